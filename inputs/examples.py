@@ -21,13 +21,13 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
-from inputs.augment.base import Link, apply_links, records_of, split_seed
+from inputs.augment.base import AugmentationStep, apply_steps, count_records, split_seed
 from inputs.augment.mixing import (
     apply_mixture,
     image_limit,
     num_sources,
     partner_distances,
-    stages_of,
+    split_stages,
 )
 from inputs.bad_records.kinds import FAULT_COUNTS
 from inputs.bad_records.policy import BadRecordPolicy
@@ -60,7 +60,7 @@ class Recipe:
     reader: input_reader_pb2.InputReader
     options: CollateOptions
     policy: BadRecordPolicy
-    links: Sequence[Link] = ()  # augmentation, in order
+    links: Sequence[AugmentationStep] = ()  # augmentation, in order
     batch_size: int = 1
     first_step: Optional[int] = 0  # global step of the first batch; None: unknown
     images_per_step: int = 1  # that this dataset gives
@@ -133,14 +133,14 @@ def make_examples(
 def _first_stage(recipe: Recipe, start: CursorState) -> Callable[[tf.Tensor, tf.Tensor], Element]:
     """A function (sequence number, serialized record) -> the sample before the first mixture."""
     decode = make_decoder(recipe.reader, recipe.policy)
-    stage = stages_of(recipe.links)[0]
+    stage = split_stages(recipe.links)[0]
 
     def first_stage(number: tf.Tensor, serialized: tf.Tensor) -> Element:
         seed = _seed(start, number)
         sample = decode(serialized, seed)
         originals = original_images(sample, recipe.options)
         seeds = _seeds_of(recipe, start, number, stage)
-        sample = apply_links(recipe.links[: stage.stop], sample, seeds)
+        sample = apply_steps(recipe.links[: stage.stop], sample, seeds)
         if recipe.mixes:
             sample = prepare_for_mixing(sample, recipe.options)
             sample = _reject_excess(recipe, sample)
@@ -199,12 +199,12 @@ def _mixed(
     found: tf.data.Dataset, recipe: Recipe, start: CursorState, num_parallel_calls: int
 ) -> tf.data.Dataset:
     """Features and labels, from the samples before the first mixture."""
-    stages = stages_of(recipe.links)[1:]
+    stages = split_stages(recipe.links)[1:]
     distances = partner_distances(recipe.links, recipe.batch_size)
     found = found.enumerate()  # the number of an image among those that the pipeline returns
     for stage, distance in zip(stages, distances):
         mix = _make_mix(recipe, start, stage, is_last=stage.stop == len(recipe.links))
-        count = records_of(recipe.links[stage.start])
+        count = count_records(recipe.links[stage.start])
         found = with_partners(found, count, distance, mix, num_parallel_calls)
     return found
 
@@ -238,7 +238,7 @@ def _make_mix(
     """From numbered elements to the mixture of them."""
     links = recipe.links[stage.start : stage.stop]
     limit = image_limit(links[0], recipe.first_step, recipe.images_per_step)
-    count = records_of(links[0])
+    count = count_records(links[0])
 
     def mix(elements: List[Any]) -> Any:
         index, first = elements[0]

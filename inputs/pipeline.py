@@ -23,7 +23,7 @@ from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
-from inputs.augment import check_links, make_links
+from inputs.augment import check_steps, make_steps
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.batch import CollateOptions, Preprocess
@@ -185,8 +185,8 @@ def _training_recipe(
         context_shape=_context_shape(pipeline_config, reader),
     )
     _refuse(check_augmentation(train.data_augmentation_options, model.num_classes))
-    links = make_links(train.data_augmentation_options)
-    check_links(links, reader)
+    links = make_steps(train.data_augmentation_options)
+    check_steps(links, reader)
     policy = _policy(reader, options)
     return Recipe(reader, options, policy, links, batch_size, first_step, images_per_step)
 

@@ -23,8 +23,8 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import preprocessor_pb2
-from inputs.augment import AUGMENTATIONS, make_links
-from inputs.augment.base import Link, records_of
+from inputs.augment import AUGMENTATIONS, make_steps
+from inputs.augment.base import AugmentationStep, count_records
 from inputs.schema import PER_BOX_FIELDS, Sample
 
 # Steps that need more than an empty message.
@@ -84,7 +84,7 @@ def measure(
     """The cost of a registered step on images of `size`, height and width."""
     step = preprocessor_pb2.PreprocessingStep()
     text_format.Parse(f"{name} {{ {SETTINGS.get(name, '')} }}", step)
-    (link,) = make_links([step])
+    (link,) = make_steps([step])
     sample = make_sample(
         *size, num_boxes, masks=masks or name in NEEDS_MASKS, scores=name in NEEDS_SCORES
     )
@@ -106,11 +106,11 @@ def names() -> List[str]:
 Change = Callable[[Dict[str, Any], Any], Dict[str, Any]]
 
 
-def _on_tensors(link: Link) -> Change:
+def _on_tensors(link: AugmentationStep) -> Change:
     """The step as a function of named tensors; a mixture takes the same sample several times."""
 
     def change(given: Dict[str, Any], seed: Any) -> Dict[str, Any]:
-        samples = [Sample(**given)] * records_of(link)
+        samples = [Sample(**given)] * count_records(link)
         result = link.function(samples if len(samples) > 1 else samples[0], seed, link.config)
         return {name: getattr(result, name) for name in given}
 

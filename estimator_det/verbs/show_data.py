@@ -208,10 +208,10 @@ def _batches(
 
 
 def _mixes(config: Any) -> bool:
-    from inputs.augment import make_links
+    from inputs.augment import make_steps
     from inputs.augment.mixing import num_sources
 
-    return num_sources(make_links(config.train_config.data_augmentation_options)) > 1
+    return num_sources(make_steps(config.train_config.data_augmentation_options)) > 1
 
 
 def _names(reader: Any) -> Any:

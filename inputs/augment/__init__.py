@@ -3,10 +3,10 @@
 import importlib
 import pkgutil
 
-from inputs.augment.base import AUGMENTATIONS, Augmentation, make_augmentation, make_links
-from inputs.augment.mixing import check_links
+from inputs.augment.base import AUGMENTATIONS, Augmentation, make_augmentation, make_steps
+from inputs.augment.mixing import check_steps
 
-for _sibling in pkgutil.iter_modules(__path__):  # each registers its functions
+for _sibling in pkgutil.iter_modules(__path__):  # each module registers its functions
     importlib.import_module(f"{__name__}.{_sibling.name}")
 
-__all__ = ["AUGMENTATIONS", "Augmentation", "check_links", "make_augmentation", "make_links"]
+__all__ = ["AUGMENTATIONS", "Augmentation", "check_steps", "make_augmentation", "make_steps"]

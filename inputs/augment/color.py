@@ -1,7 +1,7 @@
 """Changes of pixel values; boxes and other labels do not change.
 
-Images are float32 [h, w, C], 0 to 255, channels red, green, blue and perhaps more. Colour steps act
-on the first three channels alone and clip them to 0..255.
+Images are float32 [h, w, C], 0 to 255, channels red, green, blue and possibly more. Colour steps
+change only the first three channels, and clip them to 0..255.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from inputs.schema import Sample
 LUMA = (0.2989, 0.5870, 0.1140)  # weights of red, green and blue in the brightness of a pixel
 
 
-def _on_rgb(sample: Sample, change: Callable[[tf.Tensor], tf.Tensor]) -> Sample:
-    """Applies `change` to the colour channels and clips these; further channels do not change."""
+def _change_rgb(sample: Sample, change: Callable[[tf.Tensor], tf.Tensor]) -> Sample:
+    """Applies `change` to the colour channels and clips them; other channels do not change."""
     image = sample.image
     channels = image.shape[-1]
     if channels is not None and channels <= 3:
@@ -38,32 +38,32 @@ def _on_rgb(sample: Sample, change: Callable[[tf.Tensor], tf.Tensor]) -> Sample:
     return sample._replace(image=changed)
 
 
-# The adjustments. Contrast, hue and saturation commute with a scaling of all channels, so they need
-# no conversion from 0..255 to 0..1; brightness and gamma are given in units of 0..1.
+# Contrast, hue and saturation commute with a scaling of all channels, so they need no conversion
+# from 0..255 to 0..1; brightness and gamma are in units of 0..1.
 
 
 def shift_brightness(sample: Sample, delta: tf.Tensor) -> Sample:
     """Adds `delta`, -1 to 1, times 255 to the colour channels."""
-    return _on_rgb(sample, lambda rgb: rgb + delta * 255.0)
+    return _change_rgb(sample, lambda rgb: rgb + delta * 255.0)
 
 
 def scale_contrast(sample: Sample, factor: tf.Tensor) -> Sample:
-    """Scales the distance of the colour channels from the mean of each."""
-    return _on_rgb(sample, lambda rgb: tf.image.adjust_contrast(rgb, factor))
+    """Scales the distance of the colour channels from the mean of each channel."""
+    return _change_rgb(sample, lambda rgb: tf.image.adjust_contrast(rgb, factor))
 
 
 def rotate_hue(sample: Sample, delta: tf.Tensor) -> Sample:
     """Rotates the hue by a fraction of the full circle."""
-    return _on_rgb(sample, lambda rgb: tf.image.adjust_hue(rgb, delta))
+    return _change_rgb(sample, lambda rgb: tf.image.adjust_hue(rgb, delta))
 
 
 def scale_saturation(sample: Sample, factor: tf.Tensor) -> Sample:
     """Scales the saturation, up to its maximum."""
-    return _on_rgb(sample, lambda rgb: tf.image.adjust_saturation(rgb, factor))
+    return _change_rgb(sample, lambda rgb: tf.image.adjust_saturation(rgb, factor))
 
 
 class Distortion(NamedTuple):
-    """What `random_distort_color` draws."""
+    """Random numbers of `random_distort_color`."""
 
     brightness: tf.Tensor  # added, in units of 0..1
     saturation: tf.Tensor  # factor
@@ -71,13 +71,13 @@ class Distortion(NamedTuple):
     contrast: tf.Tensor  # factor
 
 
-def distort(sample: Sample, drawn: Distortion, ordering: int) -> Sample:
-    """Brightness, saturation, hue, contrast; ordering 1: brightness, contrast, saturation, hue."""
-    sample = shift_brightness(sample, drawn.brightness)
+def distort(sample: Sample, distortion: Distortion, ordering: int) -> Sample:
+    """Changes brightness, saturation, hue and contrast; with ordering 1 contrast is second."""
+    sample = shift_brightness(sample, distortion.brightness)
     if ordering == 1:
-        sample = scale_contrast(sample, drawn.contrast)
-    sample = rotate_hue(scale_saturation(sample, drawn.saturation), drawn.hue)
-    return sample if ordering == 1 else scale_contrast(sample, drawn.contrast)
+        sample = scale_contrast(sample, distortion.contrast)
+    sample = rotate_hue(scale_saturation(sample, distortion.saturation), distortion.hue)
+    return sample if ordering == 1 else scale_contrast(sample, distortion.contrast)
 
 
 def _check_deltas(config: Any) -> None:
@@ -86,9 +86,7 @@ def _check_deltas(config: Any) -> None:
 
 def _check_max_delta(config: Any, highest: float) -> None:
     if not 0 <= config.max_delta <= highest:
-        raise ConfigError(
-            f"max_delta must lie within 0 and {highest:g}; found {config.max_delta:g}"
-        )
+        raise ConfigError(f"max_delta is {config.max_delta:g}; it must be 0 to {highest:g}")
 
 
 @AUGMENTATIONS.register("random_adjust_brightness")
@@ -126,32 +124,32 @@ def random_adjust_saturation(sample: Sample, seed: tf.Tensor, config: Any) -> Sa
 
 def _check_ordering(config: Any) -> None:
     if config.color_ordering not in (0, 1):
-        raise ConfigError(f"color_ordering must be 0 or 1; found {config.color_ordering}")
+        raise ConfigError(f"color_ordering is {config.color_ordering}; it must be 0 or 1")
 
 
 @AUGMENTATIONS.register("random_distort_color")
 @checked_by(_check_ordering)
 @float_image
 def random_distort_color(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Brightness (up to 32/255), saturation, hue (up to 0.2), contrast (both 0.5 to 1.5).
+    """Changes brightness (up to 32/255), saturation, hue (up to 0.2), contrast (0.5 to 1.5).
 
-    That is the order of `color_ordering` 0; ordering 1 is brightness, contrast, saturation, hue.
+    The order is that of `color_ordering` 0; ordering 1 has contrast second.
     """
     brightness_seed, saturation_seed, hue_seed, contrast_seed = split_seed(seed, 4)
-    drawn = Distortion(
+    distortion = Distortion(
         brightness=random_between(brightness_seed, -32.0 / 255.0, 32.0 / 255.0),
         saturation=random_between(saturation_seed, 0.5, 1.5),
         hue=random_between(hue_seed, -0.2, 0.2),
         contrast=random_between(contrast_seed, 0.5, 1.5),
     )
-    return distort(sample, drawn, config.color_ordering)
+    return distort(sample, distortion, config.color_ordering)
 
 
 @AUGMENTATIONS.register("random_pixel_value_scale")
 @checked_by(lambda config: check_range("minval", config.minval, "maxval", config.maxval))
 @float_image
 def random_pixel_value_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Multiplies each value of each pixel by a factor of its own from [minval, maxval)."""
+    """Multiplies each value of each pixel by a separate factor from [minval, maxval)."""
     factors = tf.random.stateless_uniform(
         tf.shape(sample.image), seed, config.minval, config.maxval
     )
@@ -160,9 +158,10 @@ def random_pixel_value_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sa
 
 
 def _luma(rgb: tf.Tensor, copies: int = 1) -> tf.Tensor:
-    """[h, w, 3] -> the brightness [h, w, copies]."""
+    """Computes the brightness [h, w, copies] of [h, w, 3]."""
     shape = tf.shape(rgb)
     weights = tf.repeat(tf.constant(LUMA)[:, tf.newaxis], copies, axis=1)
+    # One matrix product, which is faster than a weighted sum over the channels.
     gray = tf.matmul(tf.reshape(rgb, [-1, 3]), weights)
     return tf.reshape(gray, tf.stack([shape[0], shape[1], copies]))
 
@@ -170,12 +169,12 @@ def _luma(rgb: tf.Tensor, copies: int = 1) -> tf.Tensor:
 @AUGMENTATIONS.register("rgb_to_gray")
 @float_image
 def rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """RGB [h, w, 3] -> brightness [h, w, 1]; ConfigError if the channels are not three."""
+    """Converts RGB [h, w, 3] to brightness [h, w, 1]; ConfigError without three channels."""
     channels = sample.image.shape[-1]
     if channels not in (None, 3):
         raise ConfigError(
-            f"rgb_to_gray needs images of 3 channels, found {channels}. "
-            "Remedy: remove the step or num_additional_channels"
+            f"rgb_to_gray needs images of 3 channels; given: {channels}. "
+            "Remove the step or num_additional_channels"
         )
     return sample._replace(image=_luma(sample.image))
 
@@ -184,10 +183,10 @@ def rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 @checked_by(lambda config: check_probability("probability", config.probability))
 @float_image
 def random_rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Gives the three colour channels their common brightness, with the given probability."""
+    """Replaces the three colour channels by their brightness, with a probability."""
 
     def gray(old: Sample) -> Sample:
-        return _on_rgb(old, lambda rgb: _luma(rgb, copies=3))
+        return _change_rgb(old, lambda rgb: _luma(rgb, copies=3))
 
     return apply_with_probability(sample, seed, config.probability, gray)
 
@@ -195,7 +194,7 @@ def random_rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 def _check_gamma(config: Any) -> None:
     if not config.gamma >= 0 or not config.gain >= 0:
         raise ConfigError(
-            f"gamma and gain must not be negative; found {config.gamma:g} and {config.gain:g}"
+            f"gamma is {config.gamma:g} and gain is {config.gain:g}; both must be 0 or more"
         )
 
 
@@ -203,19 +202,19 @@ def _check_gamma(config: Any) -> None:
 @checked_by(_check_gamma)
 @float_image
 def adjust_gamma(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Gain * value ^ gamma of the colour channels, in units of 0..1."""
+    """Maps values of the colour channels to gain * value ^ gamma, in units of 0..1."""
 
     def change(rgb: tf.Tensor) -> tf.Tensor:
         return tf.pow(tf.maximum(rgb, 0.0) / 255.0, config.gamma) * (config.gain * 255.0)
 
-    return _on_rgb(sample, change)
+    return _change_rgb(sample, change)
 
 
 def _check_normalize(config: Any) -> None:
     if not config.original_minval < config.original_maxval:
         raise ConfigError(
-            "original_maxval must be above original_minval; found "
-            f"{config.original_maxval:g} and {config.original_minval:g}"
+            f"original_minval is {config.original_minval:g} and original_maxval is "
+            f"{config.original_maxval:g}; set original_minval < original_maxval"
         )
 
 
@@ -234,14 +233,14 @@ def normalize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 @AUGMENTATIONS.register("subtract_channel_mean")
 @float_image
 def subtract_channel_mean(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Subtracts `means`, one per channel, else ConfigError; none leave the image unchanged."""
+    """Subtracts `means`, one per channel; an empty list leaves the image unchanged."""
     means = list(config.means)
     if not means:
         return sample
     channels = sample.image.shape[-1]
     if channels not in (None, len(means)):
         raise ConfigError(
-            f"subtract_channel_mean: {len(means)} means for images of {channels} channels; "
+            f"subtract_channel_mean has {len(means)} means for images of {channels} channels; "
             "give one mean per channel"
         )
     image = per_channel(sample.image, tf.constant(means, tf.float32), tf.subtract)

@@ -1,4 +1,4 @@
-"""The image beside or below itself, with all labels twice."""
+"""Concatenation of an image with itself, below or beside, with all labels twice."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from inputs.schema import PER_BOX_FIELDS, Sample
 
 
 def repeat_image(sample: Sample, axis: int) -> Sample:
-    """The sample twice, one below the other (axis 0) or side by side (1); the first copy first."""
-    twice = {
+    """Repeats a sample below itself (axis 0) or beside itself (1); the first copy comes first."""
+    fields = {
         name: tf.concat([value, value], axis=0)
         for name in PER_BOX_FIELDS
         for value in [getattr(sample, name)]
         if value is not None
     }
-    half = tf.one_hot(axis, 2) * 0.5  # the coordinate of this axis
+    half = tf.one_hot(axis, 2) * 0.5  # 0.5 at this axis
     second = tf.repeat([0.0, 1.0], tf.shape(sample.boxes)[0])[:, tf.newaxis] * half
-    twice["boxes"] = twice["boxes"] * tf.tile(1.0 - half, [2]) + tf.tile(second, [1, 2])
+    fields["boxes"] = fields["boxes"] * tf.tile(1.0 - half, [2]) + tf.tile(second, [1, 2])
     if sample.keypoints is not None:
-        twice["keypoints"] = twice["keypoints"] * (1.0 - half) + second[:, tf.newaxis]
+        fields["keypoints"] = fields["keypoints"] * (1.0 - half) + second[:, tf.newaxis]
     if sample.masks is not None:
         empty = tf.zeros_like(sample.masks)
         first_half = tf.concat([sample.masks, empty], axis=axis + 1)
         second_half = tf.concat([empty, sample.masks], axis=axis + 1)
-        twice["masks"] = tf.concat([first_half, second_half], axis=0)
-    return sample._replace(image=tf.concat([sample.image, sample.image], axis=axis), **twice)
+        fields["masks"] = tf.concat([first_half, second_half], axis=0)
+    return sample._replace(image=tf.concat([sample.image, sample.image], axis=axis), **fields)
 
 
 def _check_concat(config: Any) -> None:
@@ -44,7 +44,7 @@ def _check_concat(config: Any) -> None:
 @AUGMENTATIONS.register("random_self_concat_image")
 @checked_by(_check_concat)
 def random_self_concat_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Repeats the image below itself, then the result beside itself, by independent chances."""
+    """Repeats the image below itself, then the result beside itself, independently at random."""
     vertical_seed, horizontal_seed = split_seed(seed, 2)
     sample = apply_with_probability(
         sample, vertical_seed, config.concat_vertical_probability, lambda old: repeat_image(old, 0)

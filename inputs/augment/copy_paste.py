@@ -1,8 +1,8 @@
 """Copy-paste: objects of a second image, cut out along their masks and pasted onto the first.
 
 Source: Ghiasi et al., Simple Copy-Paste is a Strong Data Augmentation Method for Instance
-Segmentation (2021), section 3; without smoothing of edges, which the paper finds to have no effect.
-The paper flips and scales both images before: steps before this one do so with each record.
+Segmentation (2021), section 3; without smoothing of edges, which has no effect according to the
+paper. The paper flips and scales both images first: earlier steps do so with each record.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ from inputs.schema import Sample
 
 
 def paste(sample: Sample, pasted: Sample, overlap_thresh: float) -> Sample:
-    """All objects of `pasted` over the objects of `sample`; both have masks and one frame size.
+    """Pastes all objects of `pasted` over those of `sample`; both have masks and the same frame.
 
-    Of the objects below, masks lose what is covered, boxes are those of the remaining masks, and
-    `area` shrinks with the mask. An object without a mask keeps its box. Objects of which less than
-    `overlap_thresh` or nothing remains visible are dropped.
+    Masks below lose their covered pixels, boxes become those of the remaining masks, and `area`
+    shrinks with the mask. An object without a mask keeps its box. Objects of which less than
+    `overlap_thresh` or nothing is visible are dropped.
     """
+    # Padded, because reduce_max of no masks is the lowest float32.
     cover = tf.reduce_max(tf.pad(pasted.masks, [[1, 0], [0, 0], [0, 0]]), axis=0)  # [h, w]
     masks = sample.masks * (1.0 - cover)
-    before, after = (tf.reduce_sum(one, axis=[1, 2]) for one in (sample.masks, masks))
+    before, after = (
+        tf.reduce_sum(masks_of_sample, axis=[1, 2]) for masks_of_sample in (sample.masks, masks)
+    )
     has_mask = before > 0
     visible = tf.where(
         has_mask, tf.math.divide_no_nan(after, before), 1.0 - _covered_share(sample.boxes, cover)
@@ -55,7 +58,7 @@ def paste(sample: Sample, pasted: Sample, overlap_thresh: float) -> Sample:
 
 
 def _covered_share(boxes: tf.Tensor, cover: tf.Tensor) -> tf.Tensor:
-    """float32 [n]: the share of each box [n, 4] that `cover`, 0 or 1 [h, w], covers."""
+    """Share of each box [n, 4] that `cover`, 0 or 1 [h, w], covers: float32 [n]."""
     inside = []
     for axis in range(2):
         length = tf.shape(cover)[axis]
@@ -63,6 +66,7 @@ def _covered_share(boxes: tf.Tensor, cover: tf.Tensor) -> tf.Tensor:
         low, high = boxes[:, axis, tf.newaxis], boxes[:, axis + 2, tf.newaxis]
         inside.append(tf.cast((middles >= low) & (middles < high), tf.float32))
     rows, columns = inside
+    # A box covers rows x columns of pixels, so its covered pixels are a product with two matrices.
     covered = tf.reduce_sum(tf.matmul(rows, cover) * columns, axis=1)
     return tf.math.divide_no_nan(
         covered, tf.reduce_sum(rows, axis=1) * tf.reduce_sum(columns, axis=1)
@@ -72,7 +76,7 @@ def _covered_share(boxes: tf.Tensor, cover: tf.Tensor) -> tf.Tensor:
 def _image_level(
     level: Optional[Dict[str, tf.Tensor]], pasted: tf.Tensor
 ) -> Optional[Dict[str, tf.Tensor]]:
-    """That of the first image; the pasted classes, int64 [n], are no longer absent from it."""
+    """Image-level labels of the first image, without the pasted classes, int64 [n], as absent."""
     if level is None:
         return None
     level = dict(level)
@@ -103,31 +107,33 @@ def _check(config: Any) -> None:
 def copy_paste(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
     """Pastes random objects of the second image, scaled and moved, onto the first.
 
-    Crowd and group boxes are not pasted, nor are objects without a mask.
-
-    ConfigError if the samples have no masks.
+    Crowd and group boxes are not pasted, nor are objects without a mask. ConfigError if the samples
+    have no masks.
     """
-    sample, other = samples
+    sample, source = samples
     if sample.masks is None:
         raise ConfigError(
-            "copy_paste: the samples have no masks; set train_input_reader.load_instance_masks"
+            "copy_paste: the samples have no masks; set train_input_reader.load_instance_masks: "
+            "true"
         )
-    scale_seed, where_seed, offset_seed, choice_seed = split_seed(seed, 4)
-    canvas, size = image_size(sample.image), image_size(other.image)
+    scale_seed, position_seed, offset_seed, choice_seed = split_seed(seed, 4)
+    canvas, size = image_size(sample.image), image_size(source.image)
     scale = random_between(scale_seed, config.min_scale, config.max_scale)
     scale *= largest_scale(size, canvas)
-    where = uniform([2], where_seed)
-    begin, window, target = tf.unstack(scaled_window(size, canvas, scale, where))
-    room = tf.cast(canvas - target + 1, tf.float32)
-    offset = tf.cast(uniform([2], offset_seed) * room, tf.int32)
+    position = uniform([2], position_seed)
+    begin, window, target = tf.unstack(scaled_window(size, canvas, scale, position))
+    num_places = tf.cast(canvas - target + 1, tf.float32)
+    offset = tf.cast(uniform([2], offset_seed) * num_places, tf.int32)
     offset = tf.minimum(offset, canvas - target)
-    is_drawn = uniform(tf.shape(other.classes), choice_seed)
-    is_drawn = is_drawn < config.object_probability
-    for flag in (other.is_crowd, other.group_of):
-        is_drawn = is_drawn if flag is None else is_drawn & ~flag
-    drawn = keep_boxes(other, tf.where(is_drawn)[:, 0])
-    moved = place(drawn, Placement(begin, window, target, offset, canvas), config.overlap_thresh)
-    boxes = mask_boxes(moved.masks)  # zeros without a mask
-    pasted = keep_boxes(moved._replace(boxes=boxes), tf.where(boxes[:, 2] > 0)[:, 0])
+    is_selected = uniform(tf.shape(source.classes), choice_seed)
+    is_selected = is_selected < config.object_probability
+    for flag in (source.is_crowd, source.group_of):
+        is_selected = is_selected if flag is None else is_selected & ~flag
+    selection = keep_boxes(source, tf.where(is_selected)[:, 0])
+    placed = place(
+        selection, Placement(begin, window, target, offset, canvas), config.overlap_thresh
+    )
+    boxes = mask_boxes(placed.masks)  # zeros for an empty mask
+    pasted = keep_boxes(placed._replace(boxes=boxes), tf.where(boxes[:, 2] > 0)[:, 0])
     first = sample._replace(image=tf.cast(sample.image, tf.float32))
     return paste(first, pasted, config.overlap_thresh)

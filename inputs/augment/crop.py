@@ -1,7 +1,7 @@
 """Random crops around the boxes; boxes of which too little remains are dropped, with all fields.
 
 Source of the crop sampling: Liu et al., SSD: Single Shot MultiBox Detector (2016), section 2.2.
-An operation bounds the share of some box that a crop must contain, its shape and its size.
+An operation has bounds for the share of some box in the crop, and for the crop's shape and size.
 
 Images may be uint8 or float32 and keep their dtype.
 """
@@ -37,12 +37,12 @@ Pair = Tuple[float, float]
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """The bounds of one kind of crop."""
+    """Bounds of one kind of crop."""
 
     min_object_covered: float = 0.0  # share of at least one box that the crop must contain
     aspect_ratio: Pair = (0.5, 2.0)  # minimum and maximum width over height, in pixels
     area: Pair = (0.1, 1.0)  # minimum and maximum share of the image's area
-    overlap_thresh: float = 0.0  # share of a box that must lie in the crop for the box to stay
+    overlap_thresh: float = 0.0  # a box stays if this share of it lies in the crop
     clip_boxes: bool = True  # clip boxes to the crop, and set keypoints outside to NaN
     random_coef: float = 0.15  # probability of not cropping the image
 
@@ -53,66 +53,69 @@ class Operation:
                     "max_aspect_ratio", self.aspect_ratio[1])  # fmt: skip
         check_range("min_area", self.area[0], "max_area", self.area[1])
         if self.aspect_ratio[0] == 0:
-            raise ConfigError("min_aspect_ratio and max_aspect_ratio must be set and above 0")
+            raise ConfigError(
+                f"min_aspect_ratio is {self.aspect_ratio[0]:g} and max_aspect_ratio is "
+                f"{self.aspect_ratio[1]:g}; set both above 0"
+            )
         if self.area[0] == 0 or self.area[1] > 1:
             raise ConfigError(
-                "min_area and max_area must be set, above 0 and at most 1; found "
-                f"{self.area[0]:g} and {self.area[1]:g}"
+                f"min_area is {self.area[0]:g} and max_area is {self.area[1]:g}; set both above 0 "
+                "and at most 1"
             )
 
 
 class Window(NamedTuple):
-    """A part of an image."""
+    """A rectangle of an image."""
 
     begin: tf.Tensor  # int32 [3], first row, column and channel
-    size: tf.Tensor  # int32 [3], rows, columns and channels; -1 is all that are left
-    box: tf.Tensor  # float32 [4], the same normalized, yxyx
+    size: tf.Tensor  # int32 [3], rows, columns and channels; -1 for all that remain
+    box: tf.Tensor  # float32 [4], the same rectangle normalized, yxyx
 
 
-def of_drawn(operations: Sequence[Any], field: str, index: tf.Tensor) -> tf.Tensor:
-    """The value of a field in the drawn operation or padding."""
+def gather_option(operations: Sequence[Any], field: str, index: tf.Tensor) -> tf.Tensor:
+    """Gathers a field of the selected operation or padding."""
     return tf.gather(tf.constant([getattr(op, field) for op in operations]), index)
 
 
 class Crop(NamedTuple):
-    """What a random crop draws."""
+    """Random numbers of a crop."""
 
-    index: tf.Tensor  # int32 scalar, of the operation
+    index: tf.Tensor  # int32 scalar, index of the operation
     fraction: tf.Tensor  # float32 scalar; above the operation's `random_coef` the image is cropped
     window: Window
 
 
 def draw_crop(sample: Sample, seed: tf.Tensor, operations: Sequence[Operation]) -> Crop:
-    """One of the operations, all equally likely, and a window within its bounds."""
+    """Draws one of the operations, all equally likely, and a window within its bounds."""
     draw_seed, window_seed = split_seed(seed, 2)
     fractions = uniform([2], draw_seed)
     index = tf.cast(fractions[0] * len(operations), tf.int32)
     return Crop(index, fractions[1], _sample_window(sample, window_seed, operations, index))
 
 
-def crop_as_drawn(sample: Sample, operations: Sequence[Operation], drawn: Crop) -> Sample:
-    """The cropped sample, or the sample itself as the drawn operation's `random_coef` says."""
-    coef = of_drawn(operations, "random_coef", drawn.index)
-    is_whole = (coef > 0.0) & (drawn.fraction <= coef)
+def apply_crop(sample: Sample, operations: Sequence[Operation], selection: Crop) -> Sample:
+    """Crops a sample, or returns it whole with the selected operation's `random_coef`."""
+    coef = gather_option(operations, "random_coef", selection.index)
+    is_whole = (coef > 0.0) & (selection.fraction <= coef)
     window = Window(
-        begin=tf.where(is_whole, 0, drawn.window.begin),
-        size=tf.where(is_whole, -1, drawn.window.size),
-        box=tf.where(is_whole, tf.constant(WHOLE_IMAGE), drawn.window.box),
+        begin=tf.where(is_whole, 0, selection.window.begin),
+        size=tf.where(is_whole, -1, selection.window.size),
+        box=tf.where(is_whole, tf.constant(WHOLE_IMAGE), selection.window.box),
     )
-    thresh = of_drawn(operations, "overlap_thresh", drawn.index)
-    clip = of_drawn(operations, "clip_boxes", drawn.index) & ~is_whole
+    thresh = gather_option(operations, "overlap_thresh", selection.index)
+    clip = gather_option(operations, "clip_boxes", selection.index) & ~is_whole
     return crop(sample, window, thresh, clip, keep_all=is_whole)
 
 
 def _sample_window(
     sample: Sample, seed: tf.Tensor, operations: Sequence[Operation], index: tf.Tensor
 ) -> Window:
-    """A window within the bounds of the drawn operation."""
+    """Draws a window within the bounds of the selected operation."""
     shape = tf.shape(sample.image)
     boxes = tf.clip_by_value(sample.boxes, 0.0, 1.0)[tf.newaxis]
-    covered = of_drawn(operations, "min_object_covered", index)
+    covered = gather_option(operations, "min_object_covered", index)
 
-    def within(aspect_ratio: Pair, area: Pair) -> Window:
+    def sample_box(aspect_ratio: Pair, area: Pair) -> Window:
         begin, size, box = tf.image.stateless_sample_distorted_bounding_box(
             shape,
             boxes,
@@ -125,13 +128,13 @@ def _sample_window(
         )
         return Window(begin, size, tf.reshape(box, [4]))
 
-    # The ranges are attributes of the op: one op serves all operations that share them.
+    # The ranges are attributes of the op: all operations with equal ranges share one op.
     ranges = [(op.aspect_ratio, op.area) for op in operations]
     distinct = sorted(set(ranges))
     if len(distinct) == 1:
-        return within(*distinct[0])
+        return sample_box(*distinct[0])
     branch = tf.gather(tf.constant([distinct.index(pair) for pair in ranges]), index)
-    return tf.switch_case(branch, [functools.partial(within, *pair) for pair in distinct])
+    return tf.switch_case(branch, [functools.partial(sample_box, *pair) for pair in distinct])
 
 
 def crop(
@@ -141,14 +144,14 @@ def crop(
     clip_boxes: tf.Tensor,
     keep_all: Optional[tf.Tensor] = None,
 ) -> Sample:
-    """Cuts out a window, pixels and labels; the arguments are those of `crop_labels`."""
+    """Cuts a window out of pixels and labels; the arguments are those of `crop_labels`."""
     image = tf.slice(sample.image, window.begin, window.size)
     image.set_shape([None, None, sample.image.shape[-1]])
-    moved = crop_labels(sample, window.box, overlap_thresh, clip_boxes, keep_all)
-    masks = moved.masks
+    cropped = crop_labels(sample, window.box, overlap_thresh, clip_boxes, keep_all)
+    masks = cropped.masks
     if masks is not None:
         masks = tf.slice(masks, tf.roll(window.begin, 1, 0), tf.concat([[-1], window.size[:2]], 0))
-    return moved._replace(image=image, masks=masks)
+    return cropped._replace(image=image, masks=masks)
 
 
 def crop_labels(
@@ -158,50 +161,50 @@ def crop_labels(
     clip_boxes: tf.Tensor,
     keep_all: Optional[tf.Tensor] = None,
 ) -> Sample:
-    """Keeps the boxes of which enough lies in a window, in its coordinates; all if `keep_all`.
+    """Keeps boxes of which enough lies in a window, in its coordinates; all if `keep_all`.
 
     Enough is the share `overlap_thresh` of a box's area; boxes without any area inside are dropped
-    at 0, too. `clip_boxes` clips the boxes to the window, sets keypoints outside it to NaN (and
+    even at 0. `clip_boxes` clips boxes to the window, sets keypoints outside it to NaN (and
     invisible) and scales `area` by the remaining share of the box. All three are scalar tensors.
     `window` is float32 [4], normalized yxyx. The pixels of image and masks do not change.
     """
     origin, end = window[:2], window[2:]
     near, far = sample.boxes[:, :2], sample.boxes[:, 2:]
-    inside = tf.minimum(far, end) - tf.maximum(near, origin)
-    shared = tf.reduce_prod(tf.maximum(inside, 0.0), axis=1)
+    overlap = tf.minimum(far, end) - tf.maximum(near, origin)
+    shared = tf.reduce_prod(tf.maximum(overlap, 0.0), axis=1)
     share = tf.math.divide_no_nan(shared, tf.reduce_prod(far - near, axis=1))
-    kept = (shared > 0.0) & (share >= overlap_thresh)
+    is_kept = (shared > 0.0) & (share >= overlap_thresh)
     if keep_all is not None:
-        kept = kept | keep_all
-    moved = _clip(reframe(sample, window), share, clip_boxes)
-    return keep_boxes(moved, tf.where(kept)[:, 0])
+        is_kept = is_kept | keep_all
+    cropped = _clip(reframe(sample, window), share, clip_boxes)
+    return keep_boxes(cropped, tf.where(is_kept)[:, 0])
 
 
-def _clip(sample: Sample, share: tf.Tensor, wanted: tf.Tensor) -> Sample:
-    """Clips boxes to the unit square and sets keypoints outside it to NaN, if `wanted`."""
-    boxes = tf.where(wanted, tf.clip_by_value(sample.boxes, 0.0, 1.0), sample.boxes)
-    area = scale_area(sample.area, tf.where(wanted, share, 1.0))
+def _clip(sample: Sample, share: tf.Tensor, clips: tf.Tensor) -> Sample:
+    """Clips boxes to the unit square and sets keypoints outside it to NaN, if `clips`."""
+    boxes = tf.where(clips, tf.clip_by_value(sample.boxes, 0.0, 1.0), sample.boxes)
+    area = scale_area(sample.area, tf.where(clips, share, 1.0))
     keypoints, visibilities = sample.keypoints, sample.keypoint_visibilities
     if keypoints is not None:
         outside = tf.reduce_any((keypoints < 0.0) | (keypoints > 1.0), axis=-1, keepdims=True)
-        keypoints = tf.where(outside & wanted, float("nan"), keypoints)
+        keypoints = tf.where(outside & clips, float("nan"), keypoints)
         if visibilities is not None:
             absent = tf.reduce_any(tf.math.is_nan(keypoints), axis=-1)
-            visibilities = visibilities & ~(absent & wanted)
+            visibilities = visibilities & ~(absent & clips)
     return sample._replace(
         boxes=boxes, area=area, keypoints=keypoints, keypoint_visibilities=visibilities
     )
 
 
 def size_of_aspect_ratio(size: tf.Tensor, aspect_ratio: float) -> tf.Tensor:
-    """The largest size, int32 [2], of that width / height within `size`."""
+    """Computes the largest size, int32 [2], of an aspect ratio (width / height) in `size`."""
     scale = tf.cast(size, tf.float32)
-    wanted = tf.stack([scale[1] / aspect_ratio, scale[0] * aspect_ratio])
-    return tf.minimum(size, tf.maximum(tf.cast(tf.round(wanted), tf.int32), 1))
+    clips = tf.stack([scale[1] / aspect_ratio, scale[0] * aspect_ratio])
+    return tf.minimum(size, tf.maximum(tf.cast(tf.round(clips), tf.int32), 1))
 
 
 def window_at(offset: tf.Tensor, size: tf.Tensor, image: tf.Tensor) -> Window:
-    """The window of int32 [2] rows and columns at the int32 [2] `offset`."""
+    """Builds the window of int32 [2] rows and columns at the int32 [2] `offset`."""
     ends = tf.cast(tf.concat([offset, offset + size], 0), tf.float32)
     return Window(
         begin=tf.pad(offset, [[0, 1]]),
@@ -225,11 +228,8 @@ def crop_to_aspect_ratio(
     return crop(sample, window, tf.constant(overlap_thresh), clip_boxes)
 
 
-# Steps.
-
-
-def operation_of(config: Any, aspect_ratio: Optional[Pair] = None) -> Operation:
-    """The operation that a message describes; `aspect_ratio` replaces its own."""
+def make_operation(config: Any, aspect_ratio: Optional[Pair] = None) -> Operation:
+    """Reads an operation from a message; `aspect_ratio` replaces the message's."""
     return Operation(
         min_object_covered=config.min_object_covered,
         aspect_ratio=aspect_ratio or (config.min_aspect_ratio, config.max_aspect_ratio),
@@ -243,7 +243,7 @@ def operation_of(config: Any, aspect_ratio: Optional[Pair] = None) -> Operation:
 def check_aspect_ratio(config: Any) -> None:
     """Raises ConfigError unless the aspect ratio is above 0."""
     if not config.aspect_ratio > 0:
-        raise ConfigError(f"aspect_ratio must be above 0; found {config.aspect_ratio:g}")
+        raise ConfigError(f"aspect_ratio is {config.aspect_ratio:g}; it must be above 0")
 
 
 def _check_crop_to_aspect_ratio(config: Any) -> None:
@@ -252,16 +252,16 @@ def _check_crop_to_aspect_ratio(config: Any) -> None:
 
 
 @AUGMENTATIONS.register("random_crop_image")
-@checked_by(operation_of)
+@checked_by(make_operation)
 def random_crop_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Crops by the one operation that the step describes."""
-    operations = [operation_of(config)]
-    return crop_as_drawn(sample, operations, draw_crop(sample, seed, operations))
+    """Crops by the operation of the step."""
+    operations = [make_operation(config)]
+    return apply_crop(sample, operations, draw_crop(sample, seed, operations))
 
 
 @AUGMENTATIONS.register("random_crop_to_aspect_ratio")
 @checked_by(_check_crop_to_aspect_ratio)
 def random_crop_to_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Cuts rows or columns until width / height is `aspect_ratio`, at any place."""
+    """Cuts rows or columns at a random place until width / height is `aspect_ratio`."""
     clip = tf.constant(config.clip_boxes)
     return crop_to_aspect_ratio(sample, seed, config.aspect_ratio, config.overlap_thresh, clip)

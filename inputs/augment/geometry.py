@@ -26,7 +26,7 @@ from inputs.augment.base import (
 )
 from inputs.schema import Sample
 
-UNSET_MAX_TARGET_PIXELS = 800_000  # of random_downscale_to_target_pixels, in the reference
+UNSET_MAX_TARGET_PIXELS = 800_000  # the reference's default in random_downscale_to_target_pixels
 
 
 class Motion(NamedTuple):
@@ -68,15 +68,15 @@ def _move_pixels(pixels: tf.Tensor, motion: Motion, row_axis: int) -> tf.Tensor:
         axes = [0, 1, 2]
         axes[row_axis], axes[column_axis] = column_axis, row_axis
         pixels = tf.transpose(pixels, axes)
-    flipped = [row_axis] * motion.flip_y + [column_axis] * motion.flip_x
-    return tf.reverse(pixels, flipped) if flipped else pixels
+    flips = [row_axis] * motion.flip_y + [column_axis] * motion.flip_x
+    return tf.reverse(pixels, flips) if flips else pixels
 
 
 def _move_boxes(boxes: tf.Tensor, motion: Motion) -> tf.Tensor:
     source = [1, 0, 3, 2] if motion.transpose else [0, 1, 2, 3]
     sign, shift = [1.0] * 4, [0.0] * 4
-    for axis, flipped in enumerate((motion.flip_y, motion.flip_x)):
-        if flipped:  # the far edge becomes the near one
+    for axis, flips in enumerate((motion.flip_y, motion.flip_x)):
+        if flips:  # the far edge becomes the near one
             source[axis], source[axis + 2] = source[axis + 2], source[axis]
             sign[axis] = sign[axis + 2] = -1.0
             shift[axis] = shift[axis + 2] = 1.0
@@ -86,14 +86,14 @@ def _move_boxes(boxes: tf.Tensor, motion: Motion) -> tf.Tensor:
 def _move_points(points: tf.Tensor, motion: Motion) -> tf.Tensor:
     if motion.transpose:
         points = tf.reverse(points, [-1])
-    flipped = (motion.flip_y, motion.flip_x)
-    sign = tf.constant([-1.0 if flag else 1.0 for flag in flipped])
-    shift = tf.constant([1.0 if flag else 0.0 for flag in flipped])
+    flips = (motion.flip_y, motion.flip_x)
+    sign = tf.constant([-1.0 if flag else 1.0 for flag in flips])
+    shift = tf.constant([1.0 if flag else 0.0 for flag in flips])
     return points * sign + shift
 
 
 def _check_move(field: str) -> Callable[[Any], None]:
-    """The check of a step with a probability and the keypoint permutation `field`."""
+    """Builds the check of a step with a probability and the keypoint permutation `field`."""
 
     def check(config: Any) -> None:
         check_probability("probability", config.probability)
@@ -110,17 +110,17 @@ def _check_move(field: str) -> Callable[[Any], None]:
 def _move_randomly(
     sample: Sample, seed: tf.Tensor, config: Any, motion: Motion, field: str
 ) -> Sample:
-    """Moves with the given probability; `field` is the step's and field's name.
+    """Moves with the step's probability; `field` is the step's and field's name.
 
     Raises:
-        ConfigError: if the keypoint permutation is of another length than the keypoints.
+        ConfigError: if the permutation does not have the number of keypoints.
     """
     permutation = tuple(getattr(config, field.rpartition(".")[2]))
     count = None if sample.keypoints is None else sample.keypoints.shape[1]
     if permutation and count not in (None, len(permutation)):
         raise ConfigError(
             f"{field} has {len(permutation)} keypoints, but the samples have {count}; "
-            "list each once"
+            "list each keypoint once"
         )
     return apply_with_probability(
         sample, seed, config.probability, lambda old: move(old, motion, permutation)
@@ -132,8 +132,8 @@ def _flip_randomly(
 ) -> Sample:
     if sample.keypoints is not None and not config.keypoint_flip_permutation:
         raise ConfigError(
-            f"{step}: the samples have keypoints, but keypoint_flip_permutation is not given. "
-            "List for each keypoint the one that replaces it in a flipped image"
+            f"{step}: the samples have keypoints, but keypoint_flip_permutation is not set; "
+            "list for each keypoint the one that replaces it in a flipped image"
         )
     return _move_randomly(sample, seed, config, motion, f"{step}.keypoint_flip_permutation")
 
@@ -141,21 +141,21 @@ def _flip_randomly(
 @AUGMENTATIONS.register("random_horizontal_flip")
 @checked_by(_check_move("keypoint_flip_permutation"))
 def random_horizontal_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Flips left and right, with the given probability; keypoints need a permutation."""
+    """Flips left and right with a probability; keypoints need a permutation."""
     return _flip_randomly(sample, seed, config, FLIP_X, "random_horizontal_flip")
 
 
 @AUGMENTATIONS.register("random_vertical_flip")
 @checked_by(_check_move("keypoint_flip_permutation"))
 def random_vertical_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Flips top and bottom, with the given probability; keypoints need a permutation."""
+    """Flips top and bottom with a probability; keypoints need a permutation."""
     return _flip_randomly(sample, seed, config, FLIP_Y, "random_vertical_flip")
 
 
 @AUGMENTATIONS.register("random_rotation90")
 @checked_by(_check_move("keypoint_rot_permutation"))
 def random_rotation90(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Rotates by 90 degrees counter-clockwise, with the given probability."""
+    """Rotates by 90 degrees counter-clockwise with a probability."""
     field = "random_rotation90.keypoint_rot_permutation"
     return _move_randomly(sample, seed, config, ROTATE_LEFT, field)
 
@@ -163,7 +163,7 @@ def random_rotation90(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 def resize(sample: Sample, size: tf.Tensor, method: str, align_corners: bool = False) -> Sample:
     """Resizes image (float32, TF1 sampling) and masks (nearest pixel) to `size`, int [2].
 
-    Boxes and keypoints are normalized and stay; areas in pixels grow with the image.
+    Boxes and keypoints are normalized and do not change; areas in pixels grow with the image.
     """
     image = tf1.image.resize(sample.image, size, method=method, align_corners=align_corners)
     return _resize_labels(sample, size, align_corners)._replace(image=image)
@@ -180,7 +180,7 @@ def _resize_labels(sample: Sample, size: tf.Tensor, align_corners: bool = False)
     return sample._replace(masks=masks, area=scale_area(sample.area, tf.reduce_prod(growth)))
 
 
-# In the order in which `random_resize_method` numbers them.
+# The order is that of the numbers of `random_resize_method`.
 RESIZE_METHODS = (
     tf.image.ResizeMethod.BILINEAR,
     tf.image.ResizeMethod.NEAREST_NEIGHBOR,
@@ -190,7 +190,7 @@ RESIZE_METHODS = (
 
 
 def resize_by(sample: Sample, size: tf.Tensor, method: tf.Tensor) -> Sample:
-    """Resizes as `resize`, by the number of a method in `RESIZE_METHODS`, an int32 scalar."""
+    """Resizes by the method with this number in `RESIZE_METHODS`, an int32 scalar."""
 
     def branch(name: str) -> Callable[[], tf.Tensor]:
         return lambda: tf.cast(tf1.image.resize(sample.image, size, method=name), tf.float32)
@@ -200,14 +200,12 @@ def resize_by(sample: Sample, size: tf.Tensor, method: tf.Tensor) -> Sample:
 
 
 def _check_size(height: str, width: str) -> Callable[[Any], None]:
-    """The check of a step whose fields `height` and `width` are required."""
+    """Builds the check of a step whose fields `height` and `width` are required."""
 
     def check(config: Any) -> None:
         rows, columns = getattr(config, height), getattr(config, width)
         if rows < 1 or columns < 1:
-            raise ConfigError(
-                f"{height} and {width} must both be set and above 0; found {rows} and {columns}"
-            )
+            raise ConfigError(f"{height} is {rows} and {width} is {columns}; set both above 0")
 
     return check
 
@@ -216,7 +214,7 @@ def _check_size(height: str, width: str) -> Callable[[Any], None]:
 @checked_by(_check_size("new_height", "new_width"))
 @float_image
 def resize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Resizes to new_height x new_width by the given method."""
+    """Resizes to new_height x new_width by the configured method."""
     method = {
         config.AREA: tf.image.ResizeMethod.AREA,
         config.BICUBIC: tf.image.ResizeMethod.BICUBIC,
@@ -245,7 +243,7 @@ def _check_scale(config: Any) -> None:
 @checked_by(_check_scale)
 @float_image
 def random_image_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Resizes both sides by one factor from [min_scale_ratio, max_scale_ratio), corners aligned."""
+    """Resizes by a factor from [min_scale_ratio, max_scale_ratio), corners aligned."""
     factor = random_between(seed, config.min_scale_ratio, config.max_scale_ratio)
     size = tf.cast(tf.cast(image_size(sample.image), tf.float32) * factor, tf.int32)
     size = tf.maximum(size, 1)  # a tiny image stays an image
@@ -265,7 +263,7 @@ def downscale(sample: Sample, pixels: tf.Tensor) -> Sample:
 
 
 def _target_pixels(config: Any) -> Tuple[int, int]:
-    """The bounds of the number of pixels; the reference's upper one is not the schema's default."""
+    """Bounds of the number of pixels; the reference's upper bound is not the schema's default."""
     if not config.HasField("max_target_pixels"):
         return config.min_target_pixels, UNSET_MAX_TARGET_PIXELS
     return config.min_target_pixels, config.max_target_pixels
@@ -276,7 +274,7 @@ def _check_downscale(config: Any) -> None:
     low, high = _target_pixels(config)
     if not 1 <= low < high:
         raise ConfigError(
-            f"min_target_pixels is {low} and max_target_pixels is {high}; they need "
+            f"min_target_pixels is {low} and max_target_pixels is {high}; set "
             "1 <= min_target_pixels < max_target_pixels"
         )
 
@@ -292,13 +290,13 @@ def random_downscale_to_target_pixels(sample: Sample, seed: tf.Tensor, config: A
     chance_seed, pixels_seed = split_seed(seed, 2)
     low, high = _target_pixels(config)
     pixels = random_integers(pixels_seed, tf.constant([low]), tf.constant([high]))[0]
-    is_drawn = uniform([], chance_seed) >= config.random_coef
-    return change_if(is_drawn, sample, lambda old: downscale(old, pixels))
+    is_selected = uniform([], chance_seed) >= config.random_coef
+    return change_if(is_selected, sample, lambda old: downscale(old, pixels))
 
 
 @AUGMENTATIONS.register("scale_boxes_to_pixel_coordinates")
 def scale_boxes_to_pixel_coordinates(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Boxes and keypoints from normalized to pixel coordinates; for use as the last step."""
+    """Converts boxes and keypoints from normalized to pixel coordinates; must be the last step."""
     size = tf.cast(image_size(sample.image), tf.float32)
     keypoints = None if sample.keypoints is None else sample.keypoints * size
     return sample._replace(boxes=sample.boxes * tf.tile(size, [2]), keypoints=keypoints)

@@ -1,4 +1,4 @@
-"""The losses of JPEG compression; labels do not change."""
+"""JPEG compression of pixels; labels do not change."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from inputs.schema import Sample
 
 
 def compress(image: tf.Tensor, quality: tf.Tensor) -> tf.Tensor:
-    """What JPEG leaves of an image, uint8 or float32; channels beyond RGB do not change.
+    """Compresses and decodes an image, uint8 or float32; channels beyond RGB do not change.
 
-    `quality` is an int32 scalar, 0 to 100. Pixel values are cut to whole numbers.
+    `quality` is an int32 scalar, 0 to 100. Pixel values are truncated to whole numbers.
     """
     return on_rgb(image, lambda rgb: _compress_rgb(rgb, quality))
 
@@ -39,7 +39,7 @@ def _check_quality(config: Any) -> None:
     low, high = config.min_jpeg_quality, config.max_jpeg_quality
     if not 0 <= low < high <= 100:
         raise ConfigError(
-            f"min_jpeg_quality is {low} and max_jpeg_quality is {high}; they need "
+            f"min_jpeg_quality is {low} and max_jpeg_quality is {high}; set "
             "0 <= min_jpeg_quality < max_jpeg_quality <= 100"
         )
 

@@ -10,7 +10,7 @@ from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import AUGMENTATIONS, check_probability, checked_by, keep_boxes, uniform
 from inputs.schema import Sample
 
-LEAST_BOX_SIDE = 1e-6  # of a box that is jittered, as a share of the image
+LEAST_BOX_SIDE = 1e-6  # shortest side of a jittered box, as a share of the image
 
 _Modes = preprocessor_pb2.RandomJitterBoxes
 SYMMETRIC = (_Modes.EXPAND_SYMMETRIC, _Modes.SHRINK_SYMMETRIC)
@@ -21,8 +21,8 @@ _EXPANDING = (_Modes.EXPAND, _Modes.EXPAND_SYMMETRIC, _Modes.EXPAND_SYMMETRIC_XY
 def jitter(boxes: tf.Tensor, fractions: tf.Tensor, ratio: float, mode: int) -> tf.Tensor:
     """Moves the sides of boxes [n, 4] by up to half of `ratio` times height or width.
 
-    `fractions` are float32, 0 to 1. [n, 4] in the order of the sides; in symmetric modes [n, 2],
-    height and width, where both use the first in the modes ..._XY. A symmetric change stops where
+    `fractions` are float32, 0 to 1: [n, 4] in the order of the sides, or in symmetric modes [n, 2],
+    for height and width, of which modes ..._XY use only the first. A symmetric change ends where
     the box meets the edge of the image.
     """
     low = 0.0 if mode in _EXPANDING else -ratio
@@ -31,21 +31,21 @@ def jitter(boxes: tf.Tensor, fractions: tf.Tensor, ratio: float, mode: int) -> t
     half = tf.maximum(boxes[:, 2:] - boxes[:, :2], LEAST_BOX_SIDE) / 2.0
     factors = 1.0 + (low + fractions * (high - low))
     if mode in SYMMETRIC + SYMMETRIC_XY:
-        most = tf.abs(tf.minimum(center, 1.0 - center) / half)
+        limit = tf.abs(tf.minimum(center, 1.0 - center) / half)
         if mode in SYMMETRIC_XY:
-            most = tf.reduce_min(most, axis=1, keepdims=True)
+            limit = tf.reduce_min(limit, axis=1, keepdims=True)
             factors = factors[:, :1]
-        factors = tf.broadcast_to(tf.clip_by_value(factors, -most, most), tf.shape(center))
+        factors = tf.broadcast_to(tf.clip_by_value(factors, -limit, limit), tf.shape(center))
         factors = tf.tile(factors, [1, 2])
     sides = tf.concat([center - half * factors[:, :2], center + half * factors[:, 2:]], axis=1)
     return tf.clip_by_value(sides, 0.0, 1.0)
 
 
 def _check_jitter(config: Any) -> None:
-    most = float("inf") if config.jitter_mode in _EXPANDING else 1.0
-    if not 0 <= config.ratio <= most:
+    limit = float("inf") if config.jitter_mode in _EXPANDING else 1.0
+    if not 0 <= config.ratio <= limit:
         raise ConfigError(
-            f"ratio is {config.ratio:g}; it must not be negative, and above 1 only in modes that "
+            f"ratio is {config.ratio:g}; it must be 0 or more, and at most 1 except in modes that "
             "EXPAND"
         )
 
@@ -53,9 +53,9 @@ def _check_jitter(config: Any) -> None:
 @AUGMENTATIONS.register("random_jitter_boxes")
 @checked_by(_check_jitter)
 def random_jitter_boxes(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Moves the sides of all boxes; masks, keypoints and `area` show the object and stay."""
-    drawn = 2 if config.jitter_mode in SYMMETRIC + SYMMETRIC_XY else 4
-    fractions = uniform([tf.shape(sample.boxes)[0], drawn], seed)
+    """Moves the sides of all boxes; masks, keypoints and `area` still describe the object."""
+    num_fractions = 2 if config.jitter_mode in SYMMETRIC + SYMMETRIC_XY else 4
+    fractions = uniform([tf.shape(sample.boxes)[0], num_fractions], seed)
     boxes = jitter(sample.boxes, fractions, config.ratio, config.jitter_mode)
     return sample._replace(boxes=boxes)
 
@@ -63,15 +63,17 @@ def random_jitter_boxes(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 def drop_label(sample: Sample, fractions: tf.Tensor, label: int, probability: float) -> Sample:
     """Drops the boxes of a class whose fraction, float32 [n] of 0 to 1, is at most `probability`.
 
-    At probability 1 that is all of them.
+    With probability 1 all are dropped.
     """
-    kept = tf.not_equal(sample.classes, label) | (fractions > probability)
-    return keep_boxes(sample, tf.where(kept)[:, 0])
+    is_kept = tf.not_equal(sample.classes, label) | (fractions > probability)
+    return keep_boxes(sample, tf.where(is_kept)[:, 0])
 
 
 def _check_label(field: str, label: int) -> None:
     if label < 1:
-        raise ConfigError(f"{field} is {label}; set the id of a class of the label map, from 1")
+        raise ConfigError(
+            f"{field} is {label}; set it to the id of a class in the label map, from 1"
+        )
 
 
 def _check_drop(config: Any) -> None:
@@ -89,7 +91,7 @@ def drop_label_probabilistically(sample: Sample, seed: tf.Tensor, config: Any) -
 
 def _check_remap(config: Any) -> None:
     if not config.original_labels:
-        raise ConfigError("original_labels is empty; list the ids of the classes to change")
+        raise ConfigError("original_labels is empty; list the ids of the classes to rename")
     for label in config.original_labels:
         _check_label("original_labels", label)
     _check_label("new_label", config.new_label)
@@ -98,9 +100,9 @@ def _check_remap(config: Any) -> None:
 @AUGMENTATIONS.register("remap_labels")
 @checked_by(_check_remap)
 def remap_labels(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Gives the classes `original_labels`, ids of the label map, the id `new_label`."""
+    """Replaces the class ids `original_labels` by the id `new_label`."""
     classes = sample.classes
     originals = tf.constant(list(config.original_labels), classes.dtype)
-    is_one = tf.reduce_any(tf.equal(classes[:, tf.newaxis], originals), axis=1)
+    is_original = tf.reduce_any(tf.equal(classes[:, tf.newaxis], originals), axis=1)
     new_label = tf.constant(config.new_label, classes.dtype)
-    return sample._replace(classes=tf.where(is_one, new_label, classes))
+    return sample._replace(classes=tf.where(is_original, new_label, classes))

@@ -1,19 +1,19 @@
-"""Steps that mix several records into one image: how they are declared, checked and applied.
+"""Steps that mix several records into one image: declaration, checks and application.
 
 A mixture is a function `(samples, seed, config) -> sample`, decorated with `mixes` and registered
-like any other step. The first of `samples` is the record whose turn it is, the others are its
-partners: records that follow it in the stream, after the same earlier steps with seeds of their
-own. Samples differ in size and number of boxes. The result has a float32 image. Its message has the
+like any other step. The first of `samples` is the current record, the others are its partners:
+records that follow it in the stream, after the same earlier steps with different seeds. Samples
+differ in size and number of boxes. The result has a float32 image. The step's message has the
 fields `probability` and `stop_at_step`, which `apply_mixture` handles.
 
-The boxes of a mixture are those of its samples, in order, with all their fields. What concerns the
-image as a whole becomes:
+The boxes of a mixture are those of its samples, in order, with all their fields. Labels of the
+whole image become:
 
 * IMAGE_CLASSES: classes that all samples with such labels annotate exhaustively; the confidence is
-  the highest. NO_CLASS alone where they have none in common, since an empty list means all classes.
+  the highest. Only NO_CLASS if they have no class in common, since an empty list means all classes.
 * VERIFIED_NEG_CLASSES: classes that are certainly absent from all samples.
-* NOT_EXHAUSTIVE_CLASSES: those of any sample.
-* IS_ANNOTATED: whether all samples are.
+* NOT_EXHAUSTIVE_CLASSES: such classes of any sample.
+* IS_ANNOTATED: true if it is for all samples.
 * Everything else, such as SOURCE_ID, HASH and ORIGINAL_SPATIAL_SHAPE: that of the first sample.
 """
 
@@ -27,10 +27,10 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.augment.base import (
-    Link,
-    apply_links,
+    AugmentationStep,
+    apply_steps,
     check_probability,
-    records_of,
+    count_records,
     split_seed,
     uniform,
 )
@@ -41,7 +41,8 @@ AnyMixture = TypeVar("AnyMixture", bound=Mixture)
 
 NO_CLASS = 0  # no class has this id, so a k-hot vector of it is 0
 
-# Steps that change what values mean: samples cannot be mixed before the first, or after the second.
+# These steps change the meaning of values: samples cannot be mixed before the first one, or after
+# the second one.
 ONLY_BEFORE = "convert_class_logits_to_softmax"
 ONLY_AFTER = "scale_boxes_to_pixel_coordinates"
 
@@ -52,7 +53,7 @@ def mixes(
     needs_masks: bool = False,
     check: Callable[[Any], object] = lambda config: None,
 ) -> Callable[[AnyMixture], AnyMixture]:
-    """Decorator of a step that mixes `num_records` samples; `check` is that of `checked_by`."""
+    """Decorates a step that mixes `num_records` samples; `check` is that of `checked_by`."""
 
     def check_config(config: Any) -> None:
         check_probability("probability", config.probability)
@@ -61,7 +62,7 @@ def mixes(
         check(config)
 
     def attach(function: AnyMixture) -> AnyMixture:
-        # mypy: the type of a function has no attributes of ours.
+        # mypy: a function's type does not have these attributes.
         function.num_records = num_records  # type: ignore[attr-defined]
         function.needs_masks = needs_masks  # type: ignore[attr-defined]
         function.check_config = check_config  # type: ignore[attr-defined]
@@ -70,167 +71,169 @@ def mixes(
     return attach
 
 
-def check_links(links: Sequence[Link], reader: Any) -> None:
-    """Whether the mixtures of a chain suit the `InputReader` of training and the steps around them.
-
-    Raises:
-        ConfigError: if they do not.
-    """
-    for number, link in enumerate(links):
-        if records_of(link) == 1:
+def check_steps(chain: Sequence[AugmentationStep], reader: Any) -> None:
+    """Raises ConfigError unless mixtures fit the training `InputReader` and other steps."""
+    for number, step in enumerate(chain):
+        if count_records(step) == 1:
             continue
         if reader.load_context_features:
             raise ConfigError(
-                f"{link.where}: mixes images, but train_input_reader.load_context_features gives "
-                "each image the context of its own camera. Remove one of the two"
+                f"{step.where} mixes images, but with "
+                "train_input_reader.load_context_features each image has the context of its "
+                "camera; remove one of the two"
             )
-        if getattr(link.function, "needs_masks", False) and not reader.load_instance_masks:
+        if getattr(step.function, "needs_masks", False) and not reader.load_instance_masks:
             raise ConfigError(
-                f"{link.where}: needs train_input_reader.load_instance_masks; set it, or remove "
+                f"{step.where} needs train_input_reader.load_instance_masks; set it, or remove "
                 "the step"
             )
-        before = [other.name for other in links[:number]]
-        after = [other.name for other in links[number:]]
-        for name, place, found in (
-            (ONLY_AFTER, "after", before),
-            (ONLY_BEFORE, "before", after),
+        earlier_names = [later_level.name for later_level in chain[:number]]
+        later_names = [later_level.name for later_level in chain[number:]]
+        for name, place, names in (
+            (ONLY_AFTER, "after", earlier_names),
+            (ONLY_BEFORE, "before", later_names),
         ):
-            if name in found:
-                raise ConfigError(f"{link.where}: move {name} {place} this step")
+            if name in names:
+                raise ConfigError(f"{step.where}: move {name} {place} this step")
 
 
-def stages_of(links: Sequence[Link]) -> List[range]:
-    """The chain cut before each mixture: numbers of links; the first stage may be empty."""
-    starts = [number for number, link in enumerate(links) if records_of(link) > 1]
-    ends = [*starts, len(links)]
+def split_stages(chain: Sequence[AugmentationStep]) -> List[range]:
+    """Cuts the chain before each mixture into ranges of steps; the first range may be empty."""
+    starts = [number for number, step in enumerate(chain) if count_records(step) > 1]
+    ends = [*starts, len(chain)]
     return [range(begin, end) for begin, end in zip([0, *starts], ends)]
 
 
-def partner_distances(links: Sequence[Link], batch_size: int) -> List[int]:
-    """How far apart the samples of each mixture are in the stream, in the order of the chain.
+def partner_distances(chain: Sequence[AugmentationStep], batch_size: int) -> List[int]:
+    """Distances in the stream between the samples of each mixture, in order of the chain.
 
-    So far that no record is twice in one image or in the images of one batch: the partners of the
-    last mixture are one batch apart, those of an earlier one as far as the later ones reach.
+    They are so large that no record is twice in one image or in the images of a batch: partners of
+    the last mixture are one batch apart, those of an earlier one as far as the later ones reach.
     """
-    counts = [records_of(link) for link in links if records_of(link) > 1]
+    counts = [count_records(step) for step in chain if count_records(step) > 1]
     return [batch_size * math.prod(counts[number + 1 :]) for number in range(len(counts))]
 
 
-def num_sources(links: Sequence[Link]) -> int:
-    """How many records an image may consist of."""
-    return math.prod(records_of(link) for link in links)
+def num_sources(chain: Sequence[AugmentationStep]) -> int:
+    """Largest number of records in an image."""
+    return math.prod(count_records(step) for step in chain)
 
 
 def apply_mixture(
-    links: Sequence[Link], samples: Sequence[Sample], seeds: Sequence[tf.Tensor], allowed: tf.Tensor
+    chain: Sequence[AugmentationStep],
+    samples: Sequence[Sample],
+    seeds: Sequence[tf.Tensor],
+    allowed: tf.Tensor,
 ) -> Tuple[Sample, tf.Tensor]:
-    """The first sample after a mixture and the steps that follow it.
+    """Applies a mixture and the steps that follow it.
 
     Args:
-        links: The mixture, then steps on a single sample.
-        samples: As many as the mixture needs.
-        seeds: One for each link.
-        allowed: bool scalar: whether the mixture may be applied.
+        chain: the mixture, then steps on a single sample.
+        samples: as many as the mixture needs.
+        seeds: one per step.
+        allowed: bool scalar, True if the mixture may be applied.
 
     Returns:
-        The sample, and whether the mixture was applied, bool scalar.
+        The sample; bool scalar, True if the mixture was applied.
     """
-    mixture, *others = links
+    mixture, *other_ids_to_append = chain
     chance_seed, seed = split_seed(seeds[0], 2)
     chance = uniform([], chance_seed)
-    mixed = allowed & (chance < mixture.config.probability)
+    is_mixed = allowed & (chance < mixture.config.probability)
     first = samples[0]._replace(image=tf.cast(samples[0].image, tf.float32))
     with tf.name_scope(mixture.name):
         sample: Sample = tf.cond(
-            mixed, lambda: mixture.function(samples, seed, mixture.config), lambda: first
+            is_mixed, lambda: mixture.function(samples, seed, mixture.config), lambda: first
         )
-    return apply_links(others, sample, seeds[1:]), mixed
+    return apply_steps(other_ids_to_append, sample, seeds[1:]), is_mixed
 
 
-def image_limit(link: Link, first_step: Optional[int], images_per_step: int) -> Optional[int]:
-    """The number of images before the step at which a mixture stops; None if it does not.
+def image_limit(
+    step: AugmentationStep, first_step: Optional[int], images_per_step: int
+) -> Optional[int]:
+    """Number of images before the step at which a mixture stops; None if it does not stop.
 
-    Images count from 0 at `first_step`, where the pipeline starts; None for a step that is unknown.
+    Images count from 0 at `first_step`, at which the pipeline starts; None if it is unknown.
 
     Raises:
         ConfigError: if the mixture stops, but the step is unknown.
     """
-    if not link.config.HasField("stop_at_step"):
+    if not step.config.HasField("stop_at_step"):
         return None
     if first_step is None:
         raise ConfigError(
-            f"{link.where}.stop_at_step: the workers of a cluster read at their own pace, so the "
-            "step that uses an image is not known. Remove it, or train in one process"
+            f"{step.where}.stop_at_step: the workers of a cluster read at their own pace, so the "
+            "step that uses an image is unknown; remove the field, or train in one process"
         )
-    return max(link.config.stop_at_step - first_step, 0) * images_per_step
+    return max(step.config.stop_at_step - first_step, 0) * images_per_step
 
 
 def merge(samples: Sequence[Sample]) -> Sample:
-    """The labels of all samples, in order, with the image of the first; see the module's docstring.
+    """Concatenates the labels of all samples, with the image of the first; see the module.
 
-    The frames must be the same: boxes, keypoints and masks are joined unchanged.
+    The frames must be the same: boxes, keypoints and masks are not converted.
     """
-    joined = {
+    merged_ids = {
         name: tf.concat([getattr(sample, name) for sample in samples], 0)
         for name in PER_BOX_FIELDS
         if getattr(samples[0], name) is not None
     }
     levels = [sample.image_level for sample in samples if sample.image_level is not None]
-    return samples[0]._replace(**joined, image_level=_merge_levels(levels) if levels else None)
+    return samples[0]._replace(**merged_ids, image_level=_merge_levels(levels) if levels else None)
 
 
 def _merge_levels(levels: Sequence[Dict[str, tf.Tensor]]) -> Dict[str, tf.Tensor]:
     merged = dict(levels[0])
-    for other in itertools.islice(levels, 1, None):
+    for later_level in itertools.islice(levels, 1, None):
         if schema.IMAGE_CONFIDENCES in merged:
             ids, confidences = schema.IMAGE_CLASSES, schema.IMAGE_CONFIDENCES
             merged[ids], merged[confidences] = _common_labels(
-                (merged[ids], merged[confidences]), (other[ids], other[confidences])
+                (merged[ids], merged[confidences]), (later_level[ids], later_level[confidences])
             )
         if schema.VERIFIED_NEG_CLASSES in merged:
             ids = merged[schema.VERIFIED_NEG_CLASSES]
             merged[schema.VERIFIED_NEG_CLASSES] = tf.boolean_mask(
-                ids, tf.reduce_any(_pairs(ids, other[schema.VERIFIED_NEG_CLASSES]), axis=1)
+                ids, tf.reduce_any(_pairs(ids, later_level[schema.VERIFIED_NEG_CLASSES]), axis=1)
             )
         if schema.NOT_EXHAUSTIVE_CLASSES in merged:
             key = schema.NOT_EXHAUSTIVE_CLASSES
-            merged[key] = tf.concat([merged[key], other[key]], 0)
+            merged[key] = tf.concat([merged[key], later_level[key]], 0)
         if schema.IS_ANNOTATED in merged:
-            merged[schema.IS_ANNOTATED] &= other[schema.IS_ANNOTATED]
+            merged[schema.IS_ANNOTATED] &= later_level[schema.IS_ANNOTATED]
     return merged
 
 
 def _common_labels(
-    ours: Tuple[tf.Tensor, tf.Tensor], theirs: Tuple[tf.Tensor, tf.Tensor]
+    first: Tuple[tf.Tensor, tf.Tensor], second: Tuple[tf.Tensor, tf.Tensor]
 ) -> Tuple[tf.Tensor, tf.Tensor]:
     """Ids in both lists with the higher confidence; an empty list leaves the other unchanged."""
-    (ids, confidences), (other_ids, other_confidences) = ours, theirs
+    (ids, confidences), (other_ids, other_confidences) = first, second
     pairs = _pairs(ids, other_ids)
     num_ids, num_others = tf.size(ids), tf.size(other_ids)
     common = tf.reduce_any(pairs, axis=1) | tf.equal(num_others, 0)
     highest = tf.reduce_max(tf.where(pairs, other_confidences, 0.0), axis=1)
-    others = tf.where(tf.equal(num_ids, 0), num_others, 0)  # how many of them to append
-    nothing = (num_ids > 0) & tf.logical_not(tf.reduce_any(common))
-    num_nothing = tf.cast(nothing, tf.int32)[tf.newaxis]
-    joined = tf.concat(
+    other_ids_to_append = tf.where(tf.equal(num_ids, 0), num_others, 0)  # number of ids to append
+    is_empty = (num_ids > 0) & tf.logical_not(tf.reduce_any(common))
+    num_placeholders = tf.cast(is_empty, tf.int32)[tf.newaxis]
+    merged_ids = tf.concat(
         [
             tf.boolean_mask(ids, common),
-            other_ids[:others],
-            tf.fill(num_nothing, tf.constant(NO_CLASS, ids.dtype)),
+            other_ids[:other_ids_to_append],
+            tf.fill(num_placeholders, tf.constant(NO_CLASS, ids.dtype)),
         ],
         axis=0,
     )
-    joined_confidences = tf.concat(
+    merged_confidences = tf.concat(
         [
             tf.boolean_mask(tf.maximum(confidences, highest), common),
-            other_confidences[:others],
-            tf.zeros(num_nothing, confidences.dtype),
+            other_confidences[:other_ids_to_append],
+            tf.zeros(num_placeholders, confidences.dtype),
         ],
         axis=0,
     )
-    return joined, joined_confidences
+    return merged_ids, merged_confidences
 
 
-def _pairs(ids: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Bool [k, m]: which ids, int [k] and [m], are equal."""
-    return tf.equal(ids[:, tf.newaxis], others[tf.newaxis])
+def _pairs(ids: tf.Tensor, other_ids_to_append: tf.Tensor) -> tf.Tensor:
+    """Compares ids, int [k] and [m]: bool [k, m], True if equal."""
+    return tf.equal(ids[:, tf.newaxis], other_ids_to_append[tf.newaxis])

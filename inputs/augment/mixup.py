@@ -15,11 +15,11 @@ from inputs.augment.mixing import merge, mixes
 from inputs.augment.pad import pad
 from inputs.schema import Sample
 
-SMALLEST_SUM = 1e-36  # of two numbers of a gamma distribution that are not cut off
+SMALLEST_SUM = 1e-36  # sum of two gamma-distributed numbers that did not underflow
 
 
 def blend(samples: Sequence[Sample], share: tf.Tensor, scale_weights: bool) -> Sample:
-    """Two samples, `share` (float32 scalar, 0 to 1) of the first and the rest of the second.
+    """Blends two samples: `share` (float32 scalar, 0 to 1) of the first, the rest of the second.
 
     `scale_weights` multiplies the weights of boxes by the share of their image.
     """
@@ -32,19 +32,26 @@ def blend(samples: Sequence[Sample], share: tf.Tensor, scale_weights: bool) -> S
     ]
     if scale_weights:
         padded = [
-            sample._replace(weights=sample.weights * own) for sample, own in zip(padded, shares)
+            sample._replace(weights=sample.weights * share_of_image)
+            for sample, share_of_image in zip(padded, shares)
         ]
-    first, second = (sample.image * own for sample, own in zip(padded, shares))
-    return merge(padded)._replace(image=tf.minimum(first + second, 255.0))  # rounding may exceed it
+    first, second = (
+        sample.image * share_of_image for sample, share_of_image in zip(padded, shares)
+    )
+    return merge(padded)._replace(
+        image=tf.minimum(first + second, 255.0)
+    )  # rounding may exceed 255
 
 
 def random_share(seed: tf.Tensor, alpha: float) -> tf.Tensor:
-    """Float32 scalar with the distribution Beta(alpha, alpha)."""
-    parts = tf.random.stateless_gamma([2], seed, alpha)  # their shares of the sum have it
+    """Draws a float32 scalar with the distribution Beta(alpha, alpha)."""
+    parts = tf.random.stateless_gamma(
+        [2], seed, alpha
+    )  # their shares of the sum have the Beta distribution
     total = tf.reduce_sum(parts)
-    # For a small alpha both may be too small for a float32: TensorFlow returns its least number.
-    even = uniform([], seed) < 0.5
-    return tf.where(total > SMALLEST_SUM, parts[0] / total, tf.cast(even, tf.float32))
+    # With a small alpha both can underflow: TensorFlow then returns its least number for both.
+    is_first = uniform([], seed) < 0.5
+    return tf.where(total > SMALLEST_SUM, parts[0] / total, tf.cast(is_first, tf.float32))
 
 
 def _check(config: Any) -> None:
@@ -55,5 +62,5 @@ def _check(config: Any) -> None:
 @AUGMENTATIONS.register("mixup")
 @mixes(2, check=_check)
 def mixup(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
-    """The mean of two images with a share from Beta(alpha, alpha), and the boxes of both."""
+    """Blends two images with a share from Beta(alpha, alpha), and keeps the boxes of both."""
     return blend(samples, random_share(seed, config.alpha), config.scale_weights)

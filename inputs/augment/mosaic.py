@@ -33,22 +33,22 @@ def arrange(
     canvas: tf.Tensor,
     center: tf.Tensor,
     scales: tf.Tensor,
-    where: tf.Tensor,
+    positions: tf.Tensor,
     overlap_thresh: float,
     color: Any = None,
 ) -> Sample:
-    """Four samples on a canvas, in reading order.
+    """Arranges four samples on a canvas, in reading order.
 
     Args:
-        samples: Four.
+        samples: four samples.
         canvas: int32 [2], height and width of the result.
-        center: int32 [2], row and column, where the four parts meet; within 1 and `canvas` - 1.
+        center: int32 [2], row and column at which the four parts meet; within 1 and `canvas` - 1.
         scales: float32 [4], relative to the largest scale at which an image fits the canvas.
-        where: float32 [4, 2] in [0, 1): which part of an image is seen that is larger than its part
+        positions: float32 [4, 2] in [0, 1): visible part of an image that is larger than its part
             of the canvas.
-        overlap_thresh: Share of a box that must be visible for the box to stay.
-        color: float32 [C] or [1], of pixels that no image covers; None for the mean colour of the
-            image beside them.
+        overlap_thresh: a box stays if this share of it is visible.
+        color: float32 [C] or [1], colour of pixels that no image covers; None for the mean colour
+            of the image beside them.
     """
     parts = []
     for number, sample in enumerate(samples):
@@ -57,11 +57,11 @@ def arrange(
         area = tf.where(is_far, canvas - center, center)
         size = image_size(sample.image)
         scale = scales[number] * largest_scale(size, canvas)
-        begin, window, target = tf.unstack(scaled_window(size, area, scale, where[number]))
+        begin, window, target = tf.unstack(scaled_window(size, area, scale, positions[number]))
         offset = tf.where(is_far, 0, area - target)
-        own_color = mean_color(sample.image) if color is None else color
+        fill_color = mean_color(sample.image) if color is None else color
         placement = Placement(begin, window, target, offset, area)
-        part = place(sample, placement, overlap_thresh, own_color)
+        part = place(sample, placement, overlap_thresh, fill_color)
         parts.append(extend(part, canvas, corner))
     rows = [tf.concat([parts[k].image, parts[k + 1].image], axis=1) for k in (0, 2)]
     return merge(parts)._replace(image=tf.concat(rows, axis=0))
@@ -69,7 +69,7 @@ def arrange(
 
 def _check(config: Any) -> None:
     if config.HasField("height") != config.HasField("width"):
-        raise ConfigError("height and width must be given together")
+        raise ConfigError("only one of height and width is set; set both or neither")
     for side in ("height", "width"):
         if config.HasField(side) and getattr(config, side) < 2:
             raise ConfigError(f"{side} is {getattr(config, side)}; it must be 2 or more")
@@ -84,17 +84,17 @@ def _check(config: Any) -> None:
 @AUGMENTATIONS.register("mosaic")
 @mixes(NUM_RECORDS, check=_check)
 def mosaic(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
-    """Four images around a random centre; ConfigError if `pad_color` does not fit the channels."""
+    """Arranges four images around a random centre, or raises ConfigError for `pad_color`."""
     check_color(samples[0], "mosaic.pad_color", config.pad_color)
     color = tf.constant(list(config.pad_color), tf.float32) if config.pad_color else None
     canvas = tf.maximum(image_size(samples[0].image), 2)
     if config.HasField("height"):
         canvas = tf.constant([config.height, config.width])
-    center_seed, scale_seed, where_seed = split_seed(seed, 3)
+    center_seed, scale_seed, position_seed = split_seed(seed, 3)
     share = uniform([2], center_seed)
     share = config.min_center + share * (config.max_center - config.min_center)
     center = tf.cast(tf.round(share * tf.cast(canvas, tf.float32)), tf.int32)
     center = tf.clip_by_value(center, 1, canvas - 1)
     scales = random_between(scale_seed, config.min_scale, config.max_scale, [NUM_RECORDS])
-    where = uniform([NUM_RECORDS, 2], where_seed)
-    return arrange(samples, canvas, center, scales, where, config.overlap_thresh, color)
+    positions = uniform([NUM_RECORDS, 2], position_seed)
+    return arrange(samples, canvas, center, scales, positions, config.overlap_thresh, color)

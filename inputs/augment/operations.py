@@ -1,11 +1,11 @@
-"""Elementary operations of learned policies: pixels, and all labels that lie on them.
+"""Elementary operations of learned policies, on pixels and all labels.
 
 Sources: Cubuk et al., AutoAugment (2019); Zoph et al., Learning Data Augmentation Strategies for
 Object Detection (2019); the enhancements are those of the Python Imaging Library. Arithmetic is in
-float32 and cut to whole levels, as in the reference.
+float32, truncated to whole levels, like in the reference.
 
-Images are uint8 [h, w, C]; colour operations change the first three channels alone. Nothing here
-is random: what is drawn is an argument, a number or a scalar tensor.
+Images are uint8 [h, w, C]; colour operations change only the first three channels. Nothing here is
+random: random numbers are arguments, either numbers or scalar tensors.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from estimator_det.compat import tf
 from inputs.augment.base import image_size, per_channel, scale_area
 from inputs.schema import Sample
 
-FILL = 128  # the level of pixels that come from outside the image
-LEAST_SIDE = 0.05  # of a box that has left the image, or has no extent at its edge
-SMOOTHING = ((1.0, 1.0, 1.0), (1.0, 5.0, 1.0), (1.0, 1.0, 1.0))  # weights of a pixel's surroundings
+FILL = 128  # level of pixels outside the image
+LEAST_SIDE = 0.05  # side of a box that left the image, or has no extent at its edge
+SMOOTHING = (
+    (1.0, 1.0, 1.0),
+    (1.0, 5.0, 1.0),
+    (1.0, 1.0, 1.0),
+)  # weights of a pixel and its neighbours
 
 Pixels = Callable[[tf.Tensor], tf.Tensor]
 Change = Callable[[Sample, tf.Tensor], Sample]
 
 
 def on_rgb(image: tf.Tensor, change: Pixels) -> tf.Tensor:
-    """Applies `change` to the colour channels; further channels do not change."""
+    """Applies `change` to the colour channels; other channels do not change."""
     channels = image.shape[-1]
     changed = change(image) if channels in (1, 3) else change(image[..., :3])
     if channels is None or channels > 3:
@@ -36,12 +40,12 @@ def on_rgb(image: tf.Tensor, change: Pixels) -> tf.Tensor:
 
 
 def _levels(values: tf.Tensor) -> tf.Tensor:
-    """Float32 -> uint8, clipped to 0..255 and cut to whole numbers."""
+    """Clips float32 values to 0..255 and truncates them to uint8."""
     return tf.cast(tf.clip_by_value(values, 0.0, 255.0), tf.uint8)
 
 
 def blend(first: tf.Tensor, second: tf.Tensor, factor: Any) -> tf.Tensor:
-    """uint8 images: `first` at factor 0, `second` at 1, and beyond these what lies on the line."""
+    """Interpolates uint8 images: `first` at factor 0, `second` at 1; other factors extrapolate."""
     start, end = tf.cast(first, tf.float32), tf.cast(second, tf.float32)
     return _levels(start + factor * (end - start))
 
@@ -50,7 +54,7 @@ def blend(first: tf.Tensor, second: tf.Tensor, factor: Any) -> tf.Tensor:
 
 
 def auto_contrast(image: tf.Tensor) -> tf.Tensor:
-    """Stretches each channel to 0..255; a channel of one value does not change."""
+    """Stretches each channel to 0..255; a channel with a single value does not change."""
     values = tf.cast(image, tf.float32)
     low, high = (
         tf.reduce_min(tf.reduce_min(image, axis=0), axis=0),
@@ -63,7 +67,7 @@ def auto_contrast(image: tf.Tensor) -> tf.Tensor:
 
 
 def equalize(image: tf.Tensor) -> tf.Tensor:
-    """Makes all levels of each channel about equally frequent."""
+    """Equalizes the frequencies of levels in each channel."""
     shape = tf.shape(image)
     levels = tf.cast(tf.transpose(tf.reshape(image, [-1, shape[2]])), tf.int32)  # [C, h * w]
     counts = tf.math.bincount(levels, minlength=256, maxlength=256, axis=-1)
@@ -72,6 +76,7 @@ def equalize(image: tf.Tensor) -> tf.Tensor:
     last = tf.gather(counts, highest, axis=1, batch_dims=1)
     step = (tf.shape(levels)[1] - last) // 255
     table = tf.minimum((below + step // 2) // tf.maximum(step, 1), 255)
+    # The formula of the Python Imaging Library: level 0 stays 0, and a step of 0 keeps all levels.
     table = tf.concat([tf.zeros_like(table[:, :1]), table[:, 1:]], axis=1)
     table = tf.cast(tf.where(tf.equal(step, 0), tf.range(256), table), tf.uint8)
     equal = tf.gather(table, levels, axis=1, batch_dims=1)
@@ -80,20 +85,20 @@ def equalize(image: tf.Tensor) -> tf.Tensor:
 
 def posterize(image: tf.Tensor, bits: Any) -> tf.Tensor:
     """Keeps the upper `bits` of each value, at least one."""
-    dropped = tf.cast(8 - tf.clip_by_value(bits, 1, 8), tf.uint8)
-    return tf.bitwise.left_shift(tf.bitwise.right_shift(image, dropped), dropped)
+    num_dropped = tf.cast(8 - tf.clip_by_value(bits, 1, 8), tf.uint8)
+    return tf.bitwise.left_shift(tf.bitwise.right_shift(image, num_dropped), num_dropped)
 
 
 def solarize(image: tf.Tensor, threshold: Any) -> tf.Tensor:
-    """Inverts the values from `threshold` on, an integer of 0 to 256."""
+    """Inverts the values from `threshold`, an integer of 0 to 256, upwards."""
     is_low = tf.cast(image, tf.int32) < threshold
     return tf.where(is_low, image, 255 - image)
 
 
 def solarize_add(image: tf.Tensor, addition: Any) -> tf.Tensor:
     """Adds an integer to the values below 128."""
-    added = tf.cast(image, tf.int32) + addition
-    return tf.where(image < 128, tf.cast(tf.clip_by_value(added, 0, 255), tf.uint8), image)
+    shifted = tf.cast(image, tf.int32) + addition
+    return tf.where(image < 128, tf.cast(tf.clip_by_value(shifted, 0, 255), tf.uint8), image)
 
 
 def _gray(image: tf.Tensor) -> tf.Tensor:
@@ -101,23 +106,23 @@ def _gray(image: tf.Tensor) -> tf.Tensor:
 
 
 def color(image: tf.Tensor, factor: Any) -> tf.Tensor:
-    """Saturation: gray at 0, the image itself at 1."""
+    """Changes the saturation: gray at factor 0, unchanged at 1."""
     return blend(_gray(image), image, factor)
 
 
 def contrast(image: tf.Tensor, factor: Any) -> tf.Tensor:
-    """The image's mean gray at 0, the image itself at 1."""
+    """Changes the contrast: the mean gray at factor 0, unchanged at 1."""
     mean = tf.reduce_mean(tf.cast(_gray(image), tf.float32))
     return blend(tf.floor(mean + 0.5), image, factor)
 
 
 def brightness(image: tf.Tensor, factor: Any) -> tf.Tensor:
-    """Black at 0, the image itself at 1."""
+    """Changes the brightness: black at factor 0, unchanged at 1."""
     return _levels(tf.cast(image, tf.float32) * factor)
 
 
 def sharpness(image: tf.Tensor, factor: Any) -> tf.Tensor:
-    """Smoothed at 0, the image itself at 1; the outermost pixels do not change."""
+    """Changes the sharpness: smooth at factor 0, unchanged at 1, also the outermost pixels."""
     channels = image.shape[-1]
     kernel = tf.constant(SMOOTHING)[:, :, tf.newaxis, tf.newaxis] / 13.0
     smooth = tf.nn.depthwise_conv2d(
@@ -140,7 +145,7 @@ def _is_inner(side: tf.Tensor) -> tf.Tensor:
 
 
 def overwrite(pixels: tf.Tensor, begin: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    """Puts `part`, of the same rank, into `pixels` from the indices `begin`, int32 [rank], on."""
+    """Replaces the part of `pixels` from the indices `begin`, int32 [rank], by `part`."""
     changed = tf.raw_ops.TensorStridedSliceUpdate(
         input=pixels,
         begin=begin,
@@ -175,11 +180,11 @@ def cutout_in_box(image: tf.Tensor, box: tf.Tensor, center: tf.Tensor, fraction:
     return cutout(image, center, tf.cast(fraction * extent / 2.0, tf.int32))
 
 
-def on_boxes(sample: Sample, indices: tf.Tensor, change: Change) -> Sample:
+def change_boxes(sample: Sample, indices: tf.Tensor, change: Change) -> Sample:
     """Changes the content of the boxes `indices`, int32 [k], one after the other.
 
-    `change(region, index)` receives what lies inside the box as a sample of its own, and returns
-    one of the same size. Boxes do not change; masks and keypoints follow the pixels.
+    `change(region, index)` receives the inside of the box as a sample, and returns one of the same
+    size. Boxes do not change; masks and keypoints follow the pixels.
     """
     state = {
         name: getattr(sample, name)
@@ -188,11 +193,11 @@ def on_boxes(sample: Sample, indices: tf.Tensor, change: Change) -> Sample:
     }
 
     def step(position: tf.Tensor, state: Any) -> Any:
-        whole = sample._replace(image_level=None, area=None, **state)
+        sample_now = sample._replace(image_level=None, area=None, **state)
         index = indices[position]
-        first, last = pixel_rectangle(sample.boxes[index], image_size(whole.image))
-        region, is_inside = _cut(whole, first, last - first + 1)
-        result = _put_back(whole, change(region, index), first, is_inside)
+        first, last = pixel_rectangle(sample.boxes[index], image_size(sample_now.image))
+        region, is_inside = _cut(sample_now, first, last - first + 1)
+        result = _replace_region(sample_now, change(region, index), first, is_inside)
         return position + 1, {name: getattr(result, name) for name in state}
 
     _, state = tf.while_loop(
@@ -201,31 +206,39 @@ def on_boxes(sample: Sample, indices: tf.Tensor, change: Change) -> Sample:
     return sample._replace(**state)
 
 
-def _cut(whole: Sample, first: tf.Tensor, size: tf.Tensor) -> Tuple[Sample, Any]:
-    """The pixels from `first` on as a sample, and which keypoints lie in it ([n, P, 1] or None)."""
-    image = tf.slice(whole.image, tf.pad(first, [[0, 1]]), tf.pad(size, [[0, 1]], "CONSTANT", -1))
-    image.set_shape([None, None, whole.image.shape[-1]])
-    masks, keypoints, is_inside = whole.masks, whole.keypoints, None
+def _cut(sample_now: Sample, first: tf.Tensor, size: tf.Tensor) -> Tuple[Sample, Any]:
+    """Cuts a region out as a sample; also flags keypoints inside it ([n, P, 1] or None)."""
+    image = tf.slice(
+        sample_now.image, tf.pad(first, [[0, 1]]), tf.pad(size, [[0, 1]], "CONSTANT", -1)
+    )
+    image.set_shape([None, None, sample_now.image.shape[-1]])
+    masks, keypoints, is_inside = sample_now.masks, sample_now.keypoints, None
     if masks is not None:
         masks = tf.slice(masks, tf.pad(first, [[1, 0]]), tf.pad(size, [[1, 0]], "CONSTANT", -1))
     if keypoints is not None:
-        keypoints = _to_region(keypoints, whole.image, image, first)
+        keypoints = _to_region(keypoints, sample_now.image, image, first)
         is_inside = tf.reduce_all((keypoints >= 0.0) & (keypoints <= 1.0), axis=-1, keepdims=True)
-    return whole._replace(image=image, masks=masks, keypoints=keypoints), is_inside
+    return sample_now._replace(image=image, masks=masks, keypoints=keypoints), is_inside
 
 
-def _put_back(whole: Sample, region: Sample, first: tf.Tensor, is_inside: Any) -> Sample:
-    image = overwrite(whole.image, tf.pad(first, [[0, 1]]), region.image)
-    masks, keypoints, visibilities = whole.masks, whole.keypoints, whole.keypoint_visibilities
+def _replace_region(sample_now: Sample, region: Sample, first: tf.Tensor, is_inside: Any) -> Sample:
+    image = overwrite(sample_now.image, tf.pad(first, [[0, 1]]), region.image)
+    masks, keypoints, visibilities = (
+        sample_now.masks,
+        sample_now.keypoints,
+        sample_now.keypoint_visibilities,
+    )
     if masks is not None:
         masks = overwrite(masks, tf.pad(first, [[1, 0]]), region.masks)
     if keypoints is not None:
-        size, own = (tf.cast(image_size(part.image), tf.float32) for part in (whole, region))
-        moved = (region.keypoints * own + tf.cast(first, tf.float32)) / size
+        size, region_size = (
+            tf.cast(image_size(part.image), tf.float32) for part in (sample_now, region)
+        )
+        moved = (region.keypoints * region_size + tf.cast(first, tf.float32)) / size
         keypoints = tf.where(is_inside, moved, keypoints)
         if visibilities is not None:
             visibilities = tf.where(is_inside[..., 0], region.keypoint_visibilities, visibilities)
-    return whole._replace(
+    return sample_now._replace(
         image=image, masks=masks, keypoints=keypoints, keypoint_visibilities=visibilities
     )
 
@@ -233,15 +246,15 @@ def _put_back(whole: Sample, region: Sample, first: tf.Tensor, is_inside: Any) -
 def _to_region(
     points: tf.Tensor, image: tf.Tensor, region: tf.Tensor, first: tf.Tensor
 ) -> tf.Tensor:
-    size, own = (tf.cast(image_size(part), tf.float32) for part in (image, region))
-    return (points * size - tf.cast(first, tf.float32)) / own
+    size, region_size = (tf.cast(image_size(part), tf.float32) for part in (image, region))
+    return (points * size - tf.cast(first, tf.float32)) / region_size
 
 
 # Movements of the whole image.
 
 
 class Warp(NamedTuple):
-    """Where a pixel of the result comes from: `matrix @ (place - pivot) + pivot + shift`.
+    """Source of the pixels of a result: `matrix @ (place - pivot) + pivot + shift`.
 
     Places are rows and columns of pixels; the pivot is a share of the image, 0 the first pixel.
     """
@@ -278,28 +291,28 @@ def _matrix(rows: Any) -> tf.Tensor:
 
 
 def _inverse(matrix: tf.Tensor) -> tf.Tensor:
-    """Of a matrix [2, 2] of determinant 1."""
+    """Inverts a matrix [2, 2] of determinant 1."""
     return tf.reverse(tf.transpose(matrix), [0, 1]) * tf.constant([[1.0, -1.0], [-1.0, 1.0]])
 
 
-def warp(sample: Sample, how: Warp) -> Sample:
+def warp(sample: Sample, warp_options: Warp) -> Sample:
     """Moves image, masks (nearest pixel), boxes and keypoints together.
 
-    No box is dropped. Boxes move by the reference's rule: their corners are cut to whole pixels
-    before and after, the enclosing box is clipped to the image, and one without extent gets 5 % of
-    the image at its edge, a pixel elsewhere. Keypoints that leave the image become NaN and
-    invisible. `area` keeps the share of the box that stays.
+    No box is dropped. Boxes move by the reference's rule: their corners are truncated to whole
+    pixels before and after, the enclosing box is clipped to the image, and a box without extent
+    becomes 5 % of the image at its edge, a pixel elsewhere. Keypoints that leave the image become
+    NaN and invisible. `area` is multiplied by the share of the box that stays.
     """
     size = tf.cast(image_size(sample.image), tf.float32)
-    inverse = _inverse(how.matrix)
-    boxes, share = _move_boxes(sample.boxes, size, how, inverse)
-    transform = _transform(how, size)
+    inverse = _inverse(warp_options.matrix)
+    boxes, share = _move_boxes(sample.boxes, size, warp_options, inverse)
+    transform = _transform(warp_options, size)
     masks = sample.masks
     if masks is not None:
         masks = _read(masks[..., tf.newaxis], transform, 0.0)[..., 0]
     keypoints, visibilities = sample.keypoints, sample.keypoint_visibilities
     if keypoints is not None:
-        keypoints = _move_points(keypoints, size, how, inverse)
+        keypoints = _move_points(keypoints, size, warp_options, inverse)
         if visibilities is not None:
             visibilities &= ~tf.math.is_nan(keypoints[..., 0])
     return sample._replace(
@@ -312,16 +325,16 @@ def warp(sample: Sample, how: Warp) -> Sample:
     )
 
 
-def _transform(how: Warp, size: tf.Tensor) -> tf.Tensor:
-    """The eight numbers, x before y, of the operation on images: float32 [1, 8]."""
-    center = (size - 1.0) * how.pivot
-    shift = center - tf.linalg.matvec(how.matrix, center) + how.shift
-    (yy, yx), (xy, xx) = (tf.unstack(row) for row in tf.unstack(how.matrix))
+def _transform(warp_options: Warp, size: tf.Tensor) -> tf.Tensor:
+    """Coefficients of the kernel that moves images, x before y: float32 [1, 8]."""
+    center = (size - 1.0) * warp_options.pivot
+    shift = center - tf.linalg.matvec(warp_options.matrix, center) + warp_options.shift
+    (yy, yx), (xy, xx) = (tf.unstack(row) for row in tf.unstack(warp_options.matrix))
     return tf.stack([xx, xy, shift[1], yx, yy, shift[0], 0.0, 0.0])[tf.newaxis]
 
 
 def _read(images: tf.Tensor, transform: tf.Tensor, fill: float) -> tf.Tensor:
-    """[b, h, w, C] -> the same shape, nearest pixels."""
+    """Moves pixels [b, h, w, C] -> the same shape, nearest pixels."""
     moved = tf.raw_ops.ImageProjectiveTransformV3(
         images=images,
         transforms=transform,
@@ -335,33 +348,35 @@ def _read(images: tf.Tensor, transform: tf.Tensor, fill: float) -> tf.Tensor:
 
 
 def _move_boxes(
-    boxes: tf.Tensor, size: tf.Tensor, how: Warp, inverse: tf.Tensor
+    boxes: tf.Tensor, size: tf.Tensor, warp_options: Warp, inverse: tf.Tensor
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """The moved boxes, and the share [n] of each that lies in the image."""
+    """Moves boxes; also returns the share [n] of each that lies in the image."""
     corners = tf.gather(boxes, [[0, 1], [0, 3], [2, 1], [2, 3]], axis=1)  # [n, 4, 2]
-    cells = _cut_off((corners - how.pivot) * size)
-    moved = _cut_off(tf.linalg.matvec(inverse, cells)) - _cut_off(how.shift)
-    low = tf.reduce_min(moved, axis=1) / size + how.pivot
-    high = tf.reduce_max(moved, axis=1) / size + how.pivot
+    cells = _truncate((corners - warp_options.pivot) * size)
+    moved = _truncate(tf.linalg.matvec(inverse, cells)) - _truncate(warp_options.shift)
+    low = tf.reduce_min(moved, axis=1) / size + warp_options.pivot
+    high = tf.reduce_max(moved, axis=1) / size + warp_options.pivot
     near, far = tf.clip_by_value(low, 0.0, 1.0), tf.clip_by_value(high, 0.0, 1.0)
     before, after = tf.reduce_prod(high - low, axis=1), tf.reduce_prod(far - near, axis=1)
     share = tf.where(before > 0.0, tf.math.divide_no_nan(after, before), 1.0)
     is_flat = far <= near
     far = tf.where(is_flat, tf.maximum(far, LEAST_SIDE), far)
     near = tf.where(is_flat, tf.minimum(near, 1.0 - LEAST_SIDE), near)
-    is_flat = far <= near  # the reference leaves these without extent; here they keep a pixel
+    is_flat = far <= near  # in the reference these have no extent; here they keep a pixel
     near = tf.where(is_flat, tf.minimum(near, 1.0 - 1.0 / size), near)
     far = tf.where(is_flat, near + 1.0 / size, far)
     return tf.concat([near, far], axis=1), share
 
 
-def _cut_off(values: tf.Tensor) -> tf.Tensor:
+def _truncate(values: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.cast(values, tf.int32), tf.float32)
 
 
-def _move_points(points: tf.Tensor, size: tf.Tensor, how: Warp, inverse: tf.Tensor) -> tf.Tensor:
-    center = (size - 1.0) * how.pivot
-    places = points * size - 0.5 - center - how.shift
+def _move_points(
+    points: tf.Tensor, size: tf.Tensor, warp_options: Warp, inverse: tf.Tensor
+) -> tf.Tensor:
+    center = (size - 1.0) * warp_options.pivot
+    places = points * size - 0.5 - center - warp_options.shift
     moved = (tf.linalg.matvec(inverse, places) + center + 0.5) / size
     outside = tf.reduce_any((moved < 0.0) | (moved > 1.0), axis=-1, keepdims=True)
     return tf.where(outside, float("nan"), moved)

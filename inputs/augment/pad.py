@@ -28,7 +28,7 @@ def pad(
     """Places the image on a larger `canvas`, int32 [2]: height and width of the result.
 
     `offset`, int32 [2], is row and column of the image's first pixel. `color`, float32 [C] or [1],
-    0 to 255, is that of the pixels around the image; None is black. Masks are padded with zeros.
+    0 to 255, is the colour around the image; None is black. Masks are padded with zeros.
     """
     image, masks = sample.image, sample.masks
     size = image_size(image)
@@ -49,7 +49,8 @@ def pad(
 def _surround(
     image: tf.Tensor, canvas: tf.Tensor, margins: tf.Tensor, color: tf.Tensor
 ) -> tf.Tensor:
-    """The image between four strips of `color`: copies bytes only, exact in every dtype."""
+    """Surrounds the image by four strips of `color`."""
+    # Concatenation only copies bytes, so that pixels are exact in every dtype.
     if image.dtype.is_integer:
         color = tf.round(color)
     color = tf.saturate_cast(color, image.dtype)
@@ -72,21 +73,21 @@ def random_pad(
 ) -> Sample:
     """Places the image at a random offset on a canvas of random size.
 
-    Height and width lie between `min_size` and `max_size`, int32 [2] each; where those of the image
-    are larger, they replace a bound. The maximum is excluded unless it equals the minimum. `color`
-    is float32 [C] or [1], 0 to 255; None is the mean colour of the image.
+    Height and width are between `min_size` and `max_size`, int32 [2] each; a bound below the
+    image's size is replaced by that size. The maximum is excluded unless it equals the minimum.
+    `color` is float32 [C] or [1], 0 to 255; None is the mean colour of the image.
     """
     size_seed, offset_seed = split_seed(seed, 2)
     size = image_size(sample.image)
-    most = tf.maximum(max_size, size)
-    least = tf.minimum(tf.maximum(min_size, size), most)
-    canvas = random_integers(size_seed, least, most)
+    max_canvas = tf.maximum(max_size, size)
+    min_canvas = tf.minimum(tf.maximum(min_size, size), max_canvas)
+    canvas = random_integers(size_seed, min_canvas, max_canvas)
     offset = random_integers(offset_seed, tf.zeros_like(size), canvas - size)
     return pad(sample, canvas, offset, mean_color(sample.image) if color is None else color)
 
 
 def mean_color(image: tf.Tensor) -> tf.Tensor:
-    """Image [h, w, C] -> float32 [C]."""
+    """Mean colour, float32 [C], of an image [h, w, C]."""
     return tf.reduce_mean(tf.cast(image, tf.float32), axis=[0, 1])
 
 
@@ -104,10 +105,10 @@ def random_pad_to_aspect_ratio(
     """
     size = tf.cast(image_size(sample.image), tf.float32)
     tight = _tight(size, aspect_ratio)
-    most = tf.reduce_min(tf.maximum(size * tf.constant(max_ratio), tight) / tight)
-    least = tf.reduce_max(tf.maximum(size * tf.constant(min_ratio), tight) / tight)
-    least = tf.minimum(least, most)
-    scale = least + uniform([], seed) * (most - least)
+    max_canvas = tf.reduce_min(tf.maximum(size * tf.constant(max_ratio), tight) / tight)
+    min_canvas = tf.reduce_max(tf.maximum(size * tf.constant(min_ratio), tight) / tight)
+    min_canvas = tf.minimum(min_canvas, max_canvas)
+    scale = min_canvas + uniform([], seed) * (max_canvas - min_canvas)
     return pad_to_aspect_ratio(sample, aspect_ratio, scale)
 
 
@@ -119,7 +120,7 @@ def pad_to_aspect_ratio(sample: Sample, aspect_ratio: float, scale: tf.Tensor) -
 
 
 def _tight(size: tf.Tensor, aspect_ratio: float) -> tf.Tensor:
-    """The smallest size, float32 [2], of an aspect ratio that contains `size`."""
+    """Smallest size, float32 [2], of an aspect ratio that contains `size`."""
     height, width = size[0], size[1]
     return tf.stack([tf.maximum(height, width / aspect_ratio),
                      tf.maximum(width, height * aspect_ratio)])  # fmt: skip
@@ -131,12 +132,12 @@ def check_color(sample: Sample, field: str, values: Sequence[float]) -> None:
     if len(values) > 1 and channels not in (None, len(values)):
         raise ConfigError(
             f"{field} has {len(values)} numbers for images of {channels} channels; "
-            "give one per channel, or a single one"
+            "set one per channel, or a single one"
         )
 
 
 def _color(sample: Sample, field: str, values: Sequence[float]) -> Optional[tf.Tensor]:
-    """A `pad_color` field as a tensor; an empty one is None, the mean colour of the image."""
+    """Reads a `pad_color` field; an empty one is None, the mean colour of the image."""
     check_color(sample, field, values)
     return tf.constant(list(values), tf.float32) if len(values) else None
 
@@ -145,7 +146,8 @@ def _check_pad(config: Any) -> None:
     for bound in ("min", "max"):
         if config.HasField(f"{bound}_image_height") != config.HasField(f"{bound}_image_width"):
             raise ConfigError(
-                f"{bound}_image_height and {bound}_image_width must be given together"
+                f"only one of {bound}_image_height and {bound}_image_width is set; set both or "
+                "neither"
             )
     if config.HasField("min_image_height") and config.HasField("max_image_height"):
         for side in ("height", "width"):
@@ -173,8 +175,8 @@ def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 def _check_absolute_pad(config: Any) -> None:
     if config.max_height_padding < 0 or config.max_width_padding < 0:
         raise ConfigError(
-            "max_height_padding and max_width_padding must not be negative; found "
-            f"{config.max_height_padding} and {config.max_width_padding}"
+            f"max_height_padding is {config.max_height_padding} and max_width_padding is "
+            f"{config.max_width_padding}; both must be 0 or more"
         )
 
 
@@ -187,5 +189,5 @@ def random_absolute_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> S
     """
     color = _color(sample, "random_absolute_pad_image.pad_color", config.pad_color)
     size = image_size(sample.image)
-    most = size + tf.constant([config.max_height_padding, config.max_width_padding])
-    return random_pad(sample, seed, size, most, color)
+    max_canvas = size + tf.constant([config.max_height_padding, config.max_width_padding])
+    return random_pad(sample, seed, size, max_canvas, color)

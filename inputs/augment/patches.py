@@ -1,4 +1,4 @@
-"""Patches of the image that are covered or noisy; labels do not change.
+"""Black and noisy patches of the image; labels do not change.
 
 Images [h, w, C] may be uint8 or float32; noise makes them float32.
 """
@@ -27,9 +27,9 @@ from inputs.schema import Sample
 
 
 def blacken(
-    image: tf.Tensor, places: tf.Tensor, is_drawn: tf.Tensor, size_to_image_ratio: float
+    image: tf.Tensor, places: tf.Tensor, is_selected: tf.Tensor, size_to_image_ratio: float
 ) -> tf.Tensor:
-    """Covers squares with black: `places` float32 [k, 2] of 0 to 1, `is_drawn` bool [k].
+    """Covers squares with black: `places` float32 [k, 2] of 0 to 1, `is_selected` bool [k].
 
     A side is `size_to_image_ratio` of the shorter side of the image; places are the first row and
     column as a share of the image.
@@ -37,21 +37,21 @@ def blacken(
     size = tf.cast(image_size(image), tf.float32)
     side = tf.cast(tf.reduce_min(size) * size_to_image_ratio, tf.int32)
     black = tf.zeros(tf.stack([side, side, tf.shape(image)[2]]), image.dtype)
-    corners = tf.cast(tf.boolean_mask(places, is_drawn) * size, tf.int32)
+    corners = tf.cast(tf.boolean_mask(places, is_selected) * size, tf.int32)
 
-    def cover(number: tf.Tensor, covered: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-        return number + 1, overwrite(covered, tf.pad(corners[number], [[0, 1]]), black)
+    def cover(number: tf.Tensor, covered_image: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        return number + 1, overwrite(covered_image, tf.pad(corners[number], [[0, 1]]), black)
 
     count = tf.shape(corners)[0]
-    _, covered = tf.while_loop(lambda number, _: number < count, cover, (tf.constant(0), image))
-    return covered
+    _, covered_image = tf.while_loop(
+        lambda number, _: number < count, cover, (tf.constant(0), image)
+    )
+    return covered_image
 
 
 def _check_black(config: Any) -> None:
     if config.max_black_patches < 0:
-        raise ConfigError(
-            f"max_black_patches is {config.max_black_patches}; it must not be negative"
-        )
+        raise ConfigError(f"max_black_patches is {config.max_black_patches}; it must be 0 or more")
     check_probability("probability", config.probability)
     check_probability("size_to_image_ratio", config.size_to_image_ratio)
 
@@ -62,13 +62,13 @@ def random_black_patches(sample: Sample, seed: tf.Tensor, config: Any) -> Sample
     """Covers up to max_black_patches squares, each with `probability`, in all channels."""
     chance_seed, place_seed = split_seed(seed, 2)
     count, ratio = config.max_black_patches, config.size_to_image_ratio
-    is_drawn = uniform([count], chance_seed) < config.probability
+    is_selected = uniform([count], chance_seed) < config.probability
     places = random_between(place_seed, 0.0, 1.0 - ratio, [count, 2])
-    return sample._replace(image=blacken(sample.image, places, is_drawn, ratio))
+    return sample._replace(image=blacken(sample.image, places, is_selected, ratio))
 
 
 def add_noise(image: tf.Tensor, first: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """Adds `noise`, float32 [rows, columns, C] of 0..1, from the pixel `first` on, and clips."""
+    """Adds `noise`, float32 [rows, columns, C] of 0..1, at the pixel `first`, and clips."""
     begin = tf.pad(first, [[0, 1]])
     part = tf.slice(image, begin, tf.shape(noise)) + noise * 255.0
     return overwrite(image, begin, tf.clip_by_value(part, 0.0, 255.0))
@@ -79,7 +79,7 @@ def _check_noise(config: Any) -> None:
     if not 1 <= config.min_patch_size < config.max_patch_size:
         raise ConfigError(
             f"min_patch_size is {config.min_patch_size} and max_patch_size is "
-            f"{config.max_patch_size}; they need 1 <= min_patch_size < max_patch_size"
+            f"{config.max_patch_size}; set 1 <= min_patch_size < max_patch_size"
         )
     low, high = config.min_gaussian_stddev, config.max_gaussian_stddev
     check_range("min_gaussian_stddev", low, "max_gaussian_stddev", high)
@@ -92,7 +92,7 @@ def random_patch_gaussian(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
     """Adds normal noise to a square, except with probability `random_coef`.
 
     Its side is at least min_patch_size and below max_patch_size, its centre any pixel; the standard
-    deviation lies within min_ and max_gaussian_stddev, in units of 0..1.
+    deviation is within min_ and max_gaussian_stddev, in units of 0..1.
     """
     chance_seed, side_seed, place_seed, stddev_seed, noise_seed = split_seed(seed, 5)
 
@@ -111,5 +111,5 @@ def random_patch_gaussian(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
         )
         return old._replace(image=add_noise(old.image, first, noise))
 
-    is_drawn = uniform([], chance_seed) >= config.random_coef
-    return change_if(is_drawn, sample, change)
+    is_selected = uniform([], chance_seed) >= config.random_coef
+    return change_if(is_selected, sample, change)

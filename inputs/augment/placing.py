@@ -1,4 +1,4 @@
-"""A part of one image, scaled and placed in the frame of another: for steps that mix records."""
+"""Places a part of one image, scaled, in the frame of another; for steps that mix records."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from inputs.schema import Sample
 
 
 class Placement(NamedTuple):
-    """Which pixels of an image go where; all int32 [2], rows and columns."""
+    """Source and destination of an image's pixels; all int32 [2], rows and columns."""
 
     begin: tf.Tensor  # first pixel of the window that is cut out
-    size: tf.Tensor  # of the window
+    size: tf.Tensor  # size of the window
     target: tf.Tensor  # size of the window after scaling
     offset: tf.Tensor  # its first pixel in the area
     area: tf.Tensor  # size of the area; the window lies within it
 
 
 def scaled_window(
-    size: tf.Tensor, area: tf.Tensor, scale: tf.Tensor, where: tf.Tensor
+    size: tf.Tensor, area: tf.Tensor, scale: tf.Tensor, position: tf.Tensor
 ) -> tf.Tensor:
-    """The largest window whose scaled size fits into an area: begin, size and target of it.
+    """Computes the largest window whose scaled size fits into an area: its begin, size and target.
 
     Args:
-        size: int32 [2], of the image.
+        size: int32 [2], size of the image.
         area: int32 [2].
         scale: float32 scalar, above 0.
-        where: float32 [2] in [0, 1): where the window lies among its possible places.
+        position: float32 [2] in [0, 1): position of the window among its possible places.
 
     Returns:
-        int32 [3, 2]; scale and aspect ratio hold up to rounding to whole pixels.
+        int32 [3, 2]; scale and aspect ratio are exact up to rounding to whole pixels.
     """
-    whole = tf.cast(size, tf.float32)
-    target = tf.minimum(tf.cast(tf.round(whole * scale), tf.int32), area)
+    image_size_pixels = tf.cast(size, tf.float32)
+    target = tf.minimum(tf.cast(tf.round(image_size_pixels * scale), tf.int32), area)
     target = tf.maximum(target, 1)
     window = tf.cast(tf.round(tf.cast(target, tf.float32) / scale), tf.int32)
     window = tf.clip_by_value(window, 1, size)
-    begin = tf.cast(where * tf.cast(size - window + 1, tf.float32), tf.int32)
+    begin = tf.cast(position * tf.cast(size - window + 1, tf.float32), tf.int32)
     return tf.stack([tf.minimum(begin, size - window), window, target])
 
 
 def largest_scale(size: tf.Tensor, frame: tf.Tensor) -> tf.Tensor:
-    """float32: the factor by which an image of `size` just fits into `frame`, int32 [2] each."""
+    """Largest factor, float32, by which an image of `size` fits into `frame`, int32 [2] each."""
     return tf.reduce_min(tf.cast(frame, tf.float32) / tf.cast(size, tf.float32))
 
 
@@ -59,7 +59,7 @@ def place(
     """Cuts out a window, scales it and places it in an area, with all labels; float32.
 
     Boxes are clipped to the window; those of which less than `overlap_thresh` or nothing remains
-    are dropped. `color`, float32 [C] or [1], is that of pixels around the window; None is black.
+    are dropped. `color`, float32 [C] or [1], is the colour around the window; None is black.
     """
     begin, size = placement.begin, placement.size
     ends = tf.cast(tf.concat([begin, begin + size], 0), tf.float32)
@@ -71,13 +71,13 @@ def place(
     )
     cut = crop(sample, window, tf.constant(overlap_thresh), tf.constant(True))
     scaled = resize(cut, placement.target, tf.image.ResizeMethod.BILINEAR)
-    # An image that has its size already keeps its type.
+    # Resizing to the same size keeps the image's type.
     scaled = scaled._replace(image=tf.cast(scaled.image, tf.float32))
     return pad(scaled, placement.area, placement.offset, color)
 
 
 def extend(sample: Sample, canvas: tf.Tensor, offset: tf.Tensor) -> Sample:
-    """The labels of a sample in the frame of a larger canvas; the image stays as it is.
+    """Converts the labels of a sample to the frame of a larger canvas; the image does not change.
 
     `offset` is row and column of the image's first pixel on the canvas, int32 [2].
     """
@@ -91,18 +91,18 @@ def extend(sample: Sample, canvas: tf.Tensor, offset: tf.Tensor) -> Sample:
 
 
 def mask_boxes(masks: tf.Tensor) -> tf.Tensor:
-    """float32 [n, 4], normalized yxyx: the smallest boxes around masks [n, h, w] that are not 0.
+    """Smallest boxes, float32 [n, 4] normalized yxyx, around masks [n, h, w] above 0.
 
     Zeros for an empty mask.
     """
-    inside = masks > 0
+    is_object = masks > 0
     sides = []
     for axis in (2, 1):
-        used = tf.reduce_any(inside, axis=axis)
-        length = tf.shape(used)[1]
+        is_used = tf.reduce_any(is_object, axis=axis)
+        length = tf.shape(is_used)[1]
         places = tf.range(length)
-        low = tf.reduce_min(tf.where(used, places, length), axis=1)
-        high = tf.reduce_max(tf.where(used, places + 1, 0), axis=1)
+        low = tf.reduce_min(tf.where(is_used, places, length), axis=1)
+        high = tf.reduce_max(tf.where(is_used, places + 1, 0), axis=1)
         pair = tf.stack([tf.minimum(low, high), high], axis=1)
         sides.append(tf.cast(pair, tf.float32) / tf.cast(length, tf.float32))
     return tf.stack([sides[0][:, 0], sides[1][:, 0], sides[0][:, 1], sides[1][:, 1]], axis=1)

@@ -1,8 +1,8 @@
 """The learned policies of `autoaugment_image`.
 
 Source: Zoph et al., Learning Data Augmentation Strategies for Object Detection (2019); the tables
-are those of the reference. A policy is a list of sub-policies, of which each image draws one; a
-sub-policy is a list of (operation, probability, level 0 to 10) that are applied in order.
+are those of the reference. A policy is a list of sub-policies, of which one is drawn for each
+image; a sub-policy is a list of (operation, probability, level 0 to 10) that are applied in order.
 """
 
 from __future__ import annotations
@@ -92,18 +92,18 @@ _TEST: Policy = ((("TranslateX_BBox", 1.0, 4), ("Equalize", 1.0, 10)),)
 
 POLICIES: Dict[str, Policy] = {"v0": _V0, "v1": _V1, "v2": _V2, "v3": _V3, "test": _TEST}
 
-BOX_SHARE = 1 / 3  # of an operation's probability, for each box that it may change
+BOX_SHARE = 1 / 3  # share of an operation's probability with which each box is changed
 
 # (sample, seed, magnitude) -> sample; the magnitude is a scalar tensor, float32.
 Apply = Callable[[Sample, tf.Tensor, tf.Tensor], Sample]
 
 
 class Operation(NamedTuple):
-    """One kind of operation of a policy."""
+    """An operation of a policy."""
 
     apply: Apply
-    magnitude: Callable[[float], float]  # of a level, 0 to 10
-    in_boxes: bool = False  # changes the content of boxes, each box by itself
+    magnitude: Callable[[float], float]  # level, 0 to 10 -> magnitude
+    is_on_boxes: bool = False  # changes the content of each box separately
 
 
 def _pixels(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Apply:
@@ -119,7 +119,7 @@ def _integer(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Apply:
 
 
 def _signed(change: Callable[[Sample, tf.Tensor], Sample]) -> Apply:
-    """In one direction or the other, both equally likely."""
+    """Makes an operation apply in one direction or the other, both equally likely."""
 
     def apply(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
         is_negative = uniform([], seed) < 0.5
@@ -148,7 +148,7 @@ def _cutout(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
 
 
 def _cutout_in_box(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
-    """In one of the boxes, all equally likely; nothing without boxes."""
+    """Covers a part of a random box; nothing without boxes."""
     box_seed, center_seed = split_seed(seed, 2)
     count = tf.shape(sample.boxes)[:1]
     index = random_integers(box_seed, tf.zeros_like(count), count)[0]
@@ -168,21 +168,21 @@ def _per_level(step: float) -> Callable[[float], float]:
     return lambda level: level / 10.0 * step
 
 
-def _whole(step: float) -> Callable[[float], float]:
+def _truncated(step: float) -> Callable[[float], float]:
     return lambda level: float(int(level / 10.0 * step))
 
 
 OPERATIONS: Dict[str, Operation] = {
     "AutoContrast": Operation(_pixels(lambda rgb, _: operations.auto_contrast(rgb)), float),
     "Equalize": Operation(_pixels(lambda rgb, _: operations.equalize(rgb)), float),
-    "Posterize": Operation(_integer(operations.posterize), _whole(4)),
-    "Solarize": Operation(_integer(operations.solarize), _whole(256)),
-    "SolarizeAdd": Operation(_integer(operations.solarize_add), _whole(110)),
+    "Posterize": Operation(_integer(operations.posterize), _truncated(4)),
+    "Solarize": Operation(_integer(operations.solarize), _truncated(256)),
+    "SolarizeAdd": Operation(_integer(operations.solarize_add), _truncated(110)),
     "Color": Operation(_pixels(operations.color), _factor),
     "Contrast": Operation(_pixels(operations.contrast), _factor),
     "Brightness": Operation(_pixels(operations.brightness), _factor),
     "Sharpness": Operation(_pixels(operations.sharpness), _factor),
-    "Cutout": Operation(_cutout, _whole(100)),
+    "Cutout": Operation(_cutout, _truncated(100)),
     "BBox_Cutout": Operation(_cutout_in_box, _per_level(0.75)),
     "TranslateX_BBox": Operation(_signed(_translate_x), _per_level(250)),
     "TranslateY_BBox": Operation(_signed(_translate_y), _per_level(250)),
@@ -198,22 +198,22 @@ OPERATIONS: Dict[str, Operation] = {
     "Equalize_Only_BBoxes": Operation(
         _pixels(lambda rgb, _: operations.equalize(rgb)), float, True
     ),
-    "Solarize_Only_BBoxes": Operation(_integer(operations.solarize), _whole(256), True),
-    "Cutout_Only_BBoxes": Operation(_cutout, _whole(50), True),
+    "Solarize_Only_BBoxes": Operation(_integer(operations.solarize), _truncated(256), True),
+    "Cutout_Only_BBoxes": Operation(_cutout, _truncated(50), True),
 }
 
 
 def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
-    """One sub-policy of the policy, all equally likely; the image is uint8.
+    """Applies one sub-policy of the policy, all equally likely; the image is uint8.
 
-    An operation on the whole image is applied with its probability, one in boxes to each box with a
+    An operation on the whole image is applied with its probability, one on boxes to each box with a
     third of it. Masks and keypoints follow the pixels; no box is dropped.
     """
-    draw_seed, own_seed = split_seed(seed, 2)
+    draw_seed, step_seed = split_seed(seed, 2)
     names, kinds, probabilities, magnitudes = _tables(policy)
-    drawn = random_integers(draw_seed, tf.zeros([1], tf.int32), tf.constant([len(policy)]))[0]
+    row_index = random_integers(draw_seed, tf.zeros([1], tf.int32), tf.constant([len(policy)]))[0]
     kind, probability, magnitude = (
-        tf.gather(tf.constant(table), drawn) for table in (kinds, probabilities, magnitudes)
+        tf.gather(tf.constant(table), row_index) for table in (kinds, probabilities, magnitudes)
     )
     fields = [
         name
@@ -222,25 +222,28 @@ def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
     ]
 
     def step(position: tf.Tensor, state: Dict[str, tf.Tensor]) -> Any:
-        now = sample._replace(image_level=None, **state)
-        chance_seed, change_seed = split_seed(tf.random.fold_in(own_seed, position), 2)
+        current = sample._replace(image_level=None, **state)
+        chance_seed, change_seed = split_seed(tf.random.fold_in(step_seed, position), 2)
 
         def branch_of(operation: Operation) -> Callable[[], Dict[str, tf.Tensor]]:
             def branch() -> Dict[str, tf.Tensor]:
-                if operation.in_boxes:
+                if operation.is_on_boxes:
                     share = probability[position] * BOX_SHARE
-                    changed = _in_boxes(operation, now, change_seed, share, magnitude[position])
+                    changed = _apply_to_boxes(
+                        operation, current, change_seed, share, magnitude[position]
+                    )
                 else:
-                    changed = operation.apply(now, change_seed, magnitude[position])
+                    changed = operation.apply(current, change_seed, magnitude[position])
                 return {field: getattr(changed, field) for field in fields}
 
             return branch
 
         branches = [branch_of(OPERATIONS[name]) for name in names]
-        in_boxes = tf.constant([OPERATIONS[name].in_boxes for name in names])
-        is_chosen = uniform([], chance_seed) < probability[position]
-        is_chosen |= tf.gather(in_boxes, kind[position])
-        branch = tf.where(is_chosen, kind[position], len(names))
+        is_on_boxes = tf.constant([OPERATIONS[name].is_on_boxes for name in names])
+        # An operation on boxes draws for each box, not for the image.
+        is_selected = uniform([], chance_seed) < probability[position]
+        is_selected |= tf.gather(is_on_boxes, kind[position])
+        branch = tf.where(is_selected, kind[position], len(names))
         return position + 1, tf.switch_case(branch, [*branches, lambda: state])
 
     state = {field: getattr(sample, field) for field in fields}
@@ -250,7 +253,7 @@ def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
     return sample._replace(**state)
 
 
-def _in_boxes(
+def _apply_to_boxes(
     operation: Operation,
     sample: Sample,
     seed: tf.Tensor,
@@ -260,11 +263,11 @@ def _in_boxes(
     """Applies the operation to some boxes, in random order."""
     order_seed, chance_seed, change_seed = split_seed(seed, 3)
     count = tf.shape(sample.boxes)[:1]
-    is_chosen = uniform(count, chance_seed) < probability
+    is_selected = uniform(count, chance_seed) < probability
     order = tf.argsort(uniform(count, order_seed))
-    return operations.on_boxes(
+    return operations.change_boxes(
         sample,
-        tf.boolean_mask(order, tf.gather(is_chosen, order)),
+        tf.boolean_mask(order, tf.gather(is_selected, order)),
         lambda region, index: operation.apply(
             region, tf.random.fold_in(change_seed, index), magnitude
         ),
@@ -272,9 +275,10 @@ def _in_boxes(
 
 
 def _tables(policy: Policy) -> Tuple[List[str], np.ndarray, np.ndarray, np.ndarray]:
-    """The names of all operations that may be applied; kind, probability and magnitude of steps.
+    """Tables of a policy: names of all operations that may be applied, and arrays of steps.
 
-    The arrays are [sub-policies, steps]; a step that is never applied has probability 0.
+    The arrays are kind, probability and magnitude, [sub-policies, steps]; a step that is never
+    applied has probability 0.
     """
     names = sorted({name for steps in policy for name, probability, _ in steps if probability > 0})
     shape = (len(policy), max(len(steps) for steps in policy))
@@ -301,6 +305,6 @@ def _check_policy(config: Any) -> None:
 @checked_by(_check_policy)
 def autoaugment_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Applies the policy `policy_name`; pixel values become whole numbers from 0 to 255."""
-    whole = sample._replace(image=tf.saturate_cast(sample.image, tf.uint8))
-    changed = apply_policy(whole, seed, POLICIES[config.policy_name])
+    uint8_sample = sample._replace(image=tf.saturate_cast(sample.image, tf.uint8))
+    changed = apply_policy(uint8_sample, seed, POLICIES[config.policy_name])
     return changed._replace(image=tf.cast(changed.image, sample.image.dtype))

@@ -1,8 +1,8 @@
 """RandAugment with boxes: random operations, all of one magnitude.
 
 Source: Cubuk et al., RandAugment: Practical Automated Data Augmentation with a Reduced Search Space
-(2020). Its 14 operations, the identity among them, are drawn with equal probability. Operations
-that move pixels move boxes, masks and keypoints along.
+(2020). Its 14 operations, the identity among them, have equal probability. Operations that move
+pixels also move boxes, masks and keypoints.
 
 A larger magnitude always changes more. The tables of AutoAugment do not have this property: its
 level 5 of brightness changes nothing, and its level 0 of posterize and solarize changes most.
@@ -30,10 +30,10 @@ from inputs.schema import Sample
 
 MAX_MAGNITUDE = 10
 
-# What each operation does at the largest magnitude.
+# Strength of each operation at the largest magnitude.
 MAX_ENHANCEMENT = 0.9  # factors 0.1 and 1.9
 MAX_LOST_BITS = 4
-MAX_SHIFT = 0.3  # of the image's height or width
+MAX_SHIFT = 0.3  # share of the image's height or width
 MAX_SHEAR = 0.3
 MAX_DEGREES = 30.0
 
@@ -55,8 +55,8 @@ def _enhance(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Operation:
 
 
 def _posterize(rgb: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    lost = tf.cast(tf.round(MAX_LOST_BITS * tf.abs(strength)), tf.int32)
-    return operations.posterize(rgb, 8 - lost)
+    num_lost = tf.cast(tf.round(MAX_LOST_BITS * tf.abs(strength)), tf.int32)
+    return operations.posterize(rgb, 8 - num_lost)
 
 
 def _solarize(rgb: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
@@ -93,16 +93,16 @@ OPERATIONS: Dict[str, Operation] = {
 def apply_operations(
     sample: Sample, numbers: tf.Tensor, strengths: tf.Tensor, overlap_thresh: float
 ) -> Sample:
-    """The sample after some of `OPERATIONS`, one after the other.
+    """Applies some of `OPERATIONS`, one after the other.
 
     Args:
-        sample: Its image is uint8.
+        sample: a sample with a uint8 image.
         numbers: int32 [k], places in that table.
-        strengths: float32 [k], -1 to 1; the sign is a direction, and that of an enhancement.
-        overlap_thresh: Boxes of which less than this share or nothing stays in the image are
+        strengths: float32 [k], -1 to 1; the sign is the direction of a move or an enhancement.
+        overlap_thresh: boxes of which less than this share or nothing stays in the image are
             dropped.
     """
-    # An area of 1 becomes the share of the box that stays.
+    # With an area of 1, the resulting area is the share of the box that stays.
     measured = sample._replace(area=tf.ones_like(sample.weights), image_level=None)
     fields = [
         name
@@ -111,16 +111,16 @@ def apply_operations(
     ]
 
     def step(position: tf.Tensor, state: Dict[str, tf.Tensor]) -> Any:
-        now = measured._replace(**state)
+        current = measured._replace(**state)
 
         def branch(operation: Operation) -> Callable[[], Dict[str, tf.Tensor]]:
             def apply() -> Dict[str, tf.Tensor]:
-                changed = operation(now, strengths[position])
+                changed = operation(current, strengths[position])
                 return {field: getattr(changed, field) for field in fields}
 
             return apply
 
-        branches = [branch(one) for one in OPERATIONS.values()]
+        branches = [branch(operation) for operation in OPERATIONS.values()]
         return position + 1, tf.switch_case(numbers[position], branches)
 
     state = {field: getattr(measured, field) for field in fields}
@@ -134,9 +134,7 @@ def apply_operations(
 
 def _check(config: Any) -> None:
     if not 0 <= config.magnitude <= MAX_MAGNITUDE:
-        raise ConfigError(
-            f"magnitude is {config.magnitude:g}; it must lie within 0 and {MAX_MAGNITUDE}"
-        )
+        raise ConfigError(f"magnitude is {config.magnitude:g}; it must be 0 to {MAX_MAGNITUDE}")
     if config.num_operations < 1:
         raise ConfigError(f"num_operations is {config.num_operations}; it must be 1 or more")
     check_probability("overlap_thresh", config.overlap_thresh)

@@ -12,21 +12,17 @@ from inputs.schema import Sample
 
 def _check_temperature(config: Any) -> None:
     if not config.temperature > 0:
-        raise ConfigError(f"temperature must be above 0; found {config.temperature:g}")
+        raise ConfigError(f"temperature is {config.temperature:g}; it must be above 0")
 
 
 @AUGMENTATIONS.register("convert_class_logits_to_softmax")
 @checked_by(_check_temperature)
 def convert_class_logits_to_softmax(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Multiclass scores [n, K + 1] from logits to probabilities; higher `temperature` is flatter.
-
-    Raises:
-        ConfigError: if the samples have no multiclass scores.
-    """
+    """Converts multiclass scores [n, K + 1] from logits to probabilities; ConfigError if absent."""
     if sample.multiclass_scores is None:
         raise ConfigError(
-            "convert_class_logits_to_softmax needs multiclass scores, which are not loaded. "
-            "Set load_multiclass_scores: true in the input reader, or remove the step"
+            "convert_class_logits_to_softmax needs multiclass scores, but they are not loaded; "
+            "set load_multiclass_scores: true in the input reader, or remove the step"
         )
     scores = tf.nn.softmax(sample.multiclass_scores / config.temperature)
     return sample._replace(multiclass_scores=scores)

@@ -29,16 +29,16 @@ from inputs.schema import Sample
 
 
 class Frame(NamedTuple):
-    """The window that becomes a square image; pixels of it outside the image are black."""
+    """Window that becomes a square image; its pixels outside the image are black."""
 
-    side: tf.Tensor  # int32 scalar, of the result
+    side: tf.Tensor  # int32 scalar, side of the result
     origin: tf.Tensor  # int32 [2], its first row and column in the image; may be negative
-    begin: tf.Tensor  # int32 [2], the first row and column that is copied
-    end: tf.Tensor  # int32 [2], the first that is not
+    begin: tf.Tensor  # int32 [2], first row and column that is copied
+    end: tf.Tensor  # int32 [2], first row and column after these
 
 
 def to_square(sample: Sample, frame: Frame) -> Sample:
-    """Image and masks in the frame; boxes outside are dropped, the others clipped to it."""
+    """Cuts image and masks to a frame; boxes outside are dropped, the others clipped to it."""
     size = image_size(sample.image)
     extent = tf.maximum(frame.end - frame.begin, 0)
     before = tf.where(extent > 0, frame.begin - frame.origin, 0)
@@ -57,7 +57,7 @@ def _place(
     pixels: tf.Tensor, begin: tf.Tensor, extent: tf.Tensor, margins: tf.Tensor, *, is_mask: bool
 ) -> tf.Tensor:
     """Cuts rows and columns out and surrounds them with zeros; masks [n, h, w] have them last."""
-    outer = [1, 0] if is_mask else [0, 1]  # where the axis of masks or channels is
+    outer = [1, 0] if is_mask else [0, 1]  # side of the axis of masks or channels
     cut = tf.slice(pixels, tf.pad(begin, [outer]), tf.pad(extent, [outer], constant_values=-1))
     placed = tf.pad(cut, tf.pad(margins, [outer, [0, 0]]))
     placed.set_shape([None, None, None if is_mask else pixels.shape[-1]])
@@ -65,10 +65,10 @@ def _place(
 
 
 def frame_by_scale(size: tf.Tensor, scale: tf.Tensor, center: tf.Tensor) -> Frame:
-    """A square around a pixel, `scale` times as long as the longer side of the image.
+    """Square around a pixel, `scale` times as long as the longer side of the image.
 
-    As in the reference, the last row and column of the image are never copied, and an odd side
-    leaves its last line black.
+    Like in the reference, the last row and column of the image are never copied, and an odd side
+    has a black last line.
     """
     side = tf.cast(scale * tf.cast(tf.reduce_max(size), tf.float32), tf.int32)
     half = side // 2
@@ -81,8 +81,8 @@ def frame_by_scale(size: tf.Tensor, scale: tf.Tensor, center: tf.Tensor) -> Fram
     )
 
 
-def border_of(size: tf.Tensor, max_border: int) -> tf.Tensor:
-    """How far the centre of a square stays from the edges, int32 [2]: less in small images."""
+def border_size(size: tf.Tensor, max_border: int) -> tf.Tensor:
+    """Distance of a square's centre from the edges, int32 [2]: less in small images."""
     if max_border == 0:
         return tf.zeros([2], tf.int32)
     ratio = 2.0 * max_border / tf.cast(size, tf.float32)
@@ -94,8 +94,8 @@ def border_of(size: tf.Tensor, max_border: int) -> tf.Tensor:
 def _check_by_scale(config: Any) -> None:
     if config.num_scales < 1 or config.max_border < 0:
         raise ConfigError(
-            "num_scales must be at least 1 and max_border at least 0; found "
-            f"{config.num_scales} and {config.max_border}"
+            f"num_scales is {config.num_scales} and max_border is {config.max_border}; set "
+            "num_scales to 1 or more and max_border to 0 or more"
         )
     _check_scales(config)
 
@@ -111,13 +111,13 @@ def _check_scales(config: Any) -> None:
 def random_square_crop_by_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Cuts a square of one of `num_scales` sizes out of the image, black around it.
 
-    Its centre is any pixel that is not within a border of at most `max_border` pixels.
+    Its centre is any pixel outside a border of at most `max_border` pixels.
     """
     scale_seed, center_seed = split_seed(seed, 2)
     scales = np.linspace(config.scale_min, config.scale_max, config.num_scales, dtype=np.float32)
     index = random_integers(scale_seed, tf.constant([0]), tf.constant([config.num_scales]))[0]
     size = image_size(sample.image)
-    border = border_of(size, config.max_border)
+    border = border_size(size, config.max_border)
     center = random_integers(center_seed, border, size - border + 1)
     return to_square(sample, frame_by_scale(size, tf.gather(scales, index), center))
 
@@ -130,10 +130,10 @@ def scale_to(sample: Sample, output_size: int, scale: tf.Tensor) -> Sample:
     return resize(sample, target, tf.image.ResizeMethod.BILINEAR)
 
 
-def frame_of_size(size: tf.Tensor, output_size: int, fractions: tf.Tensor) -> Frame:
-    """A square of fixed size; `fractions`, float32 [2] of 0 to 1, place it in a larger image."""
-    room = tf.cast(tf.maximum(size - output_size, 0), tf.float32)
-    origin = tf.cast(room * fractions, tf.int32)
+def fixed_size_frame(size: tf.Tensor, output_size: int, fractions: tf.Tensor) -> Frame:
+    """Square of fixed size; `fractions`, float32 [2] of 0 to 1, place it in a larger image."""
+    num_places = tf.cast(tf.maximum(size - output_size, 0), tf.float32)
+    origin = tf.cast(num_places * fractions, tf.int32)
     return Frame(
         side=tf.constant(output_size),
         origin=origin,
@@ -144,7 +144,7 @@ def frame_of_size(size: tf.Tensor, output_size: int, fractions: tf.Tensor) -> Fr
 
 def _check_to_square(config: Any) -> None:
     if config.output_size < 1:
-        raise ConfigError(f"output_size is {config.output_size}; it must be at least 1")
+        raise ConfigError(f"output_size is {config.output_size}; it must be 1 or more")
     _check_scales(config)
 
 
@@ -160,5 +160,5 @@ def random_scale_crop_and_pad_to_square(sample: Sample, seed: tf.Tensor, config:
     scale = random_between(scale_seed, config.scale_min, config.scale_max)
     scaled = scale_to(sample, config.output_size, scale)
     fractions = uniform([2], place_seed)
-    frame = frame_of_size(image_size(scaled.image), config.output_size, fractions)
+    frame = fixed_size_frame(image_size(scaled.image), config.output_size, fractions)
     return to_square(scaled, frame)

@@ -1,7 +1,8 @@
 """Crops of the SSD family, and crops followed by padding.
 
-Source: Liu et al., SSD: Single Shot MultiBox Detector (2016), section 2.2; each image draws one of
-the operations of a step. Images may be uint8 or float32 and keep their dtype.
+Source: Liu et al., SSD: Single Shot MultiBox Detector (2016), section 2.2; one of the operations of
+    a
+step is drawn for each image. Images may be uint8 or float32 and keep their dtype.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from inputs.augment.base import (
 from inputs.augment.crop import (
     Operation,
     Pair,
+    apply_crop,
     check_aspect_ratio,
-    crop_as_drawn,
     crop_to_aspect_ratio,
     draw_crop,
-    of_drawn,
-    operation_of,
+    gather_option,
+    make_operation,
 )
 from inputs.augment.pad import check_color, mean_color, random_pad, random_pad_to_aspect_ratio
 from inputs.schema import Sample
 
-SECOND_CROP_OVERLAP = 0.3  # share of a box that the cut to a fixed aspect ratio must leave
+SECOND_CROP_OVERLAP = 0.3  # share of a box that must remain after the cut to a fixed aspect ratio
 
 
 @dataclasses.dataclass(frozen=True)
 class Padding:
-    """The size of the canvas of a crop: height and width relative to the uncropped image."""
+    """Size of the canvas of a crop, height and width relative to the uncropped image."""
 
     min_ratio: Pair = (1.0, 1.0)
     max_ratio: Pair = (2.0, 2.0)
@@ -61,39 +62,38 @@ def _random_crop_pad(
 ) -> Sample:
     crop_seed, pad_seed = split_seed(seed, 2)
     size = tf.cast(image_size(sample.image), tf.float32)
-    drawn = draw_crop(sample, crop_seed, operations)
-    cropped = crop_as_drawn(sample, operations, drawn)
-    least = size * of_drawn(paddings, "min_ratio", drawn.index)
-    most = size * of_drawn(paddings, "max_ratio", drawn.index)
-    color = color_of_crop(cropped, paddings, drawn.index)
-    return random_pad(cropped, pad_seed, tf.cast(least, tf.int32), tf.cast(most, tf.int32), color)
+    selection = draw_crop(sample, crop_seed, operations)
+    cropped = apply_crop(sample, operations, selection)
+    min_size = size * gather_option(paddings, "min_ratio", selection.index)
+    max_size = size * gather_option(paddings, "max_ratio", selection.index)
+    color = color_of_crop(cropped, paddings, selection.index)
+    return random_pad(
+        cropped, pad_seed, tf.cast(min_size, tf.int32), tf.cast(max_size, tf.int32), color
+    )
 
 
 def color_of_crop(cropped: Sample, paddings: Sequence[Padding], index: tf.Tensor) -> tf.Tensor:
-    """Float32 [C] or [1]: the colour of the drawn padding; without one, the mean of the crop."""
+    """Colour, float32 [C] or [1], of the selected padding; without one, the mean of the crop."""
     if paddings[0].color is None:
         return mean_color(cropped.image)
     return tf.gather(tf.constant([list(padding.color or ()) for padding in paddings]), index)
 
 
-# From configuration to operations.
-
-
-def _of_each(config: Any, make: Callable[[Any], Any]) -> List[Any]:
-    """`make(operation)` of each operation of the step; errors contain its index."""
-    made = []
+def _make_each(config: Any, make: Callable[[Any], Any]) -> List[Any]:
+    """Builds `make(operation)` of each operation of the step; errors contain its index."""
+    results = []
     for index, operation in enumerate(config.operations):
         try:
-            made.append(make(operation))
+            results.append(make(operation))
         except ConfigError as error:
             raise ConfigError(f"operations[{index}]: {error}") from error
-    return made
+    return results
 
 
 def _operations(config: Any, aspect_ratio: Optional[Pair] = None) -> List[Operation]:
-    """The operations of the step, or the seven of the SSD paper."""
+    """Operations of the step, or the seven of the SSD paper."""
     if config.operations:
-        return _of_each(config, lambda op: operation_of(op, aspect_ratio))
+        return _make_each(config, lambda op: make_operation(op, aspect_ratio))
     return [
         dataclasses.replace(op, aspect_ratio=aspect_ratio or op.aspect_ratio)
         for op in SSD_OPERATIONS
@@ -101,12 +101,12 @@ def _operations(config: Any, aspect_ratio: Optional[Pair] = None) -> List[Operat
 
 
 def _ratios(config: Any) -> Padding:
-    """The pair of canvas bounds that several messages have, without colour."""
+    """Reads the pair of canvas bounds that several messages have, without colour."""
     bounds = {}
     for name in ("min_padded_size_ratio", "max_padded_size_ratio"):
         values = tuple(getattr(config, name))
         if len(values) not in (0, 2):
-            raise ConfigError(f"{name} needs 2 numbers, height and width; found {list(values)}")
+            raise ConfigError(f"{name} needs 2 numbers, height and width; given: {list(values)}")
         if values:
             bounds[name.replace("_padded_size", "")] = values
     return Padding(**bounds)
@@ -114,17 +114,17 @@ def _ratios(config: Any) -> Padding:
 
 def _crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
     padding = dataclasses.replace(_ratios(config), color=tuple(config.pad_color) or None)
-    return [operation_of(config)], [padding]
+    return [make_operation(config)], [padding]
 
 
 def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
-    """The operations of the step pad with their own colour; the standard ones with the mean.
+    """Operations and paddings: listed operations have a colour, the standard ones the mean colour.
 
-    The standard ones are `SSD_OPERATIONS` without the first, which requires no overlap.
+    The standard ones are `SSD_OPERATIONS` without the first one, which requires no overlap.
     """
     if not config.operations:
         return list(SSD_OPERATIONS[1:]), [Padding()] * len(SSD_OPERATIONS[1:])
-    paddings = _of_each(
+    paddings = _make_each(
         config,
         lambda op: dataclasses.replace(
             _ratios(op), color=(op.pad_color_r, op.pad_color_g, op.pad_color_b)
@@ -160,15 +160,15 @@ def random_crop_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
 def ssd_random_crop(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Crops by one of the operations, all equally likely."""
     operations = _operations(config)
-    return crop_as_drawn(sample, operations, draw_crop(sample, seed, operations))
+    return apply_crop(sample, operations, draw_crop(sample, seed, operations))
 
 
 @AUGMENTATIONS.register("ssd_random_crop_pad")
 @checked_by(_ssd_crop_pad_parts)
 def ssd_random_crop_pad(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Crops by one of the operations, all equally likely, then pads as that operation says.
+    """Crops by one of the operations, all equally likely, then pads with its colour.
 
-    ConfigError if operations are listed for images of other than 3 channels.
+    ConfigError if operations are listed for images without 3 channels.
     """
     operations, paddings = _ssd_crop_pad_parts(config)
     check_color(sample, "ssd_random_crop_pad: the colour", paddings[0].color or ())
@@ -178,12 +178,12 @@ def ssd_random_crop_pad(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 @AUGMENTATIONS.register("ssd_random_crop_fixed_aspect_ratio")
 @checked_by(_fixed_parts)
 def ssd_random_crop_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Crops to one aspect ratio; images that are not cropped otherwise are cropped to it, too."""
+    """Crops to one aspect ratio, also images that are not cropped otherwise."""
     aspect_ratio, operations = _fixed_parts(config)
     crop_seed, cut_seed = split_seed(seed, 2)
-    drawn = draw_crop(sample, crop_seed, operations)
-    cropped = crop_as_drawn(sample, operations, drawn)
-    clip = of_drawn(operations, "clip_boxes", drawn.index)
+    selection = draw_crop(sample, crop_seed, operations)
+    cropped = apply_crop(sample, operations, selection)
+    clip = gather_option(operations, "clip_boxes", selection.index)
     return crop_to_aspect_ratio(cropped, cut_seed, aspect_ratio, SECOND_CROP_OVERLAP, clip)
 
 
@@ -193,7 +193,7 @@ def ssd_random_crop_pad_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, conf
     """Crops to any shape, then pads with black to one aspect ratio."""
     aspect_ratio, operations, padding = _pad_fixed_parts(config)
     crop_seed, pad_seed = split_seed(seed, 2)
-    cropped = crop_as_drawn(sample, operations, draw_crop(sample, crop_seed, operations))
+    cropped = apply_crop(sample, operations, draw_crop(sample, crop_seed, operations))
     return random_pad_to_aspect_ratio(
         cropped, pad_seed, aspect_ratio, padding.min_ratio, padding.max_ratio
     )

@@ -16,7 +16,7 @@ from estimator_det.detectors.base import make_detector
 from estimator_det.images.resize import make_resizer
 from estimator_det.nets.quantization import quantized_scopes
 from inputs import schema
-from inputs.augment import check_links, make_links
+from inputs.augment import check_steps, make_steps
 from inputs.label_map import LabelMap
 from model_fn.checkpoints.errors import RunError
 from model_fn.checks.files import LabelMaps
@@ -70,7 +70,7 @@ def examine(pipeline_config: Any, maps: Optional[LabelMaps] = None) -> Graphs:
 
     modes = [ModeKeys.EVAL, ModeKeys.PREDICT] if config.eval_input_reader else [ModeKeys.PREDICT]
     makers = [functools.partial(build, mode) for mode in modes]
-    problems += _problems_of([*makers, lambda: _make_links(config)], config)
+    problems += _problems_of([*makers, lambda: _make_steps(config)], config)
     return graphs._replace(problems=list(dict.fromkeys(problems)))
 
 
@@ -87,7 +87,7 @@ def examine_components(pipeline_config: Any, maps: LabelMaps) -> List[Problem]:
     ]
     if config.eval_input_reader:
         makers.append(lambda: make_metrics(config.eval_config, make_categories(config, label_map)))
-    return _problems_of([*makers, lambda: _make_links(config)], config)
+    return _problems_of([*makers, lambda: _make_steps(config)], config)
 
 
 def _problems_of(makers: Sequence[Callable[[], Any]], config: Any) -> List[Problem]:
@@ -100,9 +100,9 @@ def _problems_of(makers: Sequence[Callable[[], Any]], config: Any) -> List[Probl
     return list(dict.fromkeys(problems))
 
 
-def _make_links(config: Any) -> None:
-    links = make_links(config.train_config.data_augmentation_options)
-    check_links(links, config.train_input_reader)
+def _make_steps(config: Any) -> None:
+    steps = make_steps(config.train_config.data_augmentation_options)
+    check_steps(steps, config.train_input_reader)
 
 
 def _without_files(pipeline_config: Any, maps: LabelMaps) -> Tuple[Any, Optional[LabelMap]]:

@@ -13,8 +13,8 @@ from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError, parse_message
 from estimator_det.protos import preprocessor_pb2
 from inputs import schema
-from inputs.augment import AUGMENTATIONS, check_links, make_links
-from inputs.augment.base import Link, records_of
+from inputs.augment import AUGMENTATIONS, check_steps, make_steps
+from inputs.augment.base import AugmentationStep, count_records
 from inputs.augment.mixing import ONLY_AFTER
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks.examine import examine_record, reason
@@ -127,9 +127,9 @@ def draw_step(
     Raises:
         ConfigError: if the step does not suit its settings, the reader or the samples.
     """
-    (link,) = make_links([step])
-    check_links([link], reader)
-    count = records_of(link)
+    (link,) = make_steps([step])
+    check_steps([link], reader)
+    count = count_records(link)
     cells: List[Cell] = []
     for row in range(min(num_rows, len(samples))):
         given = list(itertools.islice(itertools.cycle(samples), row, row + count))
@@ -168,7 +168,7 @@ def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> Cell
 
 
 def _result(
-    after: Sample, before: Sample, names: Mapping[int, str], link: Link, caption: str
+    after: Sample, before: Sample, names: Mapping[int, str], link: AugmentationStep, caption: str
 ) -> Cell:
     if link.name == ONLY_AFTER:  # its boxes are in pixels
         size = tf.cast(tf.shape(after.image)[:2], tf.float32)

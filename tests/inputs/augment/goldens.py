@@ -22,10 +22,10 @@ from inputs.augment.color import (
 )
 from inputs.augment.crop import (
     Crop,
+    apply_crop,
     crop,
-    crop_as_drawn,
-    of_drawn,
-    operation_of,
+    gather_option,
+    make_operation,
     size_of_aspect_ratio,
     window_at,
 )
@@ -34,8 +34,8 @@ from inputs.augment.labels import drop_label, jitter
 from inputs.augment.pad import mean_color, pad, pad_to_aspect_ratio
 from inputs.augment.patches import add_noise, blacken
 from inputs.augment.square import (
+    fixed_size_frame,
     frame_by_scale,
-    frame_of_size,
     image_size,
     scale_to,
     to_square,
@@ -140,7 +140,7 @@ def _crop_of(sample: Sample, drawn: Dict[str, Any]) -> Crop:
 
 
 def _cropped(sample: Sample, operations: Any, drawn: Dict[str, Any]) -> Sample:
-    return crop_as_drawn(sample, operations, _crop_of(sample, drawn))
+    return apply_crop(sample, operations, _crop_of(sample, drawn))
 
 
 def _crop_padded(sample: Sample, parts: Any, drawn: Dict[str, Any]) -> Sample:
@@ -169,7 +169,7 @@ def _cut(sample: Sample, ratio: float, thresh: float, clip: Any, drawn: Dict[str
 def _crop_fixed(sample: Sample, config: Any, drawn: Dict[str, Any]) -> Sample:
     ratio, operations = _fixed_parts(config)
     cropped = _cropped(sample, operations, drawn)
-    clip = of_drawn(operations, "clip_boxes", tf.constant(drawn["selector"]))
+    clip = gather_option(operations, "clip_boxes", tf.constant(drawn["selector"]))
     return _cut(cropped, ratio, SECOND_CROP_OVERLAP, clip, drawn)
 
 
@@ -213,7 +213,7 @@ def _scaled_to_square(sample: Sample, config: Any, drawn: Dict[str, Any]) -> Sam
     scale = config.scale_min + drawn["u_scale"] * (config.scale_max - config.scale_min)
     scaled = scale_to(sample, config.output_size, tf.constant(scale, tf.float32))
     fractions = tf.constant([drawn["u_offset_y"], drawn["u_offset_x"]])
-    frame = frame_of_size(image_size(scaled.image), config.output_size, fractions)
+    frame = fixed_size_frame(image_size(scaled.image), config.output_size, fractions)
     return to_square(scaled, frame)
 
 
@@ -222,7 +222,7 @@ FORCED: Dict[str, Callable[[Sample, Any, Dict[str, Any]], Sample]] = {
     "random_adjust_hue": lambda s, _, d: rotate_hue(s, d["adjust_hue"]),
     "random_distort_color": _distorted,
     "random_jitter_boxes": _jittered,
-    "random_crop_image": lambda s, c, d: _cropped(s, [operation_of(c)], d),
+    "random_crop_image": lambda s, c, d: _cropped(s, [make_operation(c)], d),
     "random_pad_image": _padded,
     "random_absolute_pad_image": _padded,
     "random_crop_pad_image": lambda s, c, d: _crop_padded(s, _crop_pad_parts(c), d),
@@ -288,7 +288,7 @@ def run_operation(sample: Sample, case: Dict[str, Any]) -> Sample:
         return whole._replace(image=PIXEL_OPERATIONS[name](whole.image, *levels))
 
     if text.endswith("_box3"):
-        return operations.on_boxes(sample, _pair([3]), lambda region, _: change(region))
+        return operations.change_boxes(sample, _pair([3]), lambda region, _: change(region))
     return change(sample)
 
 

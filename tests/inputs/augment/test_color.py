@@ -118,7 +118,7 @@ def test_rgb_to_gray_by_hand() -> None:
 
 
 def test_rgb_to_gray_refuses_other_channels() -> None:
-    with pytest.raises(ConfigError, match="3 channels, found 5"):
+    with pytest.raises(ConfigError, match="3 channels; given: 5"):
         _run("rgb_to_gray {}", np.zeros((2, 2, 5), np.uint8))
 
 

@@ -80,5 +80,5 @@ def test_operation_checks_its_ranges() -> None:
         Operation(aspect_ratio=(2.0, 1.0))
     with pytest.raises(ConfigError, match="at most 1"):
         Operation(area=(0.5, 1.5))
-    with pytest.raises(ConfigError, match=r"random_coef is -0\.1; it must lie within"):
+    with pytest.raises(ConfigError, match=r"random_coef is -0\.1; it must be 0 to 1"):
         Operation(random_coef=-0.1)

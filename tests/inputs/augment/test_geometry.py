@@ -92,7 +92,7 @@ def test_each_step_moves_its_own_way() -> None:
 
 @pytest.mark.parametrize("name", ["random_horizontal_flip", "random_vertical_flip"])
 def test_flip_of_keypoints_needs_a_permutation(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name}: .*keypoint_flip_permutation is not given"):
+    with pytest.raises(ConfigError, match=f"{name}: .*keypoint_flip_permutation is not set"):
         run_step(f"{name} {{}}", small_sample())
     with pytest.raises(ConfigError, match="has 3 keypoints, but the samples have 2"):
         run_step(f"{name} {{ keypoint_flip_permutation: [0, 1, 2] }}", small_sample())

@@ -9,7 +9,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
-from inputs.augment import AUGMENTATIONS, check_links, make_augmentation, make_links
+from inputs.augment import AUGMENTATIONS, check_steps, make_augmentation, make_steps
 from inputs.augment.mixing import (
     NO_CLASS,
     apply_mixture,
@@ -17,7 +17,7 @@ from inputs.augment.mixing import (
     merge,
     num_sources,
     partner_distances,
-    stages_of,
+    split_stages,
 )
 from inputs.schema import PER_BOX_FIELDS, Sample
 from tests.inputs.augment.helpers import arrays, sample_of, step
@@ -31,7 +31,7 @@ CHAIN = (FLIP, "mosaic {}", FLIP, "mixup {}", FLIP, FLIP)
 
 
 def links(*texts: str) -> List[Any]:
-    return make_links([step(text) for text in texts])
+    return make_steps([step(text) for text in texts])
 
 
 def test_the_mixtures() -> None:
@@ -39,10 +39,10 @@ def test_the_mixtures() -> None:
 
 
 def test_stages_begin_with_a_mixture_but_for_the_first() -> None:
-    assert stages_of([]) == [range(0)]
-    assert stages_of(links(FLIP)) == [range(1)]
-    assert stages_of(links(*CHAIN)) == [range(1), range(1, 3), range(3, 6)]
-    assert stages_of(links("mosaic {}")) == [range(0), range(0, 1)]
+    assert split_stages([]) == [range(0)]
+    assert split_stages(links(FLIP)) == [range(1)]
+    assert split_stages(links(*CHAIN)) == [range(1), range(1, 3), range(3, 6)]
+    assert split_stages(links("mosaic {}")) == [range(0), range(0, 1)]
 
 
 def test_no_record_is_twice_in_a_batch() -> None:
@@ -62,7 +62,7 @@ def test_no_record_is_twice_in_a_batch() -> None:
 
 def test_one_record_is_too_few() -> None:
     for name in MIXTURES:
-        with pytest.raises(ConfigError, match=rf"options\[1\].{name}: mixes . records") as raised:
+        with pytest.raises(ConfigError, match=rf"options\[1\].{name} mixes . records") as raised:
             make_augmentation([step(FLIP), step(f"{name} {{}}")])
         assert "Only the input pipeline of training" in str(raised.value)
 
@@ -70,8 +70,8 @@ def test_one_record_is_too_few() -> None:
 @pytest.mark.parametrize(
     ("texts", "settings", "message"),
     [
-        (["mixup {}"], "load_context_features: true", r"\[0\].mixup: mixes images, but train_"),
-        ([FLIP, "copy_paste {}"], "", r"\[1\].copy_paste: needs train_input_reader.load_instance"),
+        (["mixup {}"], "load_context_features: true", r"\[0\].mixup mixes images, but with train_"),
+        ([FLIP, "copy_paste {}"], "", r"\[1\].copy_paste needs train_input_reader.load_instance"),
         (
             ["mosaic {}", "convert_class_logits_to_softmax {}"],
             "",
@@ -86,10 +86,10 @@ def test_one_record_is_too_few() -> None:
 )
 def test_what_does_not_go_with_a_mixture(texts, settings, message) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_links(links(*texts), reader(settings))
+        check_steps(links(*texts), reader(settings))
     single = [text for text in texts if step(text).WhichOneof("preprocessing_step") not in MIXTURES]
-    check_links(links(*single), reader(settings))
-    check_links(links("copy_paste {}"), reader("load_instance_masks: true"))
+    check_steps(links(*single), reader(settings))
+    check_steps(links("copy_paste {}"), reader("load_instance_masks: true"))
 
 
 def test_images_until_a_mixture_stops() -> None:

@@ -113,7 +113,7 @@ def test_the_smallest_images_make_a_mosaic() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("height: 100", "height and width must be given together"),
+        ("height: 100", "only one of height and width is set"),
         ("height: 1 width: 9", "height is 1; it must be 2 or more"),
         ("min_center: 0.8", "min_center <= max_center"),
         ("max_center: 1.5", "max_center is 1.5"),

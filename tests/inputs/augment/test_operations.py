@@ -161,7 +161,7 @@ def test_content_of_boxes_changes_in_order() -> None:
         calls.append(int(index))
         return operations.translate(region, tf.constant([0.0, 1.0]))
 
-    moved = operations.on_boxes(sample, tf.constant([0]), change)
+    moved = operations.change_boxes(sample, tf.constant([0]), change)
     before, after = np.array(sample.image), np.array(moved.image)
     assert calls == [0]
     np.testing.assert_array_equal(after[:, [0, 3]], before[:, [0, 3]])
@@ -170,7 +170,7 @@ def test_content_of_boxes_changes_in_order() -> None:
     np.testing.assert_array_equal(np.array(moved.masks)[0, :, 1], sample.masks[0, :, 2])
     np.testing.assert_array_equal(moved.boxes, sample.boxes)
     np.testing.assert_allclose(moved.keypoints, [[[0.25, 0.35], [0.25, 0.9]]], atol=1e-6)
-    both = operations.on_boxes(sample, tf.constant([1, 0]), change)
+    both = operations.change_boxes(sample, tf.constant([1, 0]), change)
     assert calls == [0, 1, 0] and (np.array(both.image)[:, 3] == operations.FILL).all()
-    none = operations.on_boxes(sample_of("empty"), tf.zeros([0], tf.int32), change)
+    none = operations.change_boxes(sample_of("empty"), tf.zeros([0], tf.int32), change)
     assert none.boxes.shape == (0, 4)

@@ -122,7 +122,7 @@ def test_the_step_draws_every_operation(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("magnitude: 11", "magnitude is 11; it must lie within 0 and 10"),
+        ("magnitude: 11", "magnitude is 11; it must be 0 to 10"),
         ("num_operations: 0", "num_operations is 0; it must be 1 or more"),
         ("overlap_thresh: 2", "overlap_thresh is 2"),
     ],

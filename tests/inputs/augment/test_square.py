@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from inputs.augment.square import Frame, border_of, frame_by_scale, frame_of_size, to_square
+from inputs.augment.square import Frame, border_size, fixed_size_frame, frame_by_scale, to_square
 from inputs.schema import Sample
 from tests.inputs.augment.helpers import run_step, small_sample
 
@@ -56,12 +56,12 @@ def test_frame_by_scale(
 
 def test_border_shrinks_with_the_image() -> None:
     for size, border in ((1000, 128), (257, 128), (255, 64), (100, 32), (24, 8), (1, 1)):
-        np.testing.assert_array_equal(border_of(_pair(size, 600), 128), [border, 128])
-    np.testing.assert_array_equal(border_of(_pair(24, 32), 0), [0, 0])
+        np.testing.assert_array_equal(border_size(_pair(size, 600), 128), [border, 128])
+    np.testing.assert_array_equal(border_size(_pair(24, 32), 0), [0, 0])
 
 
 def test_frame_of_size() -> None:
-    frame = frame_of_size(_pair(30, 10), 20, tf.constant([0.55, 0.9]))
+    frame = fixed_size_frame(_pair(30, 10), 20, tf.constant([0.55, 0.9]))
     assert int(frame.side) == 20
     np.testing.assert_array_equal(frame.origin, [5, 0])
     np.testing.assert_array_equal(frame.end, [25, 10])

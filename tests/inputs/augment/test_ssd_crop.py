@@ -8,7 +8,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs.augment import make_augmentation
-from inputs.augment.crop import Crop, Operation, Window, crop_as_drawn, draw_crop
+from inputs.augment.crop import Crop, Operation, Window, apply_crop, draw_crop
 from inputs.augment.ssd_crop import (
     SSD_OPERATIONS,
     Padding,
@@ -200,5 +200,5 @@ def test_images_are_left_whole_up_to_random_coef() -> None:
     window = Window(tf.constant([2, 4, 0]), tf.constant([5, 10, -1]), tf.constant([0.1] * 4))
     for coef, fraction, is_whole in ((0.15, 0.15, True), (0.15, 0.16, False), (0.0, 0.0, False)):
         drawn = Crop(tf.constant(0), tf.constant(fraction), window)
-        result = crop_as_drawn(sample, [Operation(random_coef=coef)], drawn)
+        result = apply_crop(sample, [Operation(random_coef=coef)], drawn)
         assert (result.image.shape == sample.image.shape) == is_whole
