@@ -238,10 +238,10 @@ class _Examination:
         sides = [np.asarray(features[key], np.float32) for key in SIDES]
         text = [x.decode("utf-8", "replace") for x in features[OBJECT + "class/text"]]
         labels = np.asarray(features[OBJECT + "class/label"], np.int64)
-        classes, by_text = labels, False
+        classes, has_texts = labels, False
         if self.policy.label_map is not None and text:
             ids = self.policy.label_map.ids
-            classes, by_text = np.asarray([ids.get(name, -1) for name in text], np.int64), True
+            classes, has_texts = np.asarray([ids.get(name, -1) for name in text], np.int64), True
         # Without labels the classes; -1 if they differ in number.
         own_labels = classes if not len(labels) else np.full_like(classes, -1)
         own_labels = labels if len(labels) == len(classes) else own_labels
@@ -249,8 +249,8 @@ class _Examination:
             boxes=np.zeros([0, 4], np.float32),
             classes=classes,
             labels=own_labels,
-            by_text=np.bool_(by_text),
-            given_size=np.asarray(
+            has_texts=np.bool_(has_texts),
+            record_size=np.asarray(
                 [features.scalar(key, ABSENT_SIZE) for key in ("image/height", "image/width")],
                 np.int64,
             ),
@@ -258,7 +258,7 @@ class _Examination:
         )
         if size is not None and size_mismatch(given, NUMPY):
             height, width = (
-                "missing" if side == ABSENT_SIZE else str(side) for side in given.given_size
+                "missing" if side == ABSENT_SIZE else str(side) for side in given.record_size
             )
             self.add(
                 "size_mismatch",
@@ -340,8 +340,8 @@ class _Examination:
             self._check(multiple_rule("keypoints", y, "boxes", count))
         else:
             self._check(equal_rule("keypoints", y, count * reader.num_keypoints))
-        by_text = features["image/class/text"] and self.policy.label_map is not None
-        classes = features["image/class/text" if by_text else "image/class/label"]
+        has_texts = features["image/class/text"] and self.policy.label_map is not None
+        classes = features["image/class/text" if has_texts else "image/class/label"]
         confidences = features["image/class/confidence"]
         self._check(equal_rule("image/class/confidence", len(confidences), len(classes)))
         given = len(features["image/context_features"])

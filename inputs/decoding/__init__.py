@@ -1,1 +1,1 @@
-"""One serialized record to one decoded sample."""
+"""Decoding of a serialized record to a sample."""

@@ -1,6 +1,6 @@
-"""The rules for boxes: one definition for the decoder (TensorFlow) and the examiner (NumPy).
+"""Rules for boxes: one definition for the decoder (TensorFlow) and the examiner (NumPy).
 
-Each rule takes an `ArrayOps`, which names the few operations that differ between the two.
+Each rule has an argument `ArrayOps` with the few operations that differ between the two.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from estimator_det.compat import tf
 from inputs.bad_records.kinds import BOX_FAULTS, CLIP
 
 FIRST_CLASS_ID = 1
-ABSENT_SIZE = -(2**63)  # of a record without image/height or image/width; 0 is a given size
-OUTSIDE_TOLERANCE = 1e-4  # of the image's side: rounding by label tools is no fault
-# A side of a mask may differ from that of its box by so many pixels and this share of the box.
+ABSENT_SIZE = -(2**63)  # size in a record without image/height or image/width; 0 is a real value
+OUTSIDE_TOLERANCE = 1e-4  # share of the image's side; label tools round coordinates
+# A side of a mask may differ from that of its box by this many pixels plus this share of the box.
 MASK_PIXELS, MASK_SHARE = 2.0, 0.25
 
 
 class ArrayOps(NamedTuple):
-    """Operations on arrays or tensors [n, k], each along the last axis where it reduces."""
+    """Operations on arrays or tensors [n, k]; reductions are along the last axis."""
 
     any: Callable[[Any], Any]
     all: Callable[[Any], Any]
     is_finite: Callable[[Any], Any]
     equal: Callable[[Any, Any], Any]
     clip: Callable[[Any, float, float], Any]
-    max: Callable[[Any, int], Any]  # along an axis, 0 or more
-    length: Callable[[Any], Any]  # float32, of the last axis
+    max: Callable[[Any, int], Any]  # along an axis; at least 0
+    length: Callable[[Any], Any]  # float32, length of the last axis
     count_to: Callable[[Any], Any]  # float32 k -> float32 [k]: 0, 1, … k - 1
-    stack: Callable[[List[Any]], Any]  # of [n] to [n, k]
+    stack: Callable[[List[Any]], Any]  # arrays [n] -> [n, k]
 
 
 NUMPY = ArrayOps(
@@ -50,7 +50,7 @@ TENSORFLOW = ArrayOps(
     all=lambda x: tf.reduce_all(x, -1),
     is_finite=tf.math.is_finite,
     equal=tf.equal,
-    # One operation, as tf.clip_by_value is two.
+    # A single operation; tf.clip_by_value has two.
     clip=lambda x, low, high: tf.raw_ops.ClipByValue(t=x, clip_value_min=low, clip_value_max=high),
     max=tf.reduce_max,
     length=lambda x: tf.cast(tf.shape(x)[-1], tf.float32),
@@ -60,14 +60,14 @@ TENSORFLOW = ArrayOps(
 
 
 class MaskExtents(NamedTuple):
-    """The smallest boxes around masks, in fractions of the image."""
+    """Smallest boxes around masks, in fractions of the image."""
 
     boxes: Any  # float32 [n, 4], yxyx; the maximum is below the minimum for an empty mask
     pixel: Any  # float32 [2], height and width of one pixel
 
 
 def mask_extents(masks: Any, ops: ArrayOps) -> MaskExtents:
-    """Of masks float32 [n, h, w], 1 inside and 0 outside."""
+    """Computes the extents of masks float32 [n, h, w], 1 inside and 0 outside."""
     (ymin, ymax, height), (xmin, xmax, width) = (
         _span(ops.max(masks, across), ops) for across in (2, 1)
     )
@@ -76,55 +76,59 @@ def mask_extents(masks: Any, ops: ArrayOps) -> MaskExtents:
 
 
 def _span(occupied: Any, ops: ArrayOps) -> Tuple[Any, Any, Any]:
-    """First index and index past the last of the ones in float32 [n, k], and k; k and 0 if none."""
+    """First index and end index of the ones in float32 [n, k], and k; k and 0 without ones."""
     length = ops.length(occupied)
     index = ops.count_to(length)
+    # reduce_max of weighted ones, because both libraries have it and argmax needs a special case.
     first = length - ops.max(occupied * (length - index), 1)
     return first, ops.max(occupied * (index + 1), 1), length
 
 
 class Boxes(NamedTuple):
-    """The boxes of an image as its record has them; arrays or tensors."""
+    """Boxes of an image as in its record; arrays or tensors."""
 
     boxes: Any  # float32 [n, 4], yxyx
-    classes: Any  # int64 [n], -1 where unknown
-    labels: Any  # int64 [n], the class labels if they accompany class texts, else `classes`
-    by_text: Any  # bool scalar, whether `classes` come from texts
-    given_size: Any  # int64 [2], height and width in the record, ABSENT_SIZE where absent
-    image_size: Any  # int64 [2], those of the image; zeros if unknown
+    classes: Any  # int64 [n], -1 if unknown
+    labels: Any  # int64 [n], class labels if there are class texts, too, else `classes`
+    has_texts: Any  # bool scalar, True if `classes` come from texts
+    record_size: Any  # int64 [2], height and width in the record, or ABSENT_SIZE
+    image_size: Any  # int64 [2], height and width of the image; zeros if unknown
     masks: Optional[MaskExtents] = None  # if masks are loaded
 
 
-def box_flags(given: Boxes, num_classes: Any, ops: ArrayOps) -> Dict[str, Any]:
-    """Kind of `BOX_FAULTS` -> bool [n]; `num_classes` None means no highest class id."""
-    boxes, classes = given.boxes, given.classes
+def box_flags(record_boxes: Boxes, num_classes: Any, ops: ArrayOps) -> Dict[str, Any]:
+    """Flags faults: kind of `BOX_FAULTS` -> bool [n]; `num_classes` None has no highest id."""
+    boxes, classes = record_boxes.boxes, record_boxes.classes
     extent = boxes[:, 2:] - boxes[:, :2]
     is_known = classes >= FIRST_CLASS_ID
-    unknown_id = ~is_known & ~given.by_text
+    unknown_id = ~is_known & ~record_boxes.has_texts
     if num_classes is not None:
         unknown_id = unknown_id | (classes > num_classes)
-    none = is_known & ~is_known
+    # False for every box, in either library.
+    no_boxes = is_known & ~is_known
     flags = {
         "box_nan": ops.any(~ops.is_finite(boxes)),
         "box_inverted": ops.any(extent < 0),
         "box_degenerate": ops.any(ops.equal(extent, 0)),
         "box_outside": ops.any(abs(boxes - 0.5) > 0.5 + OUTSIDE_TOLERANCE),
-        "unknown_text": ~is_known & given.by_text,
+        "unknown_text": ~is_known & record_boxes.has_texts,
         "unknown_id": unknown_id,
-        "label_contradiction": is_known & ~ops.equal(classes, given.labels),
-        "mask_empty": none,
-        "mask_mismatch": none,
+        "label_contradiction": is_known & ~ops.equal(classes, record_boxes.labels),
+        "mask_empty": no_boxes,
+        "mask_mismatch": no_boxes,
     }
-    if given.masks is not None:
-        is_empty, is_elsewhere = mask_flags(boxes, given.masks, ops)
-        wrong = ("box_nan", "box_inverted", "box_degenerate", "box_outside")
-        is_wrong = functools.reduce(lambda a, b: a | b, (flags[kind] for kind in wrong))
-        flags.update(mask_empty=is_empty, mask_mismatch=is_elsewhere & ~is_wrong)
+    if record_boxes.masks is not None:
+        is_empty, is_misplaced = mask_flags(boxes, record_boxes.masks, ops)
+        other_faults = ("box_nan", "box_inverted", "box_degenerate", "box_outside")
+        has_other_fault = functools.reduce(
+            lambda a, b: a | b, (flags[kind] for kind in other_faults)
+        )
+        flags.update(mask_empty=is_empty, mask_mismatch=is_misplaced & ~has_other_fault)
     return {kind: flags[kind] for kind in BOX_FAULTS}
 
 
 def mask_flags(boxes: Any, masks: MaskExtents, ops: ArrayOps) -> Tuple[Any, Any]:
-    """Whether the mask of a box is empty, bool [n], and whether it is not where the box is."""
+    """Flags boxes, bool [n], with an empty mask, and boxes whose mask is somewhere else."""
     low, high = masks.boxes[:, :2], masks.boxes[:, 2:]
     is_empty = ops.any(high <= low)
     allowed = MASK_PIXELS * masks.pixel + MASK_SHARE * (boxes[:, 2:] - boxes[:, :2])
@@ -132,10 +136,10 @@ def mask_flags(boxes: Any, masks: MaskExtents, ops: ArrayOps) -> Tuple[Any, Any]
     return is_empty, ops.any(is_far) & ~is_empty
 
 
-def size_mismatch(given: Boxes, ops: ArrayOps) -> Any:
-    """Bool scalar: whether the record gives another size than the image has."""
-    is_given = ~ops.equal(given.given_size, ABSENT_SIZE)
-    return ops.any(is_given & ~ops.equal(given.given_size, given.image_size))
+def size_mismatch(record_boxes: Boxes, ops: ArrayOps) -> Any:
+    """Bool scalar, True if the size in the record is not that of the image."""
+    has_size = ~ops.equal(record_boxes.record_size, ABSENT_SIZE)
+    return ops.any(has_size & ~ops.equal(record_boxes.record_size, record_boxes.image_size))
 
 
 def correct_boxes(
@@ -144,8 +148,8 @@ def correct_boxes(
     """Applies the action CLIP to boxes float32 [n, 4] with the flags of `box_flags`.
 
     Returns:
-        Boxes [n, 4], clipped to the image if box_outside is to be corrected; and bool [n], True
-        for the boxes to drop.
+        Boxes [n, 4], clipped to the image if the policy corrects box_outside; bool [n], True for
+        boxes to drop.
     """
     drops: List[Any] = [
         flags[kind]
@@ -153,8 +157,9 @@ def correct_boxes(
         if actions[kind] == CLIP and kind not in ("box_outside", "label_contradiction")
     ]
     if actions["box_outside"] == CLIP:
+        # Boxes that were empty before are dropped only by the rule for degenerate boxes.
         had_extent = ops.all(boxes[:, :2] < boxes[:, 2:])
         boxes = ops.clip(boxes, 0.0, 1.0)
         drops.append(had_extent & ops.any(boxes[:, :2] >= boxes[:, 2:]))
-    nothing = flags["box_nan"] & ~flags["box_nan"]
-    return boxes, functools.reduce(lambda a, b: a | b, drops, nothing)
+    no_boxes = flags["box_nan"] & ~flags["box_nan"]
+    return boxes, functools.reduce(lambda a, b: a | b, drops, no_boxes)

@@ -1,13 +1,14 @@
-"""One serialized record -> one `Sample`: parsing, image decoding, class names, and checks.
+"""Decodes a serialized record to a `Sample`: parsing, image decoding, class names, and checks.
 
-Defaults of a box for what its record lacks: `LabelSpec.default`, e.g. weight 1 and not crowd; the
-box's own area; keypoints that are NaN; an empty mask.
+Values that a record does not have get defaults: `LabelSpec.default`, e.g. weight 1 and not crowd;
+the box's area; keypoints that are NaN; an empty mask.
 
-Faults of boxes are counted, and corrected or rejected as the reader's `bad_records` says; see
+Faults of boxes are counted, and corrected or rejected by the reader's `bad_records`; see
 `inputs.bad_records.kinds` for the kinds and `inputs.decoding.box_rules` for the rules. By default,
-as in the reference, boxes with a NaN coordinate and boxes whose class text is not in the label map
-are dropped: this allows training on some of the classes of a data set. `inputs.checks.class_names`
-warns of it before the first batch, and rejects a label map that matches no class text at all.
+like in the reference, boxes with a NaN coordinate and boxes whose class text is not in the label
+map are dropped: this allows training on some of the classes of a data set.
+`inputs.checks.class_names` warns of it before the first batch, and rejects a label map that matches
+no class text at all.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ class _Tables(NamedTuple):
 def make_decoder(
     config: input_reader_pb2.InputReader, policy: Optional[BadRecordPolicy] = None
 ) -> Decoder:
-    """A function (serialized scalar string, seed=None) -> `Sample`, for the current graph.
+    """Builds the function (serialized scalar string, seed=None) -> `Sample`, for the current graph.
 
     `seed` (integers [2]) chooses the frame of a sequence record if `frame_index` is -1; without it
-    each record always gives the same frame. The function fails for a record that `policy` (None:
-    that of the reader) rejects; `image_level[FAULT_COUNTS]` counts the faults of other records.
+    a record always has the same frame. The function fails for a record that `policy` (None: the
+    reader's) rejects; `image_level[FAULT_COUNTS]` counts the faults of other records.
 
     Raises:
         ConfigError: if the reader sets an unsupported field, needs a label map but has none, or
@@ -137,36 +138,38 @@ def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[Label
         return _Tables()
     if not config.use_keypoint_label_map:
         return _Tables(table(label_map.ids))
-    wrong = {k: i for k, i in label_map.keypoint_ids.items() if not 0 <= i < config.num_keypoints}
-    if wrong or not label_map.keypoint_ids:
+    wrong_ids = {
+        k: i for k, i in label_map.keypoint_ids.items() if not 0 <= i < config.num_keypoints
+    }
+    if wrong_ids or not label_map.keypoint_ids:
         raise ConfigError(
-            f"{label_map.path}: the keypoint ids are {wrong or 'missing'}; use_keypoint_label_map "
-            f"needs ids from 0 to num_keypoints - 1 = {config.num_keypoints - 1}. Correct the "
-            "label map or num_keypoints"
+            f"{label_map.path}: the keypoint ids are {wrong_ids or 'missing'}; "
+            f"use_keypoint_label_map needs ids from 0 to num_keypoints - 1 = "
+            f"{config.num_keypoints - 1}. Correct the label map or num_keypoints"
         )
     return _Tables(table(label_map.ids), table(label_map.keypoint_ids))
 
 
 def decode_example_image(serialized: tf.Tensor, num_additional_channels: int = 0) -> tf.Tensor:
-    """uint8 [h, w, 3 + additional] of a serialized `tf.train.Example`, without labels."""
+    """Decodes only the image of a `tf.train.Example`: uint8 [h, w, 3 + additional]."""
     return _decode_image(parse_image(serialized), num_additional_channels)
 
 
 def decode_example_context(
     serialized: tf.Tensor, shape: Tuple[int, int]
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Context features of a serialized `tf.train.Example`: float32 `shape`, and int32, how many.
+    """Decodes only the context features of a `tf.train.Example`: float32 `shape`; int32 count.
 
-    `shape` is how many an image may have, and their length. Rows past the real ones are zero.
+    `shape` is the largest number for an image, and their length. Rows past the real ones are zero.
     """
-    most, length = shape
-    found = _context(parse_context(serialized), tf.constant("?"), length)[:most]
-    count = tf.shape(found)[0]
-    return tf.ensure_shape(tf.pad(found, [[0, most - count], [0, 0]]), shape), count
+    max_rows, length = shape
+    features = _context(parse_context(serialized), tf.constant("?"), length)[:max_rows]
+    count = tf.shape(features)[0]
+    return tf.ensure_shape(tf.pad(features, [[0, max_rows - count], [0, 0]]), shape), count
 
 
 def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
-    """uint8 [h, w, 3 + additional]; of an animation the first frame."""
+    """Decodes an image to uint8 [h, w, 3 + additional]; of an animation the first frame."""
     image = tf.io.decode_image(parsed["image/encoded"], channels=3, expand_animations=False)
     image.set_shape([None, None, 3])
     if not num_additional_channels:
@@ -183,18 +186,19 @@ def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
 def _ids_and_labels(
     text: tf.Tensor, labels: tf.Tensor, table: Optional[Any]
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """int64 ids, from texts if there are a label map and texts, else from labels.
+    """Looks up int64 ids, from texts if there are a label map and texts, else from labels.
 
-    Also the labels if they accompany texts, else the ids; and whether texts are used.
+    Also returns the labels if they accompany texts, else the ids; and True if texts are used.
     """
     if table is None:
         return labels, labels, tf.constant(False)
+    # One concatenation and two slices instead of a tf.cond, which takes longer to start.
     both = tf.concat([table.lookup(text), labels], 0)
     num_texts = tf.size(text)
-    by_text = num_texts > 0
-    ids = both[: tf.where(by_text, num_texts, tf.size(labels))]
+    has_texts = num_texts > 0
+    ids = both[: tf.where(has_texts, num_texts, tf.size(labels))]
     # The last n of both are the labels if they accompany texts.
-    return ids, both[tf.size(both) - tf.size(ids) :], by_text
+    return ids, both[tf.size(both) - tf.size(ids) :], has_texts
 
 
 def _boxes(
@@ -205,36 +209,36 @@ def _boxes(
     policy: BadRecordPolicy,
     mask_type: int,
 ) -> Tuple[Sample, Checked]:
-    """Boxes, classes, masks and the numbers of each box, checked and corrected."""
+    """Decodes boxes, classes, masks and the numbers of each box, checked and corrected."""
     sides = [parsed[key] for key in SIDES]
-    classes, label_ids, by_text = _ids_and_labels(
+    classes, label_ids, has_texts = _ids_and_labels(
         parsed[OBJECT + "class/text"], parsed[OBJECT + "class/label"], tables.classes
     )
     numbers = [parsed[spec.record_key] for spec in PER_BOX_NUMBERS]
-    sizes = _checked_sizes(record, sides, classes, numbers)
+    sizes = _check_sizes(record, sides, classes, numbers)
     with tf.control_dependencies([sizes]):
         boxes = tf.stack(sides, axis=1)
     image_size = tf.shape(image)[:2]
     masks = _masks(parsed, record, sizes[0], image_size, mask_type)
-    given = Boxes(
+    record_boxes = Boxes(
         boxes,
         classes,
         label_ids,
-        by_text,
-        given_size=tf.stack([parsed["image/height"], parsed["image/width"]]),
+        has_texts,
+        record_size=tf.stack([parsed["image/height"], parsed["image/width"]]),
         image_size=tf.cast(image_size, tf.int64),
         masks=None if masks is None else mask_extents(masks, TENSORFLOW),
     )
-    checked = check_boxes(given, record, policy)
+    checked = check_boxes(record_boxes, record, policy)
     low, high = tf.split(checked.boxes, 2, axis=1)
-    own_area = tf.reduce_prod((high - low) * tf.cast(image_size, tf.float32), axis=1)
+    box_area = tf.reduce_prod((high - low) * tf.cast(image_size, tf.float32), axis=1)
     num_boxes = sizes[:1]
-    # [[0, number of missing values]] of each, as tf.pad takes it.
+    # [[0, number of missing values]] of each list, which are the paddings of tf.pad.
     num_missing = tf.stack([tf.zeros_like(sizes), num_boxes - sizes], 1)[len(SIDES) + 1 :]
     fields = {}
     for spec, values, padding in zip(PER_BOX_NUMBERS, numbers, tf.split(num_missing, len(numbers))):
         if spec.default is None:
-            values = tf.concat([values, own_area], 0)[: num_boxes[0]]
+            values = tf.concat([values, box_area], 0)[: num_boxes[0]]
         else:
             values = tf.pad(values, padding, constant_values=spec.default)
         fields[spec.sample_field] = values > 0 if spec.dtype == "bool" else values
@@ -242,10 +246,10 @@ def _boxes(
     return sample, checked
 
 
-def _checked_sizes(
+def _check_sizes(
     record: tf.Tensor, sides: List[tf.Tensor], classes: tf.Tensor, numbers: List[tf.Tensor]
 ) -> tf.Tensor:
-    """int32 [sides, classes and numbers]: their lengths; all equal, those of numbers may be 0."""
+    """Checks and returns the lengths of all lists, int32; all equal, those of numbers may be 0."""
     num_floats = sum(spec.dtype == "float32" for spec in PER_BOX_NUMBERS)
     floats = tf.shape_n([*sides, *numbers[:num_floats]])
     integers = tf.shape_n([classes, *numbers[num_floats:]])
@@ -260,7 +264,7 @@ def _checked_sizes(
 
 
 def _multiclass_scores(parsed: Parsed, record: tf.Tensor, sample: Sample) -> Optional[tf.Tensor]:
-    """float32 [n, scores of each box], [n, 0] if the record has none."""
+    """Reshapes the scores to float32 [n, scores of each box], [n, 0] if the record has none."""
     scores = parsed.get(OBJECT + "class/multiclass_scores")
     if scores is None:
         return None
@@ -274,7 +278,7 @@ def _multiclass_scores(parsed: Parsed, record: tf.Tensor, sample: Sample) -> Opt
 def _masks(
     parsed: Parsed, record: tf.Tensor, num_boxes: tf.Tensor, image_size: tf.Tensor, mask_type: int
 ) -> Optional[tf.Tensor]:
-    """float32 [n, h, w], 1 inside; all zero if the record has none."""
+    """Decodes masks to float32 [n, h, w], 1 inside; all zero if the record has none."""
     values = parsed.get(MASKS)
     if values is None:
         return None
@@ -288,7 +292,7 @@ def _masks(
     with tf.control_dependencies([require_length(rule, record)]):
         values = tf.identity(values)
 
-    def given() -> tf.Tensor:
+    def record_boxes() -> tf.Tensor:
         inside = values
         if mask_type == input_reader_pb2.PNG_MASKS:
             inside = tf.map_fn(
@@ -296,20 +300,20 @@ def _masks(
                 values,
                 fn_output_signature=tf.TensorSpec([None, None], tf.uint8),
             )
-            # Masks of as many pixels in another shape would be scrambled.
-            found = tf.shape(inside)[1:]
+            # Masks with as many pixels in another shape would be scrambled by the reshape.
+            features = tf.shape(inside)[1:]
             has_size = require(
-                tf.reduce_all(tf.equal(found, image_size)),
+                tf.reduce_all(tf.equal(features, image_size)),
                 record,
                 ["length_mismatch"],
                 "Height and width of masks and image:",
-                [found, image_size],
+                [features, image_size],
             )
             with tf.control_dependencies([has_size]):
                 inside = tf.identity(inside)
         return tf.reshape(tf.cast(inside > 0, tf.float32), shape)
 
-    return tf.cond(size > 0, given, lambda: tf.zeros(shape))
+    return tf.cond(size > 0, record_boxes, lambda: tf.zeros(shape))
 
 
 def _with_keypoints(
@@ -329,23 +333,25 @@ def _with_keypoints(
         rules.append(multiple_rule("keypoints", size, "boxes", num_boxes))
     with tf.control_dependencies([require_length(rule, record) for rule in rules]):
         points = tf.stack([y, x], axis=1)
-    given = tf.logical_not(tf.math.is_nan(x))
-    seen = tf.concat([visibility, VISIBLE * tf.cast(given, tf.int64)], 0)
+    record_boxes = tf.logical_not(tf.math.is_nan(x))
+    visibility_codes = tf.concat([visibility, VISIBLE * tf.cast(record_boxes, tf.int64)], 0)
     offset = tf.where(tf.equal(tf.size(visibility), size), 0, tf.size(visibility))
-    seen = seen[offset : offset + size]
-    labelled = tf.equal(seen, HIDDEN) | tf.equal(seen, VISIBLE)
+    visibility_codes = visibility_codes[offset : offset + size]
+    is_labelled = tf.equal(visibility_codes, HIDDEN) | tf.equal(visibility_codes, VISIBLE)
     if tables.keypoints is None:
         slots = tf.range(size)
     else:
         ids = tf.cast(tables.keypoints.lookup(text), tf.int32)
         per_box = tf.maximum(size // tf.maximum(num_boxes, 1), 1)
         slots = tf.range(size) // per_box * num_keypoints + ids
-        labelled &= ids >= 0
-    where = tf.boolean_mask(slots, labelled)[:, tf.newaxis]
+        is_labelled &= ids >= 0
+    slot_indices = tf.boolean_mask(slots, is_labelled)[:, tf.newaxis]
     points = tf.tensor_scatter_nd_update(
-        tf.fill([expected, 2], float("nan")), where, tf.boolean_mask(points, labelled)
+        tf.fill([expected, 2], float("nan")), slot_indices, tf.boolean_mask(points, is_labelled)
     )
-    visible = tf.scatter_nd(where, tf.ones(tf.shape(where)[:1], tf.int32), [expected]) > 0
+    visible = (
+        tf.scatter_nd(slot_indices, tf.ones(tf.shape(slot_indices)[:1], tf.int32), [expected]) > 0
+    )
     return sample._replace(
         keypoints=tf.reshape(points, [num_boxes, num_keypoints, 2]),
         keypoint_visibilities=tf.reshape(visible, [num_boxes, num_keypoints]),
@@ -353,7 +359,7 @@ def _with_keypoints(
 
 
 def _context(parsed: Parsed, record: tf.Tensor, expected: Optional[int]) -> tf.Tensor:
-    """float32 [S, F], S 0 where the record has none; F is `expected`, None for any."""
+    """Reshapes context features to float32 [S, F]; S may be 0, F is `expected` unless None."""
     values = parsed["image/context_features"]
     length = tf.cast(parsed["image/context_feature_length"], tf.int32)
     rules = context_rules(tf.size(values), length, expected)
@@ -382,14 +388,14 @@ def _image_level(
     default = tf.ones([tf.size(classes) * tf.cast(tf.equal(tf.size(confidences), 0), tf.int32)])
     confidences = tf.concat([confidences, default], 0)
     with tf.control_dependencies([require_length(rule, record)]):
-        known = tf.where(classes > 0)[:, 0]
+        known_rows = tf.where(classes > 0)[:, 0]
     level = {
         schema.SOURCE_ID: record,
         schema.FILENAME: parsed["image/filename"],
         schema.HASH: tf.cast(tf.strings.to_hash_bucket_fast(hashed, HASH_BUCKETS), tf.int32),
         schema.ORIGINAL_SPATIAL_SHAPE: tf.shape(image)[:2],
-        schema.IMAGE_CLASSES: tf.gather(classes, known),
-        schema.IMAGE_CONFIDENCES: tf.gather(confidences, known),
+        schema.IMAGE_CLASSES: tf.gather(classes, known_rows),
+        schema.IMAGE_CONFIDENCES: tf.gather(confidences, known_rows),
         schema.VERIFIED_NEG_CLASSES: parsed["image/neg_category_ids"],
         schema.NOT_EXHAUSTIVE_CLASSES: parsed["image/not_exhaustive_category_ids"],
     }

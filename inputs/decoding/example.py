@@ -1,8 +1,8 @@
-"""The keys of records, their parsing into dense tensors, and the rules for lengths of lists.
+"""Keys of records, their parsing into dense tensors, and the rules for lengths of lists.
 
 The keys are those of the reference's `tf.train.Example` and `tf.train.SequenceExample` records.
-Parsing returns a frame of a sequence under the keys of an Example. The length rules are defined
-once: the decoder applies them to tensors, the examiner of `check-data` to Python integers.
+A frame of a sequence is returned under the keys of an Example. The length rules are defined once:
+the decoder applies them to tensors, the examiner of `check-data` to Python integers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OBJECT = "image/object/"
 MASKS = OBJECT + "mask"
 SIDES = tuple(f"{OBJECT}bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 
-# Keys with any number of values; dtype each.
+# Keys with any number of values, and their dtypes.
 LISTS = {
     "image/additional_channels/encoded": tf.string,
     "image/class/label": tf.int64,
@@ -47,7 +47,7 @@ LISTS = {
     "image/context_features_image_id_list": tf.string,
 }
 
-# Keys with one value, and its default.
+# Keys with one value, and their defaults.
 SCALARS = {
     "image/encoded": "",
     "image/source_id": "",
@@ -69,7 +69,7 @@ OPTIONAL = (
     ("load_context_image_ids", ("image/context_features_image_id_list",)),
 )
 
-# Sequence records: key of a frame's list -> the key it has in an Example.
+# Sequence records: key of a frame's list -> key in an Example.
 FRAME_LISTS = {
     **{key.replace("image/object/", "region/"): key for key in SIDES},
     "region/label/string": "image/object/class/text",
@@ -81,10 +81,10 @@ FRAME_IS_ANNOTATED = "region/is_annotated"
 
 
 def make_parser(config: input_reader_pb2.InputReader) -> Parser:
-    """A function (serialized scalar string, seed or None) -> tensors by key, absent lists empty.
+    """Builds the function (serialized scalar string, seed or None) -> tensors by key.
 
-    `seed` (integers [2]) chooses the frame of a sequence if `frame_index` is -1; without it each
-    sequence always gives the same frame.
+    Absent lists are empty. `seed` (integers [2]) chooses the frame of a sequence if `frame_index`
+    is -1; without it a sequence always has the same frame.
     """
     if config.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
         features: Dict[str, Any] = {
@@ -99,7 +99,7 @@ def make_parser(config: input_reader_pb2.InputReader) -> Parser:
 
 
 def key_types(config: input_reader_pb2.InputReader) -> Dict[str, tf.DType]:
-    """Key -> dtype of everything that a reader loads from an Example."""
+    """Dtype by key of everything that a reader loads from an Example."""
     types = dict(LISTS)
     if config.mask_type == input_reader_pb2.PNG_MASKS:
         types[MASKS] = tf.string
@@ -114,7 +114,7 @@ def _skipped_keys(config: input_reader_pb2.InputReader) -> AbstractSet[str]:
 
 
 def parse_image(serialized: tf.Tensor) -> Parsed:
-    """Only the encoded images of an Example; InvalidArgumentError if there is none."""
+    """Parses only the encoded images of an Example; InvalidArgumentError if there is none."""
     additional = "image/additional_channels/encoded"
     features: Dict[str, Any] = {
         "image/encoded": tf.io.FixedLenFeature([], tf.string),
@@ -125,7 +125,7 @@ def parse_image(serialized: tf.Tensor) -> Parsed:
 
 
 def parse_context(serialized: tf.Tensor) -> Parsed:
-    """Only the context features of an Example."""
+    """Parses only the context features of an Example."""
     key, length_key = "image/context_features", "image/context_feature_length"
     features: Dict[str, Any] = {
         key: tf.io.FixedLenSequenceFeature([], LISTS[key], allow_missing=True),
@@ -138,10 +138,10 @@ def parse_context(serialized: tf.Tensor) -> Parsed:
 def _parse_sequence(
     serialized: tf.Tensor, seed: Optional[tf.Tensor], frame_index: int, skipped: AbstractSet[str]
 ) -> Parsed:
-    """One frame of a sequence, under the keys of an Example."""
-    in_context = [key for key in LISTS if key.startswith("image/context")]
+    """Parses one frame of a sequence, under the keys of an Example."""
+    context_keys = [key for key in LISTS if key.startswith("image/context")]
     context_features: Dict[str, Any] = {
-        key: tf.io.VarLenFeature(LISTS[key]) for key in in_context if key not in skipped
+        key: tf.io.VarLenFeature(LISTS[key]) for key in context_keys if key not in skipped
     }
     if "image/context_feature_length" not in skipped:
         context_features["image/context_feature_length"] = tf.io.FixedLenFeature([], tf.int64, 0)
@@ -157,21 +157,22 @@ def _parse_sequence(
     if frame_index >= 0:
         index = tf.constant(frame_index)
     else:
+        # A hash of the content: without a seed, a record has the same frame in every epoch.
         bits = tf.strings.to_hash_bucket_fast(serialized, 2**31 - 1)
         seed = tf.stack([bits, 0]) if seed is None else seed
         index = tf.random.stateless_uniform([], seed, 0, tf.maximum(num_frames, 1), tf.int32)
     sequence_name = tf.concat([frames["image/source_id"], [parsed["image/filename"]]], 0)[0]
-    found = require(
+    has_frame = require(
         index < num_frames,
         sequence_name,
         ["missing_key"],
         "frame_index and number of frames:",
         [index, num_frames],
     )
-    with tf.control_dependencies([found]):
+    with tf.control_dependencies([has_frame]):
         index = tf.identity(index)
     for key, name in FRAME_SCALARS.items():
-        # A list that is absent gives the empty string.
+        # Concatenated with a default, because the list may be absent.
         parsed[name] = tf.concat([frames[key][index : index + 1], [""]], 0)[0]
     for key, name in FRAME_LISTS.items():
         values = frames[key]
@@ -184,13 +185,13 @@ def _parse_sequence(
         if key not in skipped:
             parsed.setdefault(key, tf.zeros([0], dtype))
     parsed.setdefault("image/key/sha256", tf.constant(""))
-    for key in ("image/height", "image/width"):  # of an Example; a sequence has none
+    for key in ("image/height", "image/width"):  # a sequence does not have these
         parsed[key] = tf.constant(ABSENT_SIZE, tf.int64)
     return parsed
 
 
 def record_name(parsed: Parsed) -> tf.Tensor:
-    """The name of a record in errors: source id, file name or checksum, the first one present."""
+    """Name of a record for errors: source id, file name or checksum, the first one present."""
     names = tf.stack(
         [parsed["image/source_id"], parsed["image/filename"], parsed["image/key/sha256"], "?"]
     )
@@ -204,37 +205,40 @@ def require(
     detail: str,
     values: List[tf.Tensor],
 ) -> Any:
-    """An operation that fails unless `condition`, with the description and remedy of the kinds.
+    """Builds an operation that fails unless `condition`, with the kinds' descriptions and remedies.
 
     The error also has the name of the record and `detail`, which names the values.
     """
     faults = ", or ".join(f"{kind}: {KINDS[kind].description}" for kind in kinds)
     remedies = "; ".join(dict.fromkeys(KINDS[kind].remedy for kind in kinds))
-    # tf.debugging.Assert would wrap all but strings and int32 in a tf.cond, against GPUs: slower.
+    # Not tf.debugging.Assert, which wraps all but strings and int32 in a tf.cond (for GPUs):
+    # slower.
     data = ["Record", record, f"has a fault. {faults}. {detail}", *values, f"Remedy: {remedies}"]
     return tf.raw_ops.Assert(condition=condition, data=data, summarize=12)
 
 
 class LengthRule(NamedTuple):
-    """A rule for the lengths of lists; all numbers are Python integers, or all are tensors."""
+    """Rule for the lengths of lists; all numbers are Python integers, or all are tensors."""
 
     holds: Any  # bool, or bool scalar tensor
     detail: str  # names the numbers
     numbers: List[Any]
 
 
-def multiple_rule(what: str, size: Any, of: str, count: Any) -> LengthRule:
-    """`size` values of `what` are a multiple of `count`, or none."""
+def multiple_rule(name: str, size: Any, unit: str, count: Any) -> LengthRule:
+    """Requires `size` to be a multiple of `count`, or 0."""
     if isinstance(size, int):
         return LengthRule(size == 0 or (count > 0 and size % count == 0),
-                          f"Number of {what}, and {of}:", [size, count])  # fmt: skip
+                          f"Number of {name}, and {unit}:", [size, count])  # fmt: skip
     width = size // tf.maximum(count, 1)
-    return LengthRule(tf.equal(width * count, size), f"Number of {what}, and {of}:", [size, count])
+    return LengthRule(
+        tf.equal(width * count, size), f"Number of {name}, and {unit}:", [size, count]
+    )
 
 
-def equal_rule(what: str, size: Any, expected: Any, *, may_be_absent: bool = True) -> LengthRule:
-    """`size` values of `what` are as many as expected, or none."""
-    detail, numbers = f"Number of {what}, found and expected:", [size, expected]
+def equal_rule(name: str, size: Any, expected: Any, *, may_be_absent: bool = True) -> LengthRule:
+    """Requires `size` to be equal to `expected`, or 0."""
+    detail, numbers = f"Number of {name}, found and expected:", [size, expected]
     if isinstance(size, int):
         return LengthRule(size == expected or (may_be_absent and size == 0), detail, numbers)
     holds = tf.equal(size, expected)
@@ -242,7 +246,7 @@ def equal_rule(what: str, size: Any, expected: Any, *, may_be_absent: bool = Tru
 
 
 def context_rules(size: Any, length: Any, expected: Optional[int]) -> List[LengthRule]:
-    """Rules for `size` numbers of context features, each of `length`; `expected` is the model's."""
+    """Rules for `size` numbers of context features, each of `length`; `expected` by the model."""
     key = "image/context_feature_length"
     rules = [multiple_rule("context_features", size, key, length)]
     if expected is not None:
@@ -254,5 +258,5 @@ def context_rules(size: Any, length: Any, expected: Optional[int]) -> List[Lengt
 
 
 def require_length(rule: LengthRule, record: tf.Tensor) -> Any:
-    """An operation that fails for a record that breaks the rule, a length_mismatch."""
+    """Builds an operation that fails for a record that breaks the rule, a length_mismatch."""
     return require(rule.holds, record, ["length_mismatch"], rule.detail, rule.numbers)

@@ -17,10 +17,10 @@ from inputs.schema import Sample
 
 
 class Hierarchy(NamedTuple):
-    """The classes that a class implies; rows and columns are ids, row 0 is empty."""
+    """Classes that a class implies; rows and columns are ids, row 0 is empty."""
 
-    upward: np.ndarray  # bool [max_id + 1, max_id + 1]: ancestors and the class itself
-    downward: np.ndarray  # bool, same shape: descendants and the class itself
+    upward: np.ndarray  # bool [max_id + 1, max_id + 1]: True for ancestors and the class itself
+    downward: np.ndarray  # bool, same shape: True for descendants and the class itself
 
     @classmethod
     def from_label_map(cls, label_map: LabelMap) -> Hierarchy:
@@ -34,49 +34,53 @@ class Hierarchy(NamedTuple):
 
     @classmethod
     def from_file(cls, path: str, label_map: LabelMap) -> Hierarchy:
-        """The hierarchy of a JSON file of Open Images: {"LabelName": …, "Subcategory": […]}.
+        """Reads a JSON file of Open Images: {"LabelName": …, "Subcategory": […]}.
 
-        The root is no class. Classes that only one of hierarchy and label map has are ignored; the
-        classes above and below them stay related.
+        The root is not a class. Classes that are missing in the hierarchy or in the label map are
+        ignored; the classes above and below them stay related.
 
         Raises:
-            ConfigError: if there is no such file, it is no such hierarchy, or it has no class of
-                the label map.
+            ConfigError: if the file does not exist, is not a hierarchy, or has no class of the
+                label map.
         """
-        above = _ancestors(path)
-        known = {name: label_map.ids[name] for name in above if name in label_map.ids}
-        if not known:
+        ancestors = _ancestors(path)
+        known_ids = {name: label_map.ids[name] for name in ancestors if name in label_map.ids}
+        if not known_ids:
             raise ConfigError(
-                f"{path}: no LabelName is a name of {label_map.path}, {_some(label_map.ids)}; the "
-                f"hierarchy has {_some(above)}. Give the label map of this hierarchy, with these "
-                "names"
+                f"{path}: no LabelName is a name of {label_map.path}, "
+                f"{_first_names(label_map.ids)}; the hierarchy has {_first_names(ancestors)}. Set "
+                "the label map of this hierarchy, with these names"
             )
         upward = np.eye(label_map.max_id + 1, dtype=bool)
         upward[0, 0] = False
-        for name, identifier in known.items():
-            upward[identifier, [known[other] for other in above[name] if other in known]] = True
+        for name, identifier in known_ids.items():
+            upward[
+                identifier,
+                [known_ids[ancestor] for ancestor in ancestors[name] if ancestor in known_ids],
+            ] = True
         return cls(upward, upward.T.copy())
 
 
-def _some(names: Any) -> str:
+def _first_names(names: Any) -> str:
     return ", ".join(map(repr, list(names)[:3])) + (", …" if len(names) > 3 else "")
 
 
 def _ancestors(path: str) -> Dict[str, Set[str]]:
-    """Each label of a hierarchy's file but the root, and the labels above it without the root."""
+    """Maps each label but the root to the labels above it, without the root."""
     try:
         root = json.loads(files.read_text(path))
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: is no JSON: {error}; give a label hierarchy") from None
-    found: Dict[str, Set[str]] = {}
-    waiting: List[Tuple[Any, Tuple[str, ...]]] = [(child, ()) for child in _children(path, root)]
-    while waiting:
-        node, above = waiting.pop()
+        raise ConfigError(f"{path}: is not JSON: {error}; use a label hierarchy") from None
+    labels_above: Dict[str, Set[str]] = {}
+    # A loop instead of recursion: a damaged file may be nested deeper than Python's stack.
+    pending: List[Tuple[Any, Tuple[str, ...]]] = [(child, ()) for child in _children(path, root)]
+    while pending:
+        node, ancestors = pending.pop()
         children = _children(path, node)
         name = node["LabelName"]
-        found.setdefault(name, set()).update(above)
-        waiting += [(child, (*above, name)) for child in children]
-    return found
+        labels_above.setdefault(name, set()).update(ancestors)
+        pending += [(child, (*ancestors, name)) for child in children]
+    return labels_above
 
 
 def _children(path: str, node: Any) -> List[Any]:
@@ -84,14 +88,14 @@ def _children(path: str, node: Any) -> List[Any]:
     children = node.get("Subcategory", []) if isinstance(node, dict) else None
     if not isinstance(name, str) or not isinstance(children, list):
         raise ConfigError(
-            f"{path}: is no label hierarchy: each entry needs a LabelName, a text, and may have "
-            f"Subcategory, a list; found {str(node)[:80]}"
+            f"{path} is not a label hierarchy: each entry needs a LabelName, a text, and may have "
+            f"Subcategory, a list; given: {str(node)[:80]}"
         )
     return children
 
 
 def make_hierarchy(reader: Any, label_map: LabelMap) -> Hierarchy:
-    """That of an `InputReader`: of its `label_hierarchy_path`, else of its label map."""
+    """Builds the hierarchy of a reader's `label_hierarchy_path`, or else of its label map."""
     if reader.label_hierarchy_path:
         return Hierarchy.from_file(reader.label_hierarchy_path, label_map)
     return Hierarchy.from_label_map(label_map)
@@ -104,21 +108,21 @@ def expand_boxes(sample: Sample, hierarchy: Hierarchy) -> Sample:
 
 
 def expand_image_labels(sample: Sample, hierarchy: Hierarchy) -> Sample:
-    """Expands image-level labels: a present class to its ancestors, an absent one downwards.
+    """Expands image-level labels: a present class to its ancestors, an absent one to descendants.
 
-    Labels of confidence 1 are present, those of 0 absent; others do not change. Unlike boxes, every
-    class occurs once for each confidence afterwards.
+    Labels of confidence 1 are present, labels of 0 absent; others do not change. Unlike boxes,
+    every class then occurs once for each confidence.
     """
     level = dict(sample.image_level or {})
     classes, confidences = level[schema.IMAGE_CLASSES], level[schema.IMAGE_CONFIDENCES]
     for confidence, relation in ((1.0, hierarchy.upward), (0.0, hierarchy.downward)):
-        chosen = tf.equal(confidences, confidence)
-        rows = tf.gather(tf.constant(relation), tf.boolean_mask(classes, chosen))
+        is_expanded = tf.equal(confidences, confidence)
+        rows = tf.gather(tf.constant(relation), tf.boolean_mask(classes, is_expanded))
         implied = tf.where(tf.reduce_any(rows, axis=0))[:, 0]
-        others = tf.logical_not(chosen)
-        classes = tf.concat([tf.boolean_mask(classes, others), implied], 0)
+        is_unchanged = tf.logical_not(is_expanded)
+        classes = tf.concat([tf.boolean_mask(classes, is_unchanged), implied], 0)
         confidences = tf.concat(
-            [tf.boolean_mask(confidences, others), tf.fill(tf.shape(implied), confidence)], 0
+            [tf.boolean_mask(confidences, is_unchanged), tf.fill(tf.shape(implied), confidence)], 0
         )
     level[schema.IMAGE_CLASSES], level[schema.IMAGE_CONFIDENCES] = classes, confidences
     return sample._replace(image_level=level)

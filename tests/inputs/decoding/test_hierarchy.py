@@ -74,10 +74,10 @@ def test_a_reader_expands_by_the_file(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "hierarchy.json: is no JSON: "),
-        ([], r"each entry needs a LabelName, a text, .*found \[\]"),
+        ("{", "hierarchy.json: is not JSON: "),
+        ([], r"each entry needs a LabelName, a text, .*given: \[\]"),
         ({"LabelName": "a", "Subcategory": {}}, "each entry needs a LabelName"),
-        ({"LabelName": "a", "Subcategory": [{"Label": "b"}]}, "found {'Label': 'b'}"),
+        ({"LabelName": "a", "Subcategory": [{"Label": "b"}]}, "given: {'Label': 'b'}"),
         (
             {"LabelName": "a", "Subcategory": [{"LabelName": "b"}]},
             "no LabelName is a name of <text>, '/m/animal', '/m/car', '/m/cat', …; the hierarchy "
