@@ -263,7 +263,7 @@ def _offset_by_side(image: Shape, stride: Pair) -> Pair:
     unknown = [tf.is_tensor(side) for side in image]
     if any(unknown):
         return (stride[0] / 2, stride[1] / 2) if all(unknown) else (0.0, 0.0)
-    # The reference centers anchors only along sides that its feature maps divide evenly.
+    # Like in the reference, a side that is not a multiple of the stride has offset 0.
     is_multiple = [side == 1 or side % step == 0 for side, step in zip(image, stride)]
     return (stride[0] / 2 * is_multiple[0], stride[1] / 2 * is_multiple[1])
 

@@ -141,6 +141,7 @@ class Resizer:
         self, images: tf.Tensor, height: Length, width: Length, method: str
     ) -> tf.Tensor:
         is_static = isinstance(height, int) and isinstance(width, int)
+        # An image of the right size is not resampled, and keeps its type.
         if is_static and images.shape[1:3] == [height, width]:
             return images
         resized = tf1.image.resize(
@@ -234,6 +235,7 @@ def _keep_aspect_ratio(config: image_resizer_pb2.KeepAspectRatioResizer) -> Resi
 
         large = scaled(shortest / ops.to_float(ops.minimum(height, width)))
         small = scaled(longest / ops.to_float(ops.maximum(height, width)))
+        # The shorter side decides, unless the longer side then exceeds its limit.
         too_long = ops.maximum(*large) > longest
         return ops.where(too_long, small[0], large[0]), ops.where(too_long, small[1], large[1])
 

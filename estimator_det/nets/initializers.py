@@ -13,6 +13,7 @@ def _scaled(draw: Callable[..., tf.Tensor], mean: float, stddev: float) -> Initi
     def initialize(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> tf.Tensor:
         del partition_info  # part of the TF1 signature only
         seed, seed2 = tf1.get_seed(None)
+        # To the kernels, two zeros mean that there is no seed.
         values = draw(shape=shape, dtype=dtype, seed=seed or 0, seed2=seed2 or 0) * stddev
         return values + mean if mean else values
 

@@ -190,6 +190,7 @@ def _drop_paths(net: tf.Tensor, keep: Optional[tf.Tensor]) -> tf.Tensor:
     """Zeroes examples with probability 1 - `keep`, and scales the others by 1 / `keep`."""
     if keep is None:
         return net
+    # 1 with probability `keep`, else 0.
     kept = tf.floor(keep + tf.random.uniform([tf.shape(net)[0], 1, 1, 1]))
     return net * (kept / keep)
 

@@ -161,6 +161,7 @@ def _fold(convolution: tf.Operation, parameters: _Parameters, epsilon: float) ->
     Separate batch norm would need the convolution's output in the backward pass. The new
     convolution replaces the operation, which nothing reads any more.
     """
+    # The factor is folded into the kernel, so that no scaled copy of the outputs is stored.
     images, kernel = convolution.inputs
     factor = parameters.gamma * tf1.rsqrt(parameters.moving_variance + epsilon)
     names = ("strides", "explicit_paddings", "dilations")

@@ -65,6 +65,7 @@ def _interpolation(low: tf.Tensor, high: tf.Tensor, cells: tf.Tensor, size: int)
     last = tf.cast(cells - 1, tf.float32)
     shares = tf.linspace(0.0, 1.0, size) if size > 1 else tf.constant([0.5])
     places = (low[..., tf.newaxis] * (1.0 - shares) + high[..., tf.newaxis] * shares) * last
+    # The weight of a cell falls linearly to 0 at the distance of one cell.
     distance = tf.abs(places[..., tf.newaxis] - tf.range(tf.cast(cells, tf.float32)))
     return tf.nn.relu(1.0 - distance)
 

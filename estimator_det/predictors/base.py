@@ -110,6 +110,7 @@ def per_anchor(output: tf.Tensor, depth: int) -> tf.Tensor:
     """Reshapes [B, h, w, anchors * depth] to [B, h * w * anchors, depth]; static sizes stay so."""
     batch, height, width, channels = output.shape.as_list()
     is_static = None not in (height, width)
+    # tf.reshape infers a single size, so the batch or the rows must be known.
     rows = height * width * channels // depth if is_static else -1
     if batch is None and rows == -1:
         batch = tf.shape(output)[0]
@@ -133,6 +134,7 @@ def predict_classes(
         features = slim.dropout(
             features, keep_prob=options.dropout_keep_probability, is_training=options.is_training
         )
+    # A low prior keeps the loss of the many negatives small in the first steps.
     biases = tf1.constant_initializer(options.class_bias_init)
     output = layer(
         features, anchors * options.num_class_slots, "ClassPredictor", biases_initializer=biases

@@ -52,7 +52,7 @@ class ProposalHead:
 
     def predict(self, features: tf.Tensor, num_per_location: List[int]) -> ProposalOutput:
         """Predicts from a feature map [B, h, w, C] with these numbers of anchors per cell."""
-        # AUTO_REUSE: training with hard example mining predicts twice with the same variables.
+        # AUTO_REUSE, so that further calls share the variables.
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             with self.conv_scope():
                 net = slim.conv2d(
@@ -60,6 +60,7 @@ class ProposalHead:
                     self.depth,
                     self.kernel_size,
                     rate=self.atrous_rate,
+                    # Like in the reference, regardless of the hyperparameters.
                     activation_fn=tf.nn.relu6,
                     scope=CONVOLUTION,
                 )

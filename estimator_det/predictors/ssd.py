@@ -148,6 +148,7 @@ class WeightSharedBoxHead:
         with tf1.variable_scope(SHARED_SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():
             depth = self._projected_depth(feature_maps)
             for number, features in enumerate(feature_maps):
+                # Maps share weights, but each has separate quantization ranges.
                 with ranges_of_copy(number):
                     box, scores = self._predict_map(features, number, depth, anchors)
                 boxes.append(box)
@@ -225,6 +226,7 @@ def make_weight_shared_box_head(
     hyperparams = config.conv_hyperparams
     kind = hyperparams.WhichOneof("normalizer_oneof")
     has_activation = hyperparams.HasField("activation")
+    # Losses need logits, so that only inference converts scores.
     converts = config.score_converter == _SHARED.SIGMOID and not is_training
     return WeightSharedBoxHead(
         head=replace(head, sigmoid_scores=converts),

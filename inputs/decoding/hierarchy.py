@@ -72,7 +72,7 @@ def _ancestors(path: str) -> Dict[str, Set[str]]:
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}: is not JSON: {error}; use a label hierarchy") from None
     labels_above: Dict[str, Set[str]] = {}
-    # A loop instead of recursion: a damaged file may be nested deeper than Python's stack.
+    # A loop instead of recursion, because a file may be deeply nested.
     pending: List[Tuple[Any, Tuple[str, ...]]] = [(child, ()) for child in _children(path, root)]
     while pending:
         node, ancestors = pending.pop()

@@ -78,7 +78,7 @@ def _cuts(scores: tf.Tensor, num_candidates: tf.Tensor, floor: float) -> tf.Tens
     total = tf.shape(flat)[1]
     # A sample, because an exact selection among all scores would be the slowest part.
     sample = flat[:, ::SAMPLE_STEP]
-    # 1/8 more than needed: the sample must not underestimate.
+    # 1/8 more, so that the sample rarely yields fewer candidates than wanted.
     share = (num_candidates + num_candidates // 8) // SAMPLE_STEP + 1
     best = tf.math.top_k(sample, tf.minimum(share, tf.shape(sample)[1]))[0]
     cuts = tf.maximum(best[:, -1], floor)
