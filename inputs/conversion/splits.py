@@ -112,7 +112,7 @@ class SplitLists:
             )
 
     def find(self, image: str, source_id: str) -> str:
-        """The part that lists an image by path, file name, id, or either without suffix.
+        """The part that lists an image by path, file name, id, either without suffix, or XML file.
 
         Returns:
             "" if no list names it.
@@ -121,7 +121,9 @@ class SplitLists:
             ConfigError: if two lists do, under different names.
         """
         base = os.path.basename(image)
-        names = (image, base, source_id, os.path.splitext(image)[0], os.path.splitext(base)[0])
+        stem = os.path.splitext(base)[0]
+        # Lists of PASCAL VOC and labelImg may name the annotation.
+        names = (image, base, source_id, os.path.splitext(image)[0], stem, f"{stem}.xml")
         found: Dict[str, str] = {}
         for name in dict.fromkeys(names):
             row = self._database.execute(

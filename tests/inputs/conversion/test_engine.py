@@ -264,7 +264,7 @@ def test_a_split_by_lists(tmp_path):
     splits = parse_splits(f"train={tmp_path}/train.txt,val={tmp_path}/val.txt")
     with pytest.raises(ConversionError, match=r"val.txt, line 1: no_split: .*'images/004.png'"):
         samples.convert(sample, tmp_path / "stopped", splits=splits, image=HEADER)
-    (tmp_path / "val.txt").write_text("004.png\n003\n")
+    (tmp_path / "val.txt").write_text("004.png\n003.xml\n")
     conversion = samples.convert(sample, tmp_path / "out", splits=splits, image=HEADER)
     assert list(samples.records(tmp_path / "out", "train")) == ["000", "001", "002"]
     assert list(samples.records(tmp_path / "out", "val")) == ["003", "004"]
