@@ -21,7 +21,7 @@ TPU = TpuAdvice("loss.localization_loss", "use weighted_smooth_l1")
 class LocalizationLoss(Protocol):
     """A loss of box encodings or of boxes."""
 
-    needs_boxes: bool  # True if predictions and targets are decoded boxes, not encodings
+    on_boxes: bool  # True if predictions and targets are decoded boxes, not encodings
 
     def __call__(
         self,
@@ -54,9 +54,9 @@ LOCALIZATION_LOSSES: Registry[Callable[[Any], LocalizationLoss]] = Registry("loc
 class _Loss:
     """`LocalizationLoss` with a function of (predictions, targets, weights)."""
 
-    def __init__(self, entries: _Entries, needs_boxes: bool = False) -> None:
+    def __init__(self, entries: _Entries, on_boxes: bool = False) -> None:
         self._entries = entries
-        self.needs_boxes = needs_boxes
+        self.on_boxes = on_boxes
 
     def __call__(
         self,
@@ -142,10 +142,10 @@ def _make_l1(config: Any) -> LocalizationLoss:
 @LOCALIZATION_LOSSES.register("weighted_iou")
 def _make_iou(config: Any) -> LocalizationLoss:
     del config
-    return _Loss(iou_loss, needs_boxes=True)
+    return _Loss(iou_loss, on_boxes=True)
 
 
 @LOCALIZATION_LOSSES.register("weighted_giou")
 def _make_giou(config: Any) -> LocalizationLoss:
     del config
-    return _Loss(giou_loss, needs_boxes=True)
+    return _Loss(giou_loss, on_boxes=True)

@@ -91,8 +91,8 @@ def test_nan_targets_lose_nothing_where_asked_for_alone() -> None:
 
 
 def test_boxes_or_encodings() -> None:
-    assert make("weighted_iou {}").needs_boxes and make("weighted_giou {}").needs_boxes
-    assert not make("weighted_smooth_l1 {}").needs_boxes
+    assert make("weighted_iou {}").on_boxes and make("weighted_giou {}").on_boxes
+    assert not make("weighted_smooth_l1 {}").on_boxes
 
 
 @pytest.mark.parametrize("kind", sorted(localization.LOCALIZATION_LOSSES))

@@ -8,7 +8,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import time
 from typing import Iterator
 
 import pytest
@@ -141,10 +140,9 @@ def test_sigterm_while_the_graph_is_built(
     forker: Forker, config: str, tmp_path: pathlib.Path
 ) -> None:
     folder = tmp_path / "model"
-    run = forker.command("train", "--pipeline_config_path", config, "--model_dir", str(folder))
-    while not (folder / "pipeline.config").exists():
-        assert run.poll() is None, run.output()
-        time.sleep(0.01)
+    arguments = ["--pipeline_config_path", config, "--model_dir", str(folder)]
+    run = forker.command("train", *arguments, "--num_train_steps", "0")
+    run.wait_for("Training never ends")  # just before
     run.signal(signal.SIGTERM)
     assert run.wait() == console.EXIT_TERMINATED, run.output()
     assert "stopped by SIGTERM before training began" in _no_traceback(run)

@@ -86,5 +86,5 @@ def test_boxes_in_pixels_are_drawn_in_place(drawn: List[Any]) -> None:
 
 
 def test_a_step_that_does_not_suit_the_reader(drawn: List[Any]) -> None:
-    with pytest.raises(ConfigError, match="copy_paste: needs train_input_reader"):
+    with pytest.raises(ConfigError, match="copy_paste needs train_input_reader"):
         draw("copy_paste { }", [named("a")])
