@@ -1,7 +1,7 @@
 """Detector, optimizer and metrics become an EstimatorSpec; the runner trains and evaluates.
 
 The names below are imported when first used, so that importing a part costs only that part.
-`evaluate` is a module here: checkpoints are evaluated by `model_fn.runs.evaluator.evaluate`.
+Checkpoints are evaluated by `model_fn.runs.evaluator.evaluate`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ if TYPE_CHECKING:
     from model_fn.model_fn import create_model_fn
     from model_fn.runs.evaluator import continuous_eval
     from model_fn.runs.hooks import Hook, StepResult
+    from model_fn.runs.options import TrainOptions
     from model_fn.runs.runner import train_and_evaluate
 
-__all__ = ["Hook", "StepResult", "continuous_eval", "create_model_fn", "train_and_evaluate"]
+__all__ = [
+    "Hook",
+    "StepResult",
+    "TrainOptions",
+    "continuous_eval",
+    "create_model_fn",
+    "train_and_evaluate",
+]
 
 _HOMES = {
     "Hook": "model_fn.runs.hooks",
     "StepResult": "model_fn.runs.hooks",
+    "TrainOptions": "model_fn.runs.options",
     "continuous_eval": "model_fn.runs.evaluator",
     "create_model_fn": "model_fn.model_fn",
     "train_and_evaluate": "model_fn.runs.runner",
