@@ -142,7 +142,8 @@ TABLE: Dict[str, FaultKind] = {
         source_remedy="add --duplicates skip, or remove one of the two",
     ),
     "no_split": FaultKind(
-        "a line of a split list names no image of the source", source_remedy="give the file name of an image"
+        "a line of a split list names no image of the source",
+        source_remedy="give the file name of an image",
     ),
     # Boxes.
     "box_nan": FaultKind(
