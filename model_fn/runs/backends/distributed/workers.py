@@ -127,8 +127,9 @@ def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
             yield
     except _LOST as error:
         gone = [str(task) for task in others if not is_listening(cluster.address(task))]
-        is_own = getattr(error, _IS_OWN, False)
-        if not gone and (is_own or not isinstance(error, tf.errors.UnavailableError)):
+        # Errors of storage are unavailable, too, but name no task.
+        is_of_task = isinstance(error, tf.errors.UnavailableError) and failures.names_task(error)
+        if not gone and (getattr(error, _IS_OWN, False) or not is_of_task):
             raise
         names = " and ".join(gone) or f"{_silent(others, error)}, which hangs or has started again"
         raise MissingTaskError(

@@ -97,7 +97,7 @@ def test_other_errors_stay_what_they_are(members: Any, monkeypatch: pytest.Monke
     for message, name in (
         ("Error reported from /job:worker/task:1: heartbeat timeout", "worker 1"),
         ("Error reported from /job:worker/replica:0/task:0: heartbeat timeout", "worker 0"),
-        ("it has started again", "a task"),
+        ("Incarnation of /job:worker/replica:0/task:1 has changed", "a task"),
     ):
         raises = pytest.raises(MissingTaskError, match=f"has lost {name}, which hangs or has")
         with raises, workers.together(members("chief", 0), 60):
@@ -116,9 +116,14 @@ def test_an_error_of_a_hook_is_no_lost_machine(
     raises = pytest.raises(tf.errors.UnavailableError, match="503 of the storage")
     with raises, workers.together(members("chief", 0), 60):
         LoopBackend(fake.run_context(tmp_path), LoopOptions())._take_steps([Saving()], 0)
-    lost = pytest.raises(MissingTaskError, match=r"has lost a task.*socket closed")
+    raises = pytest.raises(tf.errors.UnavailableError, match="503 of the storage")
+    with raises, workers.together(members("chief", 0), 60):  # as of a record that a step reads
+        message = "{{node Next}} HTTP 503 of the storage"
+        raise tf.errors.UnavailableError(None, None, message)
+    lost = pytest.raises(MissingTaskError, match=r"has lost a task.*Socket closed")
     with lost, workers.together(members("chief", 0), 60):
-        raise tf.errors.UnavailableError(None, None, "socket closed")
+        message = "Socket closed\nAdditional information from remote target /job:worker/task:1"
+        raise tf.errors.UnavailableError(None, None, message)
 
 
 def test_a_folder_that_a_worker_does_not_see(tmp_path: pathlib.Path) -> None:
