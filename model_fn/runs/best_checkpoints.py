@@ -207,9 +207,10 @@ def export(
             )
         )
         seconds = int(os.path.basename(exported.rstrip("/")))
-        while tf.io.gfile.exists(os.path.join(folder, str(seconds))):
-            seconds += 1
-        path = os.path.join(folder, str(seconds))
+        names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+        versions = [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
+        # A server loads the highest number: an export in the second of another one follows it.
+        path = os.path.join(folder, str(max([seconds, *(number + 1 for number in versions)])))
         channels = serving.additional_channels(pipeline_config)
         saved_model.rewrite_as_constants(exported, path, label_map, channels)
     return path

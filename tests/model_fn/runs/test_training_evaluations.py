@@ -265,7 +265,7 @@ def test_two_versions_of_the_best_export_are_kept(
         evaluation=EvaluationOptions(every_steps=1, best_metric="loss", export_final=False),
         progress=False,
     )
-    assert len(written) == 4  # The loss decreases.
+    assert len(written) == 4 and written == sorted(written)  # The loss decreases.
     assert present == [set(), {written[0]}, set(written[:2]), set(written[1:3])]
     left = {int(path.name) for path in (tmp_path / "export" / "best").iterdir()}
     assert left == set(written[2:])
