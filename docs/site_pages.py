@@ -1,0 +1,25 @@
+"""Hook of MkDocs: README, CONTRIBUTING and CHANGELOG of the top folder become pages of the site."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages, with their links as seen from the folder `docs`."""
+    for name, page in PAGES.items():
+        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        for other, target in PAGES.items():
+            text = text.replace(f"]({other}", f"]({target}")
+        files.append(File.generated(config, page, content=text))
+    return files
