@@ -36,7 +36,7 @@ help:
 	@echo "make test-newest    golden numbers, a run and an export on TensorFlow $(NEWEST), and that it and"
 	@echo "                $(TENSORFLOW) resume from each other's checkpoints: about 4 minutes"
 	@echo "make test-all   all tests, those marked exhaustive included, and a longer comparison of the"
-	@echo "                two TensorFlows: about an hour; docs/testing.md says when to run it"
+	@echo "                two TensorFlows: about an hour; CONTRIBUTING.md says when to run it"
 	@echo "make test-matrix    all tests on four TensorFlows and every Python that each runs on: hours"
 	@echo "make demo       train, evaluate, export and run a small detector; pictures in demo_output"
 	@echo "make venv       the environment in $(VENV) (other interpreter: make PYTHON=python3.10 …)"

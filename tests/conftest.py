@@ -127,7 +127,7 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The source distribution of this checkout."""
-    from estimator_det.cloud import source_package
+    from estimator_det.programs.cloud import source_package
 
     return source_package.build(tmp_path_factory.mktemp("dist"))
 

@@ -10,7 +10,7 @@ import shlex
 
 import pytest
 
-from estimator_det import cli
+from estimator_det.programs import cli
 from inputs.bad_records.kinds import KINDS, SOURCE_KINDS
 from inputs.datasets.converters import CONVERTERS, options_of
 from inputs.datasets.converters.base import FIELDS

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from estimator_det import cli
+from estimator_det.programs import cli
 
 ROOT = pathlib.Path(__file__).parent.parent
 PROGRAM = re.compile(r"`(\w+\.py)`[^`]*```python\n(.*?)```", re.DOTALL)

@@ -56,7 +56,7 @@ def main(arguments: List[str]) -> int:
 
 
 def _run(folder: pathlib.Path, num_files: int, large_mb: int) -> None:
-    from estimator_det.cloud import storage
+    from estimator_det.programs.cloud import storage
 
     small, large = folder / "small", folder / "large"
     small.mkdir()

@@ -13,9 +13,9 @@ from typing import Callable, Dict
 
 import numpy as np
 
-from estimator_det import cli, demo
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
+from estimator_det.programs import cli, demo
 from inputs.datasets import shapes
 from model_fn.runs import runner
 

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.family import __main__ as command
 from benchmarks.family import stages
-from estimator_det import demo
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.programs import demo
 from estimator_det.protos import pipeline_pb2
 from model_fn.model_fn import create_model_fn
 

@@ -25,7 +25,7 @@ def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
 @pytest.fixture
 def emulator(no_login: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """A running emulator with an empty bucket, data; the library is directed to it."""
-    from estimator_det.cloud.connection import connect
+    from estimator_det.programs.cloud.connection import connect
     from tests.cloud.emulator import running
 
     with running() as started:

@@ -1,8 +1,8 @@
 import pytest
 
-from estimator_det.cloud import ai_platform
-from estimator_det.cloud.jobs import Image
-from estimator_det.cloud.machines import TPUS, Pool
+from estimator_det.programs.cloud import ai_platform
+from estimator_det.programs.cloud.jobs import Image
+from estimator_det.programs.cloud.machines import TPUS, Pool
 from tests.cloud import documented
 from tests.cloud.some_job import CLUSTER, LONE, job
 

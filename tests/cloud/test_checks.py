@@ -6,11 +6,11 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.cloud import checks
-from estimator_det.cloud.connection import Options, connect
-from estimator_det.cloud.paths import parse
 from estimator_det.config import pipeline
 from estimator_det.config.problem import Problem
+from estimator_det.programs.cloud import checks
+from estimator_det.programs.cloud.connection import Options, connect
+from estimator_det.programs.cloud.paths import parse
 from estimator_det.protos import pipeline_pb2
 from tests.cloud.emulator import Emulator, status
 

@@ -6,7 +6,7 @@ from typing import Dict, Optional
 
 import pytest
 
-from estimator_det.cloud import environment
+from estimator_det.programs.cloud import environment
 
 VERTEX = {
     "AIP_MODEL_DIR": "gs://b/out/model/",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from estimator_det.cloud import event_files
 from estimator_det.compat import tf, tf1
+from estimator_det.programs.cloud import event_files
 
 
 def test_event_files_are_copied_while_they_grow(tmp_path: pathlib.Path) -> None:

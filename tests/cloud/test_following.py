@@ -7,9 +7,9 @@ from typing import Any, Callable, Dict, List
 
 import pytest
 
-from estimator_det.cloud import following
-from estimator_det.cloud.connection import Options, connect
-from estimator_det.cloud.paths import parse
+from estimator_det.programs.cloud import following
+from estimator_det.programs.cloud.connection import Options, connect
+from estimator_det.programs.cloud.paths import parse
 from tests.cloud.emulator import Emulator, cut
 
 RUN = "gs://data/run"

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from estimator_det.cloud import ai_platform, vertex
+from estimator_det.programs.cloud import ai_platform, vertex
 from tests.cloud.test_vertex import JOBS
 
 pytestmark = [

@@ -1,8 +1,8 @@
 import pytest
 
-from estimator_det.cloud import jobs
-from estimator_det.cloud.machines import TPUS, Pool
-from estimator_det.console import UsageError
+from estimator_det.programs.cloud import jobs
+from estimator_det.programs.cloud.machines import TPUS, Pool
+from estimator_det.programs.console import UsageError
 from tests.cloud.some_job import CLUSTER, CPU, LONE, job
 
 CHIEF = Pool("chief", CPU, 1)

@@ -1,7 +1,7 @@
 import pytest
 
-from estimator_det.cloud import machines
-from estimator_det.console import UsageError
+from estimator_det.programs.cloud import machines
+from estimator_det.programs.console import UsageError
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from estimator_det.cloud.paths import CloudPath, is_cloud, parse
 from estimator_det.config.text import ConfigError
+from estimator_det.programs.cloud.paths import CloudPath, is_cloud, parse
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from estimator_det.cloud import replicas
+from estimator_det.programs.cloud import replicas
 from model_fn.checkpoints.errors import RunError
 from tests.cloud.some_job import CLUSTER, LONE, job
 

@@ -4,8 +4,8 @@ import tarfile
 
 import pytest
 
-from estimator_det.cloud import source_package
-from estimator_det.console import UsageError
+from estimator_det.programs.cloud import source_package
+from estimator_det.programs.console import UsageError
 from model_fn.checkpoints.errors import RunError
 
 

@@ -10,11 +10,11 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.cloud import storage, transfers
-from estimator_det.cloud.connection import Options, StorageError, connect
-from estimator_det.cloud.paths import CloudPath, parse
 from estimator_det.config import bars
 from estimator_det.config.text import ConfigError
+from estimator_det.programs.cloud import storage, transfers
+from estimator_det.programs.cloud.connection import Options, StorageError, connect
+from estimator_det.programs.cloud.paths import CloudPath, parse
 from tests.cloud.conftest import MOST_AT_ONCE as QUARTER
 from tests.cloud.emulator import Emulator, corrupt, cut, half, status
 from tests.conftest import TESTS
@@ -375,8 +375,8 @@ def test_wrong_direction(sources: List[str], destination: str):
 def test_nothing_of_google_cloud_is_imported_until_it_is_needed():
     program = (
         "import sys\n"
-        "from estimator_det import cli, model_main\n"
-        "from estimator_det.cloud import checks, following, storage\n"
+        "from estimator_det.programs import cli, model_main\n"
+        "from estimator_det.programs.cloud import checks, following, storage\n"
         "cli.make_parser(); storage.check_direction(['a'], 'gs://data/b')\n"
         "names = ('google.cloud.storage', 'google.auth', 'google.api_core', 'requests')\n"
         "print([name for name in (*names, 'tensorflow') if name in sys.modules])\n"

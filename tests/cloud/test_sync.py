@@ -7,8 +7,8 @@ from typing import List
 
 import pytest
 
-from estimator_det import cli
-from estimator_det.cloud import following
+from estimator_det.programs import cli
+from estimator_det.programs.cloud import following
 from tests.cloud.emulator import Emulator, status
 
 

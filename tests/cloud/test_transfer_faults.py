@@ -12,9 +12,9 @@ from typing import Any, List
 import pytest
 from google.auth.exceptions import RefreshError, TransportError
 
-from estimator_det.cloud import storage
-from estimator_det.cloud.connection import Retry, StorageError, connect, explained
-from estimator_det.cloud.paths import CloudPath
+from estimator_det.programs.cloud import storage
+from estimator_det.programs.cloud.connection import Retry, StorageError, connect, explained
+from estimator_det.programs.cloud.paths import CloudPath
 from tests.cloud.emulator import Emulator, corrupt, cut, half, hang, status
 from tests.cloud.test_storage import QUARTER, list_files, make_large, options_of
 from tests.conftest import TESTS

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from estimator_det.cloud import vertex
-from estimator_det.cloud.jobs import Image
-from estimator_det.cloud.machines import CHIEF, PARAMETER_SERVER, TPUS, Pool
 from estimator_det.compat import versions
+from estimator_det.programs.cloud import vertex
+from estimator_det.programs.cloud.jobs import Image
+from estimator_det.programs.cloud.machines import CHIEF, PARAMETER_SERVER, TPUS, Pool
 from tests.cloud import documented
 from tests.cloud.some_job import CLUSTER, CPU, GPU, LONE, job
 

@@ -13,7 +13,7 @@ PROGRAM = """
 import tensorflow as tf
 tf.compat.v1.{call}()
 import exporters.saved_model
-from estimator_det import demo
+from estimator_det.programs import demo
 from estimator_det.config import pipeline
 from model_fn.runs import evaluator, runner
 

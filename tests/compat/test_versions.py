@@ -87,7 +87,7 @@ def test_the_commands_tell_what_is_wrong_in_a_line() -> None:
     program = (
         "import sys\n"
         "sys.modules['tensorflow_estimator'] = None\n"
-        "from estimator_det import cli\n"
+        "from estimator_det.programs import cli\n"
         "sys.exit(cli.main(['demo', '--output_dir', sys.argv[1]]))"
     )
     done = subprocess.run(

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from typing import List
 
-from estimator_det import demo
 from estimator_det.config import pipeline
 from estimator_det.config.check import check
+from estimator_det.programs import demo
 
 
 def _problems(*assignments: str) -> List[str]:

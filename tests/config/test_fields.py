@@ -14,9 +14,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Set, Tuple
 
 import pytest
 
-from estimator_det import console, demo
 from estimator_det.config import fields, pipeline
 from estimator_det.config.text import ConfigError, is_map, is_repeated
+from estimator_det.programs import console, demo
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from model_fn.checks import config_check, names
 from tests.messages import ROOT

@@ -104,7 +104,7 @@ def test_nothing_else_prints() -> None:
 
 
 def test_programs_log_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from estimator_det import console
+    from estimator_det.programs import console
 
     root = logging.Logger("root of this test")
     monkeypatch.setattr(logging, "root", root)

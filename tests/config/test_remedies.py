@@ -12,10 +12,10 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import pytest
 
-from estimator_det import demo
 from estimator_det.config import pipeline
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import is_map, is_repeated
+from estimator_det.programs import demo
 from model_fn.checks import config_check
 
 CONFIGS = sorted(pathlib.Path(demo.__file__).parent.glob("configs/*.config"))

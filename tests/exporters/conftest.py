@@ -8,10 +8,10 @@ from typing import Any, List, Mapping, NamedTuple
 import numpy as np
 import pytest
 
-from estimator_det import demo
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
+from estimator_det.programs import demo
 from exporters import saved_model
 from inputs.datasets import writer
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det import cli
 from estimator_det.config import pipeline
+from estimator_det.programs import cli
 from exporters import image_files
 from exporters.image_files import list_images
 from exporters.saved_model_detector import (

@@ -8,11 +8,11 @@ from typing import Any, Optional, Sequence, Tuple
 import numpy as np
 import pytest
 
-from estimator_det import cli
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors import Context, make_detector
+from estimator_det.programs import cli
 from estimator_det.protos import model_pb2
 from exporters.saved_model_detector import SavedModelDetector
 from exporters.side_inputs import SideInput, check_side_inputs, parse_side_inputs

@@ -16,7 +16,7 @@ import sys
 import traceback
 from typing import Any, Dict, List, Optional
 
-from estimator_det import console
+from estimator_det.programs import console
 
 LIMIT = 2.0  # GB of resident memory
 BATCH = 200  # inputs of one child

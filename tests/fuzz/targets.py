@@ -6,8 +6,8 @@ import os
 import pathlib
 from typing import Callable, Dict, List, NamedTuple
 
-from estimator_det import console, demo
 from estimator_det.compat import tf, tf1
+from estimator_det.programs import console, demo
 from estimator_det.protos import input_reader_pb2
 from exporters import image_files
 from inputs.bad_records.policy import make_policy

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from estimator_det import demo
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.text import ConfigError
+from estimator_det.programs import demo
 from inputs import schema
 from inputs.datasets import shapes
 from model_fn.checks.metric_names import metric_names

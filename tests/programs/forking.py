@@ -132,8 +132,8 @@ class Forker:
 
 def small_config(folder: pathlib.Path, num_steps: int) -> str:
     """Path of a configuration that trains a small SSD on shapes, both made in `folder`."""
-    from estimator_det import demo
     from estimator_det.config import pipeline
+    from estimator_det.programs import demo
     from inputs.datasets import shapes
     from tests.programs.test_runs import PLAIN, SMALL
 
@@ -228,7 +228,7 @@ def _simplify() -> None:
 
 
 def _child(request: Dict[str, Any]) -> int:
-    from estimator_det import cli, console, model_main
+    from estimator_det.programs import cli, console, model_main
 
     # A shell ignores SIGINT in what it runs in the background, such as a whole test run.
     signal.signal(signal.SIGINT, signal.default_int_handler)

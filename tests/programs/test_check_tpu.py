@@ -8,9 +8,9 @@ import shlex
 
 import pytest
 
-from estimator_det import cli, demo, model_main
 from estimator_det.config import pipeline
 from estimator_det.config.problem import error, warning
+from estimator_det.programs import cli, demo, model_main
 from model_fn.checks import config_check, graphs, tpu_graph, tpu_memory
 from tests import small_extractor
 

@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 import estimator_det
-from estimator_det import cli, console, model_main
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.programs import cli, console, model_main
+from estimator_det.programs.verbs import check_config
 from estimator_det.protos import pipeline_pb2
-from estimator_det.verbs import check_config
 from model_fn.checkpoints import errors
 from tests import small_extractor
 from tests.inputs import examples
@@ -32,7 +32,7 @@ def _python(*arguments):
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys\nfrom estimator_det import cli\nstatus = cli.main(['--help'])\n"
+        "import sys\nfrom estimator_det.programs import cli\nstatus = cli.main(['--help'])\n"
         "print(status, 'tensorflow' in sys.modules, 'numpy' in sys.modules)"
     )
     result = _python("-c", code)
@@ -196,7 +196,7 @@ def test_values_may_look_like_options():
 
 def test_version_imports_nothing_heavy():
     code = (
-        "import sys\nfrom estimator_det import cli\nstatus = cli.main(['--version'])\n"
+        "import sys\nfrom estimator_det.programs import cli\nstatus = cli.main(['--version'])\n"
         "print(status, 'tensorflow' in sys.modules, 'numpy' in sys.modules)"
     )
     first, second, third, loaded = _python("-c", code).stdout.splitlines()

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
 
-from estimator_det import console
+from estimator_det.programs import console
 from model_fn.runs import data_split
 from model_fn.runs.data_cursor import newest_step
 from tests.checkpoints import trained_steps

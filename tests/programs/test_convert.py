@@ -10,9 +10,9 @@ import time
 import pytest
 from PIL import Image
 
-from estimator_det import cli, demo
 from estimator_det.config import pipeline
-from estimator_det.verbs import convert as verb
+from estimator_det.programs import cli, demo
+from estimator_det.programs.verbs import convert as verb
 from inputs.conversion.engine import Conversion
 from inputs.datasets import shapes, writer
 from inputs.datasets.converters import CONVERTERS

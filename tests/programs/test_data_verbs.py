@@ -6,9 +6,9 @@ import pytest
 from google.protobuf import text_format
 from PIL import Image
 
-from estimator_det import console
+from estimator_det.programs import console
+from estimator_det.programs.verbs import check_data, show_data
 from estimator_det.protos import pipeline_pb2
-from estimator_det.verbs import check_data, show_data
 from model_fn.checks import anchor_coverage
 from tests.detectors.configs import small_config
 from tests.inputs import examples

@@ -12,10 +12,10 @@ from typing import Any, Dict, List, Tuple
 
 import pytest
 
-from estimator_det import demo
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
+from estimator_det.programs import demo
 from inputs.datasets import shapes
 from model_fn.training.train_op import variables_to_train
 from tests.checkpoints import trained_steps

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from estimator_det import cli, console
 from estimator_det.config import pipeline
+from estimator_det.programs import cli, console
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation import calibration, history, threshold_files
 from model_fn.runs import evaluator

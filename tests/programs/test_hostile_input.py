@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det import cli, console, model_main
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
+from estimator_det.programs import cli, console, model_main
 from exporters import formats, saved_model_detector
 from inputs.bad_records.kinds import FAIL, SKIP, RecordFault
 from inputs.bad_records.log import LONGEST_MESSAGE, FaultLog, RecordFaultError

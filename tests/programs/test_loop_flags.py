@@ -7,9 +7,9 @@ from typing import Optional
 
 import pytest
 
-from estimator_det import console
 from estimator_det.config.text import ConfigError
-from estimator_det.verbs import train
+from estimator_det.programs import console
+from estimator_det.programs.verbs import train
 from model_fn.runs.loop_options import LoopOptions
 
 

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import pytest
 
-from estimator_det import console
+from estimator_det.programs import console
 from model_fn.runs import data_split
 from tests.checkpoints import trained_steps
 from tests.programs.clusters import LocalCluster, check_whole, saved_steps, wait_for_step

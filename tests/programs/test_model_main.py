@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from estimator_det import cli, console, model_flags, model_main
 from estimator_det.config import pipeline, printing
 from estimator_det.config.text import ConfigError
-from estimator_det.verbs import old_trainer
+from estimator_det.programs import cli, console, model_flags, model_main
+from estimator_det.programs.verbs import old_trainer
 from tests.programs.test_cli import CONFIG, ROOT
 
 REFERENCE_FLAGS = [

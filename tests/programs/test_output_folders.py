@@ -7,8 +7,8 @@ from typing import Dict, List
 import pytest
 from PIL import Image
 
-from estimator_det import cli, console
 from estimator_det.compat import tf
+from estimator_det.programs import cli, console
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = str(ROOT / "estimator_det" / "configs" / "ssd_mobilenet_v1_shapes.config")

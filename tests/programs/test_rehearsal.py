@@ -9,9 +9,9 @@ from typing import Dict, List
 import numpy as np
 import pytest
 
-from estimator_det import cli, demo, model_main
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.programs import cli, demo, model_main
 from exporters.saved_model_detector import DETECTIONS_FILE
 from inputs.datasets import shapes
 from model_fn.training import host_call

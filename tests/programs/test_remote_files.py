@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from estimator_det import cli, demo, model_main
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
+from estimator_det.programs import cli, demo, model_main
 from inputs.datasets import shapes
 from tests import small_extractor
 from tests.programs.test_runs import PLAIN, SMALL

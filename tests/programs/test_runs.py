@@ -8,9 +8,9 @@ import shutil
 
 import pytest
 
-from estimator_det import cli, console, demo, model_main
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
+from estimator_det.programs import cli, console, demo, model_main
 from exporters.saved_model_detector import DETECTIONS_FILE
 from inputs.datasets import shapes
 from model_fn.evaluation.history import EVALUATIONS_FILE

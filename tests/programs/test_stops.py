@@ -12,7 +12,7 @@ from typing import Iterator
 
 import pytest
 
-from estimator_det import console
+from estimator_det.programs import console
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.repair import DAMAGED_FOLDER, STATE_FILE
 from model_fn.runs import lock

@@ -10,10 +10,10 @@ import shlex
 
 import pytest
 
-from estimator_det import cli, demo
-from estimator_det.cloud import checks, preparation, storage
 from estimator_det.config import pipeline, problem
-from estimator_det.verbs import submit as submit_verb
+from estimator_det.programs import cli, demo
+from estimator_det.programs.cloud import checks, preparation, storage
+from estimator_det.programs.verbs import submit as submit_verb
 from inputs.datasets import shapes
 from tests import messages
 from tests.cloud.test_source_package import without

@@ -16,7 +16,7 @@ from tests.programs.forking import Forker, small_config
 
 ON_TERMINAL = """
 import os, sys
-from estimator_det import cli
+from estimator_det.programs import cli
 from tests.programs import forking
 
 terminal = os.open({name!r}, os.O_WRONLY | os.O_NOCTTY)

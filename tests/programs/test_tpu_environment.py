@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from estimator_det.config.text import ConfigError
-from estimator_det.tpu_environment import TpuAddress, read_tpu_address
+from estimator_det.programs.tpu_environment import TpuAddress, read_tpu_address
 
 ENDPOINTS = "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
 

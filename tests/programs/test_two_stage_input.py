@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from estimator_det import cli
+from estimator_det.programs import cli
 from estimator_det.protos import pipeline_pb2
 from inputs.datasets import writer
 from tests.detectors.two_stage import configs

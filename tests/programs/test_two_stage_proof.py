@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det import cli, demo
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
+from estimator_det.programs import cli, demo
 from inputs.datasets import writer
 from model_fn.runs import evaluator
 

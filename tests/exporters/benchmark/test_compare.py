@@ -6,8 +6,8 @@ from typing import Any, Iterator
 
 import pytest
 
-from estimator_det import cli
 from estimator_det.config.text import ConfigError
+from estimator_det.programs import cli
 from exporters import formats
 from exporters.benchmark import compare, measure, report
 from exporters.formats.base import FORMATS

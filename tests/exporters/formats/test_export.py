@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det import cli
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
+from estimator_det.programs import cli
 from exporters import formats
 from exporters.formats import check, converters, export
 from exporters.formats.base import FORMATS, FormatOptions, Plan, Source, TfliteOptions, written_at

@@ -8,10 +8,10 @@ from typing import Any, Dict, List, Optional
 import numpy as np
 import pytest
 
-from estimator_det import cli
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.model_files import saved_model_message
 from estimator_det.config import pipeline
+from estimator_det.programs import cli
 from exporters.importing import functions, graphs, mapping, matching
 from exporters.importing.names import align_names
 from exporters.importing.saved_model import read_saved_model

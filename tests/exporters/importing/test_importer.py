@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det import cli
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
-from estimator_det.verbs import import_model as verb
+from estimator_det.programs import cli
+from estimator_det.programs.verbs import import_model as verb
 from exporters.formats.frozen_graph import load_frozen_graph
 from exporters.importing import anchors, importer
 from exporters.importing.published import FORMATS

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from estimator_det import demo
 from estimator_det.config import pipeline
+from estimator_det.programs import demo
 
 SMALL = [
     "train_config.batch_size=2",

@@ -3,8 +3,8 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det import cli, console
 from estimator_det.config.pipeline import Problem, format_pipeline
+from estimator_det.programs import cli, console
 from inputs import label_map
 from model_fn.checks import config_check
 from model_fn.checks.files import LabelMaps, check_hierarchies, check_label_maps

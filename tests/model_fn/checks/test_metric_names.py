@@ -7,9 +7,9 @@ from typing import List
 
 import pytest
 
-from estimator_det import console
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
+from estimator_det.programs import console
 from model_fn.checks import config_check
 from model_fn.checks.files import LabelMaps
 from model_fn.checks.graphs import placeholders

@@ -7,8 +7,8 @@ from typing import Dict
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from estimator_det import demo
 from estimator_det.config import pipeline
+from estimator_det.programs import demo
 from estimator_det.protos import faster_rcnn_pb2, pipeline_pb2
 from model_fn.checks import names
 

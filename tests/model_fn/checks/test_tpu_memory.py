@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from estimator_det import demo
 from estimator_det.config import pipeline, tpu_lint
+from estimator_det.programs import demo
 from model_fn.checks import tpu_memory
 from model_fn.checks.tpu_memory import MARGIN, Block, CoreMemory, padded_size
 from tests import small_extractor

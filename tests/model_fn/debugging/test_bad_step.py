@@ -11,8 +11,8 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.programs.verbs import replay as verb
 from estimator_det.protos import pipeline_pb2
-from estimator_det.verbs import replay as verb
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
 from model_fn.debugging import bad_step, replay

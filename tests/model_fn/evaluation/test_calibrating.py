@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det import demo
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Predictions, make_detector
+from estimator_det.programs import demo
 from estimator_det.protos import pipeline_pb2
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import calibrating, calibration

@@ -272,7 +272,7 @@ def test_the_second_signal_ends_a_process_that_cannot_write(place: str, sink: st
 
 STOPPED_PROGRAM = """
 import os, signal, sys, threading
-from estimator_det import console
+from estimator_det.programs import console
 from tests import sinks
 
 def main():

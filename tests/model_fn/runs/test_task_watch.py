@@ -110,7 +110,7 @@ def test_the_thread_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 MISSING_TASK = """
 import logging, os, sys, threading
 from estimator_det.compat import tf
-from estimator_det import console
+from estimator_det.programs import console
 from model_fn.runs import task_watch
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.stop import Stop

@@ -1,0 +1,222 @@
+"""The `estimator-det` command; its verbs are modules of `estimator_det.programs.verbs`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import platform
+import sys
+from typing import Any, Iterable, Optional, Sequence
+
+import estimator_det
+from estimator_det.config import printing
+from estimator_det.programs import console
+from estimator_det.programs.verbs import (
+    benchmark,
+    check_config,
+    check_data,
+    convert,
+    data_worker,
+    demo,
+    detect,
+    evaluate,
+    export,
+    import_model,
+    old_trainer,
+    replay,
+    show_data,
+    submit,
+    sync,
+    train,
+)
+
+DESCRIPTION = "Trains, evaluates, exports and runs object detectors."
+VERBS = (
+    demo,
+    convert,
+    check_config,
+    check_data,
+    show_data,
+    import_model,
+    train,
+    submit,
+    data_worker,
+    replay,
+    evaluate,
+    export,
+    detect,
+    sync,
+    benchmark,
+)
+
+
+class _Version(argparse.Action):
+    """Prints the versions and ends; TensorFlow is not imported, which takes seconds."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        text = "print the versions of estimator-det and TensorFlow, and exit"
+        super().__init__(option_strings, dest, nargs=0, help=text)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        console.say(f"estimator-det {estimator_det.__version__}")
+        console.say(f"TensorFlow {_installed_tensorflow()}")
+        console.say(f"Python {platform.python_version()}")
+        parser.exit()
+
+
+def _installed_tensorflow() -> str:
+    for package in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "is not installed"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its errors repeat arguments, which may be names of files."""
+
+    lists = "verbs"  # in its help
+
+    def error(self, message: str) -> Any:
+        """Prints the error without the usage, which is long."""
+        self.exit(
+            console.EXIT_USAGE, f"error: {message}\n{self.prog} --help lists all {self.lists}\n"
+        )
+
+    def refuse_unknown(self, what: str, name: str, known: Iterable[str]) -> None:
+        """Ends with an error if a name is not known; the error contains the nearest one."""
+        names = list(known)
+        if name not in names:
+            from estimator_det.config.text import nearest
+
+            self.error(f"unknown {what} {name}{nearest(name, names)}")
+
+    def refuse_unknown_options(self, arguments: Iterable[str]) -> None:
+        """Comes before argparse, which first reports a required option that is only misspelt."""
+        known = self._option_string_actions
+        before = ""
+        for text in arguments:
+            name = text.partition("=")[0]
+            if name == "--":
+                break
+            is_value = before in known and " " in text  # '--a=1 --b=2', as argparse reads it
+            if name.startswith("--") and not is_value:
+                self.refuse_unknown("option", name, known)
+            before = text
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        printing.report(message.rstrip("\n"), file or sys.stderr)
+
+
+class _VerbParser(_Parser):
+    """Takes arguments before, between and after options."""
+
+    lists = "options"
+    _is_within = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._is_within:
+            return super().parse_known_args(args, namespace)
+        self.refuse_unknown_options(args)
+        self._is_within = True
+        try:
+            options, others = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_within = False
+        if others:
+            self.error(f"unknown arguments: {' '.join(others)}")
+        return options, others
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Runs the command; `argv` is without the program's name, `sys.argv[1:]` by default.
+
+    Returns:
+        An exit code of `estimator_det.programs.console`.
+    """
+    printing.open_closed_streams()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        options = _parse(arguments)
+    except SystemExit as stop:  # argparse has printed the reason
+        return int(stop.code or 0)
+    console.quiet_logging()
+    return console.run(lambda: options.run(options))
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options; what follows `--` is `passed_on` by the verbs that start another program."""
+    own = list(arguments)
+    parser = make_parser()
+    parser.refuse_unknown_options(_with_underscores(text) for text in own[:1])
+    if own and not own[0].startswith("-"):
+        parser.refuse_unknown("verb", own[0], [name_of(verb) for verb in VERBS])
+    if own[:1] == [name_of(train)]:
+        try:
+            old_trainer.refuse(own[1:])
+        except console.UsageError as error:
+            parser.error(str(error))
+    if own[:1] not in [[name_of(verb)] for verb in VERBS if _passes_on(verb)]:
+        return parser.parse_args([_with_underscores(text) for text in own])
+    end = own.index("--") if "--" in own else len(own)
+    options = parser.parse_args([_with_underscores(text) for text in own[:end]])
+    options.passed_on = own[end + 1 :]
+    return options
+
+
+def _passes_on(verb: Any) -> bool:
+    return bool(getattr(verb, "PASSES_ON", False))
+
+
+def name_of(verb: Any) -> str:
+    """The name of a verb on the command line; `import` cannot be the name of a module."""
+    return getattr(verb, "NAME", verb.__name__.rpartition(".")[2].replace("_", "-"))
+
+
+def make_parser() -> _Parser:
+    """The parser of the command and all its verbs."""
+    parser: _Parser = _parser(
+        _Parser,
+        prog="estimator-det",
+        description=DESCRIPTION,
+        epilog=f"{_example('demo --output_dir demo_output')}\n{console.EXIT_CODES_HELP}",
+    )
+    parser.add_argument("--version", action=_Version)
+    verbs = parser.add_subparsers(
+        title="verbs", metavar="VERB", dest="verb", required=True, parser_class=_VerbParser
+    )
+    verb: Any
+    for verb in VERBS:
+        name = name_of(verb)
+        inner = _parser(
+            verbs.add_parser,
+            name,
+            help=verb.SUMMARY,
+            description=verb.SUMMARY + ".",
+            epilog=_example(f"{name} {verb.EXAMPLE}"),
+        )
+        verb.add_arguments(inner)
+        inner.set_defaults(run=verb.run)
+    return parser
+
+
+def _example(arguments: str) -> str:
+    return f"example:\n  estimator-det {arguments}\n"
+
+
+def _parser(make: Any, *names: str, **settings: Any) -> Any:
+    return make(
+        *names,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        **settings,
+    )
+
+
+def _with_underscores(text: str) -> str:
+    """`--model-dir=a-b` -> `--model_dir=a-b`: options may have both spellings."""
+    if not text.startswith("--") or text == "--":
+        return text
+    name, equals, value = text.partition("=")
+    return "--" + name[2:].replace("-", "_") + equals + value

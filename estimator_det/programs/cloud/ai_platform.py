@@ -1,0 +1,88 @@
+"""Training jobs of the classic AI Platform, which closed on January 31, 2025.
+
+Its command and description are printed for comparison with scripts that still contain them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence
+
+from estimator_det.programs.cloud.jobs import MODULE, Job, num_shards
+from estimator_det.programs.cloud.machines import CHIEF, EVALUATOR, PARAMETER_SERVER, WORKER, Pool
+
+CLOSED = (
+    "AI Platform Training is closed since January 31, 2025: the command is printed, no job can be "
+    "created. Use --platform vertex"
+)
+RUNTIME_VERSION = "2.11"  # the last one
+PYTHON_VERSION = "3.7"
+
+_FIELDS = {
+    CHIEF: "master",
+    WORKER: "worker",
+    PARAMETER_SERVER: "parameterServer",
+    EVALUATOR: "evaluator",
+}
+
+
+def job_spec(job: Job) -> Dict[str, Any]:
+    """The `Job` of the service."""
+    training: Dict[str, Any] = {"scaleTier": "CUSTOM", "region": job.region}
+    for pool in _pools(job):
+        field, machine = _FIELDS[pool.role], pool.machine
+        training[f"{field}Type"] = machine.machine_type
+        if pool.role != CHIEF:
+            training[f"{field}Count"] = pool.replicas
+        config: Dict[str, Any] = {}
+        if machine.accelerator_type:
+            config["acceleratorConfig"] = {
+                "count": machine.accelerator_count,
+                "type": machine.accelerator_type,
+            }
+        if job.image.has_package:
+            config["imageUri"] = job.image.uri
+        if config:
+            training[f"{field}Config"] = config
+    if job.image.has_package:
+        training["useChiefInTfConfig"] = True
+    if job.service_account:
+        training["serviceAccount"] = job.service_account
+    return {"trainingInput": training}
+
+
+def _pools(job: Job) -> List[Pool]:
+    """The pools; the host of a TPU is a chief of its own here, and the TPU its worker."""
+    if not job.uses_tpu:
+        return list(job.pools)
+    (pool,) = job.pools
+    host = pool.machine._replace(
+        machine_type="n1-standard-8", accelerator_type="", accelerator_count=0, tpu_topology=""
+    )
+    tpu = pool.machine._replace(machine_type="cloud_tpu")
+    return [Pool(CHIEF, host, 1), Pool(WORKER, tpu, 1)]
+
+
+def command(job: Job, spec_path: str) -> List[str]:
+    """The `gcloud` command that submits the job."""
+    project = [f"--project={job.project}"] if job.project else []
+    code = [
+        f"--module-name={MODULE}",
+        f"--packages={job.package_uri}",
+        f"--runtime-version={RUNTIME_VERSION}",
+        f"--python-version={PYTHON_VERSION}",
+    ]
+    return [
+        *("gcloud", "ai-platform", "jobs", "submit", "training", job.name.replace("-", "_")),
+        *project,
+        f"--region={job.region}",
+        f"--job-dir={job.job_dir}",
+        f"--config={spec_path}",
+        *([] if job.image.has_package else code),
+        "--",
+        *job.arguments(),
+    ]
+
+
+def tpu_flags(num_cores: int, flags: Sequence[str]) -> List[str]:
+    """As `vertex.tpu_flags`; the service names the TPU in the variable TPU_CONFIG."""
+    return ["--use_tpu", *num_shards(num_cores, flags)]

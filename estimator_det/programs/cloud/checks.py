@@ -1,0 +1,138 @@
+"""Checks before a job starts: whether it can read and write what its configuration names."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Iterator, List, Optional, Set
+
+from estimator_det.config.check import named_paths
+from estimator_det.config.printing import quoted
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.text import ConfigError
+from estimator_det.programs.cloud.connection import Connection, Options, StorageError, connect
+from estimator_det.programs.cloud.paths import CloudPath, is_cloud, parse
+from estimator_det.programs.cloud.transfers import path_of
+
+_MODEL_DIR = "--model_dir"
+_CHECKPOINT = "train_config.fine_tune_checkpoint"
+# Regions of a continent that its multi-region does not contain.
+_OUTSIDE = {"EU": ("europe-west2", "europe-west6", "europe-west12")}
+_MULTI_REGIONS = {"US": "us-", "EU": "europe-", "ASIA": "asia-"}
+
+
+def check_paths(
+    config: Any,
+    *,
+    model_dir: str = "",
+    region: str = "",
+    options: Optional[Options] = None,
+) -> List[Problem]:
+    """Errors, then warnings, about paths that a job in the cloud could not read or write.
+
+    One file of each path is read and, in `model_dir` if given, one is written and deleted. Buckets
+    outside of `region` get a warning.
+
+    Raises:
+        StorageError: without credentials, or if the service keeps failing.
+    """
+    connection = connect(options)
+    problems: List[Problem] = []
+    buckets: Set[str] = set()
+    for field, path in [*named_paths(config), *([(_MODEL_DIR, model_dir)] if model_dir else [])]:
+        if not is_cloud(path):
+            problems.append(_local(field, path))
+            continue
+        try:
+            parsed = parse(path)
+            if field == _MODEL_DIR:
+                _write(connection, parsed)
+            else:
+                problems += _check_readable(connection, field, parsed)
+            buckets.add(parsed.bucket)
+        except ConfigError as wrong:
+            problems.append(error(field, str(wrong), "correct the path"))
+        except StorageError as refused:
+            problems.append(error(field, refused.what, refused.remedy))
+    if region:
+        for bucket in sorted(buckets):
+            problems += _check_region(connection, bucket, region)
+    return sorted(problems, key=lambda problem: problem.severity != "error")
+
+
+def _local(field: str, path: str) -> Problem:
+    if field == _MODEL_DIR:
+        remedy = "give gs://BUCKET/FOLDER"
+    else:
+        remedy = (
+            "estimator-det sync FILES gs://BUCKET/data uploads files; then --set "
+            f"{field}=gs://BUCKET/data/NAME"
+        )
+    return error(field, f"{quoted(path)} is not in Cloud Storage: a job cannot use it", remedy)
+
+
+def _check_readable(connection: Connection, field: str, path: CloudPath) -> Iterator[Problem]:
+    wanted = [path]
+    if field == _CHECKPOINT:  # a prefix, one of the files that share it, or a folder
+        from model_fn.checkpoints.find import stem_of
+
+        patterns = (f"{stem_of(path.name)}.*", f"{path.folder}*.index")
+        wanted = [CloudPath(path.bucket, pattern) for pattern in patterns]
+    files = next(filter(None, map(connection.list_blobs, wanted)), [])
+    if not files:
+        yield error(
+            field,
+            f"no file matches {quoted(str(wanted[0]))}",
+            f"correct the path; gcloud storage ls gs://{path.bucket} lists the bucket",
+        )
+    empty = [blob for blob in files if not blob.size]
+    if empty:
+        yield error(
+            field,
+            f"{path_of(empty[0])} is empty, as an interrupted upload leaves it",
+            "upload it again: estimator-det sync FILE gs://BUCKET/FOLDER",
+        )
+    for blob in [blob for blob in files if blob.size][:1]:
+        with connection.request(path_of(blob), "read") as sending:
+            blob.download_as_bytes(start=0, end=0, raw_download=True, checksum=None, **sending)
+
+
+def _write(connection: Connection, path: CloudPath) -> None:
+    probe = path.join(f"estimator-det-write-check.{uuid.uuid4().hex}")
+    with connection.request(probe, "write") as sending:
+        connection.blob(probe).upload_from_string("written and deleted by a check", **sending)
+        # A training deletes as well: old checkpoints, and files that it renames.
+        connection.blob(probe).delete(**sending)
+
+
+def _check_region(connection: Connection, bucket: str, region: str) -> Iterator[Problem]:
+    where = connection.client.bucket(bucket)
+    try:
+        with connection.request(CloudPath(bucket, ""), "read") as sending:
+            where.reload(**sending)
+    except StorageError:
+        yield warning(
+            f"gs://{bucket}",
+            "the region of the bucket cannot be read",
+            "give your account roles/storage.legacyBucketReader, or check by: gcloud storage "
+            f"buckets describe gs://{bucket} --format='value(location)'",
+        )
+        return
+    parts = [part.lower() for part in where.data_locations or []]
+    if not is_near(str(where.location), parts, region):
+        here = " + ".join(parts) or str(where.location).lower()
+        yield warning(
+            f"gs://{bucket}",
+            f"the bucket is in {here}, the job in {region}: reading is slower, and Google charges "
+            "for traffic between regions",
+            f"run the job in the region of the bucket, or copy the files to a bucket in {region}",
+        )
+
+
+def is_near(location: str, parts: List[str], region: str) -> bool:
+    """True if a bucket in a region, a multi-region such as US, or two regions is in `region`."""
+    if parts:
+        return region in parts
+    if location in _MULTI_REGIONS:
+        inside = region.startswith(_MULTI_REGIONS[location])
+        return inside and region not in _OUTSIDE.get(location, ())
+    return location.lower() == region

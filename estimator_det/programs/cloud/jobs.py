@@ -1,0 +1,138 @@
+"""A training job: its program and its machines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import List, NamedTuple, Sequence, Tuple
+
+from estimator_det.programs import console
+from estimator_det.programs.cloud.machines import CHIEF, EVALUATOR, ROLES, Pool
+
+MODULE = "estimator_det.model_main"
+CONFIG_FILE = "pipeline.config"
+
+_NAME = re.compile(r"[A-Za-z][\w-]{0,126}")
+_BUCKET_PATH = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}(/[^\s]*)?")
+# Flags that `submit` sets itself, with the option of `submit` to give instead.
+_SET_BY_SUBMIT = {
+    "pipeline_config_path": "the option --pipeline_config_path, before the --",
+    "job-dir": "the option --job_dir, before the --",
+    "use_tpu": "the option --tpu, before the --",
+    "tpu_name": "the option --tpu, before the --",
+}
+
+
+class Image(NamedTuple):
+    """The container that a job runs in."""
+
+    uri: str
+    has_package: bool  # True: estimator-det is installed in it; else the job installs it
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job."""
+
+    name: str
+    region: str
+    project: str  # "" for that of gcloud
+    job_dir: str  # gs:// folder of the run, without a slash at its end
+    pools: Tuple[Pool, ...]  # the chief first, then one for each further role
+    package: str  # file name of the source distribution
+    image: Image
+    flags: Tuple[str, ...] = ()  # of model_main, but for those that `arguments` adds
+    service_account: str = ""  # "" for that of the service
+    spot: bool = False  # machines that the service may take back at any time
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise console.UsageError(
+                f"--name {self.name}: give a letter and then up to 126 letters, digits, dashes "
+                "and underscores"
+            )
+        if not _BUCKET_PATH.fullmatch(self.job_dir) or self.job_dir.endswith("/"):
+            raise console.UsageError(
+                f"--job_dir {self.job_dir}: give a folder in Cloud Storage, e.g. gs://bucket/run"
+            )
+        _check_pools(self.pools)
+
+    @property
+    def staging(self) -> str:
+        """The folder of what the job reads besides its data."""
+        return f"{self.job_dir}/jobs/{self.name}"
+
+    @property
+    def config_uri(self) -> str:
+        """Where the job's configuration is uploaded to."""
+        return f"{self.staging}/{CONFIG_FILE}"
+
+    @property
+    def package_uri(self) -> str:
+        """Where the source distribution is uploaded to."""
+        return f"{self.staging}/{self.package}"
+
+    @property
+    def uses_tpu(self) -> bool:
+        """True if any machine has a TPU."""
+        return any(pool.machine.is_tpu for pool in self.pools)
+
+    def arguments(self) -> List[str]:
+        """All flags of `model_main`, as each replica gets them."""
+        given = {_flag_name(flag) for flag in self.flags}
+        own = [f"--pipeline_config_path={self.config_uri}"]
+        if "model_dir" not in given:
+            own.append(f"--model_dir={self.job_dir}")
+        return [*own, *self.flags]
+
+
+def _check_pools(pools: Sequence[Pool]) -> None:
+    """Refuses clusters that no service can run."""
+    replicas = {pool.role: pool.replicas for pool in pools}
+    if min(replicas.values()) < 1 or replicas[CHIEF] != 1:
+        raise console.UsageError(f"machines of each role must be 1 or more; given {replicas}")
+    if any(pool.machine.is_tpu for pool in pools) and len(pools) > 1:
+        raise console.UsageError(
+            "a job with a TPU has one machine: remove --workers, --parameter_servers and "
+            "--evaluators. The chief evaluates"
+        )
+    present = [role for role in ROLES if role in replicas]
+    missing = [role for role in ROLES[: len(present)] if role not in replicas]
+    if missing:
+        raise console.UsageError(
+            f"machines for {', '.join(present)} leave the pool of {missing[0]} empty between "
+            "them, which gcloud refuses. Give --workers first, then "
+            "--parameter_servers, then --evaluators; a chief without an evaluator evaluates itself"
+        )
+    if replicas.get(EVALUATOR, 1) > 1:
+        raise console.UsageError(
+            f"--evaluators {replicas[EVALUATOR]}: a cluster has one evaluator at most"
+        )
+
+
+def check_flags_of_job(flags: Sequence[str]) -> None:
+    """Refuses flags that `submit` sets itself."""
+    for flag in flags:
+        name = _flag_name(flag)
+        if name in _SET_BY_SUBMIT:
+            raise console.UsageError(
+                f"{flag} after the --: submit sets this flag of the job. Give "
+                f"{_SET_BY_SUBMIT[name]}"
+            )
+
+
+def _flag_name(flag: str) -> str:
+    return flag.lstrip("-").partition("=")[0]
+
+
+def num_shards(num_cores: int, flags: Sequence[str]) -> List[str]:
+    """`--num_shards` for a TPU, unless it is given."""
+    return [] if "num_shards" in map(_flag_name, flags) else [f"--num_shards={num_cores}"]
+
+
+def region_part(region: str) -> str:
+    """`us`, `europe` or `asia`: where images are read from for machines in a region."""
+    first = region.partition("-")[0]
+    if first in ("asia", "australia", "me"):
+        return "asia"
+    return "europe" if first in ("europe", "africa") else "us"

@@ -1,0 +1,128 @@
+"""Checks a configuration, stages its data and uploads both, before its job is created."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pathlib
+import sys
+from typing import Any, List, NamedTuple, Sequence
+
+from estimator_det.config import printing
+from estimator_det.config.problem import Problem
+from estimator_det.config.text import ConfigError
+from estimator_det.programs import console
+from estimator_det.programs.cloud.jobs import Job
+
+_CHECKPOINT = "train_config.fine_tune_checkpoint"
+
+
+class Staged(NamedTuple):
+    """A path of the configuration that the job reads from Cloud Storage."""
+
+    field: str
+    local: str  # a path, a pattern, or the prefix of a checkpoint
+    folder: str  # gs:// folder that its files are uploaded to
+
+    @property
+    def remote(self) -> str:
+        """The path in the configuration of the job."""
+        if os.path.isdir(self.local):
+            return self.folder
+        return f"{self.folder}/{os.path.basename(self.local)}"
+
+    def files(self) -> List[str]:
+        """The local files and folders."""
+        if self.field == _CHECKPOINT:
+            from model_fn.checkpoints.find import stem_of
+
+            found = sorted(glob.glob(f"{stem_of(self.local)}.*"))
+        else:
+            found = sorted(glob.glob(self.local))
+        if os.path.isdir(self.local):
+            found = [self.local]
+        if not found:
+            raise FileNotFoundError(
+                f"{self.field}: no file matches {printing.quoted(self.local)} (from {os.getcwd()})"
+            )
+        return found
+
+
+def staged_paths(config: Any, job: Job, *, stages: bool) -> List[Staged]:
+    """The local paths of a configuration, each with its place in Cloud Storage."""
+    from estimator_det.config.check import named_paths
+    from estimator_det.config.files import is_remote
+
+    found = [
+        Staged(field, path, f"{job.job_dir}/data/{_folder(field)}")
+        for field, path in named_paths(config)
+        if not is_remote(path)
+    ]
+    for each in found:
+        each.files()
+    if found and not stages:
+        named = "\n".join(f"  {each.field}: {printing.plain(each.local)}" for each in found)
+        raise ConfigError(
+            "a job reads files of Cloud Storage only; the configuration names local ones:\n"
+            f"{named}\nGive --stage_data to upload them, or --set FIELD=gs://…"
+        )
+    return found
+
+
+def _folder(field: str) -> str:
+    """A name for a field that is no pattern: `eval_input_reader-0.label_map_path`."""
+    return field.replace("[", "-").replace("]", "")
+
+
+def with_remote_paths(config: Any, staged: Sequence[Staged]) -> Any:
+    """The configuration of the job."""
+    from estimator_det.config import pipeline
+
+    return pipeline.apply_overrides(config, [f"{each.field}={each.remote}" for each in staged])
+
+
+def check_config(config: Any, job: Job, *, reads_files: bool) -> None:
+    """Checks a configuration and, if it may read them, the files that it names."""
+    from model_fn.checks import config_check
+
+    ignore = console.FOR_TPU if job.uses_tpu else ()
+    if reads_files:
+        console.check_config(config, ignore=ignore)
+        return
+    console.say("files of the configuration are not checked: nothing is uploaded")
+    problems = config_check.check(config, config_check.NAMES).problems
+    _report([problem for problem in problems if problem.field not in ignore])
+
+
+def check_paths(config: Any, job: Job, staged: Sequence[Staged]) -> None:
+    """Checks that the job can read its paths, but for those staged later, and write its folder."""
+    from estimator_det.programs.cloud import checks
+
+    later = {each.field for each in staged}
+    problems = checks.check_paths(config, model_dir=job.job_dir, region=job.region)
+    _report([problem for problem in problems if problem.field not in later])
+
+
+def _report(problems: Sequence[Problem]) -> None:
+    """Prints warnings; raises a ConfigError with all errors."""
+    errors = [str(problem) for problem in problems if problem.severity == "error"]
+    if errors:
+        raise ConfigError("the configuration cannot be run\n" + "\n".join(errors))
+    for problem in problems:
+        printing.report(problem, sys.stderr)
+
+
+def upload(
+    job: Job, config_file: pathlib.Path, package: pathlib.Path, staged: Sequence[Staged]
+) -> None:
+    """Uploads what the job reads: data, configuration and package."""
+    from estimator_det.programs.cloud import storage
+
+    for each in staged:
+        copied = storage.upload(each.files(), each.folder)
+        uploaded = printing.counted(copied.files, "file")
+        were = "was" if copied.same == 1 else "were"
+        console.say(f"{each.folder}: {uploaded} uploaded, {copied.same:,} {were} there")
+    sources = [str(config_file)] if job.image.has_package else [str(config_file), str(package)]
+    storage.upload(sources, job.staging)
+    console.say(f"{job.staging}: {', '.join(map(os.path.basename, sources))} uploaded")

@@ -1,0 +1,165 @@
+"""Runs a job on this machine before it is paid for: its package, command, variables and data.
+
+The source distribution is installed into a new virtual environment, and the command of the job runs
+for a few steps on the first records, as one process for each replica.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from typing import Any, List, NamedTuple, Sequence
+
+from estimator_det.config import printing
+from estimator_det.programs import console
+from estimator_det.programs.cloud import replicas
+from estimator_det.programs.cloud.jobs import CONFIG_FILE, MODULE, Job
+from estimator_det.programs.cloud.replicas import LAST_LINES, clean_environment
+from model_fn.checkpoints.errors import RunError
+
+_PATH_FILE = "rehearsal.pth"
+_FOLDERS = ("environment", "records", "work", "logs", "output")
+
+
+class Extent(NamedTuple):
+    """Size of a rehearsal."""
+
+    steps: int
+    records: int  # of each input path
+    reuses_packages: bool  # of this environment, instead of installing all
+
+
+def rehearse(
+    job: Job,
+    config: Any,
+    package: pathlib.Path,
+    folder: pathlib.Path,
+    extent: Extent,
+) -> None:
+    """Installs and runs a job, whose configuration has local paths, below `folder`."""
+    from estimator_det.config import pipeline
+
+    started = time.monotonic()
+    folder = folder.resolve()
+    for name in _FOLDERS:  # of an earlier rehearsal, whose run would resume
+        shutil.rmtree(folder / name, ignore_errors=True)
+    python = install(package, folder / "environment", extent.reuses_packages)
+    console.say(f"rehearsal: {package.name} is installed ({time.monotonic() - started:.0f} s)")
+    short = first_records(config, folder / "records", extent.records)
+    config_path = folder / CONFIG_FILE
+    config_path.write_text(pipeline.format_pipeline(short), encoding="utf-8")
+    output = folder / "output"
+    arguments = _arguments(job, str(config_path), str(output), extent.steps)
+    replicas.run(job, [str(python), "-m", MODULE, *arguments], folder)
+    console.say(
+        f"rehearsal: {extent.steps} steps with the package, command and variables of the job "
+        f"succeeded ({time.monotonic() - started:.0f} s in total); logs: {folder / 'logs'}"
+    )
+
+
+def _arguments(job: Job, config_path: str, output: str, steps: int) -> List[str]:
+    """The flags of the job with paths and a number of steps for this machine."""
+    arguments = []
+    # Not of a folder whose name only begins like this one.
+    job_dir = re.compile(rf"{re.escape(job.job_dir)}(?![^/,])")
+    for argument in job.arguments():
+        argument = argument.replace(job.config_uri, config_path)
+        argument = job_dir.sub(lambda _: output, argument)
+        arguments.append("--rehearse_tpu" if argument == "--use_tpu" else argument)
+    if job.uses_tpu:
+        console.say("rehearsal: --use_tpu is replaced by --rehearse_tpu: there is no TPU here")
+    return [*arguments, f"--num_train_steps={steps}"]
+
+
+def install(package: pathlib.Path, folder: pathlib.Path, reuses_packages: bool) -> pathlib.Path:
+    """Installs a source distribution into a new virtual environment; returns its interpreter.
+
+    pip installs its dependencies too, or they are those of the environment that runs.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    create = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)]
+    _run(create, "a virtual environment cannot be made", folder)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", f"--python={python}", "--quiet"]
+    pip += ["--disable-pip-version-check", "install"]
+    failed = f"{package.name} cannot be installed"
+    if reuses_packages:
+        query = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        site = pathlib.Path(_run(query, failed, folder).strip())
+        # Only a folder on the path: what is installed there as editable stays hidden.
+        (site / _PATH_FILE).write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+        pip += ["--no-deps", "--no-build-isolation"]
+    _run([*pip, str(package)], failed, folder)
+    return python
+
+
+def _run(command: Sequence[str], what: str, folder: pathlib.Path) -> str:
+    """Standard output of a command; `what` has failed if its exit code is not 0."""
+    done = subprocess.run(
+        command,
+        cwd=folder.parent,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:])
+        raise RunError(
+            f"rehearsal: {what} in {folder}: {shlex.join(command)} ended with exit code "
+            f"{done.returncode}:\n{printing.printable(last)}"
+        )
+    return done.stdout
+
+
+def first_records(config: Any, folder: pathlib.Path, count: int) -> Any:
+    """The configuration with the first `count` records of each input path, copied to `folder`.
+
+    Its other local paths are absolute, for programs that run in another folder.
+    """
+    from estimator_det.config import files, pipeline
+    from estimator_det.config.check import named_paths, readers
+    from inputs.records import stream
+
+    short = pipeline.apply_overrides(
+        config,
+        [
+            f"{field}={os.path.abspath(path)}"
+            for field, path in named_paths(config)
+            if not files.is_remote(path)
+        ],
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (name, reader) in enumerate(readers(short)):
+        paths = reader.tf_record_input_reader.input_path
+        for index, pattern in enumerate(list(paths)):
+            field = f"{name}.tf_record_input_reader.input_path[{index}]"
+            try:
+                first, *_ = stream.find_files(pattern)
+            except FileNotFoundError as error:
+                raise FileNotFoundError(f"{field}: {error}") from error
+            target = folder / f"reader-{number}-{index}.record"
+            _copy_records(first, target, count)
+            paths[index] = str(target)
+    return short
+
+
+def _copy_records(source: str, target: pathlib.Path, count: int) -> None:
+    from estimator_det.compat import tf
+    from inputs.records.stream import compression_of
+
+    records = tf.data.TFRecordDataset(source, compression_of(source)).take(count)
+    number = 0
+    with tf.io.TFRecordWriter(str(target)) as writer:
+        for record in records:
+            writer.write(record.numpy())
+            number += 1
+    if not number:
+        raise RunError(f"{source}: the file has no records; name a file with records")

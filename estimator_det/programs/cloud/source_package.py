@@ -1,0 +1,110 @@
+"""The source distribution that a job installs: built from the checkout, and checked."""
+
+from __future__ import annotations
+
+import gzip
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zlib
+from typing import Optional, Set
+
+import estimator_det
+from estimator_det.config import printing
+from estimator_det.programs import console
+from model_fn.checkpoints.errors import RunError
+
+ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
+_DATA = (".py", ".proto", ".config")
+_ROOT_FILES = ("setup.py", "pyproject.toml", "LICENSE", "PKG-INFO")
+_MOST_NAMED = 3
+
+
+def installed_root() -> pathlib.Path:
+    """The folder that contains the packages of this installation."""
+    return pathlib.Path(estimator_det.__file__).resolve().parent.parent
+
+
+def get(given: Optional[str], target: pathlib.Path) -> pathlib.Path:
+    """The checked source distribution at `target`: a copy of the given one, or built."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = pathlib.Path(given) if given else build(pathlib.Path(folder))
+        check(source)
+        if source.resolve() != target.resolve():
+            shutil.copyfile(source, target)
+    return target
+
+
+def build(folder: pathlib.Path) -> pathlib.Path:
+    """Builds the source distribution of the checkout that runs.
+
+    Nothing is written but in `folder`.
+    """
+    root = installed_root()
+    if not (root / "setup.py").is_file():
+        raise console.UsageError(
+            f"{root} is no checkout of estimator-det: it has no setup.py, from which the package "
+            "of a job is built. Run python -m estimator_det.cli submit in a checkout, or give "
+            "--package FILE.tar.gz"
+        )
+    command = [sys.executable, "-W", "ignore", "setup.py", "-q"]
+    command += ["egg_info", f"--egg-base={folder}"]
+    command += ["sdist", "--formats=gztar", f"--dist-dir={folder}"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(
+            f"the package cannot be built in {root}: {printing.plain(done.stderr[-2000:])}. "
+            "Correct setup.py or install setuptools, and submit again"
+        )
+    (package,) = folder.glob("*.tar.gz")
+    return package
+
+
+def check(package: pathlib.Path) -> None:
+    """Checks that a source distribution contains all that this installation has."""
+    names = _names(package)
+    missing = sorted(_expected() - names)
+    if missing:
+        rooms = {name.partition("/")[0] for name in names if "/" in name}
+        named = ", ".join(missing[:_MOST_NAMED]) + (", …" if len(missing) > _MOST_NAMED else "")
+        lost = ", ".join(f"{room}/" for room in ROOMS if room not in rooms)
+        raise RunError(
+            f"{package}: the package {f'has no {lost}' if lost else 'is not complete'}: "
+            f"{printing.counted(len(missing), 'file')} of estimator-det "
+            f"{estimator_det.__version__} not found in it ({named}). Check "
+            "packages and package_data in setup.py, and MANIFEST.in; or build the package from "
+            "the checkout that runs submit"
+        )
+
+
+def _expected() -> Set[str]:
+    """The files that a source distribution of this installation has."""
+    root = installed_root()
+    files = {
+        str(path.relative_to(root))
+        for room in ROOMS
+        for path in (root / room).rglob("*")
+        if path.suffix in _DATA and "__pycache__" not in path.parts
+    }
+    return files | set(_ROOT_FILES)
+
+
+def _names(package: pathlib.Path) -> Set[str]:
+    """The files of an archive, without its top folder."""
+    if not package.is_file():
+        raise FileNotFoundError(f"no such package: {package}")
+    try:
+        # To its checksum: a damaged header of tar may look like the end of the archive.
+        with gzip.open(package) as stream:
+            while stream.read(2**20):
+                pass
+        with tarfile.open(package, "r:gz") as archive:
+            return {name.partition("/")[2] for name in archive.getnames()}
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise RunError(
+            f"{package}: not a source distribution: {error}. Give the .tar.gz that "
+            "`python setup.py sdist` writes, or leave --package out"
+        ) from error

@@ -1,0 +1,318 @@
+"""Copies between local folders and Cloud Storage: parallel, checked by CRC32C.
+
+    uploaded = storage.upload(["records", "label_map.pbtxt"], "gs://bucket/data")
+    storage.download(["gs://bucket/run"], "run")
+
+Both copy only what differs in size or checksum. Files that name others are copied after them, so
+that a reader never finds a `checkpoint` file before its checkpoint.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import fnmatch
+import logging
+import os
+import threading
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.config.bars import ProgressBar
+from estimator_det.config.files import special_kind
+from estimator_det.config.printing import quoted
+from estimator_det.config.text import ConfigError
+from estimator_det.programs.cloud.connection import (
+    Connection,
+    Options,
+    StorageError,
+    connect,
+    no_file,
+)
+from estimator_det.programs.cloud.paths import SCHEME, CloudPath, is_cloud, parse
+from estimator_det.programs.cloud.transfers import (
+    FileGone,
+    download_file,
+    is_same,
+    path_of,
+    upload_file,
+)
+
+__all__ = ["Copied", "Options", "StorageError", "download", "upload"]
+
+# Never copied: the lock of a running training, and what an interrupted write or download leaves, of
+# this package, of TensorFlow's savers and of its `atomic_write_string_to_file`.
+NEVER = (
+    "training.lock",
+    "*.tmp-[0-9]*",
+    "estimator-det-write-check.*",
+    "*_temp/part-*",
+    "*.tempstate[0-9]*",
+    f"*.tmp{'[0-9a-f]' * 32}",
+)
+# Name others, which must be there first: these last, in this order.
+_LAST = ("*.index", "saved_model.pb", "checkpoint")
+_PASSES = 3
+
+_LOG = logging.getLogger(__name__)
+
+
+class Work(NamedTuple):
+    """One transfer."""
+
+    name: str
+    size: int  # bytes
+    transfer: Callable[[Callable[[int], Any]], None]
+
+
+class Copied(NamedTuple):
+    """Result of a copy."""
+
+    files: int  # copied
+    size: int  # their bytes
+    same: int  # files that were there already
+    paths: List[str]  # where each file is now, copied or not; by name
+
+
+def upload(
+    sources: Sequence[str],
+    destination: str,
+    *,
+    exclude: Sequence[str] = (),
+    options: Optional[Options] = None,
+) -> Copied:
+    """Uploads files, and the contents of folders, into a folder of a bucket.
+
+    Args:
+        sources: Local files and folders.
+        destination: gs://bucket/folder; made as it is needed.
+        exclude: Patterns of names, or of paths below a source, that are left out.
+        options: Settings of transfers.
+
+    Raises:
+        FileNotFoundError: if there is no such source or bucket.
+        ConfigError: if two files would have the same name, or for a path of another form.
+        StorageError: without credentials or permission, or if the service keeps failing.
+    """
+    folder = parse(destination)
+    local_files = _local_files(sources, exclude)
+    connection = connect(options)
+    blobs = connection.list_blobs(CloudPath(folder.bucket, folder.folder))
+    stored = {blob.name: blob for blob in blobs}
+
+    def is_stored(name: str, local: str) -> bool:
+        target = folder.join(name).name
+        return target in stored and is_same(local, stored[target])
+
+    new = {name: local for name, local in local_files.items() if not is_stored(name, local)}
+    tasks = [
+        Work(
+            name, os.path.getsize(local), partial(upload_file, connection, local, folder.join(name))
+        )
+        for name, local in new.items()
+    ]
+    size = run_all(connection, tasks, "uploading")
+    paths = [str(folder.join(name)) for name in sorted(local_files)]
+    return Copied(len(new), size, len(local_files) - len(new), paths)
+
+
+def download(
+    sources: Sequence[str],
+    folder: str,
+    *,
+    exclude: Sequence[str] = (),
+    options: Optional[Options] = None,
+) -> Copied:
+    """Downloads files, and the contents of folders, into a local folder.
+
+    A file that is deleted or replaced meanwhile is listed again, as in the folder of a running
+    training.
+
+    Args:
+        sources: gs://bucket/name of files, folders or patterns.
+        folder: Local; made as it is needed.
+        exclude: Patterns of names, or of paths below a source, that are left out.
+        options: Settings of transfers.
+
+    Raises:
+        FileNotFoundError: if there is no such bucket, or a source means no file.
+        ConfigError: if two files would have the same name, or for a path of another form.
+        StorageError: without credentials or permission, if bytes fail their checksum, or if the
+            service keeps failing.
+    """
+    parsed = [parse(source) for source in sources]
+    connection = connect(options)
+    total = Copied(0, 0, 0, [])
+    for _ in range(_PASSES):
+        wanted = remote_files(connection, parsed, exclude)
+        done, gone = fetch(connection, wanted, folder)
+        total = Copied(total.files + done.files, total.size + done.size, done.same, done.paths)
+        if not gone:
+            return total
+    raise StorageError(
+        f"{sources[0]}: files are replaced faster than they can be copied, at last {gone[0]}",
+        "Give --follow for the folder of a running training",
+    )
+
+
+def remote_files(
+    connection: Connection,
+    sources: Sequence[CloudPath],
+    exclude: Sequence[str],
+    *,
+    may_be_empty: bool = False,
+) -> Dict[str, Any]:
+    """Path below the local folder -> Google's object for the file, of all sources."""
+    files: Dict[str, Any] = {}
+    for source in sources:
+        blobs = connection.list_blobs(source)
+        if not blobs and not may_be_empty:
+            raise no_file(source, "file or folder")
+        for blob in blobs:
+            is_inside = not source.is_pattern and blob.name != source.name
+            below = blob.name[len(source.folder) :] if is_inside else blob.name.rpartition("/")[2]
+            if _matches(below, (*NEVER, *exclude)):
+                continue
+            if ".." in below.split("/") or os.path.isabs(below):
+                raise StorageError(
+                    f"{path_of(blob)}: the name leaves the local folder",
+                    "Rename the file in the bucket, or give --exclude for it",
+                )
+            _add(files, below, blob)
+    return files
+
+
+def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[Copied, List[str]]:
+    """Downloads what differs; also returns the paths that were deleted or replaced meanwhile.
+
+    If there are any, files that name others are left as they are.
+    """
+    gone: List[str] = []
+
+    def transfer(below: str, blob: Any, advance: Callable[[int], Any]) -> None:
+        if gone and _rank(below):
+            return
+        try:
+            download_file(connection, blob, os.path.join(folder, below), advance)
+        except FileGone as error:
+            gone.append(str(error))
+
+    new = {
+        below: blob
+        for below, blob in blobs.items()
+        if not is_same(os.path.join(folder, below), blob)
+    }
+    tasks = [Work(below, blob.size, partial(transfer, below, blob)) for below, blob in new.items()]
+    size = run_all(connection, tasks, "downloading")
+    paths = [os.path.join(folder, below) for below in sorted(blobs)]
+    return Copied(len(new) - len(gone), size, len(blobs) - len(new), paths), gone
+
+
+def run_all(connection: Connection, tasks: Sequence[Work], title: str) -> int:
+    """Runs transfers in threads, those of files that name others last; returns the bytes."""
+    size = sum(task.size for task in tasks)
+    shown = connection.options.shows_progress and size > 0
+    lock = threading.Lock()
+    with ProgressBar(title, size, "bytes", shown=shown) as bar:
+
+        def advance(count: int) -> None:
+            with lock:
+                bar.update(count)
+
+        for rank in range(len(_LAST) + 1):
+            _run_together(connection, [task for task in tasks if _rank(task.name) == rank], advance)
+    return size
+
+
+def _run_together(
+    connection: Connection, tasks: Sequence[Work], advance: Callable[[int], Any]
+) -> None:
+    # Google's `transfer_manager` reports no progress, and a signal waits for all of its transfers.
+    with concurrent.futures.ThreadPoolExecutor(connection.options.threads) as pool:
+        futures = [pool.submit(task.transfer, advance) for task in tasks]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                future.result()
+        except BaseException:  # A signal, too: threads must not outlive it. Raised again.
+            connection.stop.set()
+            for future in futures:
+                future.cancel()
+            raise
+
+
+def _rank(name: str) -> int:
+    """0 for most files; those that name others come later."""
+    base = name.rpartition("/")[2]
+    matching = (rank for rank, pattern in enumerate(_LAST, 1) if fnmatch.fnmatchcase(base, pattern))
+    return next(matching, 0)
+
+
+def _local_files(sources: Sequence[str], exclude: Sequence[str]) -> Dict[str, str]:
+    """Name below the destination -> local path, of all sources."""
+    found: Dict[str, str] = {}
+    for source in sources:
+        for below, path in _files_of(source):
+            if _matches(below, exclude):
+                continue
+            if _matches(below, NEVER):
+                _LOG.info("%s is left out: a lock, or what an unfinished write leaves", path)
+                continue
+            if kind := special_kind(path):
+                raise ConfigError(
+                    f"{path} is {kind}, not a file: move it, or give --exclude for it"
+                )
+            _add(found, below, path)
+    return found
+
+
+def _files_of(source: str) -> Iterator[Tuple[str, str]]:
+    """(name below the destination, path) of a file, or of each file in a folder.
+
+    Links to folders are followed, as links to files are.
+    """
+    if not os.path.exists(source):
+        raise FileNotFoundError(f"{source}: no such file or folder")
+    if not os.path.isdir(source):
+        yield os.path.basename(source), source
+        return
+    for folder, inside, names in os.walk(source, onerror=_raise, followlinks=True):
+        here = os.path.join(os.path.realpath(folder), "")
+        for name in inside:
+            path = os.path.join(folder, name)
+            if os.path.islink(path) and here.startswith(os.path.join(os.path.realpath(path), "")):
+                raise ConfigError(f"{path} is a link to a folder that contains it: remove the link")
+        for name in names:
+            path = os.path.join(folder, name)
+            yield os.path.relpath(path, source).replace(os.sep, "/"), path
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    base = name.rpartition("/")[2]
+    return any(
+        fnmatch.fnmatchcase(base, pattern) or fnmatch.fnmatchcase(name, pattern)
+        for pattern in patterns
+    )
+
+
+def _add(found: Dict[str, Any], name: str, path: Any) -> None:
+    if name in found:
+        raise ConfigError(
+            f"two sources have a file {quoted(name)}: copy them to different destinations"
+        )
+    found[name] = path
+
+
+def check_direction(sources: Sequence[str], destination: str) -> bool:
+    """True if a copy downloads; raises a ConfigError if it does neither that nor upload."""
+    remote = [is_cloud(source) for source in sources]
+    if all(remote) and not is_cloud(destination):
+        return True
+    if not any(remote) and is_cloud(destination):
+        return False
+    raise ConfigError(
+        f"give local sources and a {SCHEME}… destination, or {SCHEME}… sources and a local "
+        f"destination; given {' '.join(map(quoted, sources))} and {quoted(destination)}"
+    )

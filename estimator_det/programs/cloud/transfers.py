@@ -1,0 +1,145 @@
+"""Uploads and downloads of single files through Google's library, checked by CRC32C."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import pathlib
+from typing import Any, Callable
+
+import google_crc32c
+
+from estimator_det.programs.cloud.connection import (
+    Connection,
+    MissingError,
+    Retry,
+    StorageError,
+    explained,
+)
+from estimator_det.programs.cloud.paths import CloudPath
+
+_LOG = logging.getLogger(__name__)
+
+Advance = Callable[[int], Any]  # is called with numbers of bytes that have been transferred
+
+
+class FileGone(Exception):
+    """The file was deleted or replaced after it was listed."""
+
+
+def path_of(blob: Any) -> CloudPath:
+    """The path of Google's object for a file."""
+    return CloudPath(blob.bucket.name, blob.name)
+
+
+def is_same(local: str, blob: Any) -> bool:
+    """True if a local file exists and has the size and checksum of a stored one."""
+    try:
+        if os.stat(local).st_size != blob.size:
+            return False
+    except FileNotFoundError:
+        return False
+    checksum = google_crc32c.Checksum()
+    with open(local, "rb") as file:
+        for _ in checksum.consume(file, 2**20):
+            pass
+    return _text(checksum) == blob.crc32c
+
+
+def _text(checksum: Any) -> str:
+    """As the service writes it: base64 of the four bytes, big-endian."""
+    return base64.b64encode(checksum.digest()).decode("ascii")
+
+
+def upload_file(
+    connection: Connection, local: str, target: CloudPath, advance: Advance = lambda _: None
+) -> None:
+    """Uploads a file; what was stored of one that changes meanwhile is deleted."""
+    from tqdm.utils import CallbackIOWrapper
+
+    blob = connection.blob(target)
+    changed = StorageError(
+        f"{local} changed while it was uploaded to {target}, or the service took only a part of it",
+        "Run the command again once the file is complete",
+    )
+    with open(local, "rb") as file, connection.request(target, "write") as sending:
+        before = os.fstat(file.fileno())
+        try:
+            blob.upload_from_file(
+                CallbackIOWrapper(advance, file, "read"),
+                size=before.st_size,
+                content_type="application/octet-stream",
+                checksum="crc32c",
+                **sending,
+            )
+        except ValueError as error:  # from the library's checks of what it reads
+            raise explained(error, target, "write") or changed from error
+        after = os.stat(local)
+        if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            blob.delete(if_generation_match=blob.generation, **sending)
+            raise changed
+
+
+class _Target:
+    """Local file with the checksum and number of the bytes that arrive."""
+
+    def __init__(self, file: Any, connection: Connection, retry: Retry, advance: Advance) -> None:
+        self._file, self._connection, self._retry = file, connection, retry
+        self._advance = advance
+        self.checksum = google_crc32c.Checksum()
+
+    def write(self, data: bytes) -> int:
+        self._connection.raise_if_cancelled()
+        self._retry.failures = 0
+        self._file.write(data)
+        self.checksum.update(data)
+        self._advance(len(data))
+        return len(data)
+
+
+def download_file(
+    connection: Connection, blob: Any, local: str, advance: Advance = lambda _: None
+) -> None:
+    """Downloads a file that was listed; raises FileGone if it has been replaced since."""
+    path, expected, size, updated = path_of(blob), blob.crc32c, blob.size, blob.updated
+    if blob.content_encoding:
+        raise StorageError(
+            f"{path} is stored compressed (Content-Encoding: {blob.content_encoding}), which "
+            "TensorFlow reads as compressed bytes",
+            "Upload it again without -z, -Z or -j of gcloud and gsutil",
+        )
+    os.makedirs(os.path.dirname(os.path.abspath(local)), exist_ok=True)
+    unfinished = f"{local}.tmp-{os.getpid()}"
+    try:
+        received = _fetch(connection, blob, unfinished, advance)
+        if received != expected:
+            what = f"{path}: the bytes received have the checksum {received}, not {expected}"
+            _LOG.warning("%s; downloading the file again", what)
+            advance(-size)
+            if _fetch(connection, blob, unfinished, advance) != expected:
+                raise StorageError(
+                    f"{what}, twice: something between here and the service changes them, or the "
+                    "disk does",
+                    "Check the proxy and the disk, then run the command again",
+                )
+        os.replace(unfinished, local)
+    finally:
+        pathlib.Path(unfinished).unlink(missing_ok=True)
+    if updated is not None:
+        os.utime(local, (updated.timestamp(), updated.timestamp()))
+
+
+def _fetch(connection: Connection, blob: Any, unfinished: str, advance: Advance) -> str:
+    """Downloads a file; returns the checksum of all bytes.
+
+    The library checks none of a download that it has continued.
+    """
+    path = path_of(blob)
+    try:
+        with open(unfinished, "wb") as file, connection.request(path, "read") as sending:
+            target = _Target(file, connection, sending["retry"], advance)
+            blob.download_to_file(target, raw_download=True, checksum=None, **sending)
+    except MissingError:
+        raise FileGone(str(path)) from None
+    return _text(target.checksum)

@@ -1,0 +1,259 @@
+"""All steps in one command: records, training, evaluation, export and detection."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import time
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+from PIL import Image
+
+from estimator_det.config import pipeline
+from estimator_det.programs import console
+from exporters import saved_model
+from exporters.saved_model_detector import DETECTIONS_FILE, SavedModelDetector, detect_files
+from inputs.datasets import shapes
+from model_fn.runs import runner
+from model_fn.runs.options import EvaluationOptions
+
+_CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
+
+
+class DemoModel(NamedTuple):
+    """What a demo can train."""
+
+    config_file: pathlib.Path
+    description: str
+
+
+MODELS = {
+    "ssd": DemoModel(_CONFIGS / "ssd_mobilenet_v1_shapes.config", "SSD MobileNet v1"),
+    "mask_rcnn": DemoModel(
+        _CONFIGS / "mask_rcnn_mobilenet_v1_shapes.config", "Mask R-CNN MobileNet v1"
+    ),
+}
+CONFIG_FILE = MODELS["ssd"].config_file
+MAP_50 = "DetectionBoxes_Precision/mAP@.50IOU"
+ROWS = {"boxes": "DetectionBoxes_Precision", "masks": "DetectionMasks_Precision"}
+COLUMNS = ("mAP", "mAP@.50IOU", "mAP@.75IOU")
+SUMMARY_FILE = "summary.json"
+PICTURE_FILE = "detections.png"
+MARKER_FILE = ".estimator-det-demo"  # marks the folder of a demo, which a later demo may replace
+FOLDERS = ("data", "model", "exported", "fresh_images", "detections")
+NUM_TEST_IMAGES = 8
+DRAWING_COLUMNS = 4
+MIN_SCORE = 0.3  # focal loss gives low scores
+TEST_SEED_OFFSET = 2_000_003  # test images are neither training nor evaluation images
+
+
+class DemoResult(NamedTuple):
+    """Metrics and paths of a demo."""
+
+    metrics: Dict[str, float]  # of the evaluation on held-out images
+    picture: str
+    saved_model: str
+    summary: str
+    seconds: Dict[str, float]  # per step
+
+
+def run_demo(
+    output_dir: str,
+    *,
+    model: str = "ssd",
+    seed: int = 0,
+    size: str = "small",
+    num_train_steps: Optional[int] = None,
+    assignments: Sequence[str] = (),
+) -> DemoResult:
+    """Makes data, trains, evaluates, exports and detects below `output_dir`; reports each step.
+
+    Args:
+        output_dir: A new or empty folder, or that of an earlier demo, which is replaced.
+        model: What to train, a name in `MODELS`.
+        seed: Of the data, the initial weights and the order of the records.
+        size: Of the data set, a name in `inputs.datasets.shapes.SIZES`.
+        num_train_steps: Replaces the configured number; the learning rate schedule is scaled.
+        assignments: Changes to the configuration, as `--set` takes them.
+
+    Raises:
+        FileExistsError: if `output_dir` contains anything but an earlier demo.
+        ConfigError: if an assignment is not valid.
+        ValueError: if the model or the size is unknown, or the seed negative.
+    """
+    if model not in MODELS:
+        raise ValueError(f"model {model!r} is not one of {sorted(MODELS)}")
+    _prepare_folder(output_dir)
+    timer = _StepTimer(total=4)
+    data, model_dir, exported, test_images, found = (
+        os.path.join(output_dir, name) for name in FOLDERS
+    )
+    timer.start("data", f"shapes on textured backgrounds ({size}, seed {seed})")
+    files = _make_data(data, seed, size)
+    config = demo_config(files, num_train_steps, assignments, model)
+    console.check_config(config)
+    steps, batch = config.train_config.num_steps, config.train_config.batch_size
+    timer.start(
+        "training and evaluation",
+        f"{MODELS[model].description} from scratch, {steps} steps of {batch} images, then COCO "
+        f"metrics on {files.num_eval} held-out images",
+    )
+    metrics = _train(config, model_dir, seed)
+    timer.start("export", "SavedModel and frozen graph of the last checkpoint")
+    export = saved_model.export_saved_model(config, model_dir, exported, input_types=("all",))
+    console.say(f"  SavedModel: {export.saved_model}")
+    console.say(f"  frozen graph: {export.frozen_graph}")
+    timer.start("detection", f"the SavedModel runs on {NUM_TEST_IMAGES} new images")
+    picture = os.path.join(output_dir, PICTURE_FILE)
+    _detect(exported, _make_test_images(test_images, seed), found, picture)
+
+    seconds = timer.finish()
+    summary = os.path.join(output_dir, SUMMARY_FILE)
+    result = DemoResult(metrics, picture, export.saved_model, summary, seconds)
+    content = {**result._asdict(), "seed": seed, "num_train_steps": steps}
+    pathlib.Path(summary).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    console.say(f"\non {files.num_eval} held-out images:")
+    for line in figures_table(metrics):
+        console.say(f"  {line}")
+    console.say(f"{sum(seconds.values()):.0f} s in total; summary: {summary}")
+    return result
+
+
+def figures_table(metrics: Mapping[str, float]) -> List[str]:
+    """COCO's averages of boxes, and of masks where the model finds masks, as lines of text."""
+    lines = [f"{'':<6}" + "".join(f"{column:>12}" for column in COLUMNS)]
+    for name, prefix in ROWS.items():
+        values = [metrics.get(f"{prefix}/{column}") for column in COLUMNS]
+        if None not in values:
+            lines.append(f"{name:<6}" + "".join(f"{value:>12.3f}" for value in values))
+    return lines
+
+
+def demo_config(
+    files: shapes.DatasetFiles,
+    num_train_steps: Optional[int] = None,
+    assignments: Sequence[str] = (),
+    model: str = "ssd",
+) -> Any:
+    """The shipped configuration of `MODELS[model]`, with a data set's paths and user's changes."""
+    config = pipeline.override(
+        pipeline.read_pipeline(str(MODELS[model].config_file)),
+        train_input_path=files.train_pattern,
+        eval_input_path=files.eval_pattern,
+        label_map_path=files.label_map,
+    )
+    config = pipeline.apply_overrides(config, assignments)
+    if num_train_steps is not None:
+        config = _with_steps(config, num_train_steps)
+    return config
+
+
+def _with_steps(config: Any, num_train_steps: int) -> Any:
+    """The configuration with another number of steps and its learning rate schedule scaled."""
+    scale = num_train_steps / config.train_config.num_steps
+    config = pipeline.override(config, num_train_steps=num_train_steps)
+    optimizer = config.train_config.optimizer
+    rate = getattr(optimizer, optimizer.WhichOneof("optimizer")).learning_rate
+    if rate.HasField("cosine_decay_learning_rate"):
+        cosine = rate.cosine_decay_learning_rate
+        cosine.total_steps = num_train_steps
+        cosine.warmup_steps = int(cosine.warmup_steps * scale)
+        cosine.hold_base_rate_steps = int(cosine.hold_base_rate_steps * scale)
+    return config
+
+
+def _make_data(folder: str, seed: int, size: str) -> shapes.DatasetFiles:
+    files = shapes.make_dataset(folder, seed, size)
+    console.say(f"  {files.num_train} training images: {files.train_pattern}")
+    console.say(f"  {files.num_eval} evaluation images: {files.eval_pattern}")
+    console.say(f"  label map: {files.label_map}")
+    return files
+
+
+def _train(config: Any, model_dir: str, seed: int) -> Dict[str, float]:
+    metrics = runner.train_and_evaluate(
+        config,
+        model_dir,
+        seed=seed,
+        evaluation=EvaluationOptions(export_final=False),
+        progress_steps=max(config.train_config.num_steps // 20, 1),
+    )
+    console.say(f"  checkpoint and event files: {model_dir} (tensorboard --logdir {model_dir})")
+    console.say_metrics(f"  metrics of the last step, also in {model_dir}/eval_0:", metrics)
+    return metrics
+
+
+def _detect(exported: str, paths: Sequence[str], output_dir: str, picture: str) -> None:
+    """Detects on image files; the file `picture` shows the detections of all."""
+    detector = SavedModelDetector(exported)
+    results = detect_files(detector, paths, output_dir, MIN_SCORE)
+    _join_images([result.drawing for result in results if result.drawing], picture)
+    console.say(f"  boxes as JSON lines: {os.path.join(output_dir, DETECTIONS_FILE)}")
+    console.say(f"  picture: {picture}")
+
+
+class _StepTimer:
+    """Prints numbered steps and measures their time."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._seconds: Dict[str, float] = {}
+        self._name = ""
+        self._started = 0.0
+
+    def start(self, name: str, description: str) -> None:
+        self._stop()
+        self._name, self._started = name, time.monotonic()
+        console.say(f"\n[{len(self._seconds) + 1}/{self._total}] {name}: {description}")
+
+    def finish(self) -> Dict[str, float]:
+        self._stop()
+        return self._seconds
+
+    def _stop(self) -> None:
+        if self._name:
+            self._seconds[self._name] = round(time.monotonic() - self._started, 1)
+
+
+def _prepare_folder(output_dir: str) -> None:
+    """Makes the folder; removes only the folders of an earlier demo."""
+    marker = os.path.join(output_dir, MARKER_FILE)
+    if os.path.isdir(output_dir) and os.listdir(output_dir):
+        if not os.path.exists(marker):
+            raise FileExistsError(
+                f"{output_dir} is not empty and contains no earlier demo; give a new --output_dir"
+            )
+        console.say(f"{output_dir} contains an earlier demo and is replaced")
+        for name in FOLDERS:
+            shutil.rmtree(os.path.join(output_dir, name), ignore_errors=True)
+    os.makedirs(output_dir, exist_ok=True)
+    pathlib.Path(marker).touch()
+
+
+def _make_test_images(folder: str, seed: int) -> List[str]:
+    os.makedirs(folder)
+    paths = []
+    for index in range(NUM_TEST_IMAGES):
+        path = os.path.join(folder, f"fresh_{index}.png")
+        pixels = shapes.make_image((seed + TEST_SEED_OFFSET, index)).pixels
+        Image.fromarray(pixels).save(path)
+        paths.append(path)
+    return paths
+
+
+def _join_images(paths: Sequence[str], target: str) -> None:
+    """Writes all images into one, `DRAWING_COLUMNS` per row, on white."""
+    images = []
+    for path in paths:
+        with Image.open(path) as image:
+            images.append(image.convert("RGB"))
+    cell = np.max([image.size for image in images], axis=0) + 4
+    rows = -(-len(images) // DRAWING_COLUMNS)
+    grid = Image.new("RGB", (int(cell[0]) * DRAWING_COLUMNS, int(cell[1]) * rows), "white")
+    for index, image in enumerate(images):
+        row, column = divmod(index, DRAWING_COLUMNS)
+        grid.paste(image, (int(cell[0]) * column + 2, int(cell[1]) * row + 2))
+    grid.save(target)

@@ -1,0 +1,207 @@
+"""Flags of `estimator_det.model_main`: definitions and checks. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from absl import flags
+
+from estimator_det.config import printing
+from estimator_det.programs import console, tpu_environment
+from estimator_det.programs.cloud import environment
+
+MODES = ("train_and_eval", "train", "eval")
+
+_SWITCHES = {
+    "help": "Show this text.",
+    "eval_training_data": "Evaluate on the training records.",
+    "run_once": "With --checkpoint_dir: evaluate the latest checkpoint, then stop.",
+    "use_tpu": "Train on a TPU: that of --tpu_name, or that of the environment variable "
+    "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_NAME or TPU_CONFIG.",
+    "rehearse_tpu": "Run the TPU training loop on this machine, without a TPU.",
+    "eval_on_tpu": "With --use_tpu: also evaluate on the TPU, not on this machine.",
+    "logtostderr": "Also show the log of TensorFlow. All logs go to standard error.",
+    "alsologtostderr": "The same as --logtostderr.",
+}
+_TEXTS = {
+    "model_dir": "Folder for checkpoints and event files. Required, unless --job-dir or one of the "
+    "environment variables AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and JOB_DIR names one.",
+    "pipeline_config_path": "Required. Pipeline configuration file.",
+    "config_override": "Pipeline text proto merged over the configuration.",
+    "job-dir": "Set by AI Platform; replaces a missing --model_dir.",
+    "checkpoint_dir": "Evaluate the checkpoints of this folder; do not train.",
+    "tpu_name": "Name of the TPU, its grpc:// address, or local on the machine of the TPU.",
+    "tpu_zone": "Zone of the TPU.",
+    "gcp_project": "Project of the TPU.",
+}
+_NUMBERS: Dict[str, Tuple[Optional[int], str]] = {  # name -> default, help
+    "num_train_steps": (
+        None,
+        "Training steps; default: train_config.num_steps, where 0 trains for "
+        "train_input_reader.num_epochs, and without these until it is stopped.",
+    ),
+    "train_batch_size": (None, "Batch size; default: train_config.batch_size."),
+    "sample_1_of_n_eval_examples": (None, "Evaluate every n-th record only."),
+    "sample_1_of_n_eval_on_train_examples": (
+        5,
+        "With --eval_training_data: evaluate every n-th training record only.",
+    ),
+    "max_eval_retries": (
+        0,
+        "Continuous evaluation: how often to retry a checkpoint whose evaluation fails; negative: "
+        "without limit.",
+    ),
+    "eval_timeout_secs": (
+        None,
+        "Continuous evaluation: stop after this time without a new checkpoint; default: continue "
+        "until training ends.",
+    ),
+    "num_shards": (8, "TPU cores; each gets an equal part of the batch."),
+    "iterations_per_loop": (100, "Steps per loop on the TPU."),
+}
+_MAY_BE_NEGATIVE = ("max_eval_retries",)
+# What replaces a required flag.
+_OR = {"model_dir": ", or --job-dir, AIP_MODEL_DIR, AIP_CHECKPOINT_DIR or JOB_DIR"}
+_VERBOSITY_HELP = (
+    "The least severe messages that are logged: 1 debugging, 0 information, -1 warnings, -2 "
+    "errors, -3 fatal errors."
+)
+# Flags that some runs do not read, which is reported.
+_UNUSED_WITHOUT_WAITING = ("eval_timeout_secs", "max_eval_retries")
+_UNUSED_WITHOUT_EVALUATION = (
+    "eval_training_data",
+    "sample_1_of_n_eval_examples",
+    "sample_1_of_n_eval_on_train_examples",
+    "eval_on_tpu",
+)
+_UNUSED_IN_EVALUATION = (
+    "train_batch_size",
+    "use_tpu",
+    "rehearse_tpu",
+    "eval_on_tpu",
+    "task_timeout_secs",
+)
+LOG_FORMATS = ("text", "json")
+_LOG_FORMAT_HELP = (
+    "Lines of JSON with severity, message and time, or text. Default: json in a job of Vertex AI "
+    "or AI Platform, else text."
+)
+_MODE_HELP = (
+    "What to run; eval evaluates each new checkpoint of --model_dir. Default: eval with "
+    "--checkpoint_dir, else train_and_eval."
+)
+
+
+def define_flags() -> flags.FlagValues:
+    """All flags in a separate set, not in absl's global flags."""
+    values = flags.FlagValues()
+    for name, text in _SWITCHES.items():
+        flags.DEFINE_boolean(name, False, text, flag_values=values)
+    for name, text in _TEXTS.items():
+        default = "" if name == "config_override" else None
+        flags.DEFINE_string(name, default, text, flag_values=values)
+    for name, (number, text) in _NUMBERS.items():
+        low = None if name in _MAY_BE_NEGATIVE else 1
+        flags.DEFINE_integer(name, number, text, lower_bound=low, flag_values=values)
+    flags.DEFINE_float(
+        "task_timeout_secs",
+        600.0,
+        "In a cluster (TF_CONFIG): end after another task was missing for so many seconds.",
+        lower_bound=0.001,
+        flag_values=values,
+    )
+    flags.DEFINE_enum("mode", None, MODES, _MODE_HELP, flag_values=values)
+    flags.DEFINE_enum("log_format", None, LOG_FORMATS, _LOG_FORMAT_HELP, flag_values=values)
+    flags.DEFINE_integer(
+        "verbosity", 0, _VERBOSITY_HELP, lower_bound=-3, short_name="v", flag_values=values
+    )
+    return values
+
+
+def parse(arguments: Sequence[str]) -> flags.FlagValues:
+    """Parses and checks the flags of a job, without the program's name.
+
+    Raises:
+        flags.Error: if a flag is unknown, or its value is not valid.
+        UsageError: if flags are missing or exclude each other.
+        ConfigError: if `TPU_CONFIG` is not valid.
+    """
+    values = define_flags()
+    rest = values(["model_main", *arguments])
+    check_flags(values, rest[1:])
+    return values
+
+
+def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
+    """Checks flags together, and takes missing ones from the environment.
+
+    Args:
+        values: The parsed flags; a missing TPU and a missing `model_dir` are filled in.
+        rest: Arguments that are no flags.
+
+    Raises:
+        UsageError: if flags are missing or exclude each other, or arguments are left.
+        ConfigError: if `TPU_CONFIG` is not valid.
+    """
+    if rest:
+        raise console.UsageError(f"unknown arguments: {' '.join(rest)}; see --help")
+    if values["use_tpu"].value and values["rehearse_tpu"].value:
+        raise console.UsageError(
+            "--use_tpu and --rehearse_tpu exclude each other: give one of them"
+        )
+    mode = values["mode"].value
+    evaluates_only = values["checkpoint_dir"].value or mode == "eval"
+    if values["use_tpu"].value and not evaluates_only:
+        _find_tpu(values)
+    runs_for_tpu = values["use_tpu"].value or values["rehearse_tpu"].value
+    for name in ("tpu_name", "tpu_zone", "gcp_project", "eval_on_tpu"):
+        if values[name].value and not runs_for_tpu:
+            raise console.UsageError(f"--{name} requires --use_tpu: add it, or remove --{name}")
+    found = environment.find_model_dir(
+        values["model_dir"].value, values["job-dir"].value, os.environ
+    )
+    values["model_dir"].value = found.path
+    for note in found.notes:
+        printing.report(note, sys.stderr)
+    for name in ("model_dir", "pipeline_config_path"):
+        if not values[name].value:
+            raise console.UsageError(f"--{name} is required{_OR.get(name, '')}")
+    if values["checkpoint_dir"].value and mode not in (None, "eval"):
+        raise console.UsageError(
+            f"--checkpoint_dir evaluates without training, --mode={mode} trains: give one of them"
+        )
+    if values["run_once"].value and not evaluates_only:
+        raise console.UsageError("--run_once requires --checkpoint_dir or --mode=eval")
+    _report_unused(values, evaluates_only=bool(evaluates_only))
+
+
+def _report_unused(values: flags.FlagValues, *, evaluates_only: bool) -> None:
+    """Reports the flags that are given and have no effect on what is run."""
+    unused: Tuple[str, ...] = ()
+    if evaluates_only:
+        unused += _UNUSED_IN_EVALUATION
+    if values["run_once"].value or not evaluates_only:
+        unused += _UNUSED_WITHOUT_WAITING
+    if values["mode"].value == "train":
+        unused += _UNUSED_WITHOUT_EVALUATION
+    for name in unused:
+        if values[name].present and values[name].value != values[name].default:
+            printing.report(f"--{name} has no effect on this run", sys.stderr)
+
+
+def _find_tpu(values: flags.FlagValues) -> None:
+    """Takes what the flags do not say of the TPU from the environment."""
+    if not values["tpu_name"].value:
+        found = tpu_environment.read_tpu_address(os.environ)
+        values["tpu_name"].value = found.name
+        values["tpu_zone"].value = values["tpu_zone"].value or found.zone
+        values["gcp_project"].value = values["gcp_project"].value or found.project
+    if not values["tpu_name"].value:
+        raise console.UsageError(
+            "--use_tpu requires --tpu_name: the name of a Cloud TPU, its address such as "
+            "grpc://10.0.0.2:8470, or local on the machine of the TPU; none of the environment "
+            "variables KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_NAME and TPU_CONFIG names one. To run "
+            "without a TPU, give --rehearse_tpu instead"
+        )

@@ -1,0 +1,169 @@
+"""Trains and evaluates with the flags of the TensorFlow Object Detection API.
+
+    python -m estimator_det.model_main --pipeline_config_path=ssd.config --model_dir=run
+
+`--checkpoint_dir` evaluates without training. `--use_tpu` trains on a TPU and requires all files in
+Cloud Storage; `--rehearse_tpu` runs the same loop on this machine, without a TPU. The command
+`estimator-det` has more functions and shorter options.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from typing import Any, ContextManager, Dict, Optional, Sequence
+
+from absl import flags
+
+from estimator_det.config import printing
+from estimator_det.config.text import ConfigError
+from estimator_det.programs import console
+from estimator_det.programs.cloud import environment
+from estimator_det.programs.model_flags import check_flags, define_flags
+from estimator_det.programs.verbs import evaluate, old_trainer
+
+
+def help_text(values: flags.FlagValues) -> str:
+    """The module's description, every flag, and the exit codes."""
+    lines = [(__doc__ or "").strip(), "", "flags:"]
+    names = (name for name in values if name != values[name].short_name)
+    for name in sorted(names):
+        flag = values[name]
+        short = f", -{flag.short_name}" if flag.short_name else ""
+        is_default = flag.default is None or flag.default == "" or flag.default is False
+        default = "" if is_default else f" (default: {flag.default})"
+        lines.append(f"  --{name}{short}\n        {flag.help}{default}")
+    return "\n".join([*lines, "", console.EXIT_CODES_HELP])
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Runs the program.
+
+    Args:
+        argv: Program name and flags; `sys.argv` by default.
+
+    Returns:
+        An exit code of `estimator_det.programs.console`.
+    """
+    printing.open_closed_streams()
+    values = define_flags()
+    printing.use_json(environment.is_cloud_job(os.environ))
+    try:
+        arguments = list(sys.argv if argv is None else argv)
+        old_trainer.refuse(arguments[1:])
+        rest = values(arguments)
+        if values["help"].value:
+            console.say(help_text(values))
+            return console.EXIT_OK
+        if values["log_format"].value:
+            printing.use_json(values["log_format"].value == "json")
+        check_flags(values, rest[1:])
+    except (flags.Error, console.UsageError, ConfigError) as error:
+        printing.report(f"error: {error}\nAll flags: --help", sys.stderr)
+        return console.EXIT_USAGE
+    console.quiet_logging(
+        _log_level(int(values["verbosity"].value or 0)),
+        of_libraries=bool(values["logtostderr"].value or values["alsologtostderr"].value),
+    )
+    return console.run(lambda: _run(values))
+
+
+def _log_level(verbosity: int) -> int:
+    """The level of `logging` for a verbosity of absl."""
+    names = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
+    return int(getattr(logging, names[min(verbosity, 1) + 3]))
+
+
+def _run(values: flags.FlagValues) -> int:
+    from estimator_det.config import pipeline
+
+    flag: Dict[str, Any] = {name: values[name].value for name in values}
+    config = pipeline.override(
+        console.load_config(flag["pipeline_config_path"], flag["config_override"]),
+        batch_size=flag["train_batch_size"],
+        num_train_steps=flag["num_train_steps"],
+    )
+    if flag["checkpoint_dir"] or flag["mode"] == "eval":
+        return _evaluate(config, flag)
+    on_tpu = _on_tpu(config, flag)
+    unused = console.unused_in_training(flag["model_dir"], config, on_tpu=on_tpu is not None)
+    console.check_config(config, ignore=unused)
+
+    with _copied_events(flag["model_dir"]):
+        metrics = _train(config, flag, on_tpu)
+    if metrics:
+        console.say_metrics("last evaluation:", metrics)
+    return console.EXIT_OK
+
+
+def _copied_events(model_dir: str) -> ContextManager[None]:
+    """Copies event files to AIP_TENSORBOARD_LOG_DIR, where that is another folder."""
+    log_dir = os.environ.get(environment.TENSORBOARD_VARIABLE, "").rstrip("/")
+    from model_fn.runs import cluster
+
+    if log_dir in ("", model_dir.rstrip("/")) or not cluster.read_cluster().is_chief:
+        return contextlib.nullcontext()
+    from estimator_det.programs.cloud import event_files
+
+    printing.report(f"event files are copied to {log_dir}", sys.stderr)
+    return event_files.copied(model_dir, log_dir)
+
+
+def _train(config: Any, flag: Dict[str, Any], on_tpu: Any) -> Dict[str, float]:
+    """Trains as the flags say; returns the last metrics, none without evaluations."""
+    from model_fn.runs import runner
+    from model_fn.runs.options import EvaluationOptions
+
+    if flag["mode"] == "train":
+        runner.train(
+            config, flag["model_dir"], tpu=on_tpu, task_timeout_secs=flag["task_timeout_secs"]
+        )
+        return {}
+    return runner.train_and_evaluate(
+        config,
+        flag["model_dir"],
+        evaluation=EvaluationOptions(
+            sample_1_of_n=flag["sample_1_of_n_eval_examples"],
+            on_training_data=flag["eval_training_data"],
+            training_data_sample_1_of_n=flag["sample_1_of_n_eval_on_train_examples"],
+        ),
+        tpu=on_tpu,
+        task_timeout_secs=flag["task_timeout_secs"],
+    )
+
+
+def _on_tpu(config: Any, flag: Dict[str, Any]) -> Any:
+    """The `TpuOptions` of the flags, or None; checks the configuration for a TPU first."""
+    if not (flag["use_tpu"] or flag["rehearse_tpu"]):
+        return None
+    from model_fn.runs import tpu_options
+
+    on_tpu = tpu_options.TpuOptions(
+        name=flag["tpu_name"],
+        zone=flag["tpu_zone"],
+        project=flag["gcp_project"],
+        num_shards=flag["num_shards"],
+        iterations_per_loop=flag["iterations_per_loop"],
+        evaluates=flag["eval_on_tpu"],
+        rehearses=flag["rehearse_tpu"],
+    )
+    for finding in tpu_options.check(config, flag["model_dir"], on_tpu):
+        printing.report(finding, sys.stderr)
+    return on_tpu
+
+
+def _evaluate(config: Any, flag: Dict[str, Any]) -> int:
+    on_training_data = flag["eval_training_data"]
+    sampling = "eval_on_train_examples" if on_training_data else "eval_examples"
+    return evaluate.run_evaluation(
+        config,
+        flag["checkpoint_dir"] or flag["model_dir"],
+        continuous=not flag["run_once"],
+        on_training_data=on_training_data,
+        model_dir=flag["model_dir"],
+        sample_1_of_n=flag[f"sample_1_of_n_{sampling}"],
+        max_retries=flag["max_eval_retries"],
+        timeout_secs=flag["eval_timeout_secs"],
+    )

@@ -1,0 +1,132 @@
+"""Options that several verbs of `estimator-det` share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any, Optional, Sequence
+
+from estimator_det.config import printing
+from estimator_det.programs import console
+
+CONFIG_FILE = "pipeline.config"
+CONFIG_EXAMPLE = "--pipeline_config_path ssd.config"
+
+_POSITIONAL = "config"
+
+
+def add_config_arguments(parser: argparse.ArgumentParser, *, default: str = "") -> None:
+    """The configuration as an argument or as `--pipeline_config_path`, and changes to it.
+
+    Args:
+        parser: Of a verb; verbs read the result by `load`.
+        default: Says in the help which configuration is used if none is given; empty where one
+            must be given.
+    """
+    group = parser.add_argument_group("configuration")
+    note = f"; default: {default}" if default else ""
+    group.add_argument(
+        _POSITIONAL, nargs="?", metavar="CONFIG", help=f"pipeline configuration{note}"
+    )
+    group.add_argument("--pipeline_config_path", metavar="FILE", help="the same as an option")
+    add_change_arguments(group)
+
+
+def add_change_arguments(parser: Any) -> None:
+    """`--config_override` and `--set`."""
+    parser.add_argument(
+        "--config_override",
+        default="",
+        metavar="TEXT",
+        help="pipeline text proto merged over the configuration, "
+        "e.g. 'train_config { batch_size: 8 }'",
+    )
+    add_set_argument(parser)
+
+
+def add_set_argument(parser: Any) -> None:
+    """`--set KEY=VALUE`."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one field, e.g. train_config.batch_size=8 or "
+        "eval_input_reader[0].shuffle=true; may be repeated",
+    )
+
+
+def add_report_arguments(parser: Any) -> None:
+    """`--json` and `--verbose`."""
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print the whole report, not a summary of 15 lines"
+    )
+
+
+def write_report(folder: str, prefix: str, lines: Sequence[str], document: str, png: bytes) -> None:
+    """Writes a report as text, JSON and charts; without charts, those of an earlier one go."""
+    from estimator_det.compat import tf
+    from estimator_det.config import files
+
+    text = printing.printable("\n".join(lines))
+    for name, content in (("report.txt", text), ("report.json", document)):
+        files.write_text(files.join(folder, prefix + name), content + "\n")
+    picture = files.join(folder, f"{prefix}histograms.png")
+    if png:
+        with tf.io.gfile.GFile(picture, "wb") as file:
+            file.write(png)
+    elif tf.io.gfile.exists(picture):
+        tf.io.gfile.remove(picture)
+
+
+def print_report(document: str, lines: Sequence[str], *, as_json: bool) -> None:
+    """Prints a report as JSON, or the lines of it."""
+    if as_json:
+        printing.report(document, whole=True)
+        return
+    for line in lines:
+        console.say(line)
+
+
+def score(text: str) -> float:
+    """The value of an option that takes a score.
+
+    Raises:
+        ArgumentTypeError: if it is not a number between 0 and 1.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a score: give a number between 0 and 1")
+    return value
+
+
+def config_path(options: argparse.Namespace, default: Optional[str] = None) -> str:
+    """The path of the configuration from the options of `add_config_arguments`.
+
+    Raises:
+        UsageError: if two different paths are given, or none and there is no `default`.
+    """
+    given = [path for path in (options.config, options.pipeline_config_path) if path is not None]
+    if len(given) == 2 and _normal(given[0]) != _normal(given[1]):
+        raise console.UsageError(
+            f"two configurations are given, {given[0]} as an argument and "
+            f"--pipeline_config_path {given[1]}: give one of them"
+        )
+    if not given and default is None:
+        raise console.UsageError(
+            "no configuration is given: add its path, or --pipeline_config_path FILE"
+        )
+    return str(given[0] if given else default)
+
+
+def load(options: argparse.Namespace, default: Optional[str] = None) -> Any:
+    """The configuration of `config_path`, with all changes applied."""
+    return console.load_config(config_path(options, default), options.config_override, options.set)
+
+
+def _normal(path: str) -> str:
+    return path if "://" in path else os.path.abspath(path)

@@ -1,0 +1,84 @@
+"""`estimator-det benchmark`: compares the formats of an export."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Tuple
+
+from estimator_det.programs import console
+
+SUMMARY = "Compares the formats of an export: speed, memory, file size and mAP"
+EXAMPLE = "exported --data eval.record --batch_sizes 1,8"
+FOLDER = "benchmark"  # in the folder of the export
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    parser.add_argument(
+        "model", metavar="PATH", help="folder of an export, or one of the models in it"
+    )
+    parser.add_argument(
+        "--data",
+        action="append",
+        required=True,
+        metavar="PATTERN",
+        help="TFRecord files, for images and the mAP; may be repeated",
+    )
+    parser.add_argument(
+        "--label_map", metavar="FILE", help="of the records; default: that of the export"
+    )
+    parser.add_argument(
+        "--batch_sizes",
+        type=_numbers,
+        default=(1, 8),
+        metavar="N,N,…",
+        help="images for each run; models of one batch size are measured at it only (default: 1,8)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        help="of runs for each batch size, after three runs to warm up (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--num_images", type=int, help="images of the records for the mAP; default: all"
+    )
+    parser.add_argument(
+        "--output_dir",
+        help=f"for benchmark.txt, .json and .png; default: the folder {FOLDER} beside the models",
+    )
+
+
+def _numbers(text: str) -> Tuple[int, ...]:
+    try:
+        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be whole numbers with commas between"
+        ) from None
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    from exporters.benchmark import compare, report
+    from model_fn.checkpoints import writing
+
+    folder = options.output_dir or os.path.join(compare.folder_of(options.model), FOLDER)
+    with writing.into_folder(folder, "output_dir"):
+        found = compare.benchmark(
+            options.model,
+            compare.BenchmarkOptions(
+                options.data,
+                options.label_map,
+                options.batch_sizes,
+                options.seconds,
+                options.num_images,
+            ),
+        )
+        # Before what may fail: measuring takes minutes.
+        for line in report.text_lines(found):
+            console.say(line)
+        console.say(f"written: {', '.join(report.write(found, folder))}")
+    failed = [row for row in found.rows if row.measured is None]
+    return console.EXIT_FAILED if failed else console.EXIT_OK

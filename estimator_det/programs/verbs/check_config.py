@@ -1,0 +1,167 @@
+"""`estimator-det check-config`: reports what a configuration does and what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, List, Sequence, Tuple
+
+from estimator_det.config import printing
+from estimator_det.programs import console
+from estimator_det.programs.verbs import tpu_checks
+from estimator_det.programs.verbs.base import add_config_arguments, load
+
+SUMMARY = "Reports what a configuration does and what is wrong with it"
+EXAMPLE = "ssd.config --set model.ssd.num_classes=3"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    add_config_arguments(parser)
+    parser.add_argument(
+        "--print",
+        action="store_true",
+        dest="print_config",
+        help="print it with all changes applied",
+    )
+    parser.add_argument(
+        "--list_quantized", action="store_true", help="list the tensors that are quantized"
+    )
+    parser.add_argument("--no_build", action="store_true", help="do not build the model")
+    tpu_checks.add_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    from estimator_det.config import pipeline
+    from model_fn.checks import config_check
+
+    config = load(options)
+    on_tpu = tpu_checks.wanted(options)
+    if on_tpu:
+        tpu_checks.target_of(options)  # Reports wrong options before anything is built.
+    if options.print_config:
+        printing.report(pipeline.format_pipeline(config), whole=True)
+    depth = config_check.CONTENTS if options.no_build else config_check.GRAPHS
+    checked = config_check.check(config, depth, on_tpu=on_tpu)
+    ignored = console.FOR_TPU if on_tpu else ()
+    problems = [problem for problem in checked.problems if problem.field not in ignored]
+    lines = summary_lines(config)
+    if options.no_build:
+        lines.append("graph:      not built (--no_build): what only the graph shows is not checked")
+    if checked.graphs is not None:
+        lines += _graph_lines(config, checked.graphs, list_quantized=options.list_quantized)
+        if checked.graphs.memory is not None and not on_tpu:
+            reads = not any("path" in problem.field for problem in problems)
+            reads &= not any(problem.severity == "error" for problem in checked.graphs.problems)
+            found, memory_lines = _memory(config, checked.graphs.memory, with_input=reads)
+            problems += found
+            lines += memory_lines
+    for problem in problems:
+        if problem.severity != "error":
+            console.say(str(problem))
+    for line in lines:
+        console.say(line)
+    if on_tpu:
+        build = checked.graphs is not None and checked.graphs.num_operations > 0
+        problems += tpu_checks.run(config, options, problems, build=build)
+    errors = [problem for problem in problems if problem.severity == "error"]
+    num_warnings = sum(problem.severity == "warning" for problem in problems)
+    totals = printing.counted(len(errors), "error"), printing.counted(num_warnings, "warning")
+    console.say(", ".join(totals))
+    for problem in errors:  # last, where they are seen
+        printing.report(problem, sys.stderr)
+    return console.EXIT_FAILED if errors else console.EXIT_OK
+
+
+def _graph_lines(config: Any, graphs: Any, *, list_quantized: bool) -> List[str]:
+    lines = []
+    if graphs.num_operations:
+        lines.append(
+            f"graph:      {printing.counted(graphs.num_variables, 'variable')}, "
+            f"{printing.counted(graphs.num_operations, 'operation')}"
+        )
+    lines += _quantized_lines(config, graphs.quantized, as_list=list_quantized)
+    if graphs.warm_start is not None:
+        lines.append(f"start:      {graphs.warm_start.heading()}")
+    return lines
+
+
+def _quantized_lines(config: Any, scopes: Sequence[str], *, as_list: bool) -> List[str]:
+    """How many tensors simulate quantization, and which."""
+    if not scopes:
+        return []
+    from estimator_det.nets.quantization import WEIGHTS
+
+    options = config.graph_rewriter.quantization
+    num_weights = sum(scope.endswith(f"/{WEIGHTS}") for scope in scopes)
+    weights = printing.counted(num_weights, "weight")
+    activations = printing.counted(len(scopes) - num_weights, "activation")
+    heading = (
+        f"quantized:  {weights} of {options.weight_bits} bits and {activations} of "
+        f"{options.activation_bits} bits, rounded from step {max(options.delay, 1)} on"
+    )
+    if not as_list:
+        return [f"{heading} (--list_quantized lists them)"]
+    return [heading, *(f"            {scope}" for scope in scopes)]
+
+
+def _memory(config: Any, training: Any, with_input: bool) -> Tuple[List[Any], List[str]]:
+    """Problems and lines about memory; the input pipeline's only if its files can be read."""
+    from estimator_det.config.problem import error
+    from inputs.machine import available_cpus
+    from model_fn.checkpoints.errors import RunError
+    from model_fn.checks import memory
+
+    problems: List[Any] = []
+    total = training.training
+    lines = [
+        f"memory:     about {total / 1e9:.1f} GB for training at batch {training.images} "
+        f"(TensorFlow and its graph {training.graph / 1e9:.2f}, activations "
+        f"{training.activations / 1e9:.2f}, parameters and gradients "
+        f"{(training.parameters + training.gradients) / 1e9:.2f}, optimizer "
+        f"{training.slots / 1e9:.2f})"
+    ]
+    if with_input:
+        try:
+            needed = memory.input_memory(config, training, available_cpus())
+        except RunError as reason:
+            problems.append(error("train_input_reader", str(reason), "name a file with records"))
+        else:
+            total += needed.total
+            lines.append(
+                f"            and {needed.total / 1e9:.2f} GB for the input pipeline (shuffle "
+                f"buffer {needed.shuffled / 1e9:.2f}, batches ahead "
+                f"{needed.prefetched / 1e9:.2f})"
+            )
+    return [*problems, *memory.check_memory(total, training.images)], lines
+
+
+def summary_lines(config: Any) -> List[str]:
+    """What a configuration asks for, in a few lines."""
+    kind = config.model.WhichOneof("model")
+    model: Any = getattr(config.model, kind) if kind else None
+    lines = [f"model:      {kind or 'none'}"]
+    extractor = getattr(model, "feature_extractor", None)
+    if extractor is not None:
+        classes = printing.counted(model.num_classes, "class")
+        lines[0] = ", ".join(filter(None, [lines[0], extractor.type, classes]))
+    resizer = getattr(model, "image_resizer", None)
+    if resizer is not None and resizer.WhichOneof("image_resizer_oneof"):
+        name = resizer.WhichOneof("image_resizer_oneof")
+        sizes = " ".join(str(getattr(resizer, name)).split())
+        lines.append(f"images:     {name} {sizes}")
+    train = config.train_config
+    optimizer = train.optimizer.WhichOneof("optimizer") or "no optimizer"
+    steps = printing.counted(train.num_steps, "step")
+    lines.append(f"training:   {steps} of {train.batch_size}, {optimizer}")
+    links = [step.WhichOneof("preprocessing_step") for step in train.data_augmentation_options]
+    lines.append(f"augmenting: {', '.join(str(link) for link in links) or 'nothing'}")
+    for name, readers in (
+        ("records:   ", [config.train_input_reader]),
+        ("evaluation:", list(config.eval_input_reader)),
+    ):
+        paths = [path for reader in readers for path in reader.tf_record_input_reader.input_path]
+        lines.append(f"{name} {', '.join(paths) or 'no records'}")
+    lines.append(f"metrics:    {', '.join(config.eval_config.metrics_set) or 'default'}")
+    return lines

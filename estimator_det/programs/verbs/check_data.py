@@ -1,0 +1,99 @@
+"""`estimator-det check-data`: reads the records of a configuration and reports on them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from estimator_det.config import json_lines, printing
+from estimator_det.programs import console
+from estimator_det.programs.verbs.base import (
+    add_config_arguments,
+    add_report_arguments,
+    config_path,
+    load,
+    print_report,
+    write_report,
+)
+from inputs.machine import available_cpus
+
+SUMMARY = "Reads all records of a configuration and reports what they contain and what is wrong"
+EXAMPLE = "ssd.config --output_dir check_data --jobs 8"
+FINDINGS_FILE = "findings.jsonl"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    add_config_arguments(parser)
+    parser.add_argument(
+        "--reader",
+        default="all",
+        choices=("train", "eval", "all"),
+        help="whose records are read (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output_dir",
+        default="check_data",
+        metavar="DIR",
+        help=f"folder for {FINDINGS_FILE}, report.txt, report.json and histograms.png "
+        "(default: %(default)s)",
+    )
+    add_report_arguments(parser)
+    parser.add_argument("--jobs", type=int, help="processes (default: one for each CPU)")
+    parser.add_argument(
+        "--max_records", type=int, metavar="N", help="read the first N records of each file only"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    for name in ("jobs", "max_records"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            raise console.UsageError(f"--{name} must be 1 or more")
+    config = load(options)
+    from model_fn.checkpoints import writing
+    from model_fn.checks import data_check, data_report
+    from model_fn.drawing import charts
+
+    started = time.monotonic()
+    with writing.into_folder(options.output_dir, "output_dir"):
+        report = data_check.check_data(
+            config,
+            config_path(options),
+            readers=options.reader,
+            jobs=options.jobs or available_cpus(),
+            max_records=options.max_records,
+        )
+        seconds = time.monotonic() - started
+        _write_findings(report, options.output_dir)
+        lines = data_report.text_lines(report)
+        document = json_lines.dumps(data_report.as_dictionary(report), indent=2)
+        panels = data_report.panels(report)
+        png = charts.figure(panels, title=f"data of {report.config}") if panels else b""
+        write_report(options.output_dir, "", lines, document, png)
+    records = printing.counted(sum(scan.num_records for scan in report.scans), "record")
+    errors = printing.counted(report.num_errors, "error")
+    closing = [
+        f"read {records} in {seconds:.1f} s",
+        f"all errors and warnings, charts and this report: {options.output_dir}",
+        f"{errors}, {printing.counted(report.num_warnings, 'warning')}",
+    ]
+    shown = lines if options.verbose else data_report.summary_lines(report)
+    print_report(document, [*shown, *closing], as_json=options.json)
+    return console.EXIT_FAILED if report.num_errors else console.EXIT_OK
+
+
+def _write_findings(report: Any, folder: str) -> None:
+    """Writes a line for each error and warning: first those of records, then all others."""
+    from estimator_det.config import files
+    from model_fn.checks.data_report import severity
+
+    findings = [
+        {"reader": scan.reader, "severity": severity(entry), **entry._asdict()}
+        for scan in report.scans
+        for entry in scan.entries
+    ]
+    findings += [problem.__dict__ for problem in report.problems]
+    text = "".join(json_lines.dumps(finding) + "\n" for finding in findings)
+    files.write_text(files.join(folder, FINDINGS_FILE), text)

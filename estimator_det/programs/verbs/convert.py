@@ -1,0 +1,237 @@
+"""`estimator-det convert`: data sets of other tools to records, and records to COCO JSON."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Callable, Dict, Optional
+
+from estimator_det.config import json_lines, printing
+from estimator_det.config.bars import ProgressBar
+from estimator_det.programs import console
+from estimator_det.programs.verbs.base import (
+    add_report_arguments,
+    print_report,
+    score,
+    write_report,
+)
+from inputs.machine import available_cpus
+
+SUMMARY = "Converts a data set of another format to records, or records to COCO JSON"
+EXAMPLE = (
+    "--from coco --to tfrecord --images train2017 --annotations instances_train2017.json "
+    "--output_dir records"
+)
+TFRECORD, COCO = "tfrecord", "coco"
+# The keys of inputs.datasets.converters, which `--help` shows without importing TensorFlow.
+FORMATS = (
+    "coco", "csv", "detection_jsonl", "kitti", "labelme", "open_images", "pascal_voc", "yolo",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    parser.add_argument("--from", dest="source_format", required=True, choices=(*FORMATS, TFRECORD))
+    parser.add_argument("--to", dest="target_format", required=True, choices=(TFRECORD, COCO))
+    parser.add_argument(
+        "--label_map",
+        metavar="FILE",
+        help="an existing label map, whose ids are used; default: label_map.pbtxt is written",
+    )
+    parser.add_argument("--max_megapixels", type=float, help="limit of an image (178.95697)")
+    _add_source_arguments(parser.add_argument_group("the data set, with --to tfrecord"))
+    _add_record_arguments(parser.add_argument_group("the records, with --to tfrecord"))
+    _add_run_arguments(parser.add_argument_group("the run, with --to tfrecord"))
+    _add_coco_arguments(parser.add_argument_group("with --from tfrecord --to coco"))
+
+
+def _add_source_arguments(group: Any) -> None:
+    group.add_argument("--images", metavar="DIR", help="folder that contains all images")
+    group.add_argument("--annotations", metavar="PATH", help="file or folder of annotations")
+    group.add_argument(
+        "--classes", metavar="FILE", help="yolo: data.yaml or names; open_images: ids and names"
+    )
+    group.add_argument("--image_labels", metavar="FILE", help="open_images: classes of images")
+    group.add_argument("--segmentations", metavar="FILE", help="open_images: names of masks")
+    group.add_argument("--mask_images", metavar="DIR", help="open_images: folder of these masks")
+    group.add_argument("--min_score", type=score, help="detection_jsonl: the lowest score read")
+
+
+def _add_record_arguments(group: Any) -> None:
+    group.add_argument("--output_dir", metavar="DIR", help="folder for records and report")
+    group.add_argument(
+        "--split",
+        help="name of the records (train), ratios as 0.8,0.2 or train=0.8,val=0.2, or lists as "
+        "train=train.txt,val=val.txt",
+    )
+    group.add_argument("--num_shards", type=int, help="of each split (one for 1,000 images)")
+    group.add_argument("--masks", action="store_true", help="write masks as PNG")
+    group.add_argument("--clip_boxes", action="store_true", help="clip boxes to the image")
+    group.add_argument("--encode", choices=("jpeg", "png"), help="encode all images again")
+    group.add_argument("--quality", type=int, help="of JPEG files encoded again (92)")
+    group.add_argument(
+        "--exif", choices=("refuse", "apply"), help="what to do with rotation by EXIF (refuse)"
+    )
+
+
+def _add_run_arguments(group: Any) -> None:
+    group.add_argument(
+        "--verify", choices=("decode", "header"), help="how much of an image is checked (decode)"
+    )
+    group.add_argument(
+        "--on_error",
+        choices=("stop", "skip"),
+        help="report all faults and stop (default), or skip the data",
+    )
+    group.add_argument(
+        "--duplicates",
+        choices=("keep", "skip", "stop"),
+        help="what to do with copies of an image in one split (keep)",
+    )
+    group.add_argument("--overwrite", action="store_true", help="replace earlier records")
+    group.add_argument("--jobs", type=int, help="processes (default: one for each CPU)")
+    group.add_argument(
+        "--runner", help="run as an Apache Beam pipeline on this runner, e.g. DirectRunner"
+    )
+    group.add_argument(
+        "--runner_options", metavar="TEXT", help="further options of Beam, e.g. '--project=p'"
+    )
+    add_report_arguments(group)
+
+
+def _add_coco_arguments(group: Any) -> None:
+    group.add_argument(
+        "--records", action="append", metavar="PATTERN", help="record files; may be repeated"
+    )
+    group.add_argument("--output", metavar="FILE.json", help="the COCO file")
+    group.add_argument(
+        "--dataset", metavar="FILE", help="NAME.dataset.json of the conversion to records"
+    )
+    group.add_argument("--write_images", metavar="DIR", help="also write the images there")
+
+
+_TO_COCO = ("records", "output", "dataset", "write_images")
+_BOTH = ("label_map", "max_megapixels", "source_format", "target_format", "verb", "run")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    to_coco = options.target_format == COCO
+    if to_coco != (options.source_format == TFRECORD):
+        raise console.UsageError(
+            f"--from {options.source_format} --to {options.target_format} is not supported: use "
+            "--to tfrecord with another format, or --from tfrecord --to coco"
+        )
+    # 0 is a value.
+    given = {n: v for n, v in vars(options).items() if v is not None and v is not False}
+    wrong = [name for name in given if name not in _BOTH and (name in _TO_COCO) != to_coco]
+    if wrong:
+        raise console.UsageError(
+            f"--{wrong[0]} has no effect with --to {options.target_format}; remove it"
+        )
+    needed = ("records", "output", "label_map") if to_coco else ("images", "output_dir")
+    for name in needed:
+        if name not in given:
+            raise console.UsageError(f"--to {options.target_format} needs --{name}; add it")
+    from inputs.datasets.source import ConversionError
+    from model_fn.checkpoints.errors import RunError
+
+    try:
+        return _to_coco(given) if to_coco else _to_records(given)
+    except ConversionError as error:
+        raise RunError(str(error)) from error
+
+
+def _to_coco(given: Dict[str, Any]) -> int:
+    from inputs.conversion import to_coco
+    from model_fn.checkpoints import writing
+
+    names = ("records", "output", "label_map", "dataset", "write_images")
+    export = to_coco.ExportOptions(**_present(given, names))
+    with writing.into_file(export.output, "output"), _Bars() as bar:
+        exported = to_coco.export_coco(export, advance=bar("writing", None))
+    images = printing.counted(exported.images, "image")
+    annotations = printing.counted(exported.annotations, "annotation")
+    console.say(f"{images} and {annotations}: {given['output']}")
+    return console.EXIT_OK
+
+
+def _to_records(given: Dict[str, Any]) -> int:
+    from inputs.conversion import engine
+    from inputs.conversion.images import ImageOptions
+    from inputs.conversion.splits import parse_splits
+    from inputs.datasets.source import SourceOptions
+    from model_fn.checkpoints import writing
+
+    if given.get("jobs", 1) < 1:
+        raise console.UsageError("--jobs must be 1 or more")
+    for name, needs in (("quality", ("encode", "exif")), ("runner_options", ("runner",))):
+        if name in given and not any(other in given for other in needs):
+            raise console.UsageError(f"--{name} has no effect without --{needs[0]}; remove it")
+    files = ("images", "annotations", "classes", "image_labels", "segmentations", "mask_images",
+             "min_score")  # fmt: skip
+    image = ("verify", "exif", "encode", "quality", "max_megapixels")
+    records = ("num_shards", "label_map", "masks", "clip_boxes", "on_error", "duplicates",
+               "overwrite")  # fmt: skip
+    options = engine.ConvertOptions(
+        given["source_format"],
+        SourceOptions(**_present(given, files)),
+        given["output_dir"],
+        parse_splits(given.get("split", "train")),
+        image=ImageOptions(**_present(given, image)),
+        **_present(given, records),
+    )
+    run_shards = None
+    if "runner" in given:
+        from inputs.conversion import beam_pipeline
+
+        run_shards = beam_pipeline.make_runner(given["runner"], given.get("runner_options", ""))
+    with writing.into_folder(options.output_dir, "output_dir"):
+        with _Bars() as bar:
+            conversion = engine.convert(
+                options, jobs=given.get("jobs") or available_cpus(), run=run_shards, progress=bar
+            )
+        _report(conversion, given)
+    return console.EXIT_OK
+
+
+def _present(given: Dict[str, Any], names: Any) -> Dict[str, Any]:
+    return {name: given[name] for name in names if name in given}
+
+
+class _Bars:
+    """Progress of one part of the work after the other."""
+
+    def __init__(self) -> None:
+        self._bar: Optional[ProgressBar] = None
+
+    def __enter__(self) -> _Bars:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(*error)
+
+    def __call__(self, title: str, total: Optional[int]) -> Callable[[int], Any]:
+        self.__exit__()
+        self._bar = ProgressBar(title, total, "images")
+        return self._bar.update
+
+
+def _report(conversion: Any, given: Dict[str, Any]) -> None:
+    """Prints the report and writes it, as text, JSON and charts."""
+    from model_fn.checks import conversion_report, tables
+    from model_fn.drawing import charts
+
+    folder = given["output_dir"]
+    lines = conversion_report.text_lines(conversion)
+    document = json_lines.dumps(conversion_report.as_dictionary(conversion), indent=2)
+    panels = [tables.panel(table) for table in conversion_report.make_tables(conversion)]
+    png = charts.figure(panels, title=f"records in {folder}")
+    write_report(folder, "convert_", lines, document, png)
+    images = sum(split["images"] for split in conversion.tally["splits"].values())
+    shown = lines if given.get("verbose") else conversion_report.summary_lines(conversion)
+    closing = (
+        f"{printing.counted(images, 'image')} in {conversion.seconds:.1f} s; report, charts and "
+        f"all faults: {folder}"
+    )
+    print_report(document, [*shown, closing], as_json=bool(given.get("json")))

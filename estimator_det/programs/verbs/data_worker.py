@@ -1,0 +1,85 @@
+"""`estimator-det data-worker`: reads and augments records for trainings on other machines."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import socket
+import time
+from typing import Any, NoReturn
+
+from estimator_det.programs import console
+
+SUMMARY = "Reads and augments records for trainings that run with --tf_data_service"
+EXAMPLE = "--port 5050"
+
+DEFAULT_PORT = 5050
+_ADDRESS = re.compile(r"(grpc://)?([^\s/]+:\d+)")
+_POLL_SECS = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=DEFAULT_PORT,
+        help="where this process listens: as the dispatcher, whose address --tf_data_service "
+        "takes, or as a further worker (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dispatcher", help="host:port of the first data worker, which this one joins"
+    )
+    parser.add_argument(
+        "--host", default="", help="name of this machine for the others (default: its host name)"
+    )
+
+
+def check_address(option: str, text: str) -> str:
+    """The host:port of an option.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        raise console.UsageError(
+            f"{option} is {text!r}: give host:port, as the first estimator-det data-worker prints"
+        )
+    return found[2]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb until a signal ends it."""
+    if not 0 < options.port < 65536:
+        raise console.UsageError(f"--port is {options.port}: give 1 to 65535")
+    host = options.host or socket.gethostname()
+    dispatcher = options.dispatcher and check_address("--dispatcher", options.dispatcher)
+    from estimator_det.compat import tf
+
+    service = tf.data.experimental.service
+    servers: Any = []  # They end with their Python objects.
+    try:
+        if dispatcher:
+            config = service.WorkerConfig(
+                dispatcher, worker_address=f"{host}:{options.port}", port=options.port
+            )
+        else:
+            dispatcher = f"{host}:{options.port}"
+            servers.append(service.DispatchServer(service.DispatcherConfig(port=options.port)))
+            config = service.WorkerConfig(
+                f"localhost:{options.port}", worker_address=f"{host}:%port%"
+            )
+        servers.append(service.WorkerServer(config))
+    except tf.errors.OpError as error:
+        raise console.UsageError(
+            f"no server can listen on port {options.port}: {error.message}. Give another --port, "
+            "or end the process that uses it"
+        ) from error
+    console.say(f"data worker of {dispatcher}; train with --tf_data_service {dispatcher}")
+    _wait()
+
+
+def _wait() -> NoReturn:
+    while True:  # A signal raises an exception here.
+        time.sleep(_POLL_SECS)

@@ -1,0 +1,240 @@
+"""`estimator-det evaluate`: evaluates the latest checkpoint, or each new checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from typing import Any, Dict, Optional
+
+from estimator_det.config import printing
+from estimator_det.programs import console
+from estimator_det.programs.verbs.base import CONFIG_FILE, add_config_arguments, load
+
+SUMMARY = "Evaluates the latest checkpoint, each new checkpoint, or the detections of a file"
+EXAMPLE = "--checkpoint_dir run"
+
+DEFAULT_CALIBRATION = "function_approximation"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    add_config_arguments(parser, default=f"{CONFIG_FILE} in checkpoint_dir")
+    parser.add_argument("--checkpoint_dir", help="model_dir of the training run")
+    parser.add_argument(
+        "--model_dir",
+        help="folder for event files; default: checkpoint_dir, or FILE_evaluation of --detections",
+    )
+    parser.add_argument("--continuous", action="store_true", help="evaluate each new checkpoint")
+    parser.add_argument(
+        "--timeout_secs",
+        type=float,
+        help="with --continuous: stop after this time without a new checkpoint",
+    )
+    parser.add_argument(
+        "--eval_training_data", action="store_true", help="evaluate on the training records"
+    )
+    parser.add_argument(
+        "--calibrate",
+        nargs="?",
+        const=DEFAULT_CALIBRATION,
+        metavar="KIND",
+        help="fit a calibration of the scores to the first reader's evaluation and write it as "
+        f"text for --config_override: {DEFAULT_CALIBRATION} (default), sigmoid_calibration, both "
+        "for each class as class_id_function_approximations and class_id_sigmoid_calibrations, or "
+        "temperature_scaling_calibration",
+    )
+    group = parser.add_argument_group("detections of a file, in place of a checkpoint")
+    group.add_argument(
+        "--detections",
+        metavar="FILE",
+        help="COCO results (.json) or JSON lines of detect, of any tool and model",
+    )
+    group.add_argument(
+        "--records",
+        action="append",
+        metavar="PATTERN",
+        help="without a configuration: TFRecord files; may be repeated",
+    )
+    group.add_argument("--label_map", metavar="FILE", help="without a configuration: label map")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    _check_options(options)
+    if options.detections:
+        return _evaluate_file(options)
+    from model_fn.checkpoints.find import refuse_model
+
+    refuse_model(options.checkpoint_dir)  # before its configuration is missing
+    if not (options.config or options.pipeline_config_path):
+        _check_run(options.checkpoint_dir)
+    return run_evaluation(
+        load(options, os.path.join(options.checkpoint_dir, CONFIG_FILE)),
+        options.checkpoint_dir,
+        continuous=options.continuous,
+        on_training_data=options.eval_training_data,
+        model_dir=options.model_dir,
+        timeout_secs=options.timeout_secs,
+        calibrate=options.calibrate,
+    )
+
+
+def _check_run(folder: str) -> None:
+    """Refuses a folder without the configuration of a run."""
+    from estimator_det.config import files
+
+    if not files.exists(folder):
+        raise FileNotFoundError(f"checkpoint_dir: there is no folder {folder}; correct the path")
+    if not files.exists(files.join(folder, CONFIG_FILE)):
+        raise FileNotFoundError(
+            f"checkpoint_dir: there is no training run in {folder}, for it has no {CONFIG_FILE}. "
+            "Give the model_dir of a run, or the configuration of the checkpoint with "
+            "--pipeline_config_path FILE"
+        )
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    if options.timeout_secs is not None and not options.continuous:
+        raise console.UsageError("--timeout_secs requires --continuous: add it")
+    if options.continuous and options.calibrate:
+        raise console.UsageError(
+            "--calibrate fits one evaluation: remove --continuous, or calibrate afterwards"
+        )
+    if bool(options.checkpoint_dir) == bool(options.detections):
+        raise console.UsageError("give --checkpoint_dir or --detections, one of them")
+    if not options.detections:
+        if options.records or options.label_map:
+            raise console.UsageError("--records and --label_map require --detections: add it")
+        return
+    if options.continuous:
+        raise console.UsageError("--continuous evaluates checkpoints; remove it")
+    has_config = bool(options.config or options.pipeline_config_path)
+    if has_config == bool(options.records or options.label_map):
+        raise console.UsageError(
+            "--detections needs a configuration, or --records and --label_map, not both"
+        )
+    if bool(options.records) != bool(options.label_map):
+        raise console.UsageError("--records and --label_map belong together: give both")
+    if options.calibrate and not has_config:
+        raise console.UsageError(
+            "--calibrate changes a configuration: give the one that the detections were made with"
+        )
+
+
+def _evaluate_file(options: argparse.Namespace) -> int:
+    from model_fn.checkpoints import writing
+    from model_fn.evaluation.detections import scoring
+
+    if options.records:
+        config = console.change_config(
+            scoring.config_of_records(options.records, options.label_map),
+            options.config_override,
+            options.set,
+        )
+    else:
+        config = load(options)
+        ignored = console.unused_in_evaluation(options.eval_training_data)
+        console.check_config(config, ignore=ignored)
+    if options.calibrate:
+        _check_calibration(config, options.calibrate)
+    model_dir = options.model_dir or f"{os.path.splitext(options.detections)[0]}_evaluation"
+    matches: Dict[str, Any] = {}
+    with writing.into_folder(model_dir, "model_dir"):
+        results = scoring.evaluate_detections(
+            config,
+            options.detections,
+            model_dir,
+            on_training_data=options.eval_training_data,
+            matches=matches,
+        )
+        _say_results(results)
+        if options.calibrate:
+            _calibrate(config, options.calibrate, matches, model_dir, scoring.STEP)
+    return console.EXIT_OK
+
+
+def run_evaluation(
+    config: Any,
+    checkpoint_dir: str,
+    *,
+    continuous: bool,
+    on_training_data: bool,
+    max_retries: int = 0,
+    timeout_secs: Optional[float] = None,
+    calibrate: Optional[str] = None,
+    **settings: Any,
+) -> int:
+    """Checks the configuration, evaluates and prints the metrics; returns an exit code.
+
+    `calibrate` is a kind of `model_fn.evaluation.calibration`. The settings are those of
+    `model_fn.runs.evaluator`.
+    """
+    console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
+    from model_fn.checkpoints import writing
+    from model_fn.runs import evaluator
+
+    matches: Dict[str, Any] = {}
+    settings["on_training_data"] = on_training_data
+    if calibrate:
+        _check_calibration(config, calibrate)
+        settings["matches"] = matches
+    if continuous:
+        settings.update(max_retries=max_retries, timeout_secs=timeout_secs)
+    evaluate = evaluator.continuous_eval if continuous else evaluator.evaluate
+    folder = settings.get("model_dir") or _folder_of(checkpoint_dir, continuous)
+    with writing.into_folder(folder, "model_dir"):
+        results = evaluate(config, checkpoint_dir, **settings)
+        _say_results(results)
+        if calibrate:
+            step = int(next(iter(results.values()))["global_step"])
+            _calibrate(config, calibrate, matches, folder, step)
+    return console.EXIT_OK
+
+
+def _folder_of(checkpoint_dir: str, continuous: bool) -> str:
+    """Where an evaluation writes by default: the folder itself, or that of a single checkpoint."""
+    from estimator_det.compat import tf
+
+    if continuous or tf.io.gfile.isdir(checkpoint_dir):
+        return checkpoint_dir
+    return os.path.dirname(checkpoint_dir) or "."
+
+
+def _say_results(results: Dict[str, Any]) -> None:
+    for name, metrics in results.items():
+        console.say_metrics(f"evaluation {name}:", metrics)
+
+
+def _check_calibration(config: Any, kind: str) -> None:
+    """Refuses what cannot be calibrated before the evaluation."""
+    from model_fn.evaluation import calibrating, calibration
+
+    calibration.check_model(kind, calibrating.scores_of(config))
+
+
+def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, step: int) -> None:
+    """Fits a calibration to the first reader's evaluation, writes it, and prints how to use it."""
+    from model_fn.evaluation import calibrating
+    from model_fn.evaluation.report import folder_of
+
+    reader, found = next(iter(matches.items()))
+    calibrated = calibrating.make(config, kind, found)
+    scores = calibrating.scores_of(config)
+    files = calibrating.write(calibrated, scores, folder_of(model_dir, reader), step)
+    before, after = calibrated.before.expected_error, calibrated.after.expected_error
+    held_out = calibrated.held_out_error
+    other = "" if held_out is None else f", {held_out:.4f} on images it is not fitted to"
+    detections = printing.counted(calibrated.before.counts.sum(), "detection")
+    console.say(f"{kind} of {detections} of {reader!r}:")
+    console.say(f"  expected calibration error {before:.4f} before, {after:.4f} after{other}")
+    console.say(f"  configuration:       {files.text}")
+    console.say(f"  reliability diagram: {files.picture}")
+    console.say("to use it, add this option to evaluate and export:")
+    console.say(f'  --config_override "$(cat {shlex.quote(files.text)})"')
+    suppression = scores.post_processing.batch_non_max_suppression
+    if suppression.score_threshold > 0.01:
+        console.say(
+            f"{scores.path}.batch_non_max_suppression.score_threshold is "
+            f"{suppression.score_threshold:g}, and applies to calibrated scores then"
+        )

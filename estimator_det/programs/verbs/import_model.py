@@ -1,0 +1,99 @@
+"""`estimator-det import`: makes a checkpoint of a published model."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+
+from estimator_det.programs import console
+from estimator_det.programs.verbs.base import add_change_arguments
+
+NAME = "import"
+SUMMARY = "Makes a checkpoint of a published model, for fine-tuning and export"
+EXAMPLE = (
+    "--from tfjs model/ --pipeline_config_path ssdlite.config --output_directory imported "
+    "--calibrate photos/"
+)
+# Names of `FORMATS` and of `anchors.ORDERS`; a test compares them. Help needs no TensorFlow.
+SOURCES = ("checkpoint", "frozen_graph", "saved_model", "tfjs", "tflite")
+ANCHOR_ORDERS = ("last", "2017")
+
+_LOG = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        help="the model: a .pb or .tflite file, the folder of a SavedModel or of a model.json, or "
+        "the prefix of a checkpoint",
+    )
+    parser.add_argument(
+        "--from", dest="source", required=True, choices=SOURCES, help="format of the model"
+    )
+    parser.add_argument(
+        "--pipeline_config_path",
+        metavar="FILE",
+        help="configuration of the model; default: one that is proposed from the shapes in the "
+        "file, for SSD with MobileNet v1 or v2",
+    )
+    add_change_arguments(parser)
+    parser.add_argument(
+        "--output_directory",
+        required=True,
+        help="new folder for the checkpoint, the configuration, the report and the label map, if "
+        "the file contains one",
+    )
+    parser.add_argument(
+        "--calibrate",
+        nargs="+",
+        default=[],
+        metavar="PHOTOS",
+        help="images or folders; recompute the statistics of batch norm that is folded in the "
+        "file, which fine-tuning needs",
+    )
+    parser.add_argument(
+        "--anchor_order",
+        choices=ANCHOR_ORDERS,
+        help="position of the interpolated anchor: 2017 for models of the first release of the "
+        "Object Detection API (second), last for others; default: that of the anchors in the "
+        "file, else last",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier import")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    path = options.pipeline_config_path
+    if path is not None:
+        config = console.load_config(path, options.config_override, options.set)
+    from estimator_det.config import pipeline
+    from exporters.importing.importer import import_model, propose
+    from model_fn.checkpoints import writing
+
+    if path is None:
+        proposed = propose(options.source, options.path)
+        merged = pipeline.merge_text(proposed, options.config_override)
+        config = pipeline.apply_overrides(merged, options.set)
+        console.say("configuration: proposed from shapes; check scales of anchors and image size")
+
+    with writing.into_folder(options.output_directory, "output_directory"):
+        imported = import_model(
+            options.source,
+            options.path,
+            config,
+            options.output_directory,
+            anchor_order=options.anchor_order,
+            calibration_images=options.calibrate,
+            overwrite=options.overwrite,
+        )
+    for line in imported.summary:
+        console.say(line)
+    for line in imported.warnings:
+        _LOG.warning("%s", line)
+    console.say(f"checkpoint:    {imported.checkpoint}")
+    console.say(f"configuration: {imported.pipeline_config}")
+    console.say(f"label map:     {imported.label_map or 'none in the file'}")
+    console.say(f"report:        {imported.report}")
+    return console.EXIT_OK

@@ -1,0 +1,40 @@
+"""`estimator-det replay`: repeats a training step whose loss or gradients were not finite."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from estimator_det.programs import console
+from estimator_det.programs.verbs.base import CONFIG_FILE, add_config_arguments, load
+
+SUMMARY = "Repeats a training step that was not finite; try remedies with --set"
+EXAMPLE = "run/bad_step-120 --steps 5 --set train_config.gradient_clipping_by_norm=10"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    parser.add_argument(
+        "folder", metavar="BAD_STEP_DIR", help="the folder bad_step-<step> in model_dir"
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=1,
+        help="steps to run on this batch; a change of the learning rate has an effect from the "
+        "second one (default: %(default)s)",
+    )
+    add_config_arguments(parser, default=f"{CONFIG_FILE} in BAD_STEP_DIR")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    if options.steps < 1:
+        raise console.UsageError(f"--steps is {options.steps}: give 1 or more")
+    folder = options.folder.rstrip("/")
+    config = load(options, os.path.join(folder, CONFIG_FILE))
+    from model_fn.debugging import replay
+
+    result = replay.replay(config, folder, options.steps)
+    console.say(replay.replay_text(result))
+    return console.EXIT_OK if result.is_finite else console.EXIT_FAILED

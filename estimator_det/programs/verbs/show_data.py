@@ -1,0 +1,232 @@
+"""`estimator-det show-data`: draws batches of the input pipeline, or one step of augmentation."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any, Iterator, List, Sequence, Tuple
+
+from estimator_det.config import printing
+from estimator_det.programs import console
+from estimator_det.programs.verbs.base import add_config_arguments, config_path, load
+from inputs.bad_records.kinds import KINDS
+
+SUMMARY = "Draws batches as they enter the model, augmented and padded; or what one step changes"
+EXAMPLE = "ssd.config --num_images 24 --output data.png"
+DEFAULT_FILE = "data.png"
+NUM_IMAGES, NUM_RECORDS = 16, 4  # drawn by default, of batches and of augmentations
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    add_config_arguments(parser)
+    parser.add_argument(
+        "--output", default=DEFAULT_FILE, metavar="FILE.png", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--num_images",
+        type=int,
+        help=f"images to draw (default: {NUM_IMAGES}); with --augmentation, records to draw "
+        f"(default: {NUM_RECORDS})",
+    )
+    parser.add_argument(
+        "--columns",
+        type=int,
+        default=4,
+        help="images per row; with --augmentation, results of each record (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--augmentation",
+        action="append",
+        default=[],
+        metavar="NAME[: SETTINGS]",
+        help="draw records before and after one step instead: that of the configuration with this "
+        "name, else the step with its defaults, or with settings as proto text, e.g. 'mosaic: "
+        "min_scale: 0.8'; may be repeated",
+    )
+    parser.add_argument(
+        "--eval", action="store_true", help="draw evaluation batches, which are not augmented"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="of shuffling and augmentation: the same seed gives the same image"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    if options.num_images is None:
+        options.num_images = NUM_RECORDS if options.augmentation else NUM_IMAGES
+    if options.num_images < 1 or options.columns < 1:
+        raise console.UsageError(
+            f"--num_images is {options.num_images} and --columns {options.columns}: give 1 or more"
+        )
+    if options.augmentation and options.eval:
+        raise console.UsageError(
+            "--augmentation and --eval: evaluation does not augment; give one of them"
+        )
+    config = load(options)
+    from model_fn.checkpoints import writing
+
+    draw = _draw_steps if options.augmentation else _draw_batches
+    with writing.into_file(options.output, "output"):
+        if not options.output.lower().endswith(".png"):
+            raise console.UsageError(
+                f"--output is {options.output}, and show-data writes PNG files: name a file that "
+                "ends in .png"
+            )
+        return draw(config, options)
+
+
+def _draw_steps(config: Any, options: argparse.Namespace) -> int:
+    """A picture for each `--augmentation`; the names of several go into the names of the files."""
+    from model_fn.drawing import before_after
+
+    configured = config.train_config.data_augmentation_options
+    steps = [before_after.find_step(text, configured) for text in options.augmentation]
+    reader = config.train_input_reader
+    seed = options.seed or 0
+    # A mixture of four needs three more.
+    read = before_after.read_samples(reader, options.num_images + 3, seed)
+    for number, step in enumerate(steps):
+        page = before_after.draw_step(
+            step,
+            read.samples,
+            reader,
+            _names(reader),
+            num_rows=options.num_images,
+            num_after=options.columns,
+            seed=seed,
+        )
+        file = options.output
+        if len(steps) > 1:
+            stem, extension = os.path.splitext(file)
+            file = f"{stem}-{number + 1}-{step.WhichOneof('preprocessing_step')}{extension}"
+        _save(page, file)
+        console.say(f"{step.WhichOneof('preprocessing_step')}: {file}")
+    if read.num_unusable:
+        unusable = printing.counted(read.num_unusable, "record")
+        console.say(f"skipped {unusable} that cannot be used; run check-data")
+    _say_rotated(read.rotated)
+    return console.EXIT_OK
+
+
+def _save(page: Any, file: str) -> None:
+    os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
+    page.save(file, "PNG")
+
+
+def _say_rotated(names: Sequence[str]) -> None:
+    """Names records whose pictures lie on their side, as training sees them."""
+    for name in dict.fromkeys(names):
+        kind = KINDS["exif_rotation"]
+        console.say(f"{printing.plain(name)}: {kind.description}. Remedy: {kind.remedy}")
+
+
+def _rotated(reader: Any, features: Any) -> List[str]:
+    """Source ids of the records of a batch, partners included, whose EXIF data rotate them."""
+    from inputs import schema
+    from inputs.bad_records.policy import make_policy
+    from inputs.records import stream, tfrecord
+    from model_fn.drawing import before_after
+
+    policy, paths = make_policy(reader), stream.list_files(reader).paths
+    names: List[str] = []
+    for key in (schema.RECORD, schema.PARTNER_RECORDS):
+        rows = features[key].reshape(-1, 2).tolist() if key in features else []
+        for file, number in rows:
+            record = tfrecord.read_record(paths[file], number) if file >= 0 else None
+            if isinstance(record, bytes):
+                names += before_after.rotated_names(record, policy)
+    return names
+
+
+def _draw_batches(config: Any, options: argparse.Namespace) -> int:
+    from inputs.bad_records.log import FaultLog
+    from model_fn.checkpoints.errors import RunError
+    from model_fn.drawing import batch_grid
+    from model_fn.evaluation import report
+
+    faults = FaultLog()
+    preprocess, reader, batches = _batches(config, options, faults)
+    channels = 3 + reader.num_additional_channels
+    to_pixels, exact = batch_grid.fit_pixels(preprocess, channels)
+    names = _names(reader)
+    cells: List[Any] = []
+    rotated: List[str] = []
+    first = None
+    for features, labels in batches:
+        first = first or (features, labels)
+        cells += batch_grid.cells_of_batch(features, labels, to_pixels, names)
+        rotated += _rotated(reader, features)
+        if len(cells) >= options.num_images:
+            break
+    if first is None:
+        raise RunError("the input pipeline returned no batch; run check-data on this configuration")
+    cells = cells[: options.num_images]
+    _print_batch(*first)
+    if not exact:
+        console.say(
+            "the detector's preprocessing is not an affine map of colours: the colours of each "
+            "image are scaled to their own range"
+        )
+    title = f"{'evaluation' if options.eval else 'training'} batches of {config_path(options)}"
+    page = batch_grid.draw_grid(cells, title=title, columns=options.columns)
+    _save(page, options.output)
+    report.print_faults(faults)
+    _say_rotated(rotated)
+    without = sum(not cell.labels for cell in cells)
+    note = f", {without} of them without boxes" if without else ""
+    console.say(f"{printing.counted(len(cells), 'image')}{note}: {options.output}")
+    return console.EXIT_OK
+
+
+def _batches(
+    config: Any, options: argparse.Namespace, faults: Any
+) -> Tuple[Any, Any, Iterator[Any]]:
+    """The preprocessor, the reader, and batches as pairs (features, labels) of arrays."""
+    import inputs
+    from estimator_det.config.evaluated_model import evaluated_model
+    from estimator_det.detectors import make_preprocessor
+
+    readers = config.eval_input_reader if options.eval else [config.train_input_reader]
+    if not readers:
+        raise console.UsageError("the configuration has no eval_input_reader, which --eval needs")
+    readers[0].include_source_id = True
+    preprocess = make_preprocessor(evaluated_model(config) if options.eval else config.model)
+    if options.eval:
+        input_fn = inputs.create_eval_input_fn(config, preprocess, fault_log=faults)
+        batch_size = config.eval_config.batch_size
+    else:
+        input_fn = inputs.create_train_input_fn(config, preprocess, options.seed, fault_log=faults)
+        batch_size = config.train_config.batch_size
+    # A smaller batch contains the same images, unless the distance of records that are mixed
+    # depends on its size.
+    if options.eval or not _mixes(config):
+        batch_size = max(1, min(batch_size, options.num_images))
+    dataset = input_fn({"batch_size": batch_size})
+    return preprocess, readers[0], dataset.as_numpy_iterator()
+
+
+def _mixes(config: Any) -> bool:
+    from inputs.augment import make_steps
+    from inputs.augment.mixing import num_sources
+
+    return num_sources(make_steps(config.train_config.data_augmentation_options)) > 1
+
+
+def _names(reader: Any) -> Any:
+    from inputs.label_map import read_label_map
+
+    return read_label_map(reader.label_map_path).names if reader.label_map_path else {}
+
+
+def _print_batch(features: Any, labels: Any) -> None:
+    """Prints key, type, shape and range of every array of a batch."""
+    console.say("first batch:")
+    for title, arrays in (("features", features), ("labels", labels)):
+        console.say(f"  {title}")
+        for key, array in arrays.items():
+            numeric = array.dtype.kind in "fiu" and array.size
+            span = f"  {array.min():.6g} … {array.max():.6g}" if numeric else ""
+            kind = "string" if array.dtype.kind == "O" else array.dtype.name
+            console.say(f"    {key:<34} {kind:<8} {list(array.shape)!s:<20}{span}")

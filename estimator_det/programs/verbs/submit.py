@@ -1,0 +1,290 @@
+"""`estimator-det submit`: checks, rehearses and submits a training job of Google Cloud."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+from typing import Any, Dict, Sequence, Tuple
+
+from absl import flags
+
+import estimator_det
+from estimator_det.config import printing
+from estimator_det.programs import console, model_flags
+from estimator_det.programs.cloud import (
+    ai_platform,
+    jobs,
+    preparation,
+    rehearsal,
+    source_package,
+    vertex,
+)
+from estimator_det.programs.cloud.jobs import CONFIG_FILE, Image, Job
+from estimator_det.programs.cloud.machines import (
+    CHIEF,
+    EVALUATOR,
+    PARAMETER_SERVER,
+    TPUS,
+    WORKER,
+    Machine,
+    Pool,
+    parse_accelerator,
+)
+from estimator_det.programs.verbs.base import CONFIG_EXAMPLE, add_config_arguments, load
+from model_fn.checkpoints.errors import RunError
+
+SUMMARY = "Checks, rehearses and submits a training job of Google Cloud"
+EXAMPLE = f"{CONFIG_EXAMPLE} --job_dir gs://bucket/run --region us-central1 --rehearse --dry_run"
+PASSES_ON = True  # what follows `--`, as flags of model_main
+
+PLATFORMS: Dict[str, Any] = {"vertex": vertex, "ai-platform": ai_platform}
+SPEC_FILE = "job.json"  # gcloud reads YAML, which JSON is
+_MACHINE_TYPE = "n1-standard-8"
+_STEPS, _RECORDS = 2, 64  # of a rehearsal
+
+# Options without effect unless another one is given, and options of which one is given at most.
+_REQUIRED = {
+    "rehearse_steps": "rehearse",
+    "rehearse_records": "rehearse",
+    "reuse_packages": "rehearse",
+    "parameter_server_machine_type": "parameter_servers",
+}
+_EXCLUSIVE = (
+    ("tpu", "accelerator"),
+    ("tpu", "machine_type"),
+    ("container_image", "executor_image"),
+)
+_VERTEX_ONLY = ("spot", "executor_image", "rehearse")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    add_config_arguments(parser)
+    parser.add_argument("--job_dir", required=True, help="gs:// folder of the run")
+    parser.add_argument("--region", required=True, help="of the machines, e.g. us-central1")
+    parser.add_argument("--project", default="", help="default: that of gcloud")
+    parser.add_argument(
+        "--platform",
+        choices=PLATFORMS,
+        default="vertex",
+        help="vertex (default), or ai-platform: closed since January 2025, prints the command only",
+    )
+    parser.add_argument("--name", help="of the job; default: estimator-det- and the time")
+    parser.add_argument("--service_account", default="", help="that the job runs as")
+    parser.add_argument(
+        "--output_dir", help="folder for package, configuration and job.json; default: jobs/NAME"
+    )
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="check and print, upload nothing; the default if gcloud is not installed",
+    )
+    parser.add_argument("--run", action="store_true", dest="runs", help="execute the command")
+    parser.add_argument(
+        "--stage_data",
+        action="store_true",
+        help="upload the local files that the configuration names to JOB_DIR/data",
+    )
+    parser.add_argument("--package", help="source distribution; default: built from the checkout")
+    _add_machines(parser.add_argument_group("machines"))
+    _add_rehearsal(parser.add_argument_group("rehearsal on this machine"))
+
+
+def _add_machines(group: Any) -> None:
+    group.add_argument(
+        "--machine_type", help=f"of the chief, workers and evaluator (default: {_MACHINE_TYPE})"
+    )
+    group.add_argument(
+        "--accelerator", metavar="TYPE:COUNT", help="of these machines, e.g. NVIDIA_TESLA_T4:1"
+    )
+    group.add_argument("--tpu", choices=TPUS, help="one machine with a TPU instead")
+    group.add_argument("--workers", type=int, default=0, help="besides the chief")
+    group.add_argument("--parameter_servers", type=int, default=0, help="number of them")
+    group.add_argument(
+        "--parameter_server_machine_type", help="default: --machine_type; without accelerators"
+    )
+    group.add_argument("--evaluators", type=int, default=0, help="0 or 1")
+    group.add_argument(
+        "--spot", action="store_true", help="machines that may be taken back; the run then resumes"
+    )
+    group.add_argument(
+        "--container_image", help="image with estimator-det in it; no package is uploaded"
+    )
+    group.add_argument(
+        "--executor_image", help="prebuilt image of Vertex AI; default: by region and machine"
+    )
+
+
+def _add_rehearsal(group: Any) -> None:
+    group.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="first install the package into a new environment and run the job's command there",
+    )
+    group.add_argument("--rehearse_steps", type=int, help=f"(default: {_STEPS})")
+    group.add_argument(
+        "--rehearse_records",
+        type=int,
+        help=f"the first records of each input path that are read (default: {_RECORDS})",
+    )
+    group.add_argument(
+        "--reuse_packages",
+        action="store_true",
+        help="take dependencies from this environment instead of installing them",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    from estimator_det.config import pipeline
+    from model_fn.checkpoints import writing
+
+    _check_options(options)
+    job = _job(options)
+    _check_flags(job)
+    config = load(options)
+    is_dry = _is_dry(options)
+    staged = preparation.staged_paths(config, job, stages=options.stage_data)
+    preparation.check_config(config, job, reads_files=options.rehearse or not is_dry)
+    if not is_dry:
+        preparation.check_paths(config, job, staged)
+    folder = pathlib.Path(options.output_dir or f"jobs/{job.name}").resolve()
+    writing.check_folder(str(folder), "output_dir")
+    package = source_package.get(options.package, folder / job.package)
+    platform = PLATFORMS[options.platform]
+    if options.rehearse:
+        extent = rehearsal.Extent(
+            options.rehearse_steps or _STEPS,
+            options.rehearse_records or _RECORDS,
+            options.reuse_packages,
+        )
+        rehearsal.rehearse(job, config, package, folder / "rehearsal", extent)
+    config_file, spec_file = folder / CONFIG_FILE, folder / SPEC_FILE
+    remote = preparation.with_remote_paths(config, staged)
+    config_file.write_text(pipeline.format_pipeline(remote), encoding="utf-8")
+    spec = json.dumps(platform.job_spec(job), indent=2)
+    spec_file.write_text(f"{spec}\n", encoding="utf-8")
+    if not is_dry:
+        preparation.upload(job, config_file, package, staged)
+    command = platform.command(job, str(spec_file))
+    printing.report(f"\n{spec_file}:\n{spec}\n", whole=True)
+    printing.report(shlex.join(command), whole=True)
+    if options.platform == "ai-platform":
+        printing.report(f"warning: {ai_platform.CLOSED}", sys.stderr)
+    if options.runs:
+        _execute(command)
+    return console.EXIT_OK
+
+
+def _execute(command: Sequence[str]) -> None:
+    code = subprocess.run(command, check=False).returncode
+    if code:
+        raise RunError(
+            f"gcloud ended with exit code {code}, its message is above. After the remedy, run the "
+            "printed command again: all that it needs is uploaded"
+        )
+
+
+def _job(options: argparse.Namespace) -> Job:
+    """The job that the options describe."""
+    pools = _pools(options)
+    chief = pools[0].machine
+    if options.container_image:
+        image = Image(options.container_image, has_package=True)
+    elif options.executor_image:
+        image = Image(options.executor_image, has_package=False)
+        vertex.check_image(image, pools)
+    else:
+        image = vertex.image_with_servers(vertex.prebuilt_image(chief, options.region), pools)
+        if options.platform == "vertex" and chief.tpu_topology:
+            printing.report(
+                f"warning: Vertex AI has no image for {chief.machine_type}. Give --container_image",
+                sys.stderr,
+            )
+    job_flags = list(options.passed_on)
+    jobs.check_flags_of_job(job_flags)
+    if options.tpu:
+        job_flags += PLATFORMS[options.platform].tpu_flags(TPUS[options.tpu].num_cores, job_flags)
+    return Job(
+        name=options.name or f"estimator-det-{datetime.datetime.now():%Y%m%d-%H%M%S}",
+        region=options.region,
+        project=options.project,
+        job_dir=options.job_dir.rstrip("/"),
+        pools=pools,
+        package=f"estimator_det-{estimator_det.__version__}.tar.gz",
+        image=image,
+        flags=tuple(job_flags),
+        service_account=options.service_account,
+        spot=options.spot,
+    )
+
+
+def _pools(options: argparse.Namespace) -> Tuple[Pool, ...]:
+    machine_type = options.machine_type or _MACHINE_TYPE
+    machine = Machine(machine_type)
+    if options.accelerator:
+        machine = Machine(machine_type, *parse_accelerator(options.accelerator))
+    if options.tpu:
+        machine = TPUS[options.tpu].machine
+        if options.platform == "ai-platform" and machine.tpu_topology:
+            raise console.UsageError(
+                f"--tpu {options.tpu}: AI Platform has no such TPU. Give v2-8 or v3-8"
+            )
+    server = Machine(options.parameter_server_machine_type or machine_type)
+    counts = (
+        (WORKER, machine, options.workers),
+        (PARAMETER_SERVER, server, options.parameter_servers),
+        (EVALUATOR, machine, options.evaluators),
+    )
+    others = [Pool(role, kind, count) for role, kind, count in counts if count]
+    return (Pool(CHIEF, machine, 1), *others)
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Refuses options that have no effect, or no sense, together."""
+    if options.runs and options.dry_run:
+        raise console.UsageError("--run and --dry_run exclude each other: give one of them")
+    for one, other in _EXCLUSIVE:
+        if getattr(options, one) and getattr(options, other):
+            raise console.UsageError(f"--{one} and --{other} exclude each other: give one of them")
+    if options.runs and options.platform == "ai-platform":
+        raise console.UsageError(f"--run: {ai_platform.CLOSED}")
+    for name in _VERTEX_ONLY:
+        if getattr(options, name) and options.platform != "vertex":
+            raise console.UsageError(f"--{name} is for --platform vertex: remove it")
+    for name in ("rehearse_steps", "rehearse_records"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise console.UsageError(f"--{name} is {value}: give 1 or more")
+    for name, other in _REQUIRED.items():
+        is_given = getattr(options, name) not in (None, False)
+        if is_given and not getattr(options, other):
+            raise console.UsageError(f"--{name} requires --{other}: add it, or remove --{name}")
+
+
+def _check_flags(job: Job) -> None:
+    """Checks the job's flags by the parser of `model_main`."""
+    # The classic service names its TPU in the job only.
+    tpu_name = ["--tpu_name=local"] if job.uses_tpu else []
+    try:
+        model_flags.parse([*job.arguments(), *tpu_name])
+    except flags.Error as error:
+        raise console.UsageError(f"a flag of the job, after the --: {error}") from error
+
+
+def _is_dry(options: argparse.Namespace) -> bool:
+    """True if nothing is uploaded."""
+    if options.dry_run or shutil.which("gcloud"):
+        return bool(options.dry_run)
+    if options.runs:
+        raise console.UsageError(
+            "--run needs gcloud, which is not in PATH: install the Google Cloud CLI"
+        )
+    console.say("gcloud is not in PATH: --dry_run, nothing is uploaded")
+    return True

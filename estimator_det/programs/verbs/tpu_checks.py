@@ -1,0 +1,167 @@
+"""The part of `check-config` for TPU: rules, edits, memory and the compile check."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, List, Tuple
+
+from estimator_det.config import printing
+from estimator_det.programs import console
+from estimator_det.programs.verbs.base import config_path
+
+_GIB = float(1 << 30)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--tpu` and its options."""
+    group = parser.add_argument_group("TPU")
+    group.add_argument(
+        "--tpu",
+        action="store_true",
+        help="also report what does not suit a TPU, and the memory it needs",
+    )
+    group.add_argument(
+        "--fix",
+        metavar="OUT.config",
+        default="",
+        help="apply the edits that are safe, write the result and print the differences",
+    )
+    group.add_argument(
+        "--compile",
+        action="store_true",
+        dest="compile_step",
+        help="build the step of one TPU core and report what its compiler would refuse",
+    )
+    group.add_argument(
+        "--no_xla", action="store_true", help="with --compile: do not compile it for CPU as well"
+    )
+    group.add_argument(
+        "--num_shards", type=int, default=8, metavar="N", help="TPU cores (default: 8)"
+    )
+    group.add_argument("--model_dir", default=None, help="folder of the checkpoints")
+    group.add_argument("--tpu_inference", action="store_true", help="predictions run on TPU too")
+    group.add_argument(
+        "--local_files",
+        action="store_true",
+        help="the machine of the TPU has the files; they need not be in Cloud Storage",
+    )
+
+
+def wanted(options: argparse.Namespace) -> bool:
+    """Whether the options ask for a check for TPU."""
+    return bool(options.tpu or options.fix or options.compile_step)
+
+
+def target_of(options: argparse.Namespace) -> Any:
+    """The `tpu_lint.Target` that the options describe; UsageError for wrong options."""
+    from estimator_det.config import tpu_lint
+
+    if options.num_shards < 1:
+        raise console.UsageError("--num_shards must be 1 or more")
+    return tpu_lint.Target(
+        num_shards=options.num_shards,
+        model_dir=options.model_dir,
+        inference=options.tpu_inference,
+        local_files=options.local_files,
+    )
+
+
+def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build: bool) -> List[Any]:
+    """Runs the checks that the options name; returns the problems, and prints all but errors.
+
+    Placeholders among the `reported` problems are not printed again. Without `build`, the checks
+    that build the model are skipped.
+    """
+    from estimator_det.config import tpu_lint
+
+    target = target_of(options)
+    findings: List[Any] = []
+    if options.fix:
+        config, findings = _fix(config, options, target)
+    elif options.tpu:
+        findings = tpu_lint.lint(config, target)
+    fields = {problem.field for problem in reported}
+    findings = [f for f in findings if f.severity != "placeholder" or f.field not in fields]
+    config = tpu_lint.without_placeholders(config)
+    if build and (options.tpu or options.fix):
+        findings += _memory(config, target.num_shards)
+    if build and options.compile_step:
+        findings += _compile(config, with_xla=not options.no_xla)
+    remarks = [found for found in findings if found.severity != "error"]
+    if remarks:
+        console.say("on TPU:")
+    for found in remarks:
+        console.say(f"  {found}")
+    return findings
+
+
+def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, List[Any]]:
+    """The configuration with safe edits made, and what remains; writes and prints them."""
+    from estimator_det.config import files, pipeline, tpu_lint
+    from model_fn.checkpoints import writing
+
+    fixed = tpu_lint.fix(config, target)
+    path = config_path(options)
+    heading = tpu_lint.heading(files.read_text(path))
+    with writing.into_file(options.fix, "fix"):
+        files.write_text(options.fix, heading + pipeline.format_pipeline(fixed.config))
+    difference = tpu_lint.diff(config, fixed.config, path, options.fix)
+    console.say(difference.rstrip("\n") or "no edit is safe")
+    for finding in fixed.applied:
+        console.say(f"edited: {finding.field}: {finding.message}")
+    remaining = [p for p in fixed.remaining if p.severity != "placeholder"]
+    console.say(
+        f"written: {options.fix}; {printing.counted(len(fixed.applied), 'problem')} fixed, "
+        f"{len(remaining)} left"
+    )
+    return fixed.config, fixed.remaining
+
+
+def _memory(config: Any, num_shards: int) -> List[Any]:
+    """Prints what a core needs; a problem if no kind of TPU has it."""
+    from estimator_det.config.problem import warning
+    from estimator_det.config.text import ConfigError
+    from model_fn.checks import tpu_memory
+
+    per_core = max(1, config.train_config.batch_size // num_shards)
+    try:
+        needed = tpu_memory.estimate(config, per_core)
+    except ConfigError as reason:
+        console.say(f"TPU memory: not known: {reason}")
+        return []
+    batch = printing.counted(per_core, "image")
+    console.say(
+        f"TPU memory: about {needed.total() / _GIB:.1f} GiB a core at {batch} each "
+        f"(activations {needed.activations() / _GIB:.1f}, variables and gradients "
+        f"{(needed.variables + needed.gradients) / _GIB:.2f}); with a margin of "
+        f"{tpu_memory.MARGIN - 1:.0%} there fit"
+    )
+    fitting = {name: needed.fitting(size) for name, size in tpu_memory.CORE_BYTES.items()}
+    for name, images in fitting.items():
+        size = tpu_memory.CORE_BYTES[name] / _GIB
+        verdict = "" if images >= per_core else "; this batch does not"
+        each, cores = printing.counted(images, "image"), printing.counted(num_shards, "core")
+        console.say(
+            f"            {name:<3} ({size:.0f} GiB): {each} a core, a batch of "
+            f"{images * num_shards} on {cores}{verdict}"
+        )
+    most = max(fitting.values())
+    if most >= per_core:
+        return []
+    field = "train_config.batch_size"
+    remedy = f"--set {field}={most * num_shards}, or use more cores" if most else "smaller images"
+    do = "does" if per_core == 1 else "do"
+    return [warning(field, f"{batch} {do} not fit into the memory of a core", remedy)]
+
+
+def _compile(config: Any, with_xla: bool) -> List[Any]:
+    from model_fn.checks import tpu_graph
+
+    report = tpu_graph.compile_check(config, xla=with_xla)
+    bad = sum(problem.severity == "error" for problem in report.findings)
+    console.say(
+        f"TPU graph:  {report.num_operations} operations on a core, "
+        f"{printing.counted(bad, 'problem')}, "
+        f"{report.seconds:.0f} s"
+    )
+    return list(report.findings)
