@@ -32,7 +32,7 @@ from estimator_det.detectors.base import Detector, make_detector
 from exporters import signatures
 from exporters.side_inputs import SideInput, check_side_inputs, make_placeholders
 from inputs import serving
-from model_fn.checkpoints.find import find_whole_checkpoint
+from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.label_map_asset import find_label_map
 from model_fn.checkpoints.variables import check_variables, inference_variables
 from model_fn.evaluation import threshold_files
@@ -125,7 +125,7 @@ def export_saved_model(
     chosen = signatures.resolve_input_types(input_types, channels)
     sides = check_side_inputs(pipeline_config.model, side_inputs)
     max_batch = _check_max_batch(serving_options.max_batch)
-    checkpoint = find_whole_checkpoint(checkpoint_prefix)
+    checkpoint = find_checkpoint(checkpoint_prefix)
     label_map = _existing(label_map_path) or find_label_map(pipeline_config)
     if extras.thresholds is not None:
         threshold_files.check(extras.thresholds, pipeline_config.model)

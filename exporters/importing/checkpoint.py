@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from estimator_det.compat import tf1
 from exporters.importing.published import FORMATS, NO_STRUCTURE, Published
-from model_fn.checkpoints.find import find_whole_checkpoint
+from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.imported import num_neutral_layers
+from model_fn.checkpoints.repair import require_whole
 
 
 @FORMATS.register("checkpoint")
@@ -16,7 +17,8 @@ def read_checkpoint(path: str) -> Published:
         FileNotFoundError: if there is none.
         DamagedCheckpointsError: if it cannot be read.
     """
-    prefix = find_whole_checkpoint(path)
+    prefix = find_checkpoint(path)
+    require_whole(prefix)
     reader = tf1.train.NewCheckpointReader(prefix)
     arrays = {
         name: reader.get_tensor(name)

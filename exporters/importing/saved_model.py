@@ -17,7 +17,8 @@ from exporters.importing.frozen_graph import VARIABLES, as_float32, constants, p
 from exporters.importing.published import FORMATS, Published
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
-from model_fn.checkpoints.find import find_whole_checkpoint
+from model_fn.checkpoints.find import find_checkpoint
+from model_fn.checkpoints.repair import require_whole
 from model_fn.serving.graph import SERVING_DEFAULT
 
 _FILE = "saved_model.pb"
@@ -122,9 +123,9 @@ def _variables(
 
 
 def _checkpoint(folder: str) -> Any:
-    return tf1.train.NewCheckpointReader(
-        find_whole_checkpoint(os.path.join(folder, "variables", "variables"))
-    )
+    prefix = find_checkpoint(os.path.join(folder, "variables", "variables"))
+    require_whole(prefix)
+    return tf1.train.NewCheckpointReader(prefix)
 
 
 def _parse(file: str) -> Any:

@@ -1,4 +1,4 @@
-"""Finds checkpoints, and refuses damaged ones."""
+"""Finds checkpoints by prefix, file or folder."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import nearest
-from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
-from model_fn.checkpoints.repair import find_damage
 
 
 def find_checkpoint(prefix: str) -> str:
@@ -91,22 +89,3 @@ def _model_kind(path: str) -> Optional[str]:
     suffixes = {".pb": "frozen_graph", ".tflite": "tflite"}
     by_name = markers.get(os.path.basename(path))
     return by_name or suffixes.get(os.path.splitext(path)[1])
-
-
-def find_whole_checkpoint(prefix: str) -> str:
-    """As `find_checkpoint`; every tensor in it is read, and its checksum compared.
-
-    Raises:
-        FileNotFoundError: if there is none.
-        CheckpointGoneError: if it is deleted meanwhile.
-        DamagedCheckpointsError: if it cannot be read.
-    """
-    found = find_checkpoint(prefix)
-    damage = find_damage(found)
-    if damage is not None:
-        if not tf1.train.checkpoint_exists(found):
-            raise CheckpointGoneError(f"the checkpoint {found} was deleted while it was read")
-        raise DamagedCheckpointsError(
-            f"checkpoint {found} is damaged: {damage}. Copy it again, or give another one"
-        )
-    return found

@@ -10,8 +10,8 @@ checkpoint is at risk is when it is saved again under the same name: see `model_
 TensorFlow never calls fsync: what a killed process wrote is safe, but when the machine itself goes
 down, files of the last half minute or so may be short or empty. So training calls `write_through`
 on the files of each checkpoint before `checkpoint` names it. Where that is not possible, as in
-remote storage, the check below finds the damage, for every tensor has a checksum, and falls back to
-an older checkpoint.
+remote storage, restoring finds the damage, because every tensor has a checksum, and training falls
+back to an older checkpoint.
 
 Data that are lost, short or missing are damage. A file that cannot be read now is not, as without
 permission, memory or a connection. It is read again a few times, and then the run ends.
@@ -29,10 +29,12 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, 
 
 from estimator_det.compat import failures, tf, tf1
 from estimator_det.config.files import is_remote
+from estimator_det.config.printing import counted
 from estimator_det.files import atomic
 from model_fn.checkpoints.errors import (
     CheckpointGoneError,
     DamagedCheckpointsError,
+    RunError,
     UnreadableCheckpointError,
 )
 
@@ -52,8 +54,6 @@ _TEMPORARY = re.compile(
 
 RETRY_SECS = (0.5, 2.0, 5.0)  # before each further attempt to read a file
 _BLOCK_BYTES = 2**22
-_FOOTER_BYTES = 48  # of an index: where its last two blocks are, and a mark; without a checksum
-_BLOCK_END_BYTES = 5  # type and checksum
 
 # What TensorFlow's reader raises; most of it has lost its code.
 _READER_ERRORS = (tf.errors.OpError, OSError, IndexError, RuntimeError, ValueError, MemoryError)
@@ -78,38 +78,51 @@ class _Damaged(NamedTuple):
     reason: str
 
 
-def is_there(prefix: str) -> bool:
-    """Whether a checkpoint has an index and data, or is a single file of the older format."""
+def checkpoint_exists(prefix: str) -> bool:
+    """True if a checkpoint has an index and data, or is a single file of the older format."""
     if tf.io.gfile.exists(f"{prefix}.index"):
         return bool(tf.io.gfile.glob(f"{prefix}.data-*"))
     return bool(tf.io.gfile.exists(prefix))
 
 
 @contextlib.contextmanager
-def gone_explained(prefix: str) -> Iterator[None]:
-    """Within, an error of reading a checkpoint that is no longer there says so.
+def restoring(prefix: str) -> Iterator[None]:
+    """Context manager for reads of a checkpoint, whose errors then say what is wrong with it.
+
+    TensorFlow compares checksums as it restores, so a checkpoint is read once; only after an error
+    it is read again, to find the cause.
 
     Raises:
-        CheckpointGoneError: in place of the errors that TensorFlow raises for it.
+        CheckpointGoneError: if it was deleted meanwhile.
+        DamagedCheckpointsError: if its content is damaged.
+        UnreadableCheckpointError: if it cannot be read now, and may be whole.
     """
     try:
         yield
-    except (ValueError, RuntimeError, tf.errors.OpError) as error:
-        if is_there(prefix):
-            raise
+    except RunError:
+        raise
+    except _READER_ERRORS as error:
+        require_whole(prefix)
+        raise error
+
+
+def require_whole(prefix: str) -> None:
+    """Reads every tensor of a checkpoint. Errors are those of `restoring`."""
+    damage = find_damage(prefix) if checkpoint_exists(prefix) else None
+    if not checkpoint_exists(prefix):
         raise CheckpointGoneError(
             f"the checkpoint {prefix} was deleted before it was read. Run the same command again "
             "to use the newest one of its folder, or give another checkpoint"
-        ) from error
+        )
+    if damage is not None:
+        raise DamagedCheckpointsError(
+            f"checkpoint {prefix} is damaged: {damage}. Copy it again, or give another one"
+        )
 
 
 def step_of(checkpoint: str) -> int:
-    """The global step in a checkpoint; 0 where it holds none.
-
-    Raises:
-        CheckpointGoneError: if it does not exist.
-    """
-    with gone_explained(checkpoint):
+    """Global step in a checkpoint; 0 if it contains none. Errors are those of `restoring`."""
+    with restoring(checkpoint):
         reader = tf1.train.NewCheckpointReader(checkpoint)
         if not reader.has_tensor(tf1.GraphKeys.GLOBAL_STEP):
             return 0
@@ -131,12 +144,10 @@ def find_damage(prefix: str) -> Optional[str]:
 
 def _damage_of(prefix: str) -> Optional[str]:
     index, data = "its .index file", "its .data file"
-    if not tf.io.gfile.exists(prefix + ".index"):
-        if not tf.io.gfile.exists(prefix):
-            return "its .index file is missing"
+    if tf.io.gfile.exists(prefix) and not tf.io.gfile.isdir(prefix):
         index = data = "the file"
-    elif not tf.io.gfile.glob(prefix + ".data-*"):
-        return "its .data file is missing"
+    elif missing := _missing_part(prefix):
+        return missing
     try:
         reader = tf1.train.NewCheckpointReader(prefix)
         names = sorted(reader.get_variable_to_shape_map())
@@ -157,34 +168,13 @@ def _raise_unless_damage(prefix: str, error: Exception) -> None:
 
     TensorFlow's reader gives most errors the same code, so the files are read here once more.
     """
-    is_single = not tf.io.gfile.exists(f"{prefix}.index")
-    index = prefix if is_single else f"{prefix}.index"
-    if isinstance(error, MemoryError) and not _has_possible_lengths(index):
-        return  # A damaged length asks for more memory than there is.
     if isinstance(error, _NO_DAMAGE):
         raise error
+    index = f"{prefix}.index" if tf.io.gfile.exists(f"{prefix}.index") else prefix
     for path in [index, *tf.io.gfile.glob(f"{prefix}.data-*")]:
         with contextlib.suppress(tf.errors.NotFoundError), tf.io.gfile.GFile(path, "rb") as file:
             while file.read(_BLOCK_BYTES):
                 pass
-
-
-def _has_possible_lengths(index: str) -> bool:
-    """True if the blocks that the end of an index names are within the file."""
-    with tf.io.gfile.GFile(index, "rb") as file:
-        size = file.size()
-        file.seek(max(size - _FOOTER_BYTES, 0))
-        footer = file.read(_FOOTER_BYTES)
-    numbers, shift = [0], 0
-    for byte in footer:
-        numbers[-1] |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            numbers.append(0)
-            shift = 0
-    # Offset and size of one block, then of the other.
-    ends = [sum(numbers[i : i + 2]) + _BLOCK_END_BYTES for i in (0, 2)]
-    return size >= _FOOTER_BYTES and max(ends) <= size - _FOOTER_BYTES
 
 
 def _retried(read: Callable[[], Result], path: str) -> Result:
@@ -227,25 +217,25 @@ def write_through(prefix: str) -> None:
             os.close(descriptor)
 
 
-def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:
+def prepare(model_dir: str, keep_checkpoint_max: int = 5, *, verify: bool = True) -> Optional[int]:
     """Makes the newest whole checkpoint of a folder the one that training resumes from.
 
-    To be called by the one process that trains there, before anything restores. In order:
+    For the one process that trains there, before anything restores. In order:
 
     * temporary files that a killed process left are deleted;
-    * `checkpoint` is believed if it names a whole checkpoint, unless a whole one was written after
-      it, which is then newer; editing it by hand to go back to an older step therefore works;
-    * where it is missing, cut short, or names what is missing or damaged, it is rewritten to name
-      the newest whole checkpoint among the files;
-    * files of damaged checkpoints newer than that one, and parts without an index, are moved to
-      the folder damaged_checkpoints.
+    * `checkpoint` is believed if it names a checkpoint that is whole; editing it by hand to go back
+      to an older step therefore works;
+    * else it is rewritten to name the newest whole checkpoint among the files, and files of damaged
+      ones on the way there are moved to the folder damaged_checkpoints.
 
-    Whatever is done is logged, as a warning where steps are lost.
+    What is done is logged, as a warning if steps are lost.
 
     Args:
-        model_dir: The folder; it need not exist.
-        keep_checkpoint_max: So many checkpoints enter a `checkpoint` file that is rewritten.
-            Older ones stay, and are not deleted by training any more.
+        model_dir: It need not exist.
+        keep_checkpoint_max: Number of checkpoints in a `checkpoint` file that is rewritten. Older
+            ones stay; training no longer deletes them.
+        verify: Read every tensor. Without it only the files are looked at: whoever restores then
+            calls this again after a `DamagedCheckpointsError`.
 
     Returns:
         The step to resume at; None for a new run.
@@ -257,54 +247,48 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:
     if not tf.io.gfile.isdir(model_dir):
         return None
     remove_temporaries(model_dir)
+    find_fault = find_damage if verify else _missing_part
     listed, state_problem = _read_state(model_dir)
     elsewhere = bool(listed) and _is_elsewhere(listed[-1], model_dir)
-    if elsewhere and find_damage(listed[-1]) is None:
+    if elsewhere and find_fault(listed[-1]) is None:
         return step_of(listed[-1])  # Somebody made this folder continue another one.
     names = [os.path.basename(path) for path in listed]
-    parts = _parts(model_dir)
-    chosen, damaged = _choose(model_dir, parts, names)
-    orphans = _without_index(parts)
-    if chosen is None:
+    files = _files_by_checkpoint(model_dir)
+    steps = sorted(files, key=_step_in)
+    damaged: List[_Damaged] = []
+    for name in [*names[-1:], *(each for each in steps[::-1] if each not in names[-1:])]:
+        reason = find_fault(os.path.join(model_dir, name))
+        if reason is None:
+            break
+        damaged.append(_Damaged(name, reason))
+    else:
         _refuse_to_lose_steps(model_dir, damaged)
-        _move_aside(model_dir, parts, [*damaged, *orphans])
-        if state_problem or names:
-            _delete_state(model_dir)
+        _move_aside(model_dir, files, damaged)
+        _delete_state(model_dir)
         return None
-    step = step_of(os.path.join(model_dir, chosen))
+    step = step_of(os.path.join(model_dir, name))
     if damaged:
-        _log_fallback(model_dir, chosen, step, damaged)
-    _move_aside(model_dir, parts, [*damaged, *orphans])
-    if state_problem:
+        _log_fallback(model_dir, name, step, damaged)
+        _move_aside(model_dir, files, damaged)
+    elif state_problem:
         _LOG.warning(
             "%s %s: rewritten to name %s, the newest whole checkpoint there",
             os.path.join(model_dir, STATE_FILE),
             state_problem,
-            chosen,
+            name,
         )
-    if state_problem or elsewhere or names[-1] != chosen:
-        moved = {bad.name for bad in [*damaged, *orphans]}
-        present = [name for name in _by_step(parts) if name not in moved]
-        older = _older(chosen, names, present, keep_checkpoint_max)
-        write_state(model_dir, [*older, chosen])
+    if damaged or state_problem or elsewhere:
+        older = steps[: steps.index(name)]
+        write_state(model_dir, [*older[max(len(older) - (keep_checkpoint_max - 1), 0) :], name])
     return step
 
 
-def _older(chosen: str, listed: List[str], present: List[str], keep: int) -> List[str]:
-    """What is named before `chosen`: those listed that are still there, else the last ones."""
-    older = [name for name in listed if name in present and name != chosen]
-    if older:
-        return older
-    older = present[: present.index(chosen)]
-    return older[max(len(older) - (keep - 1), 0) :]
-
-
-def _without_index(parts: Dict[str, List[str]]) -> List[_Damaged]:
-    return [
-        _Damaged(name, "its .index file is missing")
-        for name, files in parts.items()
-        if any(".data-" in file for file in files) and f"{name}.index" not in files
-    ]
+def _missing_part(prefix: str) -> Optional[str]:
+    """The file that a checkpoint lacks; None if it has index and data."""
+    if not tf.io.gfile.exists(f"{prefix}.index"):
+        has_data = bool(tf.io.gfile.glob(f"{prefix}.data-*"))
+        return "its .index file is missing" if has_data else "its files are missing"
+    return None if tf.io.gfile.glob(f"{prefix}.data-*") else "its .data file is missing"
 
 
 def _refuse_to_lose_steps(model_dir: str, damaged: List[_Damaged]) -> None:
@@ -339,7 +323,7 @@ def _read_state(model_dir: str) -> Tuple[List[str], Optional[str]]:
     """Paths that `checkpoint` lists, the latest last, and what is wrong with the file."""
     path = os.path.join(model_dir, STATE_FILE)
     if not tf.io.gfile.exists(path):
-        return [], "is missing" if _parts(model_dir) else None
+        return [], "is missing" if _files_by_checkpoint(model_dir) else None
     _retried(lambda: _read(path), path)  # TensorFlow takes what it cannot read for missing.
     try:
         state = tf1.train.get_checkpoint_state(model_dir)
@@ -358,61 +342,18 @@ def _read(path: str) -> bytes:
     return content
 
 
-def _parts(model_dir: str) -> Dict[str, List[str]]:
-    """Files of each checkpoint in a folder, by its name."""
-    parts: Dict[str, List[str]] = {}
+def _files_by_checkpoint(model_dir: str) -> Dict[str, List[str]]:
+    files: Dict[str, List[str]] = {}
     for file in tf.io.gfile.listdir(model_dir):
         match = _PART.match(file)
         if match:
-            parts.setdefault(match["name"], []).append(file)
-    return parts
+            files.setdefault(match["name"], []).append(file)
+    return files
 
 
 def _step_in(name: str) -> int:
     match = _STEP.search(name)
     return int(match[1]) if match else 0
-
-
-def _by_step(parts: Dict[str, List[str]]) -> List[str]:
-    """Names of checkpoints with an index, of the oldest step first."""
-    complete = [
-        name for name, files in parts.items() if any(file.endswith(".index") for file in files)
-    ]
-    return sorted(complete, key=_step_in)
-
-
-def _choose(
-    model_dir: str, parts: Dict[str, List[str]], names: List[str]
-) -> Tuple[Optional[str], List[_Damaged]]:
-    """The name to resume from, and what was found damaged on the way there."""
-    damaged: List[_Damaged] = []
-    for name in _candidates(model_dir, parts, names):
-        if name not in parts:
-            damaged.append(_Damaged(name, "its files are missing"))
-            continue
-        reason = find_damage(os.path.join(model_dir, name))
-        if reason is None:
-            return name, damaged
-        damaged.append(_Damaged(name, reason))
-    return None, damaged
-
-
-def _candidates(model_dir: str, parts: Dict[str, List[str]], names: List[str]) -> List[str]:
-    """Names in the order in which they are to be tried."""
-    newest_first = _by_step(parts)[::-1]
-    if not names:
-        return newest_first
-    latest = names[-1]
-    state_time = modified(os.path.join(model_dir, STATE_FILE))
-    later = [
-        name
-        for name in newest_first
-        if name not in names
-        and _step_in(name) > _step_in(latest)
-        and modified(os.path.join(model_dir, f"{name}.index")) > state_time
-    ]
-    before = [name for name in newest_first if _step_in(name) < _step_in(latest)]
-    return [*later, latest, *before]
 
 
 def modified(path: str) -> int:
@@ -426,11 +367,11 @@ def modified(path: str) -> int:
 def _log_fallback(model_dir: str, chosen: str, step: int, damaged: List[_Damaged]) -> None:
     lost = max(_step_in(bad.name) for bad in damaged) - step
     _LOG.warning(
-        "%s: resuming at step %d from %s, %d steps lost, for what is newer is damaged:\n%s",
+        "%s: resuming at step %d from %s, %s lost, because newer ones are damaged:\n%s",
         model_dir,
         step,
         chosen,
-        lost,
+        counted(lost, "step"),
         _reasons(damaged),
     )
 
@@ -439,8 +380,8 @@ def _reasons(damaged: List[_Damaged]) -> str:
     return "\n".join(f"  {bad.name}: {bad.reason}" for bad in damaged)
 
 
-def _move_aside(model_dir: str, parts: Dict[str, List[str]], damaged: List[_Damaged]) -> None:
-    moved = [file for bad in damaged for file in parts.get(bad.name, [])]
+def _move_aside(model_dir: str, files: Dict[str, List[str]], damaged: List[_Damaged]) -> None:
+    moved = [file for bad in damaged for file in files.get(bad.name, [])]
     if not moved:
         return
     aside = os.path.join(model_dir, DAMAGED_FOLDER)

@@ -5,20 +5,16 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from estimator_det.compat import tf, tf1
-from model_fn.checkpoints.repair import gone_explained, step_of
+from model_fn.checkpoints.repair import restoring, step_of
 from model_fn.checkpoints.variables import check_variables, inference_variables
 
 
 class Saver(tf1.train.Saver):
-    """A saver that says so where the checkpoint to restore was deleted meanwhile."""
+    """A saver whose errors say what is wrong with the checkpoint."""
 
     def restore(self, sess: tf1.Session, save_path: str) -> None:
-        """As that of TensorFlow.
-
-        Raises:
-            CheckpointGoneError: if there is no such checkpoint.
-        """
-        with gone_explained(save_path):
+        """Restores as TensorFlow does, with the errors of `restoring`."""
+        with restoring(save_path):
             super().restore(sess, save_path)
 
 
@@ -40,13 +36,8 @@ class EvaluationSaver(Saver):
         self._step = variables.get(tf1.GraphKeys.GLOBAL_STEP)
 
     def restore(self, sess: tf1.Session, save_path: str) -> None:
-        """As that of `Saver`.
-
-        Raises:
-            CheckpointGoneError: if there is no such checkpoint.
-            RunError: if the checkpoint does not fit the model.
-        """
-        with gone_explained(save_path):
+        """Restores, with the errors of `restoring`, and RunError if the model is another one."""
+        with restoring(save_path):
             check_variables(save_path, self._variables, self._model)
         super().restore(sess, save_path)
         if self._step is not None:

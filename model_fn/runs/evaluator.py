@@ -14,9 +14,9 @@ from estimator_det.config.evaluated_model import evaluated_model
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import LOG_FILE, FaultLog
-from model_fn.checkpoints.errors import CheckpointGoneError
-from model_fn.checkpoints.find import find_checkpoint, find_whole_checkpoint, refuse_model
-from model_fn.checkpoints.repair import find_damage, modified
+from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
+from model_fn.checkpoints.find import find_checkpoint, refuse_model
+from model_fn.checkpoints.repair import modified
 from model_fn.checks.metric_names import check_best_metric
 from model_fn.evaluation import history
 from model_fn.evaluation.history import Evaluation
@@ -122,7 +122,7 @@ def evaluate(
     while True:
         prefix = ""
         try:
-            prefix = find_whole_checkpoint(checkpoint)
+            prefix = find_checkpoint(checkpoint)
             folder = model_dir or os.path.dirname(prefix)
             evaluator = Evaluator(functools.partial(make_estimator, pipeline_config, folder))
             return {
@@ -216,17 +216,13 @@ def _evaluate_if_whole(
     pipeline_config: Any, evaluator: Evaluator, readers: List[Reader], checkpoint: str
 ) -> List[Evaluation]:
     """One evaluation for each reader; none, and a warning, without the whole checkpoint."""
-    damage = find_damage(checkpoint)
-    if damage is not None:
-        # Training will move it aside when it resumes, or has deleted it as too old.
-        _LOG.warning("%s is not evaluated: %s", checkpoint, damage)
-        return []
     try:
         return [
             evaluate_reader(pipeline_config, evaluator, reader, checkpoint) for reader in readers
         ]
-    except CheckpointGoneError:
-        _LOG.warning("%s was deleted before it was evaluated", checkpoint)
+    except (CheckpointGoneError, DamagedCheckpointsError) as error:
+        # Training moves it aside when it resumes, or has deleted it as too old.
+        _LOG.warning("%s is not evaluated: %s", checkpoint, error)
         return []
 
 

@@ -28,7 +28,7 @@ import time
 from typing import Any, Callable, Dict, Optional, TypeVar
 
 from estimator_det.compat import require_v2_behavior
-from model_fn.checkpoints.errors import SessionLostError
+from model_fn.checkpoints.errors import DamagedCheckpointsError, SessionLostError
 from model_fn.checks.files import refuse_foreign_label_maps
 from model_fn.checks.metric_names import check_best_metric
 from model_fn.evaluation.history import EndOfTraining
@@ -84,12 +84,12 @@ def train_and_evaluate(
     if serve_others(context):
         return {}
     backend = make_backend(context)
-    return _until_kept(lambda: _train_and_evaluate(context, backend), model_dir)
+    return _retried(lambda verify: _train_and_evaluate(context, backend, verify), context)
 
 
-def _train_and_evaluate(context: RunContext, backend: Backend) -> Metrics:
+def _train_and_evaluate(context: RunContext, backend: Backend, verify: bool) -> Metrics:
     cluster, evaluation = context.cluster, context.options.evaluation
-    with running(context, backend) as run:
+    with running(context, backend, verify) as run:
         if cluster.is_evaluator:
             return _evaluate_beside(context, backend)
         evaluations = TrainingEvaluations(
@@ -130,13 +130,13 @@ def train(
         return
     backend = make_backend(context)
 
-    def train_once() -> None:
-        with running(context, backend) as run:
+    def train_once(verify: bool) -> None:
+        with running(context, backend, verify) as run:
             if not run.is_over():
                 backend.train(run.input_fn(), run.hooks())
             run.ended()
 
-    _until_kept(train_once, model_dir)
+    _retried(train_once, context)
 
 
 def _make_context(
@@ -147,18 +147,30 @@ def _make_context(
     return RunContext(config, model_dir, options, read_cluster())
 
 
-def _until_kept(attempt: Callable[[], Result], model_dir: str) -> Result:
-    """The result of an attempt; begins again where the cluster loses its variables meanwhile.
+def _retried(attempt: Callable[[bool], Result], context: RunContext) -> Result:
+    """Result of an attempt; begins again if a checkpoint is damaged or variables are lost.
+
+    Restoring finds damage, so an attempt reads the checkpoint once; the next one verifies it first
+    and falls back. In a cluster all processes restore at once, so it is verified at the start.
+
+    Args:
+        attempt: Takes whether to verify the checkpoint that it resumes from.
+        context: Of the run.
 
     Raises:
-        SessionLostError: if they are lost again and again without a checkpoint in between.
+        SessionLostError: if variables are lost again and again without a checkpoint in between.
     """
+    verify = not context.cluster.task.is_alone
     step, pauses = -1, iter(_RESTART_SECS)
     while True:
         try:
-            return attempt()
+            return attempt(verify)
+        except DamagedCheckpointsError:
+            if verify:
+                raise
+            verify = True
         except SessionLostError as error:
-            newest = newest_step(model_dir) or 0
+            newest = newest_step(context.model_dir) or 0
             if newest != step:
                 step, pauses = newest, iter(_RESTART_SECS)
             secs = next(pauses, None)

@@ -64,6 +64,7 @@ class TrainingRun:
         backend: Executes its steps.
         signals: Entered.
         may_save: Raises if the folder has become another process's; None where another one saves.
+        verify: Read all of the checkpoint to resume from before it is restored.
 
     Attributes:
         first_step: Where it starts.
@@ -75,6 +76,7 @@ class TrainingRun:
         backend: Backend,
         signals: StopSignals,
         may_save: Optional[Callable[[], None]],
+        verify: bool,
     ) -> None:
         self._context, self._backend, self._signals = context, backend, signals
         self.first_step = 0
@@ -85,7 +87,8 @@ class TrainingRun:
             if not context.cluster.is_evaluator:
                 self._cursors = self._make_cursors(newest_step(context.model_dir))
         else:
-            resumed = repair.prepare(context.model_dir, context.options.checkpoints.keep_max)
+            keep_max = context.options.checkpoints.keep_max
+            resumed = repair.prepare(context.model_dir, keep_max, verify=verify)
             self.first_step = backend.common_step(resumed or 0)
             self._cursors = self._make_cursors(resumed)
             self._saver = CheckpointSaver(
@@ -194,7 +197,7 @@ class TrainingRun:
 
 
 @contextlib.contextmanager
-def running(context: RunContext, backend: Backend) -> Iterator[TrainingRun]:
+def running(context: RunContext, backend: Backend, verify: bool = True) -> Iterator[TrainingRun]:
     """A run for as long as the context lasts: signals are caught, and no other writes the folder.
 
     Raises:
@@ -216,7 +219,7 @@ def running(context: RunContext, backend: Backend) -> Iterator[TrainingRun]:
                 stack.enter_context(files.removed_if_empty(context.model_dir))
                 writing.check_folder(context.model_dir, "model_dir")
                 may_save = stack.enter_context(lock.locked(context.model_dir))
-            run = TrainingRun(context, backend, signals, may_save)
+            run = TrainingRun(context, backend, signals, may_save, verify)
             stack.callback(run.log_faults)
             try:
                 yield run

@@ -14,7 +14,7 @@ from estimator_det.detectors.base import Detector
 from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.explanations import explain_shapes
-from model_fn.checkpoints.find import find_whole_checkpoint
+from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.imported import num_neutral_layers
 from model_fn.checkpoints.networks import (
     is_of_detector,
@@ -22,6 +22,7 @@ from model_fn.checkpoints.networks import (
     network_scopes,
     scopes_text,
 )
+from model_fn.checkpoints.repair import require_whole
 from model_fn.checkpoints.variables import SLOT, unused_variables
 
 _LOG = logging.getLogger(__name__)
@@ -135,7 +136,8 @@ def restore_table(
         DamagedCheckpointsError: if it cannot be read.
     """
     try:
-        prefix = find_whole_checkpoint(path)
+        prefix = find_checkpoint(path)
+        require_whole(prefix)  # Initializers restore it, whose errors would not name it.
     except (FileNotFoundError, DamagedCheckpointsError) as error:
         raise type(error)(
             f"train_config.fine_tune_checkpoint: {error}. Leave the field out to start from the "

@@ -13,7 +13,7 @@ from exporters import image_files
 from inputs.bad_records.policy import make_policy
 from inputs.checks import scan
 from inputs.label_map import read_label_map
-from model_fn.checkpoints.find import find_whole_checkpoint
+from model_fn.checkpoints.repair import require_whole
 from tests.fuzz.mutate import mutate_bytes, mutate_text
 from tests.inputs import faults
 from tests.inputs.storm import frames_of, gzipped, picture_bytes
@@ -105,7 +105,8 @@ def make_targets(inputs: Inputs) -> Dict[str, Target]:
             content = inputs.checkpoint[name]
             chosen = index == seed % len(names)
             (folder / name).write_bytes(mutate_bytes(content, seed) if chosen else content)
-        prefix = find_whole_checkpoint(os.path.join(folder, "model.ckpt"))
+        prefix = os.path.join(folder, "model.ckpt")
+        require_whole(prefix)
         reader = tf.train.load_checkpoint(prefix)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)

@@ -40,7 +40,7 @@ class HookAdapter(tf1.train.SessionRunHook):
         latest = tf1.train.latest_checkpoint(self._context.model_dir)
         if latest is not None and self._context.cluster.is_chief:
             wanted = {variable.op.name: variable for variable in tf1.global_variables()}
-            with repair.gone_explained(latest):
+            with repair.restoring(latest):
                 check_resumable(latest, wanted, self._context.config.model)
 
     def _make_fetches(self) -> Any:

@@ -5,6 +5,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints import find as checkpoints
 from model_fn.checkpoints.errors import DamagedCheckpointsError
+from model_fn.checkpoints.repair import require_whole
 
 
 @pytest.fixture
@@ -39,21 +40,21 @@ def test_the_older_format_of_one_file_is_found(tmp_path):
         saved = saver.save(session, str(tmp_path / "inception.ckpt"))
     assert not list(tmp_path.glob("*.index"))
     assert checkpoints.find_checkpoint(saved) == saved
-    assert checkpoints.find_whole_checkpoint(saved) == saved
+    require_whole(saved)
     cut = pathlib.Path(saved)
     cut.write_bytes(cut.read_bytes()[:-20])
     with pytest.raises(DamagedCheckpointsError, match="the file cannot be read"):
-        checkpoints.find_whole_checkpoint(saved)
+        require_whole(saved)
 
 
 def test_damaged_checkpoints_are_refused(saved, tmp_path):
-    assert checkpoints.find_whole_checkpoint(str(tmp_path)) == saved
+    require_whole(saved)
     data = pathlib.Path(f"{saved}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:-4])
     with pytest.raises(
         DamagedCheckpointsError, match=r"ckpt-200 is damaged: weights in its \.data"
     ):
-        checkpoints.find_whole_checkpoint(str(tmp_path))
+        require_whole(saved)
 
 
 @pytest.mark.parametrize(

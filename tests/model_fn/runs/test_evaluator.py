@@ -195,7 +195,7 @@ def test_checkpoints_that_are_deleted_before_they_are_read(
     name_latest()
     last = evaluator.continuous_eval(config, model_dir, num_train_steps=4, min_interval_secs=0)
     assert last["0"]["global_step"] == 4
-    assert "model.ckpt-3 was deleted before it was evaluated" in caplog.text
+    assert "model.ckpt-3 was deleted before it was read" in caplog.text
     # A prefix names one checkpoint, and a training has read its step already.
     with pytest.raises(CheckpointGoneError, match=r"ckpt-4 was deleted before it was read\. Run"):
         hook = _DeleteBeforeRestore(f"{model_dir}/model.ckpt-4")
@@ -245,7 +245,6 @@ def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyP
         raise tf.errors.InvalidArgumentError(None, None, "bad record")
 
     monkeypatch.setattr(evaluator, "evaluate_reader", broken)
-    monkeypatch.setattr(evaluator, "find_damage", lambda checkpoint: None)
     monkeypatch.setattr(evaluator, "_appearing", lambda *_: iter("abc"))
     config = fake.pipeline_config()
     with pytest.raises(tf.errors.InvalidArgumentError, match="bad record"):

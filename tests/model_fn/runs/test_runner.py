@@ -13,6 +13,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
+from model_fn.checkpoints import repair
 from model_fn.evaluation import history
 from model_fn.runs import (
     data_cursor,
@@ -20,7 +21,8 @@ from model_fn.runs import (
     progress,
     runner,
 )
-from model_fn.runs.options import CheckpointOptions, EvaluationOptions
+from model_fn.runs.loop_options import LoopOptions
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TrainOptions
 from model_fn.runs.signals import Stopped
 from tests import checkpoints
 from tests.model_fn import fake
@@ -212,3 +214,25 @@ def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(
     with pytest.raises(Stopped):
         runner.train_and_evaluate(fake.pipeline_config(), str(tmp_path))
     assert not (tmp_path / "export").exists()
+
+
+@pytest.mark.parametrize("loop", [None, LoopOptions("none")], ids=["estimator", "loop"])
+def test_restoring_finds_damage_and_training_falls_back(
+    readers: List[Any],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    loop: Any,
+) -> None:
+    folder, config = str(tmp_path), fake.pipeline_config()
+    options = TrainOptions(checkpoints=CheckpointOptions(steps=1), loop=loop, progress=False)
+    runner.train(config, folder, options, num_train_steps=2)
+    with monkeypatch.context() as patch:  # A whole checkpoint is read by restoring alone.
+        patch.setattr(repair, "find_damage", None)
+        runner.train(config, folder, options, num_train_steps=3)
+    data = tmp_path / "model.ckpt-3.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-4])
+    runner.train(config, folder, options, num_train_steps=4)
+    assert "resuming at step 2 from model.ckpt-2, 1 step lost" in caplog.text
+    assert checkpoints.trained_steps(folder) == 4
+    assert (tmp_path / repair.DAMAGED_FOLDER / data.name).exists()

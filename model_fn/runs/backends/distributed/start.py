@@ -9,7 +9,7 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import make_detector
 from inputs.bad_records.log import FaultLog
-from model_fn.checkpoints.repair import gone_explained
+from model_fn.checkpoints.repair import restoring
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_resumable
 from model_fn.runs.backends.estimator import make_train_input_fn
 from model_fn.runs.context import RunContext
@@ -70,7 +70,7 @@ def _fine_tuned(context: RunContext) -> Dict[str, np.ndarray]:
 
 def _stored(checkpoint: str, loop_step: LoopStep, model: Any) -> Dict[str, np.ndarray]:
     variables = loop_step.variables()
-    with gone_explained(checkpoint):
+    with restoring(checkpoint):
         reader = tf1.train.load_checkpoint(checkpoint)
         names = set(reader.get_variable_to_shape_map())
         check_resumable(checkpoint, variables, model)
