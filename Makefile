@@ -12,7 +12,7 @@ RERUNS ?= 0
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(notdir $(PYTHON))-$(TENSORFLOW)
-SOURCES := estimator_det inputs model_fn exporters benchmarks tests setup.py noxfile.py
+SOURCES := estimator_det inputs model_fn exporters benchmarks tests docs setup.py noxfile.py
 # What another TensorFlow breaks first: golden numbers (those of whole models contain matching and
 # heads), an input pipeline, a resumed run. `make versions` trains, evaluates, exports and serves.
 SMOKE := tests/compat tests/boxes/nms tests/losses tests/inputs/test_pipeline.py \
@@ -29,7 +29,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help venv lint types contracts unit smoke smoke-newest versions test test-all test-newest test-matrix \
-  demo protos format clean
+  demo docs protos format clean
 
 help:
 	@echo "make test       lint, types, import contracts and tests: about 8 minutes on two cores"
@@ -39,6 +39,7 @@ help:
 	@echo "                two TensorFlows: about an hour; CONTRIBUTING.md says when to run it"
 	@echo "make test-matrix    all tests on four TensorFlows and every Python that each runs on: hours"
 	@echo "make demo       train, evaluate, export and run a small detector; pictures in demo_output"
+	@echo "make docs       these pages and an API reference as a site in site/"
 	@echo "make venv       the environment in $(VENV) (other interpreter: make PYTHON=python3.10 …)"
 	@echo "make lint | types | contracts | unit    the parts of make test"
 	@echo "make format     put sources into the house format"
@@ -61,6 +62,7 @@ $(STAMP): setup.py pyproject.toml
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/python -m tests.prose
 
 types: $(STAMP)
 	$(BIN)/mypy
@@ -103,6 +105,11 @@ test-matrix: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/estimator-det demo --output_dir demo_output
 
+# The variable hides an advertisement of the theme. `strict` turns warnings into errors.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]' 'tensorflow==$(TENSORFLOW)'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
@@ -111,6 +118,6 @@ protos: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. estimator_det/protos/*.proto
 
 clean:
-	rm -rf $(VENV) $(VENV)-newest .nox build dist *.egg-info demo_output .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) $(VENV)-newest .nox build dist site *.egg-info demo_output .mypy_cache .ruff_cache .pytest_cache \
 	  .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

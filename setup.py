@@ -65,6 +65,9 @@ ONNX = ["onnx>=1.14,<1.19", "onnxruntime>=1.17", "tf2onnx>=1.16"]
 OPENVINO = ["openvino>=2024.4"]
 TFJS = ["tensorflowjs>=4.22"]
 
+# For `make docs`.
+DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"]
+
 setup(
     name="estimator-det",
     version=version(),
@@ -96,6 +99,7 @@ setup(
         "onnx": ONNX,
         "openvino": OPENVINO,
         "tfjs": TFJS,
+        "docs": DOCS,
         "dev": [*TEST, "build>=1.2", "nox>=2024.4.15", "pre-commit>=3.8"],
     },
     # Tests and benchmarks stay in the checkout: `tests` is a name that others use too.
