@@ -188,12 +188,13 @@ def _eval_spec(
     in_type = _type_on_core(train_config, on_core)
     predictions = step.predict(detector, batch.features, in_type=in_type)
     groundtruth = step.groundtruth_from_labels(batch.labels)
+    detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     if eval_config.use_dummy_loss_in_eval:
         losses = {step.TOTAL_LOSS: tf.constant(1.0)}
     else:
         penalties = train_config.add_regularization_loss and detector.regularization_losses()
-        losses = step.with_total(detector.loss(predictions, groundtruth).terms, penalties or [])
-    detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
+        terms = detector.loss(predictions, groundtruth, detections).terms
+        losses = step.with_total(terms, penalties or [])
     if detector.is_class_agnostic:
         groundtruth = eval_ops.without_classes(groundtruth)
         categories = eval_ops.AGNOSTIC_CATEGORIES

@@ -18,6 +18,8 @@ from estimator_det.nets.normalization import batch_norm
 class SmallExtractor:
     """Two feature maps, at strides 4 and 8: those of `num_layers: 2` on images of 64 pixels."""
 
+    quantizes = True
+
     def normalize(self, pixels: tf.Tensor) -> tf.Tensor:
         return pixels / 127.5 - 1.0
 
@@ -60,6 +62,7 @@ def _settings(activation: Callable[[tf.Tensor], tf.Tensor]) -> Dict[str, Any]:
 
 
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has every configuration describe one of them, whatever its `feature_extractor` says."""
-    monkeypatch.setattr(ssd, "make_extractor", lambda *_: SmallExtractor())
-    monkeypatch.setattr(faster_rcnn, "make_extractor", lambda *_: SmallTwoStageExtractor())
+    """Makes every configuration describe one of them, regardless of its `feature_extractor`."""
+    for module, extractor in ((ssd, SmallExtractor()), (faster_rcnn, SmallTwoStageExtractor())):
+        monkeypatch.setattr(module, "make_extractor", lambda *_, made=extractor: made)
+        monkeypatch.setattr(module, "pixel_scale", lambda *_, made=extractor: made.normalize)

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.conformance.compare import Check
 from estimator_det.boxes import geometry
 from estimator_det.compat import tf
-from estimator_det.detectors.two_stage.detections import coded_boxes
+from estimator_det.detectors.two_stage.regions import coded_boxes
 
 PIXELS = 0.05  # how far a region's corners may be from the recorded ones
 FEW = 0.1  # of the regions may have no partner
@@ -75,8 +75,6 @@ def named_predictions(predictions: Any) -> Dict[str, Any]:
                 "box_classifier_features": second.features,
             }
         )
-    if predictions.mask_logits is not None:
-        named["mask_predictions"] = flat(predictions.mask_logits)
     return named
 
 
@@ -147,9 +145,7 @@ def with_recorded_regions(
         class_logits=tf.reshape(logits, [*leading, *logits.shape[1:]]),
     )
     regions = predictions.regions._replace(boxes=boxes)
-    return predictions._replace(
-        regions=regions, second_stage=second, detections=None, mask_logits=None
-    )
+    return predictions._replace(regions=regions, second_stage=second)
 
 
 def areas_overflow(predictions: Any) -> tf.Tensor:

@@ -115,7 +115,7 @@ def _mobilenet_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
 
 
 def _two_stage_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
-    from estimator_det.detectors.two_stage.context import AttentionContext
+    from estimator_det.nets.context_attention import AttentionContext
 
     detector, model = _detector(config, True), config.model.faster_rcnn
     features = detector.extractor.proposal_features(detector.extractor.normalize(images))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional
 
 from estimator_det.boxes.coders import BoxCoder
 from estimator_det.boxes.geometry import Similarity
-from estimator_det.boxes.matching import IGNORED, Matcher
+from estimator_det.boxes.matching import IGNORED, UNMATCHED, Matcher
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 
-TPU = TpuAdvice("matcher", "use argmax_matcher with use_matmul_gather: true")
+TPU = (
+    TpuAdvice("matcher", "use argmax_matcher with use_matmul_gather: true"),
+    TpuAdvice("use_matmul_gather_in_matcher", "set it to true"),
+)
 
 
 class Targets(NamedTuple):
@@ -188,3 +191,32 @@ class TargetAssigner:
             box_weights=tf.cast(is_object, tf.float32),
             matches=targets.matches,
         )
+
+
+def count_assignment(matches: tf.Tensor, valid: tf.Tensor) -> Dict[str, tf.Tensor]:
+    """Counts matches per image, averaged over a batch, by the tags of the reference's summaries.
+
+    Steps that do not fetch these float32 scalars do not compute them.
+
+    Args:
+        matches: int32 [B, A]: groundtruth row, UNMATCHED or IGNORED.
+        valid: bool [B, G], False for padding.
+    """
+    images, rows = tf.unstack(tf.shape(valid), num=2)
+    is_matched = matches >= 0
+    # Row numbers run over all images; the segment sum drops negative ones.
+    row = tf.where(is_matched, matches + rows * tf.range(images)[:, tf.newaxis], -1)
+    anchors_of_row = tf.math.unsorted_segment_sum(tf.cast(is_matched, tf.int32), row, images * rows)
+
+    def per_image(flags: tf.Tensor) -> tf.Tensor:
+        total = tf.reduce_sum(tf.cast(flags, tf.float32))
+        return total / tf.maximum(tf.cast(images, tf.float32), 1.0)
+
+    counts = {
+        "GroundtruthBoxes": per_image(valid),
+        "GroundtruthBoxesMatched": per_image(anchors_of_row > 0),
+        "PositiveAnchors": per_image(is_matched),
+        "NegativeAnchors": per_image(tf.equal(matches, UNMATCHED)),
+        "IgnoredAnchors": per_image(tf.equal(matches, IGNORED)),
+    }
+    return {f"TargetAssignment/AvgNum{name}PerImage": count for name, count in counts.items()}

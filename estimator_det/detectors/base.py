@@ -7,15 +7,17 @@ the padded image that enters the network unless a field says otherwise.
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
+from estimator_det.boxes import geometry
 from estimator_det.compat import tf
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
 from estimator_det.images.preprocess import Preprocessor
-from estimator_det.nets.quantization import QuantizedTensor, make_quantization
+from estimator_det.images.sizes import height_and_width
+from estimator_det.nets.context_attention import Context
+from estimator_det.nets.quantization import Quantization, QuantizedTensor, make_quantization
 
 DETECTORS: Registry[Callable[..., Detector]] = Registry("detection model")
 PREPROCESSORS: Registry[Callable[..., Preprocessor]] = Registry("detection model")
@@ -42,16 +44,6 @@ class Groundtruth(NamedTuple):
     is_annotated: Optional[tf.Tensor] = None  # bool [B]; images with False have no loss
 
 
-class Context(NamedTuple):
-    """Features of other images, for attention; rows past `num` are padding.
-
-    Like `Groundtruth`, it is padded to the same number of rows for each image.
-    """
-
-    features: tf.Tensor  # float32 [B, S, F]
-    num: tf.Tensor  # int32 [B]
-
-
 class Predictions(NamedTuple):
     """Raw network output of a single-stage detector."""
 
@@ -75,9 +67,7 @@ class Losses(NamedTuple):
     """
 
     terms: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. "Loss/localization_loss"
-    counts: Dict[
-        str, tf.Tensor
-    ]  # float32 scalars by name, e.g. number of matched anchors; not part of the loss
+    counts: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. number of matched anchors
     divisors: Dict[str, tf.Tensor]  # float32 scalars by the names of terms; see above
 
 
@@ -98,9 +88,9 @@ class Detections(NamedTuple):
     masks: Optional[tf.Tensor] = None  # float32 [B, N, h, w]
     keypoints: Optional[tf.Tensor] = None  # float32 [B, N, P, 2]
     features: Optional[tf.Tensor] = None  # float32 [B, N, depth], features of the second stage
-    cropped_features: Optional[tf.Tensor] = (
-        None  # float32 [B, N, h, w, depth], features of the first stage
-    )
+    # float32 [B, N, h, w, depth], features of the first stage
+    cropped_features: Optional[tf.Tensor] = None
+    mask_output: Optional[Any] = None  # boxes and logits of masks, for their loss in evaluation
 
     def as_dict(self) -> Dict[str, tf.Tensor]:
         """Returns the tensors that are not None, under their names in exported models."""
@@ -153,8 +143,17 @@ class Detector(Protocol):
         stage. A detector with a `context_config` always needs the context.
         """
 
-    def loss(self, predictions: Any, groundtruth: Groundtruth) -> Losses:
-        """Computes the loss terms of a batch, and counts of its assignment."""
+    def loss(
+        self,
+        predictions: Any,
+        groundtruth: Groundtruth,
+        detections: Optional[Detections] = None,
+    ) -> Losses:
+        """Computes the loss terms of a batch, and counts of its assignment.
+
+        Outside of training, the loss of masks is that of the masks of detections, which
+        `postprocess` returns.
+        """
 
     def postprocess(self, predictions: Any, true_shapes: tf.Tensor) -> Detections:
         """Decodes boxes, converts scores and suppresses."""
@@ -167,6 +166,59 @@ class Detector(Protocol):
 
     def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
         """Maps checkpoint names to variables for "classification", "detection" or "full"."""
+
+    def with_quantization(self, quantization: Quantization) -> Detector:
+        """Returns the same detector with simulated quantization; ConfigError if it has none."""
+
+
+@dataclass(frozen=True)
+class ImageFrame:
+    """Position of the real images inside the padded ones.
+
+    Attributes:
+        inputs: float [B, H, W, C], padded images.
+        true_shapes: int32 [B, 3], shapes of the real images; None: the padded images are real.
+    """
+
+    inputs: tf.Tensor
+    true_shapes: Optional[tf.Tensor] = None
+
+    @property
+    def windows(self) -> tf.Tensor:
+        """Windows of the real images in pixels, float32 [B, 4]."""
+        if self.true_shapes is None:
+            return tf.tile(padded_window(self.inputs)[tf.newaxis], [tf.shape(self.inputs)[0], 1])
+        corners = tf.cast(self.true_shapes[:, :2], tf.float32)
+        return tf.concat([tf.zeros_like(corners), corners], axis=1)
+
+    def normalize_to_real_image(self, boxes: tf.Tensor) -> tf.Tensor:
+        """Expresses boxes [B, …, 4] in pixels as fractions of the real images."""
+        ones = [1] * (boxes.shape.rank - 2)
+        return geometry.change_frame(boxes, tf.reshape(self.windows, [-1, *ones, 4]))
+
+    def to_pixels(self, boxes: tf.Tensor) -> tf.Tensor:
+        """Converts boxes [B, N, 4] to pixels; the inverse of `normalize_to_real_image`."""
+        if self.true_shapes is None:
+            return boxes_to_pixels(boxes, self.inputs)
+        sizes = self.windows[:, tf.newaxis, 2:]
+        return boxes * tf.concat([sizes, sizes], axis=2)
+
+
+def padded_window(inputs: tf.Tensor) -> tf.Tensor:
+    """Window of the padded images [B, H, W, C], in pixels, float32 [4]."""
+    height, width = height_and_width(inputs)
+    return tf.cast(tf.stack([0, 0, height, width]), tf.float32)
+
+
+def normalize_boxes(boxes: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+    """Expresses boxes [..., 4] in pixels as fractions of the padded images [B, H, W, C]."""
+    return geometry.change_frame(boxes, padded_window(inputs))
+
+
+def boxes_to_pixels(boxes: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+    """Converts boxes [..., 4] to pixels; the inverse of `normalize_boxes`."""
+    height, width = tf.unstack(padded_window(inputs)[2:], num=2)
+    return boxes * tf.stack([height, width, height, width])
 
 
 def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = None) -> Detector:
@@ -183,17 +235,9 @@ def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = No
             its range.
     """
     refuse_absurd(model_config, "model.")
-    detector: Any = DETECTORS.make_chosen(model_config, "model", "model", is_training)
+    detector: Detector = DETECTORS.make_chosen(model_config, "model", "model", is_training)
     quantization = None if graph_rewriter is None else make_quantization(graph_rewriter)
-    if quantization is None:
-        return detector
-    if not hasattr(detector, "quantization"):
-        raise ConfigError(
-            "graph_rewriter.quantization is not supported yet in "
-            f"{model_config.WhichOneof('model')} models, only in ssd; remove graph_rewriter (--set "
-            "graph_rewriter=null)"
-        )
-    return dataclasses.replace(detector, quantization=quantization)
+    return detector if quantization is None else detector.with_quantization(quantization)
 
 
 def make_preprocessor(model_config: Any) -> Preprocessor:

@@ -6,7 +6,7 @@ heads are not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import estimator_det.extractors
@@ -24,13 +24,14 @@ from estimator_det.detectors.base import (
     Context,
     Detections,
     Groundtruth,
+    ImageFrame,
     Losses,
     Predictions,
+    normalize_boxes,
 )
-from estimator_det.detectors.collected import collection_of_replica
-from estimator_det.detectors.restore import variables_to_restore
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
-from estimator_det.extractors.ssd.recipe import Extractor, make_extractor
+from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
+from estimator_det.extractors.ssd.recipe import Extractor, make_extractor, pixel_scale
 from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import make_resizer
 from estimator_det.images.sizes import height_and_width
@@ -92,15 +93,6 @@ class SsdDetector:
     is_class_agnostic: bool = False
     quantization: Optional[Quantization] = None
 
-    def __post_init__(self) -> None:
-        recipe = getattr(self.extractor, "recipe", None)
-        if self.quantization is not None and recipe is not None and not recipe.quantizes:
-            raise ConfigError(
-                "graph_rewriter.quantization is not supported yet by this type of "
-                "feature_extractor; use another type, or remove graph_rewriter (--set "
-                "graph_rewriter=null)"
-            )
-
     def predict(
         self,
         inputs: tf.Tensor,
@@ -155,7 +147,13 @@ class SsdDetector:
             raw_feature_map_indices=_map_indices(sizes, counts, tf.shape(raw.box_encodings)[0]),
         )
 
-    def loss(self, predictions: Predictions, groundtruth: Groundtruth) -> Losses:
+    def loss(
+        self,
+        predictions: Predictions,
+        groundtruth: Groundtruth,
+        detections: Optional[Detections] = None,
+    ) -> Losses:
+        del detections  # losses are those of anchors
         with tf1.name_scope("Loss"):
             return self.losses(predictions, groundtruth)
 
@@ -183,11 +181,12 @@ class SsdDetector:
             fields = {"multiclass_scores": all_scores}
             if decoded.keypoints is not None:
                 fields["keypoints"] = decoded.keypoints
+            windows = ImageFrame(predictions.inputs, true_shapes).windows
             survivors = multiclass_nms(
                 decoded.boxes[:, :, tf.newaxis, :],
                 all_scores[:, :, int(self.postprocessing.has_background) :],
                 self.postprocessing.nms,
-                clip_windows=_real_windows(predictions.inputs, true_shapes),
+                clip_windows=normalize_boxes(windows, predictions.inputs),
                 masks=predictions.mask_logits,
                 fields=fields,
             )
@@ -218,6 +217,15 @@ class SsdDetector:
 
         return variables_to_restore(checkpoint_type, load_all, [EXTRACTOR_SCOPE], classifier_name)
 
+    def with_quantization(self, quantization: Quantization) -> SsdDetector:
+        if not self.extractor.quantizes:
+            raise ConfigError(
+                "graph_rewriter.quantization is not supported yet by this type of "
+                "feature_extractor; use another type, or remove graph_rewriter (--set "
+                "graph_rewriter=null)"
+            )
+        return replace(self, quantization=quantization)
+
 
 def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tensor) -> tf.Tensor:
     """Number of the feature map of each anchor, int32 [B, A]."""
@@ -242,16 +250,6 @@ def _check_counts(encodings: tf.Tensor, anchors: tf.Tensor, code_size: int) -> N
         )
 
 
-def _real_windows(inputs: tf.Tensor, true_shapes: Optional[tf.Tensor]) -> tf.Tensor:
-    """Window of the real image in the normalized frame of the padded image, float32 [B, 4]."""
-    if true_shapes is None:
-        return tf.tile(tf.constant([[0.0, 0.0, 1.0, 1.0]]), [tf.shape(inputs)[0], 1])
-    height, width = height_and_width(inputs)
-    padded_size = tf.cast(tf.stack([height, width]), tf.float32)
-    ends = tf.cast(true_shapes[:, :2], tf.float32) / padded_size
-    return tf.concat([tf.zeros_like(ends), ends], axis=1)
-
-
 def _check_model(config: Any) -> None:
     check_supported(config, "ssd")
     if config.num_classes < 1:
@@ -266,8 +264,7 @@ def _check_model(config: Any) -> None:
 @PREPROCESSORS.register("ssd")
 def make_ssd_preprocessor(config: Any) -> Preprocessor:
     """Builds the preprocessing of an `Ssd` message; ConfigError if a part is unknown."""
-    extractor = make_extractor(config.feature_extractor, False)
-    return Preprocessor(make_resizer(config.image_resizer), extractor.normalize)
+    return Preprocessor(make_resizer(config.image_resizer), pixel_scale(config.feature_extractor))
 
 
 @DETECTORS.register("ssd")

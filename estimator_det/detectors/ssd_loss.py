@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Tuple
 
-from estimator_det.boxes.assign import TargetAssigner, Targets
+from estimator_det.boxes.assign import TargetAssigner, Targets, count_assignment
 from estimator_det.boxes.coders import make_box_coder
 from estimator_det.boxes.geometry import make_similarity
 from estimator_det.boxes.matching import make_matcher
 from estimator_det.boxes.sampling import Sampler, make_random_example_sampler
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.assignment_counts import count_assignment
 from estimator_det.detectors.base import Groundtruth, Losses, Predictions
 from estimator_det.detectors.equalization import Equalization, make_equalization
 from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_weights

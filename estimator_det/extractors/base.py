@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Callable, Generic, NamedTuple, Sequence, Tuple, TypeVar
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.fields import news_among
 from estimator_det.config.text import ConfigError
 
 RGB_MEANS = (123.68, 116.779, 103.939)
@@ -26,6 +28,49 @@ class FpnLevels(NamedTuple):
     min_level: int = 3
     max_level: int = 7
     depth: int = 256
+
+
+RecipeType = TypeVar("RecipeType")
+
+OVERRIDE = "override_base_feature_extractor_hyperparams"
+
+
+@dataclass(frozen=True)
+class ExtractorEntry(Generic[RecipeType]):
+    """Maker of an extractor, as it is registered, and the recipe that it follows.
+
+    Attributes:
+        recipe: parts and rules of the extractor.
+        build: (recipe, message of the feature extractor, True in training) -> extractor.
+    """
+
+    recipe: RecipeType
+    build: Callable[[RecipeType, Any, bool], Any]
+
+    def __call__(self, config: Any, is_training: bool) -> Any:
+        return self.build(self.recipe, config, is_training)
+
+
+def fields_in_effect(config: Any, ignores: Sequence[str]) -> Any:
+    """Copy of a feature extractor's message in which fields without effect have their defaults."""
+    copy = type(config)()
+    copy.CopyFrom(config)
+    for field in ignores:
+        copy.ClearField(field)
+    return copy
+
+
+def ignored_non_defaults(
+    config: Any, ignores: Tuple[str, ...], *, has_own_layers: bool
+) -> Tuple[str, ...]:
+    """Fields of a feature extractor's message that are set, but have no effect.
+
+    `conv_hyperparams` has one on layers that no classifier has, and if it overrides all others.
+    """
+    overrides = getattr(config, OVERRIDE) and OVERRIDE not in ignores
+    if not (has_own_layers or overrides):
+        ignores += ("conv_hyperparams",)
+    return news_among(config, ignores)
 
 
 def make_fpn_levels(config: Any) -> FpnLevels:

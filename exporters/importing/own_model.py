@@ -46,6 +46,8 @@ def build_own_model(config: Any) -> OwnModel:
         receiver = serving.make_receiver("image_tensor", detector.preprocess, None, channels)
         with tf1.variable_scope(tf1.get_variable_scope(), use_resource=True):
             predictions = detector.predict(receiver.inputs, receiver.true_shapes)
+            # Heads of masks run on detections.
+            detector.postprocess(predictions, receiver.true_shapes)
         shapes = {each.op.name: tuple(each.shape.as_list()) for each in tf1.global_variables()}
     blanks = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
     structure = graphs.read_structure(graphs.from_graph_def(graph.as_graph_def(), blanks))

@@ -10,8 +10,7 @@ from estimator_det.config.files import is_remote
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.detectors import ssd_loss
-from estimator_det.detectors.two_stage import losses as two_stage
-from estimator_det.detectors.two_stage import mask
+from estimator_det.detectors.two_stage import masks, proposals, regions
 from inputs.label_map import LabelMap
 from model_fn.checks.files import LabelMaps
 from model_fn.checks.names import as_problem
@@ -90,9 +89,9 @@ def _loss_names(pipeline_config: Any) -> List[str]:
     if pipeline_config.model.WhichOneof("model") == "ssd":
         return [*names, ssd_loss.LOCALIZATION, ssd_loss.CLASSIFICATION, ssd_loss.EQUALIZATION]
     stages = pipeline_config.model.faster_rcnn.number_of_stages
-    names += [two_stage.RPN_LOCALIZATION, two_stage.RPN_OBJECTNESS]
+    names += [proposals.RPN_LOCALIZATION, proposals.RPN_OBJECTNESS]
     if stages > 1:
-        names += [two_stage.REGION_LOCALIZATION, two_stage.REGION_CLASSIFICATION]
+        names += [regions.REGION_LOCALIZATION, regions.REGION_CLASSIFICATION]
     if stages > 2:
-        names.append(mask.MASK_LOSS)
+        names.append(masks.MASK_LOSS)
     return names

@@ -16,7 +16,7 @@ from estimator_det.config.ranges import check_ranges
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError, entries
 from estimator_det.detectors import DETECTORS
-from estimator_det.detectors.two_stage.roi_stage import REGION_STAGES
+from estimator_det.detectors.two_stage.regions import REGION_STAGES
 from estimator_det.extractors.ssd import recipe as ssd
 from estimator_det.extractors.two_stage import recipe as two_stage
 from estimator_det.images.resize import IMAGE_RESIZERS

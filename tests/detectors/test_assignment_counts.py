@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from estimator_det.boxes.assign import count_assignment
 from estimator_det.boxes.matching import IGNORED, UNMATCHED
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors import assignment_counts
 from tests.detectors import configs
 
 
@@ -14,15 +14,13 @@ def test_counts_by_hand() -> None:
         [[0, 0, 2, UNMATCHED, IGNORED, UNMATCHED], [1, UNMATCHED, UNMATCHED, IGNORED, 1, 1]]
     )
     valid = tf.constant([[True, True, True], [True, True, False]])
-    counts = assignment_counts.count_assignment(matches, valid)
+    counts = count_assignment(matches, valid)
     # Boxes 3 and 2; rows 0 and 2, row 1; anchors 3 and 3, 2 and 2, 1 and 1.
     assert [float(count) for count in counts.values()] == [2.5, 1.5, 3.0, 2.0, 1.0]
 
 
 def test_no_boxes_at_all() -> None:
-    counts = assignment_counts.count_assignment(
-        tf.fill([2, 4], UNMATCHED), tf.zeros([2, 0], tf.bool)
-    )
+    counts = count_assignment(tf.fill([2, 4], UNMATCHED), tf.zeros([2, 0], tf.bool))
     assert [float(count) for count in counts.values()] == [0.0, 0.0, 0.0, 4.0, 0.0]
 
 

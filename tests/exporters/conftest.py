@@ -51,7 +51,8 @@ def save_checkpoint(
         detector = make_detector(config.model, is_training=False)
         images = tf.zeros([1, 64, 96, channels])
         with tf1.variable_scope(tf1.get_variable_scope(), use_resource=True):
-            detector.predict(images, tf.constant([[64, 96, channels]]))
+            shapes = tf.constant([[64, 96, channels]])
+            detector.postprocess(detector.predict(images, shapes), shapes)
         saved = {variable.op.name: variable for variable in tf1.global_variables()}
         copies, spoils = [], []
         if moving_averages:

@@ -8,10 +8,11 @@ convolution before the first stage's head has none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
+from estimator_det.config.context import check_context
 from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
@@ -20,21 +21,53 @@ from estimator_det.detectors.base import (
     Context,
     Detections,
     Groundtruth,
+    ImageFrame,
     Losses,
+    normalize_boxes,
 )
-from estimator_det.detectors.collected import collection_of_replica
-from estimator_det.detectors.restore import variables_to_restore
-from estimator_det.detectors.two_stage import detections, losses, mask, roi_stage, rpn, targets
-from estimator_det.detectors.two_stage.context import AttentionContext, check_context_or_raise
-from estimator_det.detectors.two_stage.outputs import Regions, TwoStagePredictions, normalize_boxes
+from estimator_det.detectors.two_stage import masks, proposals, regions
+from estimator_det.detectors.two_stage.proposals import Regions
+from estimator_det.detectors.two_stage.regions import RegionOutput
+from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
 from estimator_det.extractors.two_stage.recipe import (
     FIRST_STAGE_SCOPE,
     SECOND_STAGE_SCOPE,
     TwoStageExtractor,
     make_extractor,
+    pixel_scale,
 )
 from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import make_resizer
+from estimator_det.nets.context_attention import AttentionContext
+from estimator_det.nets.quantization import Quantization
+
+
+class TwoStagePredictions(NamedTuple):
+    """Raw network output of a two-stage detector; fields of a missing stage are None.
+
+    Boxes are in pixels of the padded image that enters the network.
+    """
+
+    inputs: tf.Tensor  # float32 [B, H, W, C], preprocessed
+    feature_maps: Tuple[tf.Tensor, ...]  # one float32 [B, h, w, C], from which regions are cropped
+    rpn: proposals.RpnOutput
+    context: Optional[Context] = None
+    regions: Optional[Regions] = None
+    second_stage: Optional[RegionOutput] = None
+    mask_output: Optional[masks.MaskOutput] = None  # masks of regions, in training only
+    raw_boxes: Optional[tf.Tensor] = None  # float32 [B, N, q, 4], normalized to the real image
+    raw_feature_map_indices: Optional[tf.Tensor] = None  # int32 [B, N], always 0
+
+    @property
+    def anchors(self) -> tf.Tensor:
+        """Anchors, float32 [A, 4]."""
+        return self.rpn.anchors
+
+    @property
+    def region_outputs(self) -> Tuple[Regions, RegionOutput]:
+        """Regions, and the output of the second stage for them."""
+        assert self.regions is not None and self.second_stage is not None
+        return self.regions, self.second_stage
 
 
 @dataclass(frozen=True)
@@ -49,11 +82,11 @@ class SecondStage:
         masks: the third stage; None: no third stage.
     """
 
-    stage: roi_stage.RegionStage
-    loss: losses.RegionLoss
-    postprocessing: detections.Postprocessing
-    sampler: Optional[targets.RegionSampler] = None
-    masks: Optional[mask.MaskStage] = None
+    stage: regions.RegionStage
+    loss: regions.RegionLoss
+    postprocessing: regions.Postprocessing
+    sampler: Optional[regions.RegionSampler] = None
+    masks: Optional[masks.MaskStage] = None
 
 
 @dataclass(frozen=True)
@@ -90,8 +123,8 @@ class FasterRcnnDetector:
     is_training: bool
     preprocess: Preprocessor
     extractor: TwoStageExtractor
-    rpn: rpn.ProposalNetwork
-    rpn_loss: losses.RpnLoss
+    rpn: proposals.ProposalNetwork
+    rpn_loss: proposals.RpnLoss
     second: Optional[SecondStage] = None
     extras: Extras = Extras()
 
@@ -120,51 +153,63 @@ class FasterRcnnDetector:
                 there is none.
             ValueError: if groundtruth is missing but needed to choose regions.
         """
-        frame = detections.Frame(inputs, true_shapes)
+        frame = ImageFrame(inputs, true_shapes)
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             features = self.extractor.proposal_features(inputs)
         output = self.rpn.predict(features, inputs)
-        predictions = TwoStagePredictions(inputs, (features,), output)
+        predictions = TwoStagePredictions(inputs, (features,), output, context)
         if self.second is None:
             return predictions
-        regions = self.rpn.propose(output, frame.windows).regions
+        stage_regions = self.rpn.propose(output, frame.windows).regions
         if self.second.sampler:
-            regions = self.second.sampler(regions, groundtruth, inputs)
-        attention_context = AttentionContext(regions.valid, context)
-        region_outputs = self.second.stage.predict(
-            features, normalize_boxes(regions.boxes, inputs), attention_context
+            stage_regions = self.second.sampler(stage_regions, groundtruth, inputs)
+        region_output = self.second.stage.predict(
+            features,
+            normalize_boxes(stage_regions.boxes, inputs),
+            AttentionContext(stage_regions.valid, context),
         )
-        predictions = predictions._replace(regions=regions, second_stage=region_outputs)
+        predictions = predictions._replace(regions=stage_regions, second_stage=region_output)
         if self.extras.raw_boxes:
             predictions = _with_raw_boxes(predictions, frame)
-        if not self.is_training:
-            return self._with_final_crops(predictions, frame, context)
-        if self.second.masks:
-            logits = self.second.masks.predict(region_outputs.features, regions.boxes)
-            predictions = predictions._replace(mask_logits=logits)
+        # Otherwise masks are those of the detections, see `postprocess`.
+        if self.second.masks and self.is_training:
+            mask_output = self.second.masks.predict(region_output.features, stage_regions)
+            predictions = predictions._replace(mask_output=mask_output)
         return predictions
 
-    def loss(self, predictions: TwoStagePredictions, groundtruth: Groundtruth) -> Losses:
+    def loss(
+        self,
+        predictions: TwoStagePredictions,
+        groundtruth: Groundtruth,
+        detections: Optional[Detections] = None,
+    ) -> Losses:
+        """Computes the loss terms of a batch, and counts of its assignment.
+
+        Raises:
+            ConfigError: if masks are to be learnt, but the groundtruth has none.
+            ValueError: if the loss of masks needs detections, outside of training.
+        """
         inputs = predictions.inputs
-        groundtruth = targets.convert_boxes_to_pixels(groundtruth, inputs)
+        groundtruth = regions.convert_boxes_to_pixels(groundtruth, inputs)
         with tf1.name_scope("Loss"):
             terms, counts, divisors = self.rpn_loss(predictions.rpn, groundtruth)
             if self.second is None:
                 return Losses(terms, counts, divisors)
-            regions, output = predictions.region_outputs
-            region_losses = self.second.loss(regions, output, groundtruth)
+            region_losses = self.second.loss(*predictions.region_outputs, groundtruth)
             terms.update(region_losses.terms)
             counts.update(region_losses.counts)
             # Terms that have the same tensor as divisor can share a backward pass.
-            images = divisors[losses.RPN_LOCALIZATION]
+            images = divisors[proposals.RPN_LOCALIZATION]
             divisors.update(dict.fromkeys(region_losses.terms, images))
             if self.second.masks:
-                terms[mask.MASK_LOSS], divisors[mask.MASK_LOSS] = self.second.masks.loss(
-                    predictions.mask_logits,
-                    predictions.detected_regions or regions,
-                    groundtruth,
-                    inputs,
-                )
+                output = predictions.mask_output or (detections and detections.mask_output)
+                if output is None:
+                    raise ValueError(
+                        "loss needs the detections of postprocess if a detector with masks is not "
+                        "built for training; pass detections"
+                    )
+                mask_loss = self.second.masks.loss(output, groundtruth, inputs)
+                terms[masks.MASK_LOSS], divisors[masks.MASK_LOSS] = mask_loss
             return Losses(terms, counts, divisors)
 
     def postprocess(
@@ -182,17 +227,19 @@ class FasterRcnnDetector:
             box of its best class, cut to the real image. Detections of a first stage without a
             second are proposals, all of class 0, and `raw_boxes` are the decoded anchors.
         """
-        if predictions.detections is not None:
-            return predictions.detections
-        frame = detections.Frame(predictions.inputs, true_shapes)
+        frame = ImageFrame(predictions.inputs, true_shapes)
         with tf1.name_scope("Postprocessor"):
             if self.second is None:
-                proposals = self.rpn.propose(predictions.rpn, frame.windows)
-                return detections.proposals_as_detections(proposals, frame)
-            regions, output = predictions.region_outputs
-            return self.second.postprocessing.detect(
-                regions, output, frame, predictions.mask_logits
+                survivors = self.rpn.propose(predictions.rpn, frame.windows)
+                return _proposals_as_detections(survivors, frame)
+            detections = self.second.postprocessing.detect(
+                *predictions.region_outputs,
+                frame,
+                mask_logits=predictions.mask_output and predictions.mask_output.logits,
             )
+            if self.is_training:
+                return detections
+            return self._with_final_crops(predictions, detections, frame)
 
     def updates(self) -> List[tf.Operation]:
         return collection_of_replica(tf1.GraphKeys.UPDATE_OPS)
@@ -207,45 +254,59 @@ class FasterRcnnDetector:
             checkpoint_type, load_all, scopes, self.extractor.classifier_name
         )
 
+    def with_quantization(self, quantization: Quantization) -> FasterRcnnDetector:
+        raise ConfigError(
+            "graph_rewriter.quantization is not supported yet in faster_rcnn models, only in ssd; "
+            "remove graph_rewriter (--set graph_rewriter=null)"
+        )
+
     def _with_final_crops(
-        self, predictions: TwoStagePredictions, frame: detections.Frame, context: Optional[Context]
-    ) -> TwoStagePredictions:
+        self, predictions: TwoStagePredictions, detections: Detections, frame: ImageFrame
+    ) -> Detections:
         """Runs the second stage again on detections, for their masks and features.
 
         Crops are at the detections' positions in the padded image. The reference crops as if the
         real image filled it, which differs only if images are padded.
         """
         assert self.second is not None
-        masks, extras, stage = self.second.masks, self.extras, self.second.stage
-        if not (masks or extras.box_features or extras.cropped_features):
-            return predictions
-        assert isinstance(stage, roi_stage.CropStage)
-        with tf1.name_scope("Postprocessor"):
-            final = self.second.postprocessing.detect(*predictions.region_outputs, frame)
-        boxes = frame.to_pixels(final.boxes)
-        detected_regions = Regions(boxes, tf.cast(final.num, tf.int32))
-        attention_context = AttentionContext(detected_regions.valid, context)
+        stage, extras = self.second.stage, self.extras
+        if not (self.second.masks or extras.box_features or extras.cropped_features):
+            return detections
+        assert isinstance(stage, regions.CropStage)
+        boxes = frame.to_pixels(detections.boxes)
+        detected = Regions(boxes, tf.cast(detections.num, tf.int32))
+        context = AttentionContext(detected.valid, predictions.context)
         crops = stage.crop(
-            predictions.feature_maps[0], normalize_boxes(boxes, frame.inputs), attention_context
+            predictions.feature_maps[0], normalize_boxes(boxes, frame.inputs), context
         )
-        features = stage.box_features(crops, attention_context)
+        features = stage.box_features(crops, context)
         if extras.cropped_features:
-            final = final._replace(cropped_features=roi_stage.per_region(crops, boxes))
+            detections = detections._replace(cropped_features=regions.per_region(crops, boxes))
         if extras.box_features:
-            averaged = tf.reduce_mean(features, axis=[1, 2])
-            final = final._replace(features=roi_stage.per_region(averaged, boxes))
-        if masks:
-            logits = masks.predict(features, boxes)
-            class_masks = mask.select_class_masks(logits, tf.cast(final.classes, tf.int32))
-            final = final._replace(masks=tf.sigmoid(class_masks))
-            predictions = predictions._replace(mask_logits=logits)
-        return predictions._replace(detections=final, detected_regions=detected_regions)
+            averages = tf.reduce_mean(features, axis=[1, 2])
+            detections = detections._replace(features=regions.per_region(averages, boxes))
+        if not self.second.masks:
+            return detections
+        output = self.second.masks.predict(features, detected)
+        logits = masks.select_class_masks(output.logits, tf.cast(detections.classes, tf.int32))
+        return detections._replace(masks=tf.sigmoid(logits), mask_output=output)
 
 
-def _with_raw_boxes(
-    predictions: TwoStagePredictions, frame: detections.Frame
-) -> TwoStagePredictions:
-    boxes = detections.coded_boxes(*predictions.region_outputs).decode()
+def _proposals_as_detections(survivors: proposals.Proposals, frame: ImageFrame) -> Detections:
+    """Converts proposals to detections of class 0, for a first stage only."""
+    return Detections(
+        boxes=frame.normalize_to_real_image(survivors.regions.boxes),
+        scores=survivors.scores,
+        classes=tf.zeros_like(survivors.scores),
+        num=tf.cast(survivors.regions.num, tf.float32),
+        raw_boxes=frame.normalize_to_real_image(survivors.raw_boxes),
+        raw_scores=survivors.raw_scores,
+        multiclass_scores=survivors.multiclass_scores,
+    )
+
+
+def _with_raw_boxes(predictions: TwoStagePredictions, frame: ImageFrame) -> TwoStagePredictions:
+    boxes = regions.coded_boxes(*predictions.region_outputs).decode()
     return predictions._replace(
         raw_boxes=frame.normalize_to_real_image(boxes),
         raw_feature_map_indices=tf.zeros(tf.shape(boxes)[:2], tf.int32),
@@ -255,10 +316,8 @@ def _with_raw_boxes(
 @PREPROCESSORS.register("faster_rcnn")
 def make_faster_rcnn_preprocessor(config: Any) -> Preprocessor:
     """Builds the preprocessing of a `FasterRcnn` message; ConfigError if a part is unknown."""
-    extractor = make_extractor(config.feature_extractor, False)
-    return Preprocessor(
-        make_resizer(config.image_resizer), extractor.normalize, normalizes_last=True
-    )
+    normalize = pixel_scale(config.feature_extractor)
+    return Preprocessor(make_resizer(config.image_resizer), normalize, normalizes_last=True)
 
 
 @DETECTORS.register("faster_rcnn")
@@ -272,8 +331,8 @@ def make_faster_rcnn(config: Any, is_training: bool) -> FasterRcnnDetector:
         is_training=is_training,
         preprocess=make_faster_rcnn_preprocessor(config),
         extractor=extractor,
-        rpn=rpn.make_proposal_network(config, is_training),
-        rpn_loss=losses.make_rpn_loss(config),
+        rpn=proposals.make_proposal_network(config, is_training),
+        rpn_loss=proposals.make_rpn_loss(config),
         second=_make_second_stage(config, extractor, is_training) if has_regions else None,
         extras=Extras(
             raw_boxes=config.return_raw_detections_during_predict,
@@ -287,11 +346,11 @@ def _make_second_stage(config: Any, extractor: TwoStageExtractor, is_training: b
     # Mining chooses among all proposals, instead of a sample.
     samples = is_training and not config.HasField("hard_example_miner")
     return SecondStage(
-        stage=roi_stage.make_region_stage(config, extractor, is_training),
-        loss=losses.make_region_loss(config),
-        postprocessing=detections.make_postprocessing(config.second_stage_post_processing),
-        sampler=targets.make_region_sampler(config) if samples else None,
-        masks=mask.make_mask_stage(config, is_training) if config.number_of_stages == 3 else None,
+        stage=regions.make_region_stage(config, extractor, is_training),
+        loss=regions.make_region_loss(config),
+        postprocessing=regions.make_postprocessing(config.second_stage_post_processing),
+        sampler=regions.make_region_sampler(config) if samples else None,
+        masks=masks.make_mask_stage(config, is_training) if config.number_of_stages == 3 else None,
     )
 
 
@@ -302,7 +361,9 @@ def _check_model(config: Any) -> None:
         raise ConfigError(
             f"faster_rcnn.number_of_stages must be 1, 2 or 3; given: {config.number_of_stages}"
         )
-    check_context_or_raise(config)
+    for problem in check_context(config, "faster_rcnn"):
+        if problem.severity == "error":
+            raise ConfigError(f"{problem.field}: {problem.message}; {problem.remedy}")
     crops = config.second_stage_box_predictor.HasField("mask_rcnn_box_predictor")
     for field in ("output_final_box_features", "output_final_box_rpn_features"):
         if getattr(config, field) and (config.number_of_stages == 1 or not crops):

@@ -6,6 +6,7 @@ from typing import Any, Dict, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
+from estimator_det.extractors.base import OVERRIDE, ExtractorEntry
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inception
 from estimator_det.nets.hyperparams import no_scope
@@ -25,14 +26,15 @@ def _register(name: str, scope: str, blocks: Sequence[inception.Block], *maps: F
         pyramid=recipe.extended_pyramid(*maps),
     )
 
-    @recipe.EXTRACTORS.register(name)
-    def make(config: Any, is_training: bool) -> recipe.RecipeExtractor:
+    def build(network: recipe.Recipe, config: Any, is_training: bool) -> recipe.RecipeExtractor:
         if not config.override_base_feature_extractor_hyperparams:
             raise ConfigError(
-                f"feature_extractor.{recipe.OVERRIDE} must be true for {name}, because all "
+                f"feature_extractor.{OVERRIDE} must be true for {name}, because all "
                 "layers of its network use conv_hyperparams. Set it to true"
             )
         return recipe.RecipeExtractor(network, recipe.make_options(network, config, is_training))
+
+    recipe.EXTRACTORS.register(name)(ExtractorEntry(network, build))
 
 
 _register(

@@ -7,7 +7,7 @@ from typing import Any, Dict, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.extractors.base import FpnLevels
+from estimator_det.extractors.base import OVERRIDE, ExtractorEntry, FpnLevels
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inverted_residual
 from estimator_det.nets.hyperparams import no_scope
@@ -50,14 +50,13 @@ MNASFPN = recipe.Recipe(
     backbone=_backbone,
     pyramid=_pyramid,
     takes=("fpn",),
-    ignores=("use_depthwise", "conv_hyperparams", recipe.OVERRIDE),
+    ignores=("use_depthwise", "conv_hyperparams", OVERRIDE),
     quantizes=False,
 )
 
 
-@recipe.EXTRACTORS.register("ssd_mobilenet_v2_mnasfpn")
-def _make_mnasfpn(config: Any, is_training: bool) -> recipe.FixedExtractor:
-    options = recipe.make_options(MNASFPN, config, is_training)
+def _build(network: recipe.Recipe, config: Any, is_training: bool) -> recipe.FixedExtractor:
+    options = recipe.make_options(network, config, is_training)
     if not config.HasField("fpn"):
         options = dataclasses.replace(options, fpn=LEVELS)
     elif options.fpn[:2] != LEVELS[:2]:
@@ -65,4 +64,7 @@ def _make_mnasfpn(config: Any, is_training: bool) -> recipe.FixedExtractor:
             f"feature_extractor.fpn: MnasFPN has min_level {LEVELS.min_level} and max_level "
             f"{LEVELS.max_level}; given: {options.fpn.min_level} and {options.fpn.max_level}"
         )
-    return recipe.FixedExtractor(MNASFPN, options)
+    return recipe.FixedExtractor(network, options)
+
+
+recipe.EXTRACTORS.register("ssd_mobilenet_v2_mnasfpn")(ExtractorEntry(MNASFPN, _build))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Dict
 
 from estimator_det.compat import tf
+from estimator_det.extractors.base import OVERRIDE
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import searched
 from estimator_det.nets.hyperparams import no_scope
@@ -24,7 +25,7 @@ def mobiledet_recipe(scope: str, network: searched.Network) -> recipe.Recipe:
         pyramid=recipe.extended_pyramid(FeatureMap("C4"), FeatureMap("C5"), *EXTRA_LAYERS),
         takes=(),
         refuses=("use_explicit_padding",),
-        ignores=(recipe.OVERRIDE,),
+        ignores=(OVERRIDE,),
     )
 
 

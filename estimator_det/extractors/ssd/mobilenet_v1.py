@@ -7,6 +7,7 @@ from typing import Dict, Iterator
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
+from estimator_det.extractors.base import OVERRIDE
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import mobilenet
 from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
@@ -120,6 +121,6 @@ recipe.register_recipe(
         ),
         takes=(),
         refuses=("pad_to_multiple",),
-        ignores=(recipe.OVERRIDE,),
+        ignores=(OVERRIDE,),
     ),
 )

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple, Type
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.fields import check_supported, news_among
+from estimator_det.config.fields import check_supported
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
     FINEST_FPN_LEVEL,
+    ExtractorEntry,
     FpnLevels,
     check_image_size,
+    fields_in_effect,
+    ignored_non_defaults,
     make_fpn_levels,
     scale_to_unit_range,
 )
@@ -26,22 +29,20 @@ from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
 from estimator_det.nets.padding import pad_to_multiple
 
-EXTRACTORS: Registry[Callable[..., Extractor]] = Registry(
+EXTRACTORS: Registry[ExtractorEntry[Recipe]] = Registry(
     "SSD feature extractor", reserved=[f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)]
 )
 
-OVERRIDE = "override_base_feature_extractor_hyperparams"
-
 # Fields that only some types have; they must not be set for the others.
-SPECIAL_FIELDS = (
-    "num_layers",
-    "fpn",
-    "spaghettinet_arch_name",
-)
+SPECIAL_FIELDS = ("num_layers", "fpn", "spaghettinet_arch_name")
 
 
 class Extractor(Protocol):
     """Computes feature maps from images; has no state between calls."""
+
+    @property
+    def quantizes(self) -> bool:
+        """True if its layers can simulate quantization."""
 
     def normalize(self, images: tf.Tensor) -> tf.Tensor:
         """Scales float32 [B, h, w, 3], pixels 0..255, for the network; same shape."""
@@ -224,6 +225,10 @@ class RecipeExtractor:
     recipe: Recipe
     options: ExtractorOptions
 
+    @property
+    def quantizes(self) -> bool:
+        return self.recipe.quantizes
+
     def normalize(self, images: tf.Tensor) -> tf.Tensor:
         return self.recipe.normalize(images)
 
@@ -270,10 +275,7 @@ def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOpt
     """
     check_supported(config, "feature_extractor")
     _check_fields(config.type, recipe, config)
-    effective_config = type(config)()
-    effective_config.CopyFrom(config)
-    for field in recipe.ignores:
-        effective_config.ClearField(field)
+    effective_config = fields_in_effect(config, recipe.ignores)
     scope = make_arg_scope(effective_config.conv_hyperparams, is_training)
     overrides = effective_config.override_base_feature_extractor_hyperparams
     return ExtractorOptions(
@@ -316,9 +318,10 @@ def register_recipe(
 ) -> None:
     """Registers `feature_extractor { type: name }`, and the same with each of `aliases`."""
 
-    @EXTRACTORS.register(name, *aliases)
-    def make(config: Any, is_training: bool) -> RecipeExtractor:
+    def build(recipe: Recipe, config: Any, is_training: bool) -> RecipeExtractor:
         return extractor(recipe, make_options(recipe, config, is_training))
+
+    EXTRACTORS.register(name, *aliases)(ExtractorEntry(recipe, build))
 
 
 def make_extractor(config: Any, is_training: bool) -> Extractor:
@@ -332,16 +335,18 @@ def make_extractor(config: Any, is_training: bool) -> Extractor:
     Raises:
         ConfigError: if the type is unknown or an option is out of range.
     """
-    return EXTRACTORS.get(config.type)(config, is_training and config.batch_norm_trainable)
+    extractor: Extractor = EXTRACTORS.get(config.type)(
+        config, is_training and config.batch_norm_trainable
+    )
+    return extractor
+
+
+def pixel_scale(config: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Normalization of a `SsdFeatureExtractor` message; ConfigError if the type is unknown."""
+    return EXTRACTORS.get(config.type).recipe.normalize
 
 
 def ignored_fields(config: Any) -> Tuple[str, ...]:
     """Fields of a `SsdFeatureExtractor` message whose value has no effect on its type."""
-    recipe = getattr(make_extractor(config, is_training=True), "recipe", None)
-    if recipe is None:
-        return ()
-    ignores = recipe.ignores
-    overrides = config.override_base_feature_extractor_hyperparams and OVERRIDE not in ignores
-    if not recipe.has_extra_layers and not overrides:
-        ignores += ("conv_hyperparams",)
-    return news_among(config, ignores)
+    recipe = EXTRACTORS.get(config.type).recipe
+    return ignored_non_defaults(config, recipe.ignores, has_own_layers=recipe.has_extra_layers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Dict, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.extractors.base import OVERRIDE
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import spaghettinet
 from estimator_det.nets.hyperparams import no_scope
@@ -42,7 +43,7 @@ recipe.register_recipe(
             "pad_to_multiple",
             "use_depthwise",
             "conv_hyperparams",
-            recipe.OVERRIDE,
+            OVERRIDE,
         ),
         quantizes=False,  # the network itself simulates quantization
     ),

@@ -18,10 +18,17 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional, Protocol, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.fields import check_supported, news_among
+from estimator_det.config.fields import check_supported
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.extractors.base import check_image_size, scale_to_unit_range
+from estimator_det.extractors.base import (
+    OVERRIDE,
+    ExtractorEntry,
+    check_image_size,
+    fields_in_effect,
+    ignored_non_defaults,
+    scale_to_unit_range,
+)
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
 
@@ -29,11 +36,10 @@ FIRST_STAGE_SCOPE = "FirstStageFeatureExtractor"
 SECOND_STAGE_SCOPE = "SecondStageFeatureExtractor"
 
 STRIDES = (8, 16)
-OVERRIDE = "override_base_feature_extractor_hyperparams"
 # Fields that configure layers; most networks use the published settings instead.
 LAYER_FIELDS = ("conv_hyperparams", OVERRIDE)
 
-EXTRACTORS: Registry[Callable[..., TwoStageExtractor]] = Registry(
+EXTRACTORS: Registry[ExtractorEntry[Recipe]] = Registry(
     "Faster R-CNN feature extractor",
     reserved=[f"faster_rcnn_resnet{layers}_fpn_keras" for layers in (50, 101, 152)],
 )
@@ -188,10 +194,7 @@ def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOpt
             f"feature_extractor.first_stage_features_stride must be {allowed} for {config.type}; "
             f"given: {stride}"
         )
-    effective_config = type(config)()
-    effective_config.CopyFrom(config)
-    for field in recipe.ignores:
-        effective_config.ClearField(field)
+    effective_config = fields_in_effect(config, recipe.ignores)
     learns = is_training and effective_config.batch_norm_trainable
     overrides = effective_config.override_base_feature_extractor_hyperparams
     return ExtractorOptions(
@@ -207,9 +210,10 @@ def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOpt
 def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> None:
     """Registers `feature_extractor { type: name }`, and the same with each of `aliases`."""
 
-    @EXTRACTORS.register(name, *aliases)
-    def make(config: Any, is_training: bool) -> RecipeExtractor:
+    def build(recipe: Recipe, config: Any, is_training: bool) -> RecipeExtractor:
         return RecipeExtractor(recipe, make_options(recipe, config, is_training))
+
+    EXTRACTORS.register(name, *aliases)(ExtractorEntry(recipe, build))
 
 
 def make_extractor(config: Any, is_training: bool) -> TwoStageExtractor:
@@ -223,13 +227,16 @@ def make_extractor(config: Any, is_training: bool) -> TwoStageExtractor:
     Raises:
         ConfigError: if the type is unknown or an option is out of range.
     """
-    return EXTRACTORS.get(config.type)(config, is_training)
+    extractor: TwoStageExtractor = EXTRACTORS.get(config.type)(config, is_training)
+    return extractor
+
+
+def pixel_scale(config: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Normalization of a `FasterRcnnFeatureExtractor` message; ConfigError for unknown types."""
+    return EXTRACTORS.get(config.type).recipe.normalize
 
 
 def ignored_fields(config: Any) -> Tuple[str, ...]:
     """Fields of a `FasterRcnnFeatureExtractor` message whose value has no effect on its type."""
-    recipe = getattr(make_extractor(config, is_training=True), "recipe", None)
-    ignores: Tuple[str, ...] = getattr(recipe, "ignores", ())
-    if not config.override_base_feature_extractor_hyperparams and OVERRIDE not in ignores:
-        ignores = ("conv_hyperparams", *ignores)
-    return news_among(config, ignores)
+    recipe = EXTRACTORS.get(config.type).recipe
+    return ignored_non_defaults(config, recipe.ignores, has_own_layers=False)

@@ -52,6 +52,15 @@ second_stage_box_predictor {
 """
 
 
+# In pixels of an image of 100 x 200: 0 to 50 in y, 0 to 100 in x; and the lower right quarter.
+LABELS = Groundtruth(
+    boxes=tf.constant([[[0.0, 0.0, 50.0, 100.0], [50.0, 100.0, 100.0, 200.0], [0.0] * 4]]),
+    classes=tf.constant([[[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]]]),
+    weights=tf.constant([[1.0, 1.0, 0.0]]),
+    valid=tf.constant([[True, True, False]]),
+)
+
+
 def small_config(overrides: str = "") -> model_pb2.DetectionModel:
     """The small detector's message with `faster_rcnn { overrides }` merged in."""
     config = text_format.Parse(SMALL, model_pb2.DetectionModel())

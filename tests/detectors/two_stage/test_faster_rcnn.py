@@ -9,13 +9,9 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector, make_preprocessor
-from estimator_det.detectors.two_stage.detections import Frame
-from estimator_det.detectors.two_stage.outputs import (
-    RegionOutput,
-    Regions,
-    RpnOutput,
-    TwoStagePredictions,
-)
+from estimator_det.detectors.two_stage.faster_rcnn import TwoStagePredictions
+from estimator_det.detectors.two_stage.proposals import Regions, RpnOutput
+from estimator_det.detectors.two_stage.regions import RegionOutput
 from tests.detectors.two_stage import configs
 from tests.detectors.two_stage.configs import MASKS, RFCN, groundtruth, small_detector
 
@@ -38,13 +34,16 @@ def run(overrides: str = "", is_training: bool = False) -> Tuple[Dict[str, Any],
         inputs, shapes = detector.preprocess(tf.constant(IMAGES))
         labels = groundtruth(padding=1)
         predictions = detector.predict(inputs, shapes, labels if is_training else None)
-        detections = detector.postprocess(predictions, shapes).as_dict()
-        terms = detector.loss(predictions, labels).terms
+        final = detector.postprocess(predictions, shapes)
+        detections = final.as_dict()
+        terms = detector.loss(predictions, labels, final).terms
         kept = {k: v for k, v in predictions._asdict().items() if v is not None}
-        for name in ("regions", "second_stage", "rpn", "detected_regions"):
+        output = kept.pop("mask_output", None) or final.mask_output
+        if output is not None:
+            kept["mask_logits"] = output.logits
+        for name in ("regions", "second_stage", "rpn"):
             parts = kept.pop(name, None)
             kept.update({f"{name}/{k}": v for k, v in (parts._asdict() if parts else {}).items()})
-        kept.pop("detections", None)
         with tf1.Session(config=AS_IT_IS) as session:
             session.run(tf1.global_variables_initializer())
             return tuple(session.run([kept, detections, terms]))
@@ -164,6 +163,35 @@ def test_masks_need_masks_in_the_groundtruth() -> None:
             detector.loss(predictions, labels)
 
 
+def test_masks_of_an_evaluation_need_detections_for_their_loss() -> None:
+    detector = small_detector(MASKS, is_training=False)
+    with tf.Graph().as_default():
+        predictions = detector.predict(tf.zeros([2, 64, 64, 3]))
+        with pytest.raises(ValueError, match="loss needs the detections of postprocess"):
+            detector.loss(predictions, groundtruth())
+
+
+def test_detections_are_those_of_the_given_predictions_and_shapes() -> None:
+    detector = small_detector(MASKS, is_training=False)
+    with tf.Graph().as_default():
+        predictions = detector.predict(tf.constant(IMAGES[:, :48, :64]))
+        second = predictions.second_stage._replace(
+            box_encodings=tf.zeros([2, 12, 2, 4]),
+            class_logits=tf.constant(np.tile(np.float32([0.0, 0.0, 9.0]), [2, 12, 1])),
+        )
+        boxes = tf.constant([[[0.0, 0.0, 12.0, 8.0]] * 12] * 2)
+        changed = predictions._replace(
+            regions=Regions(boxes, tf.constant([1, 1])), second_stage=second
+        )
+        detections = detector.postprocess(changed, tf.constant([[24, 32, 3]] * 2)).as_dict()
+        with tf1.Session(config=AS_IT_IS) as session:
+            session.run(tf1.global_variables_initializer())
+            values = session.run(detections)
+    assert values["detection_classes"][:, 0].tolist() == [1.0, 1.0]
+    np.testing.assert_allclose(values["detection_boxes"][:, 0], [[0, 0, 0.5, 0.25]] * 2, rtol=1e-5)
+    assert (values["detection_masks"][:, 0] > 0).all()
+
+
 def test_further_outputs() -> None:
     predictions, detections, _ = run(EXTRA)
     assert detections["detection_features"].shape == (2, 5, 12)
@@ -187,11 +215,10 @@ def test_detections_of_padded_images_are_cropped_where_they_are() -> None:
             tf.zeros([1, 64, 64, 3]),
             (features,),
             RpnOutput(*[tf.zeros([])] * 4),
-            Regions(boxes, tf.constant([1])),
-            RegionOutput(tf.zeros([]), tf.zeros([1, 12, 2, 4]), tf.zeros([1, 12, 3])),
+            regions=Regions(boxes, tf.constant([1])),
+            second_stage=RegionOutput(tf.zeros([]), tf.zeros([1, 12, 2, 4]), tf.zeros([1, 12, 3])),
         )
-        frame = Frame(predictions.inputs, tf.constant([[64, 32, 3]]))
-        found = detector._with_final_crops(predictions, frame, None).detections
+        found = detector.postprocess(predictions, tf.constant([[64, 32, 3]]))
         crops = detector.second.stage.crop(features, boxes[:, :1] / 64.0)
         with tf1.Session(config=AS_IT_IS) as session:
             session.run(tf1.global_variables_initializer())
@@ -207,7 +234,7 @@ def test_variables_are_those_of_the_reference_and_shared() -> None:
     detector = small_detector(MASKS, is_training=False)
     with tf.Graph().as_default():
         for _ in range(2):
-            detector.predict(tf.zeros([1, 64, 64, 3]))
+            detector.postprocess(detector.predict(tf.zeros([1, 64, 64, 3])))
         shapes = {
             v.op.name: v.shape.as_list()
             for v in tf1.global_variables()

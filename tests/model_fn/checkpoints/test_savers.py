@@ -14,7 +14,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors import make_detector
-from estimator_det.detectors.restore import variables_to_restore
+from estimator_det.detectors.variables import variables_to_restore
 from estimator_det.nets import layers
 from estimator_det.nets.quantization import (
     STEP_VARIABLE,

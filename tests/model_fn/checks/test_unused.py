@@ -7,7 +7,8 @@ from typing import List
 import pytest
 
 from estimator_det.config import pipeline
-from estimator_det.extractors.ssd.recipe import EXTRACTORS, OVERRIDE
+from estimator_det.extractors.base import OVERRIDE
+from estimator_det.extractors.ssd.recipe import EXTRACTORS
 from estimator_det.programs import demo
 from model_fn.checks import names
 from model_fn.evaluation.metrics.base import EVAL_FIELDS

@@ -10,7 +10,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors import Context, make_detector
-from estimator_det.detectors.two_stage.context import (
+from estimator_det.nets.context_attention import (
     POST_BOX_CLASSIFIER,
     AttentionContext,
     ContextAttention,
@@ -161,7 +161,9 @@ def names_and_shapes(overrides: str, is_training: bool) -> Dict[str, List[int]]:
         labels = configs.groundtruth() if is_training else None
         predictions = detector.predict(tf.zeros([2, 64, 64, 3]), None, labels, context)
         assert predictions.second_stage.class_logits.shape.is_fully_defined()
-        assert predictions.mask_logits.shape.is_fully_defined()
+        detections = detector.postprocess(predictions)
+        output = predictions.mask_output if is_training else detections.mask_output
+        assert output.logits.shape.is_fully_defined()
         assert len(detector.updates()) == (8 if is_training else 0)
         return {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
 

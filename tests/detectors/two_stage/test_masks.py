@@ -4,15 +4,16 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.detectors.base import Groundtruth
-from estimator_det.detectors.two_stage import mask
-from estimator_det.detectors.two_stage.outputs import Regions
+from estimator_det.detectors.two_stage import masks
+from estimator_det.detectors.two_stage.masks import MaskOutput
+from estimator_det.detectors.two_stage.proposals import Regions
 from tests.detectors.two_stage.configs import MASKS, small_config
 
 INPUTS = tf.zeros([1, 40, 40, 3])
 
 
 def labels(size: int) -> Groundtruth:
-    """A box of the whole image, whose lower half is its mask."""
+    """A box of the whole image, whose lower half is its masks."""
     masks = np.zeros([1, 1, size, size], np.float32)
     masks[:, :, size // 2 :] = 1.0
     return Groundtruth(
@@ -26,12 +27,12 @@ def labels(size: int) -> Groundtruth:
 
 def loss(groundtruth: Groundtruth, overrides: str = "") -> float:
     """Of two matched regions, background and padding; the class's masks are right below."""
-    stage = mask.make_mask_stage(small_config(MASKS + overrides).faster_rcnn, is_training=True)
+    stage = masks.make_mask_stage(small_config(MASKS + overrides).faster_rcnn, is_training=True)
     boxes = tf.constant([[[0.0, 0, 40, 40], [0, 0, 38, 40], [0, 0, 5, 5], [0, 0, 40, 40]]])
     logits = np.full([1, 4, 2, 6, 5], 1e6, np.float32)
     logits[:, :2, 1, :3] = 0.0  # undecided above
     regions = Regions(boxes, tf.constant([3]))
-    value, _ = stage.loss(tf.constant(logits), regions, groundtruth, INPUTS)
+    value, _ = stage.loss(MaskOutput(regions, tf.constant(logits)), groundtruth, INPUTS)
     return float(value)
 
 
@@ -59,10 +60,10 @@ def test_groundtruth_masks_cropped_by_products() -> None:
 def test_every_option_of_the_stage_is_read() -> None:
     options = """use_matmul_crop_and_resize: true use_matmul_gather_in_matcher: true
         resize_masks: false second_stage_mask_prediction_loss_weight: 3"""
-    stage = mask.make_mask_stage(small_config(MASKS + options).faster_rcnn, is_training=True)
+    stage = masks.make_mask_stage(small_config(MASKS + options).faster_rcnn, is_training=True)
     assert stage.matmul and stage.assigner.matcher.use_matmul_gather
     assert not stage.resizes_masks and stage.loss_weight == 3.0
-    plain = mask.make_mask_stage(small_config(MASKS).faster_rcnn, is_training=True)
+    plain = masks.make_mask_stage(small_config(MASKS).faster_rcnn, is_training=True)
     assert not plain.matmul and not plain.assigner.matcher.use_matmul_gather
     assert plain.resizes_masks and plain.loss_weight == 1.0
 
@@ -72,8 +73,8 @@ def test_images_that_are_not_annotated() -> None:
 
 
 def test_mask_of_class() -> None:
-    masks = tf.reshape(tf.range(24.0), [1, 2, 3, 2, 2])
-    found = mask.select_class_masks(masks, tf.constant([[2, 0]]))
-    np.testing.assert_array_equal(found, [[[[8, 9], [10, 11]], [[12, 13], [14, 15]]]])
-    agnostic = mask.select_class_masks(masks[:, :, :1], tf.constant([[2, 0]]))
-    np.testing.assert_array_equal(agnostic, masks[:, :, 0])
+    rows = tf.reshape(tf.range(24.0), [1, 2, 3, 2, 2])
+    selection = masks.select_class_masks(rows, tf.constant([[2, 0]]))
+    np.testing.assert_array_equal(selection, [[[[8, 9], [10, 11]], [[12, 13], [14, 15]]]])
+    agnostic = masks.select_class_masks(rows[:, :, :1], tf.constant([[2, 0]]))
+    np.testing.assert_array_equal(agnostic, rows[:, :, 0])

@@ -7,24 +7,36 @@ boxes, K foreground classes, h x w pixels of a mask.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Tuple
+from typing import Any, NamedTuple, Tuple
 
 from estimator_det.boxes.assign import TargetAssigner
 from estimator_det.boxes.masks import crop_masks
 from estimator_det.compat import tf, tf1
+from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import Groundtruth
-from estimator_det.detectors.two_stage.outputs import Regions, normalize_boxes
-from estimator_det.detectors.two_stage.roi_stage import per_region
-from estimator_det.detectors.two_stage.targets import assign_classes, make_region_assigner
+from estimator_det.detectors.base import Groundtruth, normalize_boxes
+from estimator_det.detectors.two_stage.proposals import Regions
+from estimator_det.detectors.two_stage.regions import (
+    assign_classes,
+    make_region_assigner,
+    per_region,
+)
 from estimator_det.images.sizes import height_and_width
 from estimator_det.losses.classification import sigmoid_cross_entropy
 from estimator_det.losses.masking import zero_images
-from estimator_det.nets.roi import TPU as TPU  # masks are cropped like regions
 from estimator_det.nets.roi import crop_regions
 from estimator_det.predictors.mask_head import MaskHead, make_mask_head
 
+TPU = TpuAdvice("use_matmul_crop_and_resize", "set it to true")  # masks are cropped like regions
+
 MASK_LOSS = "Loss/BoxClassifierLoss/mask_loss"
+
+
+class MaskOutput(NamedTuple):
+    """Masks of every class, and the boxes they belong to."""
+
+    regions: Regions
+    logits: tf.Tensor  # float32 [B, N, K or 1, h, w]
 
 
 @dataclass(frozen=True)
@@ -45,18 +57,17 @@ class MaskStage:
     resizes_masks: bool
     matmul: bool = False
 
-    def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
-        """Predicts from features [B * N, h', w', C] of boxes [B, N, 4]: [B, N, K or 1, h, w]."""
-        return per_region(self.head.predict(features), boxes)
+    def predict(self, features: tf.Tensor, regions: Regions) -> MaskOutput:
+        """Predicts from features [B * N, h', w', C] of regions."""
+        return MaskOutput(regions, per_region(self.head.predict(features), regions.boxes))
 
     def loss(
-        self, logits: tf.Tensor, regions: Regions, groundtruth: Groundtruth, inputs: tf.Tensor
+        self, output: MaskOutput, groundtruth: Groundtruth, inputs: tf.Tensor
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         """Cross entropy of every mask pixel of matched boxes, averaged over these pixels.
 
         Args:
-            logits: float32 [B, N, K or 1, h, w].
-            regions: boxes in pixels of the padded image.
+            output: masks of boxes in pixels of the padded image.
             groundtruth: boxes in pixels of the padded image, and masks.
             inputs: float [B, H, W, C].
 
@@ -66,6 +77,7 @@ class MaskStage:
         Raises:
             ConfigError: if the groundtruth has no masks.
         """
+        regions, logits = output
         targets = assign_classes(self.assigner, regions.boxes, groundtruth)
         label = tf.argmax(targets.class_targets, axis=2, output_type=tf.int32)
         class_logits = select_class_masks(logits, tf.maximum(label - 1, 0))

@@ -5,25 +5,30 @@ the reference, which extends the paper by several heads and layers and by attent
 of one image.
 
 Letters: B images, N boxes of an image (padded), M rows of attention memory (padded), C channels of
-    a
-box's features, D channels of the bottleneck, S context features of length F.
+a box's features, D channels of the bottleneck, S context features of length F.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Iterator, NamedTuple, Optional
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.context import check_context
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import Context
 from estimator_det.nets.normalization import batch_norm
 from estimator_det.protos import faster_rcnn_pb2
 
 POST_RPN = faster_rcnn_pb2.POST_RPN
 POST_BOX_CLASSIFIER = faster_rcnn_pb2.POST_BOX_CLASSIFIER
 MASKED = -1e9  # similarity of padding; a softmax over padding alone is uniform, not NaN
+
+
+class Context(NamedTuple):
+    """Features of other images; rows past `num` are padding, the same number for each image."""
+
+    features: tf.Tensor  # float32 [B, S, F]
+    num: tf.Tensor  # int32 [B]
 
 
 class AttentionContext(NamedTuple):
@@ -40,13 +45,13 @@ class ContextAttention:
     Attributes:
         position: features that attend: of crops, POST_RPN, or of boxes, POST_BOX_CLASSIFIER.
         bottleneck: D.
-        temperature: temperature of the softmax over similarities.
+        temperature: divisor of similarities before the softmax.
         feature_length: F.
-        heads: number of heads of the attention to context features; their results are averaged.
-        layers: number of layers of the attention to context features.
-        among_boxes: True if boxes attend to the boxes of their image.
-        to_context: True if boxes attend to context features.
-        in_sequence: True if context attention starts from the result of self-attention.
+        heads: heads of the attention to context features; their results are averaged.
+        layers: layers of the attention to context features.
+        self_attention: True if boxes attend to the boxes of their image.
+        context_attention: True if boxes attend to context features.
+        sequential: True if context attention starts from the result of self-attention.
         is_training: True if batch norm uses batch statistics and learns.
     """
 
@@ -175,10 +180,7 @@ class ContextAttention:
 def _output_names() -> Iterator[str]:
     """Yields the scopes of the layers that end the attention blocks, in order of the blocks."""
     yield "fully_connected"
-    number = 1
-    while True:
-        yield f"fully_connected_{number}"
-        number += 1
+    yield from (f"fully_connected_{number}" for number in itertools.count(1))
 
 
 def _per_image(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
@@ -187,13 +189,6 @@ def _per_image(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     sizes = [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
     split = tf.reshape(rows, [*sizes, rows.shape[1]])
     return tf.ensure_shape(split, [*static, rows.shape[1]])
-
-
-def check_context_or_raise(model: Any) -> None:
-    """Raises ConfigError if a `FasterRcnn` message cannot have its `context_config`."""
-    for problem in check_context(model, "faster_rcnn"):
-        if problem.severity == "error":
-            raise ConfigError(f"{problem.field}: {problem.message}; {problem.remedy}")
 
 
 def make_context_attention(model: Any, is_training: bool) -> Optional[ContextAttention]:

@@ -1,0 +1,473 @@
+"""The second stage: boxes and classes of regions, their targets, loss and detections.
+
+Letters in shapes: B images, N regions of an image (padded), G groundtruth boxes, K foreground
+classes, q boxes of a region (K, or 1 that all classes share). Boxes are in pixels of the padded
+image that enters the network unless an argument says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Callable, NamedTuple, Optional, Protocol
+
+from estimator_det.boxes import geometry
+from estimator_det.boxes.assign import TargetAssigner, Targets
+from estimator_det.boxes.geometry import IOU_SIMILARITY
+from estimator_det.boxes.matching import ArgMaxMatcher
+from estimator_det.boxes.nms.multiclass import NmsOptions, make_nms_options, multiclass_nms
+from estimator_det.boxes.nms.rows import CodedBoxes
+from estimator_det.boxes.sampling import balanced_sample
+from estimator_det.boxes.score_conversion import make_score_converter
+from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import (
+    Detections,
+    Groundtruth,
+    ImageFrame,
+    Losses,
+    boxes_to_pixels,
+)
+from estimator_det.detectors.two_stage.proposals import (
+    BOX_CODER,
+    Regions,
+    Sampling,
+    WeightedLosses,
+    make_sampling,
+    make_weighted_losses,
+)
+from estimator_det.extractors.two_stage.recipe import TwoStageExtractor
+from estimator_det.losses.mining import HardExampleMiner, make_hard_example_miner
+from estimator_det.nets.context_attention import (
+    POST_BOX_CLASSIFIER,
+    POST_RPN,
+    AttentionContext,
+    ContextAttention,
+    make_context_attention,
+)
+from estimator_det.nets.roi import crop_regions, pool_crops
+from estimator_det.predictors.base import Prediction
+from estimator_det.predictors.box_head import RegionBoxHead, make_region_box_head
+from estimator_det.predictors.rfcn import RfcnHead, make_rfcn_head
+
+TPU = TpuAdvice("second_stage_post_processing.batch_non_max_suppression", "set static_kernel: true")
+
+REGION_LOCALIZATION = "Loss/BoxClassifierLoss/localization_loss"
+REGION_CLASSIFICATION = "Loss/BoxClassifierLoss/classification_loss"
+
+REGION_STAGES: Registry[Callable[..., RegionStage]] = Registry("second-stage box predictor")
+
+
+class RegionOutput(NamedTuple):
+    """Output of the second stage for every region."""
+
+    features: tf.Tensor  # float32 [B * N, h, w, C]; R-FCN: [B, h, w, C] of the whole image
+    box_encodings: tf.Tensor  # float32 [B, N, q, 4]
+    class_logits: tf.Tensor  # float32 [B, N, K + 1], background first
+
+
+class RegionStage(Protocol):
+    """Predicts boxes and classes of regions from a feature map."""
+
+    def predict(
+        self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
+    ) -> RegionOutput:
+        """Predicts from a map [B, h, w, C] and boxes [B, N, 4] normalized to padded images."""
+
+
+@dataclass(frozen=True)
+class CropOptions:
+    """Options of cropping regions from a feature map.
+
+    Attributes:
+        size: height and width of the crop.
+        pool_size: window of the max pooling of a crop.
+        pool_stride: stride of the max pooling.
+        matmul: True if crops are matrix products, for TPU.
+    """
+
+    size: int
+    pool_size: int
+    pool_stride: int
+    matmul: bool = False
+
+    def __post_init__(self) -> None:
+        for field, value in (
+            ("initial_crop_size", self.size),
+            ("maxpool_kernel_size", self.pool_size),
+            ("maxpool_stride", self.pool_stride),
+        ):
+            if value < 1:
+                raise ConfigError(f"faster_rcnn.{field} must be 1 or more; given: {value}")
+        if self.pool_size > self.size:
+            raise ConfigError(
+                "faster_rcnn.maxpool_kernel_size must not be above initial_crop_size, "
+                f"{self.size}; given: {self.pool_size}"
+            )
+
+
+@dataclass(frozen=True)
+class CropStage:
+    """Runs the rest of the network, then the head, on crops of the feature map.
+
+    Attributes:
+        extractor: crops -> features of boxes.
+        crops: options of cropping.
+        head: features -> boxes and classes.
+        attention: attention of crops or of features of boxes; None: no attention.
+    """
+
+    extractor: TwoStageExtractor
+    crops: CropOptions
+    head: RegionBoxHead
+    attention: Optional[ContextAttention] = None
+
+    def predict(
+        self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
+    ) -> RegionOutput:
+        box_features = self.box_features(
+            self.crop(features, boxes, attention_context), attention_context
+        )
+        return _output(box_features, self.head.predict(box_features), boxes)
+
+    def crop(
+        self,
+        features: tf.Tensor,
+        boxes: tf.Tensor,
+        attention_context: Optional[AttentionContext] = None,
+    ) -> tf.Tensor:
+        """Crops [B, h, w, C] at normalized boxes [B, N, 4] and pools -> [B * N, s, s, C]."""
+        options = self.crops
+        crops = crop_regions(features, boxes, (options.size,) * 2, matmul=options.matmul)
+        pooled = pool_crops(crops, options.pool_size, options.pool_stride)
+        return self._attend(pooled, attention_context, POST_RPN)
+
+    def box_features(
+        self, crops: tf.Tensor, attention_context: Optional[AttentionContext] = None
+    ) -> tf.Tensor:
+        """Computes [B * N, h', w', C'] from crops [B * N, s, s, C]; calls share variables."""
+        return self._attend(
+            self.extractor.box_features(crops), attention_context, POST_BOX_CLASSIFIER
+        )
+
+    def _attend(
+        self, rows: tf.Tensor, attention_context: Optional[AttentionContext], position: int
+    ) -> tf.Tensor:
+        if self.attention is None or self.attention.position != position:
+            return rows
+        assert attention_context is not None, "attention needs its context"
+        return self.attention(rows, attention_context)
+
+
+@REGION_STAGES.register("mask_rcnn_box_predictor")
+def make_crop_stage(
+    config: Any, model: Any, extractor: TwoStageExtractor, is_training: bool
+) -> CropStage:
+    """Builds the second stage with a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
+    crops = CropOptions(
+        size=model.initial_crop_size,
+        pool_size=model.maxpool_kernel_size,
+        pool_stride=model.maxpool_stride,
+        matmul=model.use_matmul_crop_and_resize,
+    )
+    return CropStage(
+        extractor=extractor,
+        crops=crops,
+        head=make_region_box_head(config, model.num_classes, is_training),
+        attention=make_context_attention(model, is_training),
+    )
+
+
+@dataclass(frozen=True)
+class RfcnStage:
+    """Runs the rest of the network on the whole feature map; the head crops its score maps.
+
+    Attributes:
+        extractor: feature map -> features of boxes.
+        head: features and boxes -> boxes and classes.
+    """
+
+    extractor: TwoStageExtractor
+    head: RfcnHead
+
+    def predict(
+        self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
+    ) -> RegionOutput:
+        del attention_context
+        box_features = self.extractor.box_features(features)
+        return _output(box_features, self.head.predict(box_features, boxes), boxes)
+
+
+@REGION_STAGES.register("rfcn_box_predictor")
+def make_rfcn_stage(
+    config: Any, model: Any, extractor: TwoStageExtractor, is_training: bool
+) -> RfcnStage:
+    """Builds the second stage with an `RfcnBoxPredictor` message; see `make_crop_stage`."""
+    head = make_rfcn_head(
+        config, model.num_classes, is_training, matmul=model.use_matmul_crop_and_resize
+    )
+    return RfcnStage(extractor, head)
+
+
+def make_region_stage(model: Any, extractor: TwoStageExtractor, is_training: bool) -> RegionStage:
+    """Builds the second stage of a `FasterRcnn` message, or raises ConfigError."""
+    predictor = model.second_stage_box_predictor
+    kind = predictor.WhichOneof("box_predictor_oneof")
+    if kind in REGION_STAGES and getattr(predictor, kind).box_code_size != BOX_CODER.code_size:
+        raise ConfigError(
+            f"faster_rcnn.second_stage_box_predictor.{kind}.box_code_size must be "
+            f"{BOX_CODER.code_size}; given: {getattr(predictor, kind).box_code_size}"
+        )
+    return REGION_STAGES.make_chosen(
+        predictor,
+        "box_predictor_oneof",
+        "faster_rcnn.second_stage_box_predictor",
+        model,
+        extractor,
+        is_training,
+    )
+
+
+def per_region(rows: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
+    """Splits rows [B * N, …] of boxes [B, N, 4] into [B, N, …], float32."""
+    leading = [tf.shape(boxes)[0], boxes.shape[1] or tf.shape(boxes)[1]]
+    split = tf.reshape(tf.cast(rows, tf.float32), [*leading, *rows.shape[1:]])
+    return tf.ensure_shape(split, [*boxes.shape[:2], *rows.shape[1:]])
+
+
+def _output(features: tf.Tensor, raw: Prediction, boxes: tf.Tensor) -> RegionOutput:
+    return RegionOutput(
+        features, per_region(raw.box_encodings, boxes), per_region(raw.class_logits, boxes)
+    )
+
+
+def make_region_assigner(config: Any) -> TargetAssigner:
+    """Builds the assigner of regions: the class of the best match from IoU 0.5."""
+    matcher = ArgMaxMatcher(
+        matched_threshold=0.5, use_matmul_gather=config.use_matmul_gather_in_matcher
+    )
+    return TargetAssigner(IOU_SIMILARITY, matcher, BOX_CODER)
+
+
+def convert_boxes_to_pixels(groundtruth: Groundtruth, inputs: tf.Tensor) -> Groundtruth:
+    """Converts the boxes of groundtruth to pixels of inputs [B, H, W, C]."""
+    return groundtruth._replace(boxes=boxes_to_pixels(groundtruth.boxes, inputs))
+
+
+def assign_classes(assigner: TargetAssigner, boxes: tf.Tensor, groundtruth: Groundtruth) -> Targets:
+    """Targets of boxes [B, N, 4]: class targets are [B, N, K + 1], background first."""
+    num_classes = groundtruth.classes.shape[2]
+    return assigner.assign(
+        boxes,
+        groundtruth.boxes,
+        tf.pad(groundtruth.classes, [[0, 0], [0, 0], [1, 0]]),
+        tf.one_hot(0, num_classes + 1),
+        groundtruth.weights,
+        groundtruth.valid,
+    )
+
+
+@dataclass(frozen=True)
+class RegionSampler:
+    """Chooses the proposals that the second stage is trained on.
+
+    Attributes:
+        assigner: matches proposals to groundtruth.
+        sampling: chooses proposals.
+    """
+
+    assigner: TargetAssigner
+    sampling: Sampling
+
+    def __call__(
+        self, proposals: Regions, groundtruth: Optional[Groundtruth], inputs: tf.Tensor
+    ) -> Regions:
+        """Chooses `sampling.batch_size` of N proposals of each image, in the same order.
+
+        Args:
+            proposals: boxes in pixels.
+            groundtruth: labels with boxes normalized to the inputs.
+            inputs: float [B, H, W, C], padded images.
+
+        Raises:
+            ValueError: if there is no groundtruth.
+        """
+        if groundtruth is None:
+            raise ValueError(
+                "predict needs groundtruth in training of a two-stage detector; pass it"
+            )
+        groundtruth = convert_boxes_to_pixels(groundtruth, inputs)
+        targets = assign_classes(self.assigner, proposals.boxes, groundtruth)
+        is_selected = balanced_sample(
+            proposals.valid & (tf.reduce_mean(targets.class_weights, axis=2) > 0.0),
+            tf.argmax(targets.class_targets, axis=2) > 0,
+            *self.sampling,
+        )
+        size = self.sampling.batch_size
+        order = tf.argsort(tf.where(is_selected, 0, 1), axis=1, stable=True)[:, :size]
+        num = tf.minimum(tf.reduce_sum(tf.cast(is_selected, tf.int32), axis=1), size)
+        is_region = tf.sequence_mask(num, size)[:, :, tf.newaxis]
+        boxes = tf.where(is_region, tf.gather(proposals.boxes, order, batch_dims=1), 0.0)
+        return Regions(tf.ensure_shape(boxes, [boxes.shape[0], size, 4]), num)
+
+
+def make_region_sampler(config: Any) -> RegionSampler:
+    """Builds the sampler of a `FasterRcnn` message, or raises ConfigError."""
+    batch_size, max_proposals = config.second_stage_batch_size, config.first_stage_max_proposals
+    if batch_size > max_proposals:
+        raise ConfigError(
+            f"faster_rcnn.second_stage_batch_size must not be above first_stage_max_proposals, "
+            f"{max_proposals}; given: {batch_size}. Lower the former or raise the latter"
+        )
+    sampling = make_sampling(
+        batch_size,
+        config.second_stage_balance_fraction,
+        "second_stage_batch_size",
+        "second_stage_balance_fraction",
+    )
+    return RegionSampler(make_region_assigner(config), sampling)
+
+
+@dataclass(frozen=True)
+class RegionLoss:
+    """Loss of all regions of each image, or of the hardest ones.
+
+    Attributes:
+        assigner: matches regions to groundtruth.
+        terms: the two losses.
+        miner: uses the regions of the largest losses only; None: uses all.
+    """
+
+    assigner: TargetAssigner
+    terms: WeightedLosses
+    miner: Optional[HardExampleMiner] = None
+
+    def __call__(self, regions: Regions, output: RegionOutput, groundtruth: Groundtruth) -> Losses:
+        """Computes scalar terms, means over regions, then over images; counts of mining."""
+        targets = assign_classes(self.assigner, regions.boxes, groundtruth)
+        box_losses = self.terms.localization(
+            select_class_codes(output.box_encodings, targets.class_targets),
+            targets.box_targets,
+            weights=targets.box_weights,
+            losses_mask=groundtruth.is_annotated,
+        )
+        class_losses = self.terms.classification(
+            output.class_logits,
+            targets.class_targets,
+            weights=targets.class_weights,
+            losses_mask=groundtruth.is_annotated,
+        )
+        if class_losses.shape.rank == 3:
+            class_losses = tf.reduce_sum(class_losses, axis=2)
+        images = tf.cast(tf.shape(regions.num)[0], tf.float32)
+        share = images * tf.maximum(tf.cast(regions.num, tf.float32), 1.0)[:, tf.newaxis]
+        box_losses, class_losses = box_losses / share, class_losses / share
+        counts = {}
+        if self.miner:
+            # The miner never selects a loss of -inf.
+            never_selected = -float("inf")
+            mined_losses = self.miner(
+                tf.where(regions.valid, box_losses, never_selected),
+                tf.where(regions.valid, class_losses, never_selected),
+                regions.boxes,
+                targets.matches,
+            )
+            box_total, class_total = mined_losses.localization, mined_losses.classification
+            for name in ("num_positives", "num_negatives"):
+                mean = tf.reduce_mean(tf.cast(getattr(mined_losses, name), tf.float32))
+                counts[f"HardExampleMiner/{name}"] = mean
+        else:
+            box_total = tf.reduce_sum(tf.where(regions.valid, box_losses, 0.0))
+            class_total = tf.reduce_sum(tf.where(regions.valid, class_losses, 0.0))
+        terms = {
+            REGION_LOCALIZATION: self.terms.localization_weight * box_total,
+            REGION_CLASSIFICATION: self.terms.classification_weight * class_total,
+        }
+        return Losses(terms, counts, dict.fromkeys(terms, images))
+
+
+def select_class_codes(box_encodings: tf.Tensor, class_targets: tf.Tensor) -> tf.Tensor:
+    """Selects the codes [B, N, q, 4] of each region's target class, [B, N, K + 1] -> [B, N, 4].
+
+    Background regions have zeros, and no box target.
+    """
+    if box_encodings.shape[2] == 1:
+        return box_encodings[:, :, 0]
+    label = tf.argmax(class_targets, axis=2, output_type=tf.int32)
+    codes = tf.gather(box_encodings, tf.maximum(label - 1, 0), batch_dims=2)
+    return tf.where(label[:, :, tf.newaxis] > 0, codes, 0.0)
+
+
+def make_region_loss(config: Any) -> RegionLoss:
+    """Builds the second stage's loss of a `FasterRcnn` message, or raises ConfigError."""
+    box_weight = config.second_stage_localization_loss_weight
+    class_weight = config.second_stage_classification_loss_weight
+    miner = None
+    if config.HasField("hard_example_miner"):
+        miner = make_hard_example_miner(config.hard_example_miner, box_weight, class_weight)
+    terms = make_weighted_losses(box_weight, class_weight, config.second_stage_classification_loss)
+    return RegionLoss(make_region_assigner(config), terms, miner)
+
+
+def coded_boxes(regions: Regions, output: RegionOutput) -> CodedBoxes:
+    """Boxes [B, N, q, 4] of the second stage, in pixels, not decoded yet."""
+    return CodedBoxes(output.box_encodings, regions.boxes, BOX_CODER)
+
+
+@dataclass(frozen=True)
+class Postprocessing:
+    """Conversion of regions to detections.
+
+    Attributes:
+        convert_scores: class logits -> scores.
+        nms: thresholds and limits of suppression.
+    """
+
+    convert_scores: Callable[[tf.Tensor], tf.Tensor]
+    nms: NmsOptions
+
+    def detect(
+        self,
+        regions: Regions,
+        output: RegionOutput,
+        frame: ImageFrame,
+        mask_logits: Optional[tf.Tensor] = None,
+    ) -> Detections:
+        """Decodes boxes, cuts them to the real images, converts scores and suppresses.
+
+        Mask logits, float32 [B, N, K or 1, h, w], are those of the regions.
+        """
+        boxes = coded_boxes(regions, output)
+        best_classes = tf.argmax(output.class_logits[:, :, 1:], axis=2, output_type=tf.int32)
+        best_boxes = boxes.select_classes(best_classes).decode()[:, :, 0]
+        scores = self.convert_scores(output.class_logits)
+        survivors = multiclass_nms(
+            boxes,
+            scores[:, :, 1:],
+            self.nms,
+            clip_windows=frame.windows,
+            num_valid=regions.num,
+            masks=None if mask_logits is None else tf.sigmoid(mask_logits),
+            fields={"multiclass_scores": scores},
+        )
+        return Detections(
+            boxes=survivors.boxes,
+            scores=survivors.scores,
+            classes=survivors.classes,
+            num=tf.cast(survivors.num, tf.float32),
+            raw_boxes=geometry.clip_to_window(
+                frame.normalize_to_real_image(best_boxes), tf.constant([0.0, 0.0, 1.0, 1.0])
+            ),
+            raw_scores=scores,
+            multiclass_scores=survivors.fields["multiclass_scores"],
+            anchor_indices=tf.cast(survivors.anchor_indices, tf.float32),
+            masks=survivors.masks,
+        )
+
+
+def make_postprocessing(config: Any) -> Postprocessing:
+    """Builds the postprocessing of a `PostProcessing` message, or raises ConfigError."""
+    # Detections of two stages are always relative to the real image.
+    nms = make_nms_options(config.batch_non_max_suppression)
+    return Postprocessing(make_score_converter(config), replace(nms, change_frame=True))
