@@ -117,12 +117,7 @@ class ModelDetector(abc.ABC):
         return self.class_names.get(int(class_id), str(int(class_id)))
 
     def best_thresholds(self) -> ClassThresholds:
-        """The thresholds of the best F1; classes without one get that of all classes together.
-
-        Raises:
-            RunError: if the export has none, or its evaluation found nothing.
-            ConfigError: if they cannot be read.
-        """
+        """The thresholds of the best F1; classes without one get that of all classes together."""
         path = self._thresholds_file
         if not tf.io.gfile.exists(path):
             raise RunError(
@@ -154,7 +149,6 @@ def image_feed(name: str, dtype: Any, rank: Optional[int]) -> Callable[[np.ndarr
 
     Args:
         name: Of the placeholder: files and examples are both strings.
-        dtype: Of the placeholder.
         rank: 0 for models that take one serialized example.
     """
     if dtype in (tf.uint8, tf.float32):

@@ -41,9 +41,6 @@ def list_images(paths: Sequence[str], *, recursive: bool = False, skipped: str =
         paths: Files and folders.
         recursive: Subfolders are searched, too; links to folders are followed.
         skipped: Folder that is not searched.
-
-    Raises:
-        FileNotFoundError: if a path does not exist or a folder holds no image.
     """
     found: List[str] = []
     for path in paths:

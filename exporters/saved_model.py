@@ -98,7 +98,6 @@ def export_saved_model(
         pipeline_config: A `TrainEvalPipelineConfig`.
         checkpoint_prefix: The trained checkpoint, or a model_dir for its latest.
         output_dir: A new or empty folder, unless `overwrite` is set.
-        input_types: Of `signatures.INPUT_TYPES`, or `("all",)`.
         input_shape: Batch, height, width and channels for the types that take image tensors; None
             for any size.
         label_map_path: Label map that becomes an asset; default: the one that the configuration
@@ -181,11 +180,7 @@ def _existing(label_map_path: Optional[str]) -> Optional[str]:
 
 
 def check_folder(output_dir: str, overwrite: bool) -> None:
-    """Refuses a folder that is not empty unless `overwrite` is set.
-
-    Raises:
-        FileExistsError: with the remedy.
-    """
+    """Refuses a folder that is not empty unless `overwrite` is set."""
     is_used = tf.io.gfile.exists(output_dir) and tf.io.gfile.listdir(output_dir)
     if is_used and not overwrite:
         raise FileExistsError(

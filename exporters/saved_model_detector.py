@@ -55,11 +55,6 @@ class SavedModelDetector(ModelDetector):
         model_dir: Folder of an export, its `saved_model` folder, or a folder of timestamped
             exports as an Estimator writes them (the newest is loaded).
         signature: Which of the model's signatures to run.
-
-    Raises:
-        FileNotFoundError: if there is no SavedModel.
-        RunError: if its files are damaged, the signature is missing, or does not have the inputs
-            and outputs of a detector.
     """
 
     def __init__(self, model_dir: str, signature: str = SERVING_DEFAULT) -> None:

@@ -44,9 +44,6 @@ def parse_side_inputs(shapes: str, types: str, names: str, model: Any) -> Tuple[
         types: With commas between.
         names: With commas between; they give the order of the other two.
         model: `DetectionModel` message.
-
-    Raises:
-        ConfigError: for texts of another form, or that are not about the same number of inputs.
     """
     needed = {one.name: one for one in model_side_inputs(model)}
     chosen = _words(names) if names else list(needed)
@@ -68,11 +65,7 @@ def parse_side_inputs(shapes: str, types: str, names: str, model: Any) -> Tuple[
 
 
 def check_side_inputs(model: Any, given: Optional[Sequence[SideInput]]) -> Tuple[SideInput, ...]:
-    """The side inputs of an export, none where None is given.
-
-    Raises:
-        ConfigError: if they are not what the model needs.
-    """
+    """The side inputs of an export, none where None is given."""
     needed = {one.name: one for one in model_side_inputs(model)}
     if given is None and needed:
         raise ConfigError(

@@ -22,9 +22,6 @@ def resolve_input_types(names: Sequence[str], num_additional_channels: int = 0) 
     """Expands "all" and checks names; the first one becomes `serving_default`.
 
     With additional channels, "all" leaves out the type that cannot have them.
-
-    Raises:
-        ConfigError: for an unknown or repeated name, or none.
     """
     chosen = tuple(names)
     if list(names) == [ALL_INPUT_TYPES]:
@@ -41,11 +38,7 @@ def resolve_input_types(names: Sequence[str], num_additional_channels: int = 0) 
 
 
 def parse_input_shape(text: str) -> Optional[List[Optional[int]]]:
-    """`"1,300,300,3"` -> [1, 300, 300, 3]; -1 and None allow any size, "" gives None.
-
-    Raises:
-        ConfigError: if it is not four sizes: batch, height, width, channels.
-    """
+    """`"1,300,300,3"` -> [1, 300, 300, 3]; -1 and None allow any size, "" gives None."""
     if not text.strip():
         return None
     sizes: List[Optional[int]] = []
@@ -72,9 +65,6 @@ def additional_outputs(names: Sequence[str]) -> Dict[str, tf.Tensor]:
 
     The graph is that of the first input type alone: what depends on the placeholder of another one
     has no value in its signature.
-
-    Raises:
-        ConfigError: if there is no such tensor, or it has no value that can be returned.
     """
     graph, tensors = tf1.get_default_graph(), {}
     for name in names:

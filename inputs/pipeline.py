@@ -130,7 +130,6 @@ def create_eval_input_fn(
         input_config: One of `eval_input_reader`, or `train_input_reader` to evaluate on training
             data; None for the first `eval_input_reader`.
         sample_1_of_n: Reads every n-th record; None for the reader's `sample_1_of_n_examples`.
-        fault_log: As in `create_train_input_fn`.
 
     Returns:
         As `create_train_input_fn`, with `eval_config.batch_size`.

@@ -50,11 +50,6 @@ def make_receiver(
             examples in "image/additional_channels/encoded"; an encoded image cannot have them.
         max_batch: A batch of more images fails with a message, before it is decoded; None for no
             limit.
-
-    Raises:
-        ConfigError: if the shape or the channels do not fit the type, or the shape's batch is above
-            `max_batch`.
-        ValueError: if the type is not known.
     """
     batch = input_shape[0] if input_shape else None
     if max_batch is not None and batch is not None and batch > max_batch:

@@ -47,12 +47,7 @@ class WorkerPool:
         return self._coordinator.schedule(function, args=arguments)
 
     def has_ended(self, result: Any) -> bool:
-        """True if a result of `schedule` has been copied from its worker.
-
-        Raises:
-            OpError: the first error of a function or of a lost parameter server.
-            Exception: the first error of a function of `create_on_workers`.
-        """
+        """True if a result of `schedule` has been copied from its worker."""
         # In this order, because an error between the two lines cancels the missing results.
         is_copied: bool = result._has_fetched_to_local or result._error is not None
         try:

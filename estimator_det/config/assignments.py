@@ -55,11 +55,7 @@ class _Step(NamedTuple):
 
 
 def assign(root: Message, assignment: str) -> None:
-    """Carries out one assignment on `root` in place.
-
-    Raises:
-        ConfigError: naming the path, what was given, what is allowed and the nearest key.
-    """
+    """Carries out one assignment on `root` in place."""
     match = _ASSIGNMENT.fullmatch(assignment)
     if not match:
         raise ConfigError(

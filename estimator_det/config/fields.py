@@ -194,9 +194,6 @@ def check_supported(message: Message, path: str) -> None:
     Args:
         message: Any message of a configuration; messages in it are not checked.
         path: Its field, for the error.
-
-    Raises:
-        ConfigError: if it sets a field of `REFUSED`.
     """
     for field, _ in message.ListFields():
         refusal = REFUSED.get(schema_name(field))

@@ -87,11 +87,7 @@ def special_kind(path: AnyPath) -> str:
 
 
 def read_text(path: AnyPath, max_bytes: Optional[int] = None) -> str:
-    """The text of a UTF-8 file; a leading byte order mark is dropped.
-
-    Raises:
-        ConfigError: like `read_bytes`, or if it is not text.
-    """
+    """The text of a UTF-8 file; a leading byte order mark is dropped."""
     content = read_bytes(path, max_bytes)
     try:
         return content.decode("utf-8-sig")

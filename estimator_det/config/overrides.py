@@ -74,9 +74,6 @@ def override(config: Config, **settings: Any) -> Config:
         num_classes: Foreground classes of the model.
         classification_localization_weight_ratio: Weight of the classification loss, with that of
             the localization loss at 1.
-
-    Raises:
-        ConfigError: for a name that is not above, or a value its field does not take.
     """
     changed = copy.deepcopy(config)
     for name, value in settings.items():

@@ -41,9 +41,6 @@ def parse_pipeline(text: str, source: str = "<text>") -> pipeline_pb2.TrainEvalP
     Args:
         text: Protocol buffer text form of a `TrainEvalPipelineConfig`.
         source: What the text is, usually a path, for error messages.
-
-    Raises:
-        ConfigError: naming source, line and the nearest field.
     """
     return parse_message(text, pipeline_pb2.TrainEvalPipelineConfig(), source)
 

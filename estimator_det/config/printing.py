@@ -158,7 +158,6 @@ def report_at_once(text: str, severity: str) -> None:
 
     Args:
         text: A line; it is not escaped.
-        severity: As of `entry`.
     """
     line = f"{entry(text, severity)}\n".encode()
     written = _thread.allocate_lock()

@@ -226,11 +226,7 @@ def check_ranges(message: Message, prefix: str = "") -> Iterator[Problem]:
 
 
 def refuse_absurd(message: Message, prefix: str = "") -> None:
-    """Refuses what `check_ranges` reports, before anything is built or allocated for it.
-
-    Raises:
-        ConfigError: with a line for each such field.
-    """
+    """Refuses what `check_ranges` reports, before anything is built or allocated for it."""
     lines = [f"{one.field}: {one.message}: {one.remedy}" for one in check_ranges(message, prefix)]
     if lines:
         raise ConfigError("\n".join(lines))

@@ -36,11 +36,7 @@ class Registry(Generic[Maker]):
         return enter
 
     def get(self, name: str) -> Maker:
-        """The maker entered under `name`.
-
-        Raises:
-            ConfigError: if there is none; the text lists the names, the nearest one first.
-        """
+        """The maker entered under `name`."""
         if name not in self._makers:
             what, remedy = self.refusal(name)
             raise ConfigError(f"{self.kind} {what}; {remedy}")
@@ -58,9 +54,6 @@ class Registry(Generic[Maker]):
         """What the maker of the member set in `oneof` of `message` makes of it and `arguments`.
 
         An error names the `field` that holds `message`.
-
-        Raises:
-            ConfigError: if no member is set, or the one that is set has no entry.
         """
         kind = message.WhichOneof(oneof)
         if kind is None:

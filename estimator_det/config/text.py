@@ -98,10 +98,6 @@ def parse_message(text: str, message: MessageT, source: str = "<text>") -> Messa
         text: Protocol buffer text form.
         message: Empty message that receives the fields.
         source: What the text is, usually a path, for error messages.
-
-    Raises:
-        ConfigError: naming source, line, enclosing block and, for a name that is not known, the
-            nearest one.
     """
     try:
         return text_format.Parse(text, message)

@@ -87,12 +87,7 @@ def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> N
 
 
 def load_config(path: str, config_override: str = "", assignments: Sequence[str] = ()) -> Any:
-    """A pipeline configuration with `--config_override` and then `--set` applied.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ConfigError: if it, or a change to it, is not valid.
-    """
+    """A pipeline configuration with `--config_override` and then `--set` applied."""
     from estimator_det.config import files, pipeline
 
     if not files.exists(path) and not files.special_kind(path):
@@ -101,11 +96,7 @@ def load_config(path: str, config_override: str = "", assignments: Sequence[str]
 
 
 def change_config(config: Any, config_override: str, assignments: Sequence[str]) -> Any:
-    """The configuration with `--config_override` and then `--set` applied.
-
-    Raises:
-        ConfigError: if a change is not valid.
-    """
+    """The configuration with `--config_override` and then `--set` applied."""
     from estimator_det.config import pipeline
 
     if config_override:

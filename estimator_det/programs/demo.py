@@ -78,11 +78,6 @@ def run_demo(
         size: Of the data set, a name in `inputs.datasets.shapes.SIZES`.
         num_train_steps: Replaces the configured number; the learning rate schedule is scaled.
         assignments: Changes to the configuration, as `--set` takes them.
-
-    Raises:
-        FileExistsError: if `output_dir` contains anything but an earlier demo.
-        ConfigError: if an assignment is not valid.
-        ValueError: if the model or the size is unknown, or the seed negative.
     """
     if model not in MODELS:
         raise ValueError(f"model {model!r} is not one of {sorted(MODELS)}")

@@ -30,9 +30,6 @@ def read_tpu_address(environment: Mapping[str, str]) -> TpuAddress:
     * TPU_CONFIG, set by training services: JSON with tpu_node_name, zone and project.
 
     The order is that of TensorFlow's own client for Cloud TPU.
-
-    Raises:
-        ConfigError: if TPU_CONFIG is no such JSON.
     """
     endpoints = environment.get(ENDPOINTS_VARIABLE, "").split(",")
     hosts = [endpoint.strip() for endpoint in endpoints if endpoint.strip()]

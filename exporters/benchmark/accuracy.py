@@ -28,9 +28,6 @@ def evaluate_model(
 
     Returns:
         Values by name of the metric.
-
-    Raises:
-        RunError: if a record has a fault that its reader does not skip.
     """
     config = without_resizing(records_config)
     (reader,) = config.eval_input_reader

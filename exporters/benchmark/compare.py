@@ -32,8 +32,6 @@ class BenchmarkOptions:
         records: TFRecord files or patterns.
         label_map: Path; None for that of the export.
         batch_sizes: Each is measured for every model that takes it.
-        seconds: Of runs for each batch size.
-        num_records: Of images for the mAP; None for all.
     """
 
     records: Sequence[str]
@@ -70,11 +68,7 @@ class Benchmark(NamedTuple):
 
 
 def folder_of(path: str) -> str:
-    """The folder of an export, from itself or the path of one of its models.
-
-    Raises:
-        FileNotFoundError: if there is no model.
-    """
+    """The folder of an export, from itself or the path of one of its models."""
     return exported_models(path)[0].folder
 
 
@@ -84,11 +78,6 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
     Args:
         path: The folder of an export, or one of its models.
         options: What is measured.
-
-    Raises:
-        FileNotFoundError: if there is no model or no record.
-        ConfigError: if there is no label map.
-        RunError: if a record cannot be read.
     """
     models, folder = exported_models(path), folder_of(path)
     config = _config_of(folder)

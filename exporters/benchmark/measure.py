@@ -69,11 +69,7 @@ class Measured(NamedTuple):
 
 
 def measure(task: Task) -> Measured:
-    """Loads and runs the model of a task.
-
-    Raises:
-        RunError: if it cannot be loaded or run, or is no detector.
-    """
+    """Loads and runs the model of a task."""
     try:
         return _measure(task)
     except tf.errors.OpError as error:  # which other processes cannot get
@@ -117,8 +113,6 @@ def time_batches(
 
     Args:
         run: Takes uint8 [batch_size, h, w, 3].
-        images: Of one size; batches take them in turn.
-        batch_size: Of each run.
         seconds: The last run starts within this time.
         clock: Returns seconds.
     """

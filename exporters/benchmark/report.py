@@ -126,11 +126,7 @@ def _finite(value: float) -> Optional[float]:
 
 
 def picture(found: Benchmark) -> bytes:
-    """Charts of all models that were measured: the bytes of a PNG file.
-
-    Raises:
-        ValueError: if none was.
-    """
+    """Charts of all models that were measured: the bytes of a PNG file."""
     measured = [row.measured for row in found.rows if row.measured is not None]
     names = [one.name for one in measured]
     sizes = sorted({each.batch_size for one in measured for each in one.timings})

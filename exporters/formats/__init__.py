@@ -41,21 +41,13 @@ class FoundModel(NamedTuple):
         return folder_of(found) if is_inside else found
 
     def load(self) -> ModelDetector:
-        """The model, ready to run.
-
-        Raises:
-            RunError: if it is damaged or no detector, or a module that runs it is not installed.
-        """
+        """The model, ready to run."""
         check_runtime(self.format)
         return self.format.load(self.path)
 
 
 def resolve_formats(names: Sequence[str]) -> List[ExportFormat]:
-    """The formats of `--format`.
-
-    Raises:
-        ConfigError: for an unknown or repeated name, or none.
-    """
+    """The formats of `--format`."""
     chosen = [FORMATS.get(name)() for name in names]
     if not chosen or len({each.name for each in chosen}) != len(chosen):
         raise ConfigError(f"formats {list(names)}: give at least one, and each only once")
@@ -67,9 +59,6 @@ def exported_models(path: str) -> List[FoundModel]:
 
     The SavedModel is the first, the others are in the order of their formats' names. Each is
     recognized by its content, not by its name.
-
-    Raises:
-        FileNotFoundError: if there is none.
     """
     if not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"no such model: {plain(path)}")
@@ -89,12 +78,7 @@ def exported_models(path: str) -> List[FoundModel]:
 
 
 def load_model(path: str) -> ModelDetector:
-    """The first of `exported_models`, loaded.
-
-    Raises:
-        FileNotFoundError: if there is no model.
-        RunError: see `FoundModel.load`.
-    """
+    """The first of `exported_models`, loaded."""
     return exported_models(path)[0].load()
 
 

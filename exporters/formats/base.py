@@ -58,7 +58,6 @@ class FormatOptions:
         sample_images: Image files for the check of each format and the ranges of int8; without,
             images of the records of the configuration.
         converter_python: The interpreter that converters run in; see `converters.python_of`.
-        tflite: Of that format only.
     """
 
     quantize: Optional[str] = None
@@ -100,7 +99,6 @@ class ExportFormat:
         converter: Modules that `write` needs in the environment of converters.
         runtime: Modules that `load` needs in this one.
         extra: Of the package, `pip install 'estimator-det[EXTRA]'`, with these modules.
-        tolerance: Of a plan.
         detects: Whether what a plan writes is a detector that can be run and compared.
     """
 
@@ -127,11 +125,7 @@ def inference_detector(config: Any, model: Optional[Any] = None) -> Detector:
 
 
 def check_runtime(chosen: ExportFormat) -> None:
-    """Refuses a format whose models cannot run here.
-
-    Raises:
-        RunError: if a module is missing; the text contains the extra to install.
-    """
+    """Refuses a format whose models cannot run here."""
     missing = missing_runtime(chosen)
     if missing:
         raise RunError(missing)
@@ -190,12 +184,7 @@ def thresholds_beside(path: str) -> str:
 
 
 def check_graph_format(name: str, plan: Plan) -> None:
-    """Refuses what the graphs of `graph_file` do not contain.
-
-    Raises:
-        ConfigError: for models that decode files or examples, take context features, or have
-            simulated quantization.
-    """
+    """Refuses what the graphs of `graph_file` do not contain."""
     if plan.input_types[0] not in IMAGE_INPUT_TYPES:
         raise ConfigError(
             f"--format {name} takes images as tensors, and the first --input_type is "

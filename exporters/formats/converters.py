@@ -29,9 +29,6 @@ def python_of(given: Optional[str]) -> str:
     """The interpreter for converters: the given one, that of CONVERTERS_VARIABLE, or this one.
 
     The variable may also name the folder of a virtual environment.
-
-    Raises:
-        ConfigError: if it does not exist.
     """
     named = given or os.environ.get(CONVERTERS_VARIABLE) or sys.executable
     path = os.path.join(named, "bin", "python") if os.path.isdir(named) else named
@@ -45,11 +42,7 @@ def python_of(given: Optional[str]) -> str:
 
 
 def find_converter(chosen: ExportFormat, given_python: Optional[str]) -> str:
-    """The interpreter of `python_of`, or this one if only it has the converter of a format.
-
-    Raises:
-        ConfigError: if neither has it; with the extra to install.
-    """
+    """The interpreter of `python_of`, or this one if only it has the converter of a format."""
     python, missing = _find(chosen, given_python)
     if missing:
         raise ConfigError(missing)
@@ -57,12 +50,7 @@ def find_converter(chosen: ExportFormat, given_python: Optional[str]) -> str:
 
 
 def check_installed(chosen: Sequence[ExportFormat], given_python: Optional[str]) -> None:
-    """Refuses formats that cannot be written or run; the text lists all, with what to install.
-
-    Raises:
-        ConfigError: if a converter is not installed.
-        RunError: if only modules that run a format are missing.
-    """
+    """Refuses formats that cannot be written or run; the text lists all, with what to install."""
     unwritable = {each.name: _find(each, given_python)[1] for each in chosen if each.converter}
     missing = [unwritable.get(each.name) or missing_runtime(each) for each in chosen]
     text = "\n".join(filter(None, missing))
@@ -92,12 +80,7 @@ def _find(chosen: ExportFormat, given_python: Optional[str]) -> Tuple[str, str]:
 def run_converter(
     chosen: ExportFormat, arguments: Sequence[str], given_python: Optional[str], output: str
 ) -> None:
-    """Runs the converter of a format with the interpreter of `find_converter`.
-
-    Raises:
-        ConfigError: if it is not installed.
-        RunError: if it fails or writes nothing to `output`; with the end of what it prints.
-    """
+    """Runs the converter of a format with the interpreter of `find_converter`."""
     python = find_converter(chosen, given_python)
     command = [python, *arguments]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}

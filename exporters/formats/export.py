@@ -74,11 +74,8 @@ def export_formats(
     Args:
         pipeline_config: A `TrainEvalPipelineConfig`.
         checkpoint_prefix: The trained checkpoint, or a model_dir for its latest.
-        output_dir: See `export_saved_model`.
         formats: What to write.
         options: How.
-        input_types: See `export_saved_model`.
-        input_shape: See `export_saved_model`.
         **saved_model_options: Further ones of `export_saved_model`.
 
     Raises:

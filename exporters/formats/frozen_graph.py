@@ -34,11 +34,7 @@ def frozen_graph() -> ExportFormat:
 
 
 def load_frozen_graph(path: str) -> GraphDetector:
-    """The detector in a frozen graph, of this trainer or of the reference.
-
-    Raises:
-        RunError: if the file is damaged, has variables, or is no detector.
-    """
+    """The detector in a frozen graph, of this trainer or of the reference."""
     graph_def = parse_graph(files.read_bytes(path), path, "Get the file again, or export it again")
     refuse_without_weights(graph_def, path)
     return GraphDetector(path, graph_def)
@@ -49,9 +45,6 @@ class GraphDetector(ModelDetector):
 
     Its input is its one placeholder, its outputs are the operations with the names of a served
     model's outputs.
-
-    Raises:
-        RunError: if it is no detector, or takes anything else than color images of any batch or 1.
     """
 
     def __init__(self, path: str, graph_def: Any) -> None:

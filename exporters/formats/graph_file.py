@@ -28,11 +28,7 @@ class GraphFile(NamedTuple):
 
 
 def write_graph_file(source: Source, folder: str) -> GraphFile:
-    """Writes the graph of an export's first input type.
-
-    Raises:
-        RunError: if the export has too many weights for a file.
-    """
+    """Writes the graph of an export's first input type."""
     plan = source.plan
     detector = inference_detector(plan.config, with_static_shapes(plan.config.model))
     with tf.Graph().as_default() as graph:

@@ -48,11 +48,7 @@ def onnx() -> ExportFormat:
 
 
 class OnnxDetector(ModelDetector):
-    """An ONNX model with the inputs and outputs of a served detector.
-
-    Raises:
-        RunError: if the file is damaged or no detector.
-    """
+    """An ONNX model with the inputs and outputs of a served detector."""
 
     def __init__(self, path: str) -> None:
         import onnxruntime

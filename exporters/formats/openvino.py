@@ -57,9 +57,6 @@ class OpenvinoDetector(ModelDetector):
 
     Args:
         path: Its folder, or the `model.xml` in it.
-
-    Raises:
-        RunError: if it is damaged or no detector.
     """
 
     def __init__(self, path: str) -> None:

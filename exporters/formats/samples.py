@@ -26,11 +26,6 @@ def sample_images(config: Any, paths: Sequence[str], most: int) -> List[np.ndarr
         paths: Image files and folders; if empty, the images are those of the records of the
             configuration, of evaluation if it has some, else of training.
         most: Not all are read.
-
-    Raises:
-        FileNotFoundError: if a path does not exist.
-        OSError: if an image file cannot be read.
-        RunError: if a record cannot be read.
     """
     if paths:
         return [read_image(path).pixels for path in list_images(paths)[:most]]
@@ -50,11 +45,7 @@ def images_to_calibrate(config: Any, paths: Sequence[str]) -> List[np.ndarray]:
 
 
 def check_has_images(config: Any, paths: Sequence[str]) -> None:
-    """Refuses int8 where `sample_images` has none.
-
-    Raises:
-        ConfigError: with the remedy.
-    """
+    """Refuses int8 where `sample_images` has none."""
     if not sample_images(config, paths, 1):
         raise ConfigError(
             "--quantize int8 measures ranges on images, and no record of eval_input_reader or "

@@ -71,11 +71,7 @@ def tfjs() -> ExportFormat:
 
 
 def load_tfjs(path: str) -> GraphDetector:
-    """The detector in a graph model; `path` is its folder, or the `model.json` in it.
-
-    Raises:
-        RunError: if the model is damaged or no detector.
-    """
+    """The detector in a graph model; `path` is its folder, or the `model.json` in it."""
     file_path = _model_file(path)
     arrays = read_tfjs(file_path).arrays
     topology = json.loads(files.read_text(file_path))["modelTopology"]

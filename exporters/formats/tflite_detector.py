@@ -72,9 +72,6 @@ class TfliteDetector(ModelDetector):
     Args:
         path: A file.
         keeps_raw: `run` also returns raw predictions, at the cost of memory.
-
-    Raises:
-        RunError: if the file is damaged or no detector.
     """
 
     def __init__(self, path: str, keeps_raw: bool = False) -> None:

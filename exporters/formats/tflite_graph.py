@@ -47,11 +47,7 @@ class TfliteGraph(NamedTuple):
 
 
 def check_tflite(plan: Plan) -> None:
-    """Refuses what an SSD in TFLite cannot be.
-
-    Raises:
-        ConfigError: for other models, resizers, box coders and options.
-    """
+    """Refuses what an SSD in TFLite cannot be."""
     kind = plan.config.model.WhichOneof("model")
     if kind != "ssd":
         raise ConfigError(
@@ -101,7 +97,6 @@ def build_tflite_graph(config: Any, checkpoint: str, options: TfliteOptions) -> 
     Args:
         config: `TrainEvalPipelineConfig` that `check_tflite` accepts.
         checkpoint: Of an export: its variables have their own names.
-        options: Of the op.
     """
     size = config.model.ssd.image_resizer.fixed_shape_resizer
     shape = (1, size.height, size.width, COLOR_CHANNELS)
@@ -136,11 +131,7 @@ def center_sizes(boxes: np.ndarray) -> np.ndarray:
 
 
 def measure_normalization(normalize: Any) -> Normalization:
-    """What a function of pixels [1, 1, 1, 3] does, from its values for black and white.
-
-    Raises:
-        ConfigError: if it is not linear.
-    """
+    """What a function of pixels [1, 1, 1, 3] does, from its values for black and white."""
     with tf.Graph().as_default(), tf1.Session() as session:
         levels = [tf.fill([1, 1, 1, COLOR_CHANNELS], level) for level in (0.0, 100.0, 255.0)]
         black, gray, white = (
@@ -199,7 +190,6 @@ def add_postprocessing(graph_def: Any, anchors: np.ndarray, options: Mapping[str
     Args:
         graph_def: Changed.
         anchors: float32 [A, 4], see `center_sizes`.
-        options: See `postprocessing_options`.
     """
     constant = graph_def.node.add(name=_ANCHORS, op="Const")
     constant.attr["dtype"].type = tf.float32.as_datatype_enum

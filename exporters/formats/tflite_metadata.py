@@ -59,10 +59,8 @@ def add_metadata(
 
     Args:
         content: Of the model, whose outputs are those of TFLite_Detection_PostProcess, or raw.
-        normalization: Of its input.
         num_classes: Classes without a name have their id as one.
         class_names: By id from 1; without any, no labels are attached.
-        description: Of the model.
     """
     schema = tflite_schema()
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
@@ -97,20 +95,13 @@ def packed_anew(content: bytes) -> bytes:
     """A model with the same tables, at places that are right.
 
     TFLite follows the offsets in a file without a check; Python checks them.
-
-    Raises:
-        struct.error, IndexError, ValueError, …: if the model is damaged.
     """
     schema = tflite_schema()
     return pack(schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0)))
 
 
 def read_metadata(content: bytes) -> Metadata:
-    """The metadata of a TFLite model, as far as there is some.
-
-    Raises:
-        struct.error, IndexError, ValueError: if the model is damaged.
-    """
+    """The metadata of a TFLite model, as far as there is some."""
     return Metadata(attached_labels(content), _read_normalization(content))
 
 

@@ -58,11 +58,7 @@ def constant_anchors(graph: Graph) -> Optional[np.ndarray]:
 
 
 def computed_anchors(graph_def: Any, graph: Graph, path: str) -> Optional[np.ndarray]:
-    """The same if the graph computes its anchors from constants, by plain arithmetic.
-
-    Raises:
-        RunError: if that fails, or takes too much memory.
-    """
+    """The same if the graph computes its anchors from constants, by plain arithmetic."""
     name = _source(graph)
     part = None if name is None else _arithmetic(graph_def, graph, name)
     if part is None:
@@ -181,11 +177,7 @@ def _reordered(anchors: np.ndarray, layouts: Sequence[Layout]) -> np.ndarray:
 def permute_heads(
     variables: Dict[str, np.ndarray], layouts: Optional[Sequence[Layout]]
 ) -> List[str]:
-    """Brings heads in the order of 2017 into ours, in place; returns the names of variables.
-
-    Raises:
-        ConfigError: if the model's anchors have one order only.
-    """
+    """Brings heads in the order of 2017 into ours, in place; returns the names of variables."""
     if layouts is None:
         raise ConfigError(
             "--anchor_order 2017: is for models with ssd_anchor_generator and "

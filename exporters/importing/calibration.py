@@ -27,12 +27,8 @@ def calibrate(
 
     Args:
         own: The model.
-        values: Of all its variables.
         folded: The layers.
         image_paths: Image files.
-
-    Raises:
-        OSError: if an image cannot be read.
     """
     means: List[List[np.ndarray]] = []
     variances: List[List[np.ndarray]] = []

@@ -11,12 +11,7 @@ from model_fn.checkpoints.repair import require_whole
 
 @FORMATS.register("checkpoint")
 def read_checkpoint(path: str) -> Published:
-    """The variables of a checkpoint, given as a prefix, one of its files, or a folder.
-
-    Raises:
-        FileNotFoundError: if there is none.
-        DamagedCheckpointsError: if it cannot be read.
-    """
+    """The variables of a checkpoint, given as a prefix, one of its files, or a folder."""
     prefix = find_checkpoint(path)
     require_whole(prefix)
     reader = tf1.train.NewCheckpointReader(prefix)

@@ -19,11 +19,7 @@ from model_fn.checkpoints.errors import RunError
 
 @FORMATS.register("frozen_graph")
 def read_frozen_graph(path: str) -> Published:
-    """The constants and layers of a frozen graph.
-
-    Raises:
-        RunError: if the file is not a graph, is cut off, or has variables instead of constants.
-    """
+    """The constants and layers of a frozen graph."""
     graph_def = parse_graph(files.read_bytes(path), path)
     variables = [node.name for node in graph_def.node if node.op in VARIABLES]
     if variables:
@@ -44,11 +40,7 @@ _REMEDY = "Get the file again, or give its format with --from"
 
 
 def parse_graph(content: bytes, path: str, remedy: str = _REMEDY) -> Any:
-    """A `GraphDef` of its serialized form.
-
-    Raises:
-        RunError: if it is not one; ends with the remedy.
-    """
+    """A `GraphDef` of its serialized form."""
     graph_def = tf1.GraphDef()
     try:
         graph_def.ParseFromString(content)
@@ -89,11 +81,7 @@ _WITHOUT_CONTENT = {"dtype", "tensor_shape", "version_number"}
 
 
 def refuse_without_weights(graph_def: Any, path: str) -> None:
-    """Refuses a graph whose layers have weights without content.
-
-    Raises:
-        RunError: with the name of the first.
-    """
+    """Refuses a graph whose layers have weights without content."""
     graph = graphs.from_graph_def(graph_def, {})
     empty = graphs.constant_weights(graph, zero_constants(graph_def))
     if not empty:
@@ -111,11 +99,7 @@ def refuse_without_weights(graph_def: Any, path: str) -> None:
 
 
 def constants(graph_def: Any, path: str) -> Dict[str, np.ndarray]:
-    """The constants of a graph by name, except texts.
-
-    Raises:
-        RunError: if one does not have the size that its shape states.
-    """
+    """The constants of a graph by name, except texts."""
     found = {}
     total = 0
     for node in graph_def.node:
@@ -146,11 +130,7 @@ def as_float32(values: np.ndarray) -> np.ndarray:
 
 
 def publish(graph_def: Any, arrays: Dict[str, np.ndarray], path: str) -> Published:
-    """What a `GraphDef` and the values of its constants and variables contain.
-
-    Raises:
-        RunError: if its anchors cannot be computed, or its weights have no content.
-    """
+    """What a `GraphDef` and the values of its constants and variables contain."""
     refuse_without_weights(graph_def, path)
     graph = graphs.from_graph_def(graph_def, arrays)
     found = anchors.constant_anchors(graph)

@@ -40,11 +40,6 @@ def inline_functions(graph_def: Any, outputs: Iterable[str], path: str) -> Any:
     Args:
         graph_def: A graph with functions.
         outputs: Names of tensors, e.g. those of a signature.
-        path: Of its file, for errors.
-
-    Raises:
-        RunError: if functions are damaged, recursive or too large, or two of them have a layer of
-            one name.
     """
     found = _Functions(graph_def, path).sources(outputs)
     names = _names(found, path)
@@ -63,9 +58,6 @@ def variable_keys(graph_def: Any, restore_operation: str, path: str) -> Dict[str
 
     They are read from the operations that restore the variables, since several variables may have
     one name in TensorFlow 2.
-
-    Raises:
-        RunError: if these operations are damaged.
     """
     functions = _Functions(graph_def, path)
     main = functions.main

@@ -61,7 +61,6 @@ def import_model(
     """Writes the weights of a published model as a checkpoint with the names of our variables.
 
     Args:
-        source_format: Of `FORMATS`.
         path: File or folder of the model.
         pipeline_config: A `TrainEvalPipelineConfig` that describes it.
         output_dir: A new or empty folder, unless `overwrite` is set.
@@ -117,12 +116,7 @@ def import_model(
 
 
 def propose(source_format: str, path: str) -> Any:
-    """A `TrainEvalPipelineConfig` for a published model.
-
-    Raises:
-        ConfigError: if none can be proposed.
-        RunError: if the file is damaged or not of the format.
-    """
+    """A `TrainEvalPipelineConfig` for a published model."""
     return propose_config(_read(source_format, path))
 
 

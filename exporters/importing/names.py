@@ -13,12 +13,7 @@ _MAX_PARTS = 32  # of a name; names of layers have ten at most
 
 
 def align_names(published: Published, ours: Structure, path: str) -> Tuple[Published, List[str]]:
-    """A file's content with the names of our layers, and lines for the report.
-
-    Raises:
-        RunError: if the layers are there under two prefixes, or if names are needed, and most of
-            our layers are not there.
-    """
+    """A file's content with the names of our layers, and lines for the report."""
     scopes = {scope_of(layer.weights.name) for layer in ours.convolutions}
     found = _prefixes(published, scopes) if published.has_names else {}
     best = max(map(len, found.values()), default=0)

@@ -35,11 +35,7 @@ class OwnModel(NamedTuple):
 
 
 def build_own_model(config: Any) -> OwnModel:
-    """Builds the model of a `TrainEvalPipelineConfig`.
-
-    Raises:
-        ConfigError: if it cannot be built.
-    """
+    """Builds the model of a `TrainEvalPipelineConfig`."""
     detector = make_detector(config.model, is_training=False)
     channels = serving.additional_channels(config)
     with tf.Graph().as_default() as graph:

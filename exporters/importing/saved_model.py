@@ -31,9 +31,6 @@ def read_saved_model(path: str) -> Published:
     """The constants, variables and layers of a SavedModel, given as its folder.
 
     Nothing of its graph is run, and the label map among its assets is read.
-
-    Raises:
-        RunError: if it is damaged, or a model of TensorFlow 2 that cannot be imported.
     """
     folder = os.path.dirname(path) if os.path.basename(path) == _FILE else path
     file = os.path.join(folder, _FILE)

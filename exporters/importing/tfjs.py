@@ -32,11 +32,7 @@ _AGAIN = "Get the model again from its publisher"
 
 @FORMATS.register("tfjs")
 def read_tfjs(path: str) -> Published:
-    """The constants and layers of a graph model; `path` is its folder, or the graph in it.
-
-    Raises:
-        RunError: if the model is damaged, no graph model, or names files outside its folder.
-    """
+    """The constants and layers of a graph model; `path` is its folder, or the graph in it."""
     path = _graph_file(path)
     if path.endswith(".pb"):
         nodes, constants = _old_nodes(path)

@@ -52,11 +52,7 @@ class _Model(NamedTuple):
 
 @FORMATS.register("tflite")
 def read_tflite(path: str) -> Published:
-    """The weights and layers of a TFLite model.
-
-    Raises:
-        RunError: if the file is damaged, or contains operations that no detector of this kind has.
-    """
+    """The weights and layers of a TFLite model."""
     content = files.read_bytes(path)
     if content[4:8] != _IDENTIFIER:
         raise RunError(
@@ -222,11 +218,7 @@ def _corners(anchors: np.ndarray) -> np.ndarray:
 
 
 def attached_labels(content: bytes) -> Dict[int, str]:
-    """Class names by id from 1, of a list that is attached to a file as TFLite metadata has it.
-
-    Raises:
-        ValueError: if the list is damaged.
-    """
+    """Class names by id from 1, of a list that is attached to a file as TFLite metadata has it."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as attached:
             lists = [each for each in attached.infolist() if each.filename.endswith(".txt")]

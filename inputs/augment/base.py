@@ -48,10 +48,6 @@ def make_augmentation(steps: Sequence[Any]) -> Augmentation:
     """Builds a function that applies `PreprocessingStep`s in order; no steps give the identity.
 
     Later changes to the protos have no effect.
-
-    Raises:
-        ConfigError: if a step is empty, is not supported, has impossible settings or mixes several
-            records.
     """
     chain = make_steps(steps)
     for step in chain:

@@ -110,11 +110,7 @@ def _check_move(field: str) -> Callable[[Any], None]:
 def _move_randomly(
     sample: Sample, seed: tf.Tensor, config: Any, motion: Motion, field: str
 ) -> Sample:
-    """Moves with the step's probability; `field` is the step's and field's name.
-
-    Raises:
-        ConfigError: if the permutation does not have the number of keypoints.
-    """
+    """Moves with the step's probability; `field` is the step's and field's name."""
     permutation = tuple(getattr(config, field.rpartition(".")[2]))
     count = None if sample.keypoints is None else sample.keypoints.shape[1]
     if permutation and count not in (None, len(permutation)):

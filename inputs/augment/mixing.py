@@ -154,9 +154,6 @@ def image_limit(
     """Number of images before the step at which a mixture stops; None if it does not stop.
 
     Images count from 0 at `first_step`, at which the pipeline starts; None if it is unknown.
-
-    Raises:
-        ConfigError: if the mixture stops, but the step is unknown.
     """
     if not step.config.HasField("stop_at_step"):
         return None

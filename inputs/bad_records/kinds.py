@@ -255,11 +255,7 @@ def effect(kind: str, action: str) -> str:
 
 
 def resolve_actions(policy: str, exceptions: Mapping[str, str]) -> Dict[str, str]:
-    """Kind -> action; a policy is REFERENCE, FAIL, SKIP or CLIP, of all kinds or of one alone.
-
-    Raises:
-        ConfigError: if an exception names an unknown kind.
-    """
+    """Kind -> action; a policy is REFERENCE, FAIL, SKIP or CLIP, of all kinds or of one alone."""
     for kind in exceptions:
         if kind not in KINDS:
             hint = nearest(kind, list(KINDS)) or "."

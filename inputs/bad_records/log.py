@@ -105,12 +105,7 @@ class FaultLog:
         source_id: str = "",
         max_skipped: Optional[int] = None,
     ) -> None:
-        """Adds a fault. A repeated report, or one after the run must stop, changes nothing.
-
-        Raises:
-            TooManySkippedError: if this skips one record more than `max_skipped`.
-            RecordFaultError: if the action of the fault is FAIL, or the run must stop already.
-        """
+        """Adds a fault. A repeated report, or one after the run must stop, changes nothing."""
         entry = LogEntry.of(fault, file, record, source_id)
         key = (file, entry.record, fault.kind)
         with self._lock:

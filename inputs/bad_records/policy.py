@@ -49,12 +49,7 @@ def make_policy(
     max_boxes: Optional[int] = None,
     context_feature_length: Optional[int] = None,
 ) -> BadRecordPolicy:
-    """The policy of a reader's `bad_records`; reads the reader's label map.
-
-    Raises:
-        ConfigError: if `bad_records` names an unknown kind of fault or an impossible limit, or the
-            label map cannot be read.
-    """
+    """The policy of a reader's `bad_records`; reads the reader's label map."""
     given = reader.bad_records
     name = input_reader_pb2.BadRecords.Policy.Name  # of a policy, in upper case
     exceptions = {one.kind: name(one.policy).lower() for one in given.exception}

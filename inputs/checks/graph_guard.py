@@ -19,11 +19,7 @@ from inputs.records.tfrecord import is_compressed
 
 
 class GraphGuard:
-    """A `guard.Guard` of TensorFlow operations alone: any fault raises InvalidArgumentError.
-
-    Raises:
-        ConfigError: if a file is compressed; damage to it would go unnoticed.
-    """
+    """A `guard.Guard` of TensorFlow operations alone: any fault raises InvalidArgumentError."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         compressed = [path for path in paths if is_compressed(path)]

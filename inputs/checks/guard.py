@@ -106,9 +106,6 @@ class Guard:
         """The same batches with RECORD and AUGMENTATION_SEED, after reporting all their faults.
 
         SEQUENCE_NUMBER, RECORD_ID and FAULT_COUNTS are removed. Endless data must not end.
-
-        Raises:
-            InvalidArgumentError: from the dataset, with the fault, if the run must stop.
         """
 
         @tf.autograph.experimental.do_not_convert

@@ -11,11 +11,7 @@ from inputs.decoding.example import MASKS, SIDES
 
 
 def check_masks(path: str) -> None:
-    """Refuses a file of Examples whose first records have boxes and no mask.
-
-    Raises:
-        ConfigError: if so.
-    """
+    """Refuses a file of Examples whose first records have boxes and no mask."""
     num_boxes = 0
     for example in first_examples(path):
         features = example.features.feature

@@ -119,9 +119,6 @@ def run(
 
     A few records are always read in this process. `advance` gets the number of records done since
     its last call.
-
-    Raises:
-        WorkerDiedError: if a process dies; the text names the files that were being read.
     """
     policies = {one.reader: one.policy for one in plans}
     tasks = [task for one in plans for task in one.tasks]

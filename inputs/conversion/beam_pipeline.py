@@ -23,11 +23,7 @@ def make_runner(name: str, options: str = "") -> Runner:
     """A function for `engine.convert` that runs shards on a runner of Beam, such as DirectRunner.
 
     Args:
-        name: Of the runner.
         options: Further options of the pipeline, as on a command line.
-
-    Raises:
-        ConfigError: if Beam is not installed or has no such runner.
     """
     beam, pipeline_options = _import_beam()
     known = list(pipeline_options.StandardOptions.KNOWN_RUNNER_NAMES)

@@ -281,11 +281,7 @@ class _Faults:
 
 
 def _check_faults(options: ConvertOptions, work_dir: str, faults: tally.Tally) -> None:
-    """Removes all that was written, and reports all faults, if they stop the conversion.
-
-    Raises:
-        ConversionError: with the number of each kind, and the first one.
-    """
+    """Removes all that was written, and reports all faults, if they stop the conversion."""
     rows: Dict[str, Any] = {}
     for key, row in faults.items():
         kind, action = key.split()
@@ -323,13 +319,7 @@ def _open(options: ConvertOptions, scratch: str) -> Source:
 def _classes(
     options: ConvertOptions, source: Source, found: index.Index
 ) -> Tuple[str, Dict[int, str], Dict[str, int]]:
-    """Path of the label map, id -> name, and name -> id of all names that it knows.
-
-    Raises:
-        ConversionError: if faults leave no object with a class.
-        ConfigError: if there is none without faults, if the label map has none of the source's
-            classes, or differs from the one in the output folder.
-    """
+    """Path of the label map, id -> name, and name -> id of all names that it knows."""
     if options.label_map:
         given = read_label_map(options.label_map)
         names = found.names or set((source.names or {}).values())

@@ -47,11 +47,7 @@ class ImageOptions:
 
 
 class ImageFault(Exception):
-    """An image that cannot be used.
-
-    Attributes:
-        kind: Of the faults of a source.
-    """
+    """An image that cannot be used."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

@@ -60,10 +60,8 @@ def build(
     """Reads the source, and prepares `write_entries`.
 
     Args:
-        source: Of a converter.
         folder: Real folder of the images.
         scratch: Folder for the database.
-        splits: Of `parse_splits`.
         duplicates: `keep`, `skip` or `stop`, for copies of an image within one split.
         report: Gets each fault.
         advance: Gets the number of images done since its last call.
@@ -261,11 +259,7 @@ def _sha256(path: str, tail: Optional[int] = None) -> Optional[str]:
 
 
 def label_ids(names: Set[str], given: Optional[Dict[int, str]]) -> Dict[int, str]:
-    """Id -> name of a new label map: as the source numbers its classes, else sorted from 1.
-
-    Raises:
-        ConfigError: if there is no class, or the source numbers one below 1.
-    """
+    """Id -> name of a new label map: as the source numbers its classes, else sorted from 1."""
     if given is None:
         given = dict(enumerate(sorted(names), start=1))
     if not given:

@@ -26,11 +26,7 @@ class Split(NamedTuple):
 
 
 def parse_splits(text: str) -> Tuple[Split, ...]:
-    """`train`, `0.8,0.2`, `train=0.8,val=0.2` or `train=train.txt,val=val.txt`.
-
-    Raises:
-        ConfigError: if the text is none of these, or shares do not add up to 1.
-    """
+    """`train`, `0.8,0.2`, `train=0.8,val=0.2` or `train=train.txt,val=val.txt`."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) == 1 and _NAME.fullmatch(parts[0]) and not _share(parts[0]):
         return (Split(parts[0]),)
@@ -116,9 +112,6 @@ class SplitLists:
 
         Returns:
             "" if no list names it.
-
-        Raises:
-            ConfigError: if two lists do, under different names.
         """
         base = os.path.basename(image)
         stem = os.path.splitext(base)[0]

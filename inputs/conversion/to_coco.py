@@ -71,12 +71,7 @@ class _Record(NamedTuple):
 def export_coco(
     options: ExportOptions, *, advance: Callable[[int], Any] = lambda records: None
 ) -> Exported:
-    """Writes the JSON file, and the images if that is asked for.
-
-    Raises:
-        ConfigError: if there are no records or the label map cannot be read.
-        ConversionError: if a record cannot be read or written.
-    """
+    """Writes the JSON file, and the images if that is asked for."""
     found = [path for pattern in options.records for path in find_files(pattern)]
     dataset = _dataset(options, found)
     names = read_label_map(options.label_map).names

@@ -70,9 +70,6 @@ def from_file(path: str, size: _Size) -> np.ndarray:
     """Bool [h, w] of a PNG file, whose pixels are 0 outside of the object.
 
     A file of another size is scaled to that of the image, each pixel from the nearest one.
-
-    Raises:
-        MaskError: if the file is no PNG that can be decoded, or is larger than MAX_FILE_PIXELS.
     """
     try:
         with PngImagePlugin.PngImageFile(path) as image:

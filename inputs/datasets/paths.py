@@ -19,11 +19,7 @@ FOLDERS_KEPT = 1024  # resolved ones
 
 
 def real_folder(path: str, option: str) -> str:
-    """The folder of an option without symbolic links.
-
-    Raises:
-        ConfigError: if there is no such local folder.
-    """
+    """The folder of an option without symbolic links."""
     if files.is_remote(path):
         raise ConfigError(
             f"{option} is {path}: conversion reads local folders; copy or mount the data first"
@@ -81,11 +77,7 @@ class ImageFolder:
 
 
 def require_file(path: str, option: str) -> str:
-    """A local regular file, named by an option.
-
-    Raises:
-        ConfigError: if there is none.
-    """
+    """A local regular file, named by an option."""
     if files.is_remote(path):
         raise ConfigError(f"{option} is {path}: conversion reads local files; copy the file first")
     if kind := files.special_kind(path):
@@ -124,11 +116,7 @@ def read_annotation(path: str, folder: str) -> str:
 
 
 def json_members(path: str) -> Iterator[json_values.Value]:
-    """Reads the members of a file's JSON object, lists entry by entry.
-
-    Raises:
-        SourceError: if the text is not a JSON object; earlier values were yielded.
-    """
+    """Reads the members of a file's JSON object, lists entry by entry."""
     try:
         with open(path, "rb") as file:
             yield from json_values.read_members(file)

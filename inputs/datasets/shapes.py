@@ -115,11 +115,7 @@ def make_image(seed: Tuple[int, int], options: Optional[ShapeOptions] = None) ->
 def make_dataset(
     output_dir: str, seed: int, size: str = "small", options: Optional[ShapeOptions] = None
 ) -> DatasetFiles:
-    """Writes shards of `SIZES[size]` and the label map to `output_dir`, replacing older ones.
-
-    Raises:
-        ValueError: if the size is unknown or the seed negative.
-    """
+    """Writes shards of `SIZES[size]` and the label map to `output_dir`, replacing older ones."""
     if size not in SIZES:
         raise ValueError(f"data set size {size!r} is not one of {sorted(SIZES)}")
     if seed < 0:

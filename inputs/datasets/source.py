@@ -149,11 +149,7 @@ def broken(file: str, line: int, message: str) -> SourceError:
 
 
 def number(value: Any, file: str, line: int, what: str) -> float:
-    """A number from text or JSON; NaN and infinity pass, for the check of boxes.
-
-    Raises:
-        SourceError: if it is none.
-    """
+    """A number from text or JSON; NaN and infinity pass, for the check of boxes."""
     try:
         if isinstance(value, (str, int, float)) and not isinstance(value, bool):
             return float(value)

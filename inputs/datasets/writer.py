@@ -98,9 +98,6 @@ def make_example(
     `source_id` identifies the image in evaluation; it is the file name when empty. `size` is the
     height and width of the image, if its header was read before. `other` are further keys, which
     training does not read.
-
-    Raises:
-        ValueError: if `encoded` is no readable image, naming `filename`.
     """
     image_format = image_header.format_of(encoded).lower()
     size = size or image_header.claimed_size(encoded)

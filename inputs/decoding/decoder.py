@@ -69,10 +69,6 @@ def make_decoder(
     `seed` (integers [2]) chooses the frame of a sequence record if `frame_index` is -1; without it
     a record always has the same frame. The function fails for a record that `policy` (None: the
     reader's) rejects; `image_level[FAULT_COUNTS]` counts the faults of other records.
-
-    Raises:
-        ConfigError: if the reader sets an unsupported field, needs a label map but has none, or
-            the label map cannot be read.
     """
     policy = make_policy(config) if policy is None else policy
     label_map = policy.label_map

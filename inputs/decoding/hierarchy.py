@@ -38,10 +38,6 @@ class Hierarchy(NamedTuple):
 
         The root is not a class. Classes that are missing in the hierarchy or in the label map are
         ignored; the classes above and below them stay related.
-
-        Raises:
-            ConfigError: if the file does not exist, is not a hierarchy, or has no class of the
-                label map.
         """
         ancestors = _ancestors(path)
         known_ids = {name: label_map.ids[name] for name in ancestors if name in label_map.ids}

@@ -21,7 +21,6 @@ def files_of_part(num_files: int, shard: Shard) -> Optional[List[int]]:
     """Indices of the files that one worker reads whole; None where it reads a part of each file.
 
     Args:
-        num_files: Of one stream.
         shard: Number of workers, and the index of this one.
     """
     number, index = shard

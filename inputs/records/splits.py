@@ -40,9 +40,6 @@ def split_dataset(
 
     Returns:
         Dataset of `Record`, for `ShardingPolicy.DYNAMIC`.
-
-    Raises:
-        ConfigError: for `sample_from_datasets_weights`.
     """
     if config.sample_from_datasets_weights:
         raise ConfigError(
@@ -83,7 +80,6 @@ def distributed(dataset: Any, address: str) -> tf.data.Dataset:
 
     Args:
         dataset: Begins with `split_dataset`.
-        address: Of the dispatcher, "host:port".
     """
     service = tf.data.experimental.service
     with warnings.catch_warnings():

@@ -136,11 +136,6 @@ def list_files(
     """All files of a reader: its input_paths in order, those of a pattern sorted.
 
     Patterns without a file and empty files are reported to `log`, unless the policy rejects them.
-
-    Raises:
-        FileNotFoundError: if an input_path matches nothing, or all files are empty.
-        ConfigError: if the weights do not fit the paths, or there is no path.
-        RecordFaultError: if a file is empty and the policy rejects that.
     """
     policy = make_policy(config) if policy is None else policy
     log = FaultLog() if log is None else log
@@ -216,9 +211,6 @@ def record_dataset(
         sample_1_of_n: Keeps every n-th record, the same ones in any order.
         shard: Number of workers that share the records, and the index of this one; see
             `inputs.records.sharding`.
-
-    Raises:
-        ConfigError: if sample_1_of_n is not positive, or a worker gets no record at all.
     """
     if sample_1_of_n < 1:
         raise ConfigError(

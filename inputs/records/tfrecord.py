@@ -65,9 +65,6 @@ def read_records(path: str) -> Iterator[Tuple[int, Record]]:
     """The number of every record of a file, and its bytes or damage.
 
     Files may be local or remote, compressed (by suffix) or not.
-
-    Raises:
-        OSError: if the file cannot be opened or read; `tf.errors.OpError` for remote ones.
     """
     with contextlib.closing(_Source(path)) as source:
         for number, frame in enumerate(_frames(source)):

@@ -39,8 +39,6 @@ def explain_shapes(model: Any, stored: Shapes, wanted: Shapes) -> List[str]:
 
     Args:
         model: `DetectionModel` proto.
-        stored: Of the checkpoint.
-        wanted: Of the model, for the same configuration.
     """
     kind = model.WhichOneof("model")
     if kind not in ("ssd", "faster_rcnn"):

@@ -91,11 +91,6 @@ def restoring(prefix: str) -> Iterator[None]:
 
     TensorFlow compares checksums as it restores, so a checkpoint is read once; only after an error
     it is read again, to find the cause.
-
-    Raises:
-        CheckpointGoneError: if it was deleted meanwhile.
-        DamagedCheckpointsError: if its content is damaged.
-        UnreadableCheckpointError: if it cannot be read now, and may be whole.
     """
     try:
         yield
@@ -133,9 +128,6 @@ def find_damage(prefix: str) -> Optional[str]:
     """What is wrong with a checkpoint; None if every tensor in it can be read, with its checksum.
 
     Reads the whole checkpoint, one tensor at a time. One of the older format is a single file.
-
-    Raises:
-        UnreadableCheckpointError: if its files cannot be read now, so that nobody knows.
     """
     damage = _retried(lambda: _damage_of(prefix), prefix)
     # Twice, for an error that is over by now may have had no code.
@@ -178,11 +170,7 @@ def _raise_unless_damage(prefix: str, error: Exception) -> None:
 
 
 def _retried(read: Callable[[], Result], path: str) -> Result:
-    """Result of `read`, which is called again if it fails for reasons that may pass.
-
-    Raises:
-        UnreadableCheckpointError: if it still cannot.
-    """
+    """Result of `read`, which is called again if it fails for reasons that may pass."""
     for secs in (*RETRY_SECS, None):
         try:
             return read()
@@ -200,11 +188,7 @@ def _retried(read: Callable[[], Result], path: str) -> Result:
 
 
 def write_through(prefix: str) -> None:
-    """Has the files of a local checkpoint, and their names, written to the disk itself.
-
-    Raises:
-        OSError: if the disk does not take them.
-    """
+    """Has the files of a local checkpoint, and their names, written to the disk itself."""
     if is_remote(prefix):
         return
     folder = os.path.dirname(prefix) or "."
@@ -239,10 +223,6 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5, *, verify: bool = True
 
     Returns:
         The step to resume at; None for a new run.
-
-    Raises:
-        DamagedCheckpointsError: if there are checkpoints of trained steps, none of them whole.
-        UnreadableCheckpointError: if a file cannot be read now.
     """
     if not tf.io.gfile.isdir(model_dir):
         return None

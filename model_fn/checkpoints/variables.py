@@ -63,9 +63,6 @@ def check_resumable(checkpoint: str, variables: Mapping[str, tf.Variable], model
         checkpoint: Its prefix.
         variables: All variables of the training by name in the checkpoint.
         model: `DetectionModel` proto.
-
-    Raises:
-        RunError: if the checkpoint does not fit, with the remedy.
     """
     stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     averages = [name for name in variables if name.endswith(AVERAGE_SUFFIX)]
@@ -96,12 +93,8 @@ def check_variables(
 
     Args:
         checkpoint: Its prefix.
-        variables: Of the model by name in the checkpoint.
         model: `DetectionModel` proto; the error then names the options that explain it.
         remedy: Last sentence of the error if nothing explains it.
-
-    Raises:
-        RunError: if one is missing or has another shape.
     """
     stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     wanted = {name: variable.shape.as_list() for name, variable in sorted(variables.items())}

@@ -38,9 +38,6 @@ def into_folder(folder: str, name: str) -> Iterator[None]:
     Args:
         folder: Local or remote.
         name: What users call the folder, the name of an option.
-
-    Raises:
-        FolderNotWritableError: if it cannot be written to, at the start or later.
     """
     with files.removed_if_empty(folder):
         check_folder(folder, name)
@@ -83,9 +80,6 @@ def check_folder(folder: str, name: str) -> None:
     Args:
         folder: Local or remote.
         name: What users call the folder, the name of an option.
-
-    Raises:
-        FolderNotWritableError: if that cannot be done.
     """
     probe = files.join(folder, f"write_test.{os.getpid()}")
     write, remove = (

@@ -101,7 +101,6 @@ def measure(
     Args:
         detector: With `preprocess.resizer`, of those that `has_anchors` accepts.
         columns: The images and boxes, each image with as many boxes as training takes.
-        num_channels: Of the images.
         advance: Called with the number of images done since the last call.
     """
     source = _source(detector)

@@ -51,9 +51,6 @@ def check_data(
         jobs: Number of processes.
         max_records: None for all.
         progress: Report progress on standard error.
-
-    Raises:
-        ConfigError: if there is no model or no reader, or a reader's `bad_records` make no sense.
     """
     kind = config.model.WhichOneof("model")
     if kind is None:

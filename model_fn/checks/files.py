@@ -146,9 +146,6 @@ def refuse_foreign_label_maps(config: Any) -> None:
     """Refuses label maps without any class name of the first records.
 
     An evaluation would refuse its own only when its first checkpoint is trained.
-
-    Raises:
-        ConfigError: with the fields.
     """
     problems = list(check_first_records(config, LabelMaps()))
     if problems:

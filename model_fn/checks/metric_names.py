@@ -43,11 +43,7 @@ def check_metrics(pipeline_config: Any, maps: LabelMaps) -> List[Problem]:
 
 
 def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
-    """Refuses a metric that no evaluation of the configuration computes.
-
-    Raises:
-        ConfigError: naming the nearest one; or if the metrics cannot be made.
-    """
+    """Refuses a metric that no evaluation of the configuration computes."""
     if metric is None:
         return
     known = metric_names(pipeline_config)
@@ -60,11 +56,7 @@ def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
 
 
 def metric_names(pipeline_config: Any) -> List[str]:
-    """Names of all that an evaluation computes, in the order of the metrics sets.
-
-    Raises:
-        ConfigError: if a label map cannot be read, or a metrics set cannot be made.
-    """
+    """Names of all that an evaluation computes, in the order of the metrics sets."""
     sets = make_metrics(pipeline_config.eval_config, _categories(pipeline_config))
     names = [name for metrics in sets for name in metrics.names]
     return [*names, *_loss_names(pipeline_config), "learning_rate", tf1.GraphKeys.GLOBAL_STEP]

@@ -95,7 +95,6 @@ def padded_size(shape: Tuple[int, ...], convolved: bool) -> int:
     """Numbers that a tensor of `shape` takes in tiles, in the layout that wastes least.
 
     Args:
-        shape: Of the tensor.
         convolved: Whether rows and columns of a tile are batch and channels, [B, h, w, C].
     """
     if len(shape) < 2:

@@ -66,11 +66,7 @@ class XlaStep:
         return self._run(*values)
 
     def compile(self) -> None:
-        """Compiles and runs nothing.
-
-        Raises:
-            tf.errors.OpError: if XLA cannot; ValueError likewise.
-        """
+        """Compiles and runs nothing."""
         with tf.init_scope():
             specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self._inputs]
             self._run.experimental_get_compiler_ir(*specs)(stage="optimized_hlo_serialized")

@@ -107,7 +107,6 @@ def save_bad_step(
     Args:
         variables: As they were before the step.
         batch: Of the step, by name; empty if it was not kept.
-        pipeline_config: Of the training.
         model_dir: Gets the folder.
         step: Number of the step, counted from 1.
         values: What was found in the step, by name.

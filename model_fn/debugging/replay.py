@@ -54,12 +54,7 @@ class Replay(NamedTuple):
 
 
 def load_batch(folder: str) -> Dict[str, np.ndarray]:
-    """The batch of a bad step; keys are features/… and labels/….
-
-    Raises:
-        FileNotFoundError: if the folder is no such folder.
-        RunError: if its batch is empty.
-    """
+    """The batch of a bad step; keys are features/… and labels/…."""
     path = os.path.join(folder, BATCH_FILE)
     if not tf.io.gfile.exists(path):
         raise FileNotFoundError(
@@ -86,12 +81,7 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto; what to fine-tune from is left aside.
-        folder: Of the bad step.
         num_steps: Steps with the same batch.
-
-    Raises:
-        FileNotFoundError: if the folder is no such folder.
-        RunError: if its batch is empty.
     """
     batch = load_batch(folder)
     config = copy.deepcopy(pipeline_config)

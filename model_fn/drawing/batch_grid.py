@@ -152,9 +152,6 @@ def draw_grid(
         title: Text above the grid.
         columns: Images per row.
         side: Longer side of each image, in pixels.
-
-    Raises:
-        ValueError: if there is no cell.
     """
     if not cells:
         raise ValueError("a batch grid needs at least one image; given none")

@@ -32,9 +32,6 @@ def find_step(text: str, configured: Sequence[Any]) -> Any:
 
     With settings it is the step with these. Without them it is the first of `configured` steps with
     this name, or else the step with its defaults.
-
-    Raises:
-        ConfigError: if no step has this name, or the settings cannot be read.
     """
     name, has_settings, settings = (part.strip() for part in text.partition(":"))
     if name not in AUGMENTATIONS:
@@ -62,10 +59,6 @@ def read_samples(reader: Any, count: int, seed: int) -> Samples:
     """The first samples of a reader in random order.
 
     Fewer than `count` if the reader has fewer.
-
-    Raises:
-        ConfigError: if no record can be used.
-        FileNotFoundError: if there are no files.
     """
     decode = make_decoder(reader)
     files = [
@@ -122,10 +115,6 @@ def draw_step(
         names: Class id -> name.
         num_rows: Samples to draw, at most all.
         num_after: Results of each, with different seeds.
-        seed: Of the first result.
-
-    Raises:
-        ConfigError: if the step does not suit its settings, the reader or the samples.
     """
     (link,) = make_steps([step])
     check_steps([link], reader)

@@ -47,9 +47,6 @@ class Accumulator:
 
     Attributes:
         named_sets: The metrics sets, each with the field of the configuration that asks for it.
-
-    Raises:
-        ConfigError: if a metrics set is not known, or cannot be computed for such categories.
     """
 
     def __init__(self, eval_config: Any, categories: Sequence[Dict[str, Any]]) -> None:

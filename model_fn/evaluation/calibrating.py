@@ -43,11 +43,7 @@ class CalibrationFiles(NamedTuple):
 
 
 def scores_of(pipeline_config: Any) -> FinalScores:
-    """The part of a configuration that gets the calibration.
-
-    Raises:
-        ConfigError: if the model has none.
-    """
+    """The part of a configuration that gets the calibration."""
     scores = final_scores(pipeline_config.model)
     if scores is None:
         raise ConfigError(
@@ -102,11 +98,7 @@ def _held_out_error(kind: str, matches: Matches, scores: FinalScores) -> Optiona
 
 
 def write(calibrated: Calibrated, scores: FinalScores, folder: str, step: int) -> CalibrationFiles:
-    """Writes text proto and reliability diagram to the folder of an evaluation.
-
-    Raises:
-        RunError: if the text is too long for a command line.
-    """
+    """Writes text proto and reliability diagram to the folder of an evaluation."""
     text = override_text(calibrated.config, scores)
     if len(text) > LONGEST_TEXT:
         raise RunError(

@@ -74,11 +74,7 @@ def reliability(scores: Array, correct: Array) -> Reliability:
 
 
 def check_model(kind: str, scores: FinalScores) -> None:
-    """Refuses post-processing whose scores this kind of calibration cannot be fitted for.
-
-    Raises:
-        ConfigError: naming the field, or if the kind is not known.
-    """
+    """Refuses post-processing whose scores this kind of calibration cannot be fitted for."""
     FITS.get(kind)
     config, path = scores.post_processing, scores.path
     if config.HasField("calibration_config"):
@@ -312,11 +308,7 @@ def _fit_sigmoids(matches: Matches, scores: FinalScores) -> calibration_pb2.Cali
 
 
 def temperature(found: ClassMatches) -> float:
-    """The most likely divisor of the logits, above 0.
-
-    Raises:
-        RunError: if there is none from 0.001 to 1000.
-    """
+    """The most likely divisor of the logits, above 0."""
     logits, correct = _logits(found.scores), found.correct.astype(np.float64)
 
     def slope(log_factor: float) -> float:

@@ -248,7 +248,6 @@ def explain_metrics(
 
     Args:
         metrics: Value by name, from `model_fn.evaluation.report.scalars`.
-        counts: Of `EvalDiagnostics.counts`.
         score_field: Path of the field that detections of low scores are dropped by; empty if no
             model made the detections.
     """

@@ -213,11 +213,7 @@ def evaluated_batch(
     Args:
         detections: Normalized to the real image.
         groundtruth: Normalized to the padded image; valid boxes come first.
-        features: Of `inputs.schema`.
         accumulator: Its sets decide whether masks and keypoints are part of the batch.
-
-    Raises:
-        ConfigError: if a metrics set needs masks or keypoints that are not there.
     """
     for field, metrics in accumulator.named_sets:
         _check_needs(field, metrics, detections, groundtruth)
@@ -243,14 +239,8 @@ def evaluation_ops(
     Args:
         detections: Of the whole batch, normalized to the real image.
         groundtruth: Of the whole batch, normalized to the padded image; valid boxes come first.
-        features: Of `inputs.schema`.
         eval_config: `EvalConfig` proto.
-        categories: See `make_categories`.
         on_results: Called with the results when the evaluation ends.
-
-    Raises:
-        ConfigError: if `eval_config` asks for a metrics set that is not known, or that needs masks
-            or keypoints where there are none.
     """
     accumulator = Accumulator(eval_config, categories)
     batch = evaluated_batch(detections, groundtruth, features, accumulator)
@@ -302,10 +292,7 @@ def eval_metrics(
 
     Args:
         detections: Of the batch; boxes and scores before suppression are not sent.
-        groundtruth: Of the batch.
-        features: Of `inputs.schema`.
         eval_config: `EvalConfig` proto.
-        categories: See `make_categories`.
         losses: Scalars by name.
         learning_rate: Scalar.
         on_results: Called with the results when the evaluation ends.

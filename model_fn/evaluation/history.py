@@ -46,11 +46,7 @@ class Evaluation:
     time: float = dataclasses.field(default_factory=time.time)  # seconds since 1970
 
     def value(self, metric: str) -> float:
-        """The value of a metric.
-
-        Raises:
-            ConfigError: if it was not evaluated.
-        """
+        """The value of a metric."""
         if metric not in self.metrics:
             known = sorted(self.metrics)
             hint = nearest(metric, known) or "."
@@ -129,7 +125,6 @@ class EndOfTraining:
     resumes: it counts only if training had got to its last step.
 
     Args:
-        model_dir: Of the training.
         num_steps: Its last step; None if there is none.
     """
 

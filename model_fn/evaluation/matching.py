@@ -34,7 +34,6 @@ class Matches:
 
     Args:
         class_ids: Ids of the label map; all classes are given by their position in it.
-        class_names: Of the same classes.
     """
 
     def __init__(self, class_ids: Sequence[int], class_names: Sequence[str]) -> None:

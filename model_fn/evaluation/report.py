@@ -25,11 +25,7 @@ _NAMED = 4  # metrics that share a reason, by name
 
 
 def named_readers(pipeline_config: Any, *, on_training_data: bool = False) -> Dict[str, Any]:
-    """Evaluation readers by name, or the training reader; one without a name takes its number.
-
-    Raises:
-        ConfigError: if the configuration has no reader to evaluate on.
-    """
+    """Evaluation readers by name, or the training reader; one without a name takes its number."""
     if on_training_data:
         return {TRAINING_DATA: pipeline_config.train_input_reader}
     readers = pipeline_config.eval_input_reader
@@ -60,8 +56,6 @@ def report(
         reader: Name of the evaluated reader.
         folder: Gets events and thresholds.
         values: Metrics and losses by name, and the global step.
-        results: Of the same evaluation.
-        faults: Of its records.
         verbose: Print on standard error.
     """
     metrics, step = scalars(values), int(values[tf1.GraphKeys.GLOBAL_STEP])

@@ -42,8 +42,6 @@ def write(folder: str, step: int, reader: str, table: Table, model: Optional[Any
     """Writes the thresholds of an evaluation; returns the path.
 
     Args:
-        folder: Of the evaluation's events.
-        step: Of the checkpoint.
         reader: Its name.
         table: The thresholds.
         model: `DetectionModel` proto that made the scores; None if none did.

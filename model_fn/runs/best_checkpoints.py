@@ -82,9 +82,6 @@ class BestCheckpoints:
             evaluation: Metrics of the checkpoint.
             checkpoint: Its prefix.
             export_best: Called for the very best, before it is listed.
-
-        Raises:
-            ConfigError: if the metric was not evaluated.
         """
         value = evaluation.value(self._metric)
         before = [entry for entry in self.kept() if entry["step"] != evaluation.step]
@@ -139,16 +136,12 @@ def keep_and_record(
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
-        evaluator: Of the run's backend; exports.
         model_dir: Gets the folders `best` and `export/best`.
         evaluations: One for each reader.
         checkpoint: Its prefix.
         metric: What decides; lower is better where its name says loss, otherwise higher. None to
             record only.
         keep: How many are kept.
-
-    Raises:
-        ConfigError: if the metric was not evaluated.
     """
     if metric is not None:
         BestCheckpoints(model_dir, metric, keep).offer(

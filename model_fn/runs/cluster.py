@@ -108,10 +108,6 @@ def read_cluster() -> Cluster:
 
     A chief whose cluster names no other task is alone, even if evaluators run beside it: their
     TF_CONFIG names them, that of the chief does not.
-
-    Raises:
-        ConfigError: if the variable is malformed, names an unknown job or one address twice, or its
-            task is none of its cluster.
     """
     variable, settings = _read()
     jobs = _jobs(variable, settings)
@@ -266,11 +262,7 @@ def _check(variable: str, jobs: Mapping[str, List[str]], task: Dict[str, Any]) -
 
 
 def check_for_parameter_servers(cluster: Cluster) -> None:
-    """Refuses a cluster in which an Estimator could not train.
-
-    Raises:
-        ConfigError: if it lacks a chief, or workers have no parameter server.
-    """
+    """Refuses a cluster in which an Estimator could not train."""
     if cluster.task.is_alone:
         return
     counts = {job: len(addresses) for job, addresses in cluster.jobs.items()}

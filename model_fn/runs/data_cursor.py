@@ -114,13 +114,9 @@ def write_cursor_state(
 
     Args:
         model_dir: Has the checkpoint.
-        step: Of the checkpoint.
         position: What is saved.
         file: Its name in `model_dir`.
         is_last: Whether the worker that writes takes no step after that.
-
-    Raises:
-        OSError: if it cannot be written, or TensorFlow's error for a remote folder.
     """
     path = os.path.join(model_dir, file)
     try:
@@ -171,9 +167,7 @@ class WorkerPositionHook(Hook):
     """Saves the position of a worker for the checkpoints of its chief; after `DataCursorHook`.
 
     Args:
-        model_dir: Of the training.
         cursor: Moved by `DataCursorHook`.
-        file: See `worker_file`.
         look_secs: Seconds between two searches for a new checkpoint.
     """
 

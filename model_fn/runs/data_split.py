@@ -20,7 +20,6 @@ def report_split(model_dir: str, cluster: Cluster, split: Split) -> None:
 
     Args:
         model_dir: Gets the file.
-        cluster: Of this process.
         split: Of the records among `cluster.readers`, in their order.
     """
     readers = cluster.readers

@@ -44,11 +44,7 @@ def evaluation_inputs(
     on_training_data: bool = False,
     sample_1_of_n: Optional[int] = None,
 ) -> List[Reader]:
-    """The evaluation readers, or the training reader; one without a name takes its number.
-
-    Raises:
-        ConfigError: if the configuration has no reader to evaluate on.
-    """
+    """The evaluation readers, or the training reader; one without a name takes its number."""
     readers = named_readers(pipeline_config, on_training_data=on_training_data)
     preprocess = make_preprocessor(evaluated_model(pipeline_config))
 

@@ -48,10 +48,6 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
     Yields:
         A function that raises FolderInUseError if another process has taken the lock meanwhile, as
         can happen in remote storage.
-
-    Raises:
-        FolderInUseError: if another process holds it.
-        OSError: if the lock file cannot be written.
     """
     path = os.path.join(model_dir, LOCK_FILE)
     if files.is_remote(model_dir):
@@ -171,11 +167,7 @@ class _Lease:
         self._thread = threading.Thread(target=self._go_on, name="training lock", daemon=True)
 
     def take(self) -> None:
-        """Waits until it is clear whether somebody holds the lease, and holds it.
-
-        Raises:
-            FolderInUseError: if another process does.
-        """
+        """Waits until it is clear whether somebody holds the lease, and holds it."""
         self._wait()
         self._write()
         time.sleep(SETTLE_SECS)
@@ -186,9 +178,6 @@ class _Lease:
         """Checks that this process holds the lease.
 
         A file that cannot be read is no reason to stop as long as nobody could take the lease over.
-
-        Raises:
-            FolderInUseError: if the lease is another process's now, or may be.
         """
         try:
             self._check_holder()

@@ -37,12 +37,7 @@ class LoopOptions:
             float32, or on a TPU what `use_bfloat16` says.
         jit_compile: Compile forward and backward pass by XLA.
         tpu_name: Of the TPU; "local" on its own machine, or an address, grpc://host:port.
-        tpu_zone: Of the TPU; by default that of this machine.
-        gcp_project: Of the TPU; by default that of this machine.
         made: The strategy of `tf.distribute`, where a program has made it.
-
-    Raises:
-        ConfigError: for a number out of range, or an option that a strategy does not have.
     """
 
     strategy: str = NONE
@@ -139,11 +134,7 @@ def check_config(pipeline_config: Any, loop: LoopOptions) -> None:
 
 
 def check_batch(pipeline_config: Any, loop: LoopOptions, num_replicas: int) -> None:
-    """Refuses what replicas and their parts cannot share: a batch, or its statistics.
-
-    Raises:
-        ConfigError: with batch sizes that they can.
-    """
+    """Refuses what replicas and their parts cannot share: a batch, or its statistics."""
     size = pipeline_config.train_config.batch_size
     shares = num_replicas * loop.accumulate_steps
     if size % shares:

@@ -22,9 +22,6 @@ class CheckpointOptions:
         steps: Steps between two checkpoints; not together with `secs`.
         secs: Seconds between two checkpoints; ten minutes where neither is given.
         keep_max: Older checkpoints than this many are deleted; 0 keeps all.
-
-    Raises:
-        ConfigError: for numbers that are out of range or contradict each other.
     """
 
     steps: Optional[int] = None
@@ -68,9 +65,6 @@ class EvaluationOptions:
             trains to the end.
         min_delta: What counts as better for `patience`: a difference above this.
         export_final: Export the last checkpoint to export/Servo.
-
-    Raises:
-        ConfigError: for numbers that are out of range or contradict each other.
     """
 
     sample_1_of_n: Optional[int] = None
@@ -132,9 +126,6 @@ class TrainOptions:
         task_timeout_secs: In a cluster, seconds that another task may be missing.
         data_service: Address of the dispatcher of a `tf.data` service that reads and augments the
             training records, "host:port"; None to do it in this process.
-
-    Raises:
-        ConfigError: if options contradict each other.
     """
 
     num_train_steps: Optional[int] = None

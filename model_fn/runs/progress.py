@@ -289,7 +289,6 @@ def training_hooks(context: RunContext, backend: Backend, fault_log: Optional[An
     Args:
         context: Of the run; its model_dir gets progress.jsonl, events, and the folder of a bad
             step, all written by the chief.
-        backend: Of the run.
         fault_log: An `inputs.bad_records.kinds.FaultLog`, whose counts go to TensorBoard.
     """
     options, model_dir, is_chief = context.options, context.model_dir, context.cluster.is_chief

@@ -155,10 +155,6 @@ def _retried(attempt: Callable[[bool], Result], context: RunContext) -> Result:
 
     Args:
         attempt: Takes whether to verify the checkpoint that it resumes from.
-        context: Of the run.
-
-    Raises:
-        SessionLostError: if variables are lost again and again without a checkpoint in between.
     """
     verify = not context.cluster.task.is_alone
     step, pauses = -1, iter(_RESTART_SECS)

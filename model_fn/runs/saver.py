@@ -49,8 +49,6 @@ class CheckpointSaver(Hook):
     * An error names folder, free space and file, and what it left half-written is deleted.
 
     Args:
-        context: Of the run.
-        backend: Of the run.
         signals: Entered.
         may_save: Raises if the folder has become another process's.
         resumed_step: Step of the checkpoint that is restored; None if there is none.

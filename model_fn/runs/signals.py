@@ -52,9 +52,6 @@ class StopSignals:
     Args:
         stop: Gets `Stopped` as its cause.
         watches: Notice signals while the main thread is inside TensorFlow, too.
-
-    Raises:
-        Stopped: at the end also if one that was raised for a signal got lost.
     """
 
     def __init__(self, stop: Stop, *, watches: bool = True) -> None:
@@ -89,11 +86,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def immediate(self) -> Iterator[None]:
-        """Context manager: a signal raises `Stopped` even after `defer()`: nothing is at stake.
-
-        Raises:
-            Stopped: at once if a signal arrived before; any other cause of a stop, too.
-        """
+        """Context manager: a signal raises `Stopped` even after `defer()`: nothing is at stake."""
         was, self._deferring = self._deferring, False
         try:
             self._stop.raise_if_requested()

@@ -35,11 +35,7 @@ def is_listening(address: str) -> bool:
 
 
 def check_free(cluster: Cluster) -> None:
-    """Refuses an address of this process where another one listens.
-
-    Raises:
-        RunError: if one does.
-    """
+    """Refuses an address of this process where another one listens."""
     address = cluster.address(cluster.task)
     if is_listening(address):
         raise RunError(
@@ -63,7 +59,6 @@ class TaskWatch:
     be saved, or if all tasks are needed. If training is over, the run is stopped without an error.
 
     Args:
-        cluster: Of this process.
         tasks: The tasks to watch.
         timeout_secs: For how long a task may be missing.
         stop: The run's.

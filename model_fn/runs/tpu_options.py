@@ -19,8 +19,6 @@ class TpuOptions:
     Attributes:
         name: Of the TPU; "local" on its own machine, or an address, grpc://host:port. None only
             for a rehearsal.
-        zone: Of the TPU; by default that of this machine.
-        project: Of the TPU; by default that of this machine.
         num_shards: TPU cores, which share a batch.
         iterations_per_loop: Steps between two returns from the TPU.
         evaluates: Whether evaluations run on the TPU too, not on this machine.
@@ -93,9 +91,6 @@ def check_static(specs: Mapping[str, Any]) -> None:
 
     Args:
         specs: `tf.TensorSpec`s of what the cores get.
-
-    Raises:
-        ConfigError: naming one, with the fields that set its length.
     """
     for key, spec in specs.items():
         if not spec.shape.is_fully_defined():

@@ -29,9 +29,7 @@ class TrainingEvaluations(CheckpointListener):
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
-        model_dir: Of the training.
         evaluation: What is evaluated, when, and what becomes of it.
-        make_evaluator: Of the run's backend.
         first_step: Where training starts.
         verbose: Print results on standard error.
     """

@@ -60,7 +60,6 @@ class TrainingRun:
     """A training run that holds its folder, with signals caught.
 
     Args:
-        context: Of the run.
         backend: Executes its steps.
         signals: Entered.
         may_save: Raises if the folder has become another process's; None where another one saves.

@@ -28,7 +28,6 @@ def serve(
         inputs: float32 [B, H, W, C], preprocessed.
         true_shapes: int32 [B, 3], the real image inside the padded one.
         context: For detectors that need one.
-        scope: See `named_outputs`.
         reuse: Whether the network shares the variables of an earlier one in this graph.
     """
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=reuse, use_resource=True):
@@ -40,12 +39,8 @@ def named_outputs(detections: Detections, scope: str = "") -> Dict[str, tf.Tenso
     """float32 outputs by name, class ids from 1; the name of each tensor is its key.
 
     Args:
-        detections: Of `Detector.postprocess`.
         scope: Name scope of the tensors, for the further signatures of a graph that already has
             outputs of these names.
-
-    Raises:
-        ValueError: if a name is taken: clients would then read another tensor.
     """
     tensors = detections._replace(classes=detections.classes + CLASS_OFFSET).as_dict()
     prefix = f"{scope}/" if scope else ""

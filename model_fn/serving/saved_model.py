@@ -48,7 +48,6 @@ def write_constants(
 
     Args:
         folder: A new one.
-        graph_def: Of `constant_graph`.
         definitions: Signatures.
         label_map: A file that becomes an asset.
     """
@@ -86,7 +85,6 @@ def rewrite_as_constants(
         source: Local folder of a SavedModel with predict signatures.
         folder: A new one, which appears when it is complete.
         label_map: A file that becomes an asset.
-        num_additional_channels: See `warmup.write_requests`.
     """
     with tf.Graph().as_default(), tf1.Session() as session:
         meta = tf1.saved_model.load(session, [tf1.saved_model.tag_constants.SERVING], source)

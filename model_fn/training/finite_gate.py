@@ -13,9 +13,6 @@ from estimator_det.compat import tf, tf1
 class RejectedBatch:
     """The batch of the step that was rejected last.
 
-    Args:
-        tensors: Of the batch, by name.
-
     Attributes:
         arrays: By the same names; empty until a step is rejected.
     """

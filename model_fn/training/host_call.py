@@ -47,11 +47,7 @@ class HostValues:
         return self._variable.assign(values, read_value=False)
 
     def prepare(self) -> None:
-        """To be called before the graph is finalized.
-
-        Raises:
-            ValueError: if the graph has no host call.
-        """
+        """To be called before the graph is finalized."""
         if self._variable is None:
             raise ValueError("this graph stores no scalars: it was built without a host call")
         self._value = self._variable.read_value()
@@ -75,7 +71,6 @@ def make_host_call(
 
     Args:
         model_dir: Gets an event file of its own.
-        scalars: Of a core, by their tags in TensorBoard.
         step: The global step after the step that the scalars are of.
         every_steps: Steps between two entries in the event file.
         last: Gets the scalars of each step.

@@ -31,8 +31,6 @@ def summary(
     in the steps that write summaries alone.
 
     Args:
-        features: Of the batch.
-        groundtruth: Of the batch.
         preprocess: The detector's.
         reader: `InputReader` proto; its label map gives the names of classes.
     """

@@ -96,9 +96,6 @@ def make_optimizer(config: Any, global_step: tf.Tensor) -> Tuple[Any, tf.Tensor]
     """The optimizer of an `Optimizer` proto and its learning rate.
 
     With `use_moving_average` the optimizer is wrapped in `MovingAverageOptimizer`.
-
-    Raises:
-        ConfigError: if no optimizer or no learning rate is set, or a number is out of range.
     """
     kind, options = _chosen(config)
     learning_rate = make_learning_rate(options.learning_rate, global_step)
@@ -114,9 +111,6 @@ def make_loop_optimizer(
     """As `make_optimizer`, for a TF2 loop: the rate is computed anew in each function.
 
     A loop keeps moving averages itself, so the optimizer is never wrapped.
-
-    Raises:
-        ConfigError: as `make_optimizer`.
     """
     kind, options = _chosen(config)
 

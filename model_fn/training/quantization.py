@@ -15,9 +15,6 @@ def range_summaries(predictions: Any) -> List[tf.Tensor]:
     """A table of all quantized tensors as a serialized summary; nothing for a float network.
 
     "cut off" is the share of this step's values that are out of the range.
-
-    Args:
-        predictions: Of `Detector.predict`.
     """
     quantized: Sequence[QuantizedTensor] = getattr(predictions, "quantized", ())
     if not quantized:

@@ -108,7 +108,6 @@ class Replica:
     Args:
         network: Shared by all replicas.
         train_config: `TrainConfig` proto.
-        optimizer: Of TF1; computes gradients.
         num_parts: N; a replica's share of the batch must be divisible by it.
         jit_compile: Compile forward and backward pass by XLA.
 
@@ -145,11 +144,7 @@ class Replica:
         return passed.losses[step.TOTAL_LOSS]
 
     def choose_variables(self) -> None:
-        """Sets `trained`, once the network is built.
-
-        Raises:
-            ConfigError: if there is nothing to train.
-        """
+        """Sets `trained`, once the network is built."""
         self.trained = variables_to_train(self._train_config, self._network.trainable_variables)
 
     def compute(

@@ -31,9 +31,6 @@ def exponential_decay(
 
     The decay counts from the end of the burn-in. A `burnin_rate` of 0 stands for `initial_rate`,
     which is the reference's reading of the field.
-
-    Raises:
-        ConfigError: if `decay_steps` is not positive.
     """
     if decay_steps <= 0:
         raise ConfigError(f"exponential decay: decay_steps must be positive; given {decay_steps}")
@@ -59,9 +56,6 @@ def cosine_decay(
 
     From Loshchilov and Hutter, "SGDR", https://arxiv.org/abs/1608.03983, without restarts. After
     `total_steps` the rate stays 0.
-
-    Raises:
-        ConfigError: if warm-up and hold leave no step for the decay, or the warm-up would fall.
     """
     decay_steps = total_steps - warmup_steps - hold_steps
     if decay_steps <= 0:
@@ -96,9 +90,6 @@ def manual_steps(
 
     With `warmup`, the rate rises linearly from `rates[0]` at step 0 to `rates[1]` at
     `boundaries[0]` instead of holding `rates[0]`.
-
-    Raises:
-        ConfigError: if the boundaries do not rise, or there is not one rate more than boundaries.
     """
     if any(later <= earlier for earlier, later in zip(boundaries, boundaries[1:])):
         raise ConfigError(f"manual steps: schedule steps must rise; given {list(boundaries)}")
@@ -158,10 +149,6 @@ def _make_cosine(config: Any, global_step: tf.Tensor) -> tf.Tensor:
 
 
 def make_learning_rate(config: Any, global_step: tf.Tensor) -> tf.Tensor:
-    """The learning rate, float32 scalar named "learning_rate", that a `LearningRate` proto asks.
-
-    Raises:
-        ConfigError: if no schedule is set, or its numbers contradict each other.
-    """
+    """The learning rate, float32 scalar named "learning_rate", that a `LearningRate` proto asks."""
     rate = LEARNING_RATES.make_chosen(config, "learning_rate", "learning_rate", global_step)
     return tf.identity(rate, name="learning_rate")

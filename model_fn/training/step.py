@@ -89,7 +89,6 @@ def predict(
     """Predictions in float32; the network itself computes in `in_type`.
 
     Args:
-        detector: Of `make_detector`.
         features: Keys of `inputs.schema`.
         groundtruth: In training, for detectors that choose regions by it.
         in_type: tf.float32, tf.bfloat16 or tf.float16; variables are float32 all the same.
@@ -131,7 +130,6 @@ def forward(
     """Builds network and loss.
 
     Args:
-        detector: Of `make_detector`.
         features: Keys of `inputs.schema`.
         labels: Keys of `inputs.schema`.
         add_regularization: Whether the detector's penalties are part of the loss.
@@ -168,16 +166,11 @@ def make_train_step(
     Initial values of variables must be settled before: moving averages start at them.
 
     Args:
-        detector: Of `make_detector`.
-        passed: Of `forward`.
         features: Keys of `inputs.schema`.
         labels: Keys of `inputs.schema`.
         pipeline_config: `TrainEvalPipelineConfig` proto.
         num_replicas: Workers, chief included, that share the variables of parameter servers, and
             each step with `sync_replicas`; None without parameter servers.
-
-    Raises:
-        ConfigError: if there is nothing to train, or `replicas_to_aggregate` is below 1.
     """
     train_config = pipeline_config.train_config
     inputs = _by_path(features=features, labels=labels)

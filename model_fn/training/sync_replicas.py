@@ -40,9 +40,6 @@ class SyncReplicas(OptimizerAround):
         optimizer: Computes gradients, and applies the mean.
         replicas_to_aggregate: How many gradients make a step.
         num_replicas: Workers, chief included.
-
-    Raises:
-        ConfigError: if `replicas_to_aggregate` is below 1.
     """
 
     def __init__(self, optimizer: Any, replicas_to_aggregate: int, num_replicas: int) -> None:

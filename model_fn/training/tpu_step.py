@@ -51,7 +51,6 @@ def make_core_step(
     """The train op of a core and what it reports: losses, learning rate, gradient norm.
 
     Args:
-        detector: Of `make_detector`.
         passed: Of `step.forward`, on this core's share of the batch.
         train_config: `TrainConfig` proto.
         on_core: Whether the step is built for a TPU core, among others; false in a rehearsal.

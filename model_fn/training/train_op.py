@@ -56,9 +56,6 @@ def select_variables(
 
     Patterns are regular expressions, searched anywhere in the variable's name. A pattern that
     matches no variable is logged as a warning.
-
-    Raises:
-        ConfigError: if no variable is left to train.
     """
     for field, patterns in (("update_trainable_variables", update), ("freeze_variables", freeze)):
         for pattern in patterns:
@@ -118,9 +115,6 @@ def compute_gradients(
     """Gradients of the variables to train, those of biases multiplied as configured.
 
     Variables that the loss does not reach are left out.
-
-    Raises:
-        ConfigError: as `variables_to_train`.
     """
     variables = variables_to_train(train_config, trainable)
     pairs = gradients_of(loss, optimizer, train_config, variables)
@@ -129,11 +123,7 @@ def compute_gradients(
 
 
 def variables_to_train(train_config: Any, trainable: Sequence[tf.Variable]) -> List[tf.Variable]:
-    """Those that `train_config` does not freeze.
-
-    Raises:
-        ConfigError: if there is nothing to train, or a number of `train_config` is not finite.
-    """
+    """Those that `train_config` does not freeze."""
     for field in ("gradient_clipping_by_norm", "bias_grad_multiplier"):
         value = getattr(train_config, field)
         if not math.isfinite(value):
@@ -193,11 +183,7 @@ def make_train_op(
         train_config: `TrainConfig` proto.
         updates: Assignments that a step runs too, such as those to the moving averages of batch
             norm.
-        learning_rate: That of the optimizer.
         batch: Gets the batch of a rejected step.
-
-    Raises:
-        ConfigError: if there is nothing to train, or a number of `train_config` is not finite.
     """
     pairs = compute_gradients(loss, optimizer, train_config, tf1.trainable_variables())
     gradients = _by_name(pairs)

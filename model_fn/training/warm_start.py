@@ -101,11 +101,7 @@ def _rows(state: str, names: List[str]) -> List[str]:
 
 
 def checkpoint_type(train_config: Any) -> str:
-    """`fine_tune_checkpoint_type`, or what the older `from_detection_checkpoint` says instead.
-
-    Raises:
-        ConfigError: if the type is none of `CHECKPOINT_TYPES`.
-    """
+    """`fine_tune_checkpoint_type`, or what the older `from_detection_checkpoint` says instead."""
     kind = train_config.fine_tune_checkpoint_type
     if not kind:
         return "detection" if train_config.from_detection_checkpoint else "classification"
@@ -126,14 +122,9 @@ def restore_table(
     """Compares variables by checkpoint name with the checkpoint at `path` (prefix or folder).
 
     Args:
-        path: Of the checkpoint.
         variables: Checkpoint name -> variable.
         backbone: Those of the feature extractor.
         model: `DetectionModel` proto, whose options explain shapes.
-
-    Raises:
-        FileNotFoundError: if there is no checkpoint.
-        DamagedCheckpointsError: if it cannot be read.
     """
     try:
         prefix = find_checkpoint(path)
@@ -218,12 +209,6 @@ def plan_warm_start(
 
     Returns:
         The table, or None where there is nothing to restore from.
-
-    Raises:
-        FileNotFoundError: if there is no such checkpoint.
-        DamagedCheckpointsError: if it cannot be read.
-        ConfigError: if it gives no variable of the backbone, or less than
-            `train_config.min_restored_share`.
     """
     if not train_config.fine_tune_checkpoint:
         return None
@@ -281,7 +266,6 @@ def backbone_problem(
     """That a checkpoint has no variable of the backbone; None if it has one.
 
     Args:
-        table: Of the checkpoint.
         train_config: `TrainConfig` proto.
         model: `DetectionModel` proto, whose extractor the message names.
     """

@@ -31,9 +31,6 @@ def check_paths(
 
     One file of each path is read and, in `model_dir` if given, one is written and deleted. Buckets
     outside of `region` get a warning.
-
-    Raises:
-        StorageError: without credentials, or if the service keeps failing.
     """
     connection = connect(options)
     problems: List[Problem] = []

@@ -147,11 +147,7 @@ class Retry:
 
 
 def connect(options: Optional[Options] = None) -> Connection:
-    """A connection with the credentials of Google's default chain.
-
-    Raises:
-        StorageError: without credentials.
-    """
+    """A connection with the credentials of Google's default chain."""
     # These libraries warn of Python versions and of logins without a quota project.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

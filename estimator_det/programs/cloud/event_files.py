@@ -24,7 +24,6 @@ def copied(model_dir: str, log_dir: str, *, every_secs: float = EVERY_SECS) -> I
     `model_dir`, as for jobs whose `baseOutputDirectory` is their model_dir.
 
     Args:
-        model_dir: Of the run, local or gs://.
         log_dir: Receives the files under the same paths.
         every_secs: Between two copies.
     """

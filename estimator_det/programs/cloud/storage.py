@@ -87,11 +87,6 @@ def upload(
         destination: gs://bucket/folder; made as it is needed.
         exclude: Patterns of names, or of paths below a source, that are left out.
         options: Settings of transfers.
-
-    Raises:
-        FileNotFoundError: if there is no such source or bucket.
-        ConfigError: if two files would have the same name, or for a path of another form.
-        StorageError: without credentials or permission, or if the service keeps failing.
     """
     folder = parse(destination)
     local_files = _local_files(sources, exclude)
@@ -132,12 +127,6 @@ def download(
         folder: Local; made as it is needed.
         exclude: Patterns of names, or of paths below a source, that are left out.
         options: Settings of transfers.
-
-    Raises:
-        FileNotFoundError: if there is no such bucket, or a source means no file.
-        ConfigError: if two files would have the same name, or for a path of another form.
-        StorageError: without credentials or permission, if bytes fail their checksum, or if the
-            service keeps failing.
     """
     parsed = [parse(source) for source in sources]
     connection = connect(options)

@@ -19,7 +19,6 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, default: str = "") 
     """The configuration as an argument or as `--pipeline_config_path`, and changes to it.
 
     Args:
-        parser: Of a verb; verbs read the result by `load`.
         default: Says in the help which configuration is used if none is given; empty where one
             must be given.
     """
@@ -105,11 +104,7 @@ def score(text: str) -> float:
 
 
 def config_path(options: argparse.Namespace, default: Optional[str] = None) -> str:
-    """The path of the configuration from the options of `add_config_arguments`.
-
-    Raises:
-        UsageError: if two different paths are given, or none and there is no `default`.
-    """
+    """The path of the configuration from the options of `add_config_arguments`."""
     given = [path for path in (options.config, options.pipeline_config_path) if path is not None]
     if len(given) == 2 and _normal(given[0]) != _normal(given[1]):
         raise console.UsageError(

@@ -36,11 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_address(option: str, text: str) -> str:
-    """The host:port of an option.
-
-    Raises:
-        UsageError: if it is none.
-    """
+    """The host:port of an option."""
     found = _ADDRESS.fullmatch(text)
     if found is None:
         raise console.UsageError(

@@ -130,11 +130,7 @@ def _add_loop_arguments(looping: Any) -> None:
 
 
 def _loop(given: argparse.Namespace) -> Optional[loop_options.LoopOptions]:
-    """The options of the TF2 loop; None without --strategy.
-
-    Raises:
-        UsageError: if an option of the loop is given without it, or together with --rehearse_tpu.
-    """
+    """The options of the TF2 loop; None without --strategy."""
     fields = [field.name for field in dataclasses.fields(loop_options.LoopOptions)]
     values = {name: getattr(given, name) for name in fields if name != "made"}
     chosen = {

@@ -49,12 +49,7 @@ def options_of(name: str) -> Takes:
 
 
 def open_source(name: str, options: SourceOptions, *, masks: bool = False) -> Source:
-    """The data set of a format.
-
-    Raises:
-        ConfigError: if there is no such format, an option is missing or has no effect on it, or the
-            source cannot be read at all.
-    """
+    """The data set of a format."""
     convert, known = CONVERTERS.get(name), options_of(name)
     for field in FIELDS:
         is_given = getattr(options, field) not in ("", None)

@@ -15,9 +15,6 @@ def read_rows(path: str, required: Sequence[str]) -> Iterator[Tuple[int, Dict[st
     """The line and the fields of every row of a file with a header.
 
     Rows with too few or too many fields come with the field "" that says so.
-
-    Raises:
-        SourceError: if the header lacks a required name, or the rest of the file cannot be read.
     """
     rows = csv.reader(_lines(path), strict=True)
     try:

@@ -36,11 +36,7 @@ class Element:
         return next((part for part in self.parts if part.tag == tag), None)
 
     def need(self, tag: str) -> Element:
-        """Like `find`.
-
-        Raises:
-            SourceError: if there is none.
-        """
+        """Like `find`."""
         found = self.find(tag)
         if found is None:
             message = f"<{self.tag}> has no <{tag}>"

@@ -57,11 +57,7 @@ def read_yolo(options: SourceOptions) -> Source:
 
 
 def read_classes(path: str) -> _Classes:
-    """The names in a `data.yaml`, or in a file of a name in each line.
-
-    Raises:
-        ConfigError: if there are none.
-    """
+    """The names in a `data.yaml`, or in a file of a name in each line."""
     text = files.read_text(path, MAX_BYTES)
     if not path.endswith((".yaml", ".yml")):
         lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -82,10 +82,8 @@ class DetectionFile:
     """All detections of a file.
 
     Attributes:
-        path: Of the file.
         wanted: What is read besides boxes.
         is_coco: Whether it holds COCO results: image ids, and boxes in pixels.
-        names: Of the images: ids or paths.
         num_failed: Images that `detect` could not use.
         unknown_classes: Class id -> detections that are left out, since the label map lacks it.
     """
@@ -241,11 +239,7 @@ class DetectionFile:
         return int(self._starts[image + 1] - self._starts[image])
 
     def of_image(self, image: int, height: int, width: int) -> ImageDetections:
-        """The detections of an image of this size.
-
-        Raises:
-            RunError: if a mask has another size.
-        """
+        """The detections of an image of this size."""
         part = slice(self._starts[image], self._starts[image + 1])
         found = ImageDetections(*(values[part] for values in self._ordered))
         others = self._sizes[part][(self._sizes[part] != (height, width)).any(axis=1)]
@@ -307,10 +301,6 @@ def read_detections(
         path: COCO results, or JSON lines of `detect`; local or remote.
         class_names: Name of each class id of the label map.
         wanted: What each detection must have besides a box.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        RunError: for faults, with entry and line of each, or too many detections.
     """
     found = DetectionFile(path, class_names, wanted)
     faults: List[str] = []

@@ -49,9 +49,6 @@ def config_of_records(records: Sequence[str], label_map: str) -> Any:
     Args:
         records: Paths or patterns of TFRecord files.
         label_map: Path of a label map.
-
-    Raises:
-        ConfigError: if the label map cannot be read.
     """
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.model.ssd.num_classes = read_label_map(label_map).max_id
@@ -76,7 +73,6 @@ def evaluate_detections(
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto; of its model only `num_classes` counts.
-        path: See `model_fn.evaluation.detections.file`.
         model_dir: Where events go.
         on_training_data: Read what `train_input_reader` names.
         matches: Gets the matches of each reader, by its name.
@@ -219,11 +215,7 @@ class Lookup:
         )
 
     def find(self, source_id: bytes, filename: bytes, size: Tuple[int, int]) -> ImageDetections:
-        """The detections of a record whose image has this height and width.
-
-        Raises:
-            RunError: if two images of the file may be that of the record, or the reverse.
-        """
+        """The detections of a record whose image has this height and width."""
         use = _Use(*(name.decode("utf-8", "replace") for name in (source_id, filename)))
         image = self._image(use)
         if image is not None:
@@ -259,11 +251,7 @@ class Lookup:
         return images[0]
 
     def check_any(self) -> None:
-        """Refuses a file none of whose images is among the records.
-
-        Raises:
-            RunError: naming some of both.
-        """
+        """Refuses a file none of whose images is among the records."""
         if self._used or not self._found.names:
             return
         names = ", ".join(map(quoted, self._found.names[:_SHOWN]))

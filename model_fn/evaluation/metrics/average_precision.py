@@ -29,7 +29,6 @@ class ApOptions:
     """What a metrics set counts.
 
     Attributes:
-        prefix: Of all names.
         of_masks: Compares masks; a box without one, all zero, does not count.
         is_weighted: The mean has one curve of all classes together.
         ignores_difficult: Difficult boxes and what matches them do not count.
@@ -71,7 +70,6 @@ class AveragePrecision:
 
     Args:
         categories: Dictionaries with "id" (from 1) and "name"; boxes of other ids are ignored.
-        options: See there.
     """
 
     num_keypoints = 0

@@ -167,7 +167,6 @@ def make_metrics(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> List
 
     Args:
         eval_config: `EvalConfig` proto.
-        categories: See `MetricsMaker`.
 
     Raises:
         ConfigError: if a name is not known, or a set cannot be computed for such categories.

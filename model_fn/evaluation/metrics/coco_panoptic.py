@@ -32,8 +32,6 @@ class CocoPanopticMetrics:
     Args:
         categories: Dictionaries with "id" (from 1) and "name"; objects of other ids are ignored.
         per_category: Adds the panoptic quality of every category.
-        iou_threshold: See `IOU_THRESHOLD`.
-        ioa_threshold: See `IOA_THRESHOLD`.
     """
 
     needs = frozenset({"masks"})

@@ -14,11 +14,7 @@ __all__ = ["Backend", "Evaluator", "make_backend", "serve_others"]
 
 
 def make_backend(context: RunContext) -> Backend:
-    """The backend of a run: an Estimator, unless options for another one are given.
-
-    Raises:
-        ConfigError: if the cluster of the run cannot train.
-    """
+    """The backend of a run: an Estimator, unless options for another one are given."""
     loop, tpu, cluster = context.options.loop, context.options.tpu, context.cluster
     if loop is not None and loop.strategy == PARAMETER_SERVER and cluster.is_chief:
         from model_fn.runs.backends.distributed.coordinator import CoordinatorBackend
@@ -42,12 +38,7 @@ def make_backend(context: RunContext) -> Backend:
 
 
 def serve_others(context: RunContext) -> bool:
-    """Runs the part of this process in a cluster, if it takes no steps; True if that is done.
-
-    Raises:
-        ConfigError: if the cluster or the configuration does not allow it.
-        Stopped: and the other errors of `cluster_tasks.serve`.
-    """
+    """Runs the part of this process in a cluster, if it takes no steps; True if that is done."""
     loop, cluster = context.options.loop, context.cluster
     if loop is None:
         if cluster.task.type != SERVER_TASK:

@@ -82,7 +82,6 @@ class Backend(Protocol):
         """Trains to the last step, or until the run's `Stop` is requested.
 
         Args:
-            input_fn: Of `input_fn`.
             hooks: Called around each step, in this order.
         """
 

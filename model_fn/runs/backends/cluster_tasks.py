@@ -21,11 +21,7 @@ POLL_SECS = 0.5
 
 
 class Tasks:
-    """What all tasks of a cluster do, whatever their part: serve, watch the others, leave.
-
-    Args:
-        context: Of the run.
-    """
+    """What all tasks of a cluster do, whatever their part: serve, watch the others, leave."""
 
     def __init__(self, context: RunContext) -> None:
         self._context, self.cluster = context, context.cluster
@@ -44,11 +40,7 @@ class Tasks:
 
     @property
     def server(self) -> Any:
-        """TensorFlow's server of this task, started at the first use.
-
-        Raises:
-            RunError: if another process listens on the task's address, or no server can.
-        """
+        """TensorFlow's server of this task, started at the first use."""
         if self._server is None:
             task = self.cluster.task
             address = self.cluster.address(task)
@@ -65,19 +57,11 @@ class Tasks:
         return self._server
 
     def wait_for(self, others: Sequence[Task]) -> None:
-        """Waits until other tasks are there; a signal interrupts it, unlike TensorFlow.
-
-        Raises:
-            MissingTaskError: if a task is missing for too long meanwhile.
-        """
+        """Waits until other tasks are there; a signal interrupts it, unlike TensorFlow."""
         wait_for(self.cluster, others, self._context.stop)
 
     def wait_for_end(self) -> None:
-        """Waits until the chief has ended training.
-
-        Raises:
-            MissingTaskError: if another task is missing meanwhile.
-        """
+        """Waits until the chief has ended training."""
         while self._context.stop.cause is None and not self._end.has_come():
             time.sleep(POLL_SECS)
         self._context.stop.raise_if_requested()
@@ -89,11 +73,7 @@ class Tasks:
 
 
 def wait_for(cluster: Cluster, tasks: Sequence[Task], stop: Stop) -> None:
-    """Waits until tasks are there, while a thread watches them.
-
-    Raises:
-        MissingTaskError: if a watched task is missing for too long.
-    """
+    """Waits until tasks are there, while a thread watches them."""
     while not all(is_listening(cluster.address(task)) for task in tasks):
         stop.raise_if_requested()
         time.sleep(POLL_SECS)
@@ -103,13 +83,7 @@ def serve(context: RunContext, leave_first: Sequence[Task]) -> None:
     """Serves until training has ended, and tasks that use this one have left.
 
     Args:
-        context: Of the run.
         leave_first: The tasks that use this one.
-
-    Raises:
-        Stopped: after SIGINT or SIGTERM, once the others have left.
-        MissingTaskError: if another task is missing for too long.
-        RunError: if the server cannot be started.
     """
     stop = context.stop
     with StopSignals(stop) as signals:

@@ -107,9 +107,7 @@ def make_train_input_fn(
     """The input function of a training by Estimator.
 
     Args:
-        context: Of the run.
         cursor: Position in the data; None where it is not kept.
-        first_step: As in `Backend.input_fn`.
         fault_log: As there.
         shares_steps: Whether other workers take steps, too, so that the step is not known.
         **options: More of `create_train_input_fn`.

@@ -19,12 +19,7 @@ class HookAdapter(tf1.train.SessionRunHook):
     """Turns what an Estimator's session does into calls of hooks.
 
     Args:
-        context: Of the run.
-        graph: Of the training; filled before `begin`.
         hooks: In order.
-
-    Attributes:
-        session: Of the training.
     """
 
     def __init__(self, context: RunContext, graph: TrainGraph, hooks: Sequence[Hook]) -> None:

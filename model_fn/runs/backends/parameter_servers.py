@@ -33,11 +33,7 @@ _NOT_READY = "Session was not ready"  # of a worker's session whose variables ha
 
 
 class ParameterServerBackend(EstimatorBackend):
-    """The chief or a worker of a cluster; `Backend` says what its methods do.
-
-    Raises:
-        ConfigError: if the cluster or the configuration does not allow it.
-    """
+    """The chief or a worker of a cluster; `Backend` says what its methods do."""
 
     def __init__(self, context: RunContext) -> None:
         check(context)
@@ -93,11 +89,7 @@ class ParameterServerBackend(EstimatorBackend):
 
 
 def _wait_for_variables(context: RunContext, tasks: Tasks) -> None:
-    """Waits until the chief has initialized the variables, and this worker's first step has come.
-
-    Raises:
-        MissingTaskError: if another task is missing meanwhile.
-    """
+    """Waits until variables are initialized and this worker's first step has come."""
     min_step = _first_step(context)
     if min_step:
         _LOG.info("%s starts at step %d (startup_delay_steps)", tasks.cluster.task, min_step)
@@ -128,12 +120,7 @@ def _first_step(context: RunContext) -> int:
 
 
 def serve(context: RunContext) -> None:
-    """A parameter server, until training has ended and the others have left.
-
-    Raises:
-        ConfigError: if the cluster or the configuration does not allow it.
-        Stopped: and the other errors of `cluster_tasks.serve`.
-    """
+    """A parameter server, until training has ended and the others have left."""
     check(context)
     cluster_tasks.serve(context, context.cluster.readers)
 

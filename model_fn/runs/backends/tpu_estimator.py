@@ -61,10 +61,6 @@ def make_estimator(
         seed: Of initial values and whatever else is random in the graph.
         graph: Gets what hooks need of a training graph.
         on_results: Called with the results of an evaluation when it ends.
-
-    Raises:
-        ConfigError: if the configuration does not suit a TPU.
-        NoTpuError: if there is no such TPU.
     """
     tpu_options.check(pipeline_config, model_dir, on_tpu)
     evaluation_batch = pipeline_config.eval_config.batch_size
@@ -87,11 +83,7 @@ def make_run_config(
     checkpoints: Optional[CheckpointOptions] = None,
     seed: Optional[int] = None,
 ) -> Any:
-    """The `RunConfig`: one synchronous batch over all cores, each host reading its own records.
-
-    Raises:
-        NoTpuError: if there is no such TPU.
-    """
+    """The `RunConfig`: one synchronous batch over all cores, each host reading its own records."""
     finding = tpu_resolver.finding(on_tpu.name, on_tpu.zone, on_tpu.project)
     with estimator_environment(SINGLE), finding:
         resolver = None
@@ -238,10 +230,6 @@ class TpuEvaluator(Evaluator):
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto; `eval_config.num_examples` is the number
             of images, of which whole batches are evaluated.
-        make_estimator: See `Evaluator`.
-
-    Raises:
-        ConfigError: if there is not one whole batch.
     """
 
     def __init__(self, pipeline_config: Any, make_estimator: Callable[..., Any]) -> None:

@@ -36,7 +36,5 @@ def make_resolver(name: Optional[str], zone: Optional[str], project: Optional[st
 
     Args:
         name: Of the TPU; "local" on its own machine, or an address, grpc://host:port.
-        zone: Of the TPU; None for that of this machine.
-        project: Of the TPU; None for that of this machine.
     """
     return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name, zone=zone, project=project)

@@ -67,7 +67,6 @@ class LoopBackend(EstimatorBackend):
     `Backend` says what its methods do.
 
     Args:
-        context: Of the run.
         loop: How the loop takes its steps.
     """
 

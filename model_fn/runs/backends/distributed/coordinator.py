@@ -55,7 +55,6 @@ class CoordinatorBackend(LoopBackend):
     """The chief of such a cluster; `Backend` says what its methods do.
 
     Args:
-        context: Of the run.
         loop: How the loop takes its steps.
     """
 
@@ -185,9 +184,7 @@ class CoordinatorBackend(LoopBackend):
         ends for too long, the process does.
 
         Args:
-            pool: Of the workers.
             begin: Starts a step, whose batch is wanted or not; its result in the future.
-            read: Of a result that is there.
             num_steps: How many; none begins once training is to stop.
         """
         running: List[Any] = []
@@ -272,12 +269,7 @@ def _report_unused(train_config: Any) -> None:
 
 
 def serve(context: RunContext, loop: LoopOptions) -> None:
-    """A worker or a parameter server, until training has ended and the chief has left.
-
-    Raises:
-        ConfigError: if the cluster or the configuration does not allow it.
-        Stopped: and the other errors of `cluster_tasks.serve`.
-    """
+    """A worker or a parameter server, until training has ended and the chief has left."""
     strategies.check_cluster(loop, context.cluster)
     loop_options.check_config(context.config, loop)
     cluster_tasks.serve(context, context.cluster.readers[:1])

@@ -22,12 +22,7 @@ def start(loop_step: LoopStep, context: RunContext, *, has_copies: bool) -> None
 
     Args:
         loop_step: Built.
-        context: Of the run.
         has_copies: Whether each worker of a cluster has the variables, and calls this.
-
-    Raises:
-        RunError: if the checkpoint to resume from does not fit the configuration.
-        ConfigError: if a checkpoint to fine-tune from does not.
     """
     # The same assignments in every worker, in the same order: some count as communication.
     values = loop_step.values()

@@ -44,12 +44,6 @@ def set_up(
         loop: The options.
         members: Processes that take part.
         task_timeout_secs: For how long another worker may be missing.
-
-    Raises:
-        ConfigError: if the cluster does not fit the strategy.
-        RunError: if this machine has fewer devices than are asked for, TensorFlow is in use
-            already, the address of this worker is taken, or the TPU cannot be reached.
-        MissingTaskError: if another task is missing for too long.
     """
     if loop.made is not None or members.is_evaluator:
         return loop
@@ -106,11 +100,7 @@ def connected(members: Cluster, task_timeout_secs: float) -> Any:
     It may be made again where the parameter servers have lost the variables of an earlier one.
 
     Args:
-        members: Of this process, the chief.
         task_timeout_secs: For how long a task may be missing.
-
-    Raises:
-        MissingTaskError: if one is missing for too long.
     """
     others = [*members.tasks(cluster.WORKER), *members.servers]
     stop = Stop()
@@ -188,11 +178,7 @@ def _logical_cpus(number: int) -> List[str]:
 
 
 def check_cluster(loop: LoopOptions, members: Cluster) -> None:
-    """Refuses a cluster where the strategy has none, and the reverse.
-
-    Raises:
-        ConfigError: with the field of TF_CONFIG.
-    """
+    """Refuses a cluster where the strategy has none, and the reverse."""
     if loop.strategy in OF_MACHINES and members.task.is_alone:
         raise ConfigError(
             f"strategy {loop.strategy!r} trains on the machines that {cluster.VARIABLE} "

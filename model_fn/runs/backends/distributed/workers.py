@@ -40,12 +40,7 @@ def wait_for_others(cluster: Cluster, task_timeout_secs: float) -> None:
     the place of TensorFlow's server, so that the others see it.
 
     Args:
-        cluster: Of this process.
         task_timeout_secs: For how long another worker may be missing.
-
-    Raises:
-        RunError: if the address of this worker is taken, or not possible.
-        MissingTaskError: if another worker does not come.
     """
     check_free(cluster)
     missing = [task for task in cluster.readers if task != cluster.task]
@@ -87,11 +82,7 @@ def _accept_all(server: socket.socket) -> None:
 
 
 def check_folder(model_dir: str) -> None:
-    """Refuses a worker that does not see the folder that the chief has made.
-
-    Raises:
-        RunError: if it is not there.
-    """
+    """Refuses a worker that does not see the folder that the chief has made."""
     if not tf.io.gfile.isdir(model_dir):
         raise RunError(
             f"model_dir {model_dir} is not there, and the chief has made it: all tasks of a "
@@ -114,11 +105,7 @@ def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
     long.
 
     Args:
-        cluster: Of this process.
         task_timeout_secs: For how long another worker may be missing.
-
-    Raises:
-        MissingTaskError: if another worker is lost.
     """
     others = [task for task in cluster.readers if task != cluster.task]
     watch = TaskWatch(cluster, others, task_timeout_secs, Stop(), needs_all=True)
@@ -149,12 +136,7 @@ def own_errors() -> Iterator[None]:
 
 
 def of_first(strategy: Any, number: int) -> int:
-    """The number that the chief gives; all workers must call this.
-
-    Args:
-        strategy: Of several workers.
-        number: Of this worker.
-    """
+    """The number that the chief gives; all workers must call this."""
 
     def chosen() -> tf.Tensor:
         context = tf.distribute.get_replica_context()
