@@ -38,7 +38,6 @@ def list_images(paths: Sequence[str], *, recursive: bool = False, skipped: str =
     """The given files, and the image files of given folders by name.
 
     Args:
-        paths: Files and folders.
         recursive: Subfolders are searched, too; links to folders are followed.
         skipped: Folder that is not searched.
     """

@@ -95,7 +95,6 @@ def export_saved_model(
     """Writes `saved_model/`, the frozen graph, a checkpoint and `pipeline.config` to a folder.
 
     Args:
-        pipeline_config: A `TrainEvalPipelineConfig`.
         checkpoint_prefix: The trained checkpoint, or a model_dir for its latest.
         output_dir: A new or empty folder, unless `overwrite` is set.
         input_shape: Batch, height, width and channels for the types that take image tensors; None

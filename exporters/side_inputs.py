@@ -41,9 +41,7 @@ def parse_side_inputs(shapes: str, types: str, names: str, model: Any) -> Tuple[
 
     Args:
         shapes: Shapes with slashes between, sizes with commas between, -1 for any size.
-        types: With commas between.
         names: With commas between; they give the order of the other two.
-        model: `DetectionModel` message.
     """
     needed = {one.name: one for one in model_side_inputs(model)}
     chosen = _words(names) if names else list(needed)

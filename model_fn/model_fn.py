@@ -40,15 +40,12 @@ def create_model_fn(
     """The `model_fn` of a pipeline configuration.
 
     Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
         use_tpu: Whether the function is for a `TPUEstimator`. Whether a step is built for a TPU's
             core is then up to `params["use_tpu"]`, which that Estimator sets; where it is not set,
             training and prediction are and evaluation is not. A training step that is not is a
             rehearsal: the same, but for what connects cores.
         label_map: Names the categories of an evaluation. By default the one that
             `eval_input_reader` names is read, when an evaluation is built.
-        graph: Gets what hooks need of a training graph.
-        on_results: Called with the results of an evaluation when it ends.
 
     Returns:
         `model_fn(features, labels, mode, params, config)` with the keys of `inputs.schema`. The

@@ -11,11 +11,7 @@ from tensorflow.python.distribute.coordinator import values as _values
 
 
 class WorkerPool:
-    """Workers of a coordinator, which runs each function on a free worker.
-
-    Args:
-        strategy: a `ParameterServerStrategy`.
-    """
+    """Workers of a coordinator, which runs each function on a free worker."""
 
     def __init__(self, strategy: Any) -> None:
         # Functions are traced before they are scheduled; TensorFlow would warn of that.
@@ -29,7 +25,6 @@ class WorkerPool:
 
         Args:
             make: function of a worker's number; runs in this process, with its operations there.
-            spec: type of the value.
 
         Returns:
             An argument for `schedule`, whose function receives the value of its worker.

@@ -40,7 +40,6 @@ def apply_summed(optimizer: Any, strategy: Any, pairs: Sequence[Tuple[Any, Any]]
     `apply_gradients` would sum them once more.
 
     Args:
-        optimizer: TF1 optimizer.
         strategy: strategy whose replicas computed the gradients.
         pairs: gradients, equal on all replicas, and variables.
     """

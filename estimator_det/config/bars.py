@@ -66,8 +66,6 @@ class ProgressBar:
         total: How many there are; None if it is not known.
         unit: What is counted, in the plural.
         shown: False for no output at all.
-        stream: Where to write; standard error by default.
-        clock: Gives the time in seconds.
     """
 
     def __init__(

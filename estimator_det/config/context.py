@@ -10,11 +10,7 @@ from estimator_det.protos import faster_rcnn_pb2
 
 
 def context_shape(model: Any) -> Optional[Tuple[int, int]]:
-    """How many context features an image may have, and their length; None without attention to any.
-
-    Args:
-        model: `DetectionModel` message.
-    """
+    """Number of context features of an image, and their length; None without attention."""
     config = model.faster_rcnn.context_config
     if not (model.faster_rcnn.HasField("context_config") and config.use_long_term_attention):
         return None

@@ -95,8 +95,6 @@ def parse_message(text: str, message: MessageT, source: str = "<text>") -> Messa
     messages are merged), with a `ConfigWarning`.
 
     Args:
-        text: Protocol buffer text form.
-        message: Empty message that receives the fields.
         source: What the text is, usually a path, for error messages.
     """
     try:

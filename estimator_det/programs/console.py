@@ -108,7 +108,6 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     """Prints the warnings about a configuration before a run starts.
 
     Args:
-        config: A `TrainEvalPipelineConfig`.
         ignore: Fields that the run does not use.
 
     Raises:

@@ -21,7 +21,6 @@ def evaluate_model(
     """The metrics of a model on records, image by image in their own sizes.
 
     Args:
-        model: Loaded.
         records_config: `TrainEvalPipelineConfig` with one evaluation reader, see
             `scoring.config_of_records`.
         num_images: Evaluates only the first ones; None for all.

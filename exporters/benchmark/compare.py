@@ -77,7 +77,6 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
 
     Args:
         path: The folder of an export, or one of its models.
-        options: What is measured.
     """
     models, folder = exported_models(path), folder_of(path)
     config = _config_of(folder)

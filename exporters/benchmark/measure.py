@@ -114,7 +114,6 @@ def time_batches(
     Args:
         run: Takes uint8 [batch_size, h, w, 3].
         seconds: The last run starts within this time.
-        clock: Returns seconds.
     """
     turns = itertools.cycle(images)
     # More different batches would not fit into memory for large sizes.

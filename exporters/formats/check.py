@@ -74,7 +74,6 @@ def compare(
     another of two boxes with nearly the same score.
 
     Args:
-        model_config: `DetectionModel` message.
         expected: Outputs for each image, see `ModelDetector.run`.
         model: A model whose outputs contain raw predictions.
         images: uint8 [h, w, 3] each.

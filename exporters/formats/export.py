@@ -72,10 +72,7 @@ def export_formats(
     if it takes more than color images: additional channels or context.
 
     Args:
-        pipeline_config: A `TrainEvalPipelineConfig`.
         checkpoint_prefix: The trained checkpoint, or a model_dir for its latest.
-        formats: What to write.
-        options: How.
         **saved_model_options: Further ones of `export_saved_model`.
 
     Raises:

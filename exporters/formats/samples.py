@@ -22,7 +22,6 @@ def sample_images(config: Any, paths: Sequence[str], most: int) -> List[np.ndarr
     """Up to `most` images, each uint8 [h, w, 3] RGB.
 
     Args:
-        config: `TrainEvalPipelineConfig`.
         paths: Image files and folders; if empty, the images are those of the records of the
             configuration, of evaluation if it has some, else of training.
         most: Not all are read.

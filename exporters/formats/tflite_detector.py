@@ -70,7 +70,6 @@ class TfliteDetector(ModelDetector):
     the metadata; without, pixels become -1 to 1.
 
     Args:
-        path: A file.
         keeps_raw: `run` also returns raw predictions, at the cost of memory.
     """
 

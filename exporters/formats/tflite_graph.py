@@ -188,7 +188,6 @@ def add_postprocessing(graph_def: Any, anchors: np.ndarray, options: Mapping[str
     """Appends POSTPROCESS after RAW_OUTPUTS.
 
     Args:
-        graph_def: Changed.
         anchors: float32 [A, 4], see `center_sizes`.
     """
     constant = graph_def.node.add(name=_ANCHORS, op="Const")

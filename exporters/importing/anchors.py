@@ -117,7 +117,6 @@ def layouts_of(model: Any, places: Sequence[int]) -> Optional[List[Layout]]:
     """Of each feature map; None for models whose anchors have one order only.
 
     Args:
-        model: `DetectionModel` message.
         places: Height times width of each feature map.
     """
     if model.WhichOneof("model") != "ssd":

@@ -24,11 +24,6 @@ def calibrate(
     """New values of the variables of folded batch norm.
 
     A layer without gamma keeps its variance, because only gamma could undo a change of it.
-
-    Args:
-        own: The model.
-        folded: The layers.
-        image_paths: Image files.
     """
     means: List[List[np.ndarray]] = []
     variances: List[List[np.ndarray]] = []

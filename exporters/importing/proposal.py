@@ -136,7 +136,6 @@ def explain_shapes(published: Published, model: Any) -> List[str]:
     """A sentence for each option of a model that is another one in the configuration proposed.
 
     Args:
-        published: The file.
         model: `DetectionModel` proto of the configuration that is given.
     """
     try:

@@ -130,7 +130,6 @@ def apply_mixture(
     Args:
         chain: the mixture, then steps on a single sample.
         samples: as many as the mixture needs.
-        seeds: one per step.
         allowed: bool scalar, True if the mixture may be applied.
 
     Returns:

@@ -40,7 +40,6 @@ def arrange(
     """Arranges four samples on a canvas, in reading order.
 
     Args:
-        samples: four samples.
         canvas: int32 [2], height and width of the result.
         center: int32 [2], row and column at which the four parts meet; within 1 and `canvas` - 1.
         scales: float32 [4], relative to the largest scale at which an image fits the canvas.

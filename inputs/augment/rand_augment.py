@@ -96,7 +96,6 @@ def apply_operations(
     """Applies some of `OPERATIONS`, one after the other.
 
     Args:
-        sample: a sample with a uint8 image.
         numbers: int32 [k], places in that table.
         strengths: float32 [k], -1 to 1; the sign is the direction of a move or an enhancement.
         overlap_thresh: boxes of which less than this share or nothing stays in the image are

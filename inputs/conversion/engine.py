@@ -119,8 +119,6 @@ def convert(
     """Converts a data set.
 
     Args:
-        options: What and how.
-        jobs: Processes.
         run: Runs the shards, by default in `jobs` processes of this machine.
         progress: (title, number of images or None) -> a function that gets the number of images
             done since its last call.

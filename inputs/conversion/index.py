@@ -63,7 +63,6 @@ def build(
         folder: Real folder of the images.
         scratch: Folder for the database.
         duplicates: `keep`, `skip` or `stop`, for copies of an image within one split.
-        report: Gets each fault.
         advance: Gets the number of images done since its last call.
     """
     database = grouping.connect(_path(scratch))

@@ -31,7 +31,6 @@ def split_dataset(
     """Serialized records of all files of a reader; the files of each epoch have an order of theirs.
 
     Args:
-        config: The reader.
         guard: Has the files; works without Python.
         shuffle: Whether to shuffle files, and records in a buffer of each data worker.
         start: Has the seed.

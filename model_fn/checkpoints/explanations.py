@@ -35,11 +35,7 @@ class _Comparison(NamedTuple):
 
 
 def explain_shapes(model: Any, stored: Shapes, wanted: Shapes) -> List[str]:
-    """A sentence for each option of the model that explains shapes, with its value.
-
-    Args:
-        model: `DetectionModel` proto.
-    """
+    """A sentence for each option of the model that explains shapes, with its value."""
     kind = model.WhichOneof("model")
     if kind not in ("ssd", "faster_rcnn"):
         return []

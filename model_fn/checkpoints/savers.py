@@ -79,7 +79,6 @@ def make_scaffold(
 
     Args:
         saver: None for one of all variables.
-        config: The `RunConfig`.
         summary_op: None for all that is in the SUMMARIES collection.
     """
     if config is not None and config.num_worker_replicas > 1:

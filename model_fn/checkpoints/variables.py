@@ -60,9 +60,7 @@ def check_resumable(checkpoint: str, variables: Mapping[str, tf.Variable], model
     """Checks that a training can resume from a checkpoint.
 
     Args:
-        checkpoint: Its prefix.
         variables: All variables of the training by name in the checkpoint.
-        model: `DetectionModel` proto.
     """
     stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     averages = [name for name in variables if name.endswith(AVERAGE_SUFFIX)]
@@ -92,7 +90,6 @@ def check_variables(
     those that training alone needs.
 
     Args:
-        checkpoint: Its prefix.
         model: `DetectionModel` proto; the error then names the options that explain it.
         remedy: Last sentence of the error if nothing explains it.
     """

@@ -36,7 +36,6 @@ def into_folder(folder: str, name: str) -> Iterator[None]:
     A new folder without results is removed at the end.
 
     Args:
-        folder: Local or remote.
         name: What users call the folder, the name of an option.
     """
     with files.removed_if_empty(folder):
@@ -78,7 +77,6 @@ def check_folder(folder: str, name: str) -> None:
     """Makes a folder where it is missing, and writes a file there, before anything is built.
 
     Args:
-        folder: Local or remote.
         name: What users call the folder, the name of an option.
     """
     probe = files.join(folder, f"write_test.{os.getpid()}")
@@ -121,7 +119,6 @@ def explained_errors(folder: str, *, kept: str = "") -> Iterator[None]:
     kept from the terminal.
 
     Args:
-        folder: Local or remote.
         kept: A sentence for the message: what the error leaves intact.
     """
     old_hook = threading.excepthook

@@ -33,7 +33,6 @@ def check(config: Any, depth: str = FILES, *, on_tpu: bool = False) -> Result:
     unknown names or values out of range is not checked for GRAPHS, and no file is read for it.
 
     Args:
-        config: The configuration.
         depth: NAMES, FILES, CONTENTS or GRAPHS.
         on_tpu: Leave paths that are placeholders out of CONTENTS and GRAPHS, because the rules for
             TPU report them.

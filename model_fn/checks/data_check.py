@@ -45,12 +45,8 @@ def check_data(
     """Reads all records of a `TrainEvalPipelineConfig`, the first `max_records` of each file.
 
     Args:
-        config: The configuration.
         title: Name of the configuration in the report.
         readers: One of `READERS`.
-        jobs: Number of processes.
-        max_records: None for all.
-        progress: Report progress on standard error.
     """
     kind = config.model.WhichOneof("model")
     if kind is None:

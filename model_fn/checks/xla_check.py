@@ -25,7 +25,6 @@ class XlaStep:
     Args:
         graph: Made under `tf.compat.v1.tpu.shard` with one shard.
         inputs: Placeholders that the host feeds.
-        outputs: Tensors of the core.
 
     Attributes:
         variables: By name, all zero at first.

@@ -42,7 +42,6 @@ class Accumulator:
     """Metrics sets and diagnostics of one evaluation.
 
     Args:
-        eval_config: `EvalConfig` proto.
         categories: Dictionaries with "id" (from 1) and "name".
 
     Attributes:

@@ -239,8 +239,6 @@ def evaluation_ops(
     Args:
         detections: Of the whole batch, normalized to the real image.
         groundtruth: Of the whole batch, normalized to the padded image; valid boxes come first.
-        eval_config: `EvalConfig` proto.
-        on_results: Called with the results when the evaluation ends.
     """
     accumulator = Accumulator(eval_config, categories)
     batch = evaluated_batch(detections, groundtruth, features, accumulator)
@@ -292,10 +290,7 @@ def eval_metrics(
 
     Args:
         detections: Of the batch; boxes and scores before suppression are not sent.
-        eval_config: `EvalConfig` proto.
         losses: Scalars by name.
-        learning_rate: Scalar.
-        on_results: Called with the results when the evaluation ends.
     """
     names = list(losses)
     found = detections._replace(raw_boxes=None, raw_scores=None)

@@ -53,10 +53,8 @@ def report(
 
     Args:
         model: `DetectionModel` proto that made the detections; None if none did.
-        reader: Name of the evaluated reader.
         folder: Gets events and thresholds.
         values: Metrics and losses by name, and the global step.
-        verbose: Print on standard error.
     """
     metrics, step = scalars(values), int(values[tf1.GraphKeys.GLOBAL_STEP])
     score_field = "" if model is None else score_threshold_field(model)
@@ -80,7 +78,6 @@ class EvaluationReport(tf1.train.SessionRunHook):
     Args:
         batch_size: Images per step.
         every_secs: Seconds between two lines.
-        stream: Where to write; standard error by default.
     """
 
     def __init__(

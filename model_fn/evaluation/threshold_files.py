@@ -42,8 +42,6 @@ def write(folder: str, step: int, reader: str, table: Table, model: Optional[Any
     """Writes the thresholds of an evaluation; returns the path.
 
     Args:
-        reader: Its name.
-        table: The thresholds.
         model: `DetectionModel` proto that made the scores; None if none did.
     """
     scores = None if model is None else final_scores(model)

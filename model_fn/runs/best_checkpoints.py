@@ -42,7 +42,6 @@ class BestCheckpoints:
     Args:
         model_dir: Gets the folder `best`.
         metric: Lower is better where its name says loss, otherwise higher.
-        keep: How many.
     """
 
     def __init__(self, model_dir: str, metric: str, keep: int) -> None:
@@ -79,8 +78,6 @@ class BestCheckpoints:
         """Keeps the checkpoint if it is good enough; True if it is the very best so far.
 
         Args:
-            evaluation: Metrics of the checkpoint.
-            checkpoint: Its prefix.
             export_best: Called for the very best, before it is listed.
         """
         value = evaluation.value(self._metric)
@@ -135,10 +132,8 @@ def keep_and_record(
     says that nothing is left to do for this checkpoint.
 
     Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
         model_dir: Gets the folders `best` and `export/best`.
         evaluations: One for each reader.
-        checkpoint: Its prefix.
         metric: What decides; lower is better where its name says loss, otherwise higher. None to
             record only.
         keep: How many are kept.

@@ -113,8 +113,6 @@ def write_cursor_state(
     """Saves it for the checkpoint of a step, and drops entries of deleted checkpoints.
 
     Args:
-        model_dir: Has the checkpoint.
-        position: What is saved.
         file: Its name in `model_dir`.
         is_last: Whether the worker that writes takes no step after that.
     """

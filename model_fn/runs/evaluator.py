@@ -94,7 +94,6 @@ def evaluate(
     """Evaluates one checkpoint on every evaluation reader, or on the training data.
 
     Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
         checkpoint: A prefix, or a folder for its last checkpoint.
         model_dir: Where events go; by default the checkpoint's folder.
         on_training_data: Read what `train_input_reader` names.
@@ -151,8 +150,6 @@ def continuous_eval(
     """Evaluates checkpoints as they appear, until training is over.
 
     Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
-        checkpoint_dir: Where training saves.
         model_dir: Where events go; by default `checkpoint_dir`.
         num_train_steps: Training is over at this step, or where it says so itself, for it may stop
             early; by default `train_config.num_steps`, where 0 means never.

@@ -120,7 +120,6 @@ class TrainingReport(Hook):
         batch_size: Images per step, for the rate.
         every_steps: Steps between two reports.
         silent: Nothing on the terminal.
-        stream: Where to write; standard error by default.
         listeners: Get the figures of every report.
         on_bad_step: Called if a value is not finite; returns the message of the error.
     """

@@ -59,9 +59,6 @@ def train_and_evaluate(
     Several evaluation readers are all evaluated; the first one decides about exports.
 
     Args:
-        config: `TrainEvalPipelineConfig` proto.
-        model_dir: Gets checkpoints, events and exports.
-        options: How to train.
         **fields: Fields of `TrainOptions` that replace those of `options`, for example
             `num_train_steps=1000`.
 

@@ -49,7 +49,6 @@ class CheckpointSaver(Hook):
     * An error names folder, free space and file, and what it left half-written is deleted.
 
     Args:
-        signals: Entered.
         may_save: Raises if the folder has become another process's.
         resumed_step: Step of the checkpoint that is restored; None if there is none.
         cursors: By the files where their states are saved with each checkpoint.
@@ -139,7 +138,6 @@ class KeptCheckpoints:
     """The checkpoints that a model_dir keeps, and its `checkpoint` file, which lists them.
 
     Args:
-        model_dir: The folder.
         keep_max: Older checkpoints than this many are deleted; 0 keeps all.
         keep_every_n_hours: One in so many hours is never deleted.
     """

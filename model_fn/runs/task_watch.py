@@ -59,14 +59,9 @@ class TaskWatch:
     be saved, or if all tasks are needed. If training is over, the run is stopped without an error.
 
     Args:
-        tasks: The tasks to watch.
-        timeout_secs: For how long a task may be missing.
-        stop: The run's.
         is_over: Whether training is over, so that tasks leave.
         needs_all: Whether no step ends without each of the tasks.
         is_there: Whether a process listens on an address.
-        clock: Seconds.
-        leave: Ends the process.
     """
 
     def __init__(

@@ -28,10 +28,7 @@ class TrainingEvaluations(CheckpointListener):
     which checkpoint is best and when to stop.
 
     Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
-        evaluation: What is evaluated, when, and what becomes of it.
         first_step: Where training starts.
-        verbose: Print results on standard error.
     """
 
     def __init__(

@@ -60,8 +60,6 @@ class TrainingRun:
     """A training run that holds its folder, with signals caught.
 
     Args:
-        backend: Executes its steps.
-        signals: Entered.
         may_save: Raises if the folder has become another process's; None where another one saves.
         verify: Read all of the checkpoint to resume from before it is restored.
 

@@ -24,7 +24,6 @@ def serve(
     """Builds network, postprocessing and named outputs in the current graph.
 
     Args:
-        detector: Built for inference.
         inputs: float32 [B, H, W, C], preprocessed.
         true_shapes: int32 [B, 3], the real image inside the padded one.
         context: For detectors that need one.

@@ -47,8 +47,6 @@ def write_constants(
     """A SavedModel of constants, batch norm folded into convolutions.
 
     Args:
-        folder: A new one.
-        definitions: Signatures.
         label_map: A file that becomes an asset.
     """
     folded = fold_batch_norms(graph_def, output_operations(definitions.values()))

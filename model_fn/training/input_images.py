@@ -31,7 +31,6 @@ def summary(
     in the steps that write summaries alone.
 
     Args:
-        preprocess: The detector's.
         reader: `InputReader` proto; its label map gives the names of classes.
     """
     path = reader.label_map_path

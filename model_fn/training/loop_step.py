@@ -66,10 +66,8 @@ class LoopStep:
     """Network, optimizer and their variables under a strategy.
 
     Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
         num_parts: Parts of a replica's share of the batch, taken one after the other.
         in_type: What the network computes in; float16 with a dynamic scale of the loss.
-        jit_compile: Compile forward and backward pass by XLA.
     """
 
     def __init__(

@@ -73,7 +73,6 @@ class MovingAverageOptimizer(OptimizerAround):
     frozen one too, so that an evaluation finds them all; moving statistics of batch norm have none.
 
     Args:
-        optimizer: What computes and applies the gradients.
         decay: Weight of the old average at each step.
     """
 

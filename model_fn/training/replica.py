@@ -31,7 +31,6 @@ class Network(tf.Module):
     """The network and loss of the model_fn; owns the network's variables, by their names.
 
     Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
         in_type: What the network computes in; its variables and the loss are float32.
     """
 
@@ -106,10 +105,7 @@ class Replica:
     """Computes what one replica adds to a step.
 
     Args:
-        network: Shared by all replicas.
-        train_config: `TrainConfig` proto.
         num_parts: N; a replica's share of the batch must be divisible by it.
-        jit_compile: Compile forward and backward pass by XLA.
 
     Attributes:
         trained: The variables whose gradients are computed; set by `choose_variables`.

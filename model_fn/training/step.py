@@ -168,7 +168,6 @@ def make_train_step(
     Args:
         features: Keys of `inputs.schema`.
         labels: Keys of `inputs.schema`.
-        pipeline_config: `TrainEvalPipelineConfig` proto.
         num_replicas: Workers, chief included, that share the variables of parameter servers, and
             each step with `sync_replicas`; None without parameter servers.
     """

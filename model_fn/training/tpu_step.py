@@ -20,7 +20,6 @@ class ClippingOptimizer(optimizers.OptimizerAround):
     there are cores.
 
     Args:
-        optimizer: What computes and applies the gradients.
         max_norm: Where to clip; 0 for never.
 
     Attributes:
@@ -52,7 +51,6 @@ def make_core_step(
 
     Args:
         passed: Of `step.forward`, on this core's share of the batch.
-        train_config: `TrainConfig` proto.
         on_core: Whether the step is built for a TPU core, among others; false in a rehearsal.
     """
     global_step = tf1.train.get_or_create_global_step()

@@ -177,10 +177,7 @@ def make_train_op(
     optimizer are finite: `make_optimizer` checks them.
 
     Args:
-        loss: Scalar.
-        optimizer: Computes and applies gradients.
         global_step: Counts the steps that were applied.
-        train_config: `TrainConfig` proto.
         updates: Assignments that a step runs too, such as those to the moving averages of batch
             norm.
         batch: Gets the batch of a rejected step.

@@ -266,7 +266,6 @@ def backbone_problem(
     """That a checkpoint has no variable of the backbone; None if it has one.
 
     Args:
-        train_config: `TrainConfig` proto.
         model: `DetectionModel` proto, whose extractor the message names.
     """
     if table.backbone_restored or (table.restored and not table.backbone):

@@ -32,13 +32,8 @@ def follow(
 
     Args:
         sources: gs://bucket/name; these, `folder`, `exclude` and `options` as for `download`.
-        folder: Local.
-        exclude: Patterns.
         interval_secs: From the end of a copy to the next listing.
         timeout_secs: Ends after this time without anything new; None for never.
-        options: Settings of transfers.
-        wait: Waits for a number of seconds.
-        clock: Seconds of a clock that never goes back.
     """
     parsed = [parse(source) for source in sources]
     connection = connect(options)

@@ -86,7 +86,6 @@ def upload(
         sources: Local files and folders.
         destination: gs://bucket/folder; made as it is needed.
         exclude: Patterns of names, or of paths below a source, that are left out.
-        options: Settings of transfers.
     """
     folder = parse(destination)
     local_files = _local_files(sources, exclude)
@@ -126,7 +125,6 @@ def download(
         sources: gs://bucket/name of files, folders or patterns.
         folder: Local; made as it is needed.
         exclude: Patterns of names, or of paths below a source, that are left out.
-        options: Settings of transfers.
     """
     parsed = [parse(source) for source in sources]
     connection = connect(options)

@@ -161,7 +161,6 @@ def score(
     Args:
         make_dataset: Batches of one image: (features, labels) under the keys of `inputs.schema`.
         detect: Features of one image, as arrays -> `Detections` of a batch of one.
-        config: `TrainEvalPipelineConfig` proto.
     """
     progress = EvaluationReport(batch_size=1)
     progress.begin()

@@ -62,8 +62,6 @@ def detections_of(batch: EvaluatedBatch, row: int, *, skip_unlabeled: bool = Fal
     """Indices of an image's detections, [n] by falling score as they come.
 
     Args:
-        batch: As arrays.
-        row: The image.
         skip_unlabeled: Leaves out detections of classes that `labeled_classes` does not have, if
             there are labeled classes.
     """
@@ -164,9 +162,6 @@ def make_named_metrics(
 
 def make_metrics(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> List[Metrics]:
     """The metrics that an `EvalConfig` asks for; COCO box metrics if it names no set.
-
-    Args:
-        eval_config: `EvalConfig` proto.
 
     Raises:
         ConfigError: if a name is not known, or a set cannot be computed for such categories.

@@ -76,8 +76,6 @@ def box_objects(batch: EvaluatedBatch, row: int, found: np.ndarray) -> ImageObje
     """Boxes of an image for COCO's matching.
 
     Args:
-        batch: As arrays.
-        row: The image.
         found: int [N], the detections that count.
     """
     count = int(batch.num_boxes[row])

@@ -38,7 +38,6 @@ def encode_masks(
     """The masks of a batch of arrays as run lengths, which need little memory.
 
     Args:
-        masks: As arrays.
         detection_boxes: float32 [B, N, 4] in pixels of the original images.
         num_detections: int32 [B].
         num_boxes: int32 [B].

@@ -79,11 +79,7 @@ class Backend(Protocol):
         """
 
     def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
-        """Trains to the last step, or until the run's `Stop` is requested.
-
-        Args:
-            hooks: Called around each step, in this order.
-        """
+        """Trains to the last step, or until the run's `Stop` is requested."""
 
     def save(self, prefix: str) -> None:
         """Saves all variables as a checkpoint, without listing it; for hooks."""

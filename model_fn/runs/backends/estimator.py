@@ -48,13 +48,9 @@ def make_estimator(
     """An `Estimator` of a pipeline configuration.
 
     Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
-        model_dir: Where checkpoints and events go.
         cluster: Processes that train together; evaluations need none.
         checkpoints: When it saves; by default every ten minutes.
         seed: Of initial values and whatever else is random in the graph.
-        graph: Gets what hooks need of a training graph.
-        on_results: Called with the results of an evaluation when it ends.
         **run_options: More settings of its `RunConfig`.
     """
     checkpoints = checkpoints or CheckpointOptions()
@@ -108,7 +104,6 @@ def make_train_input_fn(
 
     Args:
         cursor: Position in the data; None where it is not kept.
-        fault_log: As there.
         shares_steps: Whether other workers take steps, too, so that the step is not known.
         **options: More of `create_train_input_fn`.
     """

@@ -16,11 +16,7 @@ SUMMARY_STEPS = 100  # between two summaries
 
 
 class HookAdapter(tf1.train.SessionRunHook):
-    """Turns what an Estimator's session does into calls of hooks.
-
-    Args:
-        hooks: In order.
-    """
+    """Turns what an Estimator's session does into calls of hooks."""
 
     def __init__(self, context: RunContext, graph: TrainGraph, hooks: Sequence[Hook]) -> None:
         self._context, self._graph, self._hooks = context, graph, hooks

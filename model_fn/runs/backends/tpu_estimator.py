@@ -55,12 +55,8 @@ def make_estimator(
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto; its batch size is that of all cores.
-        model_dir: Where checkpoints and events go.
-        on_tpu: Which TPU, and how.
         checkpoints: How many checkpoints are kept.
         seed: Of initial values and whatever else is random in the graph.
-        graph: Gets what hooks need of a training graph.
-        on_results: Called with the results of an evaluation when it ends.
     """
     tpu_options.check(pipeline_config, model_dir, on_tpu)
     evaluation_batch = pipeline_config.eval_config.batch_size

@@ -65,9 +65,6 @@ class LoopBackend(EstimatorBackend):
     """A TF2 loop in this process; evaluations and exports are those of an Estimator.
 
     `Backend` says what its methods do.
-
-    Args:
-        loop: How the loop takes its steps.
     """
 
     def __init__(self, context: RunContext, loop: LoopOptions) -> None:

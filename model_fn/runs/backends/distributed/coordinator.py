@@ -52,11 +52,7 @@ _Taken = Tuple[int, Outcome]  # by which worker
 
 
 class CoordinatorBackend(LoopBackend):
-    """The chief of such a cluster; `Backend` says what its methods do.
-
-    Args:
-        loop: How the loop takes its steps.
-    """
+    """The chief of such a cluster; `Backend` says what its methods do."""
 
     def __init__(self, context: RunContext, loop: LoopOptions) -> None:
         super().__init__(context, loop)

@@ -21,7 +21,6 @@ def start(loop_step: LoopStep, context: RunContext, *, has_copies: bool) -> None
     """Gives the variables of a loop their values; in a cluster, those that its chief has.
 
     Args:
-        loop_step: Built.
         has_copies: Whether each worker of a cluster has the variables, and calls this.
     """
     # The same assignments in every worker, in the same order: some count as communication.

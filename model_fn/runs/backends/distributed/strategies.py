@@ -39,11 +39,6 @@ def set_up(
     Programs call this before anything else uses TensorFlow, whose devices cannot be set up later.
     An evaluator, which is not part of a strategy, has none. That of parameter servers is made
     later, by `connected`.
-
-    Args:
-        loop: The options.
-        members: Processes that take part.
-        task_timeout_secs: For how long another worker may be missing.
     """
     if loop.made is not None or members.is_evaluator:
         return loop
@@ -98,9 +93,6 @@ def connected(members: Cluster, task_timeout_secs: float) -> Any:
     """A strategy of parameter servers; the servers and workers are waited for.
 
     It may be made again where the parameter servers have lost the variables of an earlier one.
-
-    Args:
-        task_timeout_secs: For how long a task may be missing.
     """
     others = [*members.tasks(cluster.WORKER), *members.servers]
     stop = Stop()

@@ -12,12 +12,7 @@ from model_fn.training.train_op import gradient_summaries
 
 
 class LoopSummary:
-    """Losses, counts, pictures of the batch, and gradients where configured.
-
-    Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
-        loop_step: Has the detector.
-    """
+    """Losses, counts, pictures of the batch, and gradients where configured."""
 
     def __init__(self, pipeline_config: Any, loop_step: LoopStep) -> None:
         self._preprocess = loop_step.network.detector.preprocess

@@ -38,9 +38,6 @@ def wait_for_others(cluster: Cluster, task_timeout_secs: float) -> None:
 
     TensorFlow waits, too, but nothing interrupts it. Until all are there, this process listens in
     the place of TensorFlow's server, so that the others see it.
-
-    Args:
-        task_timeout_secs: For how long another worker may be missing.
     """
     check_free(cluster)
     missing = [task for task in cluster.readers if task != cluster.task]
@@ -103,9 +100,6 @@ def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
 
     A worker that only waits is ended with the same message once another one was missing for too
     long.
-
-    Args:
-        task_timeout_secs: For how long another worker may be missing.
     """
     others = [task for task in cluster.readers if task != cluster.task]
     watch = TaskWatch(cluster, others, task_timeout_secs, Stop(), needs_all=True)
