@@ -1,4 +1,8 @@
-"""`python -m benchmarks.speed`: every figure in one run, each part in a process of its own."""
+"""`python -m benchmarks.speed`: each part in a process of its own, as ratios to lower bounds.
+
+`floor` is the bare network, to which `step`, `start` and `memory` are compared; `start` leaves the
+checkpoint for `evaluation` and `serving`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,18 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
-PARTS = ("floor", "step", "decode", "pipeline", "checks", "startup", "evaluate", "latency", "graph")
+PARTS = (
+    "floor",
+    "step",
+    "start",
+    "memory",
+    "input",
+    "augmentations",
+    "evaluation",
+    "serving",
+    "conversion",
+    "scaling",
+)
 
 
 def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
@@ -38,44 +53,43 @@ def _measure(part: str, argv: List[str], scratch: str) -> Dict[str, Any]:
     return json.loads(result.stdout.strip().splitlines()[-1])
 
 
-def _table(m: Dict[str, Any]) -> List[str]:
-    """Lines of the report on the parts that were measured."""
-    lines: List[str] = []
+# key, text with the value, key of the lower bound
+LINES = (
+    ("step_seconds", "training step with input: {:.3g} s", "floor_seconds"),
+    ("step_cached_seconds", "training step without input: {:.3g} s", "floor_seconds"),
+    ("graph_ops", "training graph: {} operations", ""),
+    ("first_step_seconds", "process start to first step: {:.3g} s", "floor_first_step_seconds"),
+    ("peak_memory_gb", "peak memory of training: {:.3g} GB", "floor_memory_gb"),
+    ("input_images_per_second", "input pipeline: {:.4g} images/s", "decode_images_per_second"),
+    ("checked_cpu_us", "input with record checks: {:.0f} µs an image", "unchecked_cpu_us"),
+    ("checks_step_ratio", "training step with record checks: {:.3f} × without", ""),
+    ("evaluate_seconds", "evaluation of 10 images: {:.1f} s", ""),
+    ("evaluate_images_per_second", "evaluation, graph warm: {:.1f} images/s", ""),
+    ("latency_1_ms", "SavedModel, batch 1: {:.0f} ms", "predict_1_ms"),
+    ("latency_8_ms", "SavedModel, batch 8: {:.0f} ms", "predict_8_ms"),
+    ("postprocess_1_ms", "post-processing, batch 1: {:.1f} ms", "predict_1_ms"),
+    ("postprocess_8_ms", "post-processing, batch 8: {:.1f} ms", "predict_8_ms"),
+    ("postprocess_ops", "post-processing: {} operations", ""),
+    ("serving_growth", "growth of memory while serving: {:.1%}", ""),
+    ("conversion_ms", "conversion of COCO: {:.2f} ms an image", "conversion_loop_ms"),
+    ("replicas_one_images_per_second", "1 replica on one core: {:.1f} images/s", ""),
+    ("replicas_two_images_per_second", "2 replicas on two cores: {:.1f} images/s", ""),
+    ("efficiency_two", "efficiency of 2 replicas: {:.2f}", ""),
+    ("efficiency_apart", "the most that the cores allow: {:.2f}", ""),
+)
 
-    def ratio(name: str, value: str, floor: str, unit: str) -> None:
-        if value not in m:
-            return
-        share = f"; {m[value] / m[floor]:.2f} x {floor} {m[floor]:.3g}" if floor in m else ""
-        lines.append(f"{name}: {m[value]:.3g} {unit}{share}")
 
-    ratio("training step with input", "step_seconds", "floor_seconds", "s")
-    ratio("training step, input taken away", "step_cached_seconds", "floor_seconds", "s")
-    to_first_step = "process start to first finished step"
-    ratio(to_first_step, "first_step_seconds", "floor_first_step_seconds", "s")
-    ratio("peak memory of training", "peak_memory_gb", "floor_memory_gb", "GB")
-    ratio("input pipeline", "pipeline_images_per_second", "decode_images_per_second", "images/s")
-    if "checks_cpu_ratio" in m:
-        lines.append(
-            "record checks on clean data: {checks_cpu_ratio:.2f} x the processor time without; "
-            "{checked_cpu_us:.0f} and {unchecked_cpu_us:.0f} µs an image; training step with input "
-            "{checks_step_ratio:.3f} x that without".format(**m)
-        )
-    for key, text in (
-        ("evaluate_seconds", "evaluation of 10 images: {:.1f} s"),
-        ("evaluate_images_per_second", "evaluation, graph warm: {:.1f} images/s"),
-        ("latency_1_ms", "SavedModel, batch 1: {:.0f} ms"),
-        ("latency_8_ms", "SavedModel, batch 8: {:.0f} ms"),
-        ("predict_1_ms", "predict, batch 1: {:.0f} ms"),
-        ("predict_8_ms", "predict, batch 8: {:.0f} ms"),
-        ("postprocess_1_ms", "postprocess, batch 1: {:.1f} ms"),
-        ("postprocess_8_ms", "postprocess, batch 8: {:.1f} ms"),
-        ("postprocess_ops", "postprocess graph: {} ops"),
-    ):
-        if key in m:
-            lines.append(text.format(m[key]))
-    if "graph_ops" in m:
-        sizes = ", ".join(f"{ops} ops at batch {batch}" for batch, ops in m["graph_ops"].items())
-        lines.append(f"training graph: {sizes}")
+def _report(figures: Dict[str, Any]) -> List[str]:
+    """Lines on the parts that were measured."""
+    lines = []
+    for key, text, bound in LINES:
+        if key in figures:
+            ratio = figures[key] / figures[bound] if bound in figures else None
+            suffix = f"; {ratio:.2f} × {bound} {figures[bound]:.3g}" if ratio is not None else ""
+            lines.append(text.format(figures[key]) + suffix)
+    for name, (whole, kernels) in figures.get("augmentations_us", {}).items():
+        ratio = whole / max(kernels, 1e-9)
+        lines.append(f"{name}: {whole:.0f} µs an image; {ratio:.2f} × its kernels")
     return lines
 
 
@@ -88,13 +102,13 @@ def main(argv: Optional[List[str]] = None) -> int:
 
         print(json.dumps(parts.PARTS[arguments.part](arguments)))
         return 0
-    measured: Dict[str, Any] = {}
+    figures: Dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for part in arguments.only or PARTS:
             print(f"measuring {part} …", file=sys.stderr, flush=True)
-            measured.update(_measure(part, argv, scratch))
-    print("\n".join(_table(measured)))
-    print(json.dumps(measured))
+            figures.update(_measure(part, argv, scratch))
+    print("\n".join(_report(figures)))
+    print(json.dumps(figures))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What the checks of records cost on clean data: the training pipeline with them and without."""
+"""Cost of the checks of records on clean data: the training pipeline with them and without."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Blind:
         return serialized
 
     def check_batches(self, batches: tf.data.Dataset, **_: Any) -> tf.data.Dataset:
-        """Batches without the keys that only the guard needs."""
+        """Removes the keys that only the guard needs."""
         extra = (SEQUENCE_NUMBER, RECORD_ID, FAULT_COUNTS, SOURCE_ID, FILENAME, STREAM_INDEX)
 
         def without(features: Any, labels: Any) -> Any:
@@ -54,14 +54,14 @@ def _plain_records(config: Any, guard: _Blind, *, start: CursorState, **_: Any) 
     return tf.data.Dataset.zip(Record(numbers, numbers, serialized.repeat()))
 
 
-def _all_sound(given: Any, *_: Any) -> Checked:
+def _accept_all(boxes: Any, *_: Any) -> Checked:
     counts = tf.zeros([NUM_COUNTS], tf.int32)
-    return Checked(given.boxes, tf.where(given.classes > 0)[:, 0], counts)
+    return Checked(boxes.boxes, tf.where(boxes.classes > 0)[:, 0], counts)
 
 
 @contextlib.contextmanager
 def unchecked() -> Iterator[None]:
-    """Inside, training pipelines are built without checks of their records."""
+    """Context manager: training pipelines are built without checks of their records."""
 
     def nothing(*_: Any) -> Any:
         return tf.no_op()
@@ -69,14 +69,14 @@ def unchecked() -> Iterator[None]:
     replaced = (
         (pipeline, "Guard", _Blind),
         (pipeline, "record_dataset", _plain_records),
-        (decoder, "check_boxes", _all_sound),
+        (decoder, "check_boxes", _accept_all),
         (decoder, "claimed_pixels", lambda _: tf.constant(1.0)),
         (decoder, "require", nothing),
         (batch, "require", nothing),
     )
     with contextlib.ExitStack() as stack:
-        for module, name, other in replaced:
-            stack.enter_context(mock.patch.object(module, name, other))
+        for module, name, substitute in replaced:
+            stack.enter_context(mock.patch.object(module, name, substitute))
         yield
 
 
@@ -100,7 +100,7 @@ def compare(make_batches: Callable[[], tf.data.Dataset], batch_size: int) -> Dic
 
 
 def _processor_seconds(iterator: Iterator[Any], count: int) -> float:
-    """Of all threads, until the buffers are as full as at the start.
+    """Processor time of all threads until the buffers are as full as at the start.
 
     Otherwise a pipeline with more room in its buffers would leave work to the turn of the other.
     """

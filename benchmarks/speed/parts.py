@@ -1,4 +1,4 @@
-"""The measurements. Each takes the command line and returns figures by name."""
+"""Measurements of whole runs. Each takes the command line and returns figures by name."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 
+from benchmarks.speed import components
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 
 WARM_UP = 4
 REPEATS = 16
-GRAPH_BATCHES = (2, 8, 32)
 SERVED_BATCHES = (1, 8)
 EVALUATED_IMAGES = 10
 CHECKED_IMAGES = 2000
-STARTUP_STEPS = 30
+MEMORY_STEPS = 30
+REQUESTS = 200  # served with images of mixed sizes, to see if memory grows
 
 Figures = Dict[str, Any]
 
@@ -43,11 +44,11 @@ def _config(arguments: argparse.Namespace) -> Any:
     return pipeline.apply_overrides(config, arguments.overrides)
 
 
-def _seconds(run: Callable[[], Any], repeats: int = REPEATS) -> float:
+def _seconds(run: Callable[[], Any]) -> float:
     """Median time of a call, after some that do not count."""
     for _ in range(WARM_UP):
         run()
-    return statistics.median(_timed(run) for _ in range(repeats))
+    return statistics.median(_timed(run) for _ in range(REPEATS))
 
 
 def _timed(run: Callable[[], Any]) -> float:
@@ -78,10 +79,10 @@ def _image_size(config: Any) -> List[int]:
 
 
 def floor(arguments: argparse.Namespace) -> Figures:
-    """Forward and backward of the bare network, on one batch held in memory, and its first step.
+    """Forward and backward of the bare network on one batch in memory, and its first step.
 
-    Of single-shot models that is MobileNet v1, batch norm in training mode; of two-stage models
-    their own network with its heads and, for as many boxes as training takes, its crops.
+    The network of single-shot models is MobileNet v1, batch norm in training mode. Two-stage models
+    have their own network, with its heads and the crops of a training step.
     """
     config = _config(arguments)
     images = np.random.rand(arguments.batch_size, *_image_size(config), 3).astype(np.float32)
@@ -115,6 +116,7 @@ def _mobilenet_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
 
 
 def _two_stage_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
+    from estimator_det.detectors.two_stage.proposals import Regions
     from estimator_det.nets.context_attention import AttentionContext
 
     detector, model = _detector(config, True), config.model.faster_rcnn
@@ -131,11 +133,12 @@ def _two_stage_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
     )
     corners = np.random.default_rng(0).uniform(0.0, 0.5, (images.shape[0], count, 2))
     boxes = tf.constant(np.concatenate([corners, corners + 0.4], axis=2), tf.float32)
-    attention_context = AttentionContext(tf.ones(boxes.shape[:2], tf.bool))
-    region_outputs = detector.second.stage.predict(features, boxes, attention_context)
+    regions = Regions(boxes, tf.fill([images.shape[0]], count))
+    context = AttentionContext(regions.valid)
+    region_outputs = detector.second.stage.predict(features, boxes, context)
     outputs = [*proposed, region_outputs.box_encodings, region_outputs.class_logits]
     if detector.second.masks:
-        outputs.append(detector.second.masks.predict(region_outputs.features, boxes))
+        outputs.append(detector.second.masks.predict(region_outputs.features, regions).logits)
     return outputs
 
 
@@ -166,38 +169,18 @@ def _train_spec(config: Any, features: Any, labels: Any) -> Any:
 
 
 def step(arguments: argparse.Namespace) -> Figures:
-    """The whole training step with its input pipeline, and on one batch held in memory."""
+    """Training step with its input pipeline, and on one batch held in memory."""
     config = _config(arguments)
     with tf.Graph().as_default():
         tensors = _next_batch(config)
         with _session() as session:
             batch = session.run(tensors)
-    figures = {}
+    figures: Figures = {}
     for name, held in (("step_seconds", None), ("step_cached_seconds", batch)):
         with _training(config, held) as run:
             figures[name] = _seconds(run)
+            figures["graph_ops"] = len(tf1.get_default_graph().get_operations())
     return figures
-
-
-def decode(arguments: argparse.Namespace) -> Figures:
-    """Floor of the input pipeline: JPEG decoding and resizing alone, on all cores."""
-    size = _image_size(_config(arguments))
-
-    def decode_and_resize(serialized: tf.Tensor) -> tf.Tensor:
-        keys = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
-        encoded = tf.io.parse_single_example(serialized, keys)["image/encoded"]
-        image = tf.io.decode_jpeg(encoded, channels=3)
-        return tf1.image.resize(image, size)
-
-    batches = (
-        tf.data.TFRecordDataset(arguments.record)
-        .cache()
-        .repeat()
-        .map(decode_and_resize, num_parallel_calls=tf.data.AUTOTUNE)
-        .batch(arguments.batch_size, drop_remainder=True)
-        .prefetch(2)
-    )
-    return {"decode_images_per_second": _images_per_second(batches, arguments.batch_size)}
 
 
 def _images_per_second(batches: Any, batch_size: int, count: int = 150) -> float:
@@ -211,28 +194,42 @@ def _images_per_second(batches: Any, batch_size: int, count: int = 150) -> float
 
 
 def input_pipeline(arguments: argparse.Namespace) -> Figures:
-    """The training input_fn alone, augmentation and padding included."""
-    batches = _train_batches(_config(arguments))
-    return {"pipeline_images_per_second": _images_per_second(batches, arguments.batch_size)}
-
-
-def checks(arguments: argparse.Namespace) -> Figures:
-    """The training input_fn, and the whole step, with and without checks of records: clean data."""
+    """Training input alone, against decoding and resizing, and with and without record checks."""
     from benchmarks.speed.checks import compare, unchecked
 
+    config, size = _config(arguments), _image_size(_config(arguments))
+
+    def decode_and_resize(serialized: tf.Tensor) -> tf.Tensor:
+        keys = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
+        encoded = tf.io.parse_single_example(serialized, keys)["image/encoded"]
+        image = tf.io.decode_jpeg(encoded, channels=3)
+        return tf1.image.resize(image, size)
+
+    decoded = (
+        tf.data.TFRecordDataset(arguments.record)
+        .cache()
+        .repeat()
+        .map(decode_and_resize, num_parallel_calls=tf.data.AUTOTUNE)
+        .batch(arguments.batch_size, drop_remainder=True)
+        .prefetch(2)
+    )
+    figures: Figures = {
+        "decode_images_per_second": _images_per_second(decoded, arguments.batch_size),
+        "input_images_per_second": _images_per_second(_train_batches(config), arguments.batch_size),
+    }
     # A larger file, because opening one takes some milliseconds.
     record = _first_examples(arguments.record, arguments.scratch, CHECKED_IMAGES)
-    config = pipeline.override(_config(arguments), train_input_path=str(record))
-    figures: Figures = dict(compare(lambda: _train_batches(config), arguments.batch_size))
+    config = pipeline.override(config, train_input_path=str(record))
+    figures.update(compare(lambda: _train_batches(config), arguments.batch_size))
     with contextlib.ExitStack() as stack:
         checked = stack.enter_context(_training(config))
         with unchecked():
             bare = stack.enter_context(_training(config))
-        _seconds(bare, 1), _seconds(checked, 1)
-        # Turn by turn, so that both see the same machine.
-        times = [(_timed(checked), _timed(bare)) for _ in range(2 * REPEATS)]
-    figures["checked_step_seconds"] = statistics.median(one for one, _ in times)
-    figures["checks_step_ratio"] = statistics.median(one / other for one, other in times)
+        for run in (bare, checked):
+            _seconds(run)
+        # The two take turns, so that both see the same machine.
+        ratios = [_timed(checked) / _timed(bare) for _ in range(2 * REPEATS)]
+    figures["checks_step_ratio"] = statistics.median(ratios)
     return figures
 
 
@@ -256,29 +253,39 @@ class _FirstStep(tf1.train.SessionRunHook):
         self.seconds = self.seconds or time.time() - self.started
 
 
-def startup(arguments: argparse.Namespace) -> Figures:
-    """From process start to the first step, and the memory that training takes."""
+def start(arguments: argparse.Namespace) -> Figures:
+    """Time from the start of the process to the end of the first step."""
+    first = _FirstStep(arguments.started)
+    _train(arguments, 1, first)
+    return {"first_step_seconds": first.seconds}
+
+
+def memory(arguments: argparse.Namespace) -> Figures:
+    """Peak memory of training."""
+    _train(arguments, MEMORY_STEPS)
+    return {"peak_memory_gb": _peak_memory()}
+
+
+def _train(arguments: argparse.Namespace, num_steps: int, *hooks: tf1.train.SessionRunHook) -> None:
     from model_fn.runs import runner
 
-    first = _FirstStep(arguments.started)
     runner.train(
         _config(arguments),
         str(arguments.scratch / "model"),
-        num_train_steps=STARTUP_STEPS,
-        hooks=[first],
+        num_train_steps=num_steps,
+        hooks=list(hooks),
         progress=False,
         seed=0,
     )
-    return {"first_step_seconds": first.seconds, "peak_memory_gb": _peak_memory()}
 
 
 def _peak_memory() -> float:
-    """GiB that this process held at most."""
+    """Most memory that this process held, in GiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def evaluate(arguments: argparse.Namespace) -> Figures:
-    """The whole evaluation of ten images, and its rate once the graph is warm."""
+def evaluation(arguments: argparse.Namespace) -> Figures:
+    """Evaluation of ten images from start to end, and its speed once the graph is warm."""
     from model_fn.runs import evaluator
 
     config = _config(arguments)
@@ -308,71 +315,82 @@ def _first_examples(record: str, folder: pathlib.Path, count: int) -> pathlib.Pa
     return path
 
 
-def latency(arguments: argparse.Namespace) -> Figures:
-    """A SavedModel as served; and the network and the post-processing each by itself."""
+def serving(arguments: argparse.Namespace) -> Figures:
+    """A SavedModel as served, its network and its post-processing, and the growth of memory."""
     from exporters import export_saved_model
 
     config = _config(arguments)
     checkpoint = tf.train.latest_checkpoint(str(arguments.scratch / "model"))
     if checkpoint is None:
-        raise ValueError("the part 'latency' needs the checkpoint that 'startup' leaves")
+        raise ValueError("the part 'serving' needs the checkpoint that 'start' leaves")
     exported = arguments.scratch / "exported"
     export_saved_model(config, checkpoint, str(exported))
     serve = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"]
-    size = _image_size(config)
     figures: Figures = {}
     for batch in SERVED_BATCHES:
-        images = np.random.randint(0, 256, (batch, *size, 3)).astype(np.uint8)
+        images = np.random.randint(0, 256, (batch, *_image_size(config), 3)).astype(np.uint8)
         tensor = tf.constant(images)
         figures[f"latency_{batch}_ms"] = 1000 * _seconds(functools.partial(serve, tensor))
-        with tf.Graph().as_default() as graph:
-            detector = _detector(config, False)
-            inputs, shapes = detector.preprocess(tf.constant(images.astype(np.float32)))
-            predictions = detector.predict(inputs, shapes)
-            before = len(graph.get_operations())
-            detections = list(detector.postprocess(predictions, shapes).as_dict().values())
-            figures["postprocess_ops"] = len(graph.get_operations()) - before
-            with tf1.Session() as session:
-                tf1.train.Saver().restore(session, checkpoint)
-                raw = _network_outputs(predictions)
-                figures[f"predict_{batch}_ms"] = 1000 * _seconds(
-                    functools.partial(session.run, [output.op for output in raw])
-                )
-                feed = dict(zip(raw, session.run(raw)))
-                figures[f"postprocess_{batch}_ms"] = 1000 * _seconds(
-                    functools.partial(session.run, [output.op for output in detections], feed)
-                )
+        figures.update(_serving_steps(config, checkpoint, images.astype(np.float32)))
+    figures["serving_growth"] = _memory_growth(serve)
     return figures
 
 
+def _serving_steps(config: Any, checkpoint: str, images: np.ndarray) -> Figures:
+    """Times of the network and of post-processing, each by itself."""
+    batch = len(images)
+    with tf.Graph().as_default() as graph:
+        detector = _detector(config, False)
+        inputs, shapes = detector.preprocess(tf.constant(images))
+        predictions = detector.predict(inputs, shapes)
+        before = len(graph.get_operations())
+        detections = list(detector.postprocess(predictions, shapes).as_dict().values())
+        num_ops = len(graph.get_operations()) - before
+        with tf1.Session() as session:
+            tf1.train.Saver().restore(session, checkpoint)
+            raw = _network_outputs(predictions)
+            predict = functools.partial(session.run, [output.op for output in raw])
+            feeds = dict(zip(raw, session.run(raw)))
+            finish = functools.partial(session.run, [output.op for output in detections], feeds)
+            return {
+                "postprocess_ops": num_ops,
+                f"predict_{batch}_ms": 1000 * _seconds(predict),
+                f"postprocess_{batch}_ms": 1000 * _seconds(finish),
+            }
+
+
+def _memory_growth(serve: Callable[[tf.Tensor], Any]) -> float:
+    """Growth of this process's memory over requests of mixed sizes, as a share.
+
+    The first third does not count, because TensorFlow fills its caches in it.
+    """
+    random = np.random.default_rng(0)
+    resident = []
+    for _ in range(REQUESTS):
+        height, width = random.integers(16, 641, 2)
+        serve(tf.constant(random.integers(0, 256, (1, height, width, 3), np.uint8)))
+        with open("/proc/self/statm", encoding="ascii") as file:
+            resident.append(int(file.read().split()[1]))
+    return resident[-1] / resident[REQUESTS // 3] - 1
+
+
 def _network_outputs(predictions: Any) -> List[tf.Tensor]:
-    """What post-processing takes of the network."""
+    """Outputs of the network that post-processing needs."""
     if not hasattr(predictions, "second_stage"):
         return [predictions.box_encodings, predictions.class_logits]
     regions, output = predictions.region_outputs
     return [regions.boxes, regions.num, output.box_encodings, output.class_logits]
 
 
-def graph(arguments: argparse.Namespace) -> Figures:
-    """Operations in the training graph at several batch sizes."""
-    counts = {}
-    for batch in GRAPH_BATCHES:
-        config = pipeline.override(_config(arguments), batch_size=batch)
-        with tf.Graph().as_default() as built:
-            features, labels = _next_batch(config)
-            _train_spec(config, features, labels)
-            counts[batch] = len(built.get_operations())
-    return {"graph_ops": counts}
-
-
 PARTS: Dict[str, Callable[[argparse.Namespace], Figures]] = {
     "floor": floor,
     "step": step,
-    "decode": decode,
-    "pipeline": input_pipeline,
-    "checks": checks,
-    "startup": startup,
-    "evaluate": evaluate,
-    "latency": latency,
-    "graph": graph,
+    "start": start,
+    "memory": memory,
+    "input": input_pipeline,
+    "augmentations": components.augmentations,
+    "evaluation": evaluation,
+    "serving": serving,
+    "conversion": components.conversion,
+    "scaling": components.scaling,
 }

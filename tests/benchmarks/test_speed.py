@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from benchmarks.speed import parts
+from benchmarks.speed import __main__ as program
+from benchmarks.speed import components, parts
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import pipeline_pb2
+from inputs.augment import AUGMENTATIONS
 from tests import small_extractor
 from tests.detectors.two_stage import configs
 
@@ -22,7 +25,11 @@ IMAGES = np.random.default_rng(0).normal(size=[2, 64, 64, 3]).astype(np.float32)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     small_extractor.use(monkeypatch)
     monkeypatch.setattr(parts, "WARM_UP", 0)
-    monkeypatch.setattr(parts, "REPEATS", 1)
+    monkeypatch.setattr(components, "AUGMENTED_IMAGES", 1)
+    monkeypatch.setattr(components, "CONVERTED_IMAGES", 3)
+    monkeypatch.setattr(components, "CONVERTED_SIDE", 40)
+    for module in (parts, components):
+        monkeypatch.setattr(module, "REPEATS", 1)
 
 
 def arguments(folder: pathlib.Path, overrides: str) -> argparse.Namespace:
@@ -78,3 +85,46 @@ def test_post_processing_takes_nothing_else_of_the_network() -> None:
         expected = session.run(scores, {images: IMAGES})
         fed = {**dict(zip(taken, values)), images: np.zeros_like(IMAGES)}
         np.testing.assert_array_equal(session.run(scores, fed), expected)
+
+
+def test_ratios_to_lower_bounds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = {
+        "floor": {"floor_seconds": 0.5},
+        "step": {"step_seconds": 0.6, "graph_ops": 900},
+        "augmentations": {"augmentations_us": {"mixup": (300.0, 150.0)}},
+    }
+    monkeypatch.setattr(program, "_measure", lambda part, *_: figures[part])
+    flags = ["--config=c", "--record=r", "--label_map=l"]
+    assert program.main([*flags, *(f"--only={part}" for part in figures)]) == 0
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "training step with input: 0.6 s; 1.20 × floor_seconds 0.5",
+        "training graph: 900 operations",
+        "mixup: 300 µs an image; 2.00 × its kernels",
+    ]
+    assert tuple(parts.PARTS) == program.PARTS
+
+
+@pytest.mark.parametrize("name", ["random_horizontal_flip", "mixup", components.NEEDS_MASKS])
+def test_a_step_and_its_kernels_are_measured(name: str) -> None:
+    whole, kernels = components.augmentation(name, (60, 80))
+    assert whole >= 0 and kernels > 0
+
+
+def test_settings_are_of_registered_steps() -> None:
+    names = {*components.SETTINGS, components.NEEDS_MASKS, components.NEEDS_SCORES}
+    assert names <= set(AUGMENTATIONS)
+
+
+def test_conversion_writes_all_images(tmp_path: pathlib.Path) -> None:
+    figures = components.conversion(argparse.Namespace(scratch=tmp_path))
+    assert figures["conversion_ms"] > 0 and figures["conversion_loop_ms"] >= 0
+    (shard,) = (tmp_path / "converted").glob("train.record-*")
+    assert sum(1 for _ in tf.data.TFRecordDataset(str(shard))) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive  # each program of replicas starts TensorFlow
+def test_a_replica_on_a_core_of_its_own() -> None:
+    assert components._images_per_second([sorted(os.sched_getaffinity(0))[:1]]) > 0

@@ -164,7 +164,7 @@ def test_listing_and_patterns(emulator: Emulator, tmp_path: pathlib.Path, waits:
 def test_pieces_do_not_grow_with_the_file(
     emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], monkeypatch: Any
 ):
-    """Of which each thread holds one; benchmarks.storage measures the memory."""
+    """Each thread holds one piece at a time."""
     sent: List[int] = []
     ranges: List[str] = []
     received: List[int] = []

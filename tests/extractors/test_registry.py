@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Tuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.extractors.ssd.recipe import EXTRACTORS
+from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
 from tests.extractors.build import (
     EMBEDDED,
     OVERRIDE,
@@ -24,6 +26,14 @@ def test_keras_names_mean_the_same() -> None:
     assert keras == v1_v2 | {f"ssd_resnet{layers}_v1_fpn_keras" for layers in (50, 101, 152)}
     for name in keras:
         assert EXTRACTORS.get(name) is EXTRACTORS.get(name[: -len("_keras")])
+
+
+def test_page_lists_every_type() -> None:
+    page = pathlib.Path(__file__).parents[2] / "docs" / "extractors.md"
+    rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| `")]
+    names = {row[0].strip("| `") for row in rows}
+    aliases = {name.strip("` ") for row in rows for name in row[1].split("<br>") if name.strip()}
+    assert names | aliases == {*EXTRACTORS, *TWO_STAGE_EXTRACTORS}
 
 
 @pytest.mark.parametrize("kind", TYPES)

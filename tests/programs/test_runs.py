@@ -16,7 +16,7 @@ from inputs.datasets import shapes
 from model_fn.evaluation.history import EVALUATIONS_FILE
 from tests.model_fn import fake
 
-# Real networks are those of tests/benchmarks/test_family.py, which takes them the same way.
+# tests/model_fn/test_published_configs.py takes real networks the same way.
 # Charts are drawn in `model_dir`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_network", "no_charts")]
 

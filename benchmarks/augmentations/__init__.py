@@ -1,1 +1,0 @@
-"""Processor time of each step of augmentation, and its ratio to that of its TensorFlow kernels."""

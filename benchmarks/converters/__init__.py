@@ -1,1 +1,0 @@
-"""Conversion of data sets: images per second, memory, and resumption after SIGKILL."""

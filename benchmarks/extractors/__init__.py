@@ -1,1 +1,0 @@
-"""Facts and speed of every single-stage feature extractor that is registered."""

@@ -1,1 +1,0 @@
-"""Takes whole configurations through everything a user does with them."""

@@ -1,1 +1,0 @@
-"""Many requests to a served model: its memory stays flat."""

@@ -1,1 +1,0 @@
-"""Throughput and memory of copies to and from Cloud Storage, with an emulator."""
