@@ -139,11 +139,7 @@ def _level(scopes: Sequence[str], ranges: Ranges) -> float:
 
 
 def _compare_predictions(
-    check: Check,
-    ours: Dict[str, np.ndarray],
-    record: Record,
-    tag: str,
-    levels: Dict[str, float],
+    check: Check, ours: Dict[str, np.ndarray], record: Record, tag: str, levels: Dict[str, float]
 ) -> None:
     recorded = record.values["eval"]
     for key, statistics in recorded[tag]["predictions"].items():

@@ -23,12 +23,7 @@ import numpy as np
 
 from benchmarks.conformance import goldens
 from benchmarks.conformance.case import Case, load
-from benchmarks.conformance.checks import (
-    build,
-    gradient_norms,
-    model_variables,
-    prediction_values,
-)
+from benchmarks.conformance.checks import build, gradient_norms, model_variables, prediction_values
 from benchmarks.conformance.compare import Check
 from benchmarks.conformance.quantized import (
     NOISE,

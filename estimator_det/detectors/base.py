@@ -144,10 +144,7 @@ class Detector(Protocol):
         """
 
     def loss(
-        self,
-        predictions: Any,
-        groundtruth: Groundtruth,
-        detections: Optional[Detections] = None,
+        self, predictions: Any, groundtruth: Groundtruth, detections: Optional[Detections] = None
     ) -> Losses:
         """Computes the loss terms of a batch, and counts of its assignment.
 

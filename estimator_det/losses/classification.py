@@ -153,12 +153,7 @@ def softmax_against_logits(
 
 
 def bootstrapped_sigmoid(
-    logits: tf.Tensor,
-    targets: tf.Tensor,
-    weights: tf.Tensor,
-    *,
-    alpha: float,
-    hard: bool = False,
+    logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, *, alpha: float, hard: bool = False
 ) -> tf.Tensor:
     """Sigmoid cross entropy with a mix of label and prediction: [B, A, C] -> [B, A, C].
 

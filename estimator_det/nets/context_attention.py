@@ -81,11 +81,7 @@ class ContextAttention:
         return features + rows[:, tf.newaxis, tf.newaxis, :]
 
     def _attended_features(
-        self,
-        boxes: tf.Tensor,
-        valid: tf.Tensor,
-        context: Optional[Context],
-        names: Iterator[str],
+        self, boxes: tf.Tensor, valid: tf.Tensor, context: Optional[Context], names: Iterator[str]
     ) -> tf.Tensor:
         """Computes the features that boxes [B, N, C] get by attention, [B, N, C]."""
         self_attended = None

@@ -161,11 +161,7 @@ def _v3_35(
         (
             (conv("Conv2d_0a_1x1", 64),),
             (conv(names[0], 48), conv(names[1], 64)),
-            (
-                conv("Conv2d_0a_1x1", 64),
-                conv("Conv2d_0b_3x3", 96),
-                conv("Conv2d_0c_3x3", 96),
-            ),
+            (conv("Conv2d_0a_1x1", 64), conv("Conv2d_0b_3x3", 96), conv("Conv2d_0c_3x3", 96)),
             (Pool("avg"), conv("Conv2d_0b_1x1", last)),
         ),
     )
@@ -200,10 +196,7 @@ def _v3_8(letters: str, second_arm: str) -> Mixed:
         f"Mixed_{letters}",
         (
             (conv("Conv2d_0a_1x1", 320),),
-            (
-                conv("Conv2d_0a_1x1", 384),
-                Fork((conv("Conv2d_0b_1x3", 384), conv(second_arm, 384))),
-            ),
+            (conv("Conv2d_0a_1x1", 384), Fork((conv("Conv2d_0b_1x3", 384), conv(second_arm, 384)))),
             (
                 conv("Conv2d_0a_1x1", 448),
                 conv("Conv2d_0b_3x3", 384),

@@ -51,11 +51,7 @@ STEM: Tuple[Block, ...] = (
         (
             (conv("Conv2d_1x1", 96),),
             (conv("Conv2d_0a_1x1", 48), conv("Conv2d_0b_5x5", 64)),
-            (
-                conv("Conv2d_0a_1x1", 64),
-                conv("Conv2d_0b_3x3", 96),
-                conv("Conv2d_0c_3x3", 96),
-            ),
+            (conv("Conv2d_0a_1x1", 64), conv("Conv2d_0b_3x3", 96), conv("Conv2d_0c_3x3", 96)),
             (Pool("avg"), conv("Conv2d_0b_1x1", 64)),
         ),
     ),

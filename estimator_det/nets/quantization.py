@@ -245,13 +245,7 @@ class Quantizer:
         return average
 
     def _fake_quantize(
-        self,
-        scope: str,
-        values: tf.Tensor,
-        least: tf.Tensor,
-        most: tf.Tensor,
-        *,
-        is_weight: bool,
+        self, scope: str, values: tf.Tensor, least: tf.Tensor, most: tf.Tensor, *, is_weight: bool
     ) -> tf.Tensor:
         options = self._options
         least, most = tf.convert_to_tensor(least), tf.convert_to_tensor(most)

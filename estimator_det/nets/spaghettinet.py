@@ -332,12 +332,7 @@ def spaghettinet(
     with scope:
         net, padding = _strided_padding(inputs, STEM_KERNEL, 2, settings)
         maps[STEM] = slim.conv2d(
-            net,
-            STEM_DEPTH,
-            STEM_KERNEL,
-            stride=2,
-            padding=padding,
-            scope=f"{SCOPE}/stem_node/stem",
+            net, STEM_DEPTH, STEM_KERNEL, stride=2, padding=padding, scope=f"{SCOPE}/stem_node/stem"
         )
         for node in NETWORKS[name]:
             if len(node.inputs) == 1:

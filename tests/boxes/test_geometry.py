@@ -18,13 +18,7 @@ KINDS = {
 # A unit square, the same moved by half, one inside, one apart, and an empty one.
 SQUARE = [0.0, 0.0, 1.0, 1.0]
 BOXES = tf.constant(
-    [
-        SQUARE,
-        [0.5, 0.5, 1.5, 1.5],
-        [0.0, 0.0, 0.5, 0.5],
-        [2.0, 0.0, 3.0, 1.0],
-        [0.0, 0.0, 0.0, 0.0],
-    ]
+    [SQUARE, [0.5, 0.5, 1.5, 1.5], [0.0, 0.0, 0.5, 0.5], [2.0, 0.0, 3.0, 1.0], [0.0, 0.0, 0.0, 0.0]]
 )
 
 

@@ -162,10 +162,7 @@ def test_makers():
     [
         ("", "matcher: one of .*argmax_matcher"),
         ("argmax_matcher { unmatched_threshold: 0.75 }", "unmatched_threshold must not be above"),
-        (
-            "argmax_matcher { negatives_lower_than_unmatched: false }",
-            "Lower unmatched_threshold",
-        ),
+        ("argmax_matcher { negatives_lower_than_unmatched: false }", "Lower unmatched_threshold"),
     ],
 )
 def test_contradictions_are_errors(text, message):

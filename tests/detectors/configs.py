@@ -55,10 +55,7 @@ def small_detector(overrides: str = "", is_training: bool = True) -> Detector:
 def groundtruth(padding: int = 0) -> Groundtruth:
     """Two images with two boxes each, and `padding` rows of zeros after them."""
     boxes = tf.constant(
-        [
-            [[0.1, 0.1, 0.6, 0.5], [0.3, 0.4, 0.9, 0.9]],
-            [[0.0, 0.0, 0.4, 0.4], [0.5, 0.2, 1.0, 0.8]],
-        ]
+        [[[0.1, 0.1, 0.6, 0.5], [0.3, 0.4, 0.9, 0.9]], [[0.0, 0.0, 0.4, 0.4], [0.5, 0.2, 1.0, 0.8]]]
     )
     classes = tf.one_hot([[0, 1], [1, 1]], 2)
     rows = [[0, 0], [0, padding]]

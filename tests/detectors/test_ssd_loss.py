@@ -76,12 +76,7 @@ def test_padding_rows_change_nothing() -> None:
         ("", 3, [1, 0, 0], [0, 1, 0]),
         ("encode_background_as_zeros: true", 3, [0, 0, 0], [0, 1, 0]),
         ("add_background_class: false", 2, [1, 0], [1, 0]),
-        (
-            "add_background_class: false encode_background_as_zeros: true",
-            2,
-            [0, 0],
-            [1, 0],
-        ),
+        ("add_background_class: false encode_background_as_zeros: true", 2, [0, 0], [1, 0]),
     ],
 )
 def test_background(overrides: str, columns: int, unmatched: list, matched: list) -> None:

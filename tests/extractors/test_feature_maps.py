@@ -6,10 +6,7 @@ from typing import Any, List
 
 import pytest
 
-from tests.extractors.build import (
-    TYPES,
-    build,
-)
+from tests.extractors.build import TYPES, build
 from tests.extractors.feature_maps import (
     inception_resnet,
     mobiledet,

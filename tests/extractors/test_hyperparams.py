@@ -7,14 +7,7 @@ from typing import List, Tuple
 import pytest
 
 from estimator_det.compat import tf, tf1
-from tests.extractors.build import (
-    EMBEDDED,
-    NORM,
-    OVERRIDE,
-    Built,
-    build,
-    make,
-)
+from tests.extractors.build import EMBEDDED, NORM, OVERRIDE, Built, build, make
 
 
 def gammas(built: Built) -> int:
@@ -33,10 +26,7 @@ def test_override_of_mobilenet_v1() -> None:
 
 @pytest.mark.parametrize(
     ("option", "penalties", "decay"),
-    [
-        pytest.param("", 2 + 17 + 16, 0.9997, marks=pytest.mark.exhaustive),
-        (OVERRIDE, 0, 0.999),
-    ],
+    [pytest.param("", 2 + 17 + 16, 0.9997, marks=pytest.mark.exhaustive), (OVERRIDE, 0, 0.999)],
 )
 def test_override_of_mobilenet_v2_keeps_the_network(
     option: str, penalties: int, decay: float

@@ -11,14 +11,7 @@ import pytest
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.normalization import BATCH_NORMS
-from tests.extractors.build import (
-    EMBEDDED,
-    NORM,
-    OVERRIDE,
-    TINY,
-    TYPES,
-    make,
-)
+from tests.extractors.build import EMBEDDED, NORM, OVERRIDE, TINY, TYPES, make
 
 
 @contextlib.contextmanager
@@ -34,10 +27,9 @@ def batch_norms(in_place: bool) -> Iterator[None]:
 
 def extract_small(kind: str, pixels: Any = None) -> Tuple[tf.Tensor, ...]:
     """Feature maps of a narrow network of the type, in the current graph."""
-    text = {
-        "ssd_inception_v2": f"{TINY} {OVERRIDE}",
-        "ssd_inception_v3": f"{TINY} {OVERRIDE}",
-    }.get(kind, NORM if kind.endswith("_ppn") and "resnet" in kind else TINY)
+    text = {"ssd_inception_v2": f"{TINY} {OVERRIDE}", "ssd_inception_v3": f"{TINY} {OVERRIDE}"}.get(
+        kind, NORM if kind.endswith("_ppn") and "resnet" in kind else TINY
+    )
     side = 64
     if "resnet" in kind:
         side = 160
@@ -49,10 +41,7 @@ def extract_small(kind: str, pixels: Any = None) -> Tuple[tf.Tensor, ...]:
 
 
 # One type of each way to make layers; the others are made alike, or compared below.
-NETWORKS = {
-    "ssd_pnasnet",
-    "ssd_spaghettinet",
-}
+NETWORKS = {"ssd_pnasnet", "ssd_spaghettinet"}
 
 
 @pytest.mark.usefixtures("short_networks")

@@ -11,13 +11,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.extractors.ssd.recipe import EXTRACTORS
 from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
-from tests.extractors.build import (
-    EMBEDDED,
-    OVERRIDE,
-    SMALL,
-    TYPES,
-    make,
-)
+from tests.extractors.build import EMBEDDED, OVERRIDE, SMALL, TYPES, make
 
 
 def test_keras_names_mean_the_same() -> None:

@@ -11,13 +11,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors import Groundtruth, make_detector
-from tests.extractors.build import (
-    NORM,
-    PENALIZED,
-    TINY,
-    build,
-    make,
-)
+from tests.extractors.build import NORM, PENALIZED, TINY, build, make
 
 
 @pytest.mark.parametrize(("layers", "units"), [(101, 23), (152, 36)])

@@ -170,10 +170,7 @@ def names_and_shapes(overrides: str, is_training: bool) -> Dict[str, List[int]]:
 
 @pytest.mark.parametrize(
     ("position", "channels"),
-    [
-        pytest.param("POST_BOX_CLASSIFIER", 12, marks=pytest.mark.exhaustive),
-        ("POST_RPN", 8),
-    ],
+    [pytest.param("POST_BOX_CLASSIFIER", 12, marks=pytest.mark.exhaustive), ("POST_RPN", 8)],
 )
 def test_variables(position: str, channels: int) -> None:
     """Names of the published model; masks of detections share them with regions."""

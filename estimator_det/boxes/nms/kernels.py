@@ -216,9 +216,7 @@ def _suppress(
 
 
 def _attempt_until_complete(
-    scores: tf.Tensor,
-    max_total: int,
-    attempt: Callable[[tf.Tensor], Tuple[Picks, tf.Tensor]],
+    scores: tf.Tensor, max_total: int, attempt: Callable[[tf.Tensor], Tuple[Picks, tf.Tensor]]
 ) -> Picks:
     """Repeats an attempt with more and more candidates until no image can gain by more.
 

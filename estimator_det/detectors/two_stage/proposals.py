@@ -316,8 +316,7 @@ def make_rpn_loss(config: Any) -> RpnLoss:
             "first_stage_positive_balance_fraction",
         ),
         terms=make_weighted_losses(
-            config.first_stage_localization_loss_weight,
-            config.first_stage_objectness_loss_weight,
+            config.first_stage_localization_loss_weight, config.first_stage_objectness_loss_weight
         ),
     )
 

@@ -20,10 +20,7 @@ def _register(name: str, scope: str, blocks: Sequence[inception.Block], *maps: F
             return inception.inception(inputs, options.depth, blocks)
 
     network = recipe.Recipe(
-        scope=scope,
-        base_scope=no_scope,
-        backbone=backbone,
-        pyramid=recipe.extended_pyramid(*maps),
+        scope=scope, base_scope=no_scope, backbone=backbone, pyramid=recipe.extended_pyramid(*maps)
     )
 
     def build(network: recipe.Recipe, config: Any, is_training: bool) -> recipe.RecipeExtractor:
