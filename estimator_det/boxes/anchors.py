@@ -50,9 +50,6 @@ class AnchorGenerator(Protocol):
 
         Returns:
             float32 [A, 4].
-
-        Raises:
-            ConfigError: if there are more or fewer maps than the generator has boxes for.
         """
 
 

@@ -101,10 +101,6 @@ class TargetAssigner:
 
         Returns:
             Targets, free of NaN except for the codes of absent keypoints.
-
-        Raises:
-            ValueError: if the label does not have C values.
-            ConfigError: if the coder needs keypoints and there are none.
         """
         label = tf.convert_to_tensor(unmatched_class_label, tf.float32)
         if not label.shape.is_compatible_with(classes.shape[2:]):

@@ -47,9 +47,6 @@ def balanced_sample(
 
     Returns:
         bool [B, A], True for samples.
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     if not 0.0 <= positive_fraction <= 1.0:
         raise ValueError(f"positive_fraction must be within 0..1; given: {positive_fraction}")
@@ -93,9 +90,6 @@ def make_random_example_sampler(config: Any, seed: Seed = None) -> Sampler:
         random negatives until positives are `positive_sample_fraction` of the sample. In the
         reference the indicator is True for anchors with a class weight other than 0, labels for
         those with any foreground class target.
-
-    Raises:
-        ConfigError: if the fraction is not above 0 and at most 1.
     """
     fraction = config.positive_sample_fraction
     if not 0.0 < fraction <= 1.0:

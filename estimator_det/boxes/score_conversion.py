@@ -36,9 +36,6 @@ def make_score_converter(config: Any) -> ScoreFunction:
 
     Logits are divided by `logit_scale`, converted, then calibrated (temperature scaling calibrates
     before the conversion).
-
-    Raises:
-        ConfigError: if the scale is 0 or the calibration is not usable.
     """
     if config.logit_scale == 0.0:
         raise ConfigError(

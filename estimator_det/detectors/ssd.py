@@ -110,9 +110,6 @@ class SsdDetector:
 
         Returns:
             Raw predictions and their anchors.
-
-        Raises:
-            ConfigError: if the configuration's parts do not fit.
         """
         del true_shapes, groundtruth, context
         updates = None if self.inplace_norm_update else tf1.GraphKeys.UPDATE_OPS

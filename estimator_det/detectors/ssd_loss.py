@@ -127,11 +127,7 @@ class SsdLoss:
         return Losses(terms, counts, divisors)
 
     def assign(self, anchors: tf.Tensor, groundtruth: Groundtruth) -> Targets:
-        """Builds the targets of every anchor.
-
-        Raises:
-            ConfigError: if confidences are the targets, but groundtruth has none.
-        """
+        """Builds the targets of every anchor."""
         unmatched = tf.constant(self.targets.unmatched_class)
         if not self.targets.use_confidences:
             return self.assigner.assign(

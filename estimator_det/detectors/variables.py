@@ -50,9 +50,6 @@ def variables_to_restore(
             the variable of the last scope is restored.
         classifier_name: name of an extractor's variable in a detector -> its name in a classifier;
             None if a classifier does not have it.
-
-    Raises:
-        ConfigError: if the type is not known.
     """
     if checkpoint_type not in CHECKPOINT_TYPES:
         raise ConfigError(

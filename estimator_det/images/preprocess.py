@@ -35,9 +35,6 @@ class Preprocessor:
         Returns:
             float32 [B, H, W, C], the network's input; int32 [B, 3], height, width and channels
             of the real image inside it.
-
-        Raises:
-            ValueError: if `images` is not float32.
         """
         if images.dtype != tf.float32:
             raise ValueError(f"pixels must be float32 in 0..255; given: {images.dtype.name}")

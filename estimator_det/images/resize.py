@@ -110,9 +110,6 @@ class Resizer:
         Returns:
             float32 [B, H, W, C], with C = 1 for grayscale; int32 [B, 3], height, width and channels
             of the real image inside the padded one.
-
-        Raises:
-                ConfigError: if the number of channels does not fit `pad_values` or grayscale.
         """
         images = tf.convert_to_tensor(images)
         height, width = self.new_size(*height_and_width(images))

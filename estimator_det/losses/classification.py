@@ -45,9 +45,6 @@ class ClassificationLoss(Protocol):
         Returns:
             float32 [B, A, C]; [B, A] from softmax losses, which have one number for all classes;
             [B, C] from the dice loss, which has one number for all anchors.
-
-        Raises:
-            ValueError: if `class_indices` are set for a softmax loss.
         """
 
 

@@ -63,9 +63,6 @@ class HardExampleMiner:
         max_negatives_per_positive: if an image has this many unmatched anchors per matched one,
             all anchors of lower loss except matched ones are skipped; None: no limit.
         min_negatives: unmatched anchors that the ratio always allows an image.
-
-    Raises:
-        ValueError: if a value is out of its range; for `iou_threshold` a ConfigError.
     """
 
     num_hard_examples: Optional[int] = 64

@@ -67,11 +67,7 @@ class ContextAttention:
     is_training: bool = False
 
     def __call__(self, features: tf.Tensor, attention_context: AttentionContext) -> tf.Tensor:
-        """Attends with features [B * N, h, w, C] -> the same shape; calls share variables.
-
-        Raises:
-            ConfigError: if context features are needed but missing, or have another length.
-        """
+        """Attends with features [B * N, h, w, C] -> the same shape; calls share variables."""
         valid = attention_context.valid
         boxes = _per_image(tf.reduce_mean(features, axis=[1, 2]), valid)
         names = _output_names()

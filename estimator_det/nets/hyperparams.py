@@ -138,9 +138,6 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
 
     Returns:
         A function that opens the scope inside the argument scopes of the moment.
-
-    Raises:
-        ConfigError: if a Keras initializer's name is unknown.
     """
     dense = config.op == _PROTO.FC
     layers: List[Any] = (

@@ -300,9 +300,6 @@ def inverted_residual_net(
         Every activation by name, in order: `layer_1`, …, one for each row of the table; for a block
         also `layer_n/expansion_output` (if it widens its input), `layer_n/depthwise_output`
         (unless it is fused) and `layer_n/output`, which is `layer_n`.
-
-    Raises:
-        ConfigError: if a fused block is to be padded explicitly, which the reference cannot do.
     """
     end_points: Dict[str, tf.Tensor] = {}
     net = inputs

@@ -343,9 +343,6 @@ def searched_network(
         `Stem` and `Cell_0`, `Cell_1`, ..., in order, and `Reduction_Cell_0` and so on if the
         network has a cell for halving. For PNASNet-5 large `Cell_7` has stride 16, `Cell_11` stride
         32; for NASNet-A large `Cell_11` has stride 16.
-
-    Raises:
-        ValueError: if there is no activation `last`.
     """
     net = slim.conv2d(inputs, network.stem_depth, 3, stride=2, padding="VALID", scope="conv0")
     state = _State(batch_norm(net, scope="conv0_bn"), 2)
@@ -374,9 +371,6 @@ def rest_of_network(
 
     Returns:
         The last activation, [N, h', w', C'].
-
-    Raises:
-        ValueError: if there is no activation `after`.
     """
     names = [place.end_point for place in _places(network)]
     numbers = range(names.index(after) + 1, len(names))

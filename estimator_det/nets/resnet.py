@@ -150,9 +150,6 @@ def resnet_v1(
     Returns:
         `block1` to `block4`, at strides 4, 8, 16 and 32. With an `output_stride`, at 8, 16, 32 and
         32 or at `output_stride` if that is less.
-
-    Raises:
-        KeyError: if there is no such network.
     """
     net = conv2d(pad_for_kernel(inputs, 7), ROOT_DEPTH, 7, stride=2, padding="VALID", scope="conv1")
     net = tf.nn.max_pool2d(net, 3, 2, "SAME")

@@ -307,9 +307,6 @@ def spaghettinet(
     Returns:
         The map of every node by name. Those of `OUTPUTS`, [B, h_i, w_i, c_i], have 1/16, 1/32,
         1/64, 1/128 and again 1/128 of the resolution, rounded up.
-
-    Raises:
-        ConfigError: if there is no such network.
     """
     if name not in NETWORKS:
         known = list(NETWORKS)

@@ -27,12 +27,7 @@ class BoxHead(Protocol):
     def predict(
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
     ) -> Prediction:
-        """Predicts from maps [B, h_i, w_i, c_i] with these numbers of anchors per cell.
-
-        Raises:
-            ConfigError: if there is not one anchor count per map, or the counts differ for a head
-                that all maps share.
-        """
+        """Predicts from maps [B, h_i, w_i, c_i] with these numbers of anchors per cell."""
 
 
 @dataclass(frozen=True)
@@ -173,9 +168,6 @@ def make_box_head(
         add_background_class: True if the class scores have a background column.
         is_training: True if dropout is active.
         norm_is_training: True if batch norm learns.
-
-    Raises:
-        ConfigError: if no known head is set or an option is out of range.
     """
     return BOX_HEADS.make_chosen(
         config,

@@ -78,10 +78,6 @@ def make_nms_options(config: Any) -> NmsOptions:
     results in the reference and have no effect here; neither has `use_static_shapes`, since all
     results have static shapes. `static_kernel` uses only ops that TPU and XLA can run.
     `use_hard_nms` overrides `soft_nms_sigma`.
-
-    Raises:
-        ConfigError: if a value is out of its range, a class may have more detections than the
-            image, or a detection more than one class.
     """
     if config.max_detections_per_class > config.max_total_detections:
         raise ConfigError(
@@ -205,9 +201,6 @@ def multiclass_nms(
 
     Returns:
         The detections; N is `options.max_total`.
-
-    Raises:
-        ValueError: if a shape does not fit, or `change_frame` is set without windows.
     """
     _check_shapes(boxes, scores, masks, clip_windows)
     if options.change_frame and clip_windows is None:

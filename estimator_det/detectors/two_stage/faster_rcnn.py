@@ -147,11 +147,6 @@ class FasterRcnnDetector:
                 the whole padded image is real.
             groundtruth: needed in training, to choose regions.
             context: features to attend to, for models with a `context_config`.
-
-        Raises:
-            ConfigError: if the configuration's parts do not fit, or a model needs a context but
-                there is none.
-            ValueError: if groundtruth is missing but needed to choose regions.
         """
         frame = ImageFrame(inputs, true_shapes)
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
@@ -183,12 +178,7 @@ class FasterRcnnDetector:
         groundtruth: Groundtruth,
         detections: Optional[Detections] = None,
     ) -> Losses:
-        """Computes the loss terms of a batch, and counts of its assignment.
-
-        Raises:
-            ConfigError: if masks are to be learnt, but the groundtruth has none.
-            ValueError: if the loss of masks needs detections, outside of training.
-        """
+        """Computes the loss terms of a batch, and counts of its assignment."""
         inputs = predictions.inputs
         groundtruth = regions.convert_boxes_to_pixels(groundtruth, inputs)
         with tf1.name_scope("Loss"):

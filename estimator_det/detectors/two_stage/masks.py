@@ -73,9 +73,6 @@ class MaskStage:
 
         Returns:
             The loss, and the number of pixels, which is its divisor in `Losses`.
-
-        Raises:
-            ConfigError: if the groundtruth has no masks.
         """
         regions, logits = output
         targets = assign_classes(self.assigner, regions.boxes, groundtruth)

@@ -95,11 +95,7 @@ class ProposalNetwork:
     drops_crossing: bool
 
     def predict(self, features: tf.Tensor, inputs: tf.Tensor) -> RpnOutput:
-        """Predicts codes and objectness from the map [B, h, w, C] of inputs [B, H, W, C].
-
-        Raises:
-            ConfigError: if the generator has anchors for more than one feature map.
-        """
+        """Predicts codes and objectness from the map [B, h, w, C] of inputs [B, H, W, C]."""
         net, raw = self.head.predict(features, self.anchor_generator.num_per_location)
         codes, logits = (tf.cast(tensor, tf.float32) for tensor in raw)
         anchors, rows = self.generate_anchors(height_and_width(features), padded_window(inputs))

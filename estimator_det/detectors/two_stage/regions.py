@@ -289,9 +289,6 @@ class RegionSampler:
             proposals: boxes in pixels.
             groundtruth: labels with boxes normalized to the inputs.
             inputs: float [B, H, W, C], padded images.
-
-        Raises:
-            ValueError: if there is no groundtruth.
         """
         if groundtruth is None:
             raise ValueError(

@@ -51,11 +51,7 @@ class Extractor(Protocol):
         """Name of a variable in a classifier's checkpoint, from its name inside the extractor."""
 
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """Computes feature maps [B, h_i, w_i, c_i], large to small, from normalized [B, H, W, C].
-
-        Raises:
-            ConfigError: if the images are too small for the network.
-        """
+        """Computes feature maps [B, h, w, c], large to small, from normalized [B, H, W, C]."""
 
 
 DEFAULT_LEVELS = FpnLevels()
@@ -268,11 +264,7 @@ class FixedExtractor(RecipeExtractor):
 
 
 def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
-    """Reads the options of a type; fields that the type ignores have their defaults.
-
-    Raises:
-        ConfigError: if a field is set that the type does not have or refuses, or is out of range.
-    """
+    """Reads the options of a type; fields that the type ignores have their defaults."""
     check_supported(config, "feature_extractor")
     _check_fields(config.type, recipe, config)
     effective_config = fields_in_effect(config, recipe.ignores)
@@ -331,9 +323,6 @@ def make_extractor(config: Any, is_training: bool) -> Extractor:
         config: a `SsdFeatureExtractor` message.
         is_training: True if batch norm learns: the model trains and does not freeze batch norm.
             `batch_norm_trainable: false` freezes the extractor's.
-
-    Raises:
-        ConfigError: if the type is unknown or an option is out of range.
     """
     extractor: Extractor = EXTRACTORS.get(config.type)(
         config, is_training and config.batch_norm_trainable

@@ -62,9 +62,6 @@ class TwoStageExtractor(Protocol):
 
         Args:
             images: float [B, H, W, 3], normalized.
-
-        Raises:
-            ConfigError: if the images are too small for the network.
         """
 
     def box_features(self, crops: tf.Tensor) -> tf.Tensor:
@@ -181,11 +178,7 @@ class RecipeExtractor:
 
 
 def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
-    """Reads the options of a type; fields that the type ignores have their defaults.
-
-    Raises:
-        ConfigError: if a field is set that the type does not have, or is out of range.
-    """
+    """Reads the options of a type; fields that the type ignores have their defaults."""
     check_supported(config, "feature_extractor")
     stride = config.first_stage_features_stride
     if stride not in recipe.strides:
@@ -223,9 +216,6 @@ def make_extractor(config: Any, is_training: bool) -> TwoStageExtractor:
         config: a `FasterRcnnFeatureExtractor` message.
         is_training: True if the model trains. Batch norm learns only if the message also has
             `batch_norm_trainable: true`.
-
-    Raises:
-        ConfigError: if the type is unknown or an option is out of range.
     """
     extractor: TwoStageExtractor = EXTRACTORS.get(config.type)(config, is_training)
     return extractor

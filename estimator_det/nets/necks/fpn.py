@@ -89,9 +89,6 @@ def top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Map
 
     Returns:
         [B, h_i, w_i, depth], one map per activation, finest first.
-
-    Raises:
-        ConfigError: if sizes do not halve and larger maps are not cut.
     """
     with ranges_within("top_down"):
         return _top_down_maps(end_points, options)

@@ -172,9 +172,6 @@ def mnasfpn(activations: Sequence[tf.Tensor], options: Options) -> Tuple[tf.Tens
 
     Returns:
         Four maps [B, h_i, w_i, c] at levels 3 to 6; level 6 is max-pooled from level 5.
-
-    Raises:
-        ConfigError: if the sides do not halve from level to level.
     """
     coarsest = _pool(activations[-1], 2, options)
     with (

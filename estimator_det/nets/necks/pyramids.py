@@ -51,9 +51,6 @@ def extended_maps(
 
     Returns:
         One map per row, [B, h_i, w_i, depth_i].
-
-    Raises:
-        ValueError: if a row names an activation that the backbone does not have.
     """
     result = []
     base = ""
