@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from model_fn.model_fn import create_model_fn
+    from model_fn.runs.context import Hook, StepResult
     from model_fn.runs.evaluator import continuous_eval
-    from model_fn.runs.hooks import Hook, StepResult
     from model_fn.runs.options import TrainOptions
     from model_fn.runs.runner import train_and_evaluate
 
@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Hook": "model_fn.runs.hooks",
-    "StepResult": "model_fn.runs.hooks",
+    "Hook": "model_fn.runs.context",
+    "StepResult": "model_fn.runs.context",
     "TrainOptions": "model_fn.runs.options",
     "continuous_eval": "model_fn.runs.evaluator",
     "create_model_fn": "model_fn.model_fn",

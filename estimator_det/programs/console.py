@@ -172,7 +172,7 @@ def run(main: Callable[[], int]) -> int:
     from estimator_det.config import bars
     from model_fn.checkpoints.errors import MissingTaskError
     from model_fn.runs import signals
-    from model_fn.runs.stop import Stop
+    from model_fn.runs.signals import Stop
 
     try:
         with bars.closed_at_end(), signals.StopSignals(Stop(), watches=False):

@@ -138,9 +138,9 @@ def _on_tpu(config: Any, flag: Dict[str, Any]) -> Any:
     """The `TpuOptions` of the flags, or None; checks the configuration for a TPU first."""
     if not (flag["use_tpu"] or flag["rehearse_tpu"]):
         return None
-    from model_fn.runs import tpu_options
+    from model_fn.runs import options as run_options
 
-    on_tpu = tpu_options.TpuOptions(
+    on_tpu = run_options.TpuOptions(
         name=flag["tpu_name"],
         zone=flag["tpu_zone"],
         project=flag["gcp_project"],
@@ -149,7 +149,7 @@ def _on_tpu(config: Any, flag: Dict[str, Any]) -> Any:
         evaluates=flag["eval_on_tpu"],
         rehearses=flag["rehearse_tpu"],
     )
-    for finding in tpu_options.check(config, flag["model_dir"], on_tpu):
+    for finding in run_options.check_tpu(config, flag["model_dir"], on_tpu):
         printing.report(finding, sys.stderr)
     return on_tpu
 

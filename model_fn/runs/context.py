@@ -1,13 +1,58 @@
-"""What a run is: made once by `train`, `train_and_evaluate` or `evaluate`, and passed down."""
+"""What a run is, what a step gives, and what happens around steps: the same with every backend."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+import math
+import types
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
 
 from model_fn.runs.cluster import SINGLE, Cluster
 from model_fn.runs.options import TrainOptions
-from model_fn.runs.stop import Stop
+from model_fn.runs.signals import Stop
+
+_NOTHING: Mapping[str, Any] = types.MappingProxyType({})
+
+
+class StepResult(NamedTuple):
+    """Results of one call of a backend, on the host; the same from every backend."""
+
+    step: int  # global step after the call
+    num_taken: int  # steps of this process that changed the variables
+    scalars: Mapping[str, float]  # losses, LEARNING_RATE, GRADIENT_NORM of the last step
+    checks: Mapping[str, float] = _NOTHING  # more numbers that must be finite
+    input_wait: Optional[float] = None  # seconds that the steps waited for their batches
+    positions: Sequence[Mapping[str, np.ndarray]] = ()  # of each reader of records: step.POSITION
+    rejected: Mapping[str, np.ndarray] = _NOTHING  # batch of a step that was not finite; else empty
+    summary: bytes = b""  # serialized Summary for TensorBoard; empty unless one is due
+
+    @property
+    def bad_checks(self) -> Dict[str, float]:
+        """Checks that are not finite."""
+        return {name: value for name, value in self.checks.items() if not math.isfinite(value)}
+
+    @property
+    def is_finite(self) -> bool:
+        """True if all numbers of the last step are finite."""
+        return not self.bad_checks and all(map(math.isfinite, self.scalars.values()))
+
+
+class Hook:
+    """Base class of hooks; `RunContext.stop` ends training after the current step."""
+
+    def begin(self, context: RunContext, step: int) -> None:
+        """Called before the first step, at the global step where training starts."""
+
+    def before_step(self, step: int) -> None:
+        """Called before each call of the backend."""
+
+    def after_step(self, result: StepResult) -> None:
+        """Called after each call of the backend."""
+
+    def end(self, step: int) -> None:
+        """Called after the last step; not after an error."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,9 +21,9 @@ from typing import Any, Deque, Dict, Optional, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.files import atomic
 from inputs.records.cursor import CursorState, DataCursor
+from inputs.records.sharding import Split
 from model_fn.runs.cluster import Cluster
-from model_fn.runs.context import RunContext
-from model_fn.runs.hooks import Hook, StepResult
+from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.training.step import POSITION
 
 _LOG = logging.getLogger(__name__)
@@ -202,3 +202,24 @@ class WorkerPositionHook(Hook):
             found = self._taken[0][1]
         if found is not None:
             write_cursor_state(self._model_dir, checkpoint_step, found, self._file)
+
+
+_LOG = logging.getLogger(__name__)
+
+SPLIT_FILE = "data_split.json"
+
+
+def report_split(model_dir: str, cluster: Cluster, split: Split) -> None:
+    """Logs the part of this process; the chief writes all parts to `SPLIT_FILE`.
+
+    Args:
+        model_dir: Gets the file.
+        split: Of the records among `cluster.readers`, in their order.
+    """
+    readers = cluster.readers
+    _LOG.info("%s is %s", cluster.task, split.describe(readers.index(cluster.task)))
+    if not cluster.is_chief:
+        return
+    entry = {"workers": [str(task) for task in readers], **split.to_json()}
+    with tf.io.gfile.GFile(os.path.join(model_dir, SPLIT_FILE), "w") as file:
+        file.write(json.dumps(entry, indent=1) + "\n")

@@ -14,8 +14,7 @@ from model_fn.checkpoints.errors import UnreadableCheckpointError
 from model_fn.evaluation.report import event_writer
 from model_fn.runs import data_cursor
 from model_fn.runs.backends import Backend
-from model_fn.runs.context import RunContext
-from model_fn.runs.hooks import Hook, StepResult
+from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.signals import Stopped, StopSignals
 
 GRAPH_FILE = "graph.pbtxt"  # the training graph as text

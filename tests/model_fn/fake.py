@@ -22,11 +22,9 @@ from inputs.records.cursor import DataCursor
 from model_fn import model_fn
 from model_fn.drawing import charts
 from model_fn.runs import best_checkpoints, evaluator
-from model_fn.runs.backends import estimator, tpu_estimator
-from model_fn.runs.backends.distributed import start
+from model_fn.runs.backends import estimator, loop, tpu_estimator
 from model_fn.runs.cluster import Cluster, read_cluster
-from model_fn.runs.context import RunContext
-from model_fn.runs.hooks import Hook
+from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.options import TrainOptions
 from model_fn.training import replica
 from model_fn.training.finite_gate import RejectedBatch
@@ -138,7 +136,7 @@ def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts the fake detector in place of all others, and draws no charts."""
     without_charts(monkeypatch)
-    for maker in (model_fn, start, replica):
+    for maker in (model_fn, loop, replica):
         monkeypatch.setattr(maker, "make_detector", FakeDetector)
     for user in (best_checkpoints, evaluator, estimator, tpu_estimator):
         monkeypatch.setattr(user, "make_preprocessor", lambda model: None)

@@ -19,7 +19,7 @@ from model_fn import model_fn
 from model_fn.checks import tpu_graph, xla_check
 from model_fn.runs import progress
 from model_fn.runs.backends import tpu_estimator
-from model_fn.runs.tpu_options import TpuOptions
+from model_fn.runs.options import TpuOptions
 from model_fn.training.step import TrainGraph
 from tests import small_extractor
 from tests.model_fn import fake

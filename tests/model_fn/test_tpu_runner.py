@@ -13,8 +13,7 @@ from estimator_det.compat import tf, tf1
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.runs import best_checkpoints, runner
-from model_fn.runs.options import CheckpointOptions, EvaluationOptions
-from model_fn.runs.tpu_options import TpuOptions
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TpuOptions
 from model_fn.training import host_call
 from tests.model_fn import fake
 

@@ -164,9 +164,8 @@ def _train_fake(
     from inputs import pipeline as inputs
     from model_fn import Hook, StepResult, model_fn
     from model_fn.runs import runner
-    from model_fn.runs.backends.distributed import start
-    from model_fn.runs.loop_options import LoopOptions
-    from model_fn.runs.options import CheckpointOptions, EvaluationOptions
+    from model_fn.runs.backends import loop
+    from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
     from model_fn.training import replica
     from tests.model_fn import fake
 
@@ -193,7 +192,7 @@ def _train_fake(
 
     quicken(pytest.MonkeyPatch())
     fake.install(pytest.MonkeyPatch())
-    for maker in (model_fn, start, replica):
+    for maker in (model_fn, loop, replica):
         maker.make_detector = Heavy
     inputs.create_train_input_fn = fake.make_train_input_fn
     inputs.create_eval_input_fn = lambda *_, **__: eval_input_fn

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List
 import pytest
 
 from estimator_det.programs import console
-from model_fn.runs import data_split
+from model_fn.runs import data_cursor
 from model_fn.runs.data_cursor import newest_step
 from tests.checkpoints import trained_steps
 from tests.programs.clusters import LocalCluster, check_whole, free_addresses, wait_for_step
@@ -180,7 +180,7 @@ def test_the_command_divides_the_records(forker: Forker, tmp_path: pathlib.Path)
         cluster.start_all("evaluator")
         assert set(cluster.wait().values()) == {0}, cluster.outputs()
         assert 20 <= trained_steps(str(folder)) <= 22
-        split = json.loads((folder / data_split.SPLIT_FILE).read_text())
+        split = json.loads((folder / data_cursor.SPLIT_FILE).read_text())
         assert split["workers"] == ["chief 0", "worker 0", "worker 1"]
         assert "worker 0 is worker 2 of 3 reads" in cluster.runs["worker-0"].output()
         assert "worker 0 starts at step 2 (startup_delay_steps)" in cluster.outputs()

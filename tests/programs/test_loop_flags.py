@@ -10,7 +10,7 @@ import pytest
 from estimator_det.config.text import ConfigError
 from estimator_det.programs import console
 from estimator_det.programs.verbs import train
-from model_fn.runs.loop_options import LoopOptions
+from model_fn.runs.options import LoopOptions
 
 
 def _chosen(*flags: str) -> Optional[LoopOptions]:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 import pytest
 
 from estimator_det.programs import console
-from model_fn.runs import data_split
+from model_fn.runs import data_cursor
 from tests.checkpoints import trained_steps
 from tests.programs.clusters import LocalCluster, check_whole, saved_steps, wait_for_step
 from tests.programs.forking import Forker, Run, small_config
@@ -139,7 +139,7 @@ def test_the_command(forker: Forker, tmp_path: pathlib.Path) -> None:
     finally:
         cluster.kill()
     assert saved_steps(folder) == [0, 3, 6]
-    split = json.loads((folder / data_split.SPLIT_FILE).read_text())
+    split = json.loads((folder / data_cursor.SPLIT_FILE).read_text())
     assert split["workers"] == ["master 0", "worker 0"]
     assert "worker 0 is worker 2 of 2 reads" in cluster.runs["worker-0"].output()
     assert list((folder / "export" / "Servo").iterdir())

@@ -16,14 +16,14 @@ from estimator_det.programs.verbs.base import (
     add_config_arguments,
     load,
 )
-from model_fn.runs import loop_options
+from model_fn.runs import options as run_options
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS as TASK_TIMEOUT_SECS
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TrainOptions
 
 # Of the options that not every strategy has.
 _STRATEGY_OF = {
-    "num_replicas": loop_options.MIRRORED,
-    **dict.fromkeys(("tpu_name", "tpu_zone", "gcp_project"), loop_options.TPU),
+    "num_replicas": run_options.MIRRORED,
+    **dict.fromkeys(("tpu_name", "tpu_zone", "gcp_project"), run_options.TPU),
 }
 
 SUMMARY = "Trains a detector and evaluates it during training"
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_loop_arguments(looping: Any) -> None:
     looping.add_argument(
         "--strategy",
-        choices=loop_options.STRATEGIES,
+        choices=run_options.STRATEGIES,
         help="train by the TF2 loop: on one device, on all GPUs of this machine, on those of all "
         "machines in TF_CONFIG together, on those of its workers, each for itself, or on a TPU",
     )
@@ -114,7 +114,7 @@ def _add_loop_arguments(looping: Any) -> None:
     )
     looping.add_argument(
         "--precision",
-        choices=loop_options.PRECISIONS,
+        choices=run_options.PRECISIONS,
         help="what the network computes in; variables and losses stay float32",
     )
     looping.add_argument(
@@ -129,16 +129,16 @@ def _add_loop_arguments(looping: Any) -> None:
     )
 
 
-def _loop(given: argparse.Namespace) -> Optional[loop_options.LoopOptions]:
+def _loop(given: argparse.Namespace) -> Optional[run_options.LoopOptions]:
     """The options of the TF2 loop; None without --strategy."""
-    fields = [field.name for field in dataclasses.fields(loop_options.LoopOptions)]
+    fields = [field.name for field in dataclasses.fields(run_options.LoopOptions)]
     values = {name: getattr(given, name) for name in fields if name != "made"}
     chosen = {
         name: value for name, value in values.items() if value is not None and value is not False
     }
     if given.strategy is None and chosen:
         option = next(iter(chosen))
-        example = _STRATEGY_OF.get(option, loop_options.NONE)
+        example = _STRATEGY_OF.get(option, run_options.NONE)
         raise console.UsageError(
             f"--{option} is an option of the TF2 loop: give --strategy too, for example "
             f"--strategy {example}"
@@ -148,11 +148,11 @@ def _loop(given: argparse.Namespace) -> Optional[loop_options.LoopOptions]:
             "--rehearse_tpu runs the training loop of a TPU, and --strategy another one: give one "
             "of them"
         )
-    if given.strategy == loop_options.TPU and given.tpu_name is None:
+    if given.strategy == run_options.TPU and given.tpu_name is None:
         found = tpu_environment.read_tpu_address(os.environ)
         named = {"tpu_name": found.name, "tpu_zone": found.zone, "gcp_project": found.project}
         chosen = {**named, **chosen}
-    return loop_options.LoopOptions(**chosen) if chosen else None
+    return run_options.LoopOptions(**chosen) if chosen else None
 
 
 def _add_evaluation_arguments(evaluating: Any) -> None:
@@ -226,22 +226,22 @@ def run(options: argparse.Namespace) -> int:
     if data_service is not None:
         data_service = data_worker.check_address("--tf_data_service", data_service)
     from estimator_det.config import pipeline, printing
-    from model_fn.runs import cluster, tpu_options
+    from model_fn.runs import cluster
 
     _check_usage(options)
     train_options = _train_options(options)
     loop, tpu = train_options.loop, None
     config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
     if loop is not None:
-        loop_options.check_config(config, loop)
-        from model_fn.runs.backends.distributed import strategies
+        run_options.check_loop(config, loop)
+        from model_fn.runs.backends import strategies
 
         loop = strategies.set_up(loop, cluster.read_cluster(), options.task_timeout_secs)
     if options.rehearse_tpu:
-        tpu = tpu_options.TpuOptions(iterations_per_loop=options.progress_steps, rehearses=True)
-        for finding in tpu_options.check(config, options.model_dir, tpu):
+        tpu = run_options.TpuOptions(iterations_per_loop=options.progress_steps, rehearses=True)
+        for finding in run_options.check_tpu(config, options.model_dir, tpu):
             printing.report(finding, sys.stderr)
-    is_for_tpu = options.rehearse_tpu or options.strategy == loop_options.TPU
+    is_for_tpu = options.rehearse_tpu or options.strategy == run_options.TPU
     console.check_config(
         config, ignore=console.unused_in_training(options.model_dir, config, on_tpu=is_for_tpu)
     )

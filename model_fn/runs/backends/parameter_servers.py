@@ -19,13 +19,16 @@ from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
 from model_fn.runs import cluster as clusters
-from model_fn.runs.backends import cluster_tasks
-from model_fn.runs.backends.cluster_tasks import POLL_SECS, Tasks
-from model_fn.runs.backends.estimator import EstimatorBackend, make_train_input_fn, make_trainer
-from model_fn.runs.backends.hook_adapter import HookAdapter
-from model_fn.runs.context import RunContext
-from model_fn.runs.data_split import report_split
-from model_fn.runs.hooks import Hook
+from model_fn.runs import task_watch
+from model_fn.runs.backends.estimator import (
+    EstimatorBackend,
+    HookAdapter,
+    make_train_input_fn,
+    make_trainer,
+)
+from model_fn.runs.context import Hook, RunContext
+from model_fn.runs.data_cursor import report_split
+from model_fn.runs.task_watch import WAIT_SECS, Tasks
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,7 +109,7 @@ def _wait_for_variables(context: RunContext, tasks: Tasks) -> None:
                 with contextlib.suppress(tf.errors.UnavailableError, tf.errors.AbortedError):
                     if session.run(has_value) and session.run(value) >= min_step:
                         return
-                time.sleep(POLL_SECS)
+                time.sleep(WAIT_SECS)
     context.stop.raise_if_requested()
 
 
@@ -122,7 +125,7 @@ def _first_step(context: RunContext) -> int:
 def serve(context: RunContext) -> None:
     """A parameter server, until training has ended and the others have left."""
     check(context)
-    cluster_tasks.serve(context, context.cluster.readers)
+    task_watch.serve(context, context.cluster.readers)
 
 
 def _report_unused(train_config: Any) -> None:

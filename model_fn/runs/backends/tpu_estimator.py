@@ -16,18 +16,20 @@ from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor, seed_at
 from model_fn.evaluation.accumulator import OnResults, Results
 from model_fn.model_fn import create_model_fn
-from model_fn.runs import progress, tpu_options
-from model_fn.runs.backends import tpu_resolver
-from model_fn.runs.backends.base import Evaluator
-from model_fn.runs.backends.estimator import EstimatorBackend
-from model_fn.runs.backends.hook_adapter import HookAdapter
-from model_fn.runs.backends.tpu_resolver import NoTpuError
+from model_fn.runs import progress
+from model_fn.runs.backends import Evaluator, strategies
+from model_fn.runs.backends.estimator import EstimatorBackend, HookAdapter
+from model_fn.runs.backends.strategies import NoTpuError
 from model_fn.runs.cluster import SINGLE, estimator_environment
-from model_fn.runs.context import RunContext
-from model_fn.runs.hooks import Hook, StepResult
-from model_fn.runs.options import CheckpointOptions
+from model_fn.runs.context import Hook, RunContext, StepResult
+from model_fn.runs.options import (
+    CheckpointOptions,
+    TpuOptions,
+    check_static,
+    check_tpu,
+    static_batches,
+)
 from model_fn.runs.progress import NotFiniteLossError
-from model_fn.runs.tpu_options import TpuOptions
 from model_fn.training.step import TrainGraph
 
 # What a train step reads; the rest would only fill the path from the host to the cores.
@@ -58,7 +60,7 @@ def make_estimator(
         checkpoints: How many checkpoints are kept.
         seed: Of initial values and whatever else is random in the graph.
     """
-    tpu_options.check(pipeline_config, model_dir, on_tpu)
+    check_tpu(pipeline_config, model_dir, on_tpu)
     evaluation_batch = pipeline_config.eval_config.batch_size
     return tpu_estimator.TPUEstimator(
         create_model_fn(pipeline_config, use_tpu=True, graph=graph, on_results=on_results),
@@ -80,11 +82,11 @@ def make_run_config(
     seed: Optional[int] = None,
 ) -> Any:
     """The `RunConfig`: one synchronous batch over all cores, each host reading its own records."""
-    finding = tpu_resolver.finding(on_tpu.name, on_tpu.zone, on_tpu.project)
+    finding = strategies.finding(on_tpu.name, on_tpu.zone, on_tpu.project)
     with estimator_environment(SINGLE), finding:
         resolver = None
         if not on_tpu.rehearses:
-            resolver = tpu_resolver.make_resolver(on_tpu.name, on_tpu.zone, on_tpu.project)
+            resolver = strategies.make_resolver(on_tpu.name, on_tpu.zone, on_tpu.project)
         # One entry of the speed a loop. TPUEstimator counts runs of its session, and without a TPU
         # each of them is a step.
         runs = on_tpu.iterations_per_loop if on_tpu.rehearses else 1
@@ -166,7 +168,7 @@ def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..
     `params["batch_size"]`.
 
     Args:
-        input_fn: Of `inputs.pipeline`, with a configuration of `tpu_options.static_batches`.
+        input_fn: Of `inputs.pipeline`, with a configuration of `static_batches`.
         evaluates: Whether it is for evaluation, which needs more.
 
     Returns:
@@ -184,7 +186,7 @@ def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..
     def feed(params: Dict[str, Any]) -> tf.data.Dataset:
         dataset = input_fn(params, _part_of_host(params)).map(keep)
         for specs in dataset.element_spec:
-            tpu_options.check_static(specs)
+            check_static(specs)
         return dataset
 
     return feed
@@ -269,7 +271,7 @@ class TpuBackend(EstimatorBackend):
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
         del cursors
-        config = tpu_options.static_batches(self._context.config)
+        config = static_batches(self._context.config)
         return fed(
             input_pipeline.create_train_input_fn(
                 config,

@@ -10,7 +10,7 @@ import pytest
 
 from inputs.records.cursor import CursorState, StreamOffset
 from model_fn.runs import data_cursor
-from model_fn.runs.hooks import StepResult
+from model_fn.runs.context import StepResult
 
 FILE = data_cursor.worker_file("worker-0")
 

@@ -7,7 +7,7 @@ import pytest
 
 from inputs.records.sharding import Split
 from model_fn.runs.cluster import Cluster, Task
-from model_fn.runs.data_split import SPLIT_FILE, report_split
+from model_fn.runs.data_cursor import SPLIT_FILE, report_split
 
 JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
 

@@ -15,10 +15,8 @@ from model_fn.checkpoints.errors import VARIABLES_LOST, RunError, SessionLostErr
 from model_fn.evaluation import history
 from model_fn.runs import runner, training_evaluations
 from model_fn.runs.backends.estimator import EstimatorBackend
-from model_fn.runs.context import RunContext
-from model_fn.runs.hooks import Hook, StepResult
-from model_fn.runs.loop_options import LoopOptions
-from model_fn.runs.options import CheckpointOptions, EvaluationOptions
+from model_fn.runs.context import Hook, RunContext, StepResult
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
 from model_fn.training.step import POSITION
 from tests import checkpoints
 from tests.model_fn import fake

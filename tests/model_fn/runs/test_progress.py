@@ -17,8 +17,8 @@ import pytest
 from estimator_det.compat import tf, tf1
 from model_fn.evaluation import report
 from model_fn.runs import progress
-from model_fn.runs.backends.hook_adapter import HookAdapter
-from model_fn.runs.hooks import StepResult
+from model_fn.runs.backends.estimator import HookAdapter
+from model_fn.runs.context import StepResult
 from model_fn.training import step as training_step
 from tests.model_fn import fake
 

@@ -21,8 +21,7 @@ from model_fn.runs import (
     progress,
     runner,
 )
-from model_fn.runs.loop_options import LoopOptions
-from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TrainOptions
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions, TrainOptions
 from model_fn.runs.signals import Stopped
 from tests import checkpoints
 from tests.model_fn import fake

@@ -12,15 +12,14 @@ import pytest
 import tensorflow as tf
 
 from model_fn.runs import signals as stopping
-from model_fn.runs.signals import Stopped, StopSignals
-from model_fn.runs.stop import Stop
+from model_fn.runs.signals import Stop, Stopped, StopSignals
 from tests import sinks
 from tests.conftest import TESTS
 
 SECOND_SIGNAL = """
 import contextlib, os, signal, sys, threading, time
 from model_fn.runs import signals
-from model_fn.runs.stop import Stop
+from model_fn.runs.signals import Stop
 from tests import sinks
 
 number, place = int(sys.argv[1]), sys.argv[2]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_fn.runs.stop import Stop
+from model_fn.runs.signals import Stop
 
 
 def test_the_first_cause_counts() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from estimator_det.compat import tf1
 from model_fn.runs import runner
-from model_fn.runs.backends import hook_adapter
+from model_fn.runs.backends import estimator
 from tests.model_fn import fake
 
 PICTURE = "Training_Inputs/0"
@@ -32,7 +32,7 @@ def _steps_by_tag(folder: pathlib.Path) -> Dict[str, List[int]]:
 def test_summaries_come_every_so_many_steps_of_one_set_of_fetches(
     readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_adapter, "SUMMARY_STEPS", 2)
+    monkeypatch.setattr(estimator, "SUMMARY_STEPS", 2)
     run, fetched = tf1.Session.run, set()
 
     def recording_run(

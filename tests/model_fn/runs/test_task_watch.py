@@ -8,7 +8,7 @@ import pytest
 from estimator_det.compat import tf
 from model_fn.checkpoints.errors import MissingTaskError
 from model_fn.runs.cluster import Cluster, Task
-from model_fn.runs.stop import Stop
+from model_fn.runs.signals import Stop
 from model_fn.runs.task_watch import TaskWatch, is_listening
 from tests import sinks
 from tests.programs.forking import Forker
@@ -113,7 +113,7 @@ from estimator_det.compat import tf
 from estimator_det.programs import console
 from model_fn.runs import task_watch
 from model_fn.runs.cluster import Cluster, Task
-from model_fn.runs.stop import Stop
+from model_fn.runs.signals import Stop
 from tests import sinks
 
 def is_over():

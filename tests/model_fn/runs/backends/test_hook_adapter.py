@@ -9,9 +9,8 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints.errors import SessionLostError
-from model_fn.runs.backends.hook_adapter import HookAdapter
-from model_fn.runs.context import RunContext
-from model_fn.runs.hooks import Hook, StepResult
+from model_fn.runs.backends.estimator import HookAdapter
+from model_fn.runs.context import Hook, RunContext, StepResult
 from tests.model_fn import fake
 
 

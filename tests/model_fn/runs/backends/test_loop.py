@@ -22,8 +22,7 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
 from model_fn.evaluation import history
 from model_fn.runs import data_cursor, progress, runner, training_run
-from model_fn.runs.loop_options import LoopOptions
-from model_fn.runs.options import CheckpointOptions, EvaluationOptions
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
 from model_fn.runs.progress import PROGRESS_FILE, NotFiniteLossError
 from model_fn.runs.signals import Stopped
 from model_fn.training import step

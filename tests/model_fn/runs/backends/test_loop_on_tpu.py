@@ -14,10 +14,9 @@ from estimator_det.compat import tf1
 from estimator_det.config.text import ConfigError
 from inputs import pipeline as input_pipeline
 from model_fn.runs import data_cursor, runner
-from model_fn.runs.backends import tpu_resolver
-from model_fn.runs.backends.distributed import strategies
+from model_fn.runs.backends import strategies
 from model_fn.runs.cluster import SINGLE
-from model_fn.runs.loop_options import NONE, TPU, LoopOptions
+from model_fn.runs.options import NONE, TPU, LoopOptions
 from model_fn.runs.progress import NotFiniteLossError
 from model_fn.training.loop_step import LoopStep
 from tests.checkpoints import stored
@@ -141,5 +140,5 @@ def test_options_that_a_tpu_does_not_have(options: Dict[str, Any], message: str)
     ],
 )
 def test_a_tpu_that_cannot_be_reached(name: str, message: str) -> None:
-    with pytest.raises(tpu_resolver.NoTpuError, match=message):
+    with pytest.raises(strategies.NoTpuError, match=message):
         strategies.set_up(LoopOptions(TPU, tpu_name=name), SINGLE)

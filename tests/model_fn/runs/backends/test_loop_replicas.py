@@ -18,8 +18,7 @@ from inputs import schema
 from inputs.records.cursor import DataCursor
 from model_fn.debugging.replay import BATCH_FILE
 from model_fn.runs import data_cursor, runner
-from model_fn.runs.loop_options import MIRRORED, LoopOptions
-from model_fn.runs.options import CheckpointOptions
+from model_fn.runs.options import MIRRORED, CheckpointOptions, LoopOptions
 from model_fn.runs.progress import NotFiniteLossError
 from tests.checkpoints import stored
 from tests.model_fn import fake

@@ -13,12 +13,11 @@ import pytest
 from estimator_det.compat import tf
 from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs import task_watch
-from model_fn.runs.backends.distributed import workers
-from model_fn.runs.backends.distributed.backend import LoopBackend
+from model_fn.runs.backends import workers
+from model_fn.runs.backends.loop import LoopBackend
 from model_fn.runs.cluster import Cluster, Task
-from model_fn.runs.context import RunContext
-from model_fn.runs.hooks import Hook
-from model_fn.runs.loop_options import LoopOptions
+from model_fn.runs.context import Hook, RunContext
+from model_fn.runs.options import LoopOptions
 from tests.model_fn import fake
 from tests.programs.clusters import free_addresses
 

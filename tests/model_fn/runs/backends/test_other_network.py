@@ -12,8 +12,7 @@ from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
 from model_fn.runs import runner
-from model_fn.runs.loop_options import LoopOptions
-from model_fn.runs.tpu_options import TpuOptions
+from model_fn.runs.options import LoopOptions, TpuOptions
 from tests.model_fn import fake
 
 _FIT = """

@@ -20,8 +20,8 @@ from inputs import schema
 from model_fn import model_fn
 from model_fn.runs import progress
 from model_fn.runs.backends import tpu_estimator as tpu
+from model_fn.runs.options import TpuOptions
 from model_fn.runs.progress import NotFiniteLossError
-from model_fn.runs.tpu_options import TpuOptions
 from model_fn.training import host_call
 from model_fn.training.step import TrainGraph
 from tests.model_fn import fake

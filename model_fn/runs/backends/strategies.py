@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from estimator_det.compat import limit_waiting, tf
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.errors import RunError
 from model_fn.runs import cluster
-from model_fn.runs.backends import cluster_tasks, tpu_resolver
-from model_fn.runs.backends.distributed import workers
+from model_fn.runs.backends import workers
 from model_fn.runs.cluster import Cluster
-from model_fn.runs.loop_options import (
+from model_fn.runs.options import (
+    DEFAULT_TASK_TIMEOUT_SECS,
     LOCAL,
     MIRRORED,
     MULTI_WORKER,
@@ -23,10 +24,40 @@ from model_fn.runs.loop_options import (
     TPU,
     LoopOptions,
 )
-from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS
-from model_fn.runs.signals import handlers_kept
-from model_fn.runs.stop import Stop
-from model_fn.runs.task_watch import TaskWatch, is_listening
+from model_fn.runs.signals import Stop, handlers_kept
+from model_fn.runs.task_watch import TaskWatch, is_listening, wait_for
+
+
+class NoTpuError(RunError):
+    """The TPU that a run is meant for cannot be reached."""
+
+
+@contextlib.contextmanager
+def finding(name: Optional[str], zone: Optional[str], project: Optional[str]) -> Iterator[None]:
+    """Within, errors of TensorFlow's search for a TPU become a `NoTpuError`."""
+    try:
+        yield
+    except ImportError as error:
+        raise NoTpuError(
+            f"{error}. To find a TPU by its name, pip install cloud-tpu-client; or give its "
+            "address, grpc://host:8470, or 'local' on its own machine"
+        ) from error
+    except (ValueError, RuntimeError, OSError) as error:
+        raise NoTpuError(
+            f"TPU {name!r} (zone {zone or 'of this machine'}, project "
+            f"{project or 'of this machine'}) was not found: {error}. "
+            "gcloud compute tpus list --zone ZONE lists the TPUs of a zone"
+        ) from error
+
+
+def make_resolver(name: Optional[str], zone: Optional[str], project: Optional[str]) -> Any:
+    """TensorFlow's resolver of a TPU; to be called within `finding`.
+
+    Args:
+        name: Of the TPU; "local" on its own machine, or an address, grpc://host:port.
+    """
+    return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name, zone=zone, project=project)
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,15 +130,15 @@ def connected(members: Cluster, task_timeout_secs: float) -> Any:
     watch = TaskWatch(members, others, task_timeout_secs, stop)
     _LOG.info("%s waits for %s", members.task, ", ".join(map(str, others)))
     with watch.watching():
-        cluster_tasks.wait_for(members, others, stop)
+        wait_for(members, others, stop)
         with handlers_kept():
             return tf.distribute.ParameterServerStrategy(_resolver(members))
 
 
 def _tpu(loop: LoopOptions) -> Any:
     name = loop.tpu_name
-    with tpu_resolver.finding(name, loop.tpu_zone, loop.gcp_project):
-        resolver = tpu_resolver.make_resolver(name, loop.tpu_zone, loop.gcp_project)
+    with finding(name, loop.tpu_zone, loop.gcp_project):
+        resolver = make_resolver(name, loop.tpu_zone, loop.gcp_project)
         if name != LOCAL:
             _check_reachable(resolver.master())
     try:
@@ -116,7 +147,7 @@ def _tpu(loop: LoopOptions) -> Any:
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        raise tpu_resolver.NoTpuError(
+        raise NoTpuError(
             f"TPU {name!r} has no cores that this machine can reach: {str(error).splitlines()[0]}. "
             "Is it running, and is this its network? To rehearse a training by TPUEstimator "
             "without a TPU: --rehearse_tpu in place of --strategy"

@@ -25,17 +25,14 @@ from model_fn.checkpoints.errors import (
     RunError,
     SessionLostError,
 )
-from model_fn.runs import loop_options
-from model_fn.runs.backends import cluster_tasks
-from model_fn.runs.backends.distributed import strategies
-from model_fn.runs.backends.distributed.backend import Call, LoopBackend
+from model_fn.runs import task_watch
+from model_fn.runs.backends import strategies
 from model_fn.runs.backends.estimator import make_train_input_fn
+from model_fn.runs.backends.loop import Call, LoopBackend
 from model_fn.runs.cluster import WORKER, Cluster, Task
-from model_fn.runs.context import RunContext
-from model_fn.runs.data_cursor import worker_file
-from model_fn.runs.data_split import report_split
-from model_fn.runs.hooks import Hook
-from model_fn.runs.loop_options import LoopOptions
+from model_fn.runs.context import Hook, RunContext
+from model_fn.runs.data_cursor import report_split, worker_file
+from model_fn.runs.options import PARAMETER_SERVER, STEPS_OF_WORKER, LoopOptions, check_loop
 from model_fn.runs.task_watch import TaskWatch, check_free
 from model_fn.training.loop_step import LoopStep, Outcome, unpacked
 
@@ -60,9 +57,7 @@ class CoordinatorBackend(LoopBackend):
         _LOG.warning("%s", LIMITS)
         self._cluster = context.cluster
         self._workers = self._cluster.tasks(WORKER)
-        self.steps_per_call = loop.steps_per_call or (
-            loop_options.STEPS_OF_WORKER * len(self._workers)
-        )
+        self.steps_per_call = loop.steps_per_call or (STEPS_OF_WORKER * len(self._workers))
         self.position_files = [worker_file(task.file_name) for task in self._workers]
         others = [*self._workers, *self._cluster.servers]
         self._watch = TaskWatch(
@@ -260,12 +255,12 @@ def _report_unused(train_config: Any) -> None:
             _LOG.warning(
                 "train_config.%s has no effect with strategy %s",
                 field,
-                loop_options.PARAMETER_SERVER,
+                PARAMETER_SERVER,
             )
 
 
 def serve(context: RunContext, loop: LoopOptions) -> None:
     """A worker or a parameter server, until training has ended and the chief has left."""
     strategies.check_cluster(loop, context.cluster)
-    loop_options.check_config(context.config, loop)
-    cluster_tasks.serve(context, context.cluster.readers[:1])
+    check_loop(context.config, loop)
+    task_watch.serve(context, context.cluster.readers[:1])

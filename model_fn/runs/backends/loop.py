@@ -26,28 +26,42 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import make_detector
+from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.runs import loop_options, tpu_options
-from model_fn.runs.backends.distributed import strategies, workers
-from model_fn.runs.backends.distributed.start import start
-from model_fn.runs.backends.distributed.summaries import LoopSummary
-from model_fn.runs.backends.estimator import EstimatorBackend, make_train_input_fn
-from model_fn.runs.backends.hook_adapter import SUMMARY_STEPS
-from model_fn.runs.context import RunContext
-from model_fn.runs.data_split import report_split
-from model_fn.runs.hooks import Hook, StepResult
-from model_fn.runs.loop_options import LoopOptions
+from model_fn.checkpoints.repair import restoring
+from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_resumable
+from model_fn.runs.backends import strategies, workers
+from model_fn.runs.backends.estimator import SUMMARY_STEPS, EstimatorBackend, make_train_input_fn
+from model_fn.runs.context import Hook, RunContext, StepResult
+from model_fn.runs.data_cursor import report_split
+from model_fn.runs.options import (
+    FLOAT32,
+    LOCAL,
+    MIXED_BFLOAT16,
+    MIXED_FLOAT16,
+    MULTI_WORKER,
+    TPU,
+    LoopOptions,
+    TpuOptions,
+    check_batch,
+    check_loop,
+    check_static,
+    check_tpu,
+    static_batches,
+)
 from model_fn.runs.signals import Stopped
-from model_fn.runs.tpu_options import TpuOptions
+from model_fn.training import input_images, step, warm_start
 from model_fn.training.loop_step import LoopStep, Outcome, used_by_step
+from model_fn.training.train_op import gradient_summaries
 
 _LOG = logging.getLogger(__name__)
 
 _TYPES = {
-    loop_options.FLOAT32: tf.float32,
-    loop_options.MIXED_FLOAT16: tf.float16,
-    loop_options.MIXED_BFLOAT16: tf.bfloat16,
+    FLOAT32: tf.float32,
+    MIXED_FLOAT16: tf.float16,
+    MIXED_BFLOAT16: tf.bfloat16,
 }
 
 
@@ -75,14 +89,14 @@ class LoopBackend(EstimatorBackend):
                     "Derive it from model_fn.Hook, or train without --strategy"
                 )
         check_supported(context.config, "")
-        loop_options.check_config(context.config, loop)
+        check_loop(context.config, loop)
         super().__init__(context)
         self._loop = loop
         self.steps_per_call = loop.steps_per_call or 1
-        self._has_workers = loop.strategy == loop_options.MULTI_WORKER
-        self._is_on_tpu = loop.strategy == loop_options.TPU
+        self._has_workers = loop.strategy == MULTI_WORKER
+        self._is_on_tpu = loop.strategy == TPU
         is_narrow = self._is_on_tpu and context.config.train_config.use_bfloat16
-        by_default = loop_options.MIXED_BFLOAT16 if is_narrow else loop_options.FLOAT32
+        by_default = MIXED_BFLOAT16 if is_narrow else FLOAT32
         self._precision = loop.precision or by_default
         self._strategy: Any = None
         self._has_agreed = False  # that the run stops, with the other workers
@@ -106,20 +120,20 @@ class LoopBackend(EstimatorBackend):
         number = self._strategy.num_replicas_in_sync
         if self._is_on_tpu:
             self._suit_tpu(number)
-        loop_options.check_batch(self._context.config, self._loop, number)
+        check_batch(self._context.config, self._loop, number)
         _LOG.info("Strategy %s: %s", self._loop.strategy, counted(number, "replica"))
-        if self._precision == loop_options.MIXED_FLOAT16 and not _has_gpu():
+        if self._precision == MIXED_FLOAT16 and not _has_gpu():
             _LOG.warning(
                 "precision is %s, and there is no GPU: a CPU takes many times as long in float16 "
                 "as in float32. Use %s, or leave --precision out",
-                loop_options.MIXED_FLOAT16,
-                loop_options.MIXED_BFLOAT16,
+                MIXED_FLOAT16,
+                MIXED_BFLOAT16,
             )
 
     def _suit_tpu(self, num_cores: int) -> None:
-        config = tpu_options.static_batches(self._context.config)
+        config = static_batches(self._context.config)
         on_tpu = TpuOptions(self._loop.tpu_name, num_shards=num_cores)
-        for finding in tpu_options.check(config, self._context.model_dir, on_tpu):
+        for finding in check_tpu(config, self._context.model_dir, on_tpu):
             if finding.severity == "warning":
                 _LOG.warning("%s", finding)
         self._context = dataclasses.replace(self._context, config=config)
@@ -149,7 +163,7 @@ class LoopBackend(EstimatorBackend):
             next(iter(cursors), None),
             first_step,
             fault_log,
-            runs_elsewhere=self._is_on_tpu and self._loop.tpu_name != loop_options.LOCAL,
+            runs_elsewhere=self._is_on_tpu and self._loop.tpu_name != LOCAL,
             on_split=functools.partial(report_split, model_dir, self._context.cluster),
         )
 
@@ -249,7 +263,7 @@ class LoopBackend(EstimatorBackend):
         iterator = iter(distributed)
         if self._is_on_tpu:
             for specs in distributed.element_spec:
-                tpu_options.check_static(used_by_step(specs))
+                check_static(used_by_step(specs))
         loop_step.build(distributed.element_spec)
         function = loop_step.function(iterator._type_spec, loops=self.steps_per_call > 1)
 
@@ -287,3 +301,94 @@ def _inputs(batches: Sequence[Any]) -> Dict[str, np.ndarray]:
 
 def _has_gpu() -> bool:
     return bool(tf.config.list_logical_devices("GPU"))
+
+
+def start(loop_step: LoopStep, context: RunContext, *, has_copies: bool) -> None:
+    """Gives the variables of a loop their values; in a cluster, those that its chief has.
+
+    Args:
+        has_copies: Whether each worker of a cluster has the variables, and calls this.
+    """
+    # The same assignments in every worker, in the same order: some count as communication.
+    values = loop_step.values()
+    if context.cluster.is_chief:
+        values.update(_values(loop_step, context))
+    loop_step.restore(values)
+    if has_copies:
+        loop_step.agree()
+
+
+def _values(loop_step: LoopStep, context: RunContext) -> Dict[str, np.ndarray]:
+    latest = tf1.train.latest_checkpoint(context.model_dir)
+    if latest is not None:
+        return _stored(latest, loop_step, context.config.model)
+    values = {**loop_step.values(), **_fine_tuned(context)}
+    for name in loop_step.variables():
+        if name.endswith(AVERAGE_SUFFIX):  # They start where variables do.
+            values[name] = values[name[: -len(AVERAGE_SUFFIX)]]
+    return values
+
+
+def _fine_tuned(context: RunContext) -> Dict[str, np.ndarray]:
+    """Values of `fine_tune_checkpoint` by variable; empty without one.
+
+    Detectors name what it restores by the variables of a graph, which is built for that.
+    """
+    model, train_config = context.config.model, context.config.train_config
+    if not train_config.fine_tune_checkpoint:
+        return {}
+    with tf.Graph().as_default():
+        dataset = make_train_input_fn(context, None, 0, FaultLog())()
+        features, labels = tf1.data.make_initializable_iterator(dataset).get_next()
+        detector = make_detector(model, is_training=True)
+        step.forward(detector, features, labels, add_regularization=False)
+        table = warm_start.plan_warm_start(detector, train_config, None, model)
+    assert table is not None
+    reader = tf1.train.load_checkpoint(table.path)
+    return {variable.op.name: reader.get_tensor(name) for name, variable in table.restored.items()}
+
+
+def _stored(checkpoint: str, loop_step: LoopStep, model: Any) -> Dict[str, np.ndarray]:
+    variables = loop_step.variables()
+    with restoring(checkpoint):
+        reader = tf1.train.load_checkpoint(checkpoint)
+        names = set(reader.get_variable_to_shape_map())
+        check_resumable(checkpoint, variables, model)
+        wanted = [*variables, *names.intersection(loop_step.own_variables())]
+        return {name: reader.get_tensor(name) for name in wanted}
+
+
+class LoopSummary:
+    """Losses, counts, pictures of the batch, and gradients where configured."""
+
+    def __init__(self, pipeline_config: Any, loop_step: LoopStep) -> None:
+        self._preprocess = loop_step.network.detector.preprocess
+        self._reader = pipeline_config.train_input_reader
+        self._function: Any = None
+
+    def __call__(self, outcome: Outcome) -> bytes:
+        """The serialized Summary of a call's last step."""
+        figures = {**outcome.scalars, **outcome.counts, "loss": outcome.scalars[step.TOTAL_LOSS]}
+        summary = tf1.Summary()
+        for tag, value in figures.items():
+            summary.value.add(tag=tag, simple_value=float(value))
+        features, labels = outcome.batches[0]
+        labels = {key: value for key, value in labels.items() if key in schema.LABELS}
+        tensors = (features[schema.IMAGE], labels, outcome.gradients)
+        if self._function is None:
+            # Traced once: lengths of a batch may change.
+            specs = tf.nest.map_structure(
+                lambda tensor: tf.TensorSpec([None] * tensor.shape.rank, tensor.dtype), tensors
+            )
+            self._function = tf.function(self._draw, input_signature=specs, autograph=False)
+        drawn: bytes = self._function(*tensors).numpy()
+        return summary.SerializeToString() + drawn  # One after the other, they are one message.
+
+    def _draw(self, images: tf.Tensor, labels: Any, gradients: Any) -> tf.Tensor:
+        with tf.device("/cpu:0"):
+            groundtruth = step.groundtruth_from_labels(labels)
+            pictures = input_images.summary(
+                {schema.IMAGE: images}, groundtruth, self._preprocess, self._reader
+            )
+            histograms = gradient_summaries(gradients) if gradients else []
+            return tf.raw_ops.MergeSummary(inputs=[pictures, *histograms])

@@ -1,1 +1,0 @@
-"""The TF2 loop: steps under a strategy of `tf.distribute`, with the hooks of every run."""
