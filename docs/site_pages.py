@@ -19,7 +19,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Adds the pages, with their links as seen from the folder `docs`."""
     for name, page in PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
-        for other, target in PAGES.items():
-            text = text.replace(f"]({other}", f"]({target}")
+        for name_on_site, target in PAGES.items():
+            text = text.replace(f"]({name_on_site}", f"]({target}")
         files.append(File.generated(config, page, content=text))
     return files

@@ -41,7 +41,7 @@ def list_images(paths: Sequence[str], *, recursive: bool = False, skipped: str =
         recursive: Subfolders are searched, too; links to folders are followed.
         skipped: Folder that is not searched.
     """
-    found: List[str] = []
+    images: List[str] = []
     for path in paths:
         if os.path.isdir(path):
             inside = _images_below(path, skipped) if recursive else _images_in(path)
@@ -51,12 +51,12 @@ def list_images(paths: Sequence[str], *, recursive: bool = False, skipped: str =
                     f"no image in the folder {path}{below}; known suffixes: "
                     f"{', '.join(IMAGE_SUFFIXES)}"
                 )
-            found += inside
+            images += inside
         elif os.path.exists(path):
-            found.append(path)
+            images.append(path)
         else:
             raise FileNotFoundError(f"the image file or folder {path} does not exist")
-    return found
+    return images
 
 
 def subfolders_of(path: str) -> List[str]:
@@ -75,14 +75,14 @@ def _images_in(folder: str) -> List[str]:
 
 def _images_below(folder: str, skipped: str) -> List[str]:
     """Image files in a folder and its subfolders, each of which is searched once."""
-    found, waiting, seen = [], [folder], {os.path.realpath(skipped)} if skipped else set()
+    images, waiting, seen = [], [folder], {os.path.realpath(skipped)} if skipped else set()
     while waiting:
         each = waiting.pop()
         if os.path.realpath(each) not in seen:
             seen.add(os.path.realpath(each))
-            found += _images_in(each)
+            images += _images_in(each)
             waiting += subfolders_of(each)
-    return sorted(found)
+    return sorted(images)
 
 
 def read_image(path: str) -> ImageFile:
@@ -118,7 +118,7 @@ def _check_size(image: Image.Image) -> None:
 
 
 def _decode(image: Image.Image) -> ImageFile:
-    whole, (width, height) = image, image.size
+    stored, (width, height) = image, image.size
     factor = 1
     while -(-width // factor) * -(-height // factor) > MAX_DETECTED_PIXELS:
         factor *= 2
@@ -127,7 +127,7 @@ def _decode(image: Image.Image) -> ImageFile:
         image.draft("RGB", (width // factor, height // factor))
         image = image.reduce(factor // round(width / image.width))
     pixels = np.asarray(image.convert("RGB"))
-    orientation = image_orientation(whole)  # only now, since a PNG file is decoded for it
+    orientation = image_orientation(stored)  # only now, since a PNG file is decoded for it
     if orientation >= FIRST_TRANSPOSED:
         width, height = height, width
     return ImageFile(rotate_upright(pixels, orientation), height, width, factor, orientation)

@@ -149,13 +149,13 @@ def export_saved_model(
             prefix = os.path.join(output_dir, CHECKPOINT_NAME)
             saver.save(session, prefix)
             constants = _constants(session, definitions)
-            by_key = _by_key(definitions)
+            signatures_by_key = _by_key(definitions)
             folder = os.path.join(output_dir, SAVED_MODEL_FOLDER)
             if constants is None or serving_options.trainable:
-                served.write_session(folder, session, by_key, label_map)
+                served.write_session(folder, session, signatures_by_key, label_map)
             else:
-                served.write_constants(folder, constants, by_key, label_map)
-            warmup.write_requests(folder, by_key, max_batch, channels)
+                served.write_constants(folder, constants, signatures_by_key, label_map)
+            warmup.write_requests(folder, signatures_by_key, max_batch, channels)
             frozen_graph = _write_frozen_graph(constants, definitions[chosen[0]], output_dir)
     if thresholds is not None:
         threshold_files.add_to_export(thresholds, folder)
@@ -243,8 +243,8 @@ def _add_outputs(definition: Any, names: Sequence[str]) -> None:
 
 def _by_key(definitions: Dict[str, Any]) -> Dict[str, Any]:
     """SignatureDefs by key of the SavedModel, from those by input type."""
-    by_key = dict.fromkeys((SERVING_DEFAULT, PREDICT), next(iter(definitions.values())))
-    return {**by_key, **definitions} if len(definitions) > 1 else by_key
+    signatures = dict.fromkeys((SERVING_DEFAULT, PREDICT), next(iter(definitions.values())))
+    return {**signatures, **definitions} if len(definitions) > 1 else signatures
 
 
 def _constants(session: Any, definitions: Dict[str, Any]) -> Optional[Any]:

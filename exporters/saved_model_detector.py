@@ -151,7 +151,7 @@ def detect_files(
         for path in paths:
             try:
                 image = read_image(path)
-                found = _above(detector.detect(image.pixels), min_score)
+                detections = _above(detector.detect(image.pixels), min_score)
             except (OSError, tf.errors.OpError) as error:
                 reason = str(error)
                 if isinstance(error, tf.errors.OpError):
@@ -161,9 +161,9 @@ def detect_files(
                 yield result
                 continue
             drawing = os.path.join(output_dir, _drawing_name(path, used_names))
-            _draw(detector, image.pixels, found, drawing)
-            lines.write(json_lines.dumps(_as_line(detector, path, image, found)) + "\n")
-            yield FileResult(path, found, drawing, None, image.reduced_by)
+            _draw(detector, image.pixels, detections, drawing)
+            lines.write(json_lines.dumps(_as_line(detector, path, image, detections)) + "\n")
+            yield FileResult(path, detections, drawing, None, image.reduced_by)
 
 
 def _load(saved_model_dir: str) -> Any:
@@ -197,34 +197,36 @@ def _drawing_name(path: str, used_names: Set[str]) -> str:
     return stem + DRAWING_SUFFIX
 
 
-def _draw(detector: ModelDetector, pixels: np.ndarray, found: ImageDetections, path: str) -> None:
-    masks, (height, width) = found.masks, pixels.shape[:2]
-    drawn = draw_boxes(
+def _draw(
+    detector: ModelDetector, pixels: np.ndarray, detections: ImageDetections, path: str
+) -> None:
+    masks, (height, width) = detections.masks, pixels.shape[:2]
+    picture = draw_boxes(
         pixels,
-        found.boxes,
-        [detector.name(class_id) for class_id in found.class_ids],
-        found.scores,
-        colors=[int(class_id) for class_id in found.class_ids],
+        detections.boxes,
+        [detector.name(class_id) for class_id in detections.class_ids],
+        detections.scores,
+        colors=[int(class_id) for class_id in detections.class_ids],
         mask_of=None
         if masks is None
-        else lambda i: paste_mask(masks[i], found.boxes[i], (height, width)),
+        else lambda i: paste_mask(masks[i], detections.boxes[i], (height, width)),
         options=DrawOptions(
-            min_score=0.0, max_boxes=len(found.boxes), same_object_iou=SAME_OBJECT_IOU
+            min_score=0.0, max_boxes=len(detections.boxes), same_object_iou=SAME_OBJECT_IOU
         ),
     )
-    Image.fromarray(drawn).save(path)
+    Image.fromarray(picture).save(path)
 
 
-def _segmentation(found: ImageDetections, i: int, size: Tuple[int, int]) -> Dict[str, Any]:
+def _segmentation(detections: ImageDetections, i: int, size: Tuple[int, int]) -> Dict[str, Any]:
     """Entry `segmentation` of detection i, in COCO's format; none if the model has no masks."""
-    if found.masks is None:
+    if detections.masks is None:
         return {}
-    encoded = run_lengths(paste_mask(found.masks[i], found.boxes[i], size), size)
+    encoded = run_lengths(paste_mask(detections.masks[i], detections.boxes[i], size), size)
     return {"segmentation": {**encoded, "counts": encoded["counts"].decode("ascii")}}
 
 
 def _as_line(
-    detector: ModelDetector, path: str, image: ImageFile, found: ImageDetections
+    detector: ModelDetector, path: str, image: ImageFile, detections: ImageDetections
 ) -> Dict[str, Any]:
     height, width = image.height, image.width
     scale = np.array([height, width, height, width], np.float32)
@@ -242,10 +244,10 @@ def _as_line(
                 "score": round(float(score), 6),
                 "box": dict(zip(sides, (round(float(side), 6) for side in box))),
                 "box_pixels": dict(zip(sides, (round(float(side), 2) for side in box * scale))),
-                **_segmentation(found, i, (height, width)),
+                **_segmentation(detections, i, (height, width)),
             }
             for i, (box, score, class_id) in enumerate(
-                zip(found.boxes, found.scores, found.class_ids)
+                zip(detections.boxes, detections.scores, detections.class_ids)
             )
         ],
     }

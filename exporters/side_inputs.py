@@ -43,56 +43,58 @@ def parse_side_inputs(shapes: str, types: str, names: str, model: Any) -> Tuple[
         shapes: Shapes with slashes between, sizes with commas between, -1 for any size.
         names: With commas between; they give the order of the other two.
     """
-    needed = {one.name: one for one in model_side_inputs(model)}
+    needed = {side.name: side for side in model_side_inputs(model)}
     chosen = _words(names) if names else list(needed)
     given_types = [_type(word) for word in _words(types)]
     given_shapes = [_shape(part) for part in shapes.split("/")] if shapes else []
-    for flag, found in (("side_input_types", given_types), ("side_input_shapes", given_shapes)):
-        if found and len(found) != len(chosen):
+    for flag, values in (("side_input_types", given_types), ("side_input_shapes", given_shapes)):
+        if values and len(values) != len(chosen):
             raise ConfigError(
-                f"--{flag}: has {len(found)} entries for the side inputs {chosen}; give one for "
+                f"--{flag}: has {len(values)} entries for the side inputs {chosen}; give one for "
                 "each"
             )
-    made = []
+    side_inputs = []
     for position, name in enumerate(chosen):
         known = needed.get(name, SideInput(name, tf.float32, ()))
         dtype = given_types[position] if given_types else known.dtype
         shape = given_shapes[position] if given_shapes else known.shape
-        made.append(SideInput(name, dtype, shape))
-    return tuple(made)
+        side_inputs.append(SideInput(name, dtype, shape))
+    return tuple(side_inputs)
 
 
-def check_side_inputs(model: Any, given: Optional[Sequence[SideInput]]) -> Tuple[SideInput, ...]:
+def check_side_inputs(
+    model: Any, side_inputs: Optional[Sequence[SideInput]]
+) -> Tuple[SideInput, ...]:
     """The side inputs of an export, none where None is given."""
-    needed = {one.name: one for one in model_side_inputs(model)}
-    if given is None and needed:
+    needed = {side.name: side for side in model_side_inputs(model)}
+    if side_inputs is None and needed:
         raise ConfigError(
             f"the model needs the side inputs {list(needed)}, because it attends to context "
             "features; add --use_side_inputs"
         )
-    if given is not None and not needed:
+    if side_inputs is not None and not needed:
         raise ConfigError(
             "--use_side_inputs: the model takes no side inputs, because it has no context_config "
             "with use_long_term_attention; leave it out"
         )
-    chosen = tuple(given or ())
-    if sorted(one.name for one in chosen) != sorted(needed):
+    chosen = tuple(side_inputs or ())
+    if sorted(side.name for side in chosen) != sorted(needed):
         raise ConfigError(
-            f"--side_input_names: are {[one.name for one in chosen]}; the model takes "
+            f"--side_input_names: are {[side.name for side in chosen]}; the model takes "
             f"{list(needed)}, each once"
         )
-    for one in chosen:
-        wanted = needed[one.name]
-        if one.dtype != wanted.dtype:
+    for side in chosen:
+        wanted = needed[side.name]
+        if side.dtype != wanted.dtype:
             raise ConfigError(
-                f"--side_input_types: {one.name} is {one.dtype.name}; it must be "
+                f"--side_input_types: {side.name} is {side.dtype.name}; it must be "
                 f"{wanted.dtype.name}"
             )
         # The number of context features may differ from the one that training pads to.
-        if len(one.shape) != len(wanted.shape) or one.shape[2:] != wanted.shape[2:]:
+        if len(side.shape) != len(wanted.shape) or side.shape[2:] != wanted.shape[2:]:
             raise ConfigError(
-                f"--side_input_shapes: {one.name} is {_text(one.shape)}; it must be "
-                f"{_text(wanted.shape)}, where {_MEANING[one.name]}"
+                f"--side_input_shapes: {side.name} is {_text(side.shape)}; it must be "
+                f"{_text(wanted.shape)}, where {_MEANING[side.name]}"
             )
     return chosen
 
@@ -108,10 +110,14 @@ def make_placeholders(
     chosen: Sequence[SideInput],
 ) -> Tuple[Dict[str, tf.Tensor], Optional[Context]]:
     """Placeholders by name in the current graph, and the context that they are; None of none."""
-    made = {one.name: tf1.placeholder(one.dtype, one.shape, name=one.name) for one in chosen}
-    if not made:
+    placeholders = {
+        side.name: tf1.placeholder(side.dtype, side.shape, name=side.name) for side in chosen
+    }
+    if not placeholders:
         return {}, None
-    return made, Context(made[schema.CONTEXT_FEATURES], made[schema.VALID_CONTEXT_SIZE])
+    return placeholders, Context(
+        placeholders[schema.CONTEXT_FEATURES], placeholders[schema.VALID_CONTEXT_SIZE]
+    )
 
 
 def _words(text: str) -> List[str]:

@@ -72,7 +72,7 @@ def additional_outputs(names: Sequence[str]) -> Dict[str, tf.Tensor]:
         try:
             tensor = graph.get_tensor_by_name(operation if ":" in operation else f"{operation}:0")
         except (KeyError, ValueError) as error:
-            hint = nearest(operation, [one.name for one in graph.get_operations()])
+            hint = nearest(operation, [each.name for each in graph.get_operations()])
             raise ConfigError(
                 f"additional output tensor {name!r} is not in the graph of the first input type"
                 f"{hint or '.'} The file of --write_inference_graph lists the names"

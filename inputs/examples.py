@@ -83,10 +83,10 @@ def make_retry(recipe: Recipe, start: CursorState) -> Retry:
         with tf.Graph().as_default(), tf1.Session() as session:
             number = tf.constant(sequence_number)
             element = _first_stage(recipe, start)(number, tf.constant(serialized))
-            made = element if recipe.mixes else _finish(recipe, element)
+            sample = element if recipe.mixes else _finish(recipe, element)
             session.run(tf1.tables_initializer())
             try:
-                session.run(made)
+                session.run(sample)
             except tf.errors.OpError as error:
                 return reason(error)
         return ""
@@ -121,13 +121,13 @@ def make_examples(
         return element if recipe.mixes else _finish(recipe, element)
 
     if number_of is None:
-        found = records.enumerate(start.count)
+        dataset = records.enumerate(start.count)
     else:
-        found = records.map(lambda record: (number_of(record), record))
+        dataset = records.map(lambda record: (number_of(record), record))
     # Deterministic, so that a record that fails is a gap.
-    found = found.map(begin, num_parallel_calls=num_parallel_calls, deterministic=True)
-    found = found.ignore_errors() if ignore_errors else found
-    return _mixed(found, recipe, start, num_parallel_calls) if recipe.mixes else found
+    dataset = dataset.map(begin, num_parallel_calls=num_parallel_calls, deterministic=True)
+    dataset = dataset.ignore_errors() if ignore_errors else dataset
+    return _mixed(dataset, recipe, start, num_parallel_calls) if recipe.mixes else dataset
 
 
 def _first_stage(recipe: Recipe, start: CursorState) -> Callable[[tf.Tensor, tf.Tensor], Element]:
@@ -196,17 +196,17 @@ def _places(record_ids: tf.Tensor) -> tf.Tensor:
 
 
 def _mixed(
-    found: tf.data.Dataset, recipe: Recipe, start: CursorState, num_parallel_calls: int
+    dataset: tf.data.Dataset, recipe: Recipe, start: CursorState, num_parallel_calls: int
 ) -> tf.data.Dataset:
     """Features and labels, from the samples before the first mixture."""
     stages = split_stages(recipe.links)[1:]
     distances = partner_distances(recipe.links, recipe.batch_size)
-    found = found.enumerate()  # the number of an image among those that the pipeline returns
+    dataset = dataset.enumerate()  # the number of an image among those that the pipeline returns
     for stage, distance in zip(stages, distances):
         mix = _make_mix(recipe, start, stage, is_last=stage.stop == len(recipe.links))
         count = count_records(recipe.links[stage.start])
-        found = with_partners(found, count, distance, mix, num_parallel_calls)
-    return found
+        dataset = with_partners(dataset, count, distance, mix, num_parallel_calls)
+    return dataset
 
 
 def with_partners(
@@ -250,8 +250,8 @@ def _make_mix(
             allowed,
         )
         ids = tf.concat([element["record_ids"] for _, element in elements], 0)
-        own = tf.range(tf.size(ids)) < tf.size(first["record_ids"])
-        record_ids = tf.where(mixed | own, ids, tf.constant(-1, tf.int64))
+        is_first = tf.range(tf.size(ids)) < tf.size(first["record_ids"])
+        record_ids = tf.where(mixed | is_first, ids, tf.constant(-1, tf.int64))
         record_ids = tf.ensure_shape(record_ids, [count * first["record_ids"].shape[0]])
         element = {**first, "sample": _tensors_of(sample), "record_ids": record_ids}
         return _finish(recipe, element) if is_last else (index, element)

@@ -71,15 +71,15 @@ def parse_label_map(text: str, source: str = "<text>") -> LabelMap:
     if not classes:
         raise ConfigError(f"{source}: no item has an id of 1 or more; list the classes")
     classes.sort(key=lambda item: item.id)
-    by_id = _unique("id", [(item.id, item) for item in classes], source)
-    by_name = _unique("name", [(item.name, item) for item in classes if item.name], source)
+    items_by_id = _unique("id", [(item.id, item) for item in classes], source)
+    items_by_name = _unique("name", [(item.name, item) for item in classes if item.name], source)
     displayed = {item.display_name: item.id for item in classes if item.display_name}
     label_map = LabelMap(
         path=source,
-        names={number: item.display_name or item.name for number, item in by_id.items()},
-        ids={**displayed, **{name: item.id for name, item in by_name.items()}},
-        ancestors=dict.fromkeys(by_id, ()),
-        descendants=dict.fromkeys(by_id, ()),
+        names={number: item.display_name or item.name for number, item in items_by_id.items()},
+        ids={**displayed, **{name: item.id for name, item in items_by_name.items()}},
+        ancestors=dict.fromkeys(items_by_id, ()),
+        descendants=dict.fromkeys(items_by_id, ()),
     )
     for item in classes:
         _add_details(label_map, item)
@@ -112,9 +112,9 @@ def _unique(
     """Items by their values; ConfigError if two have the same."""
     unique: Dict[Any, StringIntLabelMapItem] = {}
     for value, item in pairs:
-        other = unique.setdefault(value, item)
-        if other is not item:
-            first, second = (f"item {_shown(x)} (id {x.id})" for x in (other, item))
+        earlier = unique.setdefault(value, item)
+        if earlier is not item:
+            first, second = (f"item {_shown(x)} (id {x.id})" for x in (earlier, item))
             shown = quoted(value) if isinstance(value, str) else value
             raise ConfigError(f"{source}: {field} {shown} is given twice: {first} and {second}")
     return unique
@@ -122,7 +122,7 @@ def _unique(
 
 def _add_details(label_map: LabelMap, item: StringIntLabelMapItem) -> None:
     for kind, relatives in (("ancestors", item.ancestor_ids), ("descendants", item.descendant_ids)):
-        unknown = sorted({other for other in relatives if other not in label_map.names})
+        unknown = sorted({relative for relative in relatives if relative not in label_map.names})
         if unknown:
             raise ConfigError(
                 f"{label_map.path}: item {_shown(item)} (id {item.id}) lists {kind} "

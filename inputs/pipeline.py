@@ -105,8 +105,8 @@ def create_train_input_fn(
 
 
 def _path_of(reader: Any, pipeline_config: Any) -> str:
-    for index, one in enumerate(pipeline_config.eval_input_reader):
-        if one is reader or one == reader:
+    for index, entry in enumerate(pipeline_config.eval_input_reader):
+        if entry is reader or entry == reader:
             return f"eval_input_reader[{index}]."
     return TRAIN_READER
 
@@ -233,20 +233,20 @@ def _policy(reader: input_reader_pb2.InputReader, options: CollateOptions) -> Ba
 def _find_files(recipe: Recipe, log: FaultLog, stream: _Stream, needs_masks: bool) -> Files:
     """The reader's files, if classes and masks of their first records suit the reader."""
     reader = recipe.reader
-    found = list_files(reader, recipe.policy, log)
-    check_class_names(reader, found.paths)
-    if needs_masks and found.paths and reader.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
-        check_masks(found.paths[0])
+    files = list_files(reader, recipe.policy, log)
+    check_class_names(reader, files.paths)
+    if needs_masks and files.paths and reader.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
+        check_masks(files.paths[0])
     if stream.on_split is not None and stream.shard[0] > 1:
-        stream.on_split(sharding.split(found.paths, found.stream_lengths, stream.shard[0]))
-    return found
+        stream.on_split(sharding.split(files.paths, files.stream_lengths, stream.shard[0]))
+    return files
 
 
 def _records(
     reader: input_reader_pb2.InputReader,
     guard: FileGuard,
     start: CursorState,
-    found: Files,
+    files: Files,
     stream: _Stream,
 ) -> tf.data.Dataset:
     """Encoded records, of this worker's part or divided by a `tf.data` service."""
@@ -259,7 +259,7 @@ def _records(
     if stream.data_service is not None:
         return splits.split_dataset(reader, guard, **reading)
     return record_dataset(
-        reader, guard, stream_lengths=found.stream_lengths, shard=stream.shard, **reading
+        reader, guard, stream_lengths=files.stream_lengths, shard=stream.shard, **reading
     )
 
 
@@ -305,11 +305,11 @@ def _make_guard(
     return Guard(files.paths, recipe.policy, log, retry, num_waiting=num_waiting)
 
 
-def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, by_default: int) -> int:
+def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, default: int) -> int:
     """How many images are decoded in parallel: `num_parallel_batches` of them, if it is set."""
     if reader.HasField("num_parallel_batches"):
         return max(1, reader.num_parallel_batches * batch_size)
-    return by_default
+    return default
 
 
 def _model_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
@@ -345,8 +345,8 @@ def _refuse(problems: Iterator[Problem]) -> None:
 
 
 def _batch_size(params: Optional[Any], configured: int) -> int:
-    given = params.get("batch_size") if params is not None else None
-    size = configured if given is None else int(given)
+    batch_size = params.get("batch_size") if params is not None else None
+    size = configured if batch_size is None else int(batch_size)
     if size < 1:
         raise ConfigError(f"batch_size is {size}; it must be positive")
     return size

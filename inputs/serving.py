@@ -139,8 +139,8 @@ def create_predict_input_fn(
         inputs, true_shapes = preprocess(tf.cast(image, tf.float32)[tf.newaxis])
         features = {schema.IMAGE: inputs, schema.TRUE_IMAGE_SHAPE: true_shapes}
         if context is not None:
-            found, count = decode_example_context(serialized, context)
-            features[schema.CONTEXT_FEATURES] = found[tf.newaxis]
+            features_of_context, count = decode_example_context(serialized, context)
+            features[schema.CONTEXT_FEATURES] = features_of_context[tf.newaxis]
             features[schema.VALID_CONTEXT_SIZE] = count[tf.newaxis]
         return estimator.export.ServingInputReceiver(
             features=features,

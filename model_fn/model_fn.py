@@ -35,7 +35,7 @@ def create_model_fn(
     use_tpu: bool = False,
     label_map: Optional[LabelMap] = None,
     graph: Optional[step.TrainGraph] = None,
-    on_results: Optional[OnResults] = None,
+    handle_results: Optional[OnResults] = None,
 ) -> Callable[..., Any]:
     """The `model_fn` of a pipeline configuration.
 
@@ -69,7 +69,7 @@ def create_model_fn(
             return _train_spec(pipeline_config, batch, train_graph)
         if mode == ModeKeys.EVAL:
             categories = eval_ops.make_categories(pipeline_config, label_map)
-            spec = _eval_spec(pipeline_config, batch, categories, on_results, on_core=on_core)
+            spec = _eval_spec(pipeline_config, batch, categories, handle_results, on_core=on_core)
         else:
             spec = _predict_spec(pipeline_config, batch, on_core=on_core)
         return spec if on_core else spec.as_estimator_spec()
@@ -80,7 +80,7 @@ def create_model_fn(
 def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> Any:
     train_config = pipeline_config.train_config
     detector = _detector(pipeline_config, pipeline_config.model, is_training=True)
-    passed = step.forward(
+    forward = step.forward(
         detector,
         batch.features,
         batch.labels,
@@ -92,22 +92,22 @@ def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> 
     )
     if table:
         warm_start.initialize_from(table)
-    made = step.make_train_step(
+    train_step = step.make_train_step(
         detector,
-        passed,
+        forward,
         batch.features,
         batch.labels,
         pipeline_config,
         _num_replicas(batch.run_config),
     )
     saver = make_saver(train_config, _keep_checkpoint_max(batch))
-    graph.fill(saver, made)
+    graph.fill(saver, train_step)
     return estimator.EstimatorSpec(
         ModeKeys.TRAIN,
-        loss=passed.losses[step.TOTAL_LOSS],
-        train_op=made.train_op,
-        training_hooks=_synchronization(made, graph, batch.run_config),
-        scaffold=make_scaffold(saver, batch.run_config, made.summary.serialized),
+        loss=forward.losses[step.TOTAL_LOSS],
+        train_op=train_step.train_op,
+        training_hooks=_synchronization(train_step, graph, batch.run_config),
+        scaffold=make_scaffold(saver, batch.run_config, train_step.summary.serialized),
     )
 
 
@@ -118,11 +118,13 @@ def _num_replicas(run_config: Optional[Any]) -> Optional[int]:
     return int(run_config.num_worker_replicas)
 
 
-def _synchronization(made: step.TrainStep, graph: step.TrainGraph, run_config: Any) -> List[Any]:
+def _synchronization(
+    train_step: step.TrainStep, graph: step.TrainGraph, run_config: Any
+) -> List[Any]:
     """The hook of workers that share each step."""
-    if made.synchronizing is None:
+    if train_step.synchronizing is None:
         return []
-    return [made.synchronizing.make_hook(run_config.is_chief, graph.stop_requested)]
+    return [train_step.synchronizing.make_hook(run_config.is_chief, graph.stop_requested)]
 
 
 def _train_spec_for_tpu(
@@ -132,17 +134,17 @@ def _train_spec_for_tpu(
     detector = _detector(
         pipeline_config, with_static_shapes(pipeline_config.model), is_training=True
     )
-    passed = step.forward(
+    forward = step.forward(
         detector,
         batch.features,
         batch.labels,
         add_regularization=train_config.add_regularization_loss,
-        in_type=_type_on_core(train_config, on_core=True),
+        compute_dtype=_type_on_core(train_config, on_core=True),
     )
     table = warm_start.plan_warm_start(
         detector, train_config, _model_dir(batch), pipeline_config.model
     )
-    train_op, scalars = tpu_step.make_core_step(detector, passed, train_config, on_core=on_core)
+    train_op, scalars = tpu_step.make_core_step(detector, forward, train_config, on_core=on_core)
     reported = None
     if batch.run_config is not None:
         with tf.control_dependencies([train_op]):
@@ -165,7 +167,7 @@ def _train_spec_for_tpu(
 
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.TRAIN,
-        loss=passed.losses[step.TOTAL_LOSS],
+        loss=forward.losses[step.TOTAL_LOSS],
         train_op=train_op,
         host_call=reported,
         scaffold_fn=scaffold,
@@ -176,14 +178,14 @@ def _eval_spec(
     pipeline_config: Any,
     batch: _Batch,
     categories: List[Dict[str, Any]],
-    on_results: Optional[OnResults],
+    handle_results: Optional[OnResults],
     *,
     on_core: bool,
 ) -> Any:
     train_config, eval_config = pipeline_config.train_config, pipeline_config.eval_config
     detector = _inference_detector(pipeline_config, on_core)
-    in_type = _type_on_core(train_config, on_core)
-    predictions = step.predict(detector, batch.features, in_type=in_type)
+    dtype = _type_on_core(train_config, on_core)
+    predictions = step.predict(detector, batch.features, compute_dtype=dtype)
     groundtruth = step.groundtruth_from_labels(batch.labels)
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     if eval_config.use_dummy_loss_in_eval:
@@ -208,7 +210,7 @@ def _eval_spec(
             categories=categories,
             losses=losses,
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
-            on_results=on_results or (lambda _: None),
+            handle_results=handle_results or (lambda _: None),
         ),
         scaffold_fn=_inference_scaffold(
             batch,
@@ -221,8 +223,8 @@ def _eval_spec(
 
 def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
     detector = _inference_detector(pipeline_config, on_core)
-    in_type = _type_on_core(pipeline_config.train_config, on_core)
-    predictions = step.predict(detector, batch.features, in_type=in_type)
+    dtype = _type_on_core(pipeline_config.train_config, on_core)
+    predictions = step.predict(detector, batch.features, compute_dtype=dtype)
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     served = serving_graph.named_outputs(detections)
     averages = pipeline_config.eval_config.use_moving_averages

@@ -58,10 +58,10 @@ def _check_names(readers: Sequence[Any]) -> Iterator[Problem]:
     for index, reader in enumerate(readers):
         name = reader.name or str(index)
         if first.setdefault(name, index) != index:
-            given = quoted(name) if reader.name else f"not set, which stands for {quoted(name)}"
+            name_text = quoted(name) if reader.name else f"not set, which stands for {quoted(name)}"
             yield error(
                 f"eval_input_reader[{index}].name",
-                f"is {given}, the name of eval_input_reader[{first[name]}], too: one's results "
+                f"is {name_text}, the name of eval_input_reader[{first[name]}], too: one's results "
                 "overwrite the other's",
                 f"--set eval_input_reader[{index}].name=… with a name of its own",
             )

@@ -140,12 +140,13 @@ def _check_levels(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
         return
     levels = getattr(model.feature_extractor, pyramid)
     anchors = model.anchor_generator.multiscale_anchor_generator
-    given = (anchors.min_level, anchors.max_level)
+    anchor_levels = (anchors.min_level, anchors.max_level)
     wanted = (levels.min_level, levels.max_level)
-    if given != wanted:
+    if anchor_levels != wanted:
         yield error(
             f"{path}.anchor_generator.multiscale_anchor_generator",
-            f"levels {given[0]} to {given[1]}, but the feature pyramid has {wanted[0]} to "
+            f"levels {anchor_levels[0]} to {anchor_levels[1]}, but the feature pyramid has "
+            f"{wanted[0]} to "
             f"{wanted[1]}",
             "set min_level and max_level alike in both",
         )

@@ -134,8 +134,8 @@ def report(
     """
     text = str(text)
     shown = escaped(text, keep=_LAYOUT) if whole else printable(text)
-    by_prefix = (kind for begin, kind in _PREFIXES.items() if text.startswith(begin))
-    severity = severity or next(by_prefix, "INFO")
+    severities = (kind for begin, kind in _PREFIXES.items() if text.startswith(begin))
+    severity = severity or next(severities, "INFO")
     stream = stream or sys.stdout
     try:
         with above_bars():

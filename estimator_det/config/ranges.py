@@ -227,6 +227,9 @@ def check_ranges(message: Message, prefix: str = "") -> Iterator[Problem]:
 
 def refuse_absurd(message: Message, prefix: str = "") -> None:
     """Refuses what `check_ranges` reports, before anything is built or allocated for it."""
-    lines = [f"{one.field}: {one.message}: {one.remedy}" for one in check_ranges(message, prefix)]
+    lines = [
+        f"{problem.field}: {problem.message}: {problem.remedy}"
+        for problem in check_ranges(message, prefix)
+    ]
     if lines:
         raise ConfigError("\n".join(lines))

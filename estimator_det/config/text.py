@@ -77,12 +77,12 @@ def entries(message: Message, prefix: str = "") -> Iterator[Entry]:
     """Every value that is set in `message`, each message before the values in it."""
     for field, value in message.ListFields():
         path = prefix + field.name
-        found: Iterable[Tuple[str, Any]] = [(path, value)]
+        nested: Iterable[Tuple[str, Any]] = [(path, value)]
         if is_map(field):
-            found = ((f"{path}[{key}]", entry) for key, entry in value.items())
+            nested = ((f"{path}[{key}]", entry) for key, entry in value.items())
         elif is_repeated(field):
-            found = ((f"{path}[{index}]", entry) for index, entry in enumerate(value))
-        for here, entry in found:
+            nested = ((f"{path}[{index}]", entry) for index, entry in enumerate(value))
+        for here, entry in nested:
             yield Entry(here, message, field, entry)
             if isinstance(entry, Message):
                 yield from entries(entry, f"{here}.")
@@ -132,8 +132,8 @@ def _explained(error: text_format.ParseError, text: str, root: Message, source: 
         or _unbalanced(complaint, place, text, lines, line)
         or _malformed(complaint, place)
     )
-    around = plain(".".join(block.name for block in place.blocks))
-    inside = f" (in {around})" if around else ""
+    enclosing = plain(".".join(block.name for block in place.blocks))
+    inside = f" (in {enclosing})" if enclosing else ""
     shown = plain(lines[min(line, len(lines)) - 1].strip())
     return ConfigError(f"{plain(source)}:{line}: {what}{inside}\n    {shown}")
 

@@ -45,8 +45,8 @@ def lint(config: Config, target: Target) -> List[Problem]:
     Returns:
         Errors first, then warnings, advice and placeholders; empty if nothing was found.
     """
-    found = [problem for name in RULES for problem in RULES.get(name)(config, target)]
-    return sorted(found, key=lambda problem: SEVERITIES.index(problem.severity))
+    problems = [problem for name in RULES for problem in RULES.get(name)(config, target)]
+    return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
 def fix(config: Config, target: Target) -> Fix:

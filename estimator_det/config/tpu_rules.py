@@ -57,9 +57,9 @@ def rule(name: str) -> Callable[[Rule], Rule]:
     return enter
 
 
-def setting(name: str, edit: str, why: str, severity: str = "error", **more: Any) -> None:
+def setting(name: str, edit: str, why: str, severity: str = "error", **details: Any) -> None:
     """Enters the rule `name`: one field must have the value of `edit`; see `unless`."""
-    rule(name)(lambda config, _: unless(config, edit, why, severity, **more))
+    rule(name)(lambda config, _: unless(config, edit, why, severity, **details))
 
 
 def unless(
@@ -81,9 +81,9 @@ def unless(
         if value.DESCRIPTOR.fields_by_name[name].containing_oneof and not value.HasField(name):
             return
         value = getattr(value, name)[int(index)] if index else getattr(value, name)
-    given = str(value).lower() if isinstance(value, bool) else f"{value:g}"
-    if given != wanted:
-        yield Problem(severity, path, f"is {given}: {why}", remedy, (edit,), safe)
+    value_text = str(value).lower() if isinstance(value, bool) else f"{value:g}"
+    if value_text != wanted:
+        yield Problem(severity, path, f"is {value_text}: {why}", remedy, (edit,), safe)
 
 
 def is_placeholder(text: str) -> bool:

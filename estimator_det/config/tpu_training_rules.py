@@ -54,11 +54,11 @@ def _evaluation_batch(config: Config, target: Target) -> Iterator[Problem]:
         yield from _uneven("eval_config.batch_size", size, target.num_shards, safe=True)
 
 
-def _uneven(path: str, size: int, shards: int, **more: Any) -> Iterator[Problem]:
+def _uneven(path: str, size: int, shards: int, **details: Any) -> Iterator[Problem]:
     if size % shards or not size:
         edit = f"{path}={max(1, round(size / shards)) * shards}"
         text = f"{size} images do not divide by {shards} cores"
-        yield Problem("error", path, text, edits=(edit,), **more)
+        yield Problem("error", path, text, edits=(edit,), **details)
 
 
 @rule("warm-up")

@@ -164,11 +164,11 @@ class _Text:
         # As much again as is waiting, so that a long value is not parsed many times.
         content = self._file.read(max(CHUNK, len(rest)))
         try:
-            more = self._decoder.decode(content, final=not content)
+            decoded = self._decoder.decode(content, final=not content)
         except UnicodeDecodeError as error:
             line = self._line + rest.count("\n") + error.object.count(b"\n", 0, error.start)
             message = f"byte {error.object[error.start]:#04x} is not UTF-8"
             raise JsonError(message, line) from None
         self._ended = not content
-        self._part, self._position = rest + more, 0
+        self._part, self._position = rest + decoded, 0
         return bool(content)

@@ -147,21 +147,21 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options; what follows `--` is `passed_on` by the verbs that start another program."""
-    own = list(arguments)
+    verb_arguments = list(arguments)
     parser = make_parser()
-    parser.refuse_unknown_options(_with_underscores(text) for text in own[:1])
-    if own and not own[0].startswith("-"):
-        parser.refuse_unknown("verb", own[0], [name_of(verb) for verb in VERBS])
-    if own[:1] == [name_of(train)]:
+    parser.refuse_unknown_options(_with_underscores(text) for text in verb_arguments[:1])
+    if verb_arguments and not verb_arguments[0].startswith("-"):
+        parser.refuse_unknown("verb", verb_arguments[0], [name_of(verb) for verb in VERBS])
+    if verb_arguments[:1] == [name_of(train)]:
         try:
-            old_trainer.refuse(own[1:])
+            old_trainer.refuse(verb_arguments[1:])
         except console.UsageError as error:
             parser.error(str(error))
-    if own[:1] not in [[name_of(verb)] for verb in VERBS if _passes_on(verb)]:
-        return parser.parse_args([_with_underscores(text) for text in own])
-    end = own.index("--") if "--" in own else len(own)
-    options = parser.parse_args([_with_underscores(text) for text in own[:end]])
-    options.passed_on = own[end + 1 :]
+    if verb_arguments[:1] not in [[name_of(verb)] for verb in VERBS if _passes_on(verb)]:
+        return parser.parse_args([_with_underscores(text) for text in verb_arguments])
+    end = verb_arguments.index("--") if "--" in verb_arguments else len(verb_arguments)
+    options = parser.parse_args([_with_underscores(text) for text in verb_arguments[:end]])
+    options.passed_on = verb_arguments[end + 1 :]
     return options
 
 

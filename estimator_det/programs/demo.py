@@ -83,7 +83,7 @@ def run_demo(
         raise ValueError(f"model {model!r} is not one of {sorted(MODELS)}")
     _prepare_folder(output_dir)
     timer = _StepTimer(total=4)
-    data, model_dir, exported, test_images, found = (
+    data, model_dir, exported, test_images, detections = (
         os.path.join(output_dir, name) for name in FOLDERS
     )
     timer.start("data", f"shapes on textured backgrounds ({size}, seed {seed})")
@@ -103,7 +103,7 @@ def run_demo(
     console.say(f"  frozen graph: {export.frozen_graph}")
     timer.start("detection", f"the SavedModel runs on {NUM_TEST_IMAGES} new images")
     picture = os.path.join(output_dir, PICTURE_FILE)
-    _detect(exported, _make_test_images(test_images, seed), found, picture)
+    _detect(exported, _make_test_images(test_images, seed), detections, picture)
 
     seconds = timer.finish()
     summary = os.path.join(output_dir, SUMMARY_FILE)

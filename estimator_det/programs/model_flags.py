@@ -159,11 +159,11 @@ def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
     for name in ("tpu_name", "tpu_zone", "gcp_project", "eval_on_tpu"):
         if values[name].value and not runs_for_tpu:
             raise console.UsageError(f"--{name} requires --use_tpu: add it, or remove --{name}")
-    found = environment.find_model_dir(
+    model_dir = environment.find_model_dir(
         values["model_dir"].value, values["job-dir"].value, os.environ
     )
-    values["model_dir"].value = found.path
-    for note in found.notes:
+    values["model_dir"].value = model_dir.path
+    for note in model_dir.notes:
         printing.report(note, sys.stderr)
     for name in ("model_dir", "pipeline_config_path"):
         if not values[name].value:
@@ -194,10 +194,10 @@ def _report_unused(values: flags.FlagValues, *, evaluates_only: bool) -> None:
 def _find_tpu(values: flags.FlagValues) -> None:
     """Takes what the flags do not say of the TPU from the environment."""
     if not values["tpu_name"].value:
-        found = tpu_environment.read_tpu_address(os.environ)
-        values["tpu_name"].value = found.name
-        values["tpu_zone"].value = values["tpu_zone"].value or found.zone
-        values["gcp_project"].value = values["gcp_project"].value or found.project
+        address = tpu_environment.read_tpu_address(os.environ)
+        values["tpu_name"].value = address.name
+        values["tpu_zone"].value = values["tpu_zone"].value or address.zone
+        values["gcp_project"].value = values["gcp_project"].value or address.project
     if not values["tpu_name"].value:
         raise console.UsageError(
             "--use_tpu requires --tpu_name: the name of a Cloud TPU, its address such as "

@@ -115,12 +115,12 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
 def _measured(task: Task) -> Row:
     """Measures in a new process."""
     try:
-        (found,) = machine.in_processes(measure, [task], jobs=1, start=_quiet)
+        (measurement,) = machine.in_processes(measure, [task], jobs=1, start=_quiet)
     except (RunError, ConfigError) as error:
         return Row(task.name, task.path, None, str(error))
     except machine.ProcessDiedError:
         return Row(task.name, task.path, None, "its process died, perhaps because memory ran out")
-    return Row(task.name, task.path, found)
+    return Row(task.name, task.path, measurement)
 
 
 def _quiet() -> None:
@@ -155,5 +155,5 @@ def _records(options: BenchmarkOptions, folder: str) -> Any:
 def _label_map_of(folder: str) -> Optional[str]:
     beside = os.path.join(folder, LABEL_MAP_FILE)
     assets = tf.io.gfile.glob(os.path.join(folder, SAVED_MODEL_FOLDER, "assets", "*.pbtxt"))
-    found = [beside] * bool(tf.io.gfile.exists(beside)) + sorted(assets)
-    return found[0] if found else None
+    candidates = [beside] * bool(tf.io.gfile.exists(beside)) + sorted(assets)
+    return candidates[0] if candidates else None

@@ -167,9 +167,9 @@ def peak_memory() -> int:
 
     Not that of `getrusage` on Linux, which counts the process that started this one.
     """
-    found = _of_status("VmHWM")
-    if found is not None:
-        return found
+    peak = _of_status("VmHWM")
+    if peak is not None:
+        return peak
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

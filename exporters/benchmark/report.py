@@ -25,10 +25,10 @@ _COLUMNS = ("format", "batch", "median ms", "p95 ms", "images/s", "load s", "fil
             "peak MB", "mAP", "mAP@.50", "scores differ", "boxes differ")  # fmt: skip
 
 
-def text_lines(found: Benchmark) -> List[str]:
+def text_lines(results: Benchmark) -> List[str]:
     """A table with a row for each model and batch size, and the errors below it."""
     table = [list(_COLUMNS)]
-    for row in found.rows:
+    for row in results.rows:
         table += _table_rows(row)
     widths = [max(map(len, column)) for column in zip(*table)]
     lines = [
@@ -38,10 +38,10 @@ def text_lines(found: Benchmark) -> List[str]:
         ).rstrip()
         for cells in table
     ]
-    errors = [f"{row.name}: {row.error}" for row in found.rows if row.measured is None]
-    height, width = found.image_size
+    errors = [f"{row.name}: {row.error}" for row in results.rows if row.measured is None]
+    height, width = results.image_size
     return [
-        f"{printing.plain(found.path)}: images of {width}x{height}, TensorFlow {tf.__version__}, "
+        f"{printing.plain(results.path)}: images of {width}x{height}, TensorFlow {tf.__version__}, "
         f"{os.cpu_count()} processors",
         *lines,
         *errors,
@@ -51,72 +51,72 @@ def text_lines(found: Benchmark) -> List[str]:
 def _table_rows(row: Row) -> List[List[str]]:
     if row.measured is None:
         return [[row.name, *[_NONE] * (len(_COLUMNS) - 1)]]
-    one = row.measured
-    of_model = [
-        f"{one.load_seconds:.1f}",
-        f"{one.num_bytes / _MEGA:.1f}",
-        f"{(one.memory_peak - one.memory_before) / _MEGA:.0f}",
-        f"{one.memory_peak / _MEGA:.0f}",
-        _metric(one, MAP),
-        _metric(one, MAP_50),
+    measured = row.measured
+    model_cells = [
+        f"{measured.load_seconds:.1f}",
+        f"{measured.num_bytes / _MEGA:.1f}",
+        f"{(measured.memory_peak - measured.memory_before) / _MEGA:.0f}",
+        f"{measured.memory_peak / _MEGA:.0f}",
+        _metric(measured, MAP),
+        _metric(measured, MAP_50),
         *(
             [_NONE] * 2
-            if one.difference is None
-            else [f"{one.difference.scores:.1e}", f"{one.difference.boxes:.1e}"]
+            if measured.difference is None
+            else [f"{measured.difference.scores:.1e}", f"{measured.difference.boxes:.1e}"]
         ),
     ]
-    if not one.timings:
-        return [[row.name, *[_NONE] * 4, *of_model]]
-    rows = [[row.name, *_timing(each), *of_model] for each in one.timings]
+    if not measured.timings:
+        return [[row.name, *[_NONE] * 4, *model_cells]]
+    rows = [[row.name, *_timing(each), *model_cells] for each in measured.timings]
     # Values of the model are in its first row only.
-    return [rows[0], *([*cells[:5], *[""] * len(of_model)] for cells in rows[1:])]
+    return [rows[0], *([*cells[:5], *[""] * len(model_cells)] for cells in rows[1:])]
 
 
-def _timing(one: Timing) -> List[str]:
+def _timing(timing: Timing) -> List[str]:
     return [
-        str(one.batch_size),
-        f"{one.median_ms:.1f}",
-        f"{one.p95_ms:.1f}",
-        f"{one.images_per_second:.1f}",
+        str(timing.batch_size),
+        f"{timing.median_ms:.1f}",
+        f"{timing.p95_ms:.1f}",
+        f"{timing.images_per_second:.1f}",
     ]
 
 
-def _metric(one: Measured, name: str) -> str:
-    value = one.metrics.get(name, -1.0)
+def _metric(measured: Measured, name: str) -> str:
+    value = measured.metrics.get(name, -1.0)
     return _NONE if value < 0 or math.isnan(value) else f"{value:.3f}"
 
 
-def as_dictionary(found: Benchmark) -> Dict[str, Any]:
+def as_dictionary(results: Benchmark) -> Dict[str, Any]:
     """The benchmark for JSON; what was not measured is None."""
     return {
-        "path": found.path,
+        "path": results.path,
         "tensorflow": tf.__version__,
         "machine": {"processors": os.cpu_count(), "kind": platform.machine()},
-        "image": {"height": found.image_size[0], "width": found.image_size[1]},
-        "models": [_model(row) for row in found.rows],
+        "image": {"height": results.image_size[0], "width": results.image_size[1]},
+        "models": [_model(row) for row in results.rows],
     }
 
 
 def _model(row: Row) -> Dict[str, Any]:
-    one = row.measured
-    if one is None:
+    measured = row.measured
+    if measured is None:
         return {"format": row.name, "path": row.path, "error": row.error}
     difference = None
-    if one.difference is not None:
+    if measured.difference is not None:
         difference = {
             name: _finite(value)
-            for name, value in one.difference._asdict().items()
+            for name, value in measured.difference._asdict().items()
             if name != "rows"
         }
     return {
         "format": row.name,
         "path": row.path,
-        "bytes": one.num_bytes,
-        "load_seconds": one.load_seconds,
-        "memory_before_bytes": one.memory_before,
-        "memory_peak_bytes": one.memory_peak,
-        "timings": [each._asdict() for each in one.timings],
-        "metrics": {name: _finite(value) for name, value in sorted(one.metrics.items())},
+        "bytes": measured.num_bytes,
+        "load_seconds": measured.load_seconds,
+        "memory_before_bytes": measured.memory_before,
+        "memory_peak_bytes": measured.memory_peak,
+        "timings": [each._asdict() for each in measured.timings],
+        "metrics": {name: _finite(value) for name, value in sorted(measured.metrics.items())},
         "difference_from_checkpoint": difference,
     }
 
@@ -125,11 +125,11 @@ def _finite(value: float) -> Optional[float]:
     return value if math.isfinite(value) else None
 
 
-def picture(found: Benchmark) -> bytes:
+def picture(results: Benchmark) -> bytes:
     """Charts of all models that were measured: the bytes of a PNG file."""
-    measured = [row.measured for row in found.rows if row.measured is not None]
-    names = [one.name for one in measured]
-    sizes = sorted({each.batch_size for one in measured for each in one.timings})
+    measured = [row.measured for row in results.rows if row.measured is not None]
+    names = [model.name for model in measured]
+    sizes = sorted({each.batch_size for model in measured for each in model.timings})
     panels = [
         charts.bar_chart("Latency, median", names, _by_batch(measured, sizes, "median_ms"),
                          y_label="ms for a batch"),
@@ -137,25 +137,25 @@ def picture(found: Benchmark) -> bytes:
                          y_label="ms for a batch"),
         charts.bar_chart("Throughput", names, _by_batch(measured, sizes, "images_per_second"),
                          y_label="images/s"),
-        charts.bar_chart("File size", names, {"": [one.num_bytes / _MEGA for one in measured]},
+        charts.bar_chart("File size", names, {"": [model.num_bytes / _MEGA for model in measured]},
                          y_label="MB"),
         charts.bar_chart(
             "Memory of the process",
             names,
             {
-                "at most": [one.memory_peak / _MEGA for one in measured],
-                "before loading": [one.memory_before / _MEGA for one in measured],
+                "at most": [model.memory_peak / _MEGA for model in measured],
+                "before loading": [model.memory_before / _MEGA for model in measured],
             },
             y_label="MB",
         ),
     ]  # fmt: skip
-    if any(MAP in one.metrics for one in measured):
+    if any(MAP in model.metrics for model in measured):
         values = {
-            label: [max(one.metrics.get(name, 0.0), 0.0) for one in measured]
+            label: [max(model.metrics.get(name, 0.0), 0.0) for model in measured]
             for label, name in (("mAP", MAP), ("mAP@.50IOU", MAP_50))
         }
         panels.append(charts.bar_chart("Accuracy on the records", names, values))
-    return charts.figure(panels, title=f"Benchmark of {found.path}")
+    return charts.figure(panels, title=f"Benchmark of {results.path}")
 
 
 def _by_batch(
@@ -164,21 +164,21 @@ def _by_batch(
     """Values for each model by batch size; 0 where it was not measured."""
     return {
         f"batch {size}": [
-            next((getattr(each, field) for each in one.timings if each.batch_size == size), 0.0)
-            for one in measured
+            next((getattr(each, field) for each in model.timings if each.batch_size == size), 0.0)
+            for model in measured
         ]
         for size in sizes
     }
 
 
-def write(found: Benchmark, folder: str) -> List[str]:
+def write(results: Benchmark, folder: str) -> List[str]:
     """Writes text, JSON and charts to a folder; returns their paths."""
     paths = [os.path.join(folder, name) for name in (TEXT_FILE, JSON_FILE, PICTURE_FILE)]
     tf.io.gfile.makedirs(folder)
-    files.write_text(paths[0], printing.printable("\n".join(text_lines(found))) + "\n")
-    files.write_text(paths[1], json_lines.dumps(as_dictionary(found), indent=2) + "\n")
-    if not any(row.measured for row in found.rows):
+    files.write_text(paths[0], printing.printable("\n".join(text_lines(results))) + "\n")
+    files.write_text(paths[1], json_lines.dumps(as_dictionary(results), indent=2) + "\n")
+    if not any(row.measured for row in results.rows):
         return paths[:2]
     with tf.io.gfile.GFile(paths[2], "wb") as file:
-        file.write(picture(found))
+        file.write(picture(results))
     return paths

@@ -36,9 +36,9 @@ class FoundModel(NamedTuple):
     @property
     def folder(self) -> str:
         """The folder of the export."""
-        found = folder_of(self.path)
+        folder = folder_of(self.path)
         is_inside = not (os.path.splitext(self.format.file)[1] or tf.io.gfile.isdir(self.path))
-        return folder_of(found) if is_inside else found
+        return folder_of(folder) if is_inside else folder
 
     def load(self) -> ModelDetector:
         """The model, ready to run."""
@@ -64,17 +64,17 @@ def exported_models(path: str) -> List[FoundModel]:
         raise FileNotFoundError(f"no such model: {plain(path)}")
     names = sorted(FORMATS, key=lambda name: (name != _FIRST, name))
     formats = [FORMATS.get(name)() for name in names]
-    found = [
+    models = [
         FoundModel(each, place)
         for each in formats
         if (place := next(filter(each.recognizes, _places(each, path)), None)) is not None
     ]
-    if not found:
+    if not models:
         raise FileNotFoundError(
             f"no model in {plain(path)}: it is of none of the formats {', '.join(FORMATS)}; give "
             "the folder of an export, or its model"
         )
-    return found
+    return models
 
 
 def load_model(path: str) -> ModelDetector:

@@ -133,9 +133,9 @@ def check_runtime(chosen: ExportFormat) -> None:
 
 def missing_runtime(chosen: ExportFormat) -> str:
     """What to install for the models of a format, empty if nothing is missing."""
-    found = {name: importlib.util.find_spec(name) for name in chosen.runtime}
+    specs = {name: importlib.util.find_spec(name) for name in chosen.runtime}
     # A folder of this name in the current one, as of an export, has no origin.
-    missing = [name for name, spec in found.items() if spec is None or spec.origin is None]
+    missing = [name for name, spec in specs.items() if spec is None or spec.origin is None]
     if not missing:
         return ""
     return (
@@ -169,9 +169,9 @@ def folder_of(path: str) -> str:
 def class_names_beside(path: str) -> Dict[int, str]:
     """Class names of the label map in the export that a file or folder belongs to."""
     folder = folder_of(path)
-    found = os.path.join(folder, LABEL_MAP_FILE)
-    if tf.io.gfile.exists(found):
-        return dict(read_label_map(found).names)
+    label_map = os.path.join(folder, LABEL_MAP_FILE)
+    if tf.io.gfile.exists(label_map):
+        return dict(read_label_map(label_map).names)
     return asset_class_names(os.path.join(folder, SAVED_MODEL_FOLDER))
 
 

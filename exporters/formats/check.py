@@ -80,16 +80,16 @@ def compare(
     """
     parts = []
     for outputs, pixels in zip(expected, images):
-        found = {key: value[0] for key, value in model.run(pixels[None]).items()}
+        actual = {key: value[0] for key, value in model.run(pixels[None]).items()}
         wanted = {key: value[0] for key, value in outputs.items()}
-        if any(wanted[key].shape != found[key].shape for key in (RAW_SCORES, RAW_BOXES)):
+        if any(wanted[key].shape != actual[key].shape for key in (RAW_SCORES, RAW_BOXES)):
             parts.append(Difference(np.inf, np.inf, 0, np.inf, np.inf))
         elif model_config.WhichOneof("model") != "ssd":
-            parts.append(_of_proposals(wanted, found))
+            parts.append(_of_proposals(wanted, actual))
         else:
-            parts.append(_of_anchors(wanted, found))
+            parts.append(_of_anchors(wanted, actual))
             if _keeps_scores(model_config.ssd):
-                parts.append(_of_suppression(wanted, found, model_config.ssd.num_classes))
+                parts.append(_of_suppression(wanted, actual, model_config.ssd.num_classes))
     # np.max, since that of Python depends on the order if one is NaN.
     scores, boxes, _, *usual = (float(np.max(column)) for column in zip(*parts))
     return Difference(scores, boxes, sum(each.rows for each in parts), *usual)
@@ -106,10 +106,10 @@ def describe(difference: Difference) -> str:
 
 def why_refused(path: str, difference: Difference, tolerance: Tolerance) -> Optional[str]:
     """Why a model that differs by more than the tolerance must not be used; None below it."""
-    found = (difference.scores, difference.boxes)
+    differences = (difference.scores, difference.boxes)
     if tolerance.is_of_usual:
-        found = (difference.usual_scores, difference.usual_boxes)
-    if found[0] <= tolerance.scores and found[1] <= tolerance.boxes:
+        differences = (difference.usual_scores, difference.usual_boxes)
+    if differences[0] <= tolerance.scores and differences[1] <= tolerance.boxes:
         return None
     which = f" for {USUAL:.1%} of them" if tolerance.is_of_usual else ""
     return (
@@ -126,27 +126,27 @@ def _difference(scores: np.ndarray, boxes: np.ndarray) -> Difference:
     return Difference(float(scores.max()), float(boxes.max()), len(boxes), *usual)
 
 
-def _of_anchors(wanted: Dict[str, np.ndarray], found: Dict[str, np.ndarray]) -> Difference:
+def _of_anchors(expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]) -> Difference:
     """Of rows in the same order."""
-    boxes = _box_differences(wanted[RAW_BOXES], found[RAW_BOXES])
-    return _difference(np.abs(wanted[RAW_SCORES] - found[RAW_SCORES]), boxes)
+    boxes = _box_differences(expected[RAW_BOXES], actual[RAW_BOXES])
+    return _difference(np.abs(expected[RAW_SCORES] - actual[RAW_SCORES]), boxes)
 
 
-def _box_differences(wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
+def _box_differences(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
     """Differences of boxes [..., 4], which count less the further an expected box reaches.
 
     Boxes of an early checkpoint may be many images large, and float32 has seven digits of them.
     """
-    sides = np.where(np.isfinite(wanted), np.abs(wanted), 0)
+    sides = np.where(np.isfinite(expected), np.abs(expected), 0)
     reach = np.maximum(sides.max(-1, keepdims=True), 1)
     with np.errstate(invalid="ignore"):  # infinite sides, which may be equal
-        return np.where(wanted == found, 0, np.abs(wanted - found) / reach)
+        return np.where(expected == actual, 0, np.abs(expected - actual) / reach)
 
 
-def _of_proposals(wanted: Dict[str, np.ndarray], found: Dict[str, np.ndarray]) -> Difference:
+def _of_proposals(expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]) -> Difference:
     """Of each expected row and the most similar one, for COMPARED_PROPOSALS of them."""
-    scores = np.abs(wanted[RAW_SCORES][:, None] - found[RAW_SCORES][None])
-    boxes = _box_differences(wanted[RAW_BOXES][:, None], found[RAW_BOXES][None])
+    scores = np.abs(expected[RAW_SCORES][:, None] - actual[RAW_SCORES][None])
+    boxes = _box_differences(expected[RAW_BOXES][:, None], actual[RAW_BOXES][None])
     distances = np.maximum(scores.max(-1), boxes.max(-1))  # [n, n]
     rows, nearest = np.arange(len(distances)), distances.argmin(1)
     kept = np.argsort(distances[rows, nearest])[: int(np.ceil(len(rows) * COMPARED_PROPOSALS))]
@@ -154,18 +154,18 @@ def _of_proposals(wanted: Dict[str, np.ndarray], found: Dict[str, np.ndarray]) -
 
 
 def _of_suppression(
-    wanted: Dict[str, np.ndarray], found: Dict[str, np.ndarray], num_classes: int
+    expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray], num_classes: int
 ) -> Difference:
     """Of each detection and the raw prediction that is most similar, in its class."""
-    count = int(found[NUM])
+    count = int(actual[NUM])
     if not count:
-        none = float(wanted[SCORES].max(initial=0.0))  # an object of this score is not detected
+        none = float(expected[SCORES].max(initial=0.0))  # an object of this score is not detected
         return Difference(none, none, 0, none, none)
-    columns = found[CLASSES][:count].astype(np.int64) - 1
-    columns += found[RAW_SCORES].shape[-1] - num_classes  # past the background column
-    scores = np.abs(found[RAW_SCORES][:, columns].T - found[SCORES][:count, None])  # [n, A]
-    clipped = np.clip(found[RAW_BOXES], 0, 1)
-    boxes = np.abs(np.clip(found[BOXES][:count], 0, 1)[:, None] - clipped[None]).max(-1)
+    columns = actual[CLASSES][:count].astype(np.int64) - 1
+    columns += actual[RAW_SCORES].shape[-1] - num_classes  # past the background column
+    scores = np.abs(actual[RAW_SCORES][:, columns].T - actual[SCORES][:count, None])  # [n, A]
+    clipped = np.clip(actual[RAW_BOXES], 0, 1)
+    boxes = np.abs(np.clip(actual[BOXES][:count], 0, 1)[:, None] - clipped[None]).max(-1)
     nearest = np.maximum(scores, boxes).argmin(1)
     rows = np.arange(count)
     return _difference(scores[rows, nearest], boxes[rows, nearest])

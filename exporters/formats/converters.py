@@ -25,15 +25,15 @@ _FIND = (
 )
 
 
-def python_of(given: Optional[str]) -> str:
+def python_of(interpreter: Optional[str]) -> str:
     """The interpreter for converters: the given one, that of CONVERTERS_VARIABLE, or this one.
 
     The variable may also name the folder of a virtual environment.
     """
-    named = given or os.environ.get(CONVERTERS_VARIABLE) or sys.executable
+    named = interpreter or os.environ.get(CONVERTERS_VARIABLE) or sys.executable
     path = os.path.join(named, "bin", "python") if os.path.isdir(named) else named
     if not os.access(path, os.X_OK):
-        flag = "--converter_python" if given else CONVERTERS_VARIABLE
+        flag = "--converter_python" if interpreter else CONVERTERS_VARIABLE
         raise ConfigError(
             f"{flag}: {named} is no Python interpreter and no virtual environment; make one with "
             f"python3 -m venv {shlex.quote(named)}, then install converters there"

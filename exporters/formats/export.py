@@ -101,10 +101,10 @@ def export_formats(
             **saved_model_options,
         )
         source = Source(plan, exported)
-        found = _write(source, formats, folder)
+        written = _write(source, formats, folder)
         is_comparable = not channels and not saved_model_options.get("side_inputs")
-        differences = _compare(source, found) if is_comparable else {}
-        refused = _refused(plan, found, differences, output_dir)
+        differences = _compare(source, written) if is_comparable else {}
+        refused = _refused(plan, written, differences, output_dir)
         _remove_unwanted(folder, formats)
         if is_new or not refused:
             _copy_label_map_and_thresholds(exported, folder, formats)
@@ -118,7 +118,7 @@ def export_formats(
     models = [
         WrittenModel(name, path, num_bytes(path), differences.get(name))
         for name, path in (
-            (each.format.name, os.path.join(output_dir, each.format.file)) for each in found
+            (each.format.name, os.path.join(output_dir, each.format.file)) for each in written
         )
     ]
     return Export(_moved(exported, output_dir), tuple(models))
@@ -177,8 +177,8 @@ def num_bytes(path: str) -> int:
         os.path.join(folder, name) for folder, _, names in tf.io.gfile.walk(path) for name in names
     ]
     # TensorFlow's file system in memory also lists parts of the names of other folders.
-    found = [each for each in paths if tf.io.gfile.exists(each)]
-    return sum(int(tf.io.gfile.stat(each).length) for each in found)
+    files = [each for each in paths if tf.io.gfile.exists(each)]
+    return sum(int(tf.io.gfile.stat(each).length) for each in files)
 
 
 def _remove_earlier(output_dir: str, used: Sequence[Optional[str]]) -> None:
@@ -216,15 +216,15 @@ def _remove(path: str) -> None:
 
 
 def _write(source: Source, formats: Sequence[ExportFormat], output_dir: str) -> List[FoundModel]:
-    found = []
+    models = []
     for each in formats:
         path = os.path.join(output_dir, each.file)
         if each.write is not None:
             each.write(source, path)
         elif not tf.io.gfile.exists(path):
             continue  # too many weights, of which a warning is logged
-        found.append(FoundModel(each, path))
-    return found
+        models.append(FoundModel(each, path))
+    return models
 
 
 def _copy_label_map_and_thresholds(
@@ -242,7 +242,7 @@ def _copy_label_map_and_thresholds(
             tf.io.gfile.copy(source, target, overwrite=True)
 
 
-def _compare(source: Source, found: Sequence[FoundModel]) -> Dict[str, check.Difference]:
+def _compare(source: Source, models: Sequence[FoundModel]) -> Dict[str, check.Difference]:
     """The differences by the name of the format."""
     config, options, _, input_shape = source.plan
     if input_shape and input_shape[0] not in (None, 1):
@@ -252,7 +252,7 @@ def _compare(source: Source, found: Sequence[FoundModel]) -> Dict[str, check.Dif
     checkpoint = check.CheckpointDetector(config, source.exported.checkpoint)
     expected = [checkpoint.run(pixels[None]) for pixels in images]
     differences = {}
-    for each in (each for each in found if each.format.detects(source.plan)):
+    for each in (each for each in models if each.format.detects(source.plan)):
         load = each.format.load_raw or each.format.load
         differences[each.format.name] = check.compare(
             config.model, expected, load(each.path), images
@@ -262,13 +262,13 @@ def _compare(source: Source, found: Sequence[FoundModel]) -> Dict[str, check.Dif
 
 def _refused(
     plan: Plan,
-    found: Sequence[FoundModel],
+    models: Sequence[FoundModel],
     differences: Mapping[str, check.Difference],
     output_dir: str,
 ) -> Dict[FoundModel, str]:
     """Reasons of the models that differ too much, which get names by which nobody serves them."""
     refused = {}
-    for each in (each for each in found if each.format.name in differences):
+    for each in (each for each in models if each.format.name in differences):
         path = os.path.join(output_dir, each.format.file)
         difference = differences[each.format.name]
         why = check.why_refused(path, difference, each.format.tolerance(plan))

@@ -87,14 +87,16 @@ class GraphDetector(ModelDetector):
             return dict(self._session.run(self._outputs, {self._placeholder: self._feed(images)}))
 
     def _find_input(self, graph: tf.Graph) -> tf.Tensor:
-        found = [node.outputs[0] for node in graph.get_operations() if node.type == "Placeholder"]
-        names = [tensor.op.name for tensor in found]
-        if len(found) != 1 or found[0].dtype not in (tf.uint8, tf.float32, tf.string):
+        placeholders = [
+            node.outputs[0] for node in graph.get_operations() if node.type == "Placeholder"
+        ]
+        names = [tensor.op.name for tensor in placeholders]
+        if len(placeholders) != 1 or placeholders[0].dtype not in (tf.uint8, tf.float32, tf.string):
             raise RunError(
                 f"{self.path} is not a detector that takes images only: its inputs are {names}; "
                 "call its graph directly"
             )
-        shape = found[0].shape
+        shape = placeholders[0].shape
         if shape.rank and shape[0] not in (None, 1):
             raise RunError(
                 f"{self.path} takes batches of {shape[0]} images only, and detect runs one image "
@@ -108,7 +110,7 @@ class GraphDetector(ModelDetector):
         if shape.rank == 4:
             self.image_size = (shape[1], shape[2])
         self.batch_size = 1 if shape.rank == 0 or (shape.rank and shape[0] == 1) else None
-        return found[0]
+        return placeholders[0]
 
 
 def _recognizes(path: str) -> bool:

@@ -93,11 +93,11 @@ class OpenvinoDetector(ModelDetector):
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
         try:
-            found = self._compiled([images.astype(self._type)])
+            outputs = self._compiled([images.astype(self._type)])
         except RuntimeError as error:
             reason = str(error).split("\n")[0]
             raise RunError(f"{self.path} fails: {reason}. Export it again") from error
-        return {name: found[output] for name, output in self._outputs.items()}
+        return {name: outputs[output] for name, output in self._outputs.items()}
 
 
 def _check(plan: Plan) -> None:

@@ -33,9 +33,9 @@ def sample_images(config: Any, paths: Sequence[str], most: int) -> List[np.ndarr
 
 def images_to_compare(config: Any, paths: Sequence[str]) -> List[np.ndarray]:
     """COMPARED images of `sample_images`; drawn shapes where the configuration has no records."""
-    found = sample_images(config, paths, COMPARED)
-    drawn = [shapes.make_image((0, i)).pixels for i in range(COMPARED)]
-    return [*found, *drawn][:COMPARED]
+    images = sample_images(config, paths, COMPARED)
+    shape_images = [shapes.make_image((0, i)).pixels for i in range(COMPARED)]
+    return [*images, *shape_images][:COMPARED]
 
 
 def images_to_calibrate(config: Any, paths: Sequence[str]) -> List[np.ndarray]:
@@ -57,19 +57,19 @@ def _images_of_records(config: Any, most: int) -> List[np.ndarray]:
     for reader in [*config.eval_input_reader, config.train_input_reader]:
         patterns = reader.tf_record_input_reader.input_path
         paths = sorted(path for pattern in patterns for path in tf.io.gfile.glob(pattern))
-        found: List[np.ndarray] = []
+        images: List[np.ndarray] = []
         for path in paths:
             try:
                 records = tf.data.TFRecordDataset(path, compression_of(path))
-                found += [decode_example_image(each).numpy() for each in records.take(most)]
+                images += [decode_example_image(each).numpy() for each in records.take(most)]
             except tf.errors.OpError as error:
                 reason = failures.reason(error)
                 raise RunError(
                     f"{path}: an image cannot be read: {reason}; check the records with "
                     "estimator-det check-data, or give images with --sample_images"
                 ) from error
-            if len(found) >= most:
+            if len(images) >= most:
                 break
-        if found:
-            return found[:most]
+        if images:
+            return images[:most]
     return []

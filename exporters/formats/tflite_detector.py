@@ -118,13 +118,13 @@ class TfliteDetector(ModelDetector):
         boxes, classes, scores, number = map(self._value, self._postprocess.outputs)
         # The operation fills its outputs up to the number only.
         valid = np.arange(scores.shape[1])[None] < number.reshape(-1, 1)
-        found = {
+        outputs = {
             NUM: number.reshape(-1),
             BOXES: np.where(valid[..., None], boxes, 0),
             SCORES: np.where(valid, scores, 0),
             CLASSES: np.where(valid, classes + CLASS_OFFSET, 0),
         }
-        return {**found, **self._raw()} if self._keeps_raw else found
+        return {**outputs, **self._raw()} if self._keeps_raw else outputs
 
     def _raw(self) -> Dict[str, np.ndarray]:
         encodings, scores, anchors = map(self._value, self._postprocess.inputs)

@@ -188,8 +188,8 @@ def permute_heads(
         if head is None or int(head.group(1)) >= len(layouts):
             continue
         order = layouts[int(head.group(1))].order
-        by_anchor = values.reshape(*values.shape[:-1], len(order), -1)
-        variables[name] = by_anchor[..., order, :].reshape(values.shape)
+        rows = values.reshape(*values.shape[:-1], len(order), -1)
+        variables[name] = rows[..., order, :].reshape(values.shape)
         if order != sorted(order):
             permuted.append(name)
     return permuted

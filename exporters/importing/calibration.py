@@ -16,7 +16,7 @@ from exporters.importing.own_model import OwnModel
 
 
 def calibrate(
-    own: OwnModel,
+    model: OwnModel,
     values: Dict[str, np.ndarray],
     folded: Sequence[Folded],
     image_paths: Sequence[str],
@@ -27,21 +27,25 @@ def calibrate(
     """
     means: List[List[np.ndarray]] = []
     variances: List[List[np.ndarray]] = []
-    with own.graph.as_default():
-        inputs = [own.graph.get_operation_by_name(each.norm).inputs[0] for each in folded]
+    with model.graph.as_default():
+        inputs = [model.graph.get_operation_by_name(each.norm).inputs[0] for each in folded]
         moments = [tf1.nn.moments(each, list(range(each.shape.rank - 1))) for each in inputs]
         with tf1.Session() as session:
-            own.load(session, values)
+            model.load(session, values)
             for path in image_paths:
-                found = session.run(moments, {own.images: read_image(path).pixels[np.newaxis]})
-                means.append([mean for mean, _ in found])
-                variances.append([variance for _, variance in found])
+                statistics = session.run(
+                    moments, {model.images: read_image(path).pixels[np.newaxis]}
+                )
+                means.append([mean for mean, _ in statistics])
+                variances.append([variance for _, variance in statistics])
     new: Dict[str, np.ndarray] = {}
     for position, each in enumerate(folded):
-        of_images = np.stack([row[position] for row in means]).astype(np.float64)
-        within = np.stack([row[position] for row in variances]).astype(np.float64)
+        per_image = np.stack([row[position] for row in means]).astype(np.float64)
+        variances_within = np.stack([row[position] for row in variances]).astype(np.float64)
         new.update(
-            _renormalized(each, values, of_images.mean(0), within.mean(0) + of_images.var(0))
+            _renormalized(
+                each, values, per_image.mean(0), variances_within.mean(0) + per_image.var(0)
+            )
         )
     return new
 

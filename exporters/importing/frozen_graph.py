@@ -100,7 +100,7 @@ def refuse_without_weights(graph_def: Any, path: str) -> None:
 
 def constants(graph_def: Any, path: str) -> Dict[str, np.ndarray]:
     """The constants of a graph by name, except texts."""
-    found = {}
+    constants_by_name = {}
     total = 0
     for node in graph_def.node:
         if not _is_number(node):
@@ -115,12 +115,12 @@ def constants(graph_def: Any, path: str) -> Dict[str, np.ndarray]:
                 "file again"
             )
         try:
-            found[node.name] = as_float32(tf.make_ndarray(node.attr["value"].tensor))
+            constants_by_name[node.name] = as_float32(tf.make_ndarray(node.attr["value"].tensor))
         except (ValueError, TypeError) as error:
             raise RunError(
                 f"{path}: the constant {plain(node.name)} is damaged: {error}. Get the file again"
             ) from error
-    return found
+    return constants_by_name
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
@@ -133,10 +133,10 @@ def publish(graph_def: Any, arrays: Dict[str, np.ndarray], path: str) -> Publish
     """What a `GraphDef` and the values of its constants and variables contain."""
     refuse_without_weights(graph_def, path)
     graph = graphs.from_graph_def(graph_def, arrays)
-    found = anchors.constant_anchors(graph)
-    if found is None:
-        found = anchors.computed_anchors(graph_def, graph, path)
+    constants = anchors.constant_anchors(graph)
+    if constants is None:
+        constants = anchors.computed_anchors(graph_def, graph, path)
     return Published(
-        arrays, graphs.read_structure(graph), has_names=True, anchors=found,
+        arrays, graphs.read_structure(graph), has_names=True, anchors=constants,
         image_size=graphs.image_size(graph), zeros=frozenset(zero_constants(graph_def)),
     )  # fmt: skip

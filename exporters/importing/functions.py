@@ -26,8 +26,8 @@ _MAX_BYTES = 1 << 31  # of constants, which every call of their function repeats
 
 def keeps_network_in_functions(graph_def: Any) -> bool:
     """Whether all convolutions of a `GraphDef` are in its functions."""
-    own = any(node.op in CONVOLUTIONS for node in graph_def.node)
-    return not own and any(
+    has_network = any(node.op in CONVOLUTIONS for node in graph_def.node)
+    return not has_network and any(
         node.op in CONVOLUTIONS
         for function in graph_def.library.function
         for node in function.node_def
@@ -41,10 +41,10 @@ def inline_functions(graph_def: Any, outputs: Iterable[str], path: str) -> Any:
         graph_def: A graph with functions.
         outputs: Names of tensors, e.g. those of a signature.
     """
-    found = _Functions(graph_def, path).sources(outputs)
-    names = _names(found, path)
+    operations = _Functions(graph_def, path).sources(outputs)
+    names = _names(operations, path)
     flat = tf1.GraphDef(versions=graph_def.versions)
-    for key, operation in found.items():
+    for key, operation in operations.items():
         node = flat.node.add()
         node.CopyFrom(operation.node)
         node.name = names[key]
@@ -140,19 +140,19 @@ class _Functions:
     def sources(self, outputs: Iterable[str]) -> Dict[_Key, _Operation]:
         """The operations that tensors of the graph depend on."""
         waiting = [self.resolve(self.main, name) for name in outputs]
-        found: Dict[_Key, _Operation] = {}
+        operations: Dict[_Key, _Operation] = {}
         num_bytes = 0
         while waiting:
             tensor = waiting.pop()
-            if tensor.key in found:
+            if tensor.key in operations:
                 continue
             inputs = self.inputs(tensor.frame, tensor.node)
-            found[tensor.key] = _Operation(tensor.node, inputs)
+            operations[tensor.key] = _Operation(tensor.node, inputs)
             waiting += inputs
             num_bytes += tensor.node.ByteSize() if tensor.node.op == "Const" else 0
-            if len(found) > _MAX_NODES or num_bytes > _MAX_BYTES:
+            if len(operations) > _MAX_NODES or num_bytes > _MAX_BYTES:
                 raise self._too_large()
-        return found
+        return operations
 
     def inputs(self, frame: _Frame, node: Any) -> List[_Tensor]:
         """What an operation reads, without control inputs."""
@@ -254,15 +254,15 @@ def _data_inputs(node: Any) -> Tuple[str, ...]:
     return tuple(name for name in node.input if not name.startswith("^"))
 
 
-def _names(found: Mapping[_Key, _Operation], path: str) -> Dict[_Key, str]:
+def _names(operations: Mapping[_Key, _Operation], path: str) -> Dict[_Key, str]:
     """A name for each operation: its own if no other function has one of this name."""
-    counts = Counter(name for _, name in found)
-    taken = set(counts)
+    counts = Counter(name for _, name in operations)
+    used = set(counts)
     names: Dict[_Key, str] = {}
-    for (frame, name), operation in found.items():
+    for (frame, name), operation in operations.items():
         flat = name
         if counts[name] > 1 and operation.node.op in CONVOLUTIONS:
-            calls = sorted(each.scope for each, other in found if other == name)
+            calls = sorted(each.scope for each, unscoped in operations if unscoped == name)
             raise RunError(
                 f"{path} has the layer {plain(name)} in the calls {plain(calls[0])} and "
                 f"{plain(calls[1])}, so which one is the model's is not known. Save it with a "
@@ -270,8 +270,8 @@ def _names(found: Mapping[_Key, _Operation], path: str) -> Dict[_Key, str]:
             )
         if counts[name] > 1 and frame.caller is not None:
             flat = f"{frame.scope}{name}"
-            while flat in taken:
+            while flat in used:
                 flat += "_"
-        taken.add(flat)
+        used.add(flat)
         names[frame, name] = flat
     return names

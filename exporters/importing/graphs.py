@@ -67,7 +67,7 @@ def from_graph_def(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Graph:
 def read_structure(graph: Graph) -> Structure:
     """The convolutions of a graph in its order."""
     users = _users(graph)
-    found: List[Convolution] = []
+    convolutions: List[Convolution] = []
     tokens: Dict[str, Tuple[object, ...]] = {}
     for node in graph.nodes.values():
         if node.op in _POOLS:
@@ -75,10 +75,10 @@ def read_structure(graph: Graph) -> Structure:
         elif node.op in CONVOLUTIONS and len(node.inputs) > 1:
             layer = _convolution(graph, node, users)
             if layer is not None:
-                found.append(layer)
+                convolutions.append(layer)
                 tokens[node.name] = layer.token
     parents = {name: parents_of(graph, name, tokens) for name in tokens}
-    return Structure(tuple(found), tokens, parents)
+    return Structure(tuple(convolutions), tokens, parents)
 
 
 def image_size(graph: Graph) -> Optional[Tuple[int, int]]:
@@ -93,15 +93,15 @@ def image_size(graph: Graph) -> Optional[Tuple[int, int]]:
 
 def constant_weights(graph: Graph, names: Set[str]) -> List[str]:
     """Those names of constants that layers have as weights."""
-    found = []
+    constants = []
     for node in graph.nodes.values():
         if node.op in CONVOLUTIONS and len(node.inputs) > 1:
             name = node.inputs[1]
             for _ in range(_MAX_DEPTH):
                 if name in graph.nodes and graph.nodes[name].op in SAME_VALUE:
                     name = next(iter(graph.nodes[name].inputs), name)
-            found += [name] if name in names else []
-    return found
+            constants += [name] if name in names else []
+    return constants
 
 
 def leaf(graph: Graph, name: str) -> Optional[str]:
@@ -267,14 +267,14 @@ def parents_of(graph: Graph, name: str, tokens: Mapping[str, object]) -> Tuple[s
     """The nearest operations with a token before an operation, from its first input on."""
     waiting = list(graph.nodes[name].inputs[:1])
     seen: Set[str] = set()
-    found = []
+    parents = []
     while waiting:
         each = waiting.pop()
         if each in seen:
             continue
         seen.add(each)
         if each in tokens:
-            found.append(each)
+            parents.append(each)
         elif each in graph.nodes and each not in graph.arrays:
             waiting.extend(graph.nodes[each].inputs)
-    return tuple(found)
+    return tuple(parents)

@@ -83,9 +83,9 @@ def import_model(
         )
     published = _read(source_format, path)
     refuse_not_finite(published, path)
-    own = build_own_model(pipeline_config)
-    published, naming = align_names(published, own.structure, path)
-    mapped = map_variables(own, published)
+    model = build_own_model(pipeline_config)
+    published, naming = align_names(published, model.structure, path)
+    mapped = map_variables(model, published)
     if not mapped.values:
         raise RunError(
             f"{path} has no weights of the model in the configuration: of "
@@ -94,7 +94,7 @@ def import_model(
             "with --from"
         )
     notes = naming + _apply_anchor_order(
-        own, published, mapped, pipeline_config.model, anchor_order
+        model, published, mapped, pipeline_config.model, anchor_order
     )
     warnings = [note for note in notes if note.startswith("warning: ")]
     warnings += _absent(mapped, published, pipeline_config.model)
@@ -102,7 +102,7 @@ def import_model(
     num_neutral = len(mapped.folded) + published.num_neutral
     if images and mapped.folded:
         _refuse_incomplete(mapped)
-        mapped.values.update(calibrate(own, mapped.values, mapped.folded, images))
+        mapped.values.update(calibrate(model, mapped.values, mapped.folded, images))
         notes.append(
             f"statistics of {counted(num_neutral, 'layer')} recomputed from "
             f"{counted(len(images), 'image')}"
@@ -131,10 +131,10 @@ def _absent(mapped: Mapped, published: Published, model: Any) -> List[str]:
     if not rows:
         return []
     shown = "; ".join(f"{row.variable} ({row.state}: {row.source})" for row in rows[:_LISTED])
-    more = f" and {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
+    suffix = f" and {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
     return [
         f"warning: {counted(len(rows), 'variable')} of the model "
-        f"{'is' if len(rows) == 1 else 'are'} not in the checkpoint: {shown}{more}. "
+        f"{'is' if len(rows) == 1 else 'are'} not in the checkpoint: {shown}{suffix}. "
         "Fine-tuning can start from it, evaluation and export cannot"
     ] + [f"warning: {text}" for text in explain_shapes(published, model)]
 
@@ -189,31 +189,34 @@ def _refuse_incomplete(mapped: Mapped) -> None:
 
 
 def _apply_anchor_order(
-    own: OwnModel, published: Published, mapped: Mapped, model: Any, chosen: Optional[str]
+    own_model: OwnModel, published: Published, mapped: Mapped, model: Any, chosen: Optional[str]
 ) -> List[str]:
     """Permutes heads of the order of 2017; returns lines for the report."""
-    layouts = anchors.layouts_of(model, own.places)
+    layouts = anchors.layouts_of(model, own_model.places)
     notes = []
     order = chosen
-    if published.anchors is not None and own.anchors is not None:
-        found = anchors.find_order(published.anchors, own.anchors, layouts)
-        if found.order is None:
+    if published.anchors is not None and own_model.anchors is not None:
+        anchor_order = anchors.find_order(published.anchors, own_model.anchors, layouts)
+        if anchor_order.order is None:
             notes.append(
                 f"warning: the anchors of the file, {len(published.anchors)}, are not those of the "
-                f"configuration, {len(own.anchors)}; they differ by up to {found.difference:.3g} "
+                f"configuration, {len(own_model.anchors)}; they differ by up to "
+                f"{anchor_order.difference:.3g} "
                 "of an image's side. Correct the anchor_generator, or boxes are wrong"
             )
         else:
             notes.append(
                 "anchors: those of the file and of the configuration are equal (largest difference "
-                f"{found.difference:.1g} of an image's side); order of anchors: {found.order}"
+                f"{anchor_order.difference:.1g} of an image's side); order of anchors: "
+                f"{anchor_order.order}"
             )
-        if chosen and found.order not in (None, chosen):
+        if chosen and anchor_order.order not in (None, chosen):
             raise ConfigError(
-                f"--anchor_order {chosen}: the anchors in the file have the order {found.order}; "
+                f"--anchor_order {chosen}: the anchors in the file have the order "
+                f"{anchor_order.order}; "
                 "leave the option out"
             )
-        order = chosen or found.order
+        order = chosen or anchor_order.order
     elif chosen is None and layouts is not None:
         notes.append(
             "anchors: the file contains none. If boxes are wrong, the model may be of 2017; try "
@@ -248,9 +251,9 @@ def _write(
     report = os.path.join(output_dir, REPORT_FILE)
     files.write_text(report, report_text(source, mapped, notes))
     config_file = pipeline.save_pipeline(config, output_dir)
-    said = summary(mapped) + [each for each in notes if each not in warnings]
+    lines = summary(mapped) + [each for each in notes if each not in warnings]
     written_map = label_map if published.label_map else None
-    return Imported(prefix, config_file, written_map, report, said, warnings)
+    return Imported(prefix, config_file, written_map, report, lines, warnings)
 
 
 def write_checkpoint(prefix: str, values: Dict[str, np.ndarray], num_neutral: int) -> None:

@@ -54,8 +54,8 @@ class Mapped(NamedTuple):
 class _Mapping:
     """Values found so far."""
 
-    def __init__(self, own: OwnModel, published: Published) -> None:
-        self.own = own
+    def __init__(self, own_model: OwnModel, published: Published) -> None:
+        self.own = own_model
         self.arrays = published.arrays if published.has_names else {}
         self.values: Dict[str, np.ndarray] = {}
         self.rows: Dict[str, Row] = {}
@@ -80,27 +80,29 @@ class _Mapping:
             self.put(name, self.arrays[name], COPIED, [name])
 
 
-def map_variables(own: OwnModel, published: Published) -> Mapped:
+def map_variables(own_model: OwnModel, published: Published) -> Mapped:
     """The value of each variable of our model that the file gives one."""
-    mapping = _Mapping(own, published)
+    mapping = _Mapping(own_model, published)
     matches = match_layers(
-        own.structure,
+        own_model.structure,
         published.structure,
         by_name=published.has_names,
         in_order=not published.from_functions,
     )
-    for layer in own.structure.convolutions:
+    for layer in own_model.structure.convolutions:
         names = _variables_of(layer)
         match = matches[layer.name][0] if layer.name in matches else None
         if mapping.has(names) and not (match and _is_folded(mapping, layer, match)):
             mapping.copy(names)
         elif match is not None:
             _take_layer(mapping, layer, match)
-    mapping.copy(name for name in own.shapes if name not in mapping.values and mapping.has([name]))
-    for name, shape in own.shapes.items():
+    mapping.copy(
+        name for name in own_model.shapes if name not in mapping.values and mapping.has([name])
+    )
+    for name, shape in own_model.shapes.items():
         if name not in mapping.rows:
             mapping.rows[name] = _absent(name, shape, mapping.arrays)
-    rows = [mapping.rows[name] for name in sorted(own.shapes)]
+    rows = [mapping.rows[name] for name in sorted(own_model.shapes)]
     unused = [
         name
         for name, values in published.arrays.items()

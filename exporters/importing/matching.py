@@ -29,15 +29,15 @@ def match_layers(
         by_name: Whether the names of the file are those of our layers.
         in_order: Whether the order of the file decides where nothing else does.
     """
-    found: Dict[str, Tuple[Convolution, str]] = {}
+    matches: Dict[str, Tuple[Convolution, str]] = {}
     if by_name:
         for name, layer in _by_scope(ours, theirs).items():
-            found[name] = (layer, "name")
-    taken = {layer.name for layer, _ in found.values()}
+            matches[name] = (layer, "name")
+    used = {layer.name for layer, _ in matches.values()}
     for name, layer in _by_structure(ours, theirs, in_order).items():
-        if name not in found and layer.name not in taken:
-            found[name] = (layer, "structure")
-    return found
+        if name not in matches and layer.name not in used:
+            matches[name] = (layer, "structure")
+    return matches
 
 
 def _by_scope(ours: Structure, theirs: Structure) -> Dict[str, Convolution]:
@@ -68,15 +68,17 @@ def longest_scope(name: str, scopes: Container[str]) -> str:
     return ""
 
 
-def _by_structure(ours: Structure, theirs: Structure, in_order: bool) -> Dict[str, Convolution]:
+def _by_structure(
+    ours: Structure, theirs: Structure, follows_order: bool
+) -> Dict[str, Convolution]:
     layers = {layer.name: layer for layer in theirs.convolutions}
-    found: Dict[str, Convolution] = {}
-    mine, other = _groups(ours), _groups(theirs)
+    matches: Dict[str, Convolution] = {}
+    mine, their_groups = _groups(ours), _groups(theirs)
     for color, names in mine.items():
-        candidates = other.get(color, [])
-        if len(candidates) == len(names) and (in_order or len(names) == 1):
-            found.update((name, layers[each]) for name, each in zip(names, candidates))
-    return found
+        candidates = their_groups.get(color, [])
+        if len(candidates) == len(names) and (follows_order or len(names) == 1):
+            matches.update((name, layers[each]) for name, each in zip(names, candidates))
+    return matches
 
 
 def _groups(structure: Structure) -> Dict[Hashable, List[str]]:
@@ -86,14 +88,14 @@ def _groups(structure: Structure) -> Dict[Hashable, List[str]]:
     for name, parents in structure.parents.items():
         for parent in parents:
             children.setdefault(parent, []).append(name)
-    by_past: Dict[Hashable, List[str]] = {}
+    groups_by_past: Dict[Hashable, List[str]] = {}
     for layer in structure.convolutions:
-        by_past.setdefault(before[layer.name], []).append(layer.name)
-    if all(len(names) == 1 for names in by_past.values()):
-        return by_past
+        groups_by_past.setdefault(before[layer.name], []).append(layer.name)
+    if all(len(names) == 1 for names in groups_by_past.values()):
+        return groups_by_past
     after = _colors(structure, children)
     groups: Dict[Hashable, List[str]] = {}
-    for past, names in by_past.items():
+    for past, names in groups_by_past.items():
         for name in names:
             # A layer that its past identifies is found whatever comes after it.
             key: Hashable = past if len(names) == 1 else (past, after[name])

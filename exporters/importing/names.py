@@ -15,8 +15,8 @@ _MAX_PARTS = 32  # of a name; names of layers have ten at most
 def align_names(published: Published, ours: Structure, path: str) -> Tuple[Published, List[str]]:
     """A file's content with the names of our layers, and lines for the report."""
     scopes = {scope_of(layer.weights.name) for layer in ours.convolutions}
-    found = _prefixes(published, scopes) if published.has_names else {}
-    best = max(map(len, found.values()), default=0)
+    prefix_map = _prefixes(published, scopes) if published.has_names else {}
+    best = max(map(len, prefix_map.values()), default=0)
     if published.from_functions and 2 * best < len(scopes):
         raise RunError(
             f"{path}: {best} of {len(scopes)} layers of the model in the configuration, such as "
@@ -25,7 +25,7 @@ def align_names(published: Published, ours: Structure, path: str) -> Tuple[Publi
             "model; models that Keras built, as those of the Object Detection API for TensorFlow "
             "2, have other layers and cannot be imported"
         )
-    prefixes = sorted(prefix for prefix, names in found.items() if len(names) == best)
+    prefixes = sorted(prefix for prefix, names in prefix_map.items() if len(names) == best)
     if "" in prefixes or 2 * best < len(scopes):
         return published, []
     if len(prefixes) > 1:
@@ -43,14 +43,14 @@ def _prefixes(published: Published, scopes: Set[str]) -> Dict[str, Set[str]]:
     names = set(published.arrays)
     for layer in published.structure.convolutions:
         names |= {layer.name, layer.weights.name}
-    found: Dict[str, Set[str]] = {}
+    names_by_prefix: Dict[str, Set[str]] = {}
     for parts in (name.split("/") for name in names):
         for start in range(len(parts) if len(parts) <= _MAX_PARTS else 0):
             scope = longest_scope("/".join(parts[start:]), scopes)
             if scope:
                 prefix = "".join(f"{part}/" for part in parts[:start])
-                found.setdefault(prefix, set()).add(scope)
-    return found
+                names_by_prefix.setdefault(prefix, set()).add(scope)
+    return names_by_prefix
 
 
 def _without_prefix(published: Published, prefix: str) -> Published:
@@ -60,24 +60,24 @@ def _without_prefix(published: Published, prefix: str) -> Published:
     def array(named: Named) -> Named:
         return Named(short(named.name), named.values)
 
-    def norm(given: Norm) -> Norm:
+    def norm(original: Norm) -> Norm:
         return Norm(
-            short(given.name),
-            given.gamma and array(given.gamma),
-            given.beta and array(given.beta),
-            array(given.mean),
-            array(given.variance),
-            given.epsilon,
+            short(original.name),
+            original.gamma and array(original.gamma),
+            original.beta and array(original.beta),
+            array(original.mean),
+            array(original.variance),
+            original.epsilon,
         )
 
-    def layer(given: Convolution) -> Convolution:
+    def layer(original: Convolution) -> Convolution:
         return Convolution(
-            short(given.name),
-            given.kind,
-            array(given.weights),
-            given.scale and array(given.scale),
-            given.offset and array(given.offset),
-            given.norm and norm(given.norm),
+            short(original.name),
+            original.kind,
+            array(original.weights),
+            original.scale and array(original.scale),
+            original.offset and array(original.offset),
+            original.norm and norm(original.norm),
         )
 
     before = published.structure

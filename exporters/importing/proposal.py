@@ -108,8 +108,10 @@ def propose_config(published: Published) -> Any:
             f"--pipeline_config_path: is missing, and the model has {anchors} anchors at each "
             f"place of its feature maps, for which no configuration is proposed; {_NEEDED}"
         )
-    own = {layer.name for layer in (*heads.boxes.values(), *heads.classes.values())}
-    body = [layer for layer in layers if layer.name not in own and layer not in heads.depthwise]
+    head_layers = {layer.name for layer in (*heads.boxes.values(), *heads.classes.values())}
+    body = [
+        layer for layer in layers if layer.name not in head_layers and layer not in heads.depthwise
+    ]
     height, width = published.image_size or (_DEFAULT_SIZE, _DEFAULT_SIZE)
     kernel = (heads.depthwise or [heads.boxes[0]])[0].weights.values.shape[0]
     maps_depthwise = not any(
@@ -142,23 +144,23 @@ def explain_shapes(published: Published, model: Any) -> List[str]:
         proposed = propose_config(published).model.ssd
     except ConfigError:
         return []  # of another kind: nothing can be said
-    given = model.ssd
-    kind = given.box_predictor.WhichOneof("box_predictor_oneof")
-    if given.feature_extractor.type != proposed.feature_extractor.type:
+    ssd = model.ssd
+    kind = ssd.box_predictor.WhichOneof("box_predictor_oneof")
+    if ssd.feature_extractor.type != proposed.feature_extractor.type:
         return []
-    found = [_explained(given, proposed, "model.ssd", "num_classes")]
-    ours, theirs = given.feature_extractor, proposed.feature_extractor
+    explanations = [_explained(ssd, proposed, "model.ssd", "num_classes")]
+    ours, theirs = ssd.feature_extractor, proposed.feature_extractor
     for field in ("depth_multiplier", "use_depthwise"):
-        found.append(_explained(ours, theirs, "model.ssd.feature_extractor", field))
+        explanations.append(_explained(ours, theirs, "model.ssd.feature_extractor", field))
     if kind == "convolutional_box_predictor":
-        ours, theirs = (getattr(each.box_predictor, kind) for each in (given, proposed))
+        ours, theirs = (getattr(each.box_predictor, kind) for each in (ssd, proposed))
         for field in ("use_depthwise", "kernel_size"):
-            found.append(_explained(ours, theirs, f"model.ssd.box_predictor.{kind}", field))
-    return [text for text in found if text]
+            explanations.append(_explained(ours, theirs, f"model.ssd.box_predictor.{kind}", field))
+    return [text for text in explanations if text]
 
 
-def _explained(given: Any, proposed: Any, path: str, field: str) -> str:
-    current, value = (getattr(each, field) for each in (given, proposed))
+def _explained(ssd: Any, proposed: Any, path: str, field: str) -> str:
+    current, value = (getattr(each, field) for each in (ssd, proposed))
     if isinstance(current, float):
         current, value = round(current, _DIGITS), round(value, _DIGITS)
     return "" if current == value else explanation(f"{path}.{field}", value, current, "file")
@@ -182,16 +184,16 @@ def _extractor(names: List[str]) -> Optional[str]:
 def _heads(layers: Tuple[Convolution, ...]) -> _Heads:
     heads = _Heads({}, {}, [])
     for layer in layers:
-        found = _HEAD.search(layer.weights.name) or _HEAD.search(layer.name)
-        if found is None:
+        match = _HEAD.search(layer.weights.name) or _HEAD.search(layer.name)
+        if match is None:
             continue
         if layer.kind == "depthwise":
-            if found.group(3):  # names that TFLite shares between layers may be of another head
+            if match.group(3):  # names that TFLite shares between layers may be of another head
                 heads.depthwise.append(layer)
-        elif found.group(2) == "ClassPredictor":
-            heads.classes[int(found.group(1))] = layer
+        elif match.group(2) == "ClassPredictor":
+            heads.classes[int(match.group(1))] = layer
         else:
-            heads.boxes[int(found.group(1))] = layer
+            heads.boxes[int(match.group(1))] = layer
     return heads
 
 

@@ -89,9 +89,10 @@ def _outputs(signatures: Any, folder: str) -> List[str]:
     usable = sorted(name for name in signatures if not name.startswith("__saved_model"))
     chosen = [name for name in usable if name == SERVING_DEFAULT] or usable
     if len(chosen) != 1:
-        found = f"the signatures {plain(chosen)}, none of them" if chosen else "no signature"
+        description = f"the signatures {plain(chosen)}, none of them" if chosen else "no signature"
         raise RunError(
-            f"{folder} has {found} {SERVING_DEFAULT}, so which function to import is not known. "
+            f"{folder} has {description} {SERVING_DEFAULT}, so which function to import is not "
+            "known. "
             f"Save it with signatures={{{SERVING_DEFAULT!r}: function}}"
         )
     return [each.name for each in signatures[chosen[0]].outputs.values() if each.name]
@@ -105,7 +106,7 @@ def _variables(
     kinds = reader.get_variable_to_dtype_map()
     restore = meta_graph.saver_def.restore_op_name
     keys = functions.variable_keys(meta_graph.graph_def, restore, file)
-    found = {}
+    values = {}
     for name in names:
         key = keys.get(name)
         if key not in kinds:
@@ -115,8 +116,8 @@ def _variables(
                 "again"
             )
         if kinds[key].is_floating:
-            found[name] = as_float32(reader.get_tensor(key))
-    return found
+            values[name] = as_float32(reader.get_tensor(key))
+    return values
 
 
 def _checkpoint(folder: str) -> Any:
@@ -146,5 +147,5 @@ def _parse(file: str) -> Any:
 
 
 def _label_map(folder: str) -> Optional[Dict[int, str]]:
-    found = sorted(tf.io.gfile.glob(os.path.join(folder, "assets", "*.pbtxt")))
-    return dict(read_label_map(found[0]).names) if found else None
+    label_maps = sorted(tf.io.gfile.glob(os.path.join(folder, "assets", "*.pbtxt")))
+    return dict(read_label_map(label_maps[0]).names) if label_maps else None

@@ -180,8 +180,8 @@ def _publish(model: _Model, values: Dict[int, np.ndarray], labels: Dict[int, str
             if layer is not None:
                 layers.append(layer)
                 tokens[name] = layer.token
-        elif each.op == _POSTPROCESS and (found := constant(each.inputs[2])) is not None:
-            anchors = _corners(found.values)
+        elif each.op == _POSTPROCESS and (constant_anchors := constant(each.inputs[2])) is not None:
+            anchors = _corners(constant_anchors.values)
     graph = graphs.Graph(nodes, {})
     parents = {name: graphs.parents_of(graph, name, tokens) for name in tokens}
     arrays = {f"{model.name(index)} #{index}": array for index, array in values.items()}

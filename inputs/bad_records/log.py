@@ -92,10 +92,10 @@ class FaultLog:
     def counts(self) -> Dict[str, int]:
         """Kind -> boxes, records or files, each counted once; and "skipped_records"."""
         with self._lock:
-            found = {kind: self._counts[kind] for kind in KINDS if kind in self._counts}
+            counts = {kind: self._counts[kind] for kind in KINDS if kind in self._counts}
             if self._skipped:
-                found["skipped_records"] = len(self._skipped)
-            return found
+                counts["skipped_records"] = len(self._skipped)
+            return counts
 
     def report(
         self,
@@ -136,10 +136,10 @@ class FaultLog:
             rank = {kind: index for index, kind in enumerate(KINDS)}
             for kind, action in sorted(self._action_counts, key=lambda x: (rank[x[0]], x[1])):
                 row = KINDS[kind]
-                found = counted(self._action_counts[kind, action], row.unit)
+                text = counted(self._action_counts[kind, action], row.unit)
                 if row.unit == "box":
-                    found += f" in {counted(self._entries_of[kind], 'record')}"
-                lines.append(f"  {kind}: {row.description}: {found}, {effect(kind, action)}")
+                    text += f" in {counted(self._entries_of[kind], 'record')}"
+                lines.append(f"  {kind}: {row.description}: {text}, {effect(kind, action)}")
             head = f"Record faults ({counted(len(self._skipped), 'record')} skipped):"
             tail = [f"  All of them are in {self.path}"] if self.path else []
             return "\n".join([head, *lines, *tail])

@@ -50,14 +50,14 @@ def make_policy(
     context_feature_length: Optional[int] = None,
 ) -> BadRecordPolicy:
     """The policy of a reader's `bad_records`; reads the reader's label map."""
-    given = reader.bad_records
+    config = reader.bad_records
     name = input_reader_pb2.BadRecords.Policy.Name  # of a policy, in upper case
-    exceptions = {one.kind: name(one.policy).lower() for one in given.exception}
+    exceptions = {exception.kind: name(exception.policy).lower() for exception in config.exception}
     return BadRecordPolicy(
         reader=reader,
-        actions=resolve_actions(name(given.policy).lower(), exceptions),
-        max_skipped=given.max_skipped,
-        max_pixels=given.max_megapixels * 1e6,
+        actions=resolve_actions(name(config.policy).lower(), exceptions),
+        max_skipped=config.max_skipped,
+        max_pixels=config.max_megapixels * 1e6,
         num_classes=num_classes,
         label_map=read_label_map(reader.label_map_path) if reader.label_map_path else None,
         max_boxes=max_boxes,

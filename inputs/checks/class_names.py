@@ -43,16 +43,16 @@ def check_class_names(
         return
     label_map = label_map or read_label_map(reader.label_map_path)
     path = paths[0] if paths else find_files(input_patterns(reader)[0])[0]
-    found = _names_in(path)
-    unknown = collections.Counter({n: k for n, k in found.items() if n not in label_map.ids})
+    names = _names_in(path)
+    unknown = collections.Counter({n: k for n, k in names.items() if n not in label_map.ids})
     if not unknown:
         return
     shown = ", ".join(f"{quoted(name)} ({count})" for name, count in unknown.most_common(NUM_SHOWN))
     what = (
-        f"of {sum(found.values())} boxes in the first records of {path}, {sum(unknown.values())} "
+        f"of {sum(names.values())} boxes in the first records of {path}, {sum(unknown.values())} "
         f"have class names that label map {label_map.path} lacks: {shown}"
     )
-    if len(unknown) == len(found):
+    if len(unknown) == len(names):
         hint = nearest(unknown.most_common(1)[0][0], list(label_map.ids))
         known = list(map(shortened, list(label_map.ids)[:NUM_SHOWN]))
         raise ConfigError(

@@ -108,12 +108,12 @@ def _frames(
         examination.add("missing_key", "it has no frames: image/encoded is missing or empty")
     frames = []
     for position in wanted:
-        one = {
-            known[key]: found.feature[position]
-            for key, found in lists.items()
-            if key in known and position < len(found.feature)
+        frame = {
+            known[key]: entries.feature[position]
+            for key, entries in lists.items()
+            if key in known and position < len(entries.feature)
         }
-        values = _Features({**context, **_values(one, types, examination)})
+        values = _Features({**context, **_values(frame, types, examination)})
         frames.append((f"frame {position}: ", values))
     names = (_name(features) for features in (*(values for _, values in frames), context))
     return frames, next((name for name in names if name), "")
@@ -142,8 +142,8 @@ def _values(
 
 def _name(features: _Features) -> str:
     keys = ("image/source_id", "image/filename", "image/key/sha256")
-    found = next((features[key][0] for key in keys if features[key] and features[key][0]), b"")
-    return str(found.decode("utf-8", "replace"))
+    name = next((features[key][0] for key in keys if features[key] and features[key][0]), b"")
+    return str(name.decode("utf-8", "replace"))
 
 
 class _Examination:
@@ -206,9 +206,9 @@ class _Examination:
             self._expect_size(where, self._encoded_image(channel, where), size)
         return size
 
-    def _expect_size(self, where: str, found: _Size, size: _Size) -> None:
-        if None not in (found, size) and found != size:
-            self.add("length_mismatch", f"{where} is {found}, image/encoded is {size}")
+    def _expect_size(self, where: str, actual: _Size, expected: _Size) -> None:
+        if None not in (actual, expected) and actual != expected:
+            self.add("length_mismatch", f"{where} is {actual}, image/encoded is {expected}")
 
     def _encoded_image(self, encoded: bytes, where: str) -> _Size:
         claimed = image_header.claimed_size(encoded)
@@ -219,11 +219,11 @@ class _Examination:
                 f"pixels; the limit is {self.policy.max_pixels / 1e6:.6g} megapixels",
             )
             return None
-        found = decode_size(encoded)
-        if isinstance(found, tuple):
+        real_size = decode_size(encoded)
+        if isinstance(real_size, tuple):
             if lacks_data(encoded):
                 self.add("corrupt_image", f"{where}: {END_TOO_EARLY}")
-            return found
+            return real_size
         if image_header.is_cut_short(encoded):
             self.add(
                 "truncated_image",
@@ -231,7 +231,7 @@ class _Examination:
                 f"{image_header.format_of(encoded)} image",
             )
         else:
-            self.add("undecodable_image", f"{where} cannot be decoded: {found}")
+            self.add("undecodable_image", f"{where} cannot be decoded: {real_size}")
         return None
 
     def _boxes(self, features: _Features, size: _Size) -> None:
@@ -245,7 +245,7 @@ class _Examination:
         # Without labels the classes; -1 if they differ in number.
         own_labels = classes if not len(labels) else np.full_like(classes, -1)
         own_labels = labels if len(labels) == len(classes) else own_labels
-        given = Boxes(
+        boxes = Boxes(
             boxes=np.zeros([0, 4], np.float32),
             classes=classes,
             labels=own_labels,
@@ -256,9 +256,9 @@ class _Examination:
             ),
             image_size=np.asarray(size or (0, 0), np.int64),
         )
-        if size is not None and size_mismatch(given, NUMPY):
+        if size is not None and size_mismatch(boxes, NUMPY):
             height, width = (
-                "missing" if side == ABSENT_SIZE else str(side) for side in given.record_size
+                "missing" if side == ABSENT_SIZE else str(side) for side in boxes.record_size
             )
             self.add(
                 "size_mismatch",
@@ -270,23 +270,23 @@ class _Examination:
         numbers = {spec.record_key: len(features[spec.record_key]) for spec in PER_BOX_NUMBERS}
         lengths.update({key: number for key, number in numbers.items() if number})
         if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{key} {number}" for key, number in lengths.items())
-            self.add("length_mismatch", f"lists of boxes differ in length: {found}")
+            lengths_text = ", ".join(f"{key} {number}" for key, number in lengths.items())
+            self.add("length_mismatch", f"lists of boxes differ in length: {lengths_text}")
             return
         count = len(classes)
         self._check_lengths(features, count, size)
         if count:
-            given = given._replace(boxes=np.stack(sides, axis=1))
+            boxes = boxes._replace(boxes=np.stack(sides, axis=1))
         if size is not None and self.policy.reader.load_instance_masks:
-            given = given._replace(masks=self._mask_extents(features, count, size))
-        self._add_boxes(given, text, labels)
+            boxes = boxes._replace(masks=self._mask_extents(features, count, size))
+        self._add_boxes(boxes, text, labels)
 
-    def _add_boxes(self, given: Boxes, text: List[str], labels: np.ndarray) -> None:
+    def _add_boxes(self, arrays: Boxes, text: List[str], labels: np.ndarray) -> None:
         """Adds the faults of boxes, and the boxes that training uses."""
-        classes = given.classes
+        classes = arrays.classes
 
         def box(i: int) -> str:
-            return "[" + ", ".join(f"{side:.6g}" for side in given.boxes[i]) + "]"
+            return "[" + ", ".join(f"{side:.6g}" for side in arrays.boxes[i]) + "]"
 
         def pair(i: int) -> str:
             label = labels[i] if len(labels) == len(classes) else f"missing ({len(labels)} labels)"
@@ -297,19 +297,19 @@ class _Examination:
             "unknown_id": lambda i: str(classes[i]),
             "label_contradiction": pair,
         }
-        flags = box_flags(given, self.policy.num_classes, NUMPY)
+        flags = box_flags(arrays, self.policy.num_classes, NUMPY)
         for kind, flagged in flags.items():
             indices = np.flatnonzero(flagged).tolist()
             if not indices:
                 continue
             examples = ", ".join(f"box {i}: {shown.get(kind, box)(i)}" for i in indices[:NUM_SHOWN])
-            more = ", …" if len(indices) > NUM_SHOWN else ""
+            ellipsis = ", …" if len(indices) > NUM_SHOWN else ""
             ids = ""
             if kind == "unknown_id" and self.policy.num_classes is not None:
                 ids = f"; num_classes = {self.policy.num_classes}"
-            found = f"{len(indices)} of {len(classes)} ({examples}{more}){ids}"
-            self.add(kind, f"{KINDS[kind].description}: {found}", len(indices))
-        boxes, dropped = correct_boxes(given.boxes, flags, self.policy.actions, NUMPY)
+            examples_text = f"{len(indices)} of {len(classes)} ({examples}{ellipsis}){ids}"
+            self.add(kind, f"{KINDS[kind].description}: {examples_text}", len(indices))
+        boxes, dropped = correct_boxes(arrays.boxes, flags, self.policy.actions, NUMPY)
         self.boxes.append(boxes[~dropped])
         self.class_ids.append(classes[~dropped])
         limit = self.policy.max_boxes
@@ -344,9 +344,9 @@ class _Examination:
         classes = features["image/class/text" if has_texts else "image/class/label"]
         confidences = features["image/class/confidence"]
         self._check(equal_rule("image/class/confidence", len(confidences), len(classes)))
-        given = len(features["image/context_features"])
+        num_features = len(features["image/context_features"])
         length = features.scalar("image/context_feature_length", 0)
-        for rule in example.context_rules(given, length, self.policy.context_feature_length):
+        for rule in example.context_rules(num_features, length, self.policy.context_feature_length):
             self._check(rule)
 
     def _mask_extents(

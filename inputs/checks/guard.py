@@ -189,7 +189,7 @@ class Guard:
         # Once the log has a reason to stop, the next batch or the end of the data raises it.
         with contextlib.suppress(RecordFaultError):
             numbers = self._remaining(path, int(number), int(num_bytes), int(size))[:BLOCK]
-            records = [tfrecord.read_record(path, one) for one in numbers]
+            records = [tfrecord.read_record(path, record_number) for record_number in numbers]
         contents = np.array([b"" if isinstance(x, Damage) else x for x in records], object)
         return np.array(numbers, np.int64), contents, np.bool_(self._log.stop_reason != "")
 
@@ -305,7 +305,7 @@ class Guard:
             why = why or "it failed once, but not when it was tried again"
             faults.append(self._policy.fault("unexplained", f"TensorFlow rejects it: {why}"))
         # A fault that stops the run comes last, since the log accepts none after it.
-        for fault in sorted(faults, key=lambda one: one.action == FAIL):
+        for fault in sorted(faults, key=lambda candidate: candidate.action == FAIL):
             self._log.report(
                 fault, path, number, examined.source_id, max_skipped=self._policy.max_skipped
             )

@@ -75,16 +75,16 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
     Raises:
         ConfigError: if the reader has no path, or is not a TFRecord reader.
     """
-    found: List[str] = []
+    paths: List[str] = []
     entries: List[LogEntry] = []
     for pattern in input_patterns(policy.reader):
         try:
-            found += match_files(pattern)
+            paths += match_files(pattern)
         except FileNotFoundError as error:
             entries.append(_entry(policy, "no_file", pattern, str(error)))
     tasks: List[Task] = []
     total: Optional[int] = 0
-    for number, path in enumerate(found):
+    for number, path in enumerate(paths):
         if kind := files.special_kind(path):
             message = f"it cannot be read: it is {kind}, not a regular file"
             entries.append(_entry(policy, "lost_records", path, message))
@@ -106,7 +106,7 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
         else:
             tasks.append(Task(reader, path, number, 0, stop))
         total = None if total is None or stop is None else total + stop
-    return Plan(reader, policy, found, tasks, total, entries)
+    return Plan(reader, policy, paths, tasks, total, entries)
 
 
 def run(
@@ -120,9 +120,9 @@ def run(
     A few records are always read in this process. `advance` gets the number of records done since
     its last call.
     """
-    policies = {one.reader: one.policy for one in plans}
-    tasks = [task for one in plans for task in one.tasks]
-    parts: Dict[str, List[Scan]] = {one.reader: [] for one in plans}
+    policies = {plan.reader: plan.policy for plan in plans}
+    tasks = [task for plan in plans for task in plan.tasks]
+    parts: Dict[str, List[Scan]] = {plan.reader: [] for plan in plans}
     results: Iterator[Scan]
     if jobs <= 1 or _are_few(plans):
         results = (_examine(task, policies[task.reader]) for task in tasks)
@@ -133,23 +133,23 @@ def run(
         advance(part.num_records)
     return [
         Scan(
-            one.reader,
-            one.files,
-            sum(part.num_records for part in parts[one.reader]),
-            join([part.columns for part in parts[one.reader]]),
-            [*one.entries, *(entry for part in parts[one.reader] for entry in part.entries)],
+            plan.reader,
+            plan.files,
+            sum(part.num_records for part in parts[plan.reader]),
+            join([part.columns for part in parts[plan.reader]]),
+            [*plan.entries, *(entry for part in parts[plan.reader] for entry in part.entries)],
         )
-        for one in plans
+        for plan in plans
     ]
 
 
 def _are_few(plans: Sequence[Plan]) -> bool:
-    known = [one.num_records for one in plans if one.num_records is not None]
+    known = [plan.num_records for plan in plans if plan.num_records is not None]
     if len(known) < len(plans) or sum(known) > FEW_SMALL_RECORDS:
         return False
     if sum(known) <= FEW_RECORDS:
         return True
-    tasks = {task.file for one in plans for task in one.tasks}
+    tasks = {task.file for plan in plans for task in plan.tasks}
     return sum(tfrecord.file_size(path) for path in tasks) <= FEW_BYTES
 
 

@@ -239,7 +239,7 @@ def repeated_ids(columns: Columns) -> Dict[str, List[int]]:
     for row, name in enumerate(columns.source_ids):
         if name:
             rows.setdefault(name, []).append(row)
-    return {name: found for name, found in rows.items() if len(found) > 1}
+    return {name: places for name, places in rows.items() if len(places) > 1}
 
 
 def copies(columns: Columns) -> List[Tuple[int, int]]:

@@ -33,8 +33,8 @@ def make_runner(name: str, options: str = "") -> Runner:
 
     def run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
         del jobs  # the runner has its own workers
-        given = pipeline_options.PipelineOptions([f"--runner={name}", *shlex.split(options)])
-        with beam.Pipeline(options=given) as pipeline:
+        settings = pipeline_options.PipelineOptions([f"--runner={name}", *shlex.split(options)])
+        with beam.Pipeline(options=settings) as pipeline:
             _ = (
                 pipeline
                 | "Shards" >> beam.Create(list(numbers), reshuffle=True)

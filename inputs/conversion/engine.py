@@ -140,33 +140,33 @@ def convert(
         shutil.rmtree(scratch, ignore_errors=True)
         os.makedirs(scratch)
         source = _open(options, scratch)
-        found = index.build(
+        image_index = index.build(
             source, folder, scratch, options.splits,
             duplicates=options.duplicates, report=faults.report,
             advance=progress("reading annotations", source.total),
         )  # fmt: skip
         faults.close()
-        has_classes = options.label_map or found.names or source.names
-        if not found.num_images or not has_classes:  # the second pass has nothing to do
-            _check_faults(options, work_dir, tally.add([faults.tally, found.dropped]))
-        if not found.num_images:
+        has_classes = options.label_map or image_index.names or source.names
+        if not image_index.num_images or not has_classes:  # the second pass has nothing to do
+            _check_faults(options, work_dir, tally.add([faults.tally, image_index.dropped]))
+        if not image_index.num_images:
             raise ConfigError(_nothing_left(options, faults))
-        label_map, names, ids = _classes(options, source, found)
-        count = options.num_shards or -(-found.num_images // IMAGES_PER_SHARD)
+        label_map, names, ids = _classes(options, source, image_index)
+        count = options.num_shards or -(-image_index.num_images // IMAGES_PER_SHARD)
         job = _make_job(options, work_dir, folder, ids, count)
         _forget_other_publishing(options, job)
         index.write_entries(scratch, [job.entries_file(shard) for shard in range(count)])
         resumed = sum(shards.read_result(job, shard) is not None for shard in range(count))
-        advance = progress("converting", found.num_images)
+        advance = progress("converting", image_index.num_images)
         if run is None:
-            run, jobs = _run, 1 if found.num_images <= FEW_IMAGES else jobs
+            run, jobs = _run, 1 if image_index.num_images <= FEW_IMAGES else jobs
         results = _convert_shards(run(job, range(count), jobs), advance)
         totals = tally.add([{"faults": faults.tally}, *(result.tally for result in results)])
         _check_faults(options, work_dir, totals["faults"])
         _publish(options, job, source, names, label_map)
     return Conversion(
         {split.name: _pattern(job, split) for split in options.splits},
-        label_map, names, totals, found.num_unlisted, resumed, time.monotonic() - started,
+        label_map, names, totals, image_index.num_unlisted, resumed, time.monotonic() - started,
     )  # fmt: skip
 
 
@@ -254,11 +254,11 @@ def _forget_other_publishing(options: ConvertOptions, job: Job) -> None:
 
 
 def _check_free(options: ConvertOptions, work_dir: str) -> None:
-    found = _record_files(options, finished=True)
-    if found and not options.overwrite and not os.path.exists(os.path.join(work_dir, PUBLISHING)):
-        others = f" and {counted(len(found) - 1, 'more file')}" if len(found) > 1 else ""
+    records = _record_files(options, finished=True)
+    if records and not options.overwrite and not os.path.exists(os.path.join(work_dir, PUBLISHING)):
+        others = f" and {counted(len(records) - 1, 'more file')}" if len(records) > 1 else ""
         raise FileExistsError(
-            f"{options.output_dir} contains {found[0]}{others} of the same splits: name another "
+            f"{options.output_dir} contains {records[0]}{others} of the same splits: name another "
             "--output_dir or --split, or add --overwrite"
         )
 
@@ -310,31 +310,31 @@ def _nothing_left(options: ConvertOptions, faults: _Faults) -> str:
 
 
 def _open(options: ConvertOptions, scratch: str) -> Source:
-    given = {**options.source.__dict__, "scratch": scratch}
-    return open_source(options.format, SourceOptions(**given), masks=options.masks)
+    arguments = {**options.source.__dict__, "scratch": scratch}
+    return open_source(options.format, SourceOptions(**arguments), masks=options.masks)
 
 
 def _classes(
-    options: ConvertOptions, source: Source, found: index.Index
+    options: ConvertOptions, source: Source, image_index: index.Index
 ) -> Tuple[str, Dict[int, str], Dict[str, int]]:
     """Path of the label map, id -> name, and name -> id of all names that it knows."""
     if options.label_map:
-        given = read_label_map(options.label_map)
-        names = found.names or set((source.names or {}).values())
-        if names and not names & set(given.ids):
+        existing = read_label_map(options.label_map)
+        names = image_index.names or set((source.names or {}).values())
+        if names and not names & set(existing.ids):
             raise ConfigError(
                 f"label map {options.label_map} has none of the classes of the source: "
-                f"{sorted(names)[:5]}; its own are {sorted(given.ids)[:5]}"
+                f"{sorted(names)[:5]}; its own are {sorted(existing.ids)[:5]}"
             )
-        return options.label_map, given.names, given.ids
+        return options.label_map, existing.names, existing.ids
     path = os.path.join(options.output_dir, LABEL_MAP_FILE)
-    if not found.names and not source.names and found.dropped:
-        fault = next(iter(found.dropped.values()))["examples"][0]
+    if not image_index.names and not source.names and image_index.dropped:
+        fault = next(iter(image_index.dropped.values()))["examples"][0]
         raise ConversionError(f"no object is left. The first fault: {fault}")
-    names_by_id = index.label_ids(found.names, source.names)
+    names_by_id = index.label_ids(image_index.names, source.names)
     if os.path.exists(path):
-        other = read_label_map(path)
-        if other.names != names_by_id and not options.overwrite:
+        earlier = read_label_map(path)
+        if earlier.names != names_by_id and not options.overwrite:
             raise ConfigError(
                 f"{path} has other classes than the source: add --label_map {path} to use it, or "
                 "name another --output_dir"

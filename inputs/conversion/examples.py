@@ -77,7 +77,7 @@ def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
         message = f"the image {quoted(image.image)} cannot be read: {error.strerror}"
         return Converted(b"", [*faults, _of_image(image, "no_image", message)])
     size = (checked.height, checked.width)
-    objects, found = check_objects(
+    objects, object_faults = check_objects(
         image, size, options.ids, with_masks=options.masks, mask_images=options.mask_images,
         clip_boxes=options.clip_boxes,
     )  # fmt: skip
@@ -94,13 +94,13 @@ def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
     return Converted(
         # The order of keys would otherwise differ between processes.
         example.SerializeToString(deterministic=True),
-        [*faults, *found, *unknown],
+        [*faults, *object_faults, *unknown],
         _sha256(content, example, checked),
         (checked.height, checked.width),
-        np.asarray([one.box for one in objects], np.float32).reshape(-1, 4),
-        [one.class_id for one in objects],
+        np.asarray([sound.box for sound in objects], np.float32).reshape(-1, 4),
+        [sound.class_id for sound in objects],
         checked.is_encoded_again,
-        0 if options.masks else sum(has_mask(one.given) for one in objects),
+        0 if options.masks else sum(has_mask(sound.given) for sound in objects),
     )
 
 
@@ -108,8 +108,8 @@ def _sha256(content: bytes, example: Any, checked: Checked) -> str:
     """Of the file; the record has it already if it holds the same bytes."""
     if checked.is_encoded_again:
         return hashlib.sha256(content).hexdigest()
-    found: bytes = example.features.feature["image/key/sha256"].bytes_list.value[0]
-    return found.decode()
+    digest: bytes = example.features.feature["image/key/sha256"].bytes_list.value[0]
+    return digest.decode()
 
 
 def _settled(fault: SourceFault) -> SourceFault:
@@ -122,10 +122,10 @@ def _of_image(image: AnnotatedImage, kind: str, message: str) -> SourceFault:
 
 
 def _check_size(image: AnnotatedImage, checked: Checked) -> None:
-    given, real = (image.height, image.width), (checked.height, checked.width)
-    if any(side is not None and side != true for side, true in zip(given, real)):
+    stated, real = (image.height, image.width), (checked.height, checked.width)
+    if any(side is not None and side != true for side, true in zip(stated, real)):
         turned = " once its EXIF rotation is applied" if checked.turned_from else ""
-        if given == checked.turned_from:
+        if stated == checked.turned_from:
             turned += (
                 ": its boxes are those of the pixels as stored, so remove the EXIF orientation "
                 "from the file"
@@ -142,7 +142,7 @@ def _annotations(
 ) -> writer.Annotations:
     def column(name: str, default: Any) -> Any:
         """A value for each object, if any of them has one."""
-        values = [getattr(one.given, name) for one in objects]
+        values = [getattr(sound.given, name) for sound in objects]
         if all(value is None for value in values):
             return None
         return [default if value is None else value for value in values]
@@ -150,15 +150,16 @@ def _annotations(
     area = column("area", 0.0)
     if area is not None:
         area = [
-            _area(one, checked) if one.given.area is None else one.given.area for one in objects
+            _area(sound, checked) if sound.given.area is None else sound.given.area
+            for sound in objects
         ]
     sides = [1, 1] if image.normalized else [checked.height, checked.width]
     keypoints, visibilities = _keypoints(objects, sides)
-    found_masks = [one.mask for one in objects if one.mask is not None]
+    found_masks = [sound.mask for sound in objects if sound.mask is not None]
     return writer.Annotations(
-        boxes=np.asarray([one.box for one in objects]).reshape(-1, 4),
-        class_ids=[one.class_id for one in objects],
-        class_names=[one.given.class_name for one in objects],
+        boxes=np.asarray([sound.box for sound in objects]).reshape(-1, 4),
+        class_ids=[sound.class_id for sound in objects],
+        class_names=[sound.given.class_name for sound in objects],
         area=area,
         is_crowd=column("is_crowd", False),
         difficult=column("difficult", False),
@@ -170,8 +171,8 @@ def _annotations(
     )
 
 
-def _area(one: SoundObject, checked: Checked) -> float:
-    return float(np.prod((one.box[2:] - one.box[:2]) * [checked.height, checked.width]))
+def _area(sound: SoundObject, checked: Checked) -> float:
+    return float(np.prod((sound.box[2:] - sound.box[:2]) * [checked.height, checked.width]))
 
 
 def _keypoints(
@@ -181,10 +182,10 @@ def _keypoints(
 
     `sides` are what y and x are divided by.
     """
-    most = max((len(one.given.keypoints or ()) for one in objects), default=0)
+    most = max((len(sound.given.keypoints or ()) for sound in objects), default=0)
     if not most:
         return None, None
-    rows = [one.given.keypoints or [0.0] * most for one in objects]
+    rows = [sound.given.keypoints or [0.0] * most for sound in objects]
     points = np.asarray(rows, np.float64).reshape(len(rows), -1, 3)
     visibilities = points[..., 2].astype(np.int64)
     places = points[..., 1::-1] / sides
@@ -195,7 +196,7 @@ def _image_labels(
     image: AnnotatedImage, ids: Mapping[str, int]
 ) -> Tuple[writer.ImageLabels, List[SourceFault]]:
     """Labels of the whole image; those of unknown classes are left out and reported."""
-    found = [(ids[name], name, score) for name, score in image.image_classes if name in ids]
+    known = [(ids[name], name, score) for name, score in image.image_classes if name in ids]
     named = [name for name, _ in image.image_classes]
     named += [*image.absent_classes, *image.incomplete_classes]
     faults = [
@@ -210,9 +211,9 @@ def _image_labels(
         if name not in ids
     ]
     labels = writer.ImageLabels(
-        [number for number, _, _ in found],
-        [name for _, name, _ in found],
-        [score for _, _, score in found],
+        [number for number, _, _ in known],
+        [name for _, name, _ in known],
+        [score for _, _, score in known],
         [ids[name] for name in image.absent_classes if name in ids],
         [ids[name] for name in image.incomplete_classes if name in ids],
     )
@@ -222,32 +223,32 @@ def _image_labels(
 def _other_fields(
     image: AnnotatedImage, objects: Sequence[SoundObject], size: Tuple[int, int]
 ) -> Dict[str, List[bytes]]:
-    other = {}
+    result = {}
     if image.fields:
-        other[IMAGE_FIELDS] = [_json(image.fields)]
-    found = [_object_fields(image, one, size) for one in objects]
-    if any(found):
-        other[OBJECT_FIELDS] = [_json(fields) for fields in found]
-    return other
+        result[IMAGE_FIELDS] = [_json(image.fields)]
+    object_fields = [_object_fields(image, sound, size) for sound in objects]
+    if any(object_fields):
+        result[OBJECT_FIELDS] = [_json(fields) for fields in object_fields]
+    return result
 
 
 def _object_fields(
-    image: AnnotatedImage, one: SoundObject, size: Tuple[int, int]
+    image: AnnotatedImage, sound: SoundObject, size: Tuple[int, int]
 ) -> Dict[str, Any]:
     """What the keys of a record do not hold, or only rounded."""
-    given = one.given
-    fields = dict(given.fields or {})
-    if fields.get("bbox") == decimals.box_from_stored(one.box, *size):
+    annotated = sound.given
+    fields = dict(annotated.fields or {})
+    if fields.get("bbox") == decimals.box_from_stored(sound.box, *size):
         del fields["bbox"]
-    if given.area is not None and decimals.shortest(given.area) != given.area:
-        fields["area"] = given.area
+    if annotated.area is not None and decimals.shortest(annotated.area) != annotated.area:
+        fields["area"] = annotated.area
     if (
-        one.mask is not None and given.mask_file is None
+        sound.mask is not None and annotated.mask_file is None
     ):  # polygons are more than their pixels, run lengths have two forms
         fields["segmentation"] = (
-            in_pixels(given.polygons, image, size)
-            if given.polygons is not None
-            else given.run_lengths
+            in_pixels(annotated.polygons, image, size)
+            if annotated.polygons is not None
+            else annotated.run_lengths
         )
     return fields
 

@@ -104,9 +104,9 @@ def _check_pixels(size: Tuple[int, int], limit: float) -> None:
 def _decode(encoded: bytes) -> None:
     """Decodes an image as training does, a JPEG as far as shows that the rest can be decoded."""
     if not encoded.startswith(JPEG):
-        found = decode_size(encoded)
-        if not isinstance(found, tuple):
-            raise ImageFault("undecodable_image", f"the decoder says: {found}")
+        size = decode_size(encoded)
+        if not isinstance(size, tuple):
+            raise ImageFault("undecodable_image", f"the decoder says: {size}")
         return
     try:
         _jpeg_decoder(os.getpid())(encoded)

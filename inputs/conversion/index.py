@@ -131,7 +131,7 @@ def _path(scratch: str) -> str:
 
 def _check_text(image: AnnotatedImage) -> None:
     """Refuses names that are no Unicode text, as of files with another encoding."""
-    names = [image.image, image.source_id, *(one.class_name for one in image.objects)]
+    names = [image.image, image.source_id, *(annotated.class_name for annotated in image.objects)]
     names += [name for name, _ in image.image_classes]
     names += [*image.absent_classes, *image.incomplete_classes]
     try:
@@ -165,18 +165,18 @@ def _add(
             row,
         )
     except sqlite3.IntegrityError:
-        other = database.execute(
+        copy = database.execute(
             "SELECT image, source_id, file, line FROM images WHERE image = ? OR source_id = ?",
             row[:2],
         ).fetchone()
-        same = f"image {quoted(other[0])}" if other[0] == row[0] else f"id {quoted(other[1])}"
-        where = f"{plain(other[2])}, line {other[3]}" if other[3] else plain(other[2])
+        same = f"image {quoted(copy[0])}" if copy[0] == row[0] else f"id {quoted(copy[1])}"
+        where = f"{plain(copy[2])}, line {copy[3]}" if copy[3] else plain(copy[2])
         message = f"the {same} is listed before, in {where}"
         raise SourceError("duplicate_id", image.file, image.line, message) from None
 
 
 def _collect_names(image: AnnotatedImage, names: Set[str]) -> None:
-    names.update(one.class_name for one in image.objects if one.class_name)
+    names.update(annotated.class_name for annotated in image.objects if annotated.class_name)
     names.update(name for name, _ in image.image_classes)
     names.update((*image.absent_classes, *image.incomplete_classes))
     if len(names) > MAX_CLASSES:
@@ -236,8 +236,10 @@ def _fill(
     with concurrent.futures.ThreadPoolExecutor() as pool:
         while some := rows.fetchmany(HASHED_AT_ONCE):
             parts = [some[i : i + HASHED_IN_TURN] for i in range(0, len(some), HASHED_IN_TURN)]
-            for found in pool.map(compute_some, parts):
-                database.executemany(f"UPDATE images SET {column} = ? WHERE position = ?", found)
+            for part_rows in pool.map(compute_some, parts):
+                database.executemany(
+                    f"UPDATE images SET {column} = ? WHERE position = ?", part_rows
+                )
 
 
 def _sha256(path: str, tail: Optional[int] = None) -> Optional[str]:
@@ -245,28 +247,28 @@ def _sha256(path: str, tail: Optional[int] = None) -> Optional[str]:
 
     None if the file cannot be read, which is reported when its record is made.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     try:
         with open(path, "rb") as file:
             if tail is not None:
                 file.seek(max(os.fstat(file.fileno()).st_size - tail, 0))
             while part := file.read(READ_AT_ONCE):
-                found.update(part)
+                digest.update(part)
     except OSError:
         return None
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
-def label_ids(names: Set[str], given: Optional[Dict[int, str]]) -> Dict[int, str]:
+def label_ids(names: Set[str], classes: Optional[Dict[int, str]]) -> Dict[int, str]:
     """Id -> name of a new label map: as the source numbers its classes, else sorted from 1."""
-    if given is None:
-        given = dict(enumerate(sorted(names), start=1))
-    if not given:
+    if classes is None:
+        classes = dict(enumerate(sorted(names), start=1))
+    if not classes:
         raise ConfigError("the source has no object with a class; name the classes by --label_map")
-    if min(given) < 1:
-        name = given[min(given)]
+    if min(classes) < 1:
+        name = classes[min(classes)]
         raise ConfigError(
-            f"the class {quoted(name)} has id {min(given)}, and ids of a label map start at 1: "
+            f"the class {quoted(name)} has id {min(classes)}, and ids of a label map start at 1: "
             "write a label map with the names of the classes, and add it as --label_map"
         )
-    return given
+    return classes

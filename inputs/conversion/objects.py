@@ -27,9 +27,11 @@ class SoundObject(NamedTuple):
     mask_extent: Sequence[float] = ()  # ymin, xmin, ymax, xmax in pixels
 
 
-def has_mask(given: AnnotatedObject) -> bool:
+def has_mask(annotated: AnnotatedObject) -> bool:
     """Whether the source gives a mask."""
-    return any(x is not None for x in (given.polygons, given.run_lengths, given.mask_file))
+    return any(
+        x is not None for x in (annotated.polygons, annotated.run_lengths, annotated.mask_file)
+    )
 
 
 @np.errstate(invalid="ignore", over="ignore")  # of boxes that are a fault
@@ -55,69 +57,72 @@ def check_objects(
     kept: List[SoundObject] = []
     faults: List[SourceFault] = []
 
-    def report(given: AnnotatedObject, kind: str, message: str, action: str = DROPPED) -> None:
+    def report(annotated: AnnotatedObject, kind: str, message: str, action: str = DROPPED) -> None:
         where = f"{quoted(image.image)}: {message}"
-        faults.append(SourceFault(kind, image.file, given.line or image.line, where, action))
+        faults.append(SourceFault(kind, image.file, annotated.line or image.line, where, action))
 
-    found: List[SoundObject] = []
-    for given in image.objects:
-        class_id, fault = _class_id(given, ids)
+    objects: List[SoundObject] = []
+    for annotated in image.objects:
+        class_id, fault = _class_id(annotated, ids)
         if fault:
-            report(given, *fault)
+            report(annotated, *fault)
             continue
         try:
-            needs_mask = with_masks and has_mask(given)
-            mask = _mask(given, image, size, mask_images) if needs_mask else None
-            one = SoundObject(given, _box(given, mask, image, size), class_id)
+            needs_mask = with_masks and has_mask(annotated)
+            mask = _mask(annotated, image, size, mask_images) if needs_mask else None
+            sound = SoundObject(annotated, _box(annotated, mask, image, size), class_id)
             if mask is not None:
-                one = one._replace(mask=masks.to_png(mask), mask_extent=masks.extent(mask))
-            found.append(one)
+                sound = sound._replace(mask=masks.to_png(mask), mask_extent=masks.extent(mask))
+            objects.append(sound)
         except masks.MaskError as error:
-            report(given, "broken_mask", str(error))
-    for one, kind in zip(found, _box_faults([one.box for one in found])):
+            report(annotated, "broken_mask", str(error))
+    for sound, kind in zip(objects, _box_faults([sound.box for sound in objects])):
         if kind == "box_outside" and clip_boxes:
-            clipped = np.clip(one.box, 0.0, 1.0)
+            clipped = np.clip(sound.box, 0.0, 1.0)
             if (clipped[:2] < clipped[2:]).all():
-                report(one.given, kind, _shown(one, size), CLIPPED)
-                one, kind = _with_box(one, clipped), ""
+                report(sound.given, kind, _shown(sound, size), CLIPPED)
+                sound, kind = _with_box(sound, clipped), ""
         if not kind and with_masks:
-            kind = _mask_fault(one, size)
+            kind = _mask_fault(sound, size)
         if not kind:
-            kept.append(one)
+            kept.append(sound)
         elif kind == "mask_mismatch":
-            report(one.given, kind, f"{_shown(one, size)}, its mask {_pixels(one.mask_extent)}")
+            report(
+                sound.given, kind, f"{_shown(sound, size)}, its mask {_pixels(sound.mask_extent)}"
+            )
         else:
-            report(one.given, kind, _shown(one, size))
+            report(sound.given, kind, _shown(sound, size))
     return _with_sound_keypoints(kept, report), faults
 
 
 def _class_id(
-    given: AnnotatedObject, ids: Mapping[str, int]
+    annotated: AnnotatedObject, ids: Mapping[str, int]
 ) -> Tuple[int, Optional[Tuple[str, str]]]:
     """The id of an object's class, or 0 and a fault."""
-    if not given.class_name:
-        return 0, ("unknown_id", f"the class id is {given.class_id}")
-    found = ids.get(given.class_name, 0)
-    if not found:
-        return 0, ("unknown_text", f"the class is {quoted(given.class_name)}")
-    if given.class_id not in (0, found):
+    if not annotated.class_name:
+        return 0, ("unknown_id", f"the class id is {annotated.class_id}")
+    class_id = ids.get(annotated.class_name, 0)
+    if not class_id:
+        return 0, ("unknown_text", f"the class is {quoted(annotated.class_name)}")
+    if annotated.class_id not in (0, class_id):
         return 0, (
             "label_contradiction",
-            f"the class {quoted(given.class_name)} has id {given.class_id}, and {found} in the "
+            f"the class {quoted(annotated.class_name)} has id {annotated.class_id}, and "
+            f"{class_id} in the "
             "label map",
         )
-    return found, None
+    return class_id, None
 
 
 def _mask(
-    given: AnnotatedObject, image: AnnotatedImage, size: Tuple[int, int], mask_images: str
+    annotated: AnnotatedObject, image: AnnotatedImage, size: Tuple[int, int], mask_images: str
 ) -> np.ndarray:
-    if given.mask_file is not None:
-        return masks.from_file(os.path.join(mask_images, given.mask_file[0]), size)
-    if given.run_lengths is not None:
-        return masks.from_run_lengths(given.run_lengths, size)
-    assert given.polygons is not None
-    return masks.from_polygons(in_pixels(given.polygons, image, size), size)
+    if annotated.mask_file is not None:
+        return masks.from_file(os.path.join(mask_images, annotated.mask_file[0]), size)
+    if annotated.run_lengths is not None:
+        return masks.from_run_lengths(annotated.run_lengths, size)
+    assert annotated.polygons is not None
+    return masks.from_polygons(in_pixels(annotated.polygons, image, size), size)
 
 
 def in_pixels(
@@ -127,22 +132,22 @@ def in_pixels(
     if not image.normalized:
         return polygons
     scale = (size[1], size[0])
-    return [[value * scale[i % 2] for i, value in enumerate(one)] for one in polygons]
+    return [[value * scale[i % 2] for i, value in enumerate(polygon)] for polygon in polygons]
 
 
 def _box(
-    given: AnnotatedObject,
+    annotated: AnnotatedObject,
     mask: Optional[np.ndarray],
     image: AnnotatedImage,
     size: Tuple[int, int],
 ) -> np.ndarray:
     """float64 [4] as fractions: the given box, or the one around polygons or mask."""
-    box, normalized = given.box, image.normalized
-    if box is None and given.polygons is not None:
-        box = masks.polygon_extent(given.polygons)
-    elif box is None and given.run_lengths is not None:
-        found = masks.from_run_lengths(given.run_lengths, size) if mask is None else mask
-        box, normalized = masks.extent(found), False
+    box, normalized = annotated.box, image.normalized
+    if box is None and annotated.polygons is not None:
+        box = masks.polygon_extent(annotated.polygons)
+    elif box is None and annotated.run_lengths is not None:
+        pixels = masks.from_run_lengths(annotated.run_lengths, size) if mask is None else mask
+        box, normalized = masks.extent(pixels), False
     if box is None:
         box = [float("nan")] * 4
     scale = np.ones(4) if normalized else np.array([*size, *size], np.float64)
@@ -168,27 +173,28 @@ def _is_sound(box: np.ndarray) -> bool:
     return ymin >= 0 and xmin >= 0 and ymin + least < ymax <= 1 and xmin + least < xmax <= 1
 
 
-def _with_box(one: SoundObject, box: np.ndarray) -> SoundObject:
+def _with_box(sound: SoundObject, box: np.ndarray) -> SoundObject:
     """Without the box that the source has, which it no longer is."""
-    fields = {key: value for key, value in (one.given.fields or {}).items() if key != "bbox"}
-    return one._replace(box=box, given=one.given._replace(fields=fields))
+    fields = {key: value for key, value in (sound.given.fields or {}).items() if key != "bbox"}
+    return sound._replace(box=box, given=sound.given._replace(fields=fields))
 
 
-def _mask_fault(one: SoundObject, size: Tuple[int, int]) -> str:
-    if one.mask is None:
+def _mask_fault(sound: SoundObject, size: Tuple[int, int]) -> str:
+    if sound.mask is None:
         return "mask_empty"
     sides = np.array([*size, *size], np.float32)
-    found = MaskExtents(
-        np.asarray([one.mask_extent], np.float32) / sides, 1 / np.array(size, np.float32)
+    extents = MaskExtents(
+        np.asarray([sound.mask_extent], np.float32) / sides, 1 / np.array(size, np.float32)
     )
-    empty, elsewhere = mask_flags(np.asarray([one.box], np.float32), found, NUMPY)
+    empty, elsewhere = mask_flags(np.asarray([sound.box], np.float32), extents, NUMPY)
     return "mask_empty" if empty[0] else "mask_mismatch" if elsewhere[0] else ""
 
 
-def _shown(one: SoundObject, size: Tuple[int, int]) -> str:
-    pixels = one.box * np.array([*size, *size])
+def _shown(sound: SoundObject, size: Tuple[int, int]) -> str:
+    pixels = sound.box * np.array([*size, *size])
     return (
-        f"the box of class {quoted(one.given.class_name)} is {_pixels(pixels)} pixels (ymin, xmin, "
+        f"the box of class {quoted(sound.given.class_name)} is {_pixels(pixels)} pixels (ymin, "
+        "xmin, "
         f"ymax, xmax) in an image of {size[1]} x {size[0]}"
     )
 
@@ -199,16 +205,16 @@ def _pixels(box: Any) -> str:
 
 def _with_sound_keypoints(objects: List[SoundObject], report: Any) -> List[SoundObject]:
     """Without objects whose lists of keypoints are not whole, of several lengths, or not valid."""
-    most = max((len(one.given.keypoints or ()) for one in objects), default=0)
+    most = max((len(sound.given.keypoints or ()) for sound in objects), default=0)
     kept = []
-    for one in objects:
-        points = one.given.keypoints or ()
+    for sound in objects:
+        points = sound.given.keypoints or ()
         if len(points) % 3 or len(points) not in (0, most):
             message = f"{len(points)} numbers of keypoints; {most - most % 3} are expected"
-            report(one.given, "length_mismatch", message)
+            report(sound.given, "length_mismatch", message)
         elif not all(map(math.isfinite, points)) or not set(points[2::3]) <= {0, 1, 2}:
             message = f"keypoints (x, y, visibility) {plain(points)}; visibilities are 0, 1 or 2"
-            report(one.given, "broken_keypoints", message)
+            report(sound.given, "broken_keypoints", message)
         else:
-            kept.append(one)
+            kept.append(sound)
     return kept

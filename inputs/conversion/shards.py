@@ -66,9 +66,9 @@ class ShardResult(NamedTuple):
 def convert_shard(job: Job, shard: int) -> ShardResult:
     """Makes a shard of every split beside its final name, unless it is there already."""
     key = _key(job, shard)
-    found = read_result(job, shard, key)
-    if found is not None:
-        return found
+    earlier = read_result(job, shard, key)
+    if earlier is not None:
+        return earlier
     names = [split.name for split in job.splits]
     collectors = {name: Collector() for name in names}
     notes = {"encoded_again": 0, "masks_left_out": 0}
@@ -93,7 +93,10 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
         key,
         {name: os.path.getsize(job.record_file(name, shard) + UNFINISHED) for name in names},
         {
-            "splits": {name: tally.of_columns(one.columns()) for name, one in collectors.items()},
+            "splits": {
+                name: tally.of_columns(collector.columns())
+                for name, collector in collectors.items()
+            },
             "faults": tally.of_faults(faults),
             **notes,
         },
@@ -125,10 +128,10 @@ def _has_size(path: str, size: int) -> bool:
 
 
 def _key(job: Job, shard: int) -> str:
-    found = hashlib.sha256(job.key.encode())
+    digest = hashlib.sha256(job.key.encode())
     with open(job.entries_file(shard), "rb") as file:
-        found.update(file.read())
-    return found.hexdigest()
+        digest.update(file.read())
+    return digest.hexdigest()
 
 
 def _collect(converted: Converted, collector: Collector) -> None:

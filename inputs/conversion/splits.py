@@ -117,17 +117,17 @@ class SplitLists:
         stem = os.path.splitext(base)[0]
         # Lists of PASCAL VOC and labelImg may name the annotation.
         names = (image, base, source_id, os.path.splitext(image)[0], stem, f"{stem}.xml")
-        found: Dict[str, str] = {}
+        splits: Dict[str, str] = {}
         for name in dict.fromkeys(names):
             row = self._database.execute(
                 "SELECT split FROM lists WHERE name = ?", (name,)
             ).fetchone()
             if row is not None:
-                found.setdefault(row[0], name)
+                splits.setdefault(row[0], name)
                 self._database.execute("UPDATE lists SET used = 1 WHERE name = ?", (name,))
-        if len(found) > 1:
-            raise ConfigError(f"the image {quoted(image)} is in several splits: {found}")
-        return next(iter(found), "")
+        if len(splits) > 1:
+            raise ConfigError(f"the image {quoted(image)} is in several splits: {splits}")
+        return next(iter(splits), "")
 
     def unused(self) -> Iterator[SourceFault]:
         """A fault for each line that names no image."""

@@ -22,30 +22,32 @@ def of_columns(columns: Columns, resized_boxes: Optional[np.ndarray] = None) -> 
         "images": columns.num_images,
         "boxes": columns.num_boxes,
         "images_without_boxes": int((statistics.boxes_per_image(columns) == 0).sum()),
-        "classes": {str(i): list(found) for i, found in statistics.class_counts(columns).items()},
+        "classes": {
+            str(i): list(class_count) for i, class_count in statistics.class_counts(columns).items()
+        },
         **{key: values.tolist() for key, values in counts.items()},
     }
 
 
 def of_faults(faults: Iterable[SourceFault]) -> Tally:
     """Kind and action with a space between -> how many, and the first of them as sentences."""
-    found: Tally = {}
+    tally: Tally = {}
     for fault in faults:
-        row = found.setdefault(f"{fault.kind} {fault.action}", {"count": 0, "examples": []})
+        row = tally.setdefault(f"{fault.kind} {fault.action}", {"count": 0, "examples": []})
         row["count"] += 1
         if len(row["examples"]) < NUM_EXAMPLES:
             row["examples"].append(fault.sentence())
-    return found
+    return tally
 
 
 def add(tallies: Sequence[Any]) -> Any:
     """The sum of numbers, lists of numbers, and dictionaries key by key; examples are joined."""
     first = tallies[0]
     if isinstance(first, dict):
-        keys = dict.fromkeys(key for one in tallies for key in one)
-        return {key: add([one[key] for one in tallies if key in one]) for key in keys}
+        keys = dict.fromkeys(key for each in tallies for key in each)
+        return {key: add([each[key] for each in tallies if key in each]) for key in keys}
     if isinstance(first, list):
-        if any(isinstance(value, str) for one in tallies for value in one):
-            return [value for one in tallies for value in one][:NUM_EXAMPLES]
+        if any(isinstance(value, str) for each in tallies for value in each):
+            return [value for each in tallies for value in each][:NUM_EXAMPLES]
         return [sum(values) for values in zip(*tallies)]
     return sum(tallies)

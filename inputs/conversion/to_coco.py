@@ -72,29 +72,29 @@ def export_coco(
     options: ExportOptions, *, advance: Callable[[int], Any] = lambda records: None
 ) -> Exported:
     """Writes the JSON file, and the images if that is asked for."""
-    found = [path for pattern in options.records for path in find_files(pattern)]
-    dataset = _dataset(options, found)
+    paths = [path for pattern in options.records for path in find_files(pattern)]
+    dataset = _dataset(options, paths)
     names = read_label_map(options.label_map).names
     categories = dataset.pop("categories", None) or [
         {"id": number, "name": name} for number, name in names.items()
     ]
-    writer = _Writer(options, {one["name"]: one["id"] for one in categories}, names)
+    writer = _Writer(options, {category["name"]: category["id"] for category in categories}, names)
     folder = os.path.dirname(os.path.abspath(options.output))
     os.makedirs(folder, exist_ok=True)
     parts = {name: f"{options.output}.{name}{UNFINISHED}" for name in ("images", "annotations")}
     try:
-        writer.number(_records(found))
+        writer.number(_records(paths))
         with contextlib.ExitStack() as stack:
             images, annotations = (
                 stack.enter_context(open(path, "w", encoding="utf-8")) for path in parts.values()
             )
-            for record in _records(found):
+            for record in _records(paths):
                 writer.write(record, images, annotations)
                 advance(1)
-        whole = options.output + UNFINISHED
-        with open(whole, "w", encoding="utf-8") as file:
+        unfinished = options.output + UNFINISHED
+        with open(unfinished, "w", encoding="utf-8") as file:
             _join(file, dataset, parts, categories)
-        os.replace(whole, options.output)
+        os.replace(unfinished, options.output)
     finally:
         writer.close()
         for path in parts.values():
@@ -103,13 +103,13 @@ def export_coco(
     return Exported(writer.num_images, writer.num_annotations)
 
 
-def _dataset(options: ExportOptions, found: Sequence[str]) -> Dict[str, Any]:
+def _dataset(options: ExportOptions, paths: Sequence[str]) -> Dict[str, Any]:
     """The facts about all images that a conversion wrote beside the records; none otherwise."""
     path = options.dataset
     if path:
         require_file(path, "--dataset")
     else:
-        path = found[0].rpartition(".record")[0] + DATASET_END
+        path = paths[0].rpartition(".record")[0] + DATASET_END
     if not os.path.isfile(path):
         return {}
     with open(path, encoding="utf-8") as file:
@@ -122,8 +122,8 @@ def _dataset(options: ExportOptions, found: Sequence[str]) -> Dict[str, Any]:
     return dataset
 
 
-def _records(found: Sequence[str]) -> Iterator[_Record]:
-    for path in found:
+def _records(paths: Sequence[str]) -> Iterator[_Record]:
+    for path in paths:
         for number, record in tfrecord.read_records(path):
             where = f"{path}, record {number}"
             if isinstance(record, tfrecord.Damage):
@@ -184,8 +184,8 @@ class _Writer:
         self._database.execute("CREATE TABLE objects (id INTEGER PRIMARY KEY)")
         self._keeps_image_ids = self._keeps_object_ids = True
         for record in records:
-            found = [_image_id(record)]
-            self._keeps_image_ids = self._keeps_image_ids and self._add("images", found)
+            image_id = [_image_id(record)]
+            self._keeps_image_ids = self._keeps_image_ids and self._add("images", image_id)
             if self._keeps_object_ids:
                 ids = [fields.get("id") for fields in _object_fields(record)]
                 count = len(record.values.get(SIDES[0], []))
@@ -193,10 +193,12 @@ class _Writer:
 
     def _add(self, table: str, ids: Sequence[Any]) -> bool:
         assert self._database is not None
-        if not all(type(one) is int and abs(one) < 2**63 for one in ids):
+        if not all(type(number) is int and abs(number) < 2**63 for number in ids):
             return False
         try:
-            self._database.executemany(f"INSERT INTO {table} VALUES (?)", [(one,) for one in ids])
+            self._database.executemany(
+                f"INSERT INTO {table} VALUES (?)", [(number,) for number in ids]
+            )
         except sqlite3.IntegrityError:
             return False
         return True
@@ -248,16 +250,16 @@ class _Writer:
         encoded = values.get(MASKS, [])
         for i, label in enumerate(labels):
             box = [side[i] for side in sides]
-            other = dict(fields[i]) if len(fields) == len(labels) else {}
+            extra = dict(fields[i]) if len(fields) == len(labels) else {}
             pixels = decimals.box_from_stored(box, *size)
-            exact = other.pop("bbox", None)
+            exact = extra.pop("bbox", None)
             annotation: Dict[str, Any] = {
                 "image_id": image_id,
                 "category_id": self._category(label),
                 "bbox": exact if exact is not None and _is_near(exact, pixels) else pixels,
             }
             area = _at(values, OBJECT + "area", i)
-            exact = other.pop("area", None)
+            exact = extra.pop("area", None)
             if area is not None:
                 agrees = exact is not None and np.float32(exact) == np.float32(area)
                 annotation["area"] = exact if agrees else decimals.shortest(area)
@@ -266,18 +268,18 @@ class _Writer:
             crowd = _at(values, OBJECT + "is_crowd", i)
             group = _at(values, OBJECT + "group_of", i)
             annotation["iscrowd"] = int(bool(crowd or group))
-            segmentation = other.pop("segmentation", None)
+            segmentation = extra.pop("segmentation", None)
             if i < len(encoded):
                 mask = self._mask(encoded[i], size, record.where)
                 is_crowd = bool(annotation["iscrowd"])
                 annotation["segmentation"] = _segmentation(mask, segmentation, size, is_crowd)
-            if keypoints and (any(keypoints[i][2::3]) or "num_keypoints" in other):
+            if keypoints and (any(keypoints[i][2::3]) or "num_keypoints" in extra):
                 annotation["keypoints"] = keypoints[i]
                 annotation["num_keypoints"] = sum(v > 0 for v in keypoints[i][2::3])
             score = _at(values, OBJECT + "class/confidence", i)
             if score is not None:
                 annotation["score"] = decimals.shortest(score)
-            annotation.update(other)
+            annotation.update(extra)
             yield annotation
 
     def _mask(self, encoded: bytes, size: Tuple[int, int], where: str) -> np.ndarray:
@@ -303,13 +305,13 @@ class _Writer:
             file.write(encoded)
 
 
-def _segmentation(mask: np.ndarray, given: Any, size: Tuple[int, int], is_crowd: bool) -> Any:
+def _segmentation(mask: np.ndarray, stored: Any, size: Tuple[int, int], is_crowd: bool) -> Any:
     """The segmentation that the source had, if it gives this mask; else run lengths."""
     try:
-        if isinstance(given, dict) and (masks.from_run_lengths(given, size) == mask).all():
-            return given
-        if isinstance(given, list) and (masks.from_polygons(given, size) == mask).all():
-            return given
+        if isinstance(stored, dict) and (masks.from_run_lengths(stored, size) == mask).all():
+            return stored
+        if isinstance(stored, list) and (masks.from_polygons(stored, size) == mask).all():
+            return stored
     except masks.MaskError:  # the record was changed after it was made
         pass
     if is_crowd:
@@ -365,11 +367,11 @@ def _json(text: bytes) -> Dict[str, Any]:
 
 
 def _text(values: Dict[str, List[Any]], key: str) -> str:
-    found = (values.get(key) or [b""])[0]
-    return found.decode("utf-8", "replace") if isinstance(found, bytes) else plain(found)
+    value = (values.get(key) or [b""])[0]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else plain(value)
 
 
 def _at(values: Dict[str, List[Any]], key: str, i: int) -> Any:
     """The value of an object; None if the record has none."""
-    found = values.get(key, [])
-    return found[i] if i < len(found) else None
+    values_of_key = values.get(key, [])
+    return values_of_key[i] if i < len(values_of_key) else None

@@ -56,8 +56,8 @@ def from_run_lengths(annotation: Dict[str, Any], size: _Size) -> np.ndarray:
         MaskError: if the counts are not valid, or of another size than the image.
     """
     if annotation.get("size") != list(size):
-        given = annotation.get("size")
-        raise MaskError(f"run lengths of size {given} in an image of size {list(size)}")
+        size_text = annotation.get("size")
+        raise MaskError(f"run lengths of size {size_text} in an image of size {list(size)}")
     try:
         counts = run_lengths.parse(annotation.get("counts"), size)
     except run_lengths.RunLengthError as error:
@@ -82,7 +82,7 @@ def from_file(path: str, size: _Size) -> np.ndarray:
         raise MaskError(f"a file that is no PNG image: {error}") from None
     inside = pixels.any(axis=2) if pixels.ndim == 3 else pixels != 0
     rows, columns = (
-        (np.arange(side) * 2 + 1) * given // (2 * side) for side, given in zip(size, inside.shape)
+        (np.arange(side) * 2 + 1) * extent // (2 * side) for side, extent in zip(size, inside.shape)
     )
     return inside[rows[:, np.newaxis], columns]
 

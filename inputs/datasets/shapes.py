@@ -96,9 +96,9 @@ def make_image(seed: Tuple[int, int], options: Optional[ShapeOptions] = None) ->
             extent = random.uniform(options.min_extent, options.max_extent)
             outline = _place(outline, extent * min(height, width), (width, height), random)
             box = np.concatenate([outline.min(axis=0)[::-1], outline.max(axis=0)[::-1]])
-            if all(_overlap(box, other) <= MAX_OVERLAP for other in boxes):
+            if all(_overlap(box, earlier) <= MAX_OVERLAP for earlier in boxes):
                 mask = _paint(canvas, outline, _contrasting_colour(canvas, box, random))
-                masks = [other & ~mask for other in masks]  # the later shape hides the earlier
+                masks = [earlier & ~mask for earlier in masks]  # the later shape hides the earlier
                 masks.append(mask)
                 boxes.append(box)
                 class_ids.append(class_id)
@@ -165,11 +165,11 @@ def _place(
     return outline - low + random.uniform(0.0, 1.0, 2) * room
 
 
-def _overlap(box: np.ndarray, other: np.ndarray) -> float:
+def _overlap(box: np.ndarray, second: np.ndarray) -> float:
     """Intersection over the smaller of two boxes' areas."""
-    sides = np.minimum(box[2:], other[2:]) - np.maximum(box[:2], other[:2])
+    sides = np.minimum(box[2:], second[2:]) - np.maximum(box[:2], second[:2])
     intersection = float(np.prod(np.maximum(sides, 0.0)))
-    return intersection / float(min(np.prod(box[2:] - box[:2]), np.prod(other[2:] - other[:2])))
+    return intersection / float(min(np.prod(box[2:] - box[:2]), np.prod(second[2:] - second[:2])))
 
 
 def _contrasting_colour(

@@ -96,8 +96,8 @@ class AnnotatedImage(NamedTuple):
         """The image whose `to_json` has these values."""
         image = cls(*values)
         return image._replace(
-            objects=[AnnotatedObject(*one) for one in image.objects],
-            faults=[SourceFault(*one) for one in image.faults],
+            objects=[AnnotatedObject(*each) for each in image.objects],
+            faults=[SourceFault(*each) for each in image.faults],
         )
 
 
@@ -160,10 +160,10 @@ def number(value: Any, file: str, line: int, what: str) -> float:
 
 def whole_number(value: Any, file: str, line: int, what: str) -> int:
     """Like `number`, without a fraction."""
-    found = number(value, file, line, what)
-    if found != found or abs(found) > 2**53 or found != int(found):
+    parsed = number(value, file, line, what)
+    if parsed != parsed or abs(parsed) > 2**53 or parsed != int(parsed):
         raise broken(file, line, f"{what} is {plain(repr(value))}, not a whole number")
-    return int(value) if isinstance(value, int) else int(found)
+    return int(value) if isinstance(value, int) else int(parsed)
 
 
 def numbers(values: Any, file: str, line: int, what: str) -> List[float]:

@@ -134,8 +134,8 @@ def _add_objects(feature: Any, annotations: Annotations) -> None:
         _add_floats(feature, "image/object/keypoint/y", points[:, 0].tolist())
         _add_floats(feature, "image/object/keypoint/x", points[:, 1].tolist())
         seen = ~np.isnan(points).any(axis=1)
-        given = annotations.keypoint_visibilities
-        visibilities = np.where(seen, 2, 0) if given is None else np.ravel(given)
+        stored = annotations.keypoint_visibilities
+        visibilities = np.where(seen, 2, 0) if stored is None else np.ravel(stored)
         _add_integers(feature, "image/object/keypoint/visibility", visibilities)
     if annotations.masks is not None:
         _add_bytes(feature, "image/object/mask", annotations.masks)
@@ -212,18 +212,18 @@ def _escaped(text: str) -> str:
 
 
 def _add_bytes(feature: Any, key: str, values: Iterable[bytes]) -> None:
-    made = feature[key].bytes_list
-    made.SetInParent()
-    made.value.extend(values)
+    target = feature[key].bytes_list
+    target.SetInParent()
+    target.value.extend(values)
 
 
 def _add_integers(feature: Any, key: str, values: Iterable[Any]) -> None:
-    made = feature[key].int64_list
-    made.SetInParent()
-    made.value.extend(map(int, values))
+    target = feature[key].int64_list
+    target.SetInParent()
+    target.value.extend(map(int, values))
 
 
 def _add_floats(feature: Any, key: str, values: Iterable[Any]) -> None:
-    made = feature[key].float_list
-    made.SetInParent()
-    made.value.extend(map(float, values))
+    target = feature[key].float_list
+    target.SetInParent()
+    target.value.extend(map(float, values))

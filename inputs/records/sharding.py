@@ -49,8 +49,8 @@ class Split(NamedTuple):
 
     def _describe_stream(self, files: Sequence[str], index: int) -> str:
         worker = f"worker {index + 1} of {self.num_workers} reads"
-        own = files_of_part(len(files), (self.num_workers, index))
-        if own is None:
+        stream_files = files_of_part(len(files), (self.num_workers, index))
+        if stream_files is None:
             return (
                 f"{worker} one record in {self.num_workers} of each of the {len(files)} files, "
                 "which are fewer than the workers"
@@ -60,7 +60,7 @@ class Split(NamedTuple):
             " (not all workers read the same number of files, so an epoch of one is shorter than "
             "that of another)"
         )
-        return f"{worker} {len(own)} of {len(files)} files{note if uneven else ''}"
+        return f"{worker} {len(stream_files)} of {len(files)} files{note if uneven else ''}"
 
     def to_json(self) -> Dict[str, Any]:
         """All parts, for a file."""

@@ -60,7 +60,7 @@ def split_dataset(
         if sample_1_of_n > 1:
             records = records.shard(sample_1_of_n, 0)
         index = cursor.first_stream_index(0, epoch)
-        return records.map(lambda found: Record(found.record_id, index, found.serialized))
+        return records.map(lambda entry: Record(entry.record_id, index, entry.serialized))
 
     last_epoch = cursor.LAST_EPOCH if num_epochs is None else num_epochs
     records = tf.data.Dataset.range(last_epoch * num_files).flat_map(read_split)

@@ -85,27 +85,27 @@ def find_files(pattern: str) -> List[str]:
         FileNotFoundError: if there are none.
         ConfigError: if one of them is a folder, named pipe or device.
     """
-    found = match_files(pattern)
-    for path in found:
+    paths = match_files(pattern)
+    for path in paths:
         if kind := files.special_kind(path):
             raise ConfigError(
                 f"input_path {pattern!r} matches {path}, which is {kind}; record files must be "
                 "regular files. Correct the path, or copy the records to a file"
             )
-    return found
+    return paths
 
 
 def match_files(pattern: str) -> List[str]:
     """Like `find_files`, but with whatever matches, folders and named pipes included."""
-    found: List[str] = sorted(tf.io.gfile.glob(pattern))
-    if not found and files.special_kind(pattern):  # a loop of links, which no glob reports
+    paths: List[str] = sorted(tf.io.gfile.glob(pattern))
+    if not paths and files.special_kind(pattern):  # a loop of links, which no glob reports
         return [pattern]
-    if not found:
+    if not paths:
         raise FileNotFoundError(
             f"input_path {pattern!r} matches no file. Relative paths start at the folder in which "
             "the program runs; sharded files need a pattern such as 'train.record-*'."
         )
-    return found
+    return paths
 
 
 def input_patterns(config: input_reader_pb2.InputReader) -> List[str]:
@@ -375,14 +375,16 @@ def _choices(weights: List[float], start: CursorState) -> tf.data.Dataset:
     return tf.data.Dataset.range(start.count, tf.int64.max).map(choose)
 
 
-def _check_not_empty(paths: List[str], of_records: Tuple[int, int], shard: Tuple[int, int]) -> None:
+def _check_not_empty(
+    paths: List[str], record_shard: Tuple[int, int], shard: Tuple[int, int]
+) -> None:
     """Without any record, reading endless epochs would never return."""
-    least = of_records[1] + 1  # the first record of this worker is always in the sample
+    least = record_shard[1] + 1  # the first record of this worker is always in the sample
     records = itertools.chain.from_iterable(map(tfrecord.read_records, paths))
-    found = sum(1 for _ in itertools.islice(records, least))
-    if found < least:
+    count = sum(1 for _ in itertools.islice(records, least))
+    if count < least:
         others = " and others" if len(paths) > 3 else ""
         raise ConfigError(
-            f"{', '.join(paths[:3])}{others}: {found} records, too few for worker {shard[1] + 1} "
+            f"{', '.join(paths[:3])}{others}: {count} records, too few for worker {shard[1] + 1} "
             f"of {shard[0]}. Add records, or use fewer workers"
         )

@@ -82,8 +82,8 @@ def read_record(path: str, number: int) -> Record:
         OSError: if it cannot be read.
     """
     if is_compressed(path):
-        for found, record in read_records(path):
-            if found == number:
+        for index, record in read_records(path):
+            if index == number:
                 return record
         raise IndexError(f"{path}: there is no record {number}")
     frames = _cached_frames(path, *_identity(path))
@@ -159,13 +159,16 @@ class _Source:
         """`length` bytes from `offset` on, fewer at the end of the file."""
         if not self._is_compressed:
             self._file.seek(offset)
-            found: bytes = self._file.read(length)
-            return found
+            content: bytes = self._file.read(length)
+            return content
         if offset < self._begin:
             self._start()
         while self._begin + len(self._window) < offset + length and not self._ended:
-            passed = min(max(offset - self._begin, 0), len(self._window))
-            self._window, self._begin = self._window[passed:] + self._more(), self._begin + passed
+            num_passed = min(max(offset - self._begin, 0), len(self._window))
+            self._window, self._begin = (
+                self._window[num_passed:] + self._more(),
+                self._begin + num_passed,
+            )
         return self._window[offset - self._begin :][:length]
 
     def _more(self) -> bytes:
@@ -176,13 +179,13 @@ class _Source:
                 self.error = "the compressed file ends too early"
             return b""
         try:
-            found = self._inflate.decompress(compressed, 4 * CHUNK)
+            content = self._inflate.decompress(compressed, 4 * CHUNK)
         except zlib.error as error:
             self._ended, self.error = True, f"it cannot be decompressed ({error})"
             return b""
         if self._inflate.eof and self._inflate.unused_data:
             self._ended, self.error = True, "bytes follow the end of the compressed data"
-        return found
+        return content
 
     def size(self) -> Optional[int]:
         """Bytes of the file; None if only reading it would show."""
@@ -225,14 +228,14 @@ def _length(header: bytes) -> Optional[int]:
 
 
 def _frame_damage(offset: int, header: bytes, length: Optional[int], end: Optional[int]) -> Damage:
-    passed = 0 if end is None else end - offset
+    num_bytes = 0 if end is None else end - offset
     if length is not None:
         what = f"the file ends within the record, which begins at byte {offset}"
     elif len(header) < HEADER.size:
         what = f"the file ends within the length of the record, which begins at byte {offset}"
     else:
         what = f"the record's length at byte {offset} fails its checksum"
-    return Damage("damaged_record", f"{what}; {passed} bytes are skipped", offset, passed)
+    return Damage("damaged_record", f"{what}; {num_bytes} bytes are skipped", offset, num_bytes)
 
 
 def _search(source: _Source, offset: int, size: Optional[int]) -> Optional[int]:

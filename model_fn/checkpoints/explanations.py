@@ -42,11 +42,11 @@ def explain_shapes(model: Any, stored: Shapes, wanted: Shapes) -> List[str]:
     both = _Comparison(*({name: list(each[name]) for name in each} for each in (stored, wanted)))
     message, path = getattr(model, kind), f"model.{kind}"
     heads, backbone = both.part(heads=True), both.part(heads=False)
-    found = [*_explain_classes(message, path, heads)]
+    explanations = [*_explain_classes(message, path, heads)]
     if kind == "ssd":
-        found += _explain_heads(message, path, heads)
-        found += _explain_backbone(message, path, backbone)
-    return found
+        explanations += _explain_heads(message, path, heads)
+        explanations += _explain_backbone(message, path, backbone)
+    return explanations
 
 
 def explanation(path: str, value: Any, current: Any, source: str = "checkpoint") -> str:
@@ -134,8 +134,9 @@ def _explain_backbone(message: Any, path: str, backbone: _Comparison) -> Iterato
     theirs, ours = max(differing, key=lambda pair: pair[1])
     factor = theirs / ours
     agreeing = sum(
-        abs(other - own * factor) <= max(_WIDTH_ROUNDING, own * factor * _EXPANDED_ROUNDING)
-        for other, own in differing
+        abs(stored_size - model_size * factor)
+        <= max(_WIDTH_ROUNDING, model_size * factor * _EXPANDED_ROUNDING)
+        for stored_size, model_size in differing
     )
     value = round(extractor.depth_multiplier * factor, 2)
     if agreeing >= _SAME_MULTIPLIER * len(differing) and value > 0:
@@ -151,10 +152,10 @@ def _only_one_is_depthwise(part: _Comparison, is_depthwise: bool) -> bool:
     stored, wanted = (
         {name for name in each if name.endswith(_DEPTHWISE)} for each in (part.stored, part.wanted)
     )
-    more, less = (wanted, stored) if is_depthwise else (stored, wanted)
-    if not part.stored or not less < more:
+    larger, smaller = (wanted, stored) if is_depthwise else (stored, wanted)
+    if not part.stored or not smaller < larger:
         return False
-    layers = [name[: -len(_DEPTHWISE_PART)] for name in more - less]
-    return not less or all(
+    layers = [name[: -len(_DEPTHWISE_PART)] for name in larger - smaller]
+    return not smaller or all(
         f"{layer}/weights" in part.stored and f"{layer}/weights" in part.wanted for layer in layers
     )

@@ -82,10 +82,10 @@ def _model_kind(path: str) -> Optional[str]:
         "tensorflowjs_model.pb": "tfjs",
     }
     if tf.io.gfile.isdir(path):
-        found = [kind for name, kind in markers.items() if tf.io.gfile.exists(f"{path}/{name}")]
-        return found[0] if found and not tf1.train.get_checkpoint_state(path) else None
+        kinds = [kind for name, kind in markers.items() if tf.io.gfile.exists(f"{path}/{name}")]
+        return kinds[0] if kinds and not tf1.train.get_checkpoint_state(path) else None
     if not tf.io.gfile.exists(path):
         return None
     suffixes = {".pb": "frozen_graph", ".tflite": "tflite"}
-    by_name = markers.get(os.path.basename(path))
-    return by_name or suffixes.get(os.path.splitext(path)[1])
+    kind_of_name = markers.get(os.path.basename(path))
+    return kind_of_name or suffixes.get(os.path.splitext(path)[1])

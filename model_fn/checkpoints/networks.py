@@ -20,10 +20,10 @@ def network_scopes(names: Iterable[str]) -> Dict[str, int]:
     in a classifier its outermost scopes.
     """
     kept = [name for name in names if _HEADS not in name and not SLOT.search(name)]
-    in_detector = [name for name in kept if is_of_detector(name)]
-    depth = 2 if in_detector else 1
+    detector_names = [name for name in kept if is_of_detector(name)]
+    depth = 2 if detector_names else 1
     counts = collections.Counter(
-        "/".join(name.split("/")[:depth]) for name in in_detector or sorted(kept)
+        "/".join(name.split("/")[:depth]) for name in detector_names or sorted(kept)
     )
     return dict(counts.most_common())
 
@@ -44,5 +44,7 @@ def scopes_text(scopes: Mapping[str, int]) -> str:
     shown = [f"{scope} ({counted(count, 'variable')})" for scope, count in scopes.items()]
     if not shown:
         return "no variable of a network"
-    more = len(shown) - _SCOPES_SHOWN
-    return ", ".join(shown[:_SCOPES_SHOWN]) + (f" and {more} more scopes" if more > 0 else "")
+    num_hidden = len(shown) - _SCOPES_SHOWN
+    return ", ".join(shown[:_SCOPES_SHOWN]) + (
+        f" and {num_hidden} more scopes" if num_hidden > 0 else ""
+    )

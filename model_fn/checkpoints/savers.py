@@ -29,9 +29,9 @@ class EvaluationSaver(Saver):
     """
 
     def __init__(self, variables: Dict[str, tf.Variable], model: Any) -> None:
-        of_model = {k: v for k, v in variables.items() if k != tf1.GraphKeys.GLOBAL_STEP}
-        super().__init__(of_model, sharded=True, allow_empty=True)
-        self._variables = of_model
+        model_variables = {k: v for k, v in variables.items() if k != tf1.GraphKeys.GLOBAL_STEP}
+        super().__init__(model_variables, sharded=True, allow_empty=True)
+        self._variables = model_variables
         self._model = model
         self._step = variables.get(tf1.GraphKeys.GLOBAL_STEP)
 

@@ -106,7 +106,7 @@ def check_variables(
     if not faults:
         _warn_of_unused(checkpoint, stored, wanted)
         return
-    more = "\n  …" if len(faults) > MAX_LISTED_VARIABLES else ""
+    ellipsis = "\n  …" if len(faults) > MAX_LISTED_VARIABLES else ""
     shown = "\n  ".join(faults[:MAX_LISTED_VARIABLES])
     averages = [name for name in variables if name.endswith(AVERAGE_SUFFIX)]
     options = explain_shapes(model, stored, wanted) if model is not None else []
@@ -122,7 +122,8 @@ def check_variables(
     elif options:
         remedy = "\n".join(options)
     raise RunError(
-        f"the checkpoint {checkpoint} does not fit the configuration:\n  {shown}{more}\n{remedy}"
+        f"the checkpoint {checkpoint} does not fit the configuration:\n  "
+        f"{shown}{ellipsis}\n{remedy}"
     )
 
 
@@ -134,12 +135,12 @@ def _warn_of_unused(checkpoint: str, stored: Iterable[str], wanted: Iterable[str
     ]
     if not unused:
         return
-    more = ", …" if len(unused) > _NAMED_UNUSED else ""
+    ellipsis = ", …" if len(unused) > _NAMED_UNUSED else ""
     _LOG.warning(
         "The checkpoint %s contains %d variables that the model has no place for, and ignores: "
         "%s%s. If it detects nothing, use the pipeline.config of the training",
         checkpoint,
         len(unused),
         ", ".join(unused[:_NAMED_UNUSED]),
-        more,
+        ellipsis,
     )

@@ -159,8 +159,10 @@ class _BestAnchors:
             here = np.flatnonzero(place_of[self._columns.images] >= 0)
             if len(here):
                 where = (place_of[self._columns.images[here]], self._ranks[here])
-                found = _match(self._assigner, layout.anchors, self._boxes[here], where, len(chunk))
-                self.iou[here], self.similarity[here], anchor, self.num_anchors[here] = found
+                matches = _match(
+                    self._assigner, layout.anchors, self._boxes[here], where, len(chunk)
+                )
+                self.iou[here], self.similarity[here], anchor, self.num_anchors[here] = matches
                 self.map_index[here] = layout.map_of[anchor]
             advance(len(chunk))
 
@@ -186,12 +188,12 @@ def _lay_on_one_map(detector: Any, height: int, width: int, num_channels: int) -
     )
     # Not those of the anchors: clipping makes shapes that fit no box elsewhere.
     everywhere = np.asarray(rpn.anchor_generator.generate([(1, 1)], (1, 1)))
-    whole = anchors if rpn.drops_crossing else everywhere
+    candidates = anchors if rpn.drops_crossing else everywhere
     return _Layout(
         anchors=anchors / np.asarray([height, width] * 2, np.float32),
         map_of=np.zeros(len(anchors), np.int64),
         map_sizes=[(rows, columns)],
-        shapes=[_distinct([whole[:, 2:] - whole[:, :2]])],
+        shapes=[_distinct([candidates[:, 2:] - candidates[:, :2]])],
         num_left_out=rows * columns * len(everywhere) - len(anchors),
     )
 
@@ -274,8 +276,8 @@ def _reasons(
     # Even an anchor of the same aspect ratio, with the box inside, has no more than this IoU.
     small = ~fits & (box_areas < areas.min() * threshold)
     large = ~fits & (box_areas * threshold > areas.max())
-    for name, found in zip(reasons, (small, large, ~fits & ~small & ~large, fits)):
-        reasons[name][rows[found]] = True
+    for name, mask in zip(reasons, (small, large, ~fits & ~small & ~large, fits)):
+        reasons[name][rows[mask]] = True
     return reasons
 
 

@@ -75,11 +75,11 @@ def as_dictionary(conversion: Conversion) -> Dict[str, Any]:
 
 def faults(conversion: Conversion) -> Dict[Tuple[str, str], Any]:
     """(kind, action) -> how many, and examples; in the order of the table of faults."""
-    found = {tuple(key.split()): row for key, row in conversion.tally["faults"].items()}
+    rows = {tuple(key.split()): row for key, row in conversion.tally["faults"].items()}
     order = list(SOURCE_KINDS)
     return {
-        (kind, action): found[kind, action]
-        for kind, action in sorted(found, key=lambda key: (order.index(key[0]), key[1]))
+        (kind, action): rows[kind, action]
+        for kind, action in sorted(rows, key=lambda key: (order.index(key[0]), key[1]))
     }
 
 
@@ -100,8 +100,8 @@ def _faults(conversion: Conversion) -> Iterator[Tuple[str, Any]]:
     """Heading and row of each kind of fault."""
     for (kind, action), row in faults(conversion).items():
         table = SOURCE_KINDS[kind]
-        found = counted(row["count"], table.unit)
-        yield f"{kind}: {table.description}: {found}, {EFFECTS[action]}", row
+        count_text = counted(row["count"], table.unit)
+        yield f"{kind}: {table.description}: {count_text}, {EFFECTS[action]}", row
 
 
 def _notes(conversion: Conversion) -> List[str]:

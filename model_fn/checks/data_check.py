@@ -59,8 +59,8 @@ def check_data(
     plans: List[Plan] = []
     for field, reader in _readers(config, readers):
         refuse_absurd(reader, f"{field}.")
-        label_map, found = label_maps.read_of(field, reader.label_map_path)
-        problems += found
+        label_map, problems_of_reader = label_maps.read_of(field, reader.label_map_path)
+        problems += problems_of_reader
         if label_map is not None:
             maps[field] = label_map
         policy = _rules(field, reader, config, model.num_classes, label_map)
@@ -69,17 +69,19 @@ def check_data(
         except ConfigError as reason:
             problems.append(error(field, str(reason).rstrip("."), "name the files to read"))
     scans = _run(plans, jobs, progress)
-    for one, of_plan in zip(scans, plans):
-        problems += _problems_of(one, of_plan, maps, model.num_classes)
-    columns = {one.reader: one.columns for one in scans}
+    for part, plan in zip(scans, plans):
+        problems += _problems_of(part, plan, maps, model.num_classes)
+    columns = {part.reader: part.columns for part in scans}
     if TRAIN_READER in columns:
         others = {field: c for field, c in columns.items() if field != TRAIN_READER}
         problems += data_problems.check_overlap(columns[TRAIN_READER], others)
-    coverage, found = _coverage(config, kind, plans, scans, progress)
+    coverage, problems_of_reader = _coverage(config, kind, plans, scans, progress)
     rank = {"error": 0, "warning": 1}
-    names = {i: name for one in reversed(maps.values()) for i, name in one.names.items()}
+    names = {i: name for part in reversed(maps.values()) for i, name in part.names.items()}
     resized = _resized(model, scans)
-    tallies = {one.reader: tally.of_columns(one.columns, resized.get(one.reader)) for one in scans}
+    tallies = {
+        part.reader: tally.of_columns(part.columns, resized.get(part.reader)) for part in scans
+    }
     return DataReport(
         config=title,
         scans=scans,
@@ -87,7 +89,9 @@ def check_data(
         resized=resized,
         tallies=tallies,
         tables=make_tables(tallies, names),
-        problems=sorted([*problems, *found], key=lambda problem: rank[problem.severity]),
+        problems=sorted(
+            [*problems, *problems_of_reader], key=lambda problem: rank[problem.severity]
+        ),
         anchors=coverage,
         anchors_of=scans[0].reader if scans else "",
     )
@@ -96,14 +100,14 @@ def check_data(
 def _readers(config: Any, which: str) -> List[Tuple[str, Any]]:
     if which not in READERS:
         raise ValueError(f"readers must be one of {READERS}; given {which!r}")
-    found = [
+    readers = [
         (field, reader)
         for field, reader in check.readers(config)
         if which in (ALL, TRAIN if field == TRAIN_READER else EVAL)
     ]
-    if not found:
+    if not readers:
         raise ConfigError(f"the configuration has no input reader to check (readers: {which})")
-    return found
+    return readers
 
 
 def _rules(
@@ -122,7 +126,7 @@ def _rules(
 
 
 def _run(plans: Sequence[Plan], jobs: int, progress: bool) -> List[Scan]:
-    known = [one.num_records for one in plans]
+    known = [plan.num_records for plan in plans]
     total = None if None in known else sum(number or 0 for number in known)
     with ProgressBar("reading", total, "records", shown=progress) as bar:
         return scan.run(plans, jobs=jobs, advance=bar.update)
@@ -179,8 +183,8 @@ def _resized(model: Any, scans: Sequence[Scan]) -> Dict[str, np.ndarray]:
     except ConfigError:  # reported where the detector is made
         return {}
     return {
-        one.reader: statistics.box_sizes(
-            one.columns, statistics.resized(one.columns.sizes, resizer.new_size)
+        scan.reader: statistics.box_sizes(
+            scan.columns, statistics.resized(scan.columns.sizes, resizer.new_size)
         )
-        for one in scans
+        for scan in scans
     }

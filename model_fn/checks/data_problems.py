@@ -206,11 +206,12 @@ def _remedy(reason: str, coverage: Coverage, pixels: np.ndarray, *, two_stages: 
         )
     if reason == ELONGATED:
         ratios = statistics.aspect_ratios(np.maximum(pixels, 1e-3))
-        own = statistics.aspect_ratios(shapes)
+        own_ratios = statistics.aspect_ratios(shapes)
         sides_of = (ratios[ratios > 1], ratios[ratios <= 1])
         wanted = [f"{np.median(side):.3g}" for side in sides_of if len(side)]
         return (
-            f"anchors have aspect ratios {own.min():.2g} to {own.max():.2g}: add aspect_ratios "
+            f"anchors have aspect ratios {own_ratios.min():.2g} to {own_ratios.max():.2g}: add "
+            "aspect_ratios "
             f"such as {' and '.join(wanted)}"
         )
     if two_stages:

@@ -49,8 +49,8 @@ class DataReport(NamedTuple):
     @property
     def num_errors(self) -> int:
         """Findings and problems that stop a run or make it useless."""
-        found = sum(severity(entry) == ERROR for scan in self.scans for entry in scan.entries)
-        return found + sum(problem.severity == ERROR for problem in self.problems)
+        count = sum(severity(entry) == ERROR for scan in self.scans for entry in scan.entries)
+        return count + sum(problem.severity == ERROR for problem in self.problems)
 
     @property
     def num_warnings(self) -> int:
@@ -69,9 +69,13 @@ def text_lines(report: DataReport) -> List[str]:
     lines: List[str] = []
     for scan in report.scans:
         lines += ["", _heading(scan)]
-        for heading, remedy, found in _findings(scan):
-            places = [_place(entry) for entry in found[: tables.NUM_EXAMPLES]]
-            lines += [f"  {heading}", *tables.examples(places, len(found)), f"    Remedy: {remedy}"]
+        for heading, remedy, entries in _findings(scan):
+            places = [_place(entry) for entry in entries[: tables.NUM_EXAMPLES]]
+            lines += [
+                f"  {heading}",
+                *tables.examples(places, len(entries)),
+                f"    Remedy: {remedy}",
+            ]
         for table in report.tables:
             lines += tables.text_bars(table, scan.reader)
         if scan.columns.num_images:
@@ -88,9 +92,9 @@ def text_lines(report: DataReport) -> List[str]:
 def summary_lines(report: DataReport) -> List[str]:
     """The report in 12 lines at most: readers, errors and warnings, anchors, settings."""
     findings = [
-        f"{heading}: {_place(found[0])}"
+        f"{heading}: {_place(entries[0])}"
         for scan in report.scans
-        for heading, _, found in _findings(scan)
+        for heading, _, entries in _findings(scan)
     ]
     findings += map(str, report.problems)
     findings.sort(key=lambda line: not line.startswith(ERROR))
@@ -144,11 +148,11 @@ def as_dictionary(report: DataReport) -> Dict[str, Any]:
                 {
                     "kind": kind,
                     "action": action,
-                    "severity": severity(found[0]),
-                    "records": len({(entry.file, entry.record) for entry in found}),
-                    "count": sum(entry.count for entry in found),
+                    "severity": severity(entries[0]),
+                    "records": len({(entry.file, entry.record) for entry in entries}),
+                    "count": sum(entry.count for entry in entries),
                 }
-                for (kind, action), found in by_kind(scan).items()
+                for (kind, action), entries in by_kind(scan).items()
             ],
             "mend": settings._asdict() if (settings := repair(scan)) is not None else None,
             **tables.as_dictionary(tally, scan.reader, report.tables, report.names),
@@ -182,13 +186,13 @@ def _heading(scan: Scan) -> str:
 
 def _findings(scan: Scan) -> Iterator[Tuple[str, str, List[LogEntry]]]:
     """Heading, remedy and entries of each kind of fault."""
-    for (kind, action), found in by_kind(scan).items():
+    for (kind, action), entries in by_kind(scan).items():
         row = KINDS[kind]
-        total = sum(entry.count for entry in found)
-        records = f" in {counted(len(found), 'record')}" if row.unit == "box" else ""
+        total = sum(entry.count for entry in entries)
+        records = f" in {counted(len(entries), 'record')}" if row.unit == "box" else ""
         amount = counted(total, row.unit) + records
-        heading = f"{severity(found[0])}: {kind}: {row.description}: {amount}"
-        yield f"{heading}, {effect(kind, action)}", row.remedy, found
+        heading = f"{severity(entries[0])}: {kind}: {row.description}: {amount}"
+        yield f"{heading}, {effect(kind, action)}", row.remedy, entries
 
 
 def _place(entry: LogEntry) -> str:
@@ -287,11 +291,11 @@ def panels(report: DataReport) -> List[charts.Panel]:
         pixels["after resizing"] = list(report.resized.values())
     sizes = {reader: dict(statistics.common_sizes(c.sizes)) for reader, c in columns.items()}
     frequent = list(dict.fromkeys(size for of in sizes.values() for size in list(of)[:CHART_SIZES]))
-    by_size = {reader: [of.get(size, 0) for size in frequent] for reader, of in sizes.items()}
+    counts = {reader: [of.get(size, 0) for size in frequent] for reader, of in sizes.items()}
     labels = [f"{width}×{height}" for height, width in frequent]
     result = [
         *map(tables.panel, report.tables),
-        tables.panel(Table("most frequent sizes of images", "images", labels, by_size)),
+        tables.panel(Table("most frequent sizes of images", "images", labels, counts)),
         charts.histogram(
             "size of boxes",
             statistics.FINE_SIDES,
@@ -325,7 +329,7 @@ def _anchor_panels(coverage: Coverage) -> List[charts.Panel]:
     names = statistics.SCALES["areas"].names
     levels = [f"{level.size[1]}×{level.size[0]}" for level in coverage.maps]
     num_best = {"boxes": [level.num_best for level in coverage.maps]}
-    by_area = {
+    shares = {
         name: np.bincount(areas[rows], minlength=len(names)).tolist()
         for name, rows in fates.items()
     }
@@ -338,6 +342,6 @@ def _anchor_panels(coverage: Coverage) -> List[charts.Panel]:
             y_label="boxes",
             marks={} if coverage.threshold is None else {"threshold": coverage.threshold},
         ),
-        tables.panel(Table("boxes and anchors by area after resizing", "boxes", names, by_area)),
+        tables.panel(Table("boxes and anchors by area after resizing", "boxes", names, shares)),
         tables.panel(Table("feature map of the best anchor", "boxes", levels, num_best)),
     ]

@@ -97,11 +97,11 @@ def check_label_maps(config: Any, maps: LabelMaps) -> Iterator[Problem]:
                 RENUMBER,
             )
         elif num_classes and most != num_classes:
-            make, found = warning, f"ends at id {most}, the model has {classes}"
+            make, message = warning, f"ends at id {most}, the model has {classes}"
             if most > num_classes:
-                make, found = error, f"has id {most}, the model has {classes}"
+                make, message = error, f"has id {most}, the model has {classes}"
             setting = f"--set model.{kind}.num_classes={most}"
-            yield make(field, f"{quoted(path)} {found}", remedy_of_ids(label_map, setting))
+            yield make(field, f"{quoted(path)} {message}", remedy_of_ids(label_map, setting))
 
 
 def check_hierarchies(config: Any, maps: LabelMaps) -> Iterator[Problem]:
@@ -163,11 +163,11 @@ def check_files(config: Any, maps: LabelMaps) -> List[Problem]:
             if not is_remote(pattern):
                 continue
             pattern += "*"
-        found = _unreadable(field, pattern)
+        problem = _unreadable(field, pattern)
         there = is_remote(pattern) or os.path.exists(pattern)
-        if there and not found and field.endswith(_LABEL_MAP):
-            found = maps.read_of(field[: -len(_LABEL_MAP)], pattern)[1]
-        problems += found
+        if there and not problem and field.endswith(_LABEL_MAP):
+            problem = maps.read_of(field[: -len(_LABEL_MAP)], pattern)[1]
+        problems += problem
     return problems
 
 

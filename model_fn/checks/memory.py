@@ -134,7 +134,7 @@ def check_memory(needed: int, batch_size: int) -> List[Problem]:
 
 def _first_records(path: str) -> List[bytes]:
     dataset = tf.data.TFRecordDataset(path, records.compression_of(path)).take(SAMPLED_RECORDS)
-    found = [record.numpy() for record in dataset]
-    if not found:
+    serialized = [record.numpy() for record in dataset]
+    if not serialized:
         raise RunError(f"{path}: the file has no records")
-    return found
+    return serialized

@@ -48,10 +48,10 @@ def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
         return
     known = metric_names(pipeline_config)
     if metric not in known:
-        more = f", and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+        suffix = f", and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
         raise ConfigError(
             f"best_metric: {metric!r} is not evaluated{nearest(metric, known) or '.'} "
-            f"Known: {', '.join(known[:_SHOWN])}{more}"
+            f"Known: {', '.join(known[:_SHOWN])}{suffix}"
         )
 
 

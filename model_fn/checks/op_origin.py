@@ -104,12 +104,12 @@ def _own_frames(operation: tf.Operation) -> List[_Frame]:
 def _own_modules() -> Dict[str, ModuleType]:
     """Our modules by source file, but for `_DRIVERS`."""
     drivers = tuple(f"{driver}." for driver in _DRIVERS)
-    found = {}
+    modules = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if file and name.partition(".")[0] in _PACKAGES and not f"{name}.".startswith(drivers):
-            found[os.path.abspath(file)] = module
-    return found
+            modules[os.path.abspath(file)] = module
+    return modules
 
 
 def _full_field(field: str, pipeline_config: Any) -> str:

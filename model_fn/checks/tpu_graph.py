@@ -99,10 +99,10 @@ def compile_check(
             continue
         operations = list(core_operations(core.graph))
         num_operations += len(operations)
-        found = as_problems(troubles_of(operations), config)
-        if xla and not any(problem.severity == "error" for problem in [*findings, *found]):
-            found += xla_check.check(core.graph, core.inputs, core.outputs, config)
-        findings += found
+        problems = as_problems(troubles_of(operations), config)
+        if xla and not any(problem.severity == "error" for problem in [*findings, *problems]):
+            problems += xla_check.check(core.graph, core.inputs, core.outputs, config)
+        findings += problems
     findings = list(dict.fromkeys(findings))
     return CompileReport(findings, num_operations, time.monotonic() - start)
 
@@ -165,7 +165,7 @@ def _batch(
 ) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
     """Placeholders of what the host hands over, all of known shape."""
     with tf.Graph().as_default():
-        made = placeholders(config, mode)
+        batch = placeholders(config, mode)
     kind = config.model.WhichOneof("model")
     resizer = getattr(config.model, kind).image_resizer
     field = f"model.{kind}.image_resizer.{resizer.WhichOneof('image_resizer_oneof')}"
@@ -186,7 +186,7 @@ def _batch(
         return tf1.placeholder(tensor.dtype, shape, name=name)
 
     features, labels = (
-        {name: fixed(name, tensor) for name, tensor in tensors.items()} for tensors in made
+        {name: fixed(name, tensor) for name, tensor in tensors.items()} for tensors in batch
     )
     return features, labels
 
@@ -195,7 +195,9 @@ def _inside_core(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor of the core that a replicated output hands out."""
     while _IN_CORE not in tensor.op.node_def.attr:
         # An output is concatenated over shards along an axis, which is the other input.
-        (tensor,) = (given for given in tensor.op.inputs if given.op.type != "Const")
+        (tensor,) = (
+            tensor_input for tensor_input in tensor.op.inputs if tensor_input.op.type != "Const"
+        )
     return tensor
 
 
@@ -238,8 +240,8 @@ def _unknown_outputs(operation: tf.Operation) -> Iterator[int]:
         if operation.type == _BATCH_NORM and index == _RESERVED_OUTPUT:
             continue
         if operation.type == "ZerosLike":  # that output's gradient
-            given = operation.inputs[0]
-            if given.op.type == _BATCH_NORM and given.value_index == _RESERVED_OUTPUT:
+            source = operation.inputs[0]
+            if source.op.type == _BATCH_NORM and source.value_index == _RESERVED_OUTPUT:
                 continue
         yield index
 
@@ -265,8 +267,8 @@ def _has_kernel(operation: tf.Operation, known: Dict[str, List[Any]]) -> bool:
 
 def _allows(constraint: Any, value: Any) -> bool:
     allowed = constraint.allowed_values.list.type
-    given = [value.type] if value.HasField("type") else value.list.type
-    return not allowed or all(one in allowed for one in given)
+    types = [value.type] if value.HasField("type") else value.list.type
+    return not allowed or all(each in allowed for each in types)
 
 
 def as_problems(troubles: Iterator[Trouble], config: Any) -> List[Problem]:
@@ -279,7 +281,7 @@ def as_problems(troubles: Iterator[Trouble], config: Any) -> List[Problem]:
     problems = []
     for (origin, kind, severity, message), names in groups.items():
         place = f" ({origin.location})" if origin.location else ""
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        text = f"operation {kind} {names[0]!r}{more}{place} {message}"
+        suffix = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        text = f"operation {kind} {names[0]!r}{suffix}{place} {message}"
         problems.append(Problem(severity, origin.field, text, origin.remedy))
     return problems

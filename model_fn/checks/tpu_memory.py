@@ -107,7 +107,7 @@ def padded_size(shape: Tuple[int, ...], convolved: bool) -> int:
         lengths[sublanes] = -(-lengths[sublanes] // SUBLANES) * SUBLANES
         return math.prod(lengths)
 
-    return min(tiled(one, other) for one in axes for other in axes if one != other)
+    return min(tiled(rows, columns) for rows in axes for columns in axes if rows != columns)
 
 
 def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
@@ -136,13 +136,13 @@ def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
             if tensor.op not in backward:
                 kept.update({root.ref(): root for root in _roots(tensor)})
     blocks = [_block(tensor) for tensor in kept.values()]
-    passed = [_block(tensor) for op in backward for tensor in op.outputs]
+    gradients = [_block(tensor) for op in backward for tensor in op.outputs]
     return CoreMemory(
         variables=_bytes(variables),
         gradients=_bytes(trained),
         kept=[block for block in blocks if block],
         largest=max(
-            (block for block in passed if block),
+            (block for block in gradients if block),
             key=lambda block: padded_size(block.shape, block.convolved) * block.width,
             default=None,
         ),

@@ -46,14 +46,14 @@ class XlaStep:
             }
 
         def run(*values: tf.Tensor) -> List[tf.Tensor]:
-            given = {tensor.op.name: value for tensor, value in zip(inputs, values)}
+            feeds = {tensor.op.name: value for tensor, value in zip(inputs, values)}
             captured = tf1.get_default_graph().capture
-            given.update(
+            feeds.update(
                 {name: captured(variable.handle) for name, variable in self.variables.items()}
             )
             return tf1.import_graph_def(
                 definition,
-                {f"{name}:0": value for name, value in given.items() if name in read},
+                {f"{name}:0": value for name, value in feeds.items() if name in read},
                 [tensor.name for tensor in outputs],
                 name="",
             )
@@ -114,7 +114,7 @@ def check(
 def _problems(text: str, graph: tf.Graph, config: Any) -> List[Problem]:
     """One for each operation that XLA's message names."""
     short = " ".join(text.split())[:_LONGEST]
-    found = []
+    problems = []
     for name in dict.fromkeys(_NODE.findall(text)):
         try:
             operation = graph.get_operation_by_name(name)
@@ -122,6 +122,6 @@ def _problems(text: str, graph: tf.Graph, config: Any) -> List[Problem]:
             continue
         origin = origin_of(operation, config)
         message = f"XLA does not compile operation {operation.type} {name!r} ({origin.location})"
-        found.append(error(origin.field, f"{message}: {short}", origin.remedy))
+        problems.append(error(origin.field, f"{message}: {short}", origin.remedy))
     remedy = "remove the part that the message names"
-    return found or [error("model", f"XLA does not compile the step: {short}", remedy)]
+    return problems or [error("model", f"XLA does not compile the step: {short}", remedy)]

@@ -188,7 +188,7 @@ def _examine_variables(prefix: str, trained: Sequence[str]) -> Tuple[List[str], 
 
 
 def _bad_inputs(batch: Mapping[str, np.ndarray]) -> List[BadInput]:
-    found = []
+    faults = []
     for key, array in batch.items():
         # Keypoints that are absent are NaN by definition.
         if array.dtype.kind != "f" or key == f"labels/{schema.KEYPOINTS}":
@@ -196,8 +196,8 @@ def _bad_inputs(batch: Mapping[str, np.ndarray]) -> List[BadInput]:
         for image, value in enumerate(array):
             count = int((~np.isfinite(value)).sum())
             if count:
-                found.append(BadInput(key, image, count))
-    return found
+                faults.append(BadInput(key, image, count))
+    return faults
 
 
 def _records_of(batch: Mapping[str, np.ndarray], reader: Any) -> List[Record]:
@@ -208,15 +208,15 @@ def _records_of(batch: Mapping[str, np.ndarray], reader: Any) -> List[Record]:
     names = batch.get(f"features/{schema.SOURCE_ID}")
     partners = batch.get(f"features/{schema.PARTNER_RECORDS}")
     paths = records.list_files(reader).paths if places is not None else []
-    found = []
+    records_of_batch = []
     for image in range(len(images)):
         name = "" if names is None else bytes(names[image]).decode("utf-8", "replace")
         file, number = (-1, -1) if places is None else (int(k) for k in places[image])
         path = paths[file] if 0 <= file < len(paths) else ""
         mixed = [] if partners is None else partners[image].tolist()
         others = [Place(paths[k], record) for k, record in mixed if 0 <= k < len(paths)]
-        found.append(Record(image, name, path, number if path else -1, others))
-    return found
+        records_of_batch.append(Record(image, name, path, number if path else -1, others))
+    return records_of_batch
 
 
 def _causes(report: Report) -> List[str]:
@@ -269,13 +269,13 @@ def _plain(report: Report) -> Dict[str, Any]:
             return [plain(part) for part in value]
         return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
-    found: Dict[str, Any] = plain(report)
-    return found
+    values: Dict[str, Any] = plain(report)
+    return values
 
 
 def _some(names: List[str]) -> str:
-    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-    return ", ".join(names[:_MOST_SHOWN]) + more
+    suffix = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return ", ".join(names[:_MOST_SHOWN]) + suffix
 
 
 def report_text(report: Report) -> str:

@@ -31,7 +31,7 @@ class FirstNonFinite(NamedTuple):
     def sentence(self) -> str:
         """What happened where, in one line."""
         size = int(np.prod(self.shape))
-        found = [
+        counts = [
             f"{count} {name}"
             for count, name in ((self.num_nan, "NaN"), (self.num_inf, "inf"))
             if count
@@ -40,7 +40,7 @@ class FirstNonFinite(NamedTuple):
         where = "of the gradients " if self.is_gradient else ""
         return (
             f"{self.tensor} ({self.operation} {where}in {self.layer or 'the graph'}): "
-            f"{' and '.join(found)} of {size} values{others}"
+            f"{' and '.join(counts)} of {size} values{others}"
         )
 
 
@@ -82,17 +82,17 @@ class Tracer:
         """Runs the graph again; None if all that the targets come from is finite this time."""
         finite = session.run(self._checks, feeds)
         bad = {tensor.ref() for tensor, fine in zip(self._tensors, finite) if not fine}
-        found: Set[Any] = set()
+        seen: Set[Any] = set()
         open_ends = [tensor for tensor in self._targets if tensor.ref() in bad]
         while open_ends:
             tensor = open_ends.pop()
-            if tensor.ref() in found:
+            if tensor.ref() in seen:
                 continue
-            found.add(tensor.ref())
+            seen.add(tensor.ref())
             open_ends += [source for source in tensor.op.inputs if source.ref() in bad]
-        if not found:
+        if not seen:
             return None
-        first = min((ref.deref() for ref in found), key=lambda tensor: self._order[tensor.op])
+        first = min((ref.deref() for ref in seen), key=lambda tensor: self._order[tensor.op])
         return _describe(first, session.run(first, feeds))
 
 

@@ -161,8 +161,10 @@ def replay_text(result: Replay, most_gradients: int = 12) -> str:
     lines = [f"{result.restored} variables as they were before the step"]
     if result.fresh:
         shown = ", ".join(result.fresh[:3])
-        more = f" and {len(result.fresh) - 3} more" if len(result.fresh) > 3 else ""
-        lines.append(f"{len(result.fresh)} variables start from their initializers: {shown}{more}")
+        suffix = f" and {len(result.fresh) - 3} more" if len(result.fresh) > 3 else ""
+        lines.append(
+            f"{len(result.fresh)} variables start from their initializers: {shown}{suffix}"
+        )
     for step in result.steps:
         lines.append(f"step {step.step}")
         lines += [f"  {name:<32} {value:.6g}" for name, value in step.values.items()]

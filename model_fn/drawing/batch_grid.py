@@ -188,7 +188,7 @@ def _draw_cell(cell: Cell, side: int) -> Image.Image:
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     enlarged = np.asarray(Image.fromarray(cell.pixels).resize(size, Image.Resampling.BICUBIC))
     masks = cell.masks
-    drawn = draw_boxes(
+    picture = draw_boxes(
         enlarged,
         cell.boxes,
         cell.labels,
@@ -197,7 +197,7 @@ def _draw_cell(cell: Cell, side: int) -> Image.Image:
         mask_of=None if masks is None else lambda i: resize_mask(masks[i], (size[1], size[0])),
         options=DrawOptions(max_boxes=len(cell.boxes), line_width=2),
     )
-    image = Image.fromarray(drawn)
+    image = Image.fromarray(picture)
     bottom = round(cell.true_size[0] * scale) - 1
     right = round(cell.true_size[1] * scale) - 1
     ImageDraw.Draw(image).rectangle((0, 0, right, bottom), outline=BORDER_COLOR)

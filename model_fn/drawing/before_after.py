@@ -121,12 +121,16 @@ def draw_step(
     count = count_records(link)
     cells: List[Cell] = []
     for row in range(min(num_rows, len(samples))):
-        given = list(itertools.islice(itertools.cycle(samples), row, row + count))
-        cells += [cell_of(sample, names) for sample in given]
+        row_samples = list(itertools.islice(itertools.cycle(samples), row, row + count))
+        cells += [cell_of(sample, names) for sample in row_samples]
         for number in range(num_after):
             own_seed = tf.constant([seed + number, row], tf.int64)
-            after = link.function(given if count > 1 else given[0], own_seed, link.config)
-            cells.append(_result(after, given[0], names, link, f"after, seed {seed + number}"))
+            after = link.function(
+                row_samples if count > 1 else row_samples[0], own_seed, link.config
+            )
+            cells.append(
+                _result(after, row_samples[0], names, link, f"after, seed {seed + number}")
+            )
     settings = " ".join(str(link.config).split())
     title = f"{link.name} {{ {settings} }}" if settings else link.name
     return batch_grid.draw_grid(cells, title=title, columns=count + num_after)

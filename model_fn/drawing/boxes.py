@@ -149,7 +149,7 @@ def _first_of_each_object(boxes: Dict[int, PixelBox], iou: float) -> Dict[int, P
     """Leaves out boxes that overlap an earlier one by `iou` or more."""
     kept: Dict[int, PixelBox] = {}
     for i, box in boxes.items():
-        if all(_iou(box, other) < iou for other in kept.values()):
+        if all(_iou(box, kept_box) < iou for kept_box in kept.values()):
             kept[i] = box
     return kept
 

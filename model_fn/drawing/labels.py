@@ -33,12 +33,12 @@ def place_labels(
     """
     placed: List[Optional[PixelBox]] = []
     for box, (height, width) in zip(boxes, sizes):
-        taken = [place for place in placed if place is not None]
+        occupied = [place for place in placed if place is not None]
         fits = 0 < height <= canvas[0] and 0 < width <= canvas[1]
         free = (
             place
             for place in _candidates(box, height, width, canvas)
-            if not any(_overlap(place, other) for other in taken)
+            if not any(_overlap(place, neighbour) for neighbour in occupied)
         )
         placed.append(next(free, None) if fits else None)
     return placed

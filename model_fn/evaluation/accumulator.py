@@ -72,7 +72,7 @@ class Accumulator:
 
 
 def accumulator_ops(
-    accumulator: Accumulator, batch: EvaluatedBatch, on_results: OnResults
+    accumulator: Accumulator, batch: EvaluatedBatch, handle_results: OnResults
 ) -> MetricOps:
     """`eval_metric_ops`: float32 scalars by name of the metric, and the chart as a Summary.
 
@@ -81,7 +81,7 @@ def accumulator_ops(
     Args:
         accumulator: Gets each batch.
         batch: As tensors.
-        on_results: Called when the values are read.
+        handle_results: Called when the values are read.
     """
     tensors = tf.nest.flatten(batch)
     names = accumulator.names
@@ -93,7 +93,7 @@ def accumulator_ops(
 
     def values() -> Tuple[np.ndarray, bytes]:
         results = accumulator.results()
-        on_results(results)
+        handle_results(results)
         scalars = np.array([results.metrics[name] for name in names], np.float32)
         return scalars, chart_summary(results.chart)
 

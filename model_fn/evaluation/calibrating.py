@@ -86,14 +86,14 @@ def _held_out_error(kind: str, matches: Matches, scores: FinalScores) -> Optiona
     if not all(calibration.has_enough(half.of_all()) for half in halves):
         return None
     errors, counts = [], []
-    for fitted, other in (halves, reversed(halves)):
+    for fitted, held_out in (halves, reversed(halves)):
         try:
             config = calibration.fit(kind, fitted, scores)
         except RunError:
             return None  # This half does not determine it, which all detections may.
-        found = _reliability_with(config, other, scores)
-        errors.append(found.expected_error)
-        counts.append(int(found.counts.sum()))
+        reliability = _reliability_with(config, held_out, scores)
+        errors.append(reliability.expected_error)
+        counts.append(int(reliability.counts.sum()))
     return float(np.average(errors, weights=counts))
 
 
@@ -132,12 +132,12 @@ def override_text(config: calibration_pb2.CalibrationConfig, scores: FinalScores
 def reliability_diagram(calibrated: Calibrated) -> bytes:
     """PNG: precision by score before and after, and how many detections have each score."""
     edges = np.linspace(0.0, 1.0, NUM_BINS + 1)
-    by_name = {"before": calibrated.before, "after": calibrated.after}
+    curves = {"before": calibrated.before, "after": calibrated.after}
     lines = []
-    for name, found in by_name.items():
-        used = found.counts > 0
-        title = f"{name}: error {found.expected_error:.3f}"
-        lines.append(charts.Curve(title, found.mean_scores[used], found.precisions[used]))
+    for name, curve in curves.items():
+        used = curve.counts > 0
+        title = f"{name}: error {curve.expected_error:.3f}"
+        lines.append(charts.Curve(title, curve.mean_scores[used], curve.precisions[used]))
     lines.append(charts.Curve("precision = score", [0.0, 1.0], [0.0, 1.0]))
     return charts.figure(
         [
@@ -152,7 +152,7 @@ def reliability_diagram(calibrated: Calibrated) -> bytes:
             charts.histogram(
                 "Detections by score",
                 edges,
-                {name: found.counts for name, found in by_name.items()},
+                {name: curve.counts for name, curve in curves.items()},
                 x_label="score",
                 y_label="detections",
             ),

@@ -110,14 +110,14 @@ def fit(kind: str, matches: Matches, scores: FinalScores) -> calibration_pb2.Cal
     return make(matches, scores)
 
 
-def _check_detections(found: ClassMatches) -> None:
-    if not has_enough(found):
+def _check_detections(matches: ClassMatches) -> None:
+    if not has_enough(matches):
         raise RunError(
             f"a calibration needs {MIN_DETECTIONS} detections and {MIN_CORRECT} correct ones; the "
-            f"evaluation has {len(found.scores)} and {found.correct.sum()}; evaluate on more "
+            f"evaluation has {len(matches.scores)} and {matches.correct.sum()}; evaluate on more "
             "records, or train longer"
         )
-    low, high = float(found.scores.min()), float(found.scores.max())
+    low, high = float(matches.scores.min()), float(matches.scores.max())
     if low < 0 or high > 1:
         raise RunError(
             f"a calibration needs scores from 0 to 1; the evaluation has {low:g} to {high:g}; set "
@@ -133,20 +133,20 @@ def calibrate(config: calibration_pb2.CalibrationConfig, scores: Array, columns:
         named = [*config.class_id_function_approximations.class_id_xy_pairs_map]
         named += config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
         num_columns = max([num_columns - 1, *named]) + 1
-    given = _logits(scores) if is_temperature else np.asarray(scores)
-    made = []
+    inputs = _logits(scores) if is_temperature else np.asarray(scores)
+    score_columns = []
     with tf.Graph().as_default(), tf1.Session() as session:
         table = tf1.placeholder(tf.float32, [None, num_columns])
         convert = tf.sigmoid if is_temperature else tf.identity
         function = CALIBRATIONS.make_chosen(config, "calibrator", "calibration_config", convert)
         result = function(table)
-        for start in range(0, len(given), _ROWS_AT_ONCE):
+        for start in range(0, len(inputs), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
-            rows = np.zeros([len(given[part]), num_columns], np.float32)
-            rows[np.arange(len(rows)), columns[part]] = given[part]
+            rows = np.zeros([len(inputs[part]), num_columns], np.float32)
+            rows[np.arange(len(rows)), columns[part]] = inputs[part]
             values = session.run(result, {table: rows})
-            made.append(values[np.arange(len(rows)), columns[part]])
-    calibrated: Array = np.concatenate([np.zeros(0, np.float32), *made])
+            score_columns.append(values[np.arange(len(rows)), columns[part]])
+    calibrated: Array = np.concatenate([np.zeros(0, np.float32), *score_columns])
     return calibrated
 
 
@@ -164,8 +164,8 @@ def isotonic(values: Sequence[float], weights: Sequence[float]) -> List[Tuple[in
     for i, (value, weight) in enumerate(zip(values, weights)):
         first, mean, total = i, float(value), float(weight)
         while means and means[-1] >= mean:
-            other, mass = means.pop(), totals.pop()
-            mean, total = (mean * total + other * mass) / (total + mass), total + mass
+            previous, mass = means.pop(), totals.pop()
+            mean, total = (mean * total + previous * mass) / (total + mass), total + mass
             first = pools.pop()[0]
         pools.append((first, i + 1))
         means.append(mean)
@@ -173,12 +173,12 @@ def isotonic(values: Sequence[float], weights: Sequence[float]) -> List[Tuple[in
     return pools
 
 
-def function_points(found: ClassMatches, most: int = MAX_POINTS) -> List[Point]:
+def function_points(matches: ClassMatches, most: int = MAX_POINTS) -> List[Point]:
     """Points (score, precision) of a rising function from (0, 0) to 1, at most `most` + 2."""
-    distinct, inverse, counts = np.unique(found.scores, return_inverse=True, return_counts=True)
-    correct = np.bincount(inverse, found.correct)
-    num_bins = int(np.clip(len(found.scores) // DETECTIONS_PER_BIN, 1, most))
-    bins = (np.cumsum(counts) - counts) * num_bins // len(found.scores)
+    distinct, inverse, counts = np.unique(matches.scores, return_inverse=True, return_counts=True)
+    correct = np.bincount(inverse, matches.correct)
+    num_bins = int(np.clip(len(matches.scores) // DETECTIONS_PER_BIN, 1, most))
+    bins = (np.cumsum(counts) - counts) * num_bins // len(matches.scores)
     _, bins = np.unique(bins, return_inverse=True)
     weights = np.bincount(bins, counts)
     means = np.bincount(bins, distinct.astype(np.float64) * counts) / weights
@@ -192,7 +192,7 @@ def function_points(found: ClassMatches, most: int = MAX_POINTS) -> List[Point]:
     if points[0][1] == 0.0:
         # Above 0, so that these detections keep their order, and are not suppressed.
         above = points[1][1] if len(points) > 1 else 1.0
-        points[0] = (points[0][0], min(above / 2, 0.5 / len(found.scores)))
+        points[0] = (points[0][0], min(above / 2, 0.5 / len(matches.scores)))
     return _distinct([(0.0, 0.0), *points, (1.0, points[-1][1] + 1 - _MOST_LIKELY)])
 
 
@@ -221,9 +221,9 @@ def _fit_function(matches: Matches, scores: FinalScores) -> calibration_pb2.Cali
     return config
 
 
-def has_enough(found: ClassMatches) -> bool:
+def has_enough(matches: ClassMatches) -> bool:
     """Whether there are enough detections for a fit."""
-    return len(found.scores) >= MIN_DETECTIONS and int(found.correct.sum()) >= MIN_CORRECT
+    return len(matches.scores) >= MIN_DETECTIONS and int(matches.correct.sum()) >= MIN_CORRECT
 
 
 @FITS.register("class_id_function_approximations")
@@ -232,23 +232,23 @@ def _fit_functions(matches: Matches, scores: FinalScores) -> calibration_pb2.Cal
     config = calibration_pb2.CalibrationConfig()
     table = config.class_id_function_approximations.class_id_xy_pairs_map
     common = function_points(matches.of_all(), most)
-    for class_id, found in zip(matches.class_ids, matches.by_class()):
-        points = function_points(found, most) if has_enough(found) else common
+    for class_id, class_matches in zip(matches.class_ids, matches.by_class()):
+        points = function_points(class_matches, most) if has_enough(class_matches) else common
         _add_points(table[scores.column_of(class_id)], points)
     return config
 
 
-def sigmoid_parameters(found: ClassMatches) -> Optional[Point]:
+def sigmoid_parameters(matches: ClassMatches) -> Optional[Point]:
     """Slope a < 0 and offset b of the most likely 1 / (1 + exp(a * score + b)).
 
     None if higher scores are not more precise.
     """
-    num_correct = int(found.correct.sum())
-    num_wrong = len(found.correct) - num_correct
+    num_correct = int(matches.correct.sum())
+    num_wrong = len(matches.correct) - num_correct
     # Platt's targets: finite parameters also where a score separates correct from wrong.
     high, low = (num_correct + 1) / (num_correct + 2), 1 / (num_wrong + 2)
-    targets = np.where(found.correct, high, low)
-    design = np.stack([found.scores.astype(np.float64), np.ones(len(found.scores))])
+    targets = np.where(matches.correct, high, low)
+    design = np.stack([matches.scores.astype(np.float64), np.ones(len(matches.scores))])
     weights = np.array([0.0, np.log((num_correct + 1) / (num_wrong + 1))])
 
     def loss(at: Array) -> float:
@@ -270,10 +270,10 @@ def sigmoid_parameters(found: ClassMatches) -> Optional[Point]:
 
 
 def _sigmoid_of_all(matches: Matches) -> Point:
-    found = sigmoid_parameters(matches.of_all())
-    if found is None:
+    parameters = sigmoid_parameters(matches.of_all())
+    if parameters is None:
         raise _not_more_precise("sigmoid")
-    return found
+    return parameters
 
 
 def _not_more_precise(kind: str) -> RunError:
@@ -301,15 +301,15 @@ def _fit_sigmoids(matches: Matches, scores: FinalScores) -> calibration_pb2.Cali
     config = calibration_pb2.CalibrationConfig()
     table = config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
     common = _sigmoid_of_all(matches)
-    for class_id, found in zip(matches.class_ids, matches.by_class()):
-        own = sigmoid_parameters(found) if has_enough(found) else None
-        _set_sigmoid(table[scores.column_of(class_id)], own or common)
+    for class_id, class_matches in zip(matches.class_ids, matches.by_class()):
+        parameters = sigmoid_parameters(class_matches) if has_enough(class_matches) else None
+        _set_sigmoid(table[scores.column_of(class_id)], parameters or common)
     return config
 
 
-def temperature(found: ClassMatches) -> float:
+def temperature(matches: ClassMatches) -> float:
     """The most likely divisor of the logits, above 0."""
-    logits, correct = _logits(found.scores), found.correct.astype(np.float64)
+    logits, correct = _logits(matches.scores), matches.correct.astype(np.float64)
 
     def slope(log_factor: float) -> float:
         # Of the negative log likelihood, which is convex in the factor.

@@ -68,7 +68,7 @@ class EvalDiagnostics:
         """Adds one batch, as arrays."""
         for row in range(len(batch.num_boxes)):
             boxes = slice(0, int(batch.num_boxes[row]))
-            found = slice(0, int(batch.num_detections[row]))
+            rows = slice(0, int(batch.num_detections[row]))
             groundtruth = matching.image_boxes(
                 batch.boxes[row, boxes],
                 self._known(batch.classes[row, boxes], self._unknown_boxes),
@@ -77,18 +77,18 @@ class EvalDiagnostics:
             )
             self._add_image(
                 groundtruth,
-                batch.detection_boxes[row, found],
-                batch.detection_scores[row, found],
-                self._known(batch.detection_classes[row, found], self._unknown_detections),
+                batch.detection_boxes[row, rows],
+                batch.detection_scores[row, rows],
+                self._known(batch.detection_classes[row, rows], self._unknown_detections),
             )
 
     def _known(self, class_ids: np.ndarray, unknown: Dict[int, int]) -> np.ndarray:
         """Index of each class id; ids without category give -1 and are counted in `unknown`."""
         index = {class_id: i for i, class_id in enumerate(self._ids)}
-        found = np.array([index.get(int(k), -1) for k in class_ids], np.int64)
-        for k in np.asarray(class_ids)[found < 0]:
+        indices = np.array([index.get(int(k), -1) for k in class_ids], np.int64)
+        for k in np.asarray(class_ids)[indices < 0]:
             unknown[int(k)] = unknown.get(int(k), 0) + 1
-        return found
+        return indices
 
     def _add_image(
         self,
@@ -139,12 +139,12 @@ class EvalDiagnostics:
         `matched` are boxes of detections, -1 without one; `counts` whether it then counts.
         """
         background = len(self._ids)
-        found = matched >= 0
-        pairs = (groundtruth.classes[matched[found]], detection_classes[found])
+        is_matched = matched >= 0
+        pairs = (groundtruth.classes[matched[is_matched]], detection_classes[is_matched])
         np.add.at(self._confusion, pairs, 1)
-        np.add.at(self._confusion[background], detection_classes[~found & counts], 1)
+        np.add.at(self._confusion[background], detection_classes[~is_matched & counts], 1)
         missed = groundtruth.counted
-        missed[matched[found]] = False
+        missed[matched[is_matched]] = False
         np.add.at(self._confusion[:, background], groundtruth.classes[missed], 1)
 
     def counts(self) -> Dict[str, Any]:
@@ -171,13 +171,17 @@ class EvalDiagnostics:
         return results
 
     def _panels(self) -> List[charts.Panel]:
-        drawn = self._most_frequent(MAX_CLASSES_DRAWN)
-        names = [self._names[k] for k in drawn]
-        rows = [*drawn, len(self._ids)]
-        of_most = f", {len(drawn)} most frequent classes" if len(drawn) < len(self._ids) else ""
+        class_indices = self._most_frequent(MAX_CLASSES_DRAWN)
+        names = [self._names[k] for k in class_indices]
+        rows = [*class_indices, len(self._ids)]
+        title_suffix = (
+            f", {len(class_indices)} most frequent classes"
+            if len(class_indices) < len(self._ids)
+            else ""
+        )
         return [
             charts.heatmap(
-                f"Confusion at score {self._min_score:g}{of_most}",
+                f"Confusion at score {self._min_score:g}{title_suffix}",
                 self._confusion[np.ix_(rows, rows)],
                 row_labels=[*names, BACKGROUND],
                 column_labels=[*names, BACKGROUND],
@@ -192,11 +196,13 @@ class EvalDiagnostics:
                 limits=(0, 1, 0, 1.02),
             ),
             charts.bar_chart(
-                f"Boxes of a class{of_most}",
+                f"Boxes of a class{title_suffix}",
                 names,
                 {
-                    "groundtruth": self._boxes[drawn].tolist(),
-                    f"detections over {self._min_score:g}": self._over_score[drawn].tolist(),
+                    "groundtruth": self._boxes[class_indices].tolist(),
+                    f"detections over {self._min_score:g}": self._over_score[
+                        class_indices
+                    ].tolist(),
                 },
             ),
         ]
@@ -212,9 +218,9 @@ class EvalDiagnostics:
         """Curves of the mean over classes and of the most frequent classes."""
         recalls = np.linspace(0, 1, 101)
         precisions = {
-            k: matching.precision_at(recalls, found)
-            for k, found in enumerate(self._matches.by_class())
-            if found.num_boxes
+            k: matching.precision_at(recalls, class_matches)
+            for k, class_matches in enumerate(self._matches.by_class())
+            if class_matches.num_boxes
         }
         if not precisions:
             return []
@@ -288,16 +294,16 @@ def _why_nan(name: str, counts: Mapping[str, Any]) -> str:
 
 
 def _area_of(name: str) -> Optional[str]:
-    in_lvis = re.search(r"_A[PR]([sml])(@\d+)?$", name)
-    initial = in_lvis.group(1) if in_lvis else ""
+    lvis_area = re.search(r"_A[PR]([sml])(@\d+)?$", name)
+    initial = lvis_area.group(1) if lvis_area else ""
     return next((a for a in AREA_NAMES if f"({a})" in name or a[0] == initial), None)
 
 
 def _category_of(name: str, counts: Mapping[str, Any]) -> Optional[str]:
     """The category of a metric of one category, whose name may have slashes."""
     suffix = name.partition("ByCategory/")[2]
-    found = [category for category in counts["boxes"] if f"/{suffix}".endswith(f"/{category}")]
-    return max(found, key=len) if suffix and found else None
+    categories = [category for category in counts["boxes"] if f"/{suffix}".endswith(f"/{category}")]
+    return max(categories, key=len) if suffix and categories else None
 
 
 def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
@@ -350,10 +356,10 @@ def _why_zero(name: str, counts: Mapping[str, Any], score_field: str) -> str:
             "has none; the model needs more training, or its weights were not restored"
         )
     labelled = {name for name, count in boxes.items() if count}
-    found = {name for name, count in detections.items() if count}
-    if not labelled & found:
+    detected = {name for name, count in detections.items() if count}
+    if not labelled & detected:
         return (
-            f"no detected class ({_first_names(found)}) is among the groundtruth classes "
+            f"no detected class ({_first_names(detected)}) is among the groundtruth classes "
             f"({_first_names(labelled)}): the model needs more training, or its label map in "
             "training was another one"
         )

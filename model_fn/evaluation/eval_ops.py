@@ -76,8 +76,12 @@ def _in_real_frame(keypoints: Optional[tf.Tensor], frames: _Frames) -> Optional[
 
 def _in_pixels(keypoints: Optional[tf.Tensor], frames: _Frames) -> Optional[tf.Tensor]:
     """Keypoints [B, n, P, 2] of the padded image, in pixels of the original one."""
-    in_real = _in_real_frame(keypoints, frames)
-    return None if in_real is None else in_real * frames.original[:, tf.newaxis, tf.newaxis, :]
+    real_keypoints = _in_real_frame(keypoints, frames)
+    return (
+        None
+        if real_keypoints is None
+        else real_keypoints * frames.original[:, tf.newaxis, tf.newaxis, :]
+    )
 
 
 def _batch(
@@ -232,7 +236,7 @@ def evaluation_ops(
     *,
     eval_config: Any,
     categories: Sequence[Dict[str, Any]],
-    on_results: OnResults,
+    handle_results: OnResults,
 ) -> MetricOps:
     """`eval_metric_ops` of the configured metrics, and of images if originals were retained.
 
@@ -242,7 +246,7 @@ def evaluation_ops(
     """
     accumulator = Accumulator(eval_config, categories)
     batch = evaluated_batch(detections, groundtruth, features, accumulator)
-    ops = accumulator_ops(accumulator, batch, on_results)
+    ops = accumulator_ops(accumulator, batch, handle_results)
     if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
         frames = _frames(features)
         evaluated = EvaluatedImage(
@@ -281,7 +285,7 @@ def eval_metrics(
     categories: Sequence[Dict[str, Any]],
     losses: Dict[str, tf.Tensor],
     learning_rate: tf.Tensor,
-    on_results: OnResults,
+    handle_results: OnResults,
 ) -> Tuple[Callable[..., MetricOps], List[tf.Tensor]]:
     """`eval_metrics` of a `TPUEstimatorSpec`: a function that makes all metrics, and its tensors.
 
@@ -293,9 +297,9 @@ def eval_metrics(
         losses: Scalars by name.
     """
     names = list(losses)
-    found = detections._replace(raw_boxes=None, raw_scores=None)
+    compared = detections._replace(raw_boxes=None, raw_scores=None)
     scalars = [tf.reshape(value, [1]) for value in (*losses.values(), learning_rate)]
-    structure = [found, groundtruth, features, scalars]
+    structure = [compared, groundtruth, features, scalars]
     leaves = tf.nest.flatten(structure)
 
     def make(*received: tf.Tensor) -> MetricOps:
@@ -303,7 +307,7 @@ def eval_metrics(
         filled = [None if leaf is None else next(present) for leaf in leaves]
         *batch, (*terms, rate) = tf.nest.pack_sequence_as(structure, filled)
         ops = evaluation_ops(
-            *batch, eval_config=eval_config, categories=categories, on_results=on_results
+            *batch, eval_config=eval_config, categories=categories, handle_results=handle_results
         )
         ops.update(scalar_ops(dict(zip(names, terms)), rate[0]))
         return ops

@@ -69,15 +69,15 @@ def read(model_dir: str, reader: str, up_to_step: Optional[int] = None) -> List[
     Lines of later steps than `up_to_step` are those of a run that was lost or rolled back. A line
     that is cut off, as a killed process leaves it, is skipped with a warning.
     """
-    found: Dict[int, Evaluation] = {}
+    evaluations: Dict[int, Evaluation] = {}
     for line in json_lines.read(os.path.join(model_dir, EVALUATIONS_FILE), _NEEDED):
         metrics = {k: math.nan if v is None else float(v) for k, v in line["metrics"].items()}
         if line["reader"] == reader and (up_to_step is None or line["step"] <= up_to_step):
             bad_records = line.get("bad_records", {})
-            found[line["step"]] = Evaluation(
+            evaluations[line["step"]] = Evaluation(
                 reader, line["step"], metrics, line["notes"], bad_records, line["time"]
             )
-    return [found[step] for step in sorted(found)]
+    return [evaluations[step] for step in sorted(evaluations)]
 
 
 def mark_over(model_dir: str, step: int, reason: str) -> None:

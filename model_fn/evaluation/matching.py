@@ -118,8 +118,8 @@ def image_boxes(
 ) -> ImageBoxes:
     """Groundtruth of an image, where flags that are None are false."""
 
-    def flags(given: Optional[Any]) -> Array:
-        return np.zeros(len(boxes), bool) if given is None else np.asarray(given, bool)
+    def flags(values: Optional[Any]) -> Array:
+        return np.zeros(len(boxes), bool) if values is None else np.asarray(values, bool)
 
     return ImageBoxes(boxes, classes, flags(is_crowd), flags(difficult))
 
@@ -129,10 +129,12 @@ def ignored_overlap(detection_boxes: Array, groundtruth: ImageBoxes, iou: Array)
 
     `iou` [n, m] is that of all pairs.
     """
-    in_crowd = box_ioa(detection_boxes, groundtruth.boxes) >= MATCH_IOU
-    on_difficult = iou >= MATCH_IOU
-    found: Array = (in_crowd & groundtruth.is_crowd) | (on_difficult & groundtruth.difficult)
-    return found
+    overlaps_crowd = box_ioa(detection_boxes, groundtruth.boxes) >= MATCH_IOU
+    overlaps_difficult = iou >= MATCH_IOU
+    is_ignored: Array = (overlaps_crowd & groundtruth.is_crowd) | (
+        overlaps_difficult & groundtruth.difficult
+    )
+    return is_ignored
 
 
 def match(iou: Array, order: Array) -> Array:
@@ -142,11 +144,11 @@ def match(iou: Array, order: Array) -> Array:
     return matched
 
 
-def precision_at(recalls: Array, found: ClassMatches) -> Array:
+def precision_at(recalls: Array, matches: ClassMatches) -> Array:
     """Maximum precision at each recall or above; 0 for recalls that are not reached."""
-    hits = np.cumsum(found.correct)
+    hits = np.cumsum(matches.correct)
     precision = hits / np.arange(1, len(hits) + 1)
-    recall = hits / found.num_boxes
+    recall = hits / matches.num_boxes
     best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
     at: Array = best[np.searchsorted(recall, recalls, side="left")]
     return at

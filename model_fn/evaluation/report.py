@@ -163,6 +163,6 @@ def print_notes(notes: Mapping[str, str], stream: Optional[TextIO] = None) -> No
     for name, reason in notes.items():
         names.setdefault(reason, []).append(name.split("/", 1)[-1])
     for reason, metrics in names.items():
-        more = f" and {len(metrics) - _NAMED} more" if len(metrics) > _NAMED else ""
+        suffix = f" and {len(metrics) - _NAMED} more" if len(metrics) > _NAMED else ""
         shown = ", ".join(map(printing.plain, metrics[:_NAMED]))
-        printing.report(f"  {shown}{more}: {reason}", stream or sys.stderr)
+        printing.report(f"  {shown}{suffix}: {reason}", stream or sys.stderr)

@@ -67,8 +67,8 @@ def read(path: str) -> Thresholds:
         table, scores = Table.from_json(values), values.get("scores")
     except (KeyError, TypeError) as error:
         raise _not_thresholds(path, f"a value is missing or wrong: {error}") from None
-    found = [*table.by_class().values(), table.all_classes.threshold]
-    if not all(x is None or math.isfinite(x) for x in found):
+    numbers = [*table.by_class().values(), table.all_classes.threshold]
+    if not all(x is None or math.isfinite(x) for x in numbers):
         raise _not_thresholds(path, "a threshold is not finite")
     return Thresholds(table, scores)
 

@@ -79,27 +79,27 @@ class Table:
 
 def make_table(matches: Matches) -> Table:
     """The thresholds of an evaluation."""
-    found = zip(matches.class_ids, matches.class_names, matches.by_class())
-    rows = tuple(best_f1(name, matches, class_id) for class_id, name, matches in found)
+    classes = zip(matches.class_ids, matches.class_names, matches.by_class())
+    rows = tuple(best_f1(name, matches, class_id) for class_id, name, matches in classes)
     return Table(best_f1(ALL_CLASSES, matches.of_all()), rows)
 
 
-def best_f1(name: str, found: ClassMatches, class_id: Optional[int] = None) -> Row:
+def best_f1(name: str, matches: ClassMatches, class_id: Optional[int] = None) -> Row:
     """The row of one class."""
-    num_boxes, num_detections = found.num_boxes, len(found.scores)
+    num_boxes, num_detections = matches.num_boxes, len(matches.scores)
     empty = Row(name, num_boxes, num_detections, class_id=class_id)
-    if not num_boxes or not found.correct.any():
+    if not num_boxes or not matches.correct.any():
         return empty
-    correct = np.cumsum(found.correct)
-    taken = np.arange(1, num_detections + 1)
-    f1 = 2.0 * correct / (taken + num_boxes)
+    correct = np.cumsum(matches.correct)
+    counts = np.arange(1, num_detections + 1)
+    f1 = 2.0 * correct / (counts + num_boxes)
     # A threshold takes all detections of its score, or none.
-    is_last = np.append(found.scores[1:] != found.scores[:-1], True)
+    is_last = np.append(matches.scores[1:] != matches.scores[:-1], True)
     best = int(np.argmax(np.where(is_last, f1, -1.0)))
     return dataclasses.replace(
         empty,
-        threshold=float(found.scores[best]),
-        precision=float(correct[best] / taken[best]),
+        threshold=float(matches.scores[best]),
+        precision=float(correct[best] / counts[best]),
         recall=float(correct[best] / num_boxes),
         f1=float(f1[best]),
     )
@@ -115,8 +115,8 @@ def format_table(table: Table, path: str = "") -> str:
     title = f"  {'best F1 at IoU':<{_NAME_WIDTH - 4}}{MATCH_IOU:>4g}"
     lines = [f"{title}   boxes  threshold  precision  recall     F1"]
     lines += map(_line, [table.all_classes, *(r for r in table.classes if r.class_id in shown)])
-    more = len(table.classes) - len(ranked)
-    rest = f"  … and {more} classes more" if more else ""
+    num_hidden = len(table.classes) - len(ranked)
+    rest = f"  … and {num_hidden} classes more" if num_hidden else ""
     where = f"  all in {path}" if path else ""
     return "\n".join([*lines, *filter(None, [rest + where])])
 

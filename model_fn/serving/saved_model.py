@@ -24,7 +24,7 @@ Definitions = Dict[str, Any]  # `SignatureDef`s by key
 
 def fits_in_constants(variables: Iterable[Any]) -> bool:
     """Whether a graph with these variables as constants can be written to a file."""
-    weights = sum(one.shape.num_elements() * one.dtype.size for one in variables)
+    weights = sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
     return bool(weights + GRAPH_BYTES <= MAX_FILE_BYTES)
 
 

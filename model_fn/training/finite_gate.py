@@ -86,5 +86,5 @@ def guarded(
         with tf.control_dependencies([stored] if stored is not None else []):
             rejected = tf.identity(closed)
         with tf.control_dependencies([tf.group(step, *updates)]):
-            taken = tf.identity(opened)
-        return tf.raw_ops.Merge(inputs=[taken, rejected]).output
+            accepted = tf.identity(opened)
+        return tf.raw_ops.Merge(inputs=[accepted, rejected]).output

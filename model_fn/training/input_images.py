@@ -37,10 +37,10 @@ def summary(
     names = read_label_map(path).names if path else {}
     painter = _Painter(preprocess, names)
     fields = [features[schema.IMAGE], groundtruth.boxes, groundtruth.classes, groundtruth.valid]
-    drawn = tf.numpy_function(
+    pictures = tf.numpy_function(
         painter.paint, [field[:MAX_PICTURES] for field in fields], tf.string, name=TAG
     )
-    return tf.ensure_shape(drawn, [])
+    return tf.ensure_shape(pictures, [])
 
 
 class _Painter:
@@ -56,7 +56,7 @@ class _Painter:
         summary = tf1.Summary()
         for i, pixels in enumerate(self._pixels(images)):
             ids, labels = self._labels(classes[i][valid[i]])
-            drawn = draw_boxes(
+            picture = draw_boxes(
                 pixels,
                 boxes[i][valid[i]],
                 labels,
@@ -65,10 +65,10 @@ class _Painter:
             )
             buffer = io.BytesIO()
             # Quick rather than small: the step waits for it.
-            Image.fromarray(drawn).save(buffer, format="PNG", compress_level=1)
+            Image.fromarray(picture).save(buffer, format="PNG", compress_level=1)
             image = tf1.Summary.Image(
-                height=drawn.shape[0],
-                width=drawn.shape[1],
+                height=picture.shape[0],
+                width=picture.shape[1],
                 colorspace=3,
                 encoded_image_string=buffer.getvalue(),
             )

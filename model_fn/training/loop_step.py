@@ -67,7 +67,7 @@ class LoopStep:
 
     Args:
         num_parts: Parts of a replica's share of the batch, taken one after the other.
-        in_type: What the network computes in; float16 with a dynamic scale of the loss.
+        compute_dtype: What the network computes in; float16 with a dynamic scale of the loss.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LoopStep:
         pipeline_config: Any,
         *,
         num_parts: int = 1,
-        in_type: tf.DType = tf.float32,
+        compute_dtype: tf.DType = tf.float32,
         jit_compile: bool = False,
     ) -> None:
         self._strategy = strategy
@@ -90,8 +90,8 @@ class LoopStep:
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
                 name=GLOBAL_STEP,
             )
-            self.network = Network(pipeline_config, in_type)
-            self._loss_scale = LossScale() if in_type == tf.float16 else None
+            self.network = Network(pipeline_config, compute_dtype)
+            self._loss_scale = LossScale() if compute_dtype == tf.float16 else None
         self._optimizer, self._learning_rate = make_loop_optimizer(self._config, self.global_step)
         self._replica = Replica(
             self.network,
@@ -189,20 +189,20 @@ class LoopStep:
         """One step, outside of replicas."""
         batch = next(iterator)
         take = self._take_on_tpu if self._is_on_tpu else self._take_over_replicas
-        taken = take(_used(batch), stops)
+        outcome = take(_used(batch), stops)
         batches = _local(self._strategy, batch)
         return Outcome(
-            num_taken=taken.num_taken,
-            is_finite=taken.is_finite,
-            stops=taken.stops,
+            num_taken=outcome.num_taken,
+            is_finite=outcome.is_finite,
+            stops=outcome.stops,
             scalars={
-                **taken.losses,
-                step.LEARNING_RATE: taken.rate,
-                step.GRADIENT_NORM: taken.norm,
+                **outcome.losses,
+                step.LEARNING_RATE: outcome.rate,
+                step.GRADIENT_NORM: outcome.norm,
             },
-            counts=taken.counts,
-            gradients=taken.gradients,
-            checks=taken.checks,
+            counts=outcome.counts,
+            gradients=outcome.gradients,
+            checks=outcome.checks,
             batches=batches,
             input_wait=step.measure_input_wait(tf.nest.flatten(batches)),
             positions=(_position(batches),),
@@ -279,17 +279,17 @@ class LoopStep:
             return (before.num_taken < num_steps) & tf.logical_not(ends)
 
         def take(before: Outcome) -> Tuple[Outcome]:
-            taken = self._take(iterator, stops)
+            outcome = self._take(iterator, stops)
             position = {
-                key: tf.concat([value, taken.positions[0][key]], 0)
+                key: tf.concat([value, outcome.positions[0][key]], 0)
                 for key, value in before.positions[0].items()
             }
-            taken = taken._replace(
-                num_taken=before.num_taken + taken.num_taken,
-                input_wait=before.input_wait + taken.input_wait,
+            outcome = outcome._replace(
+                num_taken=before.num_taken + outcome.num_taken,
+                input_wait=before.input_wait + outcome.input_wait,
                 positions=(position,),
             )
-            return (taken,)
+            return (outcome,)
 
         # The first one has the structure of all.
         first = self._take(iterator, stops)
@@ -349,17 +349,17 @@ class LoopStep:
         def of_first() -> Any:
             context = tf.distribute.get_replica_context()
             is_first = tf.equal(context.replica_id_in_sync_group, 0)
-            given = [
+            values = [
                 tf.where(is_first, each, tf.zeros_like(each))
                 for each in (variable.read_value() for variable in variables)
             ]
             # Types are not mixed in one sum.
-            return [context.all_reduce(tf.distribute.ReduceOp.SUM, each) for each in given]
+            return [context.all_reduce(tf.distribute.ReduceOp.SUM, each) for each in values]
 
         @tf.function(autograph=False)
         def collect() -> Any:
-            found = strategy.run(of_first)
-            return [strategy.experimental_local_results(each)[0] for each in found]
+            agreed = strategy.run(of_first)
+            return [strategy.experimental_local_results(each)[0] for each in agreed]
 
         for variable, value in zip(variables, collect()):
             variable.assign(value)

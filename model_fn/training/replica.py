@@ -31,14 +31,14 @@ class Network(tf.Module):
     """The network and loss of the model_fn; owns the network's variables, by their names.
 
     Args:
-        in_type: What the network computes in; its variables and the loss are float32.
+        compute_dtype: What the network computes in; its variables and the loss are float32.
     """
 
-    def __init__(self, pipeline_config: Any, in_type: tf.DType = tf.float32) -> None:
+    def __init__(self, pipeline_config: Any, compute_dtype: tf.DType = tf.float32) -> None:
         super().__init__()
         self.detector = make_detector(pipeline_config.model, is_training=True)
         self._add_regularization = pipeline_config.train_config.add_regularization_loss
-        self._in_type = in_type
+        self._in_type = compute_dtype
 
     @track_tf1_style_variables
     def forward(self, features: Tensors, labels: Tensors) -> step.Forward:
@@ -47,7 +47,7 @@ class Network(tf.Module):
             features,
             labels,
             add_regularization=self._add_regularization,
-            in_type=self._in_type,
+            compute_dtype=self._in_type,
         )
 
     def statistics(self) -> List[tf.Variable]:
@@ -86,19 +86,19 @@ class _Group(NamedTuple):
     divisor: Optional[tf.Tensor]
 
 
-def _groups(passed: step.Forward) -> List[_Group]:
+def _groups(forward: step.Forward) -> List[_Group]:
     """Terms by divisor; those without in the end."""
-    by_divisor: Dict[int, _Group] = {}
+    groups: Dict[int, _Group] = {}
     alone: List[str] = []
-    for name in passed.losses:
-        divisor = passed.divisors.get(name)
+    for name in forward.losses:
+        divisor = forward.divisors.get(name)
         if name == step.TOTAL_LOSS:
             continue
         if divisor is None:
             alone.append(name)
         else:
-            by_divisor.setdefault(id(divisor), _Group([], divisor)).names.append(name)
-    return [*by_divisor.values(), *([_Group(alone, None)] if alone else [])]
+            groups.setdefault(id(divisor), _Group([], divisor)).names.append(name)
+    return [*groups.values(), *([_Group(alone, None)] if alone else [])]
 
 
 class Replica:
@@ -133,11 +133,11 @@ class Replica:
 
     def build(self, features: Tensors, labels: Tensors) -> tf.Tensor:
         """Makes the variables of the network; to be traced in every replica before `compute`."""
-        passed = self._network.forward(*self._part((features, labels), tf.constant(0)))
-        self._groups = [names for names, _ in _groups(passed)]
-        self._names = [name for name in passed.losses if name != step.TOTAL_LOSS]
-        self._counts = list(passed.counts)
-        return passed.losses[step.TOTAL_LOSS]
+        forward = self._network.forward(*self._part((features, labels), tf.constant(0)))
+        self._groups = [names for names, _ in _groups(forward)]
+        self._names = [name for name in forward.losses if name != step.TOTAL_LOSS]
+        self._counts = list(forward.counts)
+        return forward.losses[step.TOTAL_LOSS]
 
     def choose_variables(self) -> None:
         """Sets `trained`, once the network is built."""
@@ -213,8 +213,8 @@ class Replica:
         def add(number: tf.Tensor, so_far: Sums) -> Tuple[tf.Tensor, Sums]:
             sums = self._compute_sums(*self._part(share, number), scale)
             gradients = [
-                [tf.zeros_like(old) if new is None else new for new, old in zip(found, group)]
-                for found, group in zip(sums.gradients, so_far.gradients)
+                [tf.zeros_like(old) if new is None else new for new, old in zip(total, group)]
+                for total, group in zip(sums.gradients, so_far.gradients)
             ]
             sums = sums._replace(gradients=gradients)
             return number + 1, tf.nest.map_structure(tf.add, so_far, sums)
@@ -240,20 +240,22 @@ class Replica:
 
     def _sums(self, features: Tensors, labels: Tensors, scale: tf.Tensor) -> Sums:
         """Of one part; gradients are of the loss times `scale`."""
-        passed = self._network.forward(features, labels)
+        forward = self._network.forward(features, labels)
         terms: Tensors = {}
         divisors: List[tf.Tensor] = []
         gradients: List[Gradients] = []
-        for names, divisor in _groups(passed):
+        for names, divisor in _groups(forward):
             factor = tf.constant(1.0) if divisor is None else tf.maximum(divisor, 1.0)
-            terms.update({name: passed.losses[name] * factor for name in names})
+            terms.update({name: forward.losses[name] * factor for name in names})
             divisors.append(tf.constant(1.0) if divisor is None else divisor)
             total = tf.add_n([terms[name] for name in names]) * scale
             pairs = gradients_of(total, self._optimizer, self._train_config, self.trained)
-            found = {name_of(variable): tf.convert_to_tensor(value) for value, variable in pairs}
-            gradients.append([found.get(name_of(variable)) for variable in self.trained])
+            named_gradients = {
+                name_of(variable): tf.convert_to_tensor(value) for value, variable in pairs
+            }
+            gradients.append([named_gradients.get(name_of(variable)) for variable in self.trained])
         self._reached = [[gradient is not None for gradient in group] for group in gradients]
-        return Sums(terms, passed.counts, divisors, gradients)
+        return Sums(terms, forward.counts, divisors, gradients)
 
     def _part(self, share: Any, number: tf.Tensor) -> Any:
         """Images of a part; of all tensors the first axis is that of images."""
@@ -278,9 +280,9 @@ def _weighted(
     gradients: Tuple[Optional[tf.Tensor], ...], divisors: List[tf.Tensor], scale: tf.Tensor
 ) -> Optional[tf.Tensor]:
     """The gradient of a variable of all groups; None where no group reaches it."""
-    found = [
+    weighted = [
         gradient / (divisor * scale)
         for gradient, divisor in zip(gradients, divisors)
         if gradient is not None
     ]
-    return tf.add_n(found) if found else None
+    return tf.add_n(weighted) if weighted else None

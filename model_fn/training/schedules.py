@@ -100,8 +100,10 @@ def manual_steps(
             f"manual steps: {len(boundaries)} boundaries need {len(boundaries) + 1} rates; "
             f"given {len(rates)}"
         )
-    passed = tf.cast(global_step, tf.int64) >= tf.constant(list(boundaries), tf.int64)
-    rate = tf.gather(tf.constant(list(rates), tf.float32), tf.reduce_sum(tf.cast(passed, tf.int32)))
+    is_past = tf.cast(global_step, tf.int64) >= tf.constant(list(boundaries), tf.int64)
+    rate = tf.gather(
+        tf.constant(list(rates), tf.float32), tf.reduce_sum(tf.cast(is_past, tf.int32))
+    )
     if warmup and boundaries and boundaries[0] > 0:
         step = tf.cast(global_step, tf.float32)
         slope = (rates[1] - rates[0]) / boundaries[0]

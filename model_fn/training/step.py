@@ -84,37 +84,37 @@ def predict(
     features: Tensors,
     groundtruth: Optional[Groundtruth] = None,
     *,
-    in_type: tf.DType = tf.float32,
+    compute_dtype: tf.DType = tf.float32,
 ) -> Any:
-    """Predictions in float32; the network itself computes in `in_type`.
+    """Predictions in float32; the network itself computes in `compute_dtype`.
 
     Args:
         features: Keys of `inputs.schema`.
         groundtruth: In training, for detectors that choose regions by it.
-        in_type: tf.float32, tf.bfloat16 or tf.float16; variables are float32 all the same.
+        compute_dtype: tf.float32, tf.bfloat16 or tf.float16; variables are float32 all the same.
     """
     images, true_shapes = features[schema.IMAGE], features[schema.TRUE_IMAGE_SHAPE]
     context = context_from_features(features)
-    if in_type == tf.float32:
+    if compute_dtype == tf.float32:
         return detector.predict(images, true_shapes, groundtruth, context)
-    with tf1.variable_scope("", custom_getter=_wide_variables(in_type)):
-        images = tf.cast(images, in_type)
+    with tf1.variable_scope("", custom_getter=_wide_variables(compute_dtype)):
+        images = tf.cast(images, compute_dtype)
         predictions = detector.predict(images, true_shapes, groundtruth, context)
 
     def widened(tensor: Any) -> Any:
-        is_narrow = isinstance(tensor, tf.Tensor) and tensor.dtype == in_type
+        is_narrow = isinstance(tensor, tf.Tensor) and tensor.dtype == compute_dtype
         return tf.cast(tensor, tf.float32) if is_narrow else tensor
 
     return tf.nest.map_structure(widened, predictions)
 
 
-def _wide_variables(in_type: tf.DType) -> Callable[..., Any]:
+def _wide_variables(dtype: tf.DType) -> Callable[..., Any]:
     """Gives layers of a narrow type float32 variables, cast; `tpu.bfloat16_scope` does for one."""
 
     def get(getter: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        if options["dtype"] != in_type:
+        if options["dtype"] != dtype:
             return getter(*arguments, **options)
-        return tf.cast(getter(*arguments, **{**options, "dtype": tf.float32}), in_type)
+        return tf.cast(getter(*arguments, **{**options, "dtype": tf.float32}), dtype)
 
     return get
 
@@ -125,7 +125,7 @@ def forward(
     labels: Tensors,
     *,
     add_regularization: bool,
-    in_type: tf.DType = tf.float32,
+    compute_dtype: tf.DType = tf.float32,
 ) -> Forward:
     """Builds network and loss.
 
@@ -133,10 +133,10 @@ def forward(
         features: Keys of `inputs.schema`.
         labels: Keys of `inputs.schema`.
         add_regularization: Whether the detector's penalties are part of the loss.
-        in_type: As of `predict`; losses are float32 all the same.
+        compute_dtype: As of `predict`; losses are float32 all the same.
     """
     groundtruth = groundtruth_from_labels(labels)
-    predictions = predict(detector, features, groundtruth, in_type=in_type)
+    predictions = predict(detector, features, groundtruth, compute_dtype=compute_dtype)
     terms, counts, divisors = detector.loss(predictions, groundtruth)
     penalties = detector.regularization_losses() if add_regularization else []
     return Forward(predictions, groundtruth, with_total(terms, penalties), counts, divisors)
@@ -177,7 +177,7 @@ def make_train_step(
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = make_optimizer(train_config.optimizer, global_step)
     synchronizing = _synchronizing(optimizer, train_config, num_replicas)
-    taken = make_train_op(
+    applied = make_train_op(
         passed.losses[TOTAL_LOSS],
         synchronizing or optimizer,
         global_step,
@@ -186,19 +186,21 @@ def make_train_step(
         learning_rate=learning_rate,
         batch=rejected,
     )
-    scalars = {**passed.losses, LEARNING_RATE: learning_rate, GRADIENT_NORM: taken.gradient_norm}
+    scalars = {**passed.losses, LEARNING_RATE: learning_rate, GRADIENT_NORM: applied.gradient_norm}
     return TrainStep(
-        train_op=taken.op,
+        train_op=applied.op,
         losses=passed.losses,
         scalars=scalars,
         counts=passed.counts,
         summary=make_summary(
             {**scalars, **passed.counts, "loss": passed.losses[TOTAL_LOSS]},
-            lambda: _costly_summaries(detector, passed, features, taken.gradients, pipeline_config),
+            lambda: _costly_summaries(
+                detector, passed, features, applied.gradients, pipeline_config
+            ),
         ),
-        gradients=taken.gradients,
-        checks=taken.checks,
-        written=taken.written,
+        gradients=applied.gradients,
+        checks=applied.checks,
+        written=applied.written,
         positions=[{key: features[key] for key in POSITION if key in features}],
         input_wait=measure_input_wait(list(inputs.values())),
         rejected=rejected,
@@ -231,8 +233,8 @@ def _by_path(**tensors: Tensors) -> Tensors:
     """All tensors by path: features/image, labels/groundtruth_boxes, …."""
     return {
         f"{prefix}/{key}": tensor
-        for prefix, by_key in tensors.items()
-        for key, tensor in by_key.items()
+        for prefix, values in tensors.items()
+        for key, tensor in values.items()
     }
 
 

@@ -67,14 +67,16 @@ class SyncReplicas(OptimizerAround):
         What the caller makes a step depend on holds back the gradients of this worker alone: the
         chief applies a mean when it is there, whatever happens to its own batch.
         """
-        own = [(_after_dependencies(gradient), variable) for gradient, variable in grads_and_vars]
+        ready_pairs = [
+            (_after_dependencies(gradient), variable) for gradient, variable in grads_and_vars
+        ]
         assert global_step is not None
         with tf.control_dependencies(None):
             with tf1.device(global_step.device):
                 self._starts = tf.queue.FIFOQueue(
                     _MOST_STARTS, [tf.bool], [[]], shared_name="sync_replicas_starts"
                 )
-            sent = super().apply_gradients(own, global_step, name)
+            sent = super().apply_gradients(ready_pairs, global_step, name)
         # Its hook would run this; TensorFlow logs an error for what nobody uses.
         synchronizing: Any = self._optimizer
         assert synchronizing.ready_for_local_init_op.op is not None

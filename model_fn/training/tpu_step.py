@@ -58,7 +58,7 @@ def make_core_step(
     clipping = ClippingOptimizer(optimizer, train_config.gradient_clipping_by_norm)
     unclipped = copy.deepcopy(train_config)
     unclipped.gradient_clipping_by_norm = 0.0
-    taken = train_op.make_unguarded_train_op(
+    applied = train_op.make_unguarded_train_op(
         passed.losses[TOTAL_LOSS],
         tf1.tpu.CrossShardOptimizer(clipping) if on_core else clipping,
         global_step,
@@ -67,7 +67,7 @@ def make_core_step(
     )
     assert clipping.norm is not None  # applied above
     scalars = {**passed.losses, LEARNING_RATE: learning_rate, GRADIENT_NORM: clipping.norm}
-    return taken.op, scalars
+    return applied.op, scalars
 
 
 def initialize_from(table: warm_start.RestoreTable) -> None:

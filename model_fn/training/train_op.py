@@ -137,9 +137,9 @@ def variables_to_train(train_config: Any, trainable: Sequence[tf.Variable]) -> L
     )
 
 
-def check_reached(found: Sequence[Any], variables: Sequence[tf.Variable]) -> None:
+def check_reached(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> None:
     """Raises ConfigError if no gradient was found for the variables to train."""
-    if not found:
+    if not gradients:
         raise ConfigError(
             "train_config: the loss depends on none of the variables to train: "
             f"{[name_of(variable) for variable in variables[:5]]}, …"

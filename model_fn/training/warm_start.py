@@ -151,7 +151,7 @@ def restore_table(
             restored[name] = variable
     unused = unused_variables(available, variables)
     shapes = {name: variable.shape.as_list() for name, variable in variables.items()}
-    of_backbone = {each.op.name for each in backbone if not is_range(each.op.name)}
+    backbone_variables = {each.op.name for each in backbone if not is_range(each.op.name)}
     return RestoreTable(
         path=prefix,
         restored=restored,
@@ -159,9 +159,9 @@ def restore_table(
         missing=missing,
         unused=[name for name in unused if not SLOT.search(name)],
         unused_slots=[name for name in unused if SLOT.search(name)],
-        backbone=len(of_backbone),
-        backbone_restored=sum(v.op.name in of_backbone for v in restored.values()),
-        backbone_names=sorted(n for n, v in variables.items() if v.op.name in of_backbone),
+        backbone=len(backbone_variables),
+        backbone_restored=sum(v.op.name in backbone_variables for v in restored.values()),
+        backbone_names=sorted(n for n, v in variables.items() if v.op.name in backbone_variables),
         new_ranges=new_ranges,
         explanations=[] if model is None else explain_shapes(model, available, shapes),
     )
@@ -300,9 +300,9 @@ def _remedy(table: RestoreTable, stored: Collection[str], wanted: Collection[str
             f"checkpoint was trained with{example}{reasons}"
         )
     if {network_name(scope) for scope in stored} & {network_name(scope) for scope in wanted}:
-        of_detector = [any(map(is_of_detector, scopes)) for scopes in (stored, wanted)]
-        if of_detector[0] != of_detector[1]:
-            kind = "detection" if of_detector[0] else "classification"
+        are_detectors = [any(map(is_of_detector, scopes)) for scopes in (stored, wanted)]
+        if are_detectors[0] != are_detectors[1]:
+            kind = "detection" if are_detectors[0] else "classification"
             return f"use --set train_config.fine_tune_checkpoint_type={kind}"
     return (
         "use the feature_extractor.type of the checkpoint's network, or a checkpoint of the "

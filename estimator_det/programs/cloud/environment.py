@@ -29,15 +29,15 @@ def find_model_dir(
     3. AIP_MODEL_DIR and 4. AIP_CHECKPOINT_DIR, which Vertex AI sets from `baseOutputDirectory`
     5. JOB_DIR
     """
-    given = [("--model_dir", model_dir), ("--job-dir", job_dir)]
-    given += [(name, environment.get(name)) for name in MODEL_DIR_VARIABLES]
-    named = [(source, path.rstrip("/") or path) for source, path in given if path]
+    candidates = [("--model_dir", model_dir), ("--job-dir", job_dir)]
+    candidates += [(name, environment.get(name)) for name in MODEL_DIR_VARIABLES]
+    named = [(source, path.rstrip("/") or path) for source, path in candidates if path]
     if not named:
         return ModelDir(None, "", [])
     source, path = named[0]
     notes = [
-        f"{other}={unused} has no effect: the run is saved in {path}, from {source}"
-        for other, unused in named[1:]
+        f"{other_source}={unused} has no effect: the run is saved in {path}, from {source}"
+        for other_source, unused in named[1:]
         if unused != path
     ]
     if source in MODEL_DIR_VARIABLES:

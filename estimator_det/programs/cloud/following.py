@@ -47,9 +47,9 @@ def follow(
         if new:
             last_change = clock()
             listed_generations = {below: blob.generation for below, blob in new.items()}
-            copied, gone = storage.fetch(connection, new, folder)
-            if gone:  # The next listing shows what became of them.
-                _LOG.info("%s was deleted or replaced while it was copied", gone[0])
+            copied, deleted = storage.fetch(connection, new, folder)
+            if deleted:  # The next listing shows what became of them.
+                _LOG.info("%s was deleted or replaced while it was copied", deleted[0])
             else:
                 generations.update(listed_generations)
             _LOG.info(

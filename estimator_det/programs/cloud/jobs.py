@@ -79,11 +79,11 @@ class Job:
 
     def arguments(self) -> List[str]:
         """All flags of `model_main`, as each replica gets them."""
-        given = {_flag_name(flag) for flag in self.flags}
-        own = [f"--pipeline_config_path={self.config_uri}"]
-        if "model_dir" not in given:
-            own.append(f"--model_dir={self.job_dir}")
-        return [*own, *self.flags]
+        flag_names = {_flag_name(flag) for flag in self.flags}
+        arguments = [f"--pipeline_config_path={self.config_uri}"]
+        if "model_dir" not in flag_names:
+            arguments.append(f"--model_dir={self.job_dir}")
+        return [*arguments, *self.flags]
 
 
 def _check_pools(pools: Sequence[Pool]) -> None:

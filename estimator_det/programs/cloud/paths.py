@@ -48,9 +48,9 @@ class CloudPath(NamedTuple):
         """True if the path means the object `name`; wildcards match no slash."""
         if not self.is_pattern:
             return name == self.name or name.startswith(self.folder)
-        wanted, given = self.name.split("/"), name.split("/")
-        return len(wanted) == len(given) and all(
-            fnmatch.fnmatchcase(part, pattern) for part, pattern in zip(given, wanted)
+        wanted, parts = self.name.split("/"), name.split("/")
+        return len(wanted) == len(parts) and all(
+            fnmatch.fnmatchcase(part, pattern) for part, pattern in zip(parts, wanted)
         )
 
 

@@ -36,16 +36,16 @@ class Staged(NamedTuple):
         if self.field == _CHECKPOINT:
             from model_fn.checkpoints.find import stem_of
 
-            found = sorted(glob.glob(f"{stem_of(self.local)}.*"))
+            paths = sorted(glob.glob(f"{stem_of(self.local)}.*"))
         else:
-            found = sorted(glob.glob(self.local))
+            paths = sorted(glob.glob(self.local))
         if os.path.isdir(self.local):
-            found = [self.local]
-        if not found:
+            paths = [self.local]
+        if not paths:
             raise FileNotFoundError(
                 f"{self.field}: no file matches {printing.quoted(self.local)} (from {os.getcwd()})"
             )
-        return found
+        return paths
 
 
 def staged_paths(config: Any, job: Job, *, stages: bool) -> List[Staged]:
@@ -53,20 +53,20 @@ def staged_paths(config: Any, job: Job, *, stages: bool) -> List[Staged]:
     from estimator_det.config.check import named_paths
     from estimator_det.config.files import is_remote
 
-    found = [
+    staged = [
         Staged(field, path, f"{job.job_dir}/data/{_folder(field)}")
         for field, path in named_paths(config)
         if not is_remote(path)
     ]
-    for each in found:
+    for each in staged:
         each.files()
-    if found and not stages:
-        named = "\n".join(f"  {each.field}: {printing.plain(each.local)}" for each in found)
+    if staged and not stages:
+        named = "\n".join(f"  {each.field}: {printing.plain(each.local)}" for each in staged)
         raise ConfigError(
             "a job reads files of Cloud Storage only; the configuration names local ones:\n"
             f"{named}\nGive --stage_data to upload them, or --set FIELD=gs://…"
         )
-    return found
+    return staged
 
 
 def _folder(field: str) -> str:

@@ -68,13 +68,13 @@ def _addresses(job: Job) -> Dict[str, List[str]]:
     addresses: Dict[str, List[str]] = {}
     for pool in job.pools:
         for _ in range(pool.replicas):
-            found = socket.socket()
-            found.bind(("127.0.0.1", 0))
-            sockets.append(found)
-            address = f"127.0.0.1:{found.getsockname()[1]}"
+            free_socket = socket.socket()
+            free_socket.bind(("127.0.0.1", 0))
+            sockets.append(free_socket)
+            address = f"127.0.0.1:{free_socket.getsockname()[1]}"
             addresses.setdefault(pool.role, []).append(address)
-    for found in sockets:
-        found.close()
+    for free_socket in sockets:
+        free_socket.close()
     return addresses
 
 

@@ -28,10 +28,10 @@ def installed_root() -> pathlib.Path:
     return pathlib.Path(estimator_det.__file__).resolve().parent.parent
 
 
-def get(given: Optional[str], target: pathlib.Path) -> pathlib.Path:
+def get(path: Optional[str], target: pathlib.Path) -> pathlib.Path:
     """The checked source distribution at `target`: a copy of the given one, or built."""
     with tempfile.TemporaryDirectory() as folder:
-        source = pathlib.Path(given) if given else build(pathlib.Path(folder))
+        source = pathlib.Path(path) if path else build(pathlib.Path(folder))
         check(source)
         if source.resolve() != target.resolve():
             shutil.copyfile(source, target)

@@ -131,12 +131,12 @@ def download(
     total = Copied(0, 0, 0, [])
     for _ in range(_PASSES):
         wanted = remote_files(connection, parsed, exclude)
-        done, gone = fetch(connection, wanted, folder)
+        done, deleted = fetch(connection, wanted, folder)
         total = Copied(total.files + done.files, total.size + done.size, done.same, done.paths)
-        if not gone:
+        if not deleted:
             return total
     raise StorageError(
-        f"{sources[0]}: files are replaced faster than they can be copied, at last {gone[0]}",
+        f"{sources[0]}: files are replaced faster than they can be copied, at last {deleted[0]}",
         "Give --follow for the folder of a running training",
     )
 
@@ -173,15 +173,15 @@ def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[C
 
     If there are any, files that name others are left as they are.
     """
-    gone: List[str] = []
+    deleted: List[str] = []
 
     def transfer(below: str, blob: Any, advance: Callable[[int], Any]) -> None:
-        if gone and _rank(below):
+        if deleted and _rank(below):
             return
         try:
             download_file(connection, blob, os.path.join(folder, below), advance)
         except FileGone as error:
-            gone.append(str(error))
+            deleted.append(str(error))
 
     new = {
         below: blob
@@ -191,7 +191,7 @@ def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[C
     tasks = [Work(below, blob.size, partial(transfer, below, blob)) for below, blob in new.items()]
     size = run_all(connection, tasks, "downloading")
     paths = [os.path.join(folder, below) for below in sorted(blobs)]
-    return Copied(len(new) - len(gone), size, len(blobs) - len(new), paths), gone
+    return Copied(len(new) - len(deleted), size, len(blobs) - len(new), paths), deleted
 
 
 def run_all(connection: Connection, tasks: Sequence[Work], title: str) -> int:
@@ -235,7 +235,7 @@ def _rank(name: str) -> int:
 
 def _local_files(sources: Sequence[str], exclude: Sequence[str]) -> Dict[str, str]:
     """Name below the destination -> local path, of all sources."""
-    found: Dict[str, str] = {}
+    files_by_name: Dict[str, str] = {}
     for source in sources:
         for below, path in _files_of(source):
             if _matches(below, exclude):
@@ -247,8 +247,8 @@ def _local_files(sources: Sequence[str], exclude: Sequence[str]) -> Dict[str, st
                 raise ConfigError(
                     f"{path} is {kind}, not a file: move it, or give --exclude for it"
                 )
-            _add(found, below, path)
-    return found
+            _add(files_by_name, below, path)
+    return files_by_name
 
 
 def _files_of(source: str) -> Iterator[Tuple[str, str]]:
@@ -284,12 +284,12 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     )
 
 
-def _add(found: Dict[str, Any], name: str, path: Any) -> None:
-    if name in found:
+def _add(files_by_name: Dict[str, Any], name: str, path: Any) -> None:
+    if name in files_by_name:
         raise ConfigError(
             f"two sources have a file {quoted(name)}: copy them to different destinations"
         )
-    found[name] = path
+    files_by_name[name] = path
 
 
 def check_direction(sources: Sequence[str], destination: str) -> bool:

@@ -36,10 +36,11 @@ def image_with_servers(image: Image, pools: Sequence[Pool]) -> Image:
 
 def check_image(image: Image, pools: Sequence[Pool]) -> None:
     """Refuses parameter servers in an image of the service whose TensorFlow has none."""
-    found = _MINOR_VERSION.search(image.uri)
-    if found and _serves(pools) and int(found[2]) > _LAST_WITH_SERVERS:
+    version = _MINOR_VERSION.search(image.uri)
+    if version and _serves(pools) and int(version[2]) > _LAST_WITH_SERVERS:
         raise console.UsageError(
-            f"--executor_image {image.uri} has TensorFlow 2.{found[2]}, and parameter servers need "
+            f"--executor_image {image.uri} has TensorFlow 2.{version[2]}, and parameter "
+            "servers need "
             f"2.{_LAST_WITH_SERVERS}. Give {image_with_servers(image, pools).uri}, or with "
             "--container_image an image of your own"
         )

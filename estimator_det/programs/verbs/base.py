@@ -105,17 +105,17 @@ def score(text: str) -> float:
 
 def config_path(options: argparse.Namespace, default: Optional[str] = None) -> str:
     """The path of the configuration from the options of `add_config_arguments`."""
-    given = [path for path in (options.config, options.pipeline_config_path) if path is not None]
-    if len(given) == 2 and _normal(given[0]) != _normal(given[1]):
+    paths = [path for path in (options.config, options.pipeline_config_path) if path is not None]
+    if len(paths) == 2 and _normal(paths[0]) != _normal(paths[1]):
         raise console.UsageError(
-            f"two configurations are given, {given[0]} as an argument and "
-            f"--pipeline_config_path {given[1]}: give one of them"
+            f"two configurations are given, {paths[0]} as an argument and "
+            f"--pipeline_config_path {paths[1]}: give one of them"
         )
-    if not given and default is None:
+    if not paths and default is None:
         raise console.UsageError(
             "no configuration is given: add its path, or --pipeline_config_path FILE"
         )
-    return str(given[0] if given else default)
+    return str(paths[0] if paths else default)
 
 
 def load(options: argparse.Namespace, default: Optional[str] = None) -> Any:

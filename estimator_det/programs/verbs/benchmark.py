@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
     folder = options.output_dir or os.path.join(compare.folder_of(options.model), FOLDER)
     with writing.into_folder(folder, "output_dir"):
-        found = compare.benchmark(
+        results = compare.benchmark(
             options.model,
             compare.BenchmarkOptions(
                 options.data,
@@ -77,8 +77,8 @@ def run(options: argparse.Namespace) -> int:
             ),
         )
         # Before what may fail: measuring takes minutes.
-        for line in report.text_lines(found):
+        for line in report.text_lines(results):
             console.say(line)
-        console.say(f"written: {', '.join(report.write(found, folder))}")
-    failed = [row for row in found.rows if row.measured is None]
+        console.say(f"written: {', '.join(report.write(results, folder))}")
+    failed = [row for row in results.rows if row.measured is None]
     return console.EXIT_FAILED if failed else console.EXIT_OK

@@ -54,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
         if checked.graphs.memory is not None and not on_tpu:
             reads = not any("path" in problem.field for problem in problems)
             reads &= not any(problem.severity == "error" for problem in checked.graphs.problems)
-            found, memory_lines = _memory(config, checked.graphs.memory, with_input=reads)
-            problems += found
+            memory_problems, memory_lines = _memory(config, checked.graphs.memory, with_input=reads)
+            problems += memory_problems
             lines += memory_lines
     for problem in problems:
         if problem.severity != "error":

@@ -122,50 +122,50 @@ def run(options: argparse.Namespace) -> int:
             "--to tfrecord with another format, or --from tfrecord --to coco"
         )
     # 0 is a value.
-    given = {n: v for n, v in vars(options).items() if v is not None and v is not False}
-    wrong = [name for name in given if name not in _BOTH and (name in _TO_COCO) != to_coco]
+    arguments = {n: v for n, v in vars(options).items() if v is not None and v is not False}
+    wrong = [name for name in arguments if name not in _BOTH and (name in _TO_COCO) != to_coco]
     if wrong:
         raise console.UsageError(
             f"--{wrong[0]} has no effect with --to {options.target_format}; remove it"
         )
     needed = ("records", "output", "label_map") if to_coco else ("images", "output_dir")
     for name in needed:
-        if name not in given:
+        if name not in arguments:
             raise console.UsageError(f"--to {options.target_format} needs --{name}; add it")
     from inputs.datasets.source import ConversionError
     from model_fn.checkpoints.errors import RunError
 
     try:
-        return _to_coco(given) if to_coco else _to_records(given)
+        return _to_coco(arguments) if to_coco else _to_records(arguments)
     except ConversionError as error:
         raise RunError(str(error)) from error
 
 
-def _to_coco(given: Dict[str, Any]) -> int:
+def _to_coco(arguments: Dict[str, Any]) -> int:
     from inputs.conversion import to_coco
     from model_fn.checkpoints import writing
 
     names = ("records", "output", "label_map", "dataset", "write_images")
-    export = to_coco.ExportOptions(**_present(given, names))
+    export = to_coco.ExportOptions(**_present(arguments, names))
     with writing.into_file(export.output, "output"), _Bars() as bar:
         exported = to_coco.export_coco(export, advance=bar("writing", None))
     images = printing.counted(exported.images, "image")
     annotations = printing.counted(exported.annotations, "annotation")
-    console.say(f"{images} and {annotations}: {given['output']}")
+    console.say(f"{images} and {annotations}: {arguments['output']}")
     return console.EXIT_OK
 
 
-def _to_records(given: Dict[str, Any]) -> int:
+def _to_records(arguments: Dict[str, Any]) -> int:
     from inputs.conversion import engine
     from inputs.conversion.images import ImageOptions
     from inputs.conversion.splits import parse_splits
     from inputs.datasets.source import SourceOptions
     from model_fn.checkpoints import writing
 
-    if given.get("jobs", 1) < 1:
+    if arguments.get("jobs", 1) < 1:
         raise console.UsageError("--jobs must be 1 or more")
     for name, needs in (("quality", ("encode", "exif")), ("runner_options", ("runner",))):
-        if name in given and not any(other in given for other in needs):
+        if name in arguments and not any(need in arguments for need in needs):
             raise console.UsageError(f"--{name} has no effect without --{needs[0]}; remove it")
     files = ("images", "annotations", "classes", "image_labels", "segmentations", "mask_images",
              "min_score")  # fmt: skip
@@ -173,29 +173,34 @@ def _to_records(given: Dict[str, Any]) -> int:
     records = ("num_shards", "label_map", "masks", "clip_boxes", "on_error", "duplicates",
                "overwrite")  # fmt: skip
     options = engine.ConvertOptions(
-        given["source_format"],
-        SourceOptions(**_present(given, files)),
-        given["output_dir"],
-        parse_splits(given.get("split", "train")),
-        image=ImageOptions(**_present(given, image)),
-        **_present(given, records),
+        arguments["source_format"],
+        SourceOptions(**_present(arguments, files)),
+        arguments["output_dir"],
+        parse_splits(arguments.get("split", "train")),
+        image=ImageOptions(**_present(arguments, image)),
+        **_present(arguments, records),
     )
     run_shards = None
-    if "runner" in given:
+    if "runner" in arguments:
         from inputs.conversion import beam_pipeline
 
-        run_shards = beam_pipeline.make_runner(given["runner"], given.get("runner_options", ""))
+        run_shards = beam_pipeline.make_runner(
+            arguments["runner"], arguments.get("runner_options", "")
+        )
     with writing.into_folder(options.output_dir, "output_dir"):
         with _Bars() as bar:
             conversion = engine.convert(
-                options, jobs=given.get("jobs") or available_cpus(), run=run_shards, progress=bar
+                options,
+                jobs=arguments.get("jobs") or available_cpus(),
+                run=run_shards,
+                progress=bar,
             )
-        _report(conversion, given)
+        _report(conversion, arguments)
     return console.EXIT_OK
 
 
-def _present(given: Dict[str, Any], names: Any) -> Dict[str, Any]:
-    return {name: given[name] for name in names if name in given}
+def _present(arguments: Dict[str, Any], names: Any) -> Dict[str, Any]:
+    return {name: arguments[name] for name in names if name in arguments}
 
 
 class _Bars:
@@ -217,21 +222,21 @@ class _Bars:
         return self._bar.update
 
 
-def _report(conversion: Any, given: Dict[str, Any]) -> None:
+def _report(conversion: Any, arguments: Dict[str, Any]) -> None:
     """Prints the report and writes it, as text, JSON and charts."""
     from model_fn.checks import conversion_report, tables
     from model_fn.drawing import charts
 
-    folder = given["output_dir"]
+    folder = arguments["output_dir"]
     lines = conversion_report.text_lines(conversion)
     document = json_lines.dumps(conversion_report.as_dictionary(conversion), indent=2)
     panels = [tables.panel(table) for table in conversion_report.make_tables(conversion)]
     png = charts.figure(panels, title=f"records in {folder}")
     write_report(folder, "convert_", lines, document, png)
     images = sum(split["images"] for split in conversion.tally["splits"].values())
-    shown = lines if given.get("verbose") else conversion_report.summary_lines(conversion)
+    shown = lines if arguments.get("verbose") else conversion_report.summary_lines(conversion)
     closing = (
         f"{printing.counted(images, 'image')} in {conversion.seconds:.1f} s; report, charts and "
         f"all faults: {folder}"
     )
-    print_report(document, [*shown, closing], as_json=bool(given.get("json")))
+    print_report(document, [*shown, closing], as_json=bool(arguments.get("json")))

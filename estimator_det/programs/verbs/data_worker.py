@@ -37,12 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_address(option: str, text: str) -> str:
     """The host:port of an option."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None:
+    address = _ADDRESS.fullmatch(text)
+    if address is None:
         raise console.UsageError(
             f"{option} is {text!r}: give host:port, as the first estimator-det data-worker prints"
         )
-    return found[2]
+    return address[2]
 
 
 def run(options: argparse.Namespace) -> int:

@@ -88,9 +88,9 @@ def _detect(detector: Any, files: Sequence[str], options: argparse.Namespace) ->
             printing.report(result.error, sys.stderr)
             continue
         names = [detector.name(class_id) for class_id in result.detections.class_ids]
-        found = [f"{name} {score:.2f}" for name, score in zip(names, result.detections.scores)]
+        labels = [f"{name} {score:.2f}" for name, score in zip(names, result.detections.scores)]
         size = f" (at 1/{result.reduced_by} of its size)" if result.reduced_by > 1 else ""
-        detections = ", ".join(found) or "no detection"
+        detections = ", ".join(labels) or "no detection"
         console.say(f"{result.path}{size}: {detections} -> {result.drawing}")
     console.say(f"all detections: {os.path.join(options.output_dir, DETECTIONS_FILE)}")
     return console.EXIT_FAILED if failed else console.EXIT_OK

@@ -218,16 +218,18 @@ def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, 
     from model_fn.evaluation import calibrating
     from model_fn.evaluation.report import folder_of
 
-    reader, found = next(iter(matches.items()))
-    calibrated = calibrating.make(config, kind, found)
+    reader, class_matches = next(iter(matches.items()))
+    calibrated = calibrating.make(config, kind, class_matches)
     scores = calibrating.scores_of(config)
     files = calibrating.write(calibrated, scores, folder_of(model_dir, reader), step)
     before, after = calibrated.before.expected_error, calibrated.after.expected_error
     held_out = calibrated.held_out_error
-    other = "" if held_out is None else f", {held_out:.4f} on images it is not fitted to"
+    held_out_text = "" if held_out is None else f", {held_out:.4f} on images it is not fitted to"
     detections = printing.counted(calibrated.before.counts.sum(), "detection")
     console.say(f"{kind} of {detections} of {reader!r}:")
-    console.say(f"  expected calibration error {before:.4f} before, {after:.4f} after{other}")
+    console.say(
+        f"  expected calibration error {before:.4f} before, {after:.4f} after{held_out_text}"
+    )
     console.say(f"  configuration:       {files.text}")
     console.say(f"  reliability diagram: {files.picture}")
     console.say("to use it, add this option to evaluate and export:")

@@ -82,8 +82,8 @@ def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
         "needed for models with a context_config: context features are inputs, too",
     )
     for name, text in SIDE_INPUTS.items():
-        by_default = "default: what the model needs"
-        parser.add_argument(f"--{name}", default="", help=f"{text}; {by_default}")
+        default_text = "default: what the model needs"
+        parser.add_argument(f"--{name}", default="", help=f"{text}; {default_text}")
 
 
 def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -157,10 +157,10 @@ def _add_format_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (number, text) in TFLITE_NUMBERS.items():
         group.add_argument(f"--{name}", type=int, metavar="N", help=f"{text}; default: {number}")
     for name, (choice, text) in TFLITE_CHOICES.items():
-        by_default = str(choice).lower()
+        default_text = str(choice).lower()
         group.add_argument(
             f"--{name}", nargs="?", const=True, type=_boolean, metavar="true|false",
-            help=f"{text}; default: {by_default}",
+            help=f"{text}; default: {default_text}",
         )  # fmt: skip
 
 
@@ -172,22 +172,22 @@ def _names(text: str) -> List[str]:
 def _format_options(options: argparse.Namespace) -> Any:
     from exporters.formats.base import FormatOptions, TfliteOptions
 
-    given = {name: getattr(options, name) for name in TFLITE_OPTIONS}
-    given = {name: value for name, value in given.items() if value is not None}
-    if given and "tflite" not in _names(options.format):
-        names = ", ".join(f"--{name}" for name in given)
+    chosen = {name: getattr(options, name) for name in TFLITE_OPTIONS}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    if chosen and "tflite" not in _names(options.format):
+        names = ", ".join(f"--{name}" for name in chosen)
         raise console.UsageError(f"{names}: for TFLite only; add tflite to --format")
-    quantize = given.pop("quantize", None)
+    quantize = chosen.pop("quantize", None)
     return FormatOptions(
-        quantize, options.sample_images, options.converter_python, TfliteOptions(**given)
+        quantize, options.sample_images, options.converter_python, TfliteOptions(**chosen)
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    given = [f"--{name}" for name in SIDE_INPUTS if getattr(options, name)]
-    if given and not options.use_side_inputs:
-        raise console.UsageError(f"{', '.join(given)}: needs --use_side_inputs; add it")
+    side_options = [f"--{name}" for name in SIDE_INPUTS if getattr(options, name)]
+    if side_options and not options.use_side_inputs:
+        raise console.UsageError(f"{', '.join(side_options)}: needs --use_side_inputs; add it")
     config = load(options)
     from model_fn.checkpoints import writing
 

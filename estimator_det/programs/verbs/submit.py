@@ -250,9 +250,11 @@ def _check_options(options: argparse.Namespace) -> None:
     """Refuses options that have no effect, or no sense, together."""
     if options.runs and options.dry_run:
         raise console.UsageError("--run and --dry_run exclude each other: give one of them")
-    for one, other in _EXCLUSIVE:
-        if getattr(options, one) and getattr(options, other):
-            raise console.UsageError(f"--{one} and --{other} exclude each other: give one of them")
+    for first, second in _EXCLUSIVE:
+        if getattr(options, first) and getattr(options, second):
+            raise console.UsageError(
+                f"--{first} and --{second} exclude each other: give one of them"
+            )
     if options.runs and options.platform == "ai-platform":
         raise console.UsageError(f"--run: {ai_platform.CLOSED}")
     for name in _VERTEX_ONLY:
@@ -262,10 +264,10 @@ def _check_options(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise console.UsageError(f"--{name} is {value}: give 1 or more")
-    for name, other in _REQUIRED.items():
+    for name, second in _REQUIRED.items():
         is_given = getattr(options, name) not in (None, False)
-        if is_given and not getattr(options, other):
-            raise console.UsageError(f"--{name} requires --{other}: add it, or remove --{name}")
+        if is_given and not getattr(options, second):
+            raise console.UsageError(f"--{name} requires --{second}: add it, or remove --{name}")
 
 
 def _check_flags(job: Job) -> None:

@@ -87,11 +87,11 @@ def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build:
         findings += _memory(config, target.num_shards)
     if build and options.compile_step:
         findings += _compile(config, with_xla=not options.no_xla)
-    remarks = [found for found in findings if found.severity != "error"]
-    if remarks:
+    warnings = [finding for finding in findings if finding.severity != "error"]
+    if warnings:
         console.say("on TPU:")
-    for found in remarks:
-        console.say(f"  {found}")
+    for finding in warnings:
+        console.say(f"  {finding}")
     return findings
 
 

@@ -103,63 +103,63 @@ def _images(file: _File) -> Iterator[AnnotatedImage]:
 
 def _image(file: _File, part: Part) -> AnnotatedImage:
     """The image of an entry, with the annotations of its id."""
-    given, path, line = part.value, file.path, part.line
-    if not isinstance(given, dict) or not isinstance(given.get("file_name"), str):
-        raise broken(path, line, f"an image without file_name: {plain(json.dumps(given))}")
-    if not isinstance(given.get("id"), (int, str)):
-        raise broken(path, line, f"the image {quoted(given['file_name'])} has no id")
+    entry, path, line = part.value, file.path, part.line
+    if not isinstance(entry, dict) or not isinstance(entry.get("file_name"), str):
+        raise broken(path, line, f"an image without file_name: {plain(json.dumps(entry))}")
+    if not isinstance(entry.get("id"), (int, str)):
+        raise broken(path, line, f"the image {quoted(entry['file_name'])} has no id")
     objects: List[AnnotatedObject] = []
     faults: List[SourceFault] = []
-    for other in file.groups.take(given["id"]):
-        if other.table == ANNOTATIONS:
+    for member in file.groups.take(entry["id"]):
+        if member.table == ANNOTATIONS:
             with left_out(faults):
-                objects.append(_object(file, other))
-    height, width = (_side(given, side, path, line) for side in ("height", "width"))
+                objects.append(_object(file, member))
+    height, width = (_side(entry, side, path, line) for side in ("height", "width"))
     return AnnotatedImage(
-        given["file_name"], path, line, str(given["id"]), height, width,
+        entry["file_name"], path, line, str(entry["id"]), height, width,
         objects=objects,
-        absent_classes=_names(file, given, "neg_category_ids", line, faults),
-        incomplete_classes=_names(file, given, "not_exhaustive_category_ids", line, faults),
+        absent_classes=_names(file, entry, "neg_category_ids", line, faults),
+        incomplete_classes=_names(file, entry, "not_exhaustive_category_ids", line, faults),
         faults=faults,
-        fields={key: value for key, value in given.items() if key not in _IMAGE_KEYS} or None,
+        fields={key: value for key, value in entry.items() if key not in _IMAGE_KEYS} or None,
     )  # fmt: skip
 
 
-def _side(given: Dict[str, Any], side: str, path: str, line: int) -> Optional[int]:
-    if given.get(side) is None:
+def _side(entry: Dict[str, Any], side: str, path: str, line: int) -> Optional[int]:
+    if entry.get(side) is None:
         return None
-    return whole_number(given[side], path, line, side)
+    return whole_number(entry[side], path, line, side)
 
 
 def _names(
-    file: _File, given: Dict[str, Any], key: str, line: int, faults: List[SourceFault]
+    file: _File, entry: Dict[str, Any], key: str, line: int, faults: List[SourceFault]
 ) -> List[str]:
-    found = []
-    for value in given.get(key) or []:
+    names = []
+    for value in entry.get(key) or []:
         if isinstance(value, int) and value in file.names:
-            found.append(file.names[value])
+            names.append(file.names[value])
         else:
             message = f"{key} has {plain(json.dumps(value))}, which is no category"
             faults.append(SourceFault("unknown_id", file.path, line, message))
-    return found
+    return names
 
 
 def _object(file: _File, part: Part) -> AnnotatedObject:
-    given, path, line = part.value, file.path, part.line
-    category = whole_number(given.get("category_id"), path, line, "category_id")
+    entry, path, line = part.value, file.path, part.line
+    category = whole_number(entry.get("category_id"), path, line, "category_id")
     box = None
-    if given.get("bbox") is not None:
-        sides = numbers(given["bbox"], path, line, "bbox")
+    if entry.get("bbox") is not None:
+        sides = numbers(entry["bbox"], path, line, "bbox")
         if len(sides) != 4:
             raise broken(path, line, f"bbox has {len(sides)} numbers, not 4")
         x, y, width, height = sides
         box = [y, x, y + height, x + width]
-    area = given.get("area")
+    area = entry.get("area")
     if area is not None and not math.isfinite(number(area, path, line, "area")):
         raise broken(path, line, f"area is {area}")
-    polygons, run_lengths = _segmentation(given.get("segmentation"), path, line)
-    keypoints = given.get("keypoints")
-    crowd = given.get("iscrowd")
+    polygons, run_lengths = _segmentation(entry.get("segmentation"), path, line)
+    keypoints = entry.get("keypoints")
+    crowd = entry.get("iscrowd")
     return AnnotatedObject(
         file.names.get(category, ""),
         box,
@@ -170,16 +170,16 @@ def _object(file: _File, part: Part) -> AnnotatedObject:
         polygons=polygons,
         run_lengths=run_lengths,
         keypoints=None if keypoints is None else numbers(keypoints, path, line, "keypoints"),
-        fields={key: value for key, value in given.items() if key not in _OBJECT_KEYS} or None,
+        fields={key: value for key, value in entry.items() if key not in _OBJECT_KEYS} or None,
     )
 
 
-def _segmentation(given: Any, path: str, line: int) -> Any:
+def _segmentation(segmentation: Any, path: str, line: int) -> Any:
     """Polygons and run lengths; one of them is None, or both are."""
-    if given is None or given == []:
+    if segmentation is None or segmentation == []:
         return None, None
-    if isinstance(given, dict):
-        return None, given
-    if not isinstance(given, list):
-        raise broken(path, line, f"segmentation is {plain(json.dumps(given))}")
-    return [numbers(polygon, path, line, "a polygon") for polygon in given], None
+    if isinstance(segmentation, dict):
+        return None, segmentation
+    if not isinstance(segmentation, list):
+        raise broken(path, line, f"segmentation is {plain(json.dumps(segmentation))}")
+    return [numbers(polygon, path, line, "a polygon") for polygon in segmentation], None

@@ -58,12 +58,15 @@ def _image(path: str, name: str, parts: List[Part]) -> AnnotatedImage:
             if "" in part.value:
                 raise broken(path, part.line, part.value[""])
             for side, before in sizes.items():
-                found = _optional(part, side, path)
-                if found is not None and before not in (None, found):
+                stated = _optional(part, side, path)
+                if stated is not None and before not in (None, stated):
                     raise SourceError(
-                        "length_mismatch", path, part.line, f"{side} is {found}, and {before} above"
+                        "length_mismatch",
+                        path,
+                        part.line,
+                        f"{side} is {stated}, and {before} above",
                     )
-                sizes[side] = before if found is None else found
+                sizes[side] = before if stated is None else stated
             if any(part.value[key].strip() for key in ("class", *SIDES)):
                 objects.append(_object(part, path))
     return AnnotatedImage(

@@ -44,7 +44,9 @@ def read_detection_jsonl(options: SourceOptions) -> Source:
     names: Dict[int, str] = {}  # complete when all images are read
     finder = PathFinder(paths.real_folder(options.images, "--images"))
     images = _images(path, least, names)
-    return Source((one._replace(image=finder.find(one.image)) for one in images), names)
+    return Source(
+        (annotated._replace(image=finder.find(annotated.image)) for annotated in images), names
+    )
 
 
 def _images(path: str, least: float, names: Dict[int, str]) -> Iterator[AnnotatedImage]:
@@ -84,9 +86,9 @@ def _image(
     faults: List[SourceFault] = []
     for detection in document["detections"]:
         with left_out(faults):
-            found = _object(detection, path, line, names)
-            if found.score is None or found.score >= least:
-                objects.append(found)
+            annotated = _object(detection, path, line, names)
+            if annotated.score is None or annotated.score >= least:
+                objects.append(annotated)
     height, width = (_side(document, side, path, line) for side in ("height", "width"))
     return AnnotatedImage(
         document["file"], path, line, height=height, width=width, normalized=True,

@@ -82,10 +82,10 @@ def _objects(shapes: Sequence[Value], path: str) -> Tuple[List[AnnotatedObject],
     faults: List[SourceFault] = []
     for position, shape in enumerate(shapes):
         with left_out(faults):
-            found = _object(shape.value, path, shape.line)
+            annotated = _object(shape.value, path, shape.line)
             group = shape.value.get("group_id")
-            key = position if group is None else (json.dumps(group), found.class_name)
-            objects[key] = _joined(objects[key], found) if key in objects else found
+            key = position if group is None else (json.dumps(group), annotated.class_name)
+            objects[key] = _joined(objects[key], annotated) if key in objects else annotated
     return list(objects.values()), faults
 
 

@@ -46,8 +46,8 @@ class PathFinder:
         """The path relative to the folder if it leads to a file in it, else the path as given."""
         parent, base = os.path.split(path)
         try:
-            found = os.path.join(self._resolve(parent or "."), base)
-            is_inside = found.startswith(self._prefix) and os.path.lexists(found)
+            candidate = os.path.join(self._resolve(parent or "."), base)
+            is_inside = candidate.startswith(self._prefix) and os.path.lexists(candidate)
         except ValueError:  # a null byte, or text that no file name can be
             return path
-        return found[len(self._prefix) :] if is_inside else path
+        return candidate[len(self._prefix) :] if is_inside else path

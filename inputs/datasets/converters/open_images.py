@@ -108,8 +108,8 @@ def _images(groups: Groups, source: _Files) -> Iterator[AnnotatedImage]:
         try:
             image = source.images.find(identifier, file)
         except SourceError as error:
-            found = error.fault._replace(line=parts[0].line)
-            yield AnnotatedImage("", file, parts[0].line, faults=[found])
+            fault = error.fault._replace(line=parts[0].line)
+            yield AnnotatedImage("", file, parts[0].line, faults=[fault])
             continue
         yield _image(image, identifier, parts, source)
     groups.close()
@@ -144,13 +144,15 @@ def _add_mask(objects: List[AnnotatedObject], name: str, part: Part, source: _Fi
     file, line, masks = source.tables["masks"], part.line, source.masks
     assert masks is not None  # as both options are given
     sides = [number(part.value[side].strip(), file, line, side) for side in MASK_SIDES]
-    found = [
+    candidates = [
         index
-        for index, one in enumerate(objects)
-        if one.class_name == name and one.mask_file is None and one.box is not None
-        and all(abs(a - b) <= SAME_SIDE for a, b in zip(one.box, sides))
+        for index, candidate in enumerate(objects)
+        if candidate.class_name == name
+        and candidate.mask_file is None
+        and candidate.box is not None
+        and all(abs(a - b) <= SAME_SIDE for a, b in zip(candidate.box, sides))
     ]  # fmt: skip
-    if not found:
+    if not candidates:
         message = f"no box of class {quoted(name)} without a mask has the sides {sides}"
         raise SourceError("broken_mask", file, line, message)
     path = part.value["MaskPath"].strip()
@@ -159,7 +161,7 @@ def _add_mask(objects: List[AnnotatedObject], name: str, part: Part, source: _Fi
     except SourceError as error:
         raise SourceError("broken_mask", file, line, error.fault.message) from None
     mask_file = (path, status.st_size, status.st_mtime_ns)
-    objects[found[0]] = objects[found[0]]._replace(mask_file=mask_file)
+    objects[candidates[0]] = objects[candidates[0]]._replace(mask_file=mask_file)
 
 
 def _object(name: str, part: Part, file: str) -> AnnotatedObject:

@@ -37,26 +37,26 @@ class Element:
 
     def need(self, tag: str) -> Element:
         """Like `find`."""
-        found = self.find(tag)
-        if found is None:
+        child = self.find(tag)
+        if child is None:
             message = f"<{self.tag}> has no <{tag}>"
             raise SourceError("missing_key", self._file, self.line, message)
-        return found
+        return child
 
     def words(self, tag: str) -> str:
         """The text of a part without spaces around it; "" if there is no such part."""
-        found = self.find(tag)
-        return found.text.strip() if found is not None else ""
+        child = self.find(tag)
+        return child.text.strip() if child is not None else ""
 
     def number(self, tag: str) -> float:
         """The number in a part that must exist."""
-        found = self.need(tag)
-        return number(found.text.strip(), self._file, found.line, f"<{tag}>")
+        child = self.need(tag)
+        return number(child.text.strip(), self._file, child.line, f"<{tag}>")
 
     def whole_number(self, tag: str) -> int:
         """The whole number in a part that must exist."""
-        found = self.need(tag)
-        return whole_number(found.text.strip(), self._file, found.line, f"<{tag}>")
+        child = self.need(tag)
+        return whole_number(child.text.strip(), self._file, child.line, f"<{tag}>")
 
     def mark(self, tag: str) -> Optional[bool]:
         """Whether the number in a part is not 0; None if there is no such part."""

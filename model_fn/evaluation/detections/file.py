@@ -159,9 +159,9 @@ class DetectionFile:
         detections = field_of(fields, "detections")
         if not isinstance(detections, list):
             raise Fault(f"detections is {quoted(detections)}; it must be a list")
-        for position, one in enumerate(detections):
+        for position, detection in enumerate(detections):
             try:
-                self._add(image, self._detection(object_of(one)))
+                self._add(image, self._detection(object_of(detection)))
             except Fault as fault:
                 raise Fault(f"detections[{position}]: {fault}") from None
 
@@ -241,7 +241,7 @@ class DetectionFile:
     def of_image(self, image: int, height: int, width: int) -> ImageDetections:
         """The detections of an image of this size."""
         part = slice(self._starts[image], self._starts[image + 1])
-        found = ImageDetections(*(values[part] for values in self._ordered))
+        detections = ImageDetections(*(values[part] for values in self._ordered))
         others = self._sizes[part][(self._sizes[part] != (height, width)).any(axis=1)]
         if len(others):
             raise RunError(
@@ -250,11 +250,11 @@ class DetectionFile:
                 "give masks of the whole image"
             )
         if not self.is_coco:
-            return found
+            return detections
         size = np.array([height, width], np.float64)
-        return found._replace(
-            boxes=(found.boxes / np.tile(size, 2)).astype(np.float32),
-            keypoints=(found.keypoints / size).astype(np.float32),
+        return detections._replace(
+            boxes=(detections.boxes / np.tile(size, 2)).astype(np.float32),
+            keypoints=(detections.keypoints / size).astype(np.float32),
         )
 
     def nothing(self) -> ImageDetections:
@@ -263,17 +263,17 @@ class DetectionFile:
 
     def aliases(self) -> Dict[str, List[int]]:
         """Image numbers by each of their names: as given, without folder, without suffix."""
-        found: Dict[str, List[int]] = {}
+        aliases: Dict[str, List[int]] = {}
         for number, name in enumerate(self.names):
             for alias in names_of_image(name):
-                found.setdefault(alias, []).append(number)
-        return found
+                aliases.setdefault(alias, []).append(number)
+        return aliases
 
 
 def names_of_image(name: str) -> List[str]:
     """Names that may mean the same image: as given, without folders, and also without suffix."""
     base = os.path.basename(name)
-    return [one for one in dict.fromkeys([name, base, os.path.splitext(base)[0]]) if one]
+    return [alias for alias in dict.fromkeys([name, base, os.path.splitext(base)[0]]) if alias]
 
 
 def number_of_image(name: str) -> List[str]:
@@ -281,8 +281,8 @@ def number_of_image(name: str) -> List[str]:
 
     It is 139 for `COCO_val2014_000000000139.jpg`; an empty list without a number.
     """
-    found = _NUMBER_AT_END.search(os.path.splitext(os.path.basename(name))[0])
-    return [found.group(1)] if found else []
+    match = _NUMBER_AT_END.search(os.path.splitext(os.path.basename(name))[0])
+    return [match.group(1)] if match else []
 
 
 def _box_of_result(fields: Mapping[str, Any]) -> Sequence[float]:
@@ -302,11 +302,11 @@ def read_detections(
         class_names: Name of each class id of the label map.
         wanted: What each detection must have besides a box.
     """
-    found = DetectionFile(path, class_names, wanted)
+    detection_file = DetectionFile(path, class_names, wanted)
     faults: List[str] = []
     add: Optional[Any] = None
     for number, value in enumerate(_values(path), 1):
-        add = add or (found.add_result if value.in_list else found.add_line)
+        add = add or (detection_file.add_result if value.in_list else detection_file.add_line)
         try:
             add(value.value)
         except Fault as fault:
@@ -315,8 +315,8 @@ def read_detections(
                 break
     if faults:
         raise RunError("\n".join([f"{plain(path)} has entries that cannot be used:", *faults]))
-    found.finish()
-    return found
+    detection_file.finish()
+    return detection_file
 
 
 def _values(path: str) -> Iterator[json_values.Value]:

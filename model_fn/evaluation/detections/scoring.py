@@ -187,10 +187,10 @@ class _Use(NamedTuple):
 class Lookup:
     """Finds the detections of each record of one reader, and counts those without a record."""
 
-    def __init__(self, found: DetectionFile) -> None:
-        self.wanted = found.wanted
-        self._found = found
-        self._aliases = found.aliases()
+    def __init__(self, detection_file: DetectionFile) -> None:
+        self.wanted = detection_file.wanted
+        self._found = detection_file
+        self._aliases = detection_file.aliases()
         self._used: Dict[int, _Use] = {}
         self._records_without: List[str] = []
         self._num_without = 0
@@ -276,30 +276,31 @@ class Lookup:
 
     def warnings(self) -> List[str]:
         """A line for each thing that was not scored."""
-        lines, found = [], self._found
+        lines, detection_file = [], self._found
         unknown = self._unknown_images()
         if unknown:
-            count = sum(map(found.count_of, unknown))
-            shown = ", ".join(quoted(found.names[i]) for i in unknown[:_SHOWN])
+            count = sum(map(detection_file.count_of, unknown))
+            shown = ", ".join(quoted(detection_file.names[i]) for i in unknown[:_SHOWN])
             lines.append(
                 f"{count:,} detections of {len(unknown):,} images are not scored: no record has "
                 f"the source_id or filename {shown}{', …' if len(unknown) > _SHOWN else ''}"
             )
         if self._num_without:
             shown = ", ".join(map(quoted, self._records_without))
-            more = ", …" if self._num_without > _SHOWN else ""
+            ellipsis = ", …" if self._num_without > _SHOWN else ""
             lines.append(
                 f"{self._num_without:,} images of the records have no detection in the file: "
-                f"{shown}{more}"
+                f"{shown}{ellipsis}"
             )
-        if found.num_failed:
-            lines.append(f"{found.num_failed:,} images could not be used by detect")
-        if found.unknown_classes:
-            common = found.unknown_classes.most_common(_SHOWN)
+        if detection_file.num_failed:
+            lines.append(f"{detection_file.num_failed:,} images could not be used by detect")
+        if detection_file.unknown_classes:
+            common = detection_file.unknown_classes.most_common(_SHOWN)
             shown = ", ".join(f"{'others' if k < 0 else k} ({n:,})" for k, n in common)
-            more = ", …" if len(found.unknown_classes) > _SHOWN else ""
+            ellipsis = ", …" if len(detection_file.unknown_classes) > _SHOWN else ""
             lines.append(
-                f"{sum(found.unknown_classes.values()):,} detections are not scored: the label map "
-                f"has no class of these ids: {shown}{more}"
+                f"{sum(detection_file.unknown_classes.values()):,} detections are not scored: "
+                "the label map "
+                f"has no class of these ids: {shown}{ellipsis}"
             )
         return lines

@@ -109,21 +109,25 @@ class AveragePrecision:
         verdicts[~objects.exists] = _LEFT_OUT
         masked = objects._replace(is_true=objects.is_true & objects.has_mask)
         iou, cover = self._overlaps(batch, masked.is_true)
-        found = self._match(batch.detection_scores, masked, iou, verdicts)
-        verdicts[found] = _TRUE
+        is_correct = self._match(batch.detection_scores, masked, iou, verdicts)
+        verdicts[is_correct] = _TRUE
         groups = self._match_groups(batch.detection_scores, masked, cover, verdicts)
         if self._options.of_masks:
             # What finds a box without mask in place of a mask is neither right nor wrong.
             boxes = objects._replace(is_true=objects.is_true & ~objects.has_mask)
             iou, cover = _box_overlaps(batch)
-            found = self._match(batch.detection_scores, boxes, iou, verdicts)
-            verdicts[found] = _LEFT_OUT
+            is_correct = self._match(batch.detection_scores, boxes, iou, verdicts)
+            verdicts[is_correct] = _LEFT_OUT
             self._match_groups(batch.detection_scores, boxes, cover, verdicts)
         kept = verdicts != _LEFT_OUT
         self._keep(batch.detection_classes[kept], batch.detection_scores[kept], verdicts[kept])
         if weight > 0:
-            found = groups > 0
-            self._keep(batch.classes[found], groups[found], np.full(int(found.sum()), weight))
+            is_correct = groups > 0
+            self._keep(
+                batch.classes[is_correct],
+                groups[is_correct],
+                np.full(int(is_correct.sum()), weight),
+            )
 
     def _objects(self, batch: EvaluatedBatch) -> _Objects:
         options = self._options
@@ -157,22 +161,22 @@ class AveragePrecision:
             return _box_overlaps(batch)
         shape = (*batch.detection_scores.shape, is_true.shape[1])
         iou, cover = np.zeros(shape), np.zeros(shape)
-        for row, (found, true) in enumerate(zip(*masks_of(batch))):
+        for row, (detected, true) in enumerate(zip(*masks_of(batch))):
             chosen = np.flatnonzero(is_true[row])
             masks = [true[i] for i in chosen]
-            iou[row, : len(found), chosen] = mask_iou(found, masks).T
+            iou[row, : len(detected), chosen] = mask_iou(detected, masks).T
             if self._options.group_of_weight is not None:
                 every = np.ones(len(masks), bool)
-                cover[row, : len(found), chosen] = mask_iou(found, masks, every).T
+                cover[row, : len(detected), chosen] = mask_iou(detected, masks, every).T
         return iou, cover
 
     def _match(
         self, scores: np.ndarray, objects: _Objects, iou: np.ndarray, verdicts: np.ndarray
     ) -> np.ndarray:
         """Bool [B, N]: the best detection of each box; leaves out those of difficult boxes."""
-        found = np.zeros(verdicts.shape, bool)
+        is_correct = np.zeros(verdicts.shape, bool)
         if not iou.shape[2]:
-            return found
+            return is_correct
         possible = objects.same_class & (objects.is_true & ~objects.is_group)[:, np.newaxis]
         best, reaches = self._best(iou, possible)
         reaches &= verdicts == _FALSE
@@ -182,8 +186,8 @@ class AveragePrecision:
         order = np.argsort(-scores[row, column], kind="stable")
         row, column = row[order], column[order]
         _, first = np.unique(row * iou.shape[2] + best[row, column], return_index=True)
-        found[row[first], column[first]] = True
-        return found
+        is_correct[row[first], column[first]] = True
+        return is_correct
 
     def _match_groups(
         self, scores: np.ndarray, objects: _Objects, cover: np.ndarray, verdicts: np.ndarray
@@ -193,10 +197,10 @@ class AveragePrecision:
         best, reaches = self._best(cover, possible)
         reaches &= verdicts == _FALSE
         verdicts[reaches] = _LEFT_OUT
-        found = np.zeros(objects.is_true.shape)
+        num_found = np.zeros(objects.is_true.shape)
         row, column = np.nonzero(reaches)
-        np.maximum.at(found, (row, best[row, column]), scores[row, column])
-        return found
+        np.maximum.at(num_found, (row, best[row, column]), scores[row, column])
+        return num_found
 
     def _best(self, overlaps: np.ndarray, possible: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
         """The box that each detection overlaps most, [B, N], and whether that is enough."""
@@ -221,16 +225,16 @@ class AveragePrecision:
         classes = np.concatenate([np.zeros(0, np.int32), *self._classes])
         scores = np.concatenate([np.zeros(0), *self._scores])
         weights = np.concatenate([np.zeros(0, np.float32), *self._weights])
-        by_class = np.argsort(classes, kind="stable")
-        ends = np.searchsorted(classes[by_class], np.arange(len(self._ids)), side="right")
+        order = np.argsort(classes, kind="stable")
+        ends = np.searchsorted(classes[order], np.arange(len(self._ids)), side="right")
         values = {}
-        for k, mine in enumerate(np.split(by_class, ends)[: len(self._ids)]):
+        for k, mine in enumerate(np.split(order, ends)[: len(self._ids)]):
             name = self._name_of(int(self._ids[k]))
             values[name] = self._area(scores[mine], weights[mine], self._num_boxes[k])
         known = [value for value in values.values() if not np.isnan(value)]
         mean = float(np.mean(known)) if known else float("nan")
         if self._options.is_weighted:
-            pooled = by_class[self._num_boxes[classes[by_class]] > 0]
+            pooled = order[self._num_boxes[classes[order]] > 0]
             mean = self._area(scores[pooled], weights[pooled], self._num_boxes.sum())
         self._reset()
         return {self._mean_name: mean, **values}

@@ -73,9 +73,11 @@ def detections_of(batch: EvaluatedBatch, row: int, *, skip_unlabeled: bool = Fal
 
 def has_class(k_hot: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Whether a k-hot vector [K] has each class, ids from 1; ids above K are not in it."""
-    within = (classes >= 1) & (classes <= len(k_hot))
-    found: np.ndarray = within & (np.asarray(k_hot)[np.where(within, classes - 1, 0)] == 1)
-    return found
+    is_in_range = (classes >= 1) & (classes <= len(k_hot))
+    is_set: np.ndarray = is_in_range & (
+        np.asarray(k_hot)[np.where(is_in_range, classes - 1, 0)] == 1
+    )
+    return is_set
 
 
 class Metrics(Protocol):
@@ -144,20 +146,21 @@ def make_named_metrics(
 
     The text can begin an error, e.g. "eval_config.metrics_set: 'coco_mask_metrics'".
     """
-    made = [
+    named = [
         (f"eval_config.metrics_set: {name!r}", METRICS.get(name)(eval_config, categories))
         for name in chosen_metrics(eval_config)
     ]
     for index, entry in enumerate(eval_config.parameterized_metric):
         field = f"eval_config.parameterized_metric[{index}]"
         metrics = PARAMETERIZED.make_chosen(entry, "parameterized_metric", field, field, categories)
-        for other, before in made:
+        for earlier_name, before in named:
             if set(metrics.names) & set(before.names):
                 raise ConfigError(
-                    f"{field}: {metrics.names[0]!r} is given twice, here and by {other}; remove one"
+                    f"{field}: {metrics.names[0]!r} is given twice, here and by "
+                    f"{earlier_name}; remove one"
                 )
-        made.append((f"{field}: {entry.WhichOneof('parameterized_metric')!r}", metrics))
-    return made
+        named.append((f"{field}: {entry.WhichOneof('parameterized_metric')!r}", metrics))
+    return named
 
 
 def make_metrics(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> List[Metrics]:

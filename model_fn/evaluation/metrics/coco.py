@@ -116,8 +116,8 @@ class CocoBoxMetrics:
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch of arrays; every image counts as a new one."""
         for row in range(len(batch.num_boxes)):
-            found = detections_of(batch, row, skip_unlabeled=self._skip_unlabeled)
-            self._matches.add(self.objects(batch, row, found))
+            detections = detections_of(batch, row, skip_unlabeled=self._skip_unlabeled)
+            self._matches.add(self.objects(batch, row, detections))
 
     def results(self) -> Dict[str, float]:
         """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""
@@ -125,14 +125,14 @@ class CocoBoxMetrics:
         tables = self._matches.tables()
         self._matches.reset()
         results = {self.prefix + name: summary.of(tables) for name, summary in SUMMARIES.items()}
-        by_category = {}
+        category_metrics = {}
         for k, number in enumerate(sorted(self._categories) if self._per_category else ()):
             values = [summary.of(tables, slice(k, k + 1)) for summary in SUMMARIES.values()]
-            by_category[self._categories[number]] = values
+            category_metrics[self._categories[number]] = values
             names = self._names_of(self._categories[number], "Category")
             results.update(zip(names, [values[0], *values]))
         for name, members in self._super_categories.items():
-            columns = np.array([by_category[member] for member in members]).T
+            columns = np.array([category_metrics[member] for member in members]).T
             means = [mean_known(column) for column in columns]
             results.update(zip(self._names_of(name, "SuperCategory"), [means[0], *means]))
         return results

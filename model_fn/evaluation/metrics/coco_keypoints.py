@@ -98,24 +98,24 @@ class CocoKeypointMetrics:
         detected: np.ndarray,
     ) -> ImageObjects:
         count = int(batch.num_boxes[row])
-        of_class = batch.classes[row, :count] == self._id
-        found = np.flatnonzero(
+        has_class = batch.classes[row, :count] == self._id
+        detections = np.flatnonzero(
             batch.detection_classes[row, : batch.num_detections[row]] == self._id
         )
-        boxes, areas = batch.boxes[row, :count][of_class], true_areas(batch, row)[of_class]
-        labeled = labeled[:count][of_class]
-        crowd = is_crowd(batch, row)[of_class]
+        boxes, areas = batch.boxes[row, :count][has_class], true_areas(batch, row)[has_class]
+        labeled = labeled[:count][has_class]
+        crowd = is_crowd(batch, row)[has_class]
         return ImageObjects(
-            scores=batch.detection_scores[row, found],
-            categories=batch.detection_classes[row, found],
-            areas=box_area(batch.detection_boxes[row, found]),
-            true_categories=batch.classes[row, :count][of_class],
+            scores=batch.detection_scores[row, detections],
+            categories=batch.detection_classes[row, detections],
+            areas=box_area(batch.detection_boxes[row, detections]),
+            true_categories=batch.classes[row, :count][has_class],
             true_areas=areas,
             is_crowd=crowd,
             is_ignored=crowd | ~labeled.any(axis=1),
             overlaps=keypoint_similarity(
-                detected[found],
-                true[:count][of_class],
+                detected[detections],
+                true[:count][has_class],
                 labeled,
                 boxes,
                 areas,
@@ -168,22 +168,22 @@ def _make_for_class(
     config: Any, field: str, categories: Sequence[Dict[str, Any]]
 ) -> CocoKeypointMetrics:
     field = f"{field}.{NAME}"
-    by_name = {str(category["name"]): category for category in categories}
+    categories_by_name = {str(category["name"]): category for category in categories}
     name = config.class_label
-    if name not in by_name:
-        known = sorted(by_name)
+    if name not in categories_by_name:
+        known = sorted(categories_by_name)
         hint = nearest(name, known) or "."
         raise ConfigError(
             f"{field}.class_label: {name!r} is no class of the label map{hint} Known: {known}"
         )
-    if not by_name[name].get("keypoints"):
+    if not categories_by_name[name].get("keypoints"):
         raise ConfigError(
             f"{field}.class_label: class {name!r} has no keypoints in the label map; list them "
             'there: keypoints { id: 0 label: "nose" }'
         )
     sigmas = dict(config.keypoint_label_to_sigmas)
-    _check_sigmas(field, by_name[name], sigmas)
-    return CocoKeypointMetrics(by_name[name], sigmas)
+    _check_sigmas(field, categories_by_name[name], sigmas)
+    return CocoKeypointMetrics(categories_by_name[name], sigmas)
 
 
 @register(NAME, needs_label_map=True)

@@ -94,8 +94,8 @@ class CocoMatches:
         chosen = chosen[np.isin(image.categories[chosen], self._ids)]
         rows = np.searchsorted(self._ids, image.categories[chosen])
         ranks = _ranks(rows)
-        within = ranks < self._limits[-1]
-        chosen, rows, ranks = chosen[within], rows[within], ranks[within]
+        is_counted = ranks < self._limits[-1]
+        chosen, rows, ranks = chosen[is_counted], rows[is_counted], ranks[is_counted]
         same = image.categories[chosen, np.newaxis] == image.true_categories[known]
         overlaps = np.where(same, image.overlaps[chosen][:, known], -1.0)
         matched = greedy_match(
@@ -112,8 +112,8 @@ class CocoMatches:
             left_out = left_out | ~image.keeps_unmatched[chosen]
         is_ignored = np.broadcast_to(left_out[:, np.newaxis], matched.shape)
         if ignored.size:
-            of_match = ignored[np.arange(len(ignored))[:, np.newaxis, np.newaxis], at]
-            is_ignored = np.where(is_matched, of_match, is_ignored)
+            ignored_match = ignored[np.arange(len(ignored))[:, np.newaxis, np.newaxis], at]
+            is_ignored = np.where(is_matched, ignored_match, is_ignored)
         flags = np.stack([is_matched & ~is_ignored, ~is_matched & ~is_ignored])
         self._categories.append(rows.astype(np.int32))
         self._ranks.append(ranks.astype(np.int32))
@@ -133,18 +133,18 @@ class CocoMatches:
         categories, ranks = _joined(self._categories, np.int32), _joined(self._ranks, np.int32)
         scores = _joined(self._scores, np.float64)
         flags = np.concatenate([np.zeros((0, (self._width + 7) // 8), np.uint8), *self._flags])
-        by_category = np.argsort(categories, kind="stable")
-        starts = np.searchsorted(categories[by_category], np.arange(len(self._ids) + 1))
+        order = np.argsort(categories, kind="stable")
+        starts = np.searchsorted(categories[order], np.arange(len(self._ids) + 1))
         for k in range(len(self._ids)):
-            mine = by_category[starts[k] : starts[k + 1]]
+            mine = order[starts[k] : starts[k + 1]]
             mine = mine[np.argsort(-scores[mine], kind="stable")]
             bits = np.unpackbits(flags[mine], axis=1, count=self._width)
             hits, misses = bits.T.reshape(2, sizes[3], sizes[0], len(mine))
             present = np.flatnonzero(self._counts[k])
             totals = self._counts[k, present, np.newaxis, np.newaxis]
             for m, limit in enumerate(self._limits):
-                found = ranks[mine] < limit
-                right = np.cumsum(hits[present][..., found], axis=2, dtype=np.float64)
+                counts = ranks[mine] < limit
+                right = np.cumsum(hits[present][..., counts], axis=2, dtype=np.float64)
                 last = right[..., -1:] if right.shape[2] else np.zeros((*right.shape[:2], 1))
                 recall[:, k, present, m] = (last / totals)[..., 0].T
             wrong = np.cumsum(misses[present], axis=2, dtype=np.float64)

@@ -54,8 +54,10 @@ class CocoPanopticMetrics:
         ]
         self._category_names: List[str] = []
         if per_category:
-            of_ids = [names[int(number)] for number in self._ids]
-            self._category_names = [f"PanopticQuality{at}_ByCategory/{name}" for name in of_ids]
+            category_names = [names[int(number)] for number in self._ids]
+            self._category_names = [
+                f"PanopticQuality{at}_ByCategory/{name}" for name in category_names
+            ]
         self.names = [
             *self._summary_names,
             "NumValidClasses",
@@ -71,22 +73,22 @@ class CocoPanopticMetrics:
         """Adds one batch of arrays; without `is_crowd` there are no crowds."""
         masks = masks_of(batch)
         for row in range(len(batch.num_boxes)):
-            found = batch.detection_classes[row, : batch.num_detections[row]]
+            detected = batch.detection_classes[row, : batch.num_detections[row]]
             true = batch.classes[row, : batch.num_boxes[row]]
             crowd = is_crowd(batch, row)
             overlaps = mask_iou(masks.detections[row], masks.groundtruth[row], crowd)
             for k, number in enumerate(self._ids):
-                of_class = overlaps[found == number][:, true == number]
-                self._add_class(k, of_class, crowd[true == number])
+                class_overlaps = overlaps[detected == number][:, true == number]
+                self._add_class(k, class_overlaps, crowd[true == number])
 
     def _add_class(self, k: int, overlaps: np.ndarray, crowd: np.ndarray) -> None:
-        in_crowd = (overlaps[:, crowd] >= self._ioa_threshold).any(axis=1)
+        covers_crowd = (overlaps[:, crowd] >= self._ioa_threshold).any(axis=1)
         iou = overlaps[:, ~crowd]
         columns = greedy_match(iou, [self._iou_threshold])[0, 0]
         matched = columns >= 0
         self._sums.iou[k] += iou[matched, columns[matched]].sum()
         self._sums.matched[k] += matched.sum()
-        self._sums.unmatched[k] += (~matched & ~in_crowd).sum()
+        self._sums.unmatched[k] += (~matched & ~covers_crowd).sum()
         self._sums.missed[k] += iou.shape[1] - matched.sum()
 
     def results(self) -> Dict[str, float]:
@@ -104,8 +106,8 @@ class CocoPanopticMetrics:
         }
         results["NumValidClasses"] = float(valid.sum())
         results["NumTotalClasses"] = float(len(self._ids))
-        by_category = np.where(valid, qualities[0], nothing).tolist()
-        results.update(zip(self._category_names, by_category))
+        category_qualities = np.where(valid, qualities[0], nothing).tolist()
+        results.update(zip(self._category_names, category_qualities))
         self._reset()
         return results
 

@@ -51,8 +51,8 @@ class LvisBoxMetrics:
     def __init__(self, categories: Sequence[Mapping[str, Any]]) -> None:
         self._categories = {int(c["id"]): str(c["name"]) for c in categories}
         frequencies = {int(c["id"]): str(c["frequency"]) for c in categories}
-        in_order = np.array([frequencies[number] for number in sorted(frequencies)])
-        self._of_frequency = {f: np.flatnonzero(in_order == f) for f in FREQUENCIES}
+        ordered = np.array([frequencies[number] for number in sorted(frequencies)])
+        self._of_frequency = {f: np.flatnonzero(ordered == f) for f in FREQUENCIES}
         self._matches = CocoMatches(list(frequencies), limits=[MAX_DETECTIONS])
         self.names = [self.prefix + name for name in (*SUMMARIES, "APr", "APc", "APf")]
 
@@ -60,14 +60,14 @@ class LvisBoxMetrics:
         """Adds one batch of arrays; without lists of classes, those of the groundtruth count."""
         for row in range(len(batch.num_boxes)):
             count, total = int(batch.num_boxes[row]), int(batch.num_detections[row])
-            found = np.argsort(-batch.detection_scores[row, :total], kind="stable")
-            found = found[:MAX_DETECTIONS]
-            classes = batch.detection_classes[row, found]
+            detections = np.argsort(-batch.detection_scores[row, :total], kind="stable")
+            detections = detections[:MAX_DETECTIONS]
+            classes = batch.detection_classes[row, detections]
             counts = np.isin(classes, batch.classes[row, :count])
             if batch.verified_negatives is not None:
                 counts |= has_class(batch.verified_negatives[row], classes)
-            found = found[counts]
-            objects = self.objects(batch._replace(is_crowd=None), row, found)
+            detections = detections[counts]
+            objects = self.objects(batch._replace(is_crowd=None), row, detections)
             if batch.not_exhaustive is not None:
                 incomplete = has_class(batch.not_exhaustive[row], objects.categories)
                 objects = objects._replace(keeps_unmatched=~incomplete)
@@ -95,10 +95,10 @@ class LvisMaskMetrics(LvisBoxMetrics):
 def _with_frequencies(name: str, categories: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
     without = [c["name"] for c in categories if c.get("frequency") not in FREQUENCIES]
     if without:
-        more = f" and {len(without) - 5} more" if len(without) > 5 else ""
+        suffix = f" and {len(without) - 5} more" if len(without) > 5 else ""
         raise ConfigError(
             f"eval_config.metrics_set: {name!r} needs a label map that gives the frequency of each "
-            f"class; {', '.join(map(repr, without[:5]))}{more} has none. Add frequency: RARE, "
+            f"class; {', '.join(map(repr, without[:5]))}{suffix} has none. Add frequency: RARE, "
             "COMMON or FREQUENT to each item"
         )
     return list(categories)

@@ -72,18 +72,18 @@ def masks_of(batch: EvaluatedBatch) -> RunLengths:
     return batch.masks
 
 
-def box_objects(batch: EvaluatedBatch, row: int, found: np.ndarray) -> ImageObjects:
+def box_objects(batch: EvaluatedBatch, row: int, rows: np.ndarray) -> ImageObjects:
     """Boxes of an image for COCO's matching.
 
     Args:
-        found: int [N], the detections that count.
+        rows: int [N], the detections that count.
     """
     count = int(batch.num_boxes[row])
-    detections, boxes = batch.detection_boxes[row, found], batch.boxes[row, :count]
+    detections, boxes = batch.detection_boxes[row, rows], batch.boxes[row, :count]
     crowd = is_crowd(batch, row)
     return ImageObjects(
-        scores=batch.detection_scores[row, found],
-        categories=batch.detection_classes[row, found],
+        scores=batch.detection_scores[row, rows],
+        categories=batch.detection_classes[row, rows],
         areas=box_area(detections),
         true_categories=batch.classes[row, :count],
         true_areas=true_areas(batch, row),
@@ -93,15 +93,15 @@ def box_objects(batch: EvaluatedBatch, row: int, found: np.ndarray) -> ImageObje
     )
 
 
-def mask_objects(batch: EvaluatedBatch, row: int, found: np.ndarray) -> ImageObjects:
+def mask_objects(batch: EvaluatedBatch, row: int, rows: np.ndarray) -> ImageObjects:
     """Masks of an image for COCO's matching; arguments are those of `box_objects`.
 
     As in the reference, the area of groundtruth is its given one, else that of its box, and the
     area of a detection is that of its mask.
     """
     masks = masks_of(batch)
-    detected = [masks.detections[row][i] for i in found]
-    boxes = box_objects(batch, row, found)
+    detected = [masks.detections[row][i] for i in rows]
+    boxes = box_objects(batch, row, rows)
     return boxes._replace(
         areas=mask_areas(detected),
         overlaps=mask_iou(detected, masks.groundtruth[row], boxes.is_crowd),
@@ -119,11 +119,11 @@ def is_crowd(batch: EvaluatedBatch, row: int) -> np.ndarray:
 def true_areas(batch: EvaluatedBatch, row: int) -> np.ndarray:
     """The given area of each groundtruth object, else that of its box; float64 [G]."""
     count = int(batch.num_boxes[row])
-    of_boxes = box_area(batch.boxes[row, :count])
+    box_areas = box_area(batch.boxes[row, :count])
     if batch.area is None:
-        return of_boxes
-    given = np.asarray(batch.area[row, :count], np.float64)
-    return np.where(given > 0, given, of_boxes)
+        return box_areas
+    stated = np.asarray(batch.area[row, :count], np.float64)
+    return np.where(stated > 0, stated, box_areas)
 
 
 def keypoint_similarity(

@@ -42,28 +42,28 @@ def encode_masks(
         num_detections: int32 [B].
         num_boxes: int32 [B].
     """
-    found: List[List[RunLength]] = []
-    given: List[List[RunLength]] = []
+    detected_masks: List[List[RunLength]] = []
+    true_masks: List[List[RunLength]] = []
     for row, (height, width) in enumerate(np.asarray(masks.image_sizes).tolist()):
         size = (height, width)
-        in_image = detection_boxes[row, : num_detections[row]] / np.tile(
+        fractions = detection_boxes[row, : num_detections[row]] / np.tile(
             np.array(size, np.float32), 2
         )
         if masks.detected.ndim == 2:
             counts = masks.detected[row, : num_detections[row]]
-            found.append([{"size": list(size), "counts": one} for one in counts])
+            detected_masks.append([{"size": list(size), "counts": runs} for runs in counts])
         else:
-            found.append(
+            detected_masks.append(
                 [
                     run_lengths(paste_mask(mask, box, size), size)
-                    for mask, box in zip(masks.detected[row], in_image)
+                    for mask, box in zip(masks.detected[row], fractions)
                 ]
             )
         real_height, real_width = masks.real_sizes[row]
-        given.append(
+        true_masks.append(
             [
                 run_lengths(resize_mask(mask, size), size)
                 for mask in masks.masks[row, : num_boxes[row], :real_height, :real_width]
             ]
         )
-    return RunLengths(found, given)
+    return RunLengths(detected_masks, true_masks)

@@ -89,7 +89,7 @@ def _ops(detections: Detections, groundtruth: Groundtruth, features: Any, text: 
         features,
         eval_config=text_format.Parse(text, eval_pb2.EvalConfig()),
         categories=CATEGORIES,
-        on_results=lambda _: None,
+        handle_results=lambda _: None,
     )
 
 
@@ -182,7 +182,7 @@ def test_what_a_tpu_sends_gives_the_same(received: List[EvaluatedBatch]) -> None
             categories=CATEGORIES,
             losses=losses,
             learning_rate=tf.constant(0.25),
-            on_results=lambda _: None,
+            handle_results=lambda _: None,
         )
         assert all(tensor.shape.rank for tensor in tensors)
         ops = make(*(tf.concat([tensor, tensor], 0) for tensor in tensors))
@@ -277,7 +277,7 @@ def test_keypoints_channels_and_labeled_classes_arrive(monkeypatch: pytest.Monke
         features,
         eval_config=config,
         categories=CATEGORIES,
-        on_results=lambda _: None,
+        handle_results=lambda _: None,
     )
     ((images, picture),) = pictures
     assert images._options.keypoint_edges == ((3, 1),)
@@ -342,7 +342,7 @@ def _keypoint_ops(detections: Detections, groundtruth: Groundtruth, num_points: 
         _features(),
         eval_config=text_format.Parse(KEYPOINTS, eval_pb2.EvalConfig()),
         categories=[{"id": 1, "name": "cat", "keypoints": points}, CATEGORIES[1]],
-        on_results=lambda _: None,
+        handle_results=lambda _: None,
     )
 
 
@@ -438,7 +438,7 @@ def _values(name: str, num_images: int, annotated: Any) -> Dict[str, float]:
             features,
             eval_config=eval_pb2.EvalConfig(metrics_set=[name]),
             categories=categories,
-            on_results=lambda _: None,
+            handle_results=lambda _: None,
         )
         ops.pop(EVAL_DIAGNOSTICS)
         session.run([update for _, update in ops.values()])
