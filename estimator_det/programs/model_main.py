@@ -87,12 +87,12 @@ def _run(values: flags.FlagValues) -> int:
     )
     if flag["checkpoint_dir"] or flag["mode"] == "eval":
         return _evaluate(config, flag)
-    on_tpu = _on_tpu(config, flag)
-    unused = console.unused_in_training(flag["model_dir"], config, on_tpu=on_tpu is not None)
+    tpu = _on_tpu(config, flag)
+    unused = console.unused_in_training(flag["model_dir"], config, on_tpu=tpu is not None)
     console.check_config(config, ignore=unused)
 
     with _copied_events(flag["model_dir"]):
-        metrics = _train(config, flag, on_tpu)
+        metrics = _train(config, flag, tpu)
     if metrics:
         console.say_metrics("last evaluation:", metrics)
     return console.EXIT_OK
@@ -111,14 +111,14 @@ def _copied_events(model_dir: str) -> ContextManager[None]:
     return event_files.copied(model_dir, log_dir)
 
 
-def _train(config: Any, flag: Dict[str, Any], on_tpu: Any) -> Dict[str, float]:
+def _train(config: Any, flag: Dict[str, Any], tpu: Any) -> Dict[str, float]:
     """Trains as the flags say; returns the last metrics, none without evaluations."""
     from model_fn.runs import runner
     from model_fn.runs.options import EvaluationOptions
 
     if flag["mode"] == "train":
         runner.train(
-            config, flag["model_dir"], tpu=on_tpu, task_timeout_secs=flag["task_timeout_secs"]
+            config, flag["model_dir"], tpu=tpu, task_timeout_secs=flag["task_timeout_secs"]
         )
         return {}
     return runner.train_and_evaluate(
@@ -129,7 +129,7 @@ def _train(config: Any, flag: Dict[str, Any], on_tpu: Any) -> Dict[str, float]:
             on_training_data=flag["eval_training_data"],
             training_data_sample_1_of_n=flag["sample_1_of_n_eval_on_train_examples"],
         ),
-        tpu=on_tpu,
+        tpu=tpu,
         task_timeout_secs=flag["task_timeout_secs"],
     )
 
@@ -140,7 +140,7 @@ def _on_tpu(config: Any, flag: Dict[str, Any]) -> Any:
         return None
     from model_fn.runs import options as run_options
 
-    on_tpu = run_options.TpuOptions(
+    tpu = run_options.TpuOptions(
         name=flag["tpu_name"],
         zone=flag["tpu_zone"],
         project=flag["gcp_project"],
@@ -149,9 +149,9 @@ def _on_tpu(config: Any, flag: Dict[str, Any]) -> Any:
         evaluates=flag["eval_on_tpu"],
         rehearses=flag["rehearse_tpu"],
     )
-    for finding in run_options.check_tpu(config, flag["model_dir"], on_tpu):
+    for finding in run_options.check_tpu(config, flag["model_dir"], tpu):
         printing.report(finding, sys.stderr)
-    return on_tpu
+    return tpu
 
 
 def _evaluate(config: Any, flag: Dict[str, Any]) -> int:

@@ -180,10 +180,10 @@ def _parse(variable: str) -> Dict[str, Any]:
 
 
 def _part(variable: str, settings: Dict[str, Any], name: str) -> Dict[str, Any]:
-    found = settings.get(name) or {}
-    if not isinstance(found, dict):
-        raise ConfigError(f"{variable}: {name} must be an object; given {found!r}")
-    return found
+    part = settings.get(name) or {}
+    if not isinstance(part, dict):
+        raise ConfigError(f"{variable}: {name} must be an object; given {part!r}")
+    return part
 
 
 def _jobs(variable: str, settings: Dict[str, Any]) -> Dict[str, List[str]]:

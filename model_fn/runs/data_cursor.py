@@ -81,7 +81,11 @@ def read_worker_state(model_dir: str, step: int, file: str) -> Optional[CursorSt
     """
     path = os.path.join(model_dir, file)
     try:
-        entries = {int(own): entry for own, entry in _entries(path).items() if int(own) <= step}
+        entries = {
+            int(entry_step): entry
+            for entry_step, entry in _entries(path).items()
+            if int(entry_step) <= step
+        }
         newest = max(entries, default=None)
         state = None if newest is None else CursorState.from_json(entries[newest])
     except tf.errors.NotFoundError:
@@ -195,13 +199,13 @@ class WorkerPositionHook(Hook):
             write_cursor_state(self._model_dir, last, state, self._file, is_last=True)
 
     def _save(self, checkpoint_step: int) -> None:
-        found = None
+        position = None
         while len(self._taken) > 1 and self._taken[0][0] <= checkpoint_step:
-            found = self._taken.popleft()[1]
+            position = self._taken.popleft()[1]
         if self._taken[0][0] <= checkpoint_step:
-            found = self._taken[0][1]
-        if found is not None:
-            write_cursor_state(self._model_dir, checkpoint_step, found, self._file)
+            position = self._taken[0][1]
+        if position is not None:
+            write_cursor_state(self._model_dir, checkpoint_step, position, self._file)
 
 
 _LOG = logging.getLogger(__name__)

@@ -141,8 +141,8 @@ def _parsed(text: bytes) -> Optional[Dict[str, Any]]:
         holder = json.loads(text)
     except ValueError:
         return None
-    whole = isinstance(holder, dict) and {"host", "pid", "started"} <= set(holder)
-    return holder if whole else None
+    is_complete = isinstance(holder, dict) and {"host", "pid", "started"} <= set(holder)
+    return holder if is_complete else None
 
 
 def _refusal(path: str, model_dir: str, holder: Optional[Dict[str, Any]]) -> str:

@@ -74,7 +74,7 @@ class ProgressReport(NamedTuple):
             if name != GRADIENT_NORM
         ]
 
-    def by_importance(self) -> List[str]:
+    def ranked_figures(self) -> List[str]:
         """All figures, the total loss and the speed first: a terminal may be narrow."""
         numbers = sorted(self.numbers(), key=lambda number: not number.startswith("total "))
         rates = sorted(self.rates(), key=lambda rate: not rate.endswith("images/s"))
@@ -199,7 +199,7 @@ class TrainingReport(Hook):
         for listener in self._listeners:
             listener(report)
         if self._bar is not None:
-            bars.set_figures(self._bar, report.by_importance())
+            bars.set_figures(self._bar, report.ranked_figures())
         elif not self._silent:
             printing.report(report.line(), self._stream)
         self._durations, self._waits = self._durations[-self._every_steps :], []

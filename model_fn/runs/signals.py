@@ -180,8 +180,8 @@ class StopSignals:
 
 def _install(handle: Any) -> Dict[int, Any]:
     """Sets the handler of the signals that are not ignored; returns those before."""
-    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    return {number: signal.signal(number, handle) for number in heeded}
+    numbers = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handle) for number in numbers}
 
 
 @contextlib.contextmanager
@@ -237,10 +237,10 @@ class _Watcher:
         """None where an event loop owns the wake-up pipe already, as in a notebook."""
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
-        taken = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        if taken == -1:
+        old_descriptor = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        if old_descriptor == -1:
             return cls(arrived, read_end, write_end)
-        signal.set_wakeup_fd(taken)
+        signal.set_wakeup_fd(old_descriptor)
         os.close(read_end)
         os.close(write_end)
         return None

@@ -121,10 +121,10 @@ class TrainingRun:
                 "By TPUEstimator, on TPUs of several hosts and with a tf.data service the position "
                 "in the data is not saved: the data begin with a new epoch, in a new order"
             )
-        found = {
+        states = {
             file: None if resumed is None else self._read_state(resumed, file) for file in files
         }
-        return {file: DataCursor(state, self.first_step) for file, state in found.items()}
+        return {file: DataCursor(state, self.first_step) for file, state in states.items()}
 
     def _read_state(self, resumed: int, file: str) -> Optional[CursorState]:
         model_dir = self._context.model_dir

@@ -129,28 +129,28 @@ def _add_loop_arguments(looping: Any) -> None:
     )
 
 
-def _loop(given: argparse.Namespace) -> Optional[run_options.LoopOptions]:
+def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
     """The options of the TF2 loop; None without --strategy."""
     fields = [field.name for field in dataclasses.fields(run_options.LoopOptions)]
-    values = {name: getattr(given, name) for name in fields if name != "made"}
+    values = {name: getattr(arguments, name) for name in fields if name != "made"}
     chosen = {
         name: value for name, value in values.items() if value is not None and value is not False
     }
-    if given.strategy is None and chosen:
+    if arguments.strategy is None and chosen:
         option = next(iter(chosen))
         example = _STRATEGY_OF.get(option, run_options.NONE)
         raise console.UsageError(
             f"--{option} is an option of the TF2 loop: give --strategy too, for example "
             f"--strategy {example}"
         )
-    if chosen and given.rehearse_tpu:
+    if chosen and arguments.rehearse_tpu:
         raise console.UsageError(
             "--rehearse_tpu runs the training loop of a TPU, and --strategy another one: give one "
             "of them"
         )
-    if given.strategy == run_options.TPU and given.tpu_name is None:
-        found = tpu_environment.read_tpu_address(os.environ)
-        named = {"tpu_name": found.name, "tpu_zone": found.zone, "gcp_project": found.project}
+    if arguments.strategy == run_options.TPU and arguments.tpu_name is None:
+        address = tpu_environment.read_tpu_address(os.environ)
+        named = {"tpu_name": address.name, "tpu_zone": address.zone, "gcp_project": address.project}
         chosen = {**named, **chosen}
     return run_options.LoopOptions(**chosen) if chosen else None
 

@@ -28,7 +28,7 @@ class Evaluator:
     """Evaluates and exports checkpoints by an Estimator.
 
     Args:
-        make_estimator: Takes `on_results`, which is called with the results of each evaluation.
+        make_estimator: Takes `handle_results`, which is called with the results of each evaluation.
 
     Attributes:
         model_dir: Gets the events of evaluations.
@@ -36,7 +36,7 @@ class Evaluator:
 
     def __init__(self, make_estimator: Callable[..., Any]) -> None:
         self._results: List[Results] = []
-        self._estimator = make_estimator(on_results=self._results.append)
+        self._estimator = make_estimator(handle_results=self._results.append)
         self.model_dir: str = self._estimator.model_dir
 
     def evaluate(

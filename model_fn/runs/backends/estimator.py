@@ -136,7 +136,7 @@ def make_estimator(
     checkpoints: Optional[CheckpointOptions] = None,
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
-    on_results: Optional[OnResults] = None,
+    handle_results: Optional[OnResults] = None,
     **run_options: Any,
 ) -> Any:
     """An `Estimator` of a pipeline configuration.
@@ -162,7 +162,7 @@ def make_estimator(
                 **run_options,
             },
         )
-    model_fn = create_model_fn(pipeline_config, graph=graph, on_results=on_results)
+    model_fn = create_model_fn(pipeline_config, graph=graph, handle_results=handle_results)
     return estimator.Estimator(model_fn, config=run_config, params={})
 
 
@@ -204,7 +204,7 @@ def make_train_input_fn(
     config, seed = copy.deepcopy(context.config), context.options.seed
     # The report of a bad step names its images.
     config.train_input_reader.include_source_id = True
-    made: Callable[..., Any] = input_pipeline.create_train_input_fn(
+    input_fn: Callable[..., Any] = input_pipeline.create_train_input_fn(
         config,
         make_preprocessor(config.model),
         seed=seed if cursor is not None else seed_at(seed, first_step),
@@ -214,7 +214,7 @@ def make_train_input_fn(
         first_step=None if shares_steps or context.options.data_service else first_step,
         **options,
     )
-    return made
+    return input_fn
 
 
 class EstimatorBackend:

@@ -173,7 +173,7 @@ class LoopBackend(EstimatorBackend):
                 self._strategy,
                 self._context.config,
                 num_parts=self._loop.accumulate_steps,
-                in_type=_TYPES[self._precision],
+                compute_dtype=_TYPES[self._precision],
                 jit_compile=self._loop.jit_compile,
             )
             self._loop_step = loop_step

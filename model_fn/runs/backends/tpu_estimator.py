@@ -49,7 +49,7 @@ def make_estimator(
     checkpoints: Optional[CheckpointOptions] = None,
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
-    on_results: Optional[OnResults] = None,
+    handle_results: Optional[OnResults] = None,
 ) -> Any:
     """A `TPUEstimator` of a pipeline configuration, that trains, and evaluates if asked to.
 
@@ -63,7 +63,7 @@ def make_estimator(
     check_tpu(pipeline_config, model_dir, on_tpu)
     evaluation_batch = pipeline_config.eval_config.batch_size
     return tpu_estimator.TPUEstimator(
-        create_model_fn(pipeline_config, use_tpu=True, graph=graph, on_results=on_results),
+        create_model_fn(pipeline_config, use_tpu=True, graph=graph, handle_results=handle_results),
         config=make_run_config(model_dir, on_tpu, checkpoints=checkpoints, seed=seed),
         use_tpu=not on_tpu.rehearses,
         train_batch_size=pipeline_config.train_config.batch_size,
@@ -143,11 +143,11 @@ def running(on_tpu: TpuOptions) -> Iterator[None]:
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
-        found = _NOT_FINITE.search(str(error))
-        if found is None:
+        match = _NOT_FINITE.search(str(error))
+        if match is None:
             raise
         raise NotFiniteLossError(
-            f"not finite after a loop of {on_tpu.iterations_per_loop} steps: {found[1]}. "
+            f"not finite after a loop of {on_tpu.iterations_per_loop} steps: {match[1]}. "
             f"{progress.TPU_REMEDY}"
         ) from error
     except (RuntimeError, ValueError) as error:

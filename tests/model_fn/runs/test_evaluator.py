@@ -182,8 +182,8 @@ def test_checkpoints_that_are_deleted_before_they_are_read(
         name_latest()
         return real(input_fn, hooks=hooks, checkpoint_path=checkpoint_path, **options)
 
-    def make_estimator(*_: Any, on_results: Any, **options: Any) -> Any:
-        results.append(on_results)
+    def make_estimator(*_: Any, handle_results: Any, **options: Any) -> Any:
+        results.append(handle_results)
         return estimated
 
     monkeypatch.setattr(estimated, "evaluate", delete_first)
