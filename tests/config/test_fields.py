@@ -35,7 +35,7 @@ RESIZE = ("estimator_det/images/resize",)
 SCHEDULES = ("model_fn/training/schedules",)
 TWO_STAGE = tuple(
     f"estimator_det/detectors/two_stage/{name}"
-    for name in ("context", "faster_rcnn", "losses", "mask", "roi_stage", "rpn", "targets")
+    for name in ("faster_rcnn", "masks", "proposals", "regions")
 )
 HEADS = ("estimator_det/predictors/ssd", "estimator_det/predictors/base")
 READERS: Dict[str, Tuple[str, ...]] = {
@@ -101,7 +101,7 @@ READERS: Dict[str, Tuple[str, ...]] = {
     "BadRecords.Exception": ("inputs/bad_records/policy",),
     "BatchNonMaxSuppression": ("estimator_det/boxes/nms/multiclass",),
     "BipartiteMatcher": ("estimator_det/boxes/matching",),
-    "Context": ("estimator_det/detectors/two_stage/context", "estimator_det/config/context"),
+    "Context": ("estimator_det/nets/context_attention", "estimator_det/config/context"),
     "DetectionModel": (),
     "EvalConfig": (
         "inputs/pipeline",
