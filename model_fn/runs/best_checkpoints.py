@@ -23,6 +23,7 @@ from model_fn.checkpoints.label_map_asset import add_label_map, find_readable_la
 from model_fn.evaluation import history, threshold_files
 from model_fn.evaluation.history import Evaluation, is_better
 from model_fn.runs.backends import Evaluator
+from model_fn.runs.options import EvaluationOptions
 from model_fn.serving import saved_model
 
 _LOG = logging.getLogger(__name__)
@@ -120,11 +121,9 @@ class BestCheckpoints:
 def keep_and_record(
     pipeline_config: Any,
     evaluator: Evaluator,
-    model_dir: str,
     evaluations: Sequence[Evaluation],
     checkpoint: str,
-    metric: Optional[str],
-    keep: int = 1,
+    options: EvaluationOptions,
 ) -> None:
     """Keeps the checkpoint if it is among the best, and records its evaluations after that.
 
@@ -132,27 +131,22 @@ def keep_and_record(
     says that nothing is left to do for this checkpoint.
 
     Args:
-        model_dir: Gets the folders `best` and `export/best`.
         evaluations: One for each reader.
-        metric: What decides; lower is better where its name says loss, otherwise higher. None to
-            record only.
-        keep: How many are kept.
     """
-    if metric is not None:
-        BestCheckpoints(model_dir, metric, keep).offer(
+    model_dir = evaluator.model_dir
+    if options.best_metric is not None:
+        BestCheckpoints(model_dir, options.best_metric, options.keep_best).offer(
             evaluations[0],
             checkpoint,
-            lambda: _export_best(pipeline_config, evaluator, model_dir, checkpoint),
+            lambda: _export_best(pipeline_config, evaluator, checkpoint),
         )
     for evaluation in reversed(evaluations):
         history.record(model_dir, evaluation)
 
 
-def _export_best(
-    pipeline_config: Any, evaluator: Evaluator, model_dir: str, checkpoint: str
-) -> None:
+def _export_best(pipeline_config: Any, evaluator: Evaluator, checkpoint: str) -> None:
     """Exports a checkpoint to export/best, and deletes old versions and interrupted ones there."""
-    folder = os.path.dirname(export(pipeline_config, evaluator, model_dir, BEST_EXPORT, checkpoint))
+    folder = os.path.dirname(export(pipeline_config, evaluator, BEST_EXPORT, checkpoint))
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
     versions = sorted((name for name in names if name.isdecimal()), key=int)
     for name in names:
@@ -161,18 +155,15 @@ def _export_best(
 
 
 def export(
-    pipeline_config: Any,
-    evaluator: Evaluator,
-    model_dir: str,
-    name: str,
-    checkpoint: Optional[str] = None,
+    pipeline_config: Any, evaluator: Evaluator, name: str, checkpoint: Optional[str] = None
 ) -> str:
-    """A SavedModel in a new folder under export/<name>, with the time as its name.
+    """Writes a SavedModel to a new folder under export/<name>, with the time as its name.
 
     Its weights are constants, as in `exporters`. The configuration's label map is added as an
-    asset, where it can be read, and the thresholds of the checkpoint's evaluation as
+    asset if it can be read, and the thresholds of the checkpoint's evaluation as
     `threshold_files.IN_EXPORTS`.
     """
+    model_dir = evaluator.model_dir
     make_receiver = serving.create_predict_input_fn(
         pipeline_config, make_preprocessor(pipeline_config.model)
     )
@@ -186,7 +177,7 @@ def export(
 
     folder = os.path.join(model_dir, "export", name)
     prefix = checkpoint or find_checkpoint(model_dir)
-    thresholds = threshold_files.find_usable(pipeline_config, prefix, evaluator.model_dir)
+    thresholds = threshold_files.find_usable(pipeline_config, prefix, model_dir)
     extra = {os.path.basename(threshold_files.IN_EXPORTS): thresholds} if thresholds else None
     with tempfile.TemporaryDirectory() as with_variables:
         exported = tf.compat.as_str(

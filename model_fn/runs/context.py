@@ -79,3 +79,9 @@ class RunContext:
         if self.options.num_train_steps is not None:
             return self.options.num_train_steps
         return self.config.train_config.num_steps or None
+
+    @property
+    def throttle_secs(self) -> float:
+        """Seconds between two evaluations, at least."""
+        secs = self.options.evaluation.throttle_secs
+        return self.config.eval_config.eval_interval_secs if secs is None else secs

@@ -24,11 +24,13 @@ from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.report import EvaluationReport, Metrics, folder_of, named_readers, report
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.backends.estimator import make_estimator
-from model_fn.runs.best_checkpoints import keep_and_record
+from model_fn.runs.best_checkpoints import export, keep_and_record
+from model_fn.runs.options import EvaluationOptions
 
 _LOG = logging.getLogger(__name__)
 
 POLL_SECS = 1.0  # between two searches for a new checkpoint
+FINAL_EXPORT = "Servo"  # folder of the last checkpoint's export, below model_dir/export
 
 
 class Reader(NamedTuple):
@@ -44,7 +46,7 @@ def evaluation_inputs(
     on_training_data: bool = False,
     sample_1_of_n: Optional[int] = None,
 ) -> List[Reader]:
-    """The evaluation readers, or the training reader; one without a name takes its number."""
+    """Returns the evaluation readers, or the training reader; the default name is the number."""
     readers = named_readers(pipeline_config, on_training_data=on_training_data)
     preprocess = make_preprocessor(evaluated_model(pipeline_config))
 
@@ -65,10 +67,10 @@ def evaluate_reader(
     verbose: bool = True,
     matches: Optional[Dict[str, Matches]] = None,
 ) -> Evaluation:
-    """One evaluation; with `verbose` its progress and result are printed on standard error.
+    """Evaluates a checkpoint on a reader; with `verbose` it prints on standard error.
 
     Faults of records are counted, written to bad_records.jsonl in the evaluation's folder, and
-    printed in full where they are new. The thresholds of the best F1 are written to
+    printed in full if they are new. The thresholds of the best F1 are written to
     thresholds-<step>.json beside it. The matches are stored under the reader's name.
     """
     name, folder = reader.name, folder_of(evaluator.model_dir, reader.name)
@@ -82,6 +84,44 @@ def evaluate_reader(
     return report(pipeline_config.model, name, folder, values, results, faults, verbose=verbose)
 
 
+class Evaluations:
+    """Evaluates checkpoints on readers, keeps and exports the best, and records the results.
+
+    Args:
+        readers: The first one decides which checkpoint is the best.
+    """
+
+    def __init__(
+        self,
+        pipeline_config: Any,
+        evaluator: Evaluator,
+        readers: List[Reader],
+        options: EvaluationOptions,
+        *,
+        verbose: bool = True,
+    ) -> None:
+        self._config, self._evaluator, self._readers = pipeline_config, evaluator, readers
+        self._options, self._verbose = options, verbose
+
+    def evaluate(self, checkpoint: str) -> List[Evaluation]:
+        """Evaluates a checkpoint on each reader."""
+        return [
+            evaluate_reader(
+                self._config, self._evaluator, reader, checkpoint, verbose=self._verbose
+            )
+            for reader in self._readers
+        ]
+
+    def keep(self, evaluations: List[Evaluation], checkpoint: str) -> None:
+        """Keeps the checkpoint if it is among the best, and records its evaluations."""
+        keep_and_record(self._config, self._evaluator, evaluations, checkpoint, self._options)
+
+    def export_final(self) -> None:
+        """Exports the last checkpoint, if the options ask for that."""
+        if self._options.export_final:
+            export(self._config, self._evaluator, FINAL_EXPORT)
+
+
 def evaluate(
     pipeline_config: Any,
     checkpoint: str,
@@ -93,17 +133,17 @@ def evaluate(
 ) -> Dict[str, Metrics]:
     """Evaluates one checkpoint on every evaluation reader, or on the training data.
 
+    A checkpoint that training deletes meanwhile is replaced by the last one that is there then.
+
     Args:
         checkpoint: A prefix, or a folder for its last checkpoint.
-        model_dir: Where events go; by default the checkpoint's folder.
+        model_dir: Gets the events; by default the checkpoint's folder.
         on_training_data: Read what `train_input_reader` names.
         sample_1_of_n: Evaluate on every n-th example.
         matches: Gets the matches of each reader, by its name.
 
     Returns:
         Metrics by reader's name.
-
-    A checkpoint that training deletes meanwhile is replaced by the last one that is there then.
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
@@ -118,8 +158,7 @@ def evaluate(
         prefix = ""
         try:
             prefix = find_checkpoint(checkpoint)
-            folder = model_dir or os.path.dirname(prefix)
-            evaluator = Evaluator(functools.partial(make_estimator, pipeline_config, folder))
+            evaluator = _make_evaluator(pipeline_config, model_dir or os.path.dirname(prefix))
             return {
                 reader.name: evaluate_reader(
                     pipeline_config, evaluator, reader, prefix, matches=matches
@@ -132,6 +171,10 @@ def evaluate(
             _LOG.warning("%s; evaluating the next one", error)
 
 
+def _make_evaluator(pipeline_config: Any, model_dir: str) -> Evaluator:
+    return Evaluator(model_dir, functools.partial(make_estimator, pipeline_config, model_dir))
+
+
 def continuous_eval(
     pipeline_config: Any,
     checkpoint_dir: str,
@@ -139,29 +182,23 @@ def continuous_eval(
     model_dir: Optional[str] = None,
     num_train_steps: Optional[int] = None,
     on_training_data: bool = False,
-    sample_1_of_n: Optional[int] = None,
     max_retries: int = 0,
     min_interval_secs: Optional[int] = None,
     timeout_secs: Optional[float] = None,
-    best_metric: Optional[str] = None,
-    keep_best: int = 1,
-    is_over: Optional[Callable[[], bool]] = None,
+    **options: Any,
 ) -> Dict[str, Metrics]:
     """Evaluates checkpoints as they appear, until training is over.
 
     Args:
-        model_dir: Where events go; by default `checkpoint_dir`.
-        num_train_steps: Training is over at this step, or where it says so itself, for it may stop
+        model_dir: Gets the events; by default `checkpoint_dir`.
+        num_train_steps: Training is over at this step, or when it says so itself, since it may stop
             early; by default `train_config.num_steps`, where 0 means never.
         on_training_data: Read what `train_input_reader` names.
-        sample_1_of_n: Evaluate on every n-th example.
-        max_retries: How many evaluations may fail on their data; negative for any number.
-        min_interval_secs: At least so long from one evaluation's start to the next; by default
+        max_retries: Number of evaluations that may fail on their data; negative for any number.
+        min_interval_secs: Seconds from one evaluation's start to the next; by default
             `eval_config.eval_interval_secs`.
-        timeout_secs: End after so long without a new checkpoint; by default never.
-        best_metric: Keep and export the best checkpoint, as `run_options.EvaluationOptions` says.
-        keep_best: How many checkpoints are kept as the best.
-        is_over: Whether training is over; by default, whether it has said so in `checkpoint_dir`.
+        timeout_secs: End after this time without a new checkpoint; by default never.
+        **options: Fields of `EvaluationOptions`: sample_1_of_n, best_metric, keep_best.
 
     Returns:
         Metrics of the last evaluation, by reader's name; empty if there was no checkpoint.
@@ -170,53 +207,65 @@ def continuous_eval(
         ConfigError: if no evaluation computes `best_metric`.
         FileNotFoundError: if `checkpoint_dir` is a published model.
     """
-    refuse_model(checkpoint_dir)
-    check_best_metric(pipeline_config, best_metric)
+    choices = EvaluationOptions(**options)
+    check_best_metric(pipeline_config, choices.best_metric)
     if num_train_steps is None:
         num_train_steps = pipeline_config.train_config.num_steps
     if min_interval_secs is None:
         min_interval_secs = pipeline_config.eval_config.eval_interval_secs
-    model_dir = model_dir or checkpoint_dir
-    evaluator = Evaluator(functools.partial(make_estimator, pipeline_config, model_dir))
+    evaluator = _make_evaluator(pipeline_config, model_dir or checkpoint_dir)
     readers = evaluation_inputs(
-        pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
+        pipeline_config,
+        on_training_data=on_training_data,
+        sample_1_of_n=choices.sample_1_of_n,
     )
+    return follow(
+        Evaluations(pipeline_config, evaluator, readers, choices),
+        checkpoint_dir,
+        num_train_steps,
+        min_interval_secs,
+        timeout_secs,
+        max_retries,
+    )
+
+
+def follow(
+    evaluations: Evaluations,
+    checkpoint_dir: str,
+    num_train_steps: Optional[int],
+    min_interval_secs: float,
+    timeout_secs: Optional[float] = None,
+    max_retries: int = 0,
+    is_over: Optional[Callable[[], bool]] = None,
+) -> Dict[str, Metrics]:
+    """Evaluates checkpoints as `continuous_eval` does.
+
+    Args:
+        is_over: Returns True if training is over; by default, if it says so in `checkpoint_dir`.
+    """
+    refuse_model(checkpoint_dir)
     latest: Dict[str, Metrics] = {}
     failures = 0
     for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs, is_over):
         try:
-            evaluations = _evaluate_if_whole(pipeline_config, evaluator, readers, checkpoint)
+            results = evaluations.evaluate(checkpoint)
+        except (CheckpointGoneError, DamagedCheckpointsError) as error:
+            # Training moves it aside when it resumes, or has deleted it as too old.
+            _LOG.warning("%s is not evaluated: %s", checkpoint, error)
+            continue
         except tf.errors.InvalidArgumentError as error:
             failures += 1
             if 0 <= max_retries < failures:
                 raise
             _LOG.warning("Evaluation of %s failed (%d so far): %s", checkpoint, failures, error)
             continue
-        if not evaluations:
-            continue
-        keep_and_record(
-            pipeline_config, evaluator, model_dir, evaluations, checkpoint, best_metric, keep_best
-        )
-        latest = {evaluation.reader: evaluation.metrics for evaluation in evaluations}
-        step = evaluations[0].step
-        if step == history.last_step(checkpoint_dir) or 0 < num_train_steps <= step:
+        evaluations.keep(results, checkpoint)
+        latest = {result.reader: result.metrics for result in results}
+        step = results[0].step
+        if step == history.last_step(checkpoint_dir) or 0 < (num_train_steps or 0) <= step:
             _LOG.info("Training ended at step %d: no more evaluations", step)
             break
     return latest
-
-
-def _evaluate_if_whole(
-    pipeline_config: Any, evaluator: Evaluator, readers: List[Reader], checkpoint: str
-) -> List[Evaluation]:
-    """One evaluation for each reader; none, and a warning, without the whole checkpoint."""
-    try:
-        return [
-            evaluate_reader(pipeline_config, evaluator, reader, checkpoint) for reader in readers
-        ]
-    except (CheckpointGoneError, DamagedCheckpointsError) as error:
-        # Training moves it aside when it resumes, or has deleted it as too old.
-        _LOG.warning("%s is not evaluated: %s", checkpoint, error)
-        return []
 
 
 def _appearing(

@@ -34,14 +34,13 @@ from model_fn.checks.metric_names import check_best_metric
 from model_fn.evaluation.history import EndOfTraining
 from model_fn.evaluation.report import Metrics
 from model_fn.runs.backends import Backend, make_backend, serve_others
-from model_fn.runs.best_checkpoints import export
 from model_fn.runs.cluster import read_cluster
 from model_fn.runs.context import RunContext
 from model_fn.runs.data_cursor import newest_step
-from model_fn.runs.evaluator import continuous_eval
+from model_fn.runs.evaluator import Evaluations, evaluation_inputs, follow
 from model_fn.runs.options import EvaluationOptions, TrainOptions
 from model_fn.runs.task_watch import TaskWatch
-from model_fn.runs.training_evaluations import FINAL_EXPORT, TrainingEvaluations
+from model_fn.runs.training_evaluations import TrainingEvaluations
 from model_fn.runs.training_run import running
 
 _LOG = logging.getLogger(__name__)
@@ -89,14 +88,7 @@ def _train_and_evaluate(context: RunContext, backend: Backend, verify: bool) -> 
     with running(context, backend, verify) as run:
         if cluster.is_evaluator:
             return _evaluate_beside(context, backend)
-        evaluations = TrainingEvaluations(
-            context.config,
-            context.model_dir,
-            evaluation,
-            backend.evaluator,
-            run.first_step,
-            verbose=context.options.progress,
-        )
+        evaluations = TrainingEvaluations(context, backend.evaluator(), run.first_step)
         if run.is_over():
             if cluster.evaluates:
                 evaluations.catch_up(run.first_step)
@@ -191,31 +183,28 @@ def _report_unused(evaluation: EvaluationOptions) -> None:
 
 def _evaluate_beside(context: RunContext, backend: Backend) -> Metrics:
     """The evaluator of a cluster: checkpoints as they appear, and the exports."""
-    config, model_dir = context.config, context.model_dir
-    evaluation, members = context.options.evaluation, context.cluster
+    evaluation, cluster, stop = context.options.evaluation, context.cluster, context.stop
     if evaluation.on_training_data:
         _LOG.warning("The evaluator of a cluster does not evaluate on the training data")
     _report_unused(evaluation)
-    end = EndOfTraining(model_dir, context.num_steps)
-    chiefs = members.readers[:1] if len(members.readers) > 1 or members.servers else []
-    stop = context.stop
-    watch = TaskWatch(members, chiefs, context.options.task_timeout_secs, stop, end.has_come)
+    end = EndOfTraining(context.model_dir, context.num_steps)
+    chiefs = cluster.readers[:1] if len(cluster.readers) > 1 or cluster.servers else []
+    watch = TaskWatch(cluster, chiefs, context.options.task_timeout_secs, stop, end.has_come)
 
     def is_over() -> bool:
         stop.raise_if_requested()
         return stop.is_requested or end.has_come()
 
+    readers = evaluation_inputs(context.config, sample_1_of_n=evaluation.sample_1_of_n)
+    evaluations = Evaluations(context.config, backend.evaluator(), readers, evaluation)
     with watch.watching():
-        results = continuous_eval(
-            config,
-            model_dir,
-            num_train_steps=context.num_steps or 0,
-            sample_1_of_n=evaluation.sample_1_of_n,
-            min_interval_secs=evaluation.throttle_secs,
-            best_metric=evaluation.best_metric,
-            keep_best=evaluation.keep_best,
+        metrics = follow(
+            evaluations,
+            context.model_dir,
+            context.num_steps,
+            context.throttle_secs,
             is_over=is_over,
         )
-    if evaluation.export_final and results:
-        export(config, backend.evaluator(), model_dir, FINAL_EXPORT)
-    return next(iter(results.values()), {})
+    if metrics:
+        evaluations.export_final()
+    return next(iter(metrics.values()), {})

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Callable
 
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.evaluation import history
 from model_fn.evaluation.report import Metrics
 from model_fn.runs.backends import Evaluator
-from model_fn.runs.best_checkpoints import export, keep_and_record
-from model_fn.runs.evaluator import evaluate_reader, evaluation_inputs
-from model_fn.runs.options import EvaluationOptions
+from model_fn.runs.context import RunContext
+from model_fn.runs.evaluator import Evaluations, evaluation_inputs
 from model_fn.runs.saver import CheckpointListener
 
 _LOG = logging.getLogger(__name__)
-
-FINAL_EXPORT = "Servo"
 
 
 class TrainingEvaluations(CheckpointListener):
@@ -28,37 +24,24 @@ class TrainingEvaluations(CheckpointListener):
     which checkpoint is best and when to stop.
 
     Args:
-        first_step: Where training starts.
+        first_step: Step at which training starts.
     """
 
-    def __init__(
-        self,
-        pipeline_config: Any,
-        model_dir: str,
-        evaluation: EvaluationOptions,
-        make_evaluator: Callable[[], Evaluator],
-        first_step: int = 0,
-        *,
-        verbose: bool = True,
-    ) -> None:
-        self._config, self._model_dir = pipeline_config, model_dir
-        self._options, self._make_evaluator = evaluation, make_evaluator
-        self._readers = evaluation_inputs(pipeline_config, sample_1_of_n=evaluation.sample_1_of_n)
-        if evaluation.on_training_data:
-            self._readers += evaluation_inputs(
-                pipeline_config,
-                on_training_data=True,
-                sample_1_of_n=evaluation.training_data_sample_1_of_n,
+    def __init__(self, context: RunContext, evaluator: Evaluator, first_step: int) -> None:
+        config, options = context.config, context.options.evaluation
+        readers = evaluation_inputs(config, sample_1_of_n=options.sample_1_of_n)
+        if options.on_training_data:
+            readers += evaluation_inputs(
+                config, on_training_data=True, sample_1_of_n=options.training_data_sample_1_of_n
             )
-        self._throttle_secs = (
-            pipeline_config.eval_config.eval_interval_secs
-            if evaluation.throttle_secs is None
-            else evaluation.throttle_secs
+        self._evaluations = Evaluations(
+            config, evaluator, readers, options, verbose=context.options.progress
         )
+        self._model_dir, self._options = context.model_dir, options
+        self._throttle_secs = context.throttle_secs
         self._last_step, self._last_time = first_step, time.monotonic()
         self._started = False
-        self._verbose = verbose
-        self._history = history.read(model_dir, self._readers[0].name, first_step)
+        self._history = history.read(context.model_dir, readers[0].name, first_step)
         self._evaluated_step = self._history[-1].step if self._history else None
         self.metrics: Metrics = {}
 
@@ -76,8 +59,7 @@ class TrainingEvaluations(CheckpointListener):
         """Evaluates the last checkpoint, unless that is done, and exports it to export/Servo."""
         if step != self._evaluated_step:
             self.evaluate(step)
-        if self._options.export_final:
-            export(self._config, self._make_evaluator(), self._model_dir, FINAL_EXPORT)
+        self._evaluations.export_final()
 
     def wants_checkpoint(self, step: int) -> bool:
         """At the multiples of `every_steps`."""
@@ -95,20 +77,8 @@ class TrainingEvaluations(CheckpointListener):
         self._last_step, self._last_time = int(step), time.monotonic()
         self._evaluated_step = int(step)
         checkpoint = find_checkpoint(self._model_dir)
-        evaluator = self._make_evaluator()
-        evaluations = [
-            evaluate_reader(self._config, evaluator, reader, checkpoint, verbose=self._verbose)
-            for reader in self._readers
-        ]
-        keep_and_record(
-            self._config,
-            evaluator,
-            self._model_dir,
-            evaluations,
-            checkpoint,
-            self._options.best_metric,
-            self._options.keep_best,
-        )
+        evaluations = self._evaluations.evaluate(checkpoint)
+        self._evaluations.keep(evaluations, checkpoint)
         self.metrics = evaluations[0].metrics
         self._history.append(evaluations[0])
 

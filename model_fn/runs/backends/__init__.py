@@ -25,30 +25,27 @@ from model_fn.runs.options import PARAMETER_SERVER
 
 
 class Evaluator:
-    """Evaluates and exports checkpoints by an Estimator.
+    """Evaluates and exports checkpoints by an Estimator, a new one for each.
 
     Args:
-        make_estimator: Takes `handle_results`, which is called with the results of each evaluation.
-
-    Attributes:
         model_dir: Gets the events of evaluations.
+        make_estimator: Takes `handle_results`, which is called with the results of an evaluation.
     """
 
-    def __init__(self, make_estimator: Callable[..., Any]) -> None:
-        self._results: List[Results] = []
-        self._estimator = make_estimator(handle_results=self._results.append)
-        self.model_dir: str = self._estimator.model_dir
+    def __init__(self, model_dir: str, make_estimator: Callable[..., Any]) -> None:
+        self.model_dir, self._make_estimator = model_dir, make_estimator
 
     def evaluate(
         self, input_fn: Callable[..., Any], **options: Any
     ) -> Tuple[Dict[str, Any], Results]:
-        """Returns what `Estimator.evaluate` returns, and the results of the same evaluation."""
-        values = self._estimator.evaluate(input_fn, **options)
-        return values, self._results.pop()
+        """Returns the values of `Estimator.evaluate`, and the results of the same evaluation."""
+        results: List[Results] = []
+        values = self._make_estimator(handle_results=results.append).evaluate(input_fn, **options)
+        return values, results[-1]
 
     def export_saved_model(self, *arguments: Any, **options: Any) -> bytes:
-        """As `Estimator.export_saved_model`."""
-        folder: bytes = self._estimator.export_saved_model(*arguments, **options)
+        """Exports as `Estimator.export_saved_model` does; returns the folder."""
+        folder: bytes = self._make_estimator().export_saved_model(*arguments, **options)
         return folder
 
 

@@ -261,4 +261,4 @@ class EstimatorBackend:
         return self._adapter.session.graph.as_graph_def(add_shapes=True)
 
     def evaluator(self) -> Evaluator:
-        return Evaluator(estimator_maker(self._context))
+        return Evaluator(self._context.model_dir, estimator_maker(self._context))

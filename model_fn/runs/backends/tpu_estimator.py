@@ -230,7 +230,9 @@ class TpuEvaluator(Evaluator):
             of images, of which whole batches are evaluated.
     """
 
-    def __init__(self, pipeline_config: Any, make_estimator: Callable[..., Any]) -> None:
+    def __init__(
+        self, pipeline_config: Any, model_dir: str, make_estimator: Callable[..., Any]
+    ) -> None:
         config = pipeline_config.eval_config
         self._steps = config.num_examples // max(config.batch_size, 1)
         if not self._steps:
@@ -239,7 +241,7 @@ class TpuEvaluator(Evaluator):
                 f"{config.batch_size}: a TPU must know how many images to evaluate. Set it to the "
                 "number of images, or evaluate on this machine"
             )
-        super().__init__(make_estimator)
+        super().__init__(model_dir, make_estimator)
 
     def evaluate(
         self, input_fn: Callable[..., Any], **options: Any
@@ -291,5 +293,5 @@ class TpuBackend(EstimatorBackend):
 
     def evaluator(self) -> Evaluator:
         if self._on_tpu.evaluates:
-            return TpuEvaluator(self._context.config, self._make_estimator)
+            return TpuEvaluator(self._context.config, self._context.model_dir, self._make_estimator)
         return super().evaluator()

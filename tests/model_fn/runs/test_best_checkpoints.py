@@ -62,7 +62,7 @@ def test_an_export_does_not_fail_for_its_label_map(
     trained = estimators.make_estimator(fake.pipeline_config(), model_dir)
     trained.train(fake.train_input_fn, max_steps=1)
     with caplog.at_level(logging.WARNING, label_map_asset.__name__):
-        exported = best_checkpoints.export(_with_label_map(path), trained, model_dir, "best")
+        exported = best_checkpoints.export(_with_label_map(path), trained, "best")
     (warning,) = (record for record in caplog.records if record.name == label_map_asset.__name__)
     assert f"without the label map {path}: " in warning.getMessage()
     assert SavedModelDetector(exported).class_names == {}

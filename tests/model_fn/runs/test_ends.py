@@ -13,7 +13,7 @@ from estimator_det.compat import tf1
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.errors import VARIABLES_LOST, RunError, SessionLostError
 from model_fn.evaluation import history
-from model_fn.runs import runner, training_evaluations
+from model_fn.runs import evaluator, runner
 from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
@@ -156,11 +156,11 @@ def test_a_saving_hook_of_the_user_does_not_evaluate(
 ) -> None:
     evaluated = []
 
-    def evaluate(config: Any, evaluator: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
+    def evaluate(config: Any, engine: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
         evaluated.append(pathlib.Path(checkpoint).name)
         return history.Evaluation(reader.name, int(checkpoint.rpartition("-")[2]), {})
 
-    monkeypatch.setattr(training_evaluations, "evaluate_reader", evaluate)
+    monkeypatch.setattr(evaluator, "evaluate_reader", evaluate)
 
     class Hook(tf1.train.CheckpointSaverHook):
         def __init__(self) -> None:

@@ -240,7 +240,7 @@ def test_the_last_checkpoint_is_evaluated_however_soon_training_ends_after_it(
 def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: List[str] = []
 
-    def broken(config: Any, estimated: Any, reader: Any, checkpoint: str) -> Any:
+    def broken(config: Any, engine: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
         calls.append(checkpoint)
         raise tf.errors.InvalidArgumentError(None, None, "bad record")
 

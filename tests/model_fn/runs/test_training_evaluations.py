@@ -17,7 +17,6 @@ from model_fn.runs import (
     best_checkpoints,
     evaluator,
     runner,
-    training_evaluations,
 )
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions
 from model_fn.runs.signals import Stopped
@@ -90,10 +89,10 @@ def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathli
 def test_an_evaluation_saves_its_checkpoint(
     readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def evaluate(config: Any, evaluator: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
+    def evaluate(config: Any, engine: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
         return history.Evaluation(reader.name, int(checkpoint.rpartition("-")[2]), {})
 
-    monkeypatch.setattr(training_evaluations, "evaluate_reader", evaluate)
+    monkeypatch.setattr(evaluator, "evaluate_reader", evaluate)
     config, model_dir = fake.pipeline_config(), str(tmp_path)
     evaluating = EvaluationOptions(every_steps=3, export_final=False)
 

@@ -142,7 +142,7 @@ def test_evaluation_and_export_by_the_same_estimator(tmp_path: pathlib.Path) -> 
     config = _config("eval_config { batch_size: 2 num_examples: 5 }" + AVERAGED)
     _train(tmp_path, config, 2)
     make_estimator = functools.partial(tpu.make_estimator, config, str(tmp_path), REHEARSAL)
-    evaluator = tpu.TpuEvaluator(config, make_estimator)
+    evaluator = tpu.TpuEvaluator(config, str(tmp_path), make_estimator)
     metrics, results = evaluator.evaluate(_input_fn, name="here")
     assert results.counts["images"] == 4  # whole batches
     plain = estimator.Estimator(
@@ -161,7 +161,9 @@ def test_evaluation_and_export_by_the_same_estimator(tmp_path: pathlib.Path) -> 
     loaded = tf.saved_model.load(tf.compat.as_str(exported))
     assert "detection_boxes" in loaded.signatures["serving_default"].structured_outputs
     with pytest.raises(ConfigError, match="num_examples is 1"):
-        tpu.TpuEvaluator(_config("eval_config { batch_size: 2 num_examples: 1 }"), make_estimator)
+        tpu.TpuEvaluator(
+            _config("eval_config { batch_size: 2 num_examples: 1 }"), str(tmp_path), make_estimator
+        )
 
 
 def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: pathlib.Path) -> None:
