@@ -11,7 +11,7 @@ from benchmarks.versions import environment
 FIGURES = {
     "floor_seconds": "bare network, forward and backward (s)",
     "step_seconds": "training step with input (s)",
-    "pipeline_images_per_second": "input pipeline (images/s)",
+    "input_images_per_second": "input pipeline (images/s)",
     "first_step_seconds": "process start to first step (s)",
     "peak_memory_gb": "memory of training (GB)",
     "evaluate_seconds": "evaluation of 10 images (s)",

@@ -165,12 +165,6 @@ class SsdAnchors:
     def __post_init__(self) -> None:
         for layer, boxes in enumerate(self.boxes):
             _check(bool(boxes), f"aspect_ratios: layer {layer} has no boxes; give at least one")
-            for scale, ratio in boxes:
-                _check(
-                    scale > 0 and ratio > 0,
-                    "scales and aspect_ratios must be above 0; "
-                    f"given for layer {layer}: scale {scale}, aspect ratio {ratio}",
-                )
         for field, pairs in (("stride", self.strides), ("offset", self.offsets)):
             _check(
                 pairs is None or len(pairs) == len(self.boxes),
@@ -223,6 +217,13 @@ class PixelGrid:
     stride: Pair
     offset: Optional[Pair] = None
 
+    def __post_init__(self) -> None:
+        _check(
+            bool(self.sizes),
+            "anchor_generator: aspect_ratios, and scales or base_sizes, need a value each; give "
+            "at least one",
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class PixelAnchors:
@@ -272,13 +273,6 @@ def _size(scale: float, ratio: float, base: Pair = (1.0, 1.0)) -> Pair:
     return float(height * np.float32(base[0])), float(width * np.float32(base[1]))
 
 
-def _check_positive(message: str, field: str, values: Sequence[float]) -> None:
-    _check(
-        len(values) > 0 and min(values) > 0,
-        f"{message}.{field} needs at least one value, all above 0; given: {list(values)}",
-    )
-
-
 def ssd_boxes(
     scales: Sequence[float],
     aspect_ratios: Sequence[float],
@@ -311,7 +305,6 @@ def ssd_boxes(
 def _ssd_scales(config: Any) -> List[float]:
     """Scale of each layer, then the scale that follows the last layer."""
     count = config.num_layers
-    _check(count > 0, f"ssd_anchor_generator.num_layers must be above 0; given: {count}")
     if config.scales:
         _check(
             len(config.scales) >= count,
@@ -354,8 +347,6 @@ def _make_ssd(config: Any) -> AnchorGenerator:
 @ANCHOR_GENERATORS.register("grid_anchor_generator")
 def _make_grid(config: Any) -> AnchorGenerator:
     """Builds one grid with every scale in every aspect ratio, in pixels."""
-    for field in ("scales", "aspect_ratios"):
-        _check_positive("grid_anchor_generator", field, getattr(config, field))
     base = (config.height, config.width)
     sizes = tuple(
         _size(scale, ratio, base) for ratio in config.aspect_ratios for scale in config.scales
@@ -368,15 +359,11 @@ def _make_grid(config: Any) -> AnchorGenerator:
 @ANCHOR_GENERATORS.register("multiscale_anchor_generator")
 def _make_multiscale(config: Any) -> AnchorGenerator:
     """Builds one grid per pyramid level l, stride 2^l, scales spread evenly over an octave."""
-    name = "multiscale_anchor_generator"
     _check(
-        0 <= config.min_level <= config.max_level,
-        f"{name}: min_level must be 0 or more and not above max_level; "
+        config.min_level <= config.max_level,
+        "multiscale_anchor_generator.min_level must not be above max_level; "
         f"given: {config.min_level} and {config.max_level}",
     )
-    _check_positive(name, "aspect_ratios", config.aspect_ratios)
-    _check_positive(name, "scales_per_octave", [config.scales_per_octave])
-    _check_positive(name, "anchor_scale", [config.anchor_scale])
     octave = [2.0 ** (step / config.scales_per_octave) for step in range(config.scales_per_octave)]
     grids = []
     for level in range(config.min_level, config.max_level + 1):
@@ -399,8 +386,6 @@ def _make_flexible(config: Any) -> AnchorGenerator:
     grids = []
     for index, grid in enumerate(config.anchor_grid):
         name = f"flexible_grid_anchor_generator.anchor_grid[{index}]"
-        for field in ("base_sizes", "aspect_ratios"):
-            _check_positive(name, field, getattr(grid, field))
         _check(
             len(grid.base_sizes) == len(grid.aspect_ratios),
             f"{name}: base_sizes and aspect_ratios must have equally many values; "

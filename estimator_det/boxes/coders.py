@@ -45,13 +45,6 @@ class BoxCoder(Protocol):
 CODERS: Registry[Callable[[Any], BoxCoder]] = Registry("box coder")
 
 
-def _check_positive(coder: object, *fields: str) -> None:
-    for field in fields:
-        value = getattr(coder, field)
-        if not value > 0:
-            raise ConfigError(f"box_coder: {field} must be above 0; given: {value}")
-
-
 @dataclasses.dataclass(frozen=True)
 class CenterSizeCoder:
     """Center offsets in anchor sizes and log size ratios: ty, tx, th, tw, each times its scale.
@@ -63,9 +56,6 @@ class CenterSizeCoder:
     x_scale: float = 1.0
     height_scale: float = 1.0
     width_scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "y_scale", "x_scale", "height_scale", "width_scale")
 
     @property
     def code_size(self) -> int:
@@ -109,9 +99,6 @@ class KeypointCoder:
     x_scale: float = 1.0
     height_scale: float = 1.0
     width_scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "num_keypoints", "y_scale", "x_scale", "height_scale", "width_scale")
 
     @property
     def code_size(self) -> int:
@@ -173,9 +160,6 @@ class SquareCoder:
     x_scale: float = 1.0
     length_scale: float = 1.0
 
-    def __post_init__(self) -> None:
-        _check_positive(self, "y_scale", "x_scale", "length_scale")
-
     @property
     def code_size(self) -> int:
         return 3
@@ -213,9 +197,6 @@ class CornerCoder:
 
     stddev: float = 0.01
 
-    def __post_init__(self) -> None:
-        _check_positive(self, "stddev")
-
     @property
     def code_size(self) -> int:
         return 4
@@ -239,6 +220,8 @@ def _make_faster_rcnn(config: Any) -> BoxCoder:
 @CODERS.register("keypoint_box_coder")
 def _make_keypoint(config: Any) -> BoxCoder:
     scales = (config.y_scale, config.x_scale, config.height_scale, config.width_scale)
+    if config.num_keypoints < 1:
+        raise ConfigError("keypoint_box_coder.num_keypoints must be 1 or more; set it")
     return KeypointCoder(config.num_keypoints, *scales)
 
 

@@ -6,7 +6,6 @@ from typing import Any, Callable, Optional, Union
 
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
-from estimator_det.config.text import ConfigError
 
 TPU = TpuAdvice(
     "loss.random_example_sampler",
@@ -92,11 +91,6 @@ def make_random_example_sampler(config: Any, seed: Seed = None) -> Sampler:
         those with any foreground class target.
     """
     fraction = config.positive_sample_fraction
-    if not 0.0 < fraction <= 1.0:
-        raise ConfigError(
-            "random_example_sampler.positive_sample_fraction must be above 0 and at most 1; "
-            f"given: {fraction}"
-        )
 
     def sample(indicator: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         return balanced_sample(indicator, labels, None, fraction, seed)

@@ -56,16 +56,19 @@ RANGES: Tuple[Range, ...] = (
     Range(1, MOST_BOXES, "boxes", ("InputReader.max_number_of_boxes",)),
     Range(0, MOST_BOXES, "boxes", ("TrainConfig.max_number_of_boxes",)),
     Range(
+        1, MOST_DETECTIONS, "boxes",
+        ("*.max_detections_per_class", "*.first_stage_max_proposals", "*.second_stage_batch_size"),
+    ),
+    Range(
         0, MOST_DETECTIONS, "boxes",
-        ("*.max_detections_per_class", "*.max_total_detections", "*.max_box_predictions",
-         "*.max_classes_per_detection", "*.first_stage_max_proposals",
-         "*.second_stage_batch_size", "*.max_num_boxes_to_visualize", "*.num_candidates_per_*",
+        ("*.max_total_detections", "*.max_box_predictions", "*.max_classes_per_detection",
+         "*.max_num_boxes_to_visualize", "*.num_candidates_per_*",
          "*.mask_loss_sample_size", "HardExampleMiner.num_hard_examples",
          "HardExampleMiner.m*_negatives_per_*", "Loss.min_num_negative_samples",
          "Loss.desired_negative_sampling_ratio"),
     ),
     Range(1, MOST_DETECTIONS, "features", ("Context.max_num_context_features",)),
-    Range(0, 10_000_000, "anchors", ("*_minibatch_size",)),
+    Range(1, 10_000_000, "anchors", ("*_minibatch_size",)),
     # Input.
     Range(1, MOST_BUFFERED, "records", ("InputReader.read_block_length",)),
     Range(
@@ -112,6 +115,7 @@ RANGES: Tuple[Range, ...] = (
     ),
     Range(1, MOST_PIXELS**2, "pixels", ("RandomDownscaleToTargetPixels.*_target_pixels",)),
     # Anchors and box coders.
+    Range(1, 20, "", ("FeaturePyramidNetworks.min_level",)),
     Range(0, 20, "", ("*.min_level", "*.max_level")),
     Range(1, 100, "", ("*.scales_per_octave",)),
     Range(0, MOST_PIXELS, "pixels", ("AnchorGrid.base_sizes",), above=True),
@@ -147,11 +151,17 @@ RANGES: Tuple[Range, ...] = (
     Range(1, MOST_CHANNELS, "channels",
           ("Context.attention_bottleneck_dimension", "Context.context_feature_length")),
     Range(1e-6, 1e6, "", ("Context.attention_temperature",)),
+    Range(1, 3, "stages", ("*.number_of_stages",)),
+    Range(1, MOST_LAYERS, "layers",
+          ("SsdAnchorGenerator.num_layers", "SsdFeatureExtractor.num_layers")),
+    Range(2, MOST_LAYERS, "layers", ("*.mask_prediction_num_conv_layers",)),
     Range(
         0, MOST_LAYERS, "layers or stages",
-        ("*.num_layers*", "*_num_conv_layers", "*.num_*_layers", "*.num_iterations",
-         "*.number_of_stages"),
+        ("*.num_layers*", "*_num_conv_layers", "*.num_*_layers", "*.num_iterations"),
     ),
+    Range(1, MOST_CHANNELS, "channels",
+          ("*.first_stage_box_predictor_depth", "RfcnBoxPredictor.depth",
+           "FeaturePyramidNetworks.additional_layer_depth")),
     Range(
         0, MOST_CHANNELS, "channels",
         ("*depth", "*.num_filters", "*_dim", "*_dimension", "*.dim", "*.num_init_channels",
@@ -170,6 +180,10 @@ RANGES: Tuple[Range, ...] = (
         ("*learning_rate", "*.learning_rate_base", "*.gradient_clipping_by_norm", "*.decay_factor",
          "*.epsilon", "L?Regularizer.weight"),
     ),
+    Range(0, 1, "",
+          ("*.dropout_keep_probability", "RandomExampleSampler.positive_sample_fraction"),
+          above=True),
+    Range(0, 1_000, "", ("*.soft_nms_sigma",)),
     Range(
         0, 1, "",
         ("*.decay", "*.moving_average_decay", "*probability", "*.min_restored_share",

@@ -233,7 +233,10 @@ def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = No
     """
     refuse_absurd(model_config, "model.")
     detector: Detector = DETECTORS.make_chosen(model_config, "model", "model", is_training)
-    quantization = None if graph_rewriter is None else make_quantization(graph_rewriter)
+    if graph_rewriter is None:
+        return detector
+    refuse_absurd(graph_rewriter, "graph_rewriter.")
+    quantization = make_quantization(graph_rewriter)
     return detector if quantization is None else detector.with_quantization(quantization)
 
 

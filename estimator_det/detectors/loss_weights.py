@@ -9,7 +9,6 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
-from estimator_det.config.text import ConfigError
 from estimator_det.protos import losses_pb2
 
 TPU = TpuAdvice("loss.expected_loss_weights", "set it to NONE")
@@ -76,10 +75,5 @@ def make_expected_weights(config: Any) -> Optional[ExpectedWeights]:
     if config.expected_loss_weights == losses_pb2.Loss.NONE:
         return None
     least, ratio = config.min_num_negative_samples, config.desired_negative_sampling_ratio
-    if least < 0 or ratio < 0:
-        raise ConfigError(
-            "ssd.loss: min_num_negative_samples and desired_negative_sampling_ratio must be 0 or "
-            f"more; given: {least} and {ratio}"
-        )
     compute_weights = _KINDS[config.expected_loss_weights]
     return lambda foreground: compute_weights(foreground, least, ratio)

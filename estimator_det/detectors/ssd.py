@@ -249,8 +249,6 @@ def _check_counts(encodings: tf.Tensor, anchors: tf.Tensor, code_size: int) -> N
 
 def _check_model(config: Any) -> None:
     check_supported(config, "ssd")
-    if config.num_classes < 1:
-        raise ConfigError(f"ssd.num_classes must be 1 or more; given: {config.num_classes}")
     if config.add_background_class and config.explicit_background_class:
         raise ConfigError(
             "ssd.add_background_class cannot be combined with explicit_background_class, which "

@@ -76,10 +76,6 @@ def ignored_non_defaults(
 def make_fpn_levels(config: Any) -> FpnLevels:
     """Reads the levels of a `FeaturePyramidNetworks` message, or raises ConfigError."""
     levels = FpnLevels(config.min_level, config.max_level, config.additional_layer_depth)
-    for field in ("min_level", "additional_layer_depth"):
-        value = getattr(config, field)
-        if value < 1:
-            raise ConfigError(f"feature_extractor.fpn.{field} must be 1 or more; given: {value}")
     if levels.max_level < levels.min_level:
         raise ConfigError(
             "feature_extractor.fpn: max_level must not be below min_level; given: "

@@ -188,12 +188,6 @@ def _with_shape(tensor: tf.Tensor, height: Length, width: Length) -> tf.Tensor:
     return tensor
 
 
-def _require_positive(kind: str, **values: int) -> None:
-    for name, value in values.items():
-        if value <= 0:
-            raise ConfigError(f"{kind}.{name} must be above 0; given: {value}")
-
-
 @IMAGE_RESIZERS.register("identity_resizer")
 def _identity(config: image_resizer_pb2.IdentityResizer) -> Resizer:
     del config
@@ -203,7 +197,6 @@ def _identity(config: image_resizer_pb2.IdentityResizer) -> Resizer:
 @IMAGE_RESIZERS.register("fixed_shape_resizer")
 def _fixed_shape(config: image_resizer_pb2.FixedShapeResizer) -> Resizer:
     height, width = config.height, config.width
-    _require_positive("fixed_shape_resizer", height=height, width=width)
     return Resizer(
         lambda *_: (height, width),
         spatial_shape=(height, width),
@@ -215,7 +208,6 @@ def _fixed_shape(config: image_resizer_pb2.FixedShapeResizer) -> Resizer:
 @IMAGE_RESIZERS.register("keep_aspect_ratio_resizer")
 def _keep_aspect_ratio(config: image_resizer_pb2.KeepAspectRatioResizer) -> Resizer:
     shortest, longest = config.min_dimension, config.max_dimension
-    _require_positive("keep_aspect_ratio_resizer", min_dimension=shortest, max_dimension=longest)
     if shortest > longest:
         raise ConfigError(
             f"keep_aspect_ratio_resizer: min_dimension must not exceed max_dimension; given: "
@@ -250,7 +242,6 @@ def _keep_aspect_ratio(config: image_resizer_pb2.KeepAspectRatioResizer) -> Resi
 @IMAGE_RESIZERS.register("conditional_shape_resizer")
 def _conditional_shape(config: image_resizer_pb2.ConditionalShapeResizer) -> Resizer:
     threshold = config.size_threshold
-    _require_positive("conditional_shape_resizer", size_threshold=threshold)
     if config.condition == config.INVALID:
         raise ConfigError(
             "conditional_shape_resizer.condition must be GREATER or SMALLER; given: INVALID"
@@ -281,7 +272,6 @@ def _conditional_shape(config: image_resizer_pb2.ConditionalShapeResizer) -> Res
 @IMAGE_RESIZERS.register("pad_to_multiple_resizer")
 def _pad_to_multiple(config: image_resizer_pb2.PadToMultipleResizer) -> Resizer:
     multiple = config.multiple
-    _require_positive("pad_to_multiple_resizer", multiple=multiple)
 
     def padded_size(height: Length, width: Length) -> Tuple[Length, Length]:
         return -(-height // multiple) * multiple, -(-width // multiple) * multiple

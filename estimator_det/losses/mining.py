@@ -16,7 +16,6 @@ import numpy as np
 from estimator_det.boxes.matching import UNMATCHED
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
-from estimator_det.config.text import ConfigError
 
 TPU = (
     TpuAdvice(
@@ -76,11 +75,6 @@ class HardExampleMiner:
     def __post_init__(self) -> None:
         if self.loss_type not in ("cls", "loc", "both"):
             raise ValueError(f"loss_type must be 'cls', 'loc' or 'both'; given: {self.loss_type!r}")
-        if not 0.0 <= self.iou_threshold <= 1.0:
-            raise ConfigError(
-                "hard_example_miner.iou_threshold must lie within 0 to 1; "
-                f"given: {self.iou_threshold}"
-            )
 
     def __call__(
         self,

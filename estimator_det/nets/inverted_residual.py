@@ -50,10 +50,6 @@ def divisible(channels: float, least: int = DIVISOR, divisor: int = DIVISOR) -> 
 
 def rounded_depth(depth_multiplier: float, min_depth: int) -> Depth:
     """Function from a table's depth to the real one: scaled, rounded to eights, not too small."""
-    if depth_multiplier <= 0:
-        raise ConfigError(
-            f"feature_extractor.depth_multiplier must be above 0; given: {depth_multiplier}"
-        )
     return lambda depth: divisible(depth * depth_multiplier, min_depth)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Callable, ContextManager, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf
-from estimator_det.config.text import ConfigError
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.layers import conv2d, repeat_scope_in_range_names, separable_conv2d
 from estimator_det.nets.normalization import batch_norm, published_scope
@@ -52,10 +51,6 @@ KERNEL = 3
 
 def scaled_depth(depth_multiplier: float, min_depth: int) -> Callable[[float], int]:
     """Function from a table's depth to the real one: scaled, truncated to int, not too small."""
-    if depth_multiplier <= 0:
-        raise ConfigError(
-            f"feature_extractor.depth_multiplier must be above 0; given: {depth_multiplier}"
-        )
     return lambda depth: max(int(depth * depth_multiplier), min_depth)
 
 

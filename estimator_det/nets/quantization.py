@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
 
 FEWEST_BITS, MOST_BITS = 2, 16  # limits of the operation
 
@@ -65,19 +64,6 @@ class Quantization:
     weight_bits: int = 8
     activation_bits: int = 8
     symmetric: bool = False
-
-    def __post_init__(self) -> None:
-        if self.delay < 0:
-            raise ConfigError(
-                f"graph_rewriter.quantization.delay must be 0 or more; given: {self.delay}"
-            )
-        for field in ("weight_bits", "activation_bits"):
-            bits = getattr(self, field)
-            if not FEWEST_BITS <= bits <= MOST_BITS:
-                raise ConfigError(
-                    f"graph_rewriter.quantization.{field} must be {FEWEST_BITS} to {MOST_BITS}; "
-                    f"given: {bits}. Integer kernels use 8"
-                )
 
 
 def make_quantization(config: Any) -> Optional[Quantization]:

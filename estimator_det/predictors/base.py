@@ -57,16 +57,6 @@ class HeadOptions:
     clip_range: Optional[Tuple[float, float]]
 
     def __post_init__(self) -> None:
-        for field in ("num_class_slots", "box_code_size", "kernel_size"):
-            if getattr(self, field) < 1:
-                raise ConfigError(
-                    f"box_predictor.{field} must be 1 or more; given: {getattr(self, field)}"
-                )
-        if not 0 < self.dropout_keep_probability <= 1:
-            raise ConfigError(
-                f"box_predictor.dropout_keep_probability must be above 0 and at most 1; given: "
-                f"{self.dropout_keep_probability}"
-            )
         if self.clip_range and self.clip_range[0] > self.clip_range[1]:
             raise ConfigError(
                 f"box_predictor.box_encodings_clip_range: min exceeds max; given: {self.clip_range}"

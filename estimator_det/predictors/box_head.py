@@ -33,14 +33,6 @@ class RegionBoxHead:
     dropout_keep_probability: float = 1.0
     is_training: bool = False
 
-    def __post_init__(self) -> None:
-        if not 0 < self.dropout_keep_probability <= 1:
-            raise ConfigError(
-                "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor."
-                f"dropout_keep_probability must be above 0 and at most 1; given: "
-                f"{self.dropout_keep_probability}"
-            )
-
     def predict(self, features: tf.Tensor) -> Prediction:
         """Predicts from features [R, h, w, C]: codes [R, q, code_size], class logits [R, K + 1].
 

@@ -39,17 +39,6 @@ class MaskHead:
     class_agnostic: bool = False
     convolve_first: bool = False
 
-    def __post_init__(self) -> None:
-        where = "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor"
-        for field, value, minimum in (
-            ("mask_height", self.height, 1),
-            ("mask_width", self.width, 1),
-            ("mask_prediction_conv_depth", self.conv_depth, 0),
-            ("mask_prediction_num_conv_layers", self.num_layers, 2),
-        ):
-            if value < minimum:
-                raise ConfigError(f"{where}.{field} must be {minimum} or more; given: {value}")
-
     def predict(self, features: tf.Tensor) -> tf.Tensor:
         """Predicts mask logits [R, K or 1, height, width] from features [R, h, w, C]."""
         depth = self.conv_depth or default_depth(features.shape[3], self.num_classes)

@@ -37,13 +37,8 @@ class RfcnHead:
 
     def __post_init__(self) -> None:
         where = "faster_rcnn.second_stage_box_predictor.rfcn_box_predictor"
-        if min(*self.num_bins, self.depth) < 1:
-            raise ConfigError(
-                f"{where}: num_spatial_bins_height, num_spatial_bins_width and depth must be 1 or "
-                f"more; given: {self.num_bins[0]}, {self.num_bins[1]} and {self.depth}"
-            )
         for side, crop, bins in zip(("height", "width"), self.crop_size, self.num_bins):
-            if crop < 1 or crop % bins:
+            if crop % bins:
                 raise ConfigError(
                     f"{where}.crop_{side} must be a multiple of num_spatial_bins_{side} ({bins}); "
                     f"given: {crop}"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import List, NamedTuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import ArgScope
 from estimator_det.predictors.base import HeadOptions, Prediction
 from estimator_det.predictors.ssd import ConvolutionalBoxHead
@@ -40,15 +39,6 @@ class ProposalHead:
     kernel_size: int = 3
     atrous_rate: int = 1
     box_code_size: int = 4
-
-    def __post_init__(self) -> None:
-        for field, value in (
-            ("first_stage_box_predictor_depth", self.depth),
-            ("first_stage_box_predictor_kernel_size", self.kernel_size),
-            ("first_stage_atrous_rate", self.atrous_rate),
-        ):
-            if value < 1:
-                raise ConfigError(f"faster_rcnn.{field} must be 1 or more; given: {value}")
 
     def predict(self, features: tf.Tensor, num_per_location: List[int]) -> ProposalOutput:
         """Predicts from a feature map [B, h, w, C] with these numbers of anchors per cell."""

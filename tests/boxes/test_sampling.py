@@ -100,13 +100,6 @@ def test_random_example_sampler():
     assert losses_pb2.RandomExampleSampler().positive_sample_fraction == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.5])
-def test_bad_fraction_of_the_example_sampler(fraction):
-    config = losses_pb2.RandomExampleSampler(positive_sample_fraction=fraction)
-    with pytest.raises(ValueError, match="positive_sample_fraction must be above 0"):
-        make_random_example_sampler(config)
-
-
 @pytest.mark.parametrize(("size", "fraction"), [(None, 0.0), (4, -0.1), (4, 1.1)])
 def test_bad_fraction(size, fraction):
     with pytest.raises(ValueError, match="positive_fraction must be"):

@@ -38,10 +38,8 @@ def test_reweighted_unmatched() -> None:
     np.testing.assert_allclose(found.background, np.zeros((2, 4)))
 
 
-def test_not_asked_for_and_out_of_range() -> None:
+def test_no_weights_by_default() -> None:
     assert loss_weights.make_expected_weights(losses_pb2.Loss()) is None
-    with pytest.raises(ValueError, match="must be 0 or more; given: -1"):
-        weights("expected_loss_weights: EXPECTED_SAMPLING min_num_negative_samples: -1")
 
 
 def test_range_spread() -> None:

@@ -48,12 +48,6 @@ REFUSALS = [
         (kind, text, (256, 256), message)
         for kind, text, message in (
             ("ssd_mobilenet_v1", "num_layers: 7", "num_layers must be at most 6.*given: 7"),
-            (
-                "ssd_mobilenet_v1",
-                "pad_to_multiple: 0",
-                "pad_to_multiple must be 1 or more; given: 0",
-            ),
-            ("ssd_mobilenet_v2", "depth_multiplier: 0", "depth_multiplier must be above 0"),
             ("ssd_mobilenet_v2_fpn", "fpn { min_level: 6 }", "min_level must be 2 to 5.*given: 6"),
             ("ssd_mobilenet_edgetpu", "use_explicit_padding: true", "must be False for .*edgetpu"),
             ("ssd_mobiledet_cpu", "use_explicit_padding: true", "must be False for .*_cpu"),
@@ -69,7 +63,6 @@ REFUSALS = [
             ("ssd_resnet50_v1_fpn", "use_explicit_padding: true", "must be False for .*_fpn"),
             ("ssd_resnet50_v1_fpn", "num_layers: 6", r"not supported .* supports: \['fpn'\]"),
             ("ssd_resnet50_v1_fpn", "fpn { min_level: 4 max_level: 3 }", "not be below min_level"),
-            ("ssd_resnet50_v1_fpn", "fpn { additional_layer_depth: 0 }", "must be 1 or more"),
             (
                 "ssd_resnet50_v1_ppn",
                 "depth_multiplier: 0.5",

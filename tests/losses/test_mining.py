@@ -167,5 +167,3 @@ def test_made_from_proto() -> None:
 def test_options_out_of_range() -> None:
     with pytest.raises(ValueError, match="given: 'classification'"):
         mining.HardExampleMiner(loss_type="classification")
-    with pytest.raises(ValueError, match="given: -1"):
-        mining.HardExampleMiner(iou_threshold=-1)

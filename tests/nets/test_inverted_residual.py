@@ -49,8 +49,6 @@ def test_divisible(channels: float, least: int, expected: int) -> None:
 
 def test_rounded_depth() -> None:
     assert [nets.rounded_depth(0.35, 16)(d) for d in (32, 64, 96, 1280)] == [16, 24, 32, 448]
-    with pytest.raises(ValueError, match="depth_multiplier must be above 0; given: 0"):
-        nets.rounded_depth(0, 8)
 
 
 def test_activations() -> None:

@@ -317,14 +317,10 @@ def test_errors() -> None:
         predict("convolutional_box_predictor {}", anchors=(1, 2, 3))
     with pytest.raises(ValueError, match=r"same number of anchors.*\[3, 6\]"):
         predict("weight_shared_convolutional_box_predictor {}")
-    with pytest.raises(ValueError, match="dropout_keep_probability"):
-        predict("convolutional_box_predictor { dropout_keep_probability: 0 }")
     with pytest.raises(ValueError, match="depth must be 1 or more"):
         predict("weight_shared_convolutional_box_predictor { num_layers_before_predictor: 1 }")
     with pytest.raises(ValueError, match="min exceeds max"):
         predict("convolutional_box_predictor { box_encodings_clip_range { min: 1 max: 0 } }")
-    with pytest.raises(ValueError, match="kernel_size must be 1 or more"):
-        predict("convolutional_box_predictor { kernel_size: 0 }")
 
 
 def test_unknown_sizes() -> None:

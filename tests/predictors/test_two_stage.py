@@ -179,18 +179,3 @@ def test_rfcn_head() -> None:
             "SecondStageBoxPredictor/refined_locations/weights": [1, 1, 5, 48],
             "SecondStageBoxPredictor/class_predictions/weights": [1, 1, 5, 18],
         }
-
-
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda: box_head.RegionBoxHead(2, no_scope, dropout_keep_probability=0), "above 0"),
-        (lambda: mask_head.MaskHead(2, no_scope, height=0), "mask_height must be 1 or more"),
-        (lambda: mask_head.MaskHead(2, no_scope, num_layers=1), "num_conv_layers must be 2"),
-        (lambda: rfcn.RfcnHead(2, no_scope, depth=0), "must be 1 or more; given: 3, 3 and 0"),
-        (lambda: rpn.ProposalHead(no_scope, kernel_size=0), "kernel_size must be 1 or more"),
-    ],
-)
-def test_out_of_range(make: object, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make()  # type: ignore[operator]

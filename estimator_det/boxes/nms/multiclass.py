@@ -44,20 +44,6 @@ class NmsOptions:
     change_frame: bool = False
     static_shapes: bool = False
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.iou_threshold <= 1.0:
-            raise ConfigError(f"iou_threshold must lie within 0 to 1; given: {self.iou_threshold}")
-        if self.max_per_class < 1:
-            raise ConfigError(
-                f"max_detections_per_class must be 1 or more; given: {self.max_per_class}"
-            )
-        if self.max_total < 0:
-            raise ConfigError(
-                f"max_total_detections must be 0 (no limit) or more; given: {self.max_total}"
-            )
-        if self.soft_sigma < 0.0:
-            raise ConfigError(f"soft_nms_sigma must be 0 (hard) or more; given: {self.soft_sigma}")
-
 
 class NmsResult(NamedTuple):
     """Detections by falling score; rows past `num` are zero."""

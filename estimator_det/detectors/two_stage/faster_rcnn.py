@@ -347,10 +347,6 @@ def _make_second_stage(config: Any, extractor: TwoStageExtractor, is_training: b
 def _check_model(config: Any) -> None:
     """Raises ConfigError for options that are not supported or contradict each other."""
     check_supported(config, "faster_rcnn")
-    if config.number_of_stages not in (1, 2, 3):
-        raise ConfigError(
-            f"faster_rcnn.number_of_stages must be 1, 2 or 3; given: {config.number_of_stages}"
-        )
     for problem in check_context(config, "faster_rcnn"):
         if problem.severity == "error":
             raise ConfigError(f"{problem.field}: {problem.message}; {problem.remedy}")

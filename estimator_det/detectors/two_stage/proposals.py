@@ -152,21 +152,14 @@ def _rows_inside(anchors: tf.Tensor, window: tf.Tensor) -> Any:
 
 
 class Sampling(NamedTuple):
-    """Number of rows of an image that count in the loss, and the largest share of objects."""
+    """Number of rows of an image that count in the loss, and the largest share of objects.
+
+    `use_static_balanced_label_sampler` chooses between samplers of one distribution in the
+    reference, and has no effect here.
+    """
 
     batch_size: int
     positive_fraction: float
-
-
-def make_sampling(batch_size: int, fraction: float, size_field: str, share_field: str) -> Sampling:
-    """Builds the sampling of two fields of a `FasterRcnn` message, or raises ConfigError."""
-    # `use_static_balanced_label_sampler` chooses between samplers of one distribution in the
-    # reference, and has no effect here.
-    if batch_size < 1:
-        raise ConfigError(f"faster_rcnn.{size_field} must be 1 or more; given: {batch_size}")
-    if not 0.0 <= fraction <= 1.0:
-        raise ConfigError(f"faster_rcnn.{share_field} must be 0 to 1; given: {fraction:g}")
-    return Sampling(batch_size, fraction)
 
 
 @dataclass(frozen=True)
@@ -276,19 +269,9 @@ def _nms_options(config: Any, is_training: bool) -> NmsOptions:
     """Reads the options of the proposals' suppression, or raises ConfigError."""
     # `use_combined_nms_in_first_stage` and `use_partitioned_nms_in_first_stage` choose between
     # kernels with equal results in the reference, and have no effect here.
-    if config.first_stage_max_proposals < 1:
-        raise ConfigError(
-            f"faster_rcnn.first_stage_max_proposals must be 1 or more; given: "
-            f"{config.first_stage_max_proposals}"
-        )
-    threshold = config.first_stage_nms_iou_threshold
-    if not 0.0 <= threshold <= 1.0:
-        raise ConfigError(
-            f"faster_rcnn.first_stage_nms_iou_threshold must be 0 to 1; given: {threshold:g}"
-        )
     options = NmsOptions(
         score_threshold=config.first_stage_nms_score_threshold,
-        iou_threshold=threshold,
+        iou_threshold=config.first_stage_nms_iou_threshold,
         max_per_class=config.first_stage_max_proposals,
         max_total=config.first_stage_max_proposals,
     )
@@ -305,11 +288,8 @@ def make_rpn_loss(config: Any) -> RpnLoss:
     )
     return RpnLoss(
         assigner=TargetAssigner(IOU_SIMILARITY, matcher, BOX_CODER),
-        sampling=make_sampling(
-            config.first_stage_minibatch_size,
-            config.first_stage_positive_balance_fraction,
-            "first_stage_minibatch_size",
-            "first_stage_positive_balance_fraction",
+        sampling=Sampling(
+            config.first_stage_minibatch_size, config.first_stage_positive_balance_fraction
         ),
         terms=make_weighted_losses(
             config.first_stage_localization_loss_weight, config.first_stage_objectness_loss_weight

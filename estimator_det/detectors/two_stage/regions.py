@@ -34,7 +34,6 @@ from estimator_det.detectors.two_stage.proposals import (
     Regions,
     Sampling,
     WeightedLosses,
-    make_sampling,
     make_weighted_losses,
 )
 from estimator_det.extractors.two_stage.recipe import TwoStageExtractor
@@ -93,6 +92,7 @@ class CropOptions:
     matmul: bool = False
 
     def __post_init__(self) -> None:
+        # All three have to be set: their default is 0, which R-FCN may have.
         for field, value in (
             ("initial_crop_size", self.size),
             ("maxpool_kernel_size", self.pool_size),
@@ -317,12 +317,7 @@ def make_region_sampler(config: Any) -> RegionSampler:
             f"faster_rcnn.second_stage_batch_size must not be above first_stage_max_proposals, "
             f"{max_proposals}; given: {batch_size}. Lower the former or raise the latter"
         )
-    sampling = make_sampling(
-        batch_size,
-        config.second_stage_balance_fraction,
-        "second_stage_batch_size",
-        "second_stage_balance_fraction",
-    )
+    sampling = Sampling(batch_size, config.second_stage_balance_fraction)
     return RegionSampler(make_region_assigner(config), sampling)
 
 

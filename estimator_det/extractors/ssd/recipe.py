@@ -88,18 +88,6 @@ class ExtractorOptions:
     fpn: FpnLevels = DEFAULT_LEVELS
     architecture: str = ""
 
-    def __post_init__(self) -> None:
-        for field, value, minimum in (
-            ("min_depth", self.min_depth, 0),
-            ("pad_to_multiple", self.pad_to_multiple, 1),
-            ("num_layers", self.num_layers, 1),
-        ):
-            if value is not None and value < minimum:
-                raise ConfigError(
-                    f"feature_extractor.{field} must be {minimum} or more; given: {value}"
-                )
-        scaled_depth(self.depth_multiplier, self.min_depth)
-
     @property
     def depth(self) -> Callable[[float], int]:
         """Function from a table's channels to the real ones."""

@@ -414,20 +414,6 @@ def test_options_from_proto() -> None:
         multiclass.make_nms_options(config)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("iou_threshold", 1.5, "within 0 to 1; given: 1.5"),
-        ("max_per_class", 0, "1 or more; given: 0"),
-        ("max_total", -1, "given: -1"),
-        ("soft_sigma", -0.5, "given: -0.5"),
-    ],
-)
-def test_options_out_of_range(field: str, value: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        multiclass.NmsOptions(**{field: value})
-
-
 def test_shapes_that_do_not_fit() -> None:
     scores = tf.zeros([1, 6, 3])
     with pytest.raises(ValueError, match="q = 1 or C = 3"):
