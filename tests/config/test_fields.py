@@ -36,7 +36,7 @@ SCHEDULES = ("model_fn/training/schedules",)
 TWO_STAGE = tuple(
     f"estimator_det/detectors/two_stage/{name}"
     for name in ("faster_rcnn", "masks", "proposals", "regions")
-)
+) + ("estimator_det/nets/context_attention",)
 HEADS = ("estimator_det/predictors/ssd", "estimator_det/predictors/base")
 READERS: Dict[str, Tuple[str, ...]] = {
     **dict.fromkeys(
