@@ -24,7 +24,7 @@ NUM, BOXES, SCORES, CLASSES, MASKS = (
     "detection_masks",
 )
 REQUIRED_OUTPUTS = (NUM, BOXES, SCORES, CLASSES)
-OUTPUT_PREFIXES = ("detection_", NUM, "raw_detection_")  # of operations of served models
+OUTPUT_PREFIXES = ("detection_", NUM, "raw_detection_")  # names of operations in served models
 
 
 class ClassThresholds(NamedTuple):

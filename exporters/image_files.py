@@ -19,7 +19,7 @@ from estimator_det.images.orientation import (
 )
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
-MAX_PIXELS = 178_956_970  # of a file; also the default of bad_records.max_megapixels
+MAX_PIXELS = 178_956_970  # pixels of a file; also the default of bad_records.max_megapixels
 # Detection needs about 36 bytes per pixel, for the image in several types and the drawing.
 MAX_DETECTED_PIXELS = 24_000_000
 
@@ -28,7 +28,7 @@ class ImageFile(NamedTuple):
     """A decoded image file."""
 
     pixels: np.ndarray  # uint8 [h, w, 3] RGB
-    height: int  # of the whole image
+    height: int  # size of the whole image
     width: int
     reduced_by: int  # the file's height and width are these times those of `pixels`, rounded up
     orientation: int = UPRIGHT  # by EXIF, in the file; `pixels`, height and width are upright

@@ -45,7 +45,7 @@ class FileResult(NamedTuple):
     detections: Optional[ImageDetections]  # None if the image cannot be used
     drawing: Optional[str]  # path of the PNG file; None if the image cannot be used
     error: Optional[str]
-    reduced_by: int = 1  # of `image_files.ImageFile`
+    reduced_by: int = 1  # factor in `image_files.ImageFile`
 
 
 class SavedModelDetector(ModelDetector):

@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from PIL import BmpImagePlugin, JpegImagePlugin, PngImagePlugin
 
-# What Pillow raises for files that it cannot read or decode.
+# Pillow raises these for files that it cannot read or decode.
 PILLOW_ERRORS = (
     OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error,
     zlib.error,

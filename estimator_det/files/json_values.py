@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Iterator, NamedTuple, Optional, Tuple
 
 CHUNK = 2**20  # bytes read at once
 MAX_VALUE = 64_000_000  # characters of one value
-MAX_DIGITS = 40  # of an integer; more would take quadratic time
+MAX_DIGITS = 40  # digits of an integer; more would take quadratic time
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 
@@ -30,10 +30,10 @@ class Value(NamedTuple):
     """A value of a document."""
 
     value: Any
-    line: int  # where it begins, from 1
+    line: int  # line of its first character, from 1
     text: str  # the same value as JSON
     in_list: bool
-    key: str = ""  # of a member of an object, or of the list that has the value
+    key: str = ""  # key of the member, or of the list that contains the value
 
 
 def read_members(file: BinaryIO) -> Iterator[Value]:
@@ -161,7 +161,7 @@ class _Text:
         if self._ended:
             return False
         rest = self._part[self._position :]
-        # As much again as is waiting, so that a long value is not parsed many times.
+        # Twice as much each time, so that a long value is not parsed many times.
         content = self._file.read(max(CHUNK, len(rest)))
         try:
             decoded = self._decoder.decode(content, final=not content)

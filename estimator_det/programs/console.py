@@ -40,7 +40,7 @@ EXIT_CODES_HELP = """exit codes:
   143  terminated (SIGTERM); training has saved a checkpoint
 """
 
-_FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of writing, whatever the file
+_FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors of writing, for any file
 
 FOR_TPU = ("train_config.use_bfloat16",)  # fields without effect elsewhere
 DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
@@ -237,7 +237,8 @@ def _exit_code(error: Exception) -> Optional[int]:
 
     if _not_installed(error):
         return EXIT_FAILED
-    if isinstance(error, ImportError) and "Remedy: pip" in str(error):  # of estimator_det.compat
+    # Raised by estimator_det.compat.
+    if isinstance(error, ImportError) and "Remedy: pip" in str(error):
         return EXIT_FAILED
     codes: List[Tuple[Any, int]] = [
         (failures.FolderNotWritableError, EXIT_NOT_WRITABLE),

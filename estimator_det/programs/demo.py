@@ -53,7 +53,7 @@ TEST_SEED_OFFSET = 2_000_003  # test images are neither training nor evaluation 
 class DemoResult(NamedTuple):
     """Metrics and paths of a demo."""
 
-    metrics: Dict[str, float]  # of the evaluation on held-out images
+    metrics: Dict[str, float]  # result of the evaluation on held-out images
     picture: str
     saved_model: str
     summary: str

@@ -62,7 +62,7 @@ _NUMBERS: Dict[str, Tuple[Optional[int], str]] = {  # name -> default, help
     "iterations_per_loop": (100, "Steps per loop on the TPU."),
 }
 _MAY_BE_NEGATIVE = ("max_eval_retries",)
-# What replaces a required flag.
+# Flag -> its replacement, for the error if a required flag is missing.
 _OR = {"model_dir": ", or --job-dir, AIP_MODEL_DIR, AIP_CHECKPOINT_DIR or JOB_DIR"}
 _VERBOSITY_HELP = (
     "The least severe messages that are logged: 1 debugging, 0 information, -1 warnings, -2 "

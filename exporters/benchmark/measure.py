@@ -32,15 +32,15 @@ Outputs = Dict[str, np.ndarray]
 class Task(NamedTuple):
     """What a process measures; it is pickled."""
 
-    name: str  # of a format, or CHECKPOINT
+    name: str  # a format, or CHECKPOINT
     path: str  # file, folder or prefix
     images: Sequence[np.ndarray]  # uint8 [h, w, 3] each, for speed and difference
     batch_sizes: Tuple[int, ...]
-    seconds: float  # of runs for each batch size
+    seconds: float  # time of all runs for each batch size
     config: Optional[bytes]  # `TrainEvalPipelineConfig` of the export; None without one
     records: Optional[bytes]  # `TrainEvalPipelineConfig` that reads the records; None: no mAP
-    num_records: Optional[int]  # of images for the mAP; None for all
-    expected: Sequence[Outputs]  # of the checkpoint for each image; empty: no difference
+    num_records: Optional[int]  # number of images for the mAP; None for all
+    expected: Sequence[Outputs]  # outputs of the checkpoint for each image; empty: no difference
 
 
 class Timing(NamedTuple):
@@ -58,7 +58,7 @@ class Measured(NamedTuple):
 
     name: str
     path: str
-    num_bytes: int  # of its files
+    num_bytes: int  # size of its files
     load_seconds: float
     memory_before: int  # bytes of the process before the model is loaded
     memory_peak: int  # bytes of the process at most, until all batches have run

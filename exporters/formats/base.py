@@ -31,8 +31,9 @@ class Tolerance(NamedTuple):
     """The largest differences from the checkpoint that a written model may have."""
 
     scores: float
-    boxes: float  # as fractions of the image
-    is_of_usual: bool = False  # of `check.USUAL` of them; quantization moves a few scores far
+    boxes: float  # fractions of the image
+    # Compares the quantile `check.USUAL`, because quantization moves a few scores far.
+    is_of_usual: bool = False
 
 
 EXACT = Tolerance(1e-3, 1e-3)

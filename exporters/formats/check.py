@@ -25,7 +25,7 @@ class Difference(NamedTuple):
     """The differences of two models on the same images."""
 
     scores: float  # the largest one
-    boxes: float  # as fractions of the image, or of how far the box reaches if that is more
+    boxes: float  # fractions of the image, or of the extent of the box if that is larger
     rows: int  # boxes that were compared
     usual_scores: float = np.inf  # USUAL of all differences are not larger
     usual_boxes: float = np.inf

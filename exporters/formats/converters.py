@@ -17,7 +17,7 @@ from exporters.formats.base import ExportFormat, missing_runtime
 from model_fn.checkpoints.errors import RunError
 
 CONVERTERS_VARIABLE = "ESTIMATOR_DET_CONVERTERS"
-_SHOWN_LINES = 15  # of the output of a converter that fails
+_SHOWN_LINES = 15  # last lines of a failed converter's output that are shown
 _FIND = (
     "import importlib.util, sys; "
     "sys.path = [p for p in sys.path if p]; "  # not a folder of this name in the current one

@@ -36,7 +36,7 @@ from model_fn.serving.saved_model import copy_folder
 
 DEFAULT_FORMATS = ("saved_model", "frozen_graph")
 UNFINISHED = "unfinished_export"  # folder in that of the export; an earlier one stays until the end
-REFUSED_SUFFIX = ".differs"  # of a model that does not give what the checkpoint gives
+REFUSED_SUFFIX = ".differs"  # suffix of a model whose outputs differ from the checkpoint's
 
 
 class WrittenModel(NamedTuple):
@@ -133,7 +133,7 @@ def _unfinished(output_dir: str) -> Iterator[str]:
         return
     folder = os.path.join(output_dir, UNFINISHED)
     with files.removed_if_empty(output_dir):
-        shutil.rmtree(folder, ignore_errors=True)  # of an export that was killed
+        shutil.rmtree(folder, ignore_errors=True)  # left by an export that was killed
         os.makedirs(folder)
         try:
             yield folder

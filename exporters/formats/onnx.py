@@ -25,10 +25,11 @@ from exporters.formats.graph_file import write_graph_file
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FILE = "model.onnx"
-OPSET = 17  # of ONNX 1.12, which runtimes since 2022 run; the first with all that detectors need
+# Opset of ONNX 1.12, which runtimes since 2022 run; the first with all that detectors need.
+OPSET = 17
 _TYPES = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
 _FIELD_1 = 0x08  # the tag of a number in field 1 of a protobuf
-_LEAST_IR_VERSION = 3  # of `ModelProto`; SavedModels, with the same first field, have 1
+_LEAST_IR_VERSION = 3  # first field of `ModelProto`; SavedModels, with the same first field, have 1
 
 
 @FORMATS.register("onnx")

@@ -79,7 +79,7 @@ def convert(
         input_arrays_with_shape=[(INPUT, list(graph.image_shape))],
         output_arrays=list(graph.outputs),
     )
-    converter.allow_custom_ops = True  # of which POSTPROCESS is the only one
+    converter.allow_custom_ops = True  # custom operations, of which POSTPROCESS is the only one
     if graph.is_quantized:
         # The kernels of int8 need weights whose range is symmetric, and those of training are not.
         converter.inference_type = converter.inference_input_type = tf.uint8

@@ -19,7 +19,7 @@ from exporters.formats.tflite_metadata import pack, packed_anew, read_metadata
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import CLASS_OFFSET
 
-# Of SSDs with MobileNet, which published files without metadata mostly are.
+# Normalization of SSD MobileNets, which published files without metadata mostly are.
 _USUAL = Normalization((127.5,) * COLOR_CHANNELS, (127.5,) * COLOR_CHANNELS)
 _DAMAGE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError,
            MemoryError)  # fmt: skip

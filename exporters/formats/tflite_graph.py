@@ -25,7 +25,7 @@ OUTPUTS = (
 )  # boxes, classes, scores, number
 COLOR_CHANNELS = 3
 _ANCHORS = "anchors"
-_LEVELS = 256  # of 8 bits
+_LEVELS = 256  # number of values of 8 bits
 
 
 class Normalization(NamedTuple):
@@ -40,10 +40,10 @@ class TfliteGraph(NamedTuple):
 
     graph_def: Any  # constants for weights
     outputs: Tuple[str, ...]  # names of tensors
-    image_shape: Tuple[int, int, int, int]  # of INPUT
+    image_shape: Tuple[int, int, int, int]  # shape of INPUT
     normalization: Normalization
     is_quantized: bool  # whether it has ranges of training
-    options: Dict[str, Any]  # of POSTPROCESS; empty if the graph does not end in it
+    options: Dict[str, Any]  # options of POSTPROCESS; empty if the graph does not end in it
 
 
 def check_tflite(plan: Plan) -> None:

@@ -20,7 +20,7 @@ from exporters.formats.tflite_graph import COLOR_CHANNELS, Normalization
 from exporters.importing.tflite import attached_labels
 
 IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a model file
-METADATA_NAME = b"TFLITE_METADATA"  # of the model's buffer
+METADATA_NAME = b"TFLITE_METADATA"  # name of the model's buffer
 LABELS_FILE = "labels.txt"
 _PARSER_VERSION = "1.0.0"  # the least that reads these fields
 _METADATA_IDENTIFIER = b"M001"
@@ -178,7 +178,8 @@ class _Writer:
 
     def outputs(self, has_labels: bool) -> List[int]:
         """Metadata of boxes, classes, scores and number."""
-        order = self._vector("Uint32", [1, 0, 3, 2])  # of left, top, right and bottom in a box
+        # Positions of left, top, right and bottom in a box.
+        order = self._vector("Uint32", [1, 0, 3, 2])
         box = self._table([("", order), ("Uint8", _BOUNDARIES), ("Uint8", _RATIO)])
         contents = [self._table([("Uint8", _BOX_PROPERTIES), ("", box)])]
         contents += [

@@ -72,7 +72,8 @@ def computed_anchors(graph_def: Any, graph: Graph, path: str) -> Optional[np.nda
                         f"{path}: {plain(each.name)} has more than {MAX_NUMBERS} numbers"
                     )
             return _as_anchors(session.run(computing.get_tensor_by_name(f"{name}:0")))
-    except (ValueError, tf.errors.OpError) as error:  # as TensorFlow refuses a damaged graph
+    # The errors by which TensorFlow refuses a damaged graph.
+    except (ValueError, tf.errors.OpError) as error:
         reason = plain(str(error).split("\n")[0])
         raise RunError(
             f"{path}: the anchors cannot be computed: {reason}. The file is damaged; get it again"

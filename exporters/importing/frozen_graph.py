@@ -31,11 +31,11 @@ def read_frozen_graph(path: str) -> Published:
     return publish(graph_def, constants(graph_def, path), path)
 
 
-_MOST_NUMBERS = 1 << 29  # of all constants: a file has 2 GB at most
+_MOST_NUMBERS = 1 << 29  # numbers in all constants: a file has 2 GB at most
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 
 
-TFJS_MANIFEST = "weights_manifest.json"  # of TensorFlow.js models before 2019
+TFJS_MANIFEST = "weights_manifest.json"  # file name of TensorFlow.js models before 2019
 _REMEDY = "Get the file again, or give its format with --from"
 
 

@@ -18,10 +18,10 @@ from exporters.importing.graphs import CONVOLUTIONS, SAME_VALUE
 from model_fn.checkpoints.errors import RunError
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-_MAX_DEPTH = 64  # of functions that call functions; also ends recursion
+_MAX_DEPTH = 64  # depth of functions that call functions; also ends recursion
 _MAX_STEPS = 1 << 12  # through calls, from an input to the operation that makes it
 _MAX_NODES = 1 << 18  # functions that call each other twice each can state any number
-_MAX_BYTES = 1 << 31  # of constants, which every call of their function repeats
+_MAX_BYTES = 1 << 31  # bytes of constants, which every call of their function repeats
 
 
 def keeps_network_in_functions(graph_def: Any) -> bool:
@@ -104,7 +104,7 @@ class _Frame:
     inner: Dict[str, _Frame] = dataclasses.field(default_factory=dict)  # by name of call
 
 
-_Key = Tuple[_Frame, str]  # of an operation: where it is, and its name there
+_Key = Tuple[_Frame, str]  # an operation: its place, and its name there
 
 
 class _Tensor(NamedTuple):
@@ -131,7 +131,7 @@ class _Functions:
         self.path = path
         self.main = _Frame({node.name: node for node in graph_def.node})
         self._library = {each.signature.name: each for each in graph_def.library.function}
-        self._nodes: Dict[str, Dict[str, Any]] = {}  # of functions
+        self._nodes: Dict[str, Dict[str, Any]] = {}  # nodes of each function by name
         self._num_calls = 0
 
     def damaged(self, what: str) -> RunError:

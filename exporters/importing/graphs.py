@@ -28,10 +28,10 @@ SAME_VALUE = (
     "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel",
 )  # fmt: skip
 _BATCH_NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-_DEFAULT_EPSILON = 1e-4  # of batch norm, which SavedModels without default values leave out
+_DEFAULT_EPSILON = 1e-4  # epsilon of batch norm, which SavedModels without default values leave out
 _NOT_DATA = ("Shape", "Assert")
-_MAX_DEPTH = 64  # of constants that are computed from constants
-MAX_NUMBERS = 1 << 28  # of a constant; a few bytes of a file can state any shape
+_MAX_DEPTH = 64  # depth of constants that are computed from constants
+MAX_NUMBERS = 1 << 28  # numbers in a constant; a few bytes of a file can state any shape
 
 
 class Node(NamedTuple):
@@ -40,7 +40,7 @@ class Node(NamedTuple):
     name: str
     op: str
     inputs: Tuple[str, ...]  # names of operations, without control inputs
-    epsilon: float = 1e-3  # of batch norm
+    epsilon: float = 1e-3  # epsilon of batch norm
 
 
 class Graph(NamedTuple):
@@ -147,7 +147,7 @@ def _compute(op: str, values: List[np.ndarray]) -> Optional[np.ndarray]:
     try:
         if op != "Reshape" and math.prod(np.broadcast_shapes(*map(np.shape, values))) > MAX_NUMBERS:
             return None
-        with np.errstate(all="ignore"):  # what is not finite is refused later, by name
+        with np.errstate(all="ignore"):  # values that are not finite are refused later, by name
             return np.asarray(compute(*values))
     except (ValueError, TypeError):  # shapes and types that do not fit
         return None

@@ -246,7 +246,7 @@ def _write(
     label_map = os.path.join(output_dir, LABEL_MAP_FILE)
     if published.label_map:
         write_label_map(published.label_map, label_map)
-    elif tf.io.gfile.exists(label_map):  # of an earlier import
+    elif tf.io.gfile.exists(label_map):  # left by an earlier import
         tf.io.gfile.remove(label_map)
     report = os.path.join(output_dir, REPORT_FILE)
     files.write_text(report, report_text(source, mapped, notes))

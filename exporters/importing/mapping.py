@@ -20,7 +20,7 @@ REBUILT = "rebuilt"  # from folded batch norm
 MISSING = "missing"
 OTHER_SHAPE = "shape"
 
-_SAME_UP_TO_SCALE = 1e-4  # of the largest weight
+_SAME_UP_TO_SCALE = 1e-4  # fraction of the largest weight
 
 
 class Row(NamedTuple):

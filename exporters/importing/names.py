@@ -9,7 +9,7 @@ from exporters.importing.matching import longest_scope, scope_of
 from exporters.importing.published import Convolution, Named, Norm, Published, Structure
 from model_fn.checkpoints.errors import RunError
 
-_MAX_PARTS = 32  # of a name; names of layers have ten at most
+_MAX_PARTS = 32  # parts of a name; names of layers have ten at most
 
 
 def align_names(published: Published, ours: Structure, path: str) -> Tuple[Published, List[str]]:

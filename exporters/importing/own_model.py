@@ -18,7 +18,7 @@ class OwnModel(NamedTuple):
 
     graph: tf.Graph
     images: tf.Tensor  # placeholder, uint8 [B, h, w, C]
-    shapes: Dict[str, Tuple[int, ...]]  # of variables by name
+    shapes: Dict[str, Tuple[int, ...]]  # shapes of variables by name
     structure: Structure
     anchors: Optional[np.ndarray]  # float32 [A, 4]; None if they depend on the image
     places: List[int]  # height times width of each feature map; empty if it depends on the image

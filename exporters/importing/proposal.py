@@ -12,7 +12,7 @@ from model_fn.checkpoints.explanations import explanation
 
 _HEAD = re.compile(r"BoxPredictor_(\d+)/(BoxEncodingPredictor|ClassPredictor)(_depthwise)?(?:/|$)")
 _CODE_SIZE = 4
-_DIGITS = 6  # of fields that are float32
+_DIGITS = 6  # significant digits of fields that are float32
 _DEFAULT_SIZE = 300  # pixels, of the published SSDs
 _NEEDED = "give the configuration that the model was trained with, --pipeline_config_path FILE"
 
@@ -143,7 +143,7 @@ def explain_shapes(published: Published, model: Any) -> List[str]:
     try:
         proposed = propose_config(published).model.ssd
     except ConfigError:
-        return []  # of another kind: nothing can be said
+        return []  # another kind of model: nothing can be said
     ssd = model.ssd
     kind = ssd.box_predictor.WhichOneof("box_predictor_oneof")
     if ssd.feature_extractor.type != proposed.feature_extractor.type:

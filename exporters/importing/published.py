@@ -14,14 +14,14 @@ from model_fn.checkpoints.errors import RunError
 class Named(NamedTuple):
     """An array and where it comes from."""
 
-    name: str  # of the constant, tensor or variable
+    name: str  # name of the constant, tensor or variable
     values: np.ndarray
 
 
 class Norm(NamedTuple):
     """Batch norm that is not folded; an array of None is one that the layer does not have."""
 
-    name: str  # of the operation
+    name: str  # name of the operation
     gamma: Optional[Named]
     beta: Optional[Named]
     mean: Named
@@ -35,7 +35,7 @@ class Convolution(NamedTuple):
     Its output is `scale * (inputs * weights) + offset`, and then `norm` of that.
     """
 
-    name: str  # of the operation
+    name: str  # name of the operation
     kind: str  # "conv", "depthwise" or "dense"
     weights: Named  # [h, w, in, out], [h, w, in, multiplier] or [in, out]
     scale: Optional[Named]  # [out]
@@ -52,7 +52,7 @@ class Structure(NamedTuple):
     """The convolutions of a model in its order, and which of them feed which."""
 
     convolutions: Tuple[Convolution, ...]
-    tokens: Dict[str, Tuple[object, ...]]  # of convolutions and pools by name of operation
+    tokens: Dict[str, Tuple[object, ...]]  # tokens of convolutions and pools by name of operation
     parents: Dict[str, Tuple[str, ...]]  # the nearest convolutions and pools before each
 
 

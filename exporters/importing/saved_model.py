@@ -22,7 +22,7 @@ from model_fn.checkpoints.repair import require_whole
 from model_fn.serving.graph import SERVING_DEFAULT
 
 _FILE = "saved_model.pb"
-_WEIGHTS = ("/weights", "/depthwise_weights")  # as the models here name them
+_WEIGHTS = ("/weights", "/depthwise_weights")  # names that these models use
 _KERAS_WEIGHTS = ("/kernel", "/depthwise_kernel", "/pointwise_kernel")
 
 

@@ -33,7 +33,7 @@ class _Operator(NamedTuple):
     op: str
     inputs: Tuple[int, ...]
     outputs: Tuple[int, ...]
-    depth_multiplier: int  # of depthwise convolutions
+    depth_multiplier: int  # multiplier of depthwise convolutions
 
 
 class _Model(NamedTuple):
@@ -43,7 +43,8 @@ class _Model(NamedTuple):
     operators: List[_Operator]
     tensors: List[Any]  # TensorT of the schema
     buffers: List[Any]  # BufferT
-    image_size: Optional[Tuple[int, int]]  # of the first input, if it is [batch, h, w, channels]
+    # Shape of the first input, if it is [batch, h, w, channels].
+    image_size: Optional[Tuple[int, int]]
 
     def name(self, index: int) -> str:
         raw = self.tensors[index].name or b""

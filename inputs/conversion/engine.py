@@ -45,7 +45,7 @@ LABEL_MAP_FILE = "label_map.pbtxt"
 FAULTS_FILE = "faults.jsonl"
 # In WORK_DIR:
 LOCK, SCRATCH = "lock", "scratch"
-FIRST_FAULTS = "faults-index.jsonl"  # of the first pass
+FIRST_FAULTS = "faults-index.jsonl"  # faults of the first pass
 PUBLISHING = "publishing"  # exists while shards get their names
 IMAGES_PER_SHARD = 1000
 MAX_SHARDS = 99_999
@@ -58,11 +58,12 @@ STOP, SKIP, KEEP = "stop", "skip", "keep"
 class ConvertOptions:
     """What is converted, and how."""
 
-    format: str  # of `converters.CONVERTERS`
+    format: str  # a name in `converters.CONVERTERS`
     source: SourceOptions
     output_dir: str
     splits: Tuple[Split, ...] = (Split("train"),)
-    num_shards: Optional[int] = None  # of each split; None: one for each IMAGES_PER_SHARD images
+    # Shards of each split; None: one for each IMAGES_PER_SHARD images.
+    num_shards: Optional[int] = None
     label_map: str = ""  # an existing file; "" writes LABEL_MAP_FILE
     image: ImageOptions = field(default_factory=ImageOptions)
     masks: bool = False
@@ -92,7 +93,7 @@ class Conversion(NamedTuple):
     patterns: Dict[str, str]  # split -> pattern of its record files
     label_map: str  # path
     names: Dict[int, str]  # class id -> name
-    tally: tally.Tally  # of all shards, and of the first pass
+    tally: tally.Tally  # faults of all shards, and of the first pass
     num_unlisted: int  # images that no list of a split names
     num_resumed: int  # shards of an earlier run
     seconds: float
@@ -379,7 +380,7 @@ def _publish(
     for path in sorted(final):
         if os.path.exists(path + shards.UNFINISHED):
             os.replace(path + shards.UNFINISHED, path)
-    _remove(options, finished=False)  # of an earlier conversion with more shards
+    _remove(options, finished=False)  # left by an earlier conversion with more shards
     if not options.label_map:
         writer.write_label_map(names, label_map)
     for split in options.splits if source.dataset is not None else ():

@@ -47,7 +47,7 @@ class Converted(NamedTuple):
 
     serialized: bytes  # b"" if the image cannot be used
     faults: List[SourceFault]  # with actions other than STOPPED, as if no fault stopped
-    sha256: str = ""  # of the image's bytes as they were
+    sha256: str = ""  # digest of the image's original bytes
     size: Tuple[int, int] = (0, 0)  # height and width
     boxes: np.ndarray = np.zeros([0, 4], np.float32)  # yxyx, as fractions
     class_ids: Sequence[int] = ()

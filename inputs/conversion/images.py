@@ -29,9 +29,9 @@ class ImageOptions:
     """How images are checked and changed."""
 
     verify: str = DECODE  # the whole image; HEADER: its header and its end
-    exif: str = REFUSE  # what happens to an image that its EXIF data rotate
+    exif: str = REFUSE  # action for an image that its EXIF data rotate
     encode: str = ""  # a format of ENCODINGS that all images get; "" keeps their bytes
-    quality: int = 92  # of JPEG files that are encoded again
+    quality: int = 92  # quality of JPEG files that are encoded again
     max_megapixels: float = 178.95697  # the limit of `bad_records` in training
 
     def __post_init__(self) -> None:

@@ -43,7 +43,7 @@ class Index(NamedTuple):
 
     num_images: int  # that remain
     num_unlisted: int  # images that no list of a split names
-    names: Set[str]  # of classes
+    names: Set[str]  # names of classes
     dropped: tally.Tally  # faults of objects that are left out of images that remain
 
 

@@ -13,7 +13,7 @@ from inputs.datasets import masks
 from inputs.datasets.source import CLIPPED, DROPPED, AnnotatedImage, AnnotatedObject, SourceFault
 from inputs.decoding.box_rules import NUMPY, Boxes, MaskExtents, box_flags, mask_flags
 
-CERTAIN_SIDE = 1e-6  # of a box within 0 to 1: larger than what float32 rounds
+CERTAIN_SIDE = 1e-6  # side of a box within 0 to 1, larger than the rounding of float32
 _BOX_CHECKS = ("box_nan", "box_inverted", "box_degenerate", "box_outside")
 
 
@@ -34,7 +34,7 @@ def has_mask(annotated: AnnotatedObject) -> bool:
     )
 
 
-@np.errstate(invalid="ignore", over="ignore")  # of boxes that are a fault
+@np.errstate(invalid="ignore", over="ignore")  # numbers of boxes that are a fault
 def check_objects(
     image: AnnotatedImage,
     size: Tuple[int, int],
@@ -160,7 +160,7 @@ def _box_faults(boxes: Sequence[np.ndarray]) -> List[str]:
         return [""] * len(boxes)
     ones = np.ones([len(boxes)], np.int64)
     absent = np.zeros([2], np.int64)
-    stored = np.asarray(boxes, np.float32)  # as training sees them
+    stored = np.asarray(boxes, np.float32)  # rounded to float32, which training reads
     flags = box_flags(Boxes(stored, ones, ones, np.bool_(True), absent, absent), None, NUMPY)
     rows = zip(*(flags[kind].tolist() for kind in _BOX_CHECKS))
     return [next((k for k, flag in zip(_BOX_CHECKS, row) if flag), "") for row in rows]

@@ -58,7 +58,7 @@ class Job:
 class ShardResult(NamedTuple):
     """What is known about a finished shard."""
 
-    key: str  # of the job and the descriptions
+    key: str  # digest of the job and the descriptions
     sizes: Dict[str, int]  # split -> bytes of its file
     tally: tally.Tally
 

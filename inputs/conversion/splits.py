@@ -14,7 +14,7 @@ from inputs.datasets.source import SourceFault
 
 DEFAULT_NAMES = ("train", "val", "test")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-LONGEST_LINE = 4096  # of a list; the longest path of a file
+LONGEST_LINE = 4096  # characters in a line of a list; the longest path of a file
 
 
 class Split(NamedTuple):

@@ -15,7 +15,7 @@ class Part(NamedTuple):
 
     table: str
     line: int
-    value: Any  # as JSON keeps it
+    value: Any  # a value of JSON
 
 
 def connect(path: str) -> sqlite3.Connection:

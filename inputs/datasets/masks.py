@@ -17,8 +17,8 @@ from pycocotools import mask as coco_mask
 from estimator_det.files import run_lengths
 from estimator_det.files.image_header import PILLOW_ERRORS
 
-MAX_FILE_PIXELS = 100_000_000  # of the file of a mask
-MAX_OVERSHOOT = 1.0  # of the image's side; farther points of a polygon are an error
+MAX_FILE_PIXELS = 100_000_000  # pixels of the file of a mask
+MAX_OVERSHOOT = 1.0  # multiple of the image's side; farther points of a polygon are an error
 _Size = Tuple[int, int]  # height and width
 
 

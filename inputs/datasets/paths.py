@@ -13,7 +13,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.files import json_values
 from inputs.datasets.source import SourceError, broken
 
-MAX_FILE_BYTES = 64 * 2**20  # of the annotations of one image
+MAX_FILE_BYTES = 64 * 2**20  # bytes of the annotations of one image
 MAX_IMAGE_BYTES = 2**30
 FOLDERS_KEPT = 1024  # resolved ones
 

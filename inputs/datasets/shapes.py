@@ -21,7 +21,7 @@ TRAIN_FILE = "train.record"
 EVAL_FILE = "eval.record"
 
 SUPERSAMPLING = 3  # shapes are drawn this much larger, then shrunk: smooth edges
-MAX_OVERLAP = 0.05  # of the smaller box; a shape that would hide more is placed again
+MAX_OVERLAP = 0.05  # share of the smaller box; a shape that would hide more is placed again
 PLACEMENT_TRIES = 20
 EVAL_SEED_OFFSET = 1_000_003  # keeps the streams of training and evaluation images apart
 
@@ -45,9 +45,9 @@ SIZES: Dict[str, Size] = {
 class ShapeOptions:
     """What the images look like."""
 
-    min_side: int = 160  # of heights and widths, pixels
+    min_side: int = 160  # heights and widths, pixels
     max_side: int = 224
-    min_extent: float = 0.25  # of a shape's diameter, as a fraction of the image's shorter side
+    min_extent: float = 0.25  # a shape's diameter as a fraction of the image's shorter side
     max_extent: float = 0.6
     max_shapes: int = 4  # in one image
 

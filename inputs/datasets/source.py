@@ -15,17 +15,17 @@ from estimator_det.config.printing import LONGEST_LINE, plain, shortened
 from estimator_det.config.text import ConfigError
 from inputs.bad_records.kinds import SOURCE_KINDS
 
-# What happened to data with a fault.
+# The fate of data with a fault.
 STOPPED, SKIPPED, DROPPED, CLIPPED, KEPT = "stopped", "skipped", "dropped", "clipped", "kept"
 
 
 class SourceFault(NamedTuple):
     """One fault of a source, with the place that has it."""
 
-    kind: str  # of SOURCE_KINDS
-    file: str  # of the annotation, or of the image if it alone has the fault
+    kind: str  # a key of SOURCE_KINDS
+    file: str  # path of the annotation, or of the image if it alone has the fault
     line: int  # from 1; 0 for the whole file
-    message: str  # what is wrong, with the values
+    message: str  # the fault, with its values
     action: str = STOPPED
 
     def sentence(self) -> str:
@@ -53,14 +53,14 @@ class AnnotatedObject(NamedTuple):
     class_name: str  # "" if the source gives an id alone that it does not define
     box: Optional[Sequence[float]] = None  # ymin, xmin, ymax, xmax; None: that of the mask
     line: int = 0  # in the file of the image
-    class_id: int = 0  # of the label map, 0 if unknown; beside a name it must agree with it
+    class_id: int = 0  # id in the label map, 0 if unknown; beside a name it must agree with it
     area: Optional[float] = None  # in square pixels
     is_crowd: Optional[bool] = None
     difficult: Optional[bool] = None
     group_of: Optional[bool] = None
     score: Optional[float] = None  # confidence, 0 to 1
     polygons: Optional[Sequence[Sequence[float]]] = None  # x, y, x, y, …, in the unit of the box
-    run_lengths: Optional[Dict[str, Any]] = None  # of COCO: "size" and "counts"
+    run_lengths: Optional[Dict[str, Any]] = None  # COCO's form: "size" and "counts"
     # A PNG file, 0 outside of the object: path below `mask_images`, size, time of the last change.
     mask_file: Optional[Sequence[Any]] = None
     keypoints: Optional[Sequence[float]] = None  # x, y, visibility, …; 0 absent, 1 hidden, 2 seen
@@ -84,7 +84,7 @@ class AnnotatedImage(NamedTuple):
     image_classes: Sequence[Tuple[str, float]] = ()  # name and confidence, 1 present, 0 absent
     absent_classes: Sequence[str] = ()  # names, certainly absent
     incomplete_classes: Sequence[str] = ()  # names, of which some objects may lack a box
-    faults: Sequence[SourceFault] = ()  # of single objects, which are left out
+    faults: Sequence[SourceFault] = ()  # faults of single objects, which are left out
     fields: Optional[Dict[str, Any]] = None  # others that no key of a record takes
 
     def to_json(self) -> str:
@@ -111,7 +111,7 @@ class SourceOptions:
     image_labels: str = ""  # file with classes of whole images
     segmentations: str = ""  # file that names the mask of each object
     mask_images: str = ""  # folder of these masks; none outside of it is read
-    min_score: Optional[float] = None  # of detections
+    min_score: Optional[float] = None  # least score of detections
     scratch: str = ""  # folder for temporary files, which exists; "": those of the system
 
 

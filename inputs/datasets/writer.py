@@ -27,18 +27,18 @@ class Annotations:
     """The n labelled objects of one image; the record has no optional field that is None."""
 
     boxes: np.ndarray  # float [n, 4], yxyx as fractions of the image's height and width
-    class_ids: Sequence[int]  # of the label map, from 1
-    class_names: Optional[Sequence[str]] = None  # of the label map
-    weights: Optional[Sequence[float]] = None  # of the loss
+    class_ids: Sequence[int]  # ids in the label map, from 1
+    class_names: Optional[Sequence[str]] = None  # names in the label map
+    weights: Optional[Sequence[float]] = None  # weights in the loss
     area: Optional[Sequence[float]] = None  # in square pixels
     is_crowd: Optional[Sequence[bool]] = None  # whether the box contains a crowd of such objects
-    difficult: Optional[Sequence[bool]] = None  # of PASCAL VOC
-    group_of: Optional[Sequence[bool]] = None  # of Open Images
+    difficult: Optional[Sequence[bool]] = None  # flag of PASCAL VOC
+    group_of: Optional[Sequence[bool]] = None  # flag of Open Images
     masks: Optional[Sequence[bytes]] = None  # PNG files of the image's size, 0 outside the object
     keypoints: Optional[np.ndarray] = None  # float [n, P, 2], y and x as fractions; NaN: absent
     # int [n, P] of COCO: 0 absent, 1 hidden, 2 visible; None: 2 where keypoints are not NaN
     keypoint_visibilities: Optional[np.ndarray] = None
-    confidences: Optional[Sequence[float]] = None  # of the class, 0 to 1
+    confidences: Optional[Sequence[float]] = None  # confidence of the class, 0 to 1
 
     def __post_init__(self) -> None:
         boxes = np.asarray(self.boxes, np.float32).reshape(-1, 4)
@@ -64,10 +64,10 @@ class ImageLabels:
     """What is known about classes in a whole image, beside its boxes."""
 
     class_ids: Sequence[int] = ()  # that somebody looked for
-    class_names: Sequence[str] = ()  # of class_ids
-    confidences: Sequence[float] = ()  # of class_ids: 1 present, 0 absent
-    absent_ids: Sequence[int] = ()  # of classes that are certainly absent
-    incomplete_ids: Sequence[int] = ()  # of classes of which some objects may lack a box
+    class_names: Sequence[str] = ()  # names for class_ids
+    confidences: Sequence[float] = ()  # for class_ids: 1 present, 0 absent
+    absent_ids: Sequence[int] = ()  # ids of classes that are certainly absent
+    incomplete_ids: Sequence[int] = ()  # ids of classes of which some objects may lack a box
 
 
 NO_LABELS = ImageLabels()

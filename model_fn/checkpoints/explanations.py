@@ -12,10 +12,10 @@ _BOX_HEADS = ("BoxEncodingPredictor", "BoxPredictor")  # beside it, in the order
 _HEADS = "BoxPredictor"  # in the names of all variables of predictors, and of no others
 _DEPTHWISE = "depthwise_weights"
 _DEPTHWISE_PART = f"_depthwise/{_DEPTHWISE}"
-_SAME_NETWORK = 0.5  # of the backbone's names; below it, another network explains everything
-_SAME_MULTIPLIER = 0.9  # of the layers, whose widths are rounded
+_SAME_NETWORK = 0.5  # share of the backbone's names; below it, another network explains everything
+_SAME_MULTIPLIER = 0.9  # share of the layers, whose widths are rounded
 _WIDTH_ROUNDING = 8  # channels
-_EXPANDED_ROUNDING = 1 / 3  # of the channels of layers that are multiples of rounded ones
+_EXPANDED_ROUNDING = 1 / 3  # share of the channels of layers that are multiples of rounded ones
 
 
 class _Comparison(NamedTuple):

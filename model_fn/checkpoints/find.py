@@ -44,7 +44,7 @@ def find_checkpoint(prefix: str) -> str:
     names = sorted(map(os.path.basename, paths), key=_by_step)
     wanted = _by_step(os.path.basename(stem))[0]
     steps = [name for name in names if _by_step(name)[0] == wanted]
-    # Of another step of the same training, the newest is more useful than the nearest spelling.
+    # If only the step differs, the newest is more useful than the nearest spelling.
     hint = nearest(os.path.basename(stem), steps[-1:] or names) or "."
     raise FileNotFoundError(f"no checkpoint {stem}{hint} {folder} holds: {', '.join(names)}")
 

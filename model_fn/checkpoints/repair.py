@@ -55,7 +55,7 @@ _TEMPORARY = re.compile(
 RETRY_SECS = (0.5, 2.0, 5.0)  # before each further attempt to read a file
 _BLOCK_BYTES = 2**22
 
-# What TensorFlow's reader raises; most of it has lost its code.
+# TensorFlow's reader raises these; most errors have lost their code.
 _READER_ERRORS = (tf.errors.OpError, OSError, IndexError, RuntimeError, ValueError, MemoryError)
 # Errors of reading that say nothing about what is read.
 _NO_DAMAGE = (

@@ -19,12 +19,13 @@ AVERAGE_SUFFIX = "/ExponentialMovingAverage"
 MAX_LISTED_VARIABLES = 10  # in an error
 _NAMED_UNUSED = 3  # in a warning
 
-# What training keeps beside a variable, by the last part of its name, and beside all of them.
+# Variables that training keeps beside each variable, by the last part of the name, or once.
 SLOT = re.compile(
     r"/(Momentum|RMSProp(_\d+)?|Adam(_\d+)?|Adagrad|Ftrl(_\d+)?|ExponentialMovingAverage)$"
     r"|^(.*/)?beta[12]_power$|^global_step$|^fake_quantization_step$"
 )
-_CORRECTION = re.compile(r"/(biased|local_step)$")  # of the moving averages of ranges
+# Bias corrections of the moving averages of ranges.
+_CORRECTION = re.compile(r"/(biased|local_step)$")
 
 
 def inference_variables(use_moving_averages: bool) -> Dict[str, tf.Variable]:

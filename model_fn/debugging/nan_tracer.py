@@ -12,7 +12,7 @@ from estimator_det.compat import tf, tf1
 _UNASKABLE = ("Switch", "RefSwitch", "Enter", "RefEnter", "Exit", "RefExit", "NextIteration")
 _GRADIENTS = "gradients/"
 _NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-_NUM_NORM_RESULTS = 3  # what follows is the kernel's own, and may hold anything
+_NUM_NORM_RESULTS = 3  # later outputs are the kernel's own, and may contain anything
 
 
 class FirstNonFinite(NamedTuple):
@@ -25,7 +25,7 @@ class FirstNonFinite(NamedTuple):
     shape: List[int]
     num_nan: int
     num_inf: int
-    low: Optional[float]  # of the finite values; None without any
+    low: Optional[float]  # extremes of the finite values; None without any
     high: Optional[float]
 
     def sentence(self) -> str:

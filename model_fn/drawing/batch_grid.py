@@ -22,7 +22,8 @@ from model_fn.drawing.boxes import DrawOptions, draw_boxes
 ToPixels = Callable[[np.ndarray], np.ndarray]  # float32 [H, W, C] -> uint8 [H, W, 3]
 
 FIT_SIDE = 16  # pixels, of the images of a single colour
-FIT_TOLERANCE = 1e-3  # of the range of values; a larger error means that the map is not affine
+# Share of the range of values; a larger error means that the map is not affine.
+FIT_TOLERANCE = 1e-3
 
 MARGIN = 10  # pixels, around and between images
 CAPTION_HEIGHT = 40
@@ -30,7 +31,7 @@ TITLE_HEIGHT = 34
 TEXT_SIZE = 13
 PAGE_COLOR, TEXT_COLOR, NOTE_COLOR = (250, 250, 250), (40, 40, 40), (120, 120, 120)
 WARNING_COLOR = (190, 90, 0)
-BORDER_COLOR = (0, 220, 255)  # of the real image inside its padding
+BORDER_COLOR = (0, 220, 255)  # border of the real image inside its padding
 
 
 class Cell(NamedTuple):

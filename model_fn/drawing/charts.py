@@ -23,7 +23,7 @@ LEGEND_ROW_POINTS = 14
 LEGEND_COLUMNS = 3  # above a chart; long names of readers fill them
 DOTS_PER_INCH = 110
 MAX_NAMED_BARS = 60  # more names are not legible
-MAX_NUMBERED_CELLS = 400  # of a heatmap; more numbers are not legible
+MAX_NUMBERED_CELLS = 400  # cells of a heatmap; more numbers are not legible
 MAX_NAME_LENGTH = 24  # characters, beside a bar
 HEATMAP_LABEL_POINTS = 130  # height of a heatmap, shared by the labels of all rows
 

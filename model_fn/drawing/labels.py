@@ -7,7 +7,7 @@ from typing import Any, Iterator, List, Optional, Sequence, Tuple
 PixelBox = Tuple[int, int, int, int]  # top, left, bottom, right; the corner pixels belong to it
 
 MIN_FONT_PIXELS = 10  # smaller letters are not legible
-FONT_SHARE = 1 / 40  # of the shorter side of the image
+FONT_SHARE = 1 / 40  # share of the shorter side of the image
 
 
 def font_pixels(size: Tuple[int, int]) -> int:

@@ -30,7 +30,7 @@ class Results(NamedTuple):
     """Results of one evaluation."""
 
     metrics: Dict[str, float]
-    counts: Dict[str, Any]  # of `EvalDiagnostics.counts`
+    counts: Dict[str, Any]  # result of `EvalDiagnostics.counts`
     matches: Matches
     chart: bytes  # PNG; empty if no image was evaluated
 

@@ -26,10 +26,10 @@ LONGEST_INDENTED_TEXT = 20_000
 class Calibrated(NamedTuple):
     """A fitted calibration and what it changes."""
 
-    kind: str  # of the `calibrator` in `CalibrationConfig`
+    kind: str  # field of the `calibrator` in `CalibrationConfig`
     config: Any  # `CalibrationConfig` proto
     before: Reliability
-    after: Reliability  # of the detections that it was fitted to
+    after: Reliability  # reliability on the detections that it was fitted to
     # Expected calibration error of detections that it was not fitted to: of each half of the
     # images with a fit to the other half. None if a half has too few detections.
     held_out_error: Optional[float]

@@ -32,12 +32,12 @@ Array = np.ndarray[Any, Any]
 Point = Tuple[float, float]
 
 TEMPERATURE = "temperature_scaling_calibration"
-MIN_DETECTIONS = 100  # of a fit; a class with fewer gets the function of all classes
+MIN_DETECTIONS = 100  # detections for a fit; a class with fewer gets the function of all classes
 MIN_CORRECT = 10
 DETECTIONS_PER_BIN = 50  # at least, before pooling
-MAX_POINTS = 100  # of one function
-MAX_POINTS_OF_CLASSES = 1_500  # of the functions of all classes together
-NUM_BINS = 15  # of the expected calibration error, of equal width
+MAX_POINTS = 100  # points of one function
+MAX_POINTS_OF_CLASSES = 1_500  # points of the functions of all classes together
+NUM_BINS = 15  # bins of the expected calibration error, of equal width
 _MOST_LIKELY = 0.999  # a function's value at its last pool is below 1, so that it still rises
 _LOGIT_MARGIN = 1e-7
 _ROWS_AT_ONCE = 4096
@@ -312,7 +312,7 @@ def temperature(matches: ClassMatches) -> float:
     logits, correct = _logits(matches.scores), matches.correct.astype(np.float64)
 
     def slope(log_factor: float) -> float:
-        # Of the negative log likelihood, which is convex in the factor.
+        # Derivative of the negative log likelihood, which is convex in the factor.
         with np.errstate(over="ignore"):
             predicted = 1 / (1 + np.exp(-np.exp(log_factor) * logits))
         return float(np.sum(logits * (predicted - correct)))

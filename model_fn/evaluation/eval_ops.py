@@ -21,9 +21,9 @@ AGNOSTIC_CATEGORIES: List[Dict[str, Any]] = [{"id": 1, "name": "object"}]
 class _Frames(NamedTuple):
     """Sizes to convert between coordinate frames; height and width, float32 [B, 2]."""
 
-    padded: tf.Tensor  # of the batch that enters the network
-    real: tf.Tensor  # of the real image inside it
-    original: tf.Tensor  # of the image in the record
+    padded: tf.Tensor  # size of the batch that enters the network
+    real: tf.Tensor  # size of the real image inside it
+    original: tf.Tensor  # size of the image in the record
 
 
 def make_categories(
@@ -121,7 +121,7 @@ class _Output(NamedTuple):
 
     what: str  # the field of Detections and of Groundtruth
     model: str  # which models find it
-    reader: str  # what loads it
+    reader: str  # the reader's field that loads it
 
 
 _MASKS = _Output(

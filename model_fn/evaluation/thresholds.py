@@ -35,7 +35,7 @@ class Row:
     precision: Optional[float] = None
     recall: Optional[float] = None
     f1: Optional[float] = None
-    class_id: Optional[int] = None  # of the label map; None for all classes
+    class_id: Optional[int] = None  # id in the label map; None for all classes
 
 
 @dataclasses.dataclass(frozen=True)

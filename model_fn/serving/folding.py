@@ -28,7 +28,8 @@ class _Pair(NamedTuple):
     convolution: Any  # NodeDef
     norm: Any  # NodeDef
     filters: str  # name of a constant
-    statistics: Tuple[str, ...]  # of the constants: scale, offset, mean, variance
+    # Names of the constants: scale, offset, mean, variance.
+    statistics: Tuple[str, ...]
 
 
 def fold_batch_norms(graph_def: Any, outputs: Collection[str]) -> Any:
@@ -65,7 +66,7 @@ def _pairs_to_fold(graph_def: Any, nodes: _Nodes, outputs: Collection[str]) -> L
     for node in graph_def.node:
         for source in node.input:
             readers[_operation(source)].append(source)
-    norms = collections.defaultdict(set)  # of filters: the batch norms that would scale them
+    norms = collections.defaultdict(set)  # filter -> batch norms that would scale it
     pairs = []
     for norm in graph_def.node:
         pair = _pair(norm, nodes)

@@ -15,7 +15,7 @@ from model_fn.checkpoints.label_map_asset import add_label_map
 from model_fn.serving import warmup
 from model_fn.serving.folding import fold_batch_norms
 
-MAX_FILE_BYTES = 2**31 - 1  # of a protobuf file, which contains a graph and its constants
+MAX_FILE_BYTES = 2**31 - 1  # limit of a protobuf file, which contains a graph and its constants
 UNFINISHED = "temp-"  # how names of folders begin that are not complete yet
 GRAPH_BYTES = 2**26  # enough for a graph without its weights
 

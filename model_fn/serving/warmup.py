@@ -17,7 +17,7 @@ from inputs.datasets import writer
 
 EXTRA_ASSETS = "assets.extra"  # folder of a SavedModel
 WARMUP_FILE = os.path.join(EXTRA_ASSETS, "tf_serving_warmup_requests")
-IMAGE_SIZE = (480, 640)  # of the images where the model takes any size
+IMAGE_SIZE = (480, 640)  # size of the images if the model takes any size
 GRAY = 128
 
 

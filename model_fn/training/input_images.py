@@ -80,7 +80,7 @@ class _Painter:
         if channels not in self._to_pixels:
             # Here, not while the graph is built: it runs the preprocessing.
             self._to_pixels[channels], _ = batch_grid.fit_pixels(self._preprocess, channels)
-        # What is not finite cannot be shown; the report of a bad step names it.
+        # Values that are not finite cannot be shown; the report of a bad step names them.
         finite = np.nan_to_num(images.astype(np.float32), posinf=0.0, neginf=0.0)
         return [self._to_pixels[channels](image) for image in finite]
 

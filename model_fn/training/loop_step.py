@@ -23,14 +23,15 @@ from model_fn.training.train_op import APPLIED_NORM, MOVING_AVERAGES, name_of
 
 GLOBAL_STEP = "global_step"
 
-# What the network and its loss read.
+# Features that the network and its loss read.
 _FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_train_step)
 _LABELS = (
     schema.NUM_BOXES,
     *(key for key, spec in schema.LABELS.items() if spec.groundtruth_field),
 )
 
-NO_STOP = (0.0, 0.0)  # of `LoopStep.function`: no hook wants to stop, and no signal has arrived
+# `stops` of `LoopStep.function`: no hook wants to stop, and no signal has arrived.
+NO_STOP = (0.0, 0.0)
 
 
 class Outcome(NamedTuple):
@@ -40,12 +41,12 @@ class Outcome(NamedTuple):
     is_finite: tf.Tensor  # bool scalar: whether the last step did
     stops: tf.Tensor  # bool [2]: whether a worker wants to stop; whether one got a signal
     scalars: Tensors  # losses, LEARNING_RATE, GRADIENT_NORM
-    counts: Tensors  # of `Forward`
+    counts: Tensors  # counts of `Forward`
     gradients: Tensors  # by variable, before clipping, where `summarize_gradients` is set
     checks: Tensors  # more float32 scalars that must be finite
     batches: Tuple[Any, ...]  # (features, labels) of each replica of this process
     input_wait: tf.Tensor  # float64 scalar, seconds that all steps waited for their batches
-    positions: Tuple[Tensors, ...]  # of each reader of records: `step.POSITION` of all its images
+    positions: Tuple[Tensors, ...]  # for each reader of records: `step.POSITION` of all its images
 
 
 class _Taken(NamedTuple):

@@ -122,7 +122,7 @@ def make_loop_optimizer(
 class StateNames(NamedTuple):
     """Names in checkpoints of what an optimizer keeps, without moving averages."""
 
-    suffixes: Dict[str, str]  # of a variable's name, by slot: "momentum" -> "/Momentum"
+    suffixes: Dict[str, str]  # suffix of a variable's name by slot: "momentum" -> "/Momentum"
     others: List[str]  # such as "beta1_power"
 
 
@@ -165,5 +165,5 @@ def _check_numbers(options: Any, path: str) -> None:
         if not math.isfinite(value):
             raise ConfigError(f"{path}.{field.name}: {value} is not finite. Give a number")
         if field.name == "epsilon" and value <= 0:
-            # Where a gradient is 0, the update divides 0 by the root of epsilon.
+            # If a gradient is 0, the update divides 0 by the root of epsilon.
             raise ConfigError(f"{path}.epsilon: {value} is not above 0. Give a small number: 1e-8")

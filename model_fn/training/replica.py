@@ -76,9 +76,9 @@ class Reduced(NamedTuple):
     norm: tf.Tensor  # float32 scalar, global norm of the gradients before clipping
     is_moved_finite: tf.Tensor  # float32 scalar: 0, or NaN where a moving average is not finite
     stops: tf.Tensor  # bool [2]: whether a worker wants to stop; whether one got a signal
-    gradients: Gradients  # of the whole batch, clipped
+    gradients: Gradients  # gradients of the whole batch, clipped
     unclipped: Tensors  # by variable, where `summarize_gradients` is set
-    statistics: List[tf.Tensor]  # of `Network.statistics`, before the step
+    statistics: List[tf.Tensor]  # values of `Network.statistics` before the step
 
 
 class _Group(NamedTuple):
@@ -126,7 +126,7 @@ class Replica:
         if jit_compile:
             self._compute_sums = tf.function(self._sums, autograph=False, jit_compile=True)
         self._groups: List[List[str]] = []  # names of their terms
-        self._names: List[str] = []  # of all terms, in order
+        self._names: List[str] = []  # names of all terms, in order
         self._counts: List[str] = []
         self._reached: List[List[bool]] = []  # by group and variable
         self.trained: List[tf.Variable] = []
@@ -271,7 +271,7 @@ class Replica:
 
 def _all_reduce(context: Any, tensors: Any) -> Any:
     """The sum of each tensor over all replicas."""
-    # What replicas share is on no device of theirs.
+    # Values that replicas share are on no device of theirs.
     flat = [tf.identity(tensor) for tensor in tf.nest.flatten(tensors)]
     return tf.nest.pack_sequence_as(tensors, context.all_reduce(tf.distribute.ReduceOp.SUM, flat))
 

@@ -33,7 +33,7 @@ Tensors = Dict[str, tf.Tensor]
 class Forward(NamedTuple):
     """Network and loss of a batch."""
 
-    predictions: Any  # of `Detector.predict`, float32
+    predictions: Any  # result of `Detector.predict`, float32
     groundtruth: Groundtruth
     losses: Tensors  # float32 scalars: the terms, then their sum, TOTAL_LOSS
     counts: Tensors  # float32 scalars: figures of the assignment
@@ -44,14 +44,14 @@ class TrainStep(NamedTuple):
     """One training step of a graph."""
 
     train_op: tf.Tensor  # float32 scalar, the loss before the step; running it takes the step
-    losses: Tensors  # of `Forward`
-    scalars: Tensors  # what reports show: losses, LEARNING_RATE, GRADIENT_NORM
-    counts: Tensors  # of `Forward`
+    losses: Tensors  # losses of `Forward`
+    scalars: Tensors  # scalars of reports: losses, LEARNING_RATE, GRADIENT_NORM
+    counts: Tensors  # counts of `Forward`
     summary: StepSummary
     gradients: Tensors  # by variable, as applied but for clipping
     checks: Tensors  # more float32 scalars that must be finite; NaN or infinite ones are reported
-    written: Sequence[tf.Tensor]  # what `Detector.updates` write
-    positions: Sequence[Tensors]  # of each reader of records: POSITION of the images that it gave
+    written: Sequence[tf.Tensor]  # variables that `Detector.updates` write
+    positions: Sequence[Tensors]  # for each reader of records: POSITION of its images
     input_wait: tf.Tensor  # float64 scalar, seconds that the step waited for its batch
     rejected: RejectedBatch  # the batch of the step whose numbers were not finite
     synchronizing: Optional[SyncReplicas] = None  # the optimizer, where workers share each step

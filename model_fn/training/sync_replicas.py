@@ -16,7 +16,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from model_fn.training.optimizers import OptimizerAround
 
-_MOST_STARTS = 1_000_000  # of chiefs
+_MOST_STARTS = 1_000_000  # starts of chiefs, at most
 _POLL_SECS = 0.2  # between two looks at whether the run is to stop
 # The session was closed, or the parameter server was lost, of which the main thread hears as well.
 _SESSION_ENDED = (tf.errors.CancelledError, tf.errors.AbortedError, tf.errors.UnavailableError)
@@ -25,7 +25,7 @@ _SESSION_ENDED = (tf.errors.CancelledError, tf.errors.AbortedError, tf.errors.Un
 class Operations(NamedTuple):
     """Operations of a graph whose workers share each step."""
 
-    initialize: tf.Operation  # of this process's part
+    initialize: tf.Operation  # initializes this process's part
     num_starts: tf.Tensor  # how many chiefs have started since the parameter servers did
     count_start: tf.Operation  # one more
     first_tokens: tf.Operation  # makes those without which the first step would never come
@@ -160,7 +160,7 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
                 session.run(self._operations.apply_mean)
             except _SESSION_ENDED:
                 return
-            except RuntimeError:  # of a closed session
+            except RuntimeError:  # errors of a closed session
                 return
             except tf.errors.OpError as error:
                 coord.request_stop(error)

@@ -36,7 +36,7 @@ class TrainOp(NamedTuple):
     gradient_norm: Optional[tf.Tensor]  # float32 scalar before clipping; None where not guarded
     gradients: Dict[str, tf.Tensor]  # by variable, as applied but for clipping
     checks: Dict[str, tf.Tensor]  # more float32 scalars that must be finite for a step to be taken
-    written: Sequence[tf.Tensor]  # what the updates write
+    written: Sequence[tf.Tensor]  # variables that the updates write
 
 
 def name_of(variable: tf.Variable) -> str:

@@ -42,11 +42,12 @@ class RestoreTable(NamedTuple):
     mismatched: List[Tuple[str, List[int], List[int]]]  # name, checkpoint's shape, model's shape
     missing: List[str]
     unused: List[str]
-    unused_slots: Sequence[str] = ()  # of optimizers, and moving averages
+    unused_slots: Sequence[str] = ()  # slots of optimizers, and moving averages
     backbone: int = 0  # variables of the feature extractor
     backbone_restored: int = 0
     backbone_names: Sequence[str] = ()  # that a checkpoint of the configured type may have
-    new_ranges: Sequence[str] = ()  # of simulated quantization, which a float checkpoint lacks
+    # Ranges of simulated quantization, which a float checkpoint lacks.
+    new_ranges: Sequence[str] = ()
     explanations: Sequence[str] = ()  # options of the model that explain shapes
     heads: int = 0  # unused variables that load_all_detection_checkpoint_vars would restore
 

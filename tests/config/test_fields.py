@@ -33,10 +33,13 @@ LOCALIZATION = ("estimator_det/losses/localization",)
 OPTIMIZERS = ("model_fn/training/optimizers",)
 RESIZE = ("estimator_det/images/resize",)
 SCHEDULES = ("model_fn/training/schedules",)
-TWO_STAGE = tuple(
-    f"estimator_det/detectors/two_stage/{name}"
-    for name in ("faster_rcnn", "masks", "proposals", "regions")
-) + ("estimator_det/nets/context_attention",)
+TWO_STAGE = (
+    "estimator_det/nets/context_attention",
+    *(
+        f"estimator_det/detectors/two_stage/{name}"
+        for name in ("faster_rcnn", "masks", "proposals", "regions")
+    ),
+)
 HEADS = ("estimator_det/predictors/ssd", "estimator_det/predictors/base")
 READERS: Dict[str, Tuple[str, ...]] = {
     **dict.fromkeys(

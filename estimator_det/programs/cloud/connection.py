@@ -25,7 +25,7 @@ _LOGIN = (
 )
 _ROLES = {"read": "roles/storage.objectViewer", "write": "roles/storage.objectAdmin"}
 _RERUN = "Check the network and run the command again: files that are complete are skipped"
-_UNKNOWN_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"  # of OpenSSL
+_UNKNOWN_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's code
 _LONGEST_DELAY_SECS = 32.0
 
 _LOG = logging.getLogger(__name__)
@@ -52,8 +52,8 @@ class Options:
     """Settings of transfers."""
 
     threads: int = 8  # files at once
-    chunk_bytes: int = 8 * 2**20  # of a request of an upload above 8 MiB; in memory by thread
-    attempts: int = 8  # of a request, until its transfer fails
+    chunk_bytes: int = 8 * 2**20  # bytes per request of an upload above 8 MiB; in memory by thread
+    attempts: int = 8  # attempts of a request, until its transfer fails
     timeout_secs: float = 60.0  # to connect, and without a byte received
     sleep: Optional[Callable[[float], Any]] = None  # waits; None: until cancelled, too
     shows_progress: bool = True  # a bar on a terminal, lines now and then elsewhere
@@ -178,7 +178,7 @@ def explained(error: BaseException, path: CloudPath, action: str) -> Optional[St
 
     if _UNKNOWN_CERTIFICATE in str(error):
         return _untrusted(path)
-    if isinstance(error, DataCorruption):  # of uploads; downloads are checked here
+    if isinstance(error, DataCorruption):  # raised by uploads; downloads are checked here
         return StorageError(
             f"{path}: the stored bytes have another checksum than those sent: something between "
             "here and the service changes them. The upload is deleted",

@@ -7,7 +7,7 @@ from typing import List, Mapping, NamedTuple, Optional
 TENSORBOARD_VARIABLE = "AIP_TENSORBOARD_LOG_DIR"
 # Folders for what a job writes; the first one that is set is its model_dir.
 MODEL_DIR_VARIABLES = ("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "JOB_DIR")
-# Of Vertex AI, and of AI Platform before it: whose standard error becomes log entries.
+# Set by Vertex AI, and AI Platform before it, whose standard error becomes log entries.
 JOB_VARIABLES = ("CLOUD_ML_JOB_ID", "CLOUD_ML_JOB", *MODEL_DIR_VARIABLES[:2], TENSORBOARD_VARIABLE)
 
 

@@ -61,7 +61,7 @@ class _Copy:
                 for name in names:
                     if _EVENTS in name:
                         self._copy(os.path.join(folder, name))
-        except Exception as error:  # of any kind: nothing else would copy from then on
+        except Exception as error:  # any error: nothing else would copy from then on
             reason = getattr(error, "message", None) or repr(error)
             _LOG.warning(
                 "event files could not be copied to %s: %s; check the rights of this job",

@@ -37,7 +37,7 @@ def follow(
     """
     parsed = [parse(source) for source in sources]
     connection = connect(options)
-    generations: Dict[str, int] = {}  # of the local copies, by path below the folder
+    generations: Dict[str, int] = {}  # generation of each local copy by path below the folder
     last_change = clock()
     while True:
         listed = storage.remote_files(connection, parsed, exclude, may_be_empty=True)

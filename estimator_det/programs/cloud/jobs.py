@@ -41,7 +41,7 @@ class Job:
     pools: Tuple[Pool, ...]  # the chief first, then one for each further role
     package: str  # file name of the source distribution
     image: Image
-    flags: Tuple[str, ...] = ()  # of model_main, but for those that `arguments` adds
+    flags: Tuple[str, ...] = ()  # flags of model_main, except those that `arguments` adds
     service_account: str = ""  # "" for that of the service
     spot: bool = False  # machines that the service may take back at any time
 

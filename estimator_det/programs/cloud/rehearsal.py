@@ -32,8 +32,8 @@ class Extent(NamedTuple):
     """Size of a rehearsal."""
 
     steps: int
-    records: int  # of each input path
-    reuses_packages: bool  # of this environment, instead of installing all
+    records: int  # records to read of each input path
+    reuses_packages: bool  # uses packages of this environment, instead of installing all
 
 
 def rehearse(
@@ -48,7 +48,7 @@ def rehearse(
 
     started = time.monotonic()
     folder = folder.resolve()
-    for name in _FOLDERS:  # of an earlier rehearsal, whose run would resume
+    for name in _FOLDERS:  # left by an earlier rehearsal, whose run would resume
         shutil.rmtree(folder / name, ignore_errors=True)
     python = install(package, folder / "environment", extent.reuses_packages)
     console.say(f"rehearsal: {package.name} is installed ({time.monotonic() - started:.0f} s)")

@@ -20,11 +20,11 @@ from estimator_det.programs.cloud.machines import CHIEF, PARAMETER_SERVER
 from model_fn.checkpoints.errors import RunError
 
 TIMEOUT_SECONDS = 3600.0
-LAST_LINES = 15  # of a failed program that are reported
+LAST_LINES = 15  # last lines of a failed program that are reported
 # After the chief has ended, the other processes have this long to end; a service ends them at once.
 _GRACE_SECONDS = 120.0
 _POLL_SECONDS = 0.2
-# What a service sets; the user's own values must not stand in for them.
+# Variables that a service sets; the user's own values must not replace them.
 _OF_SERVICES = ("TF_CONFIG", "CLUSTER_SPEC", "JOB_DIR", "TPU_NAME", "TPU_CONFIG")
 _PREFIXES = ("AIP_", "PYTHON")
 

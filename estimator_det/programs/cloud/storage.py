@@ -70,7 +70,7 @@ class Copied(NamedTuple):
     files: int  # copied
     size: int  # their bytes
     same: int  # files that were there already
-    paths: List[str]  # where each file is now, copied or not; by name
+    paths: List[str]  # path of each file now, copied or not, in order of names
 
 
 def upload(

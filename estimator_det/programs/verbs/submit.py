@@ -41,12 +41,12 @@ from model_fn.checkpoints.errors import RunError
 
 SUMMARY = "Checks, rehearses and submits a training job of Google Cloud"
 EXAMPLE = f"{CONFIG_EXAMPLE} --job_dir gs://bucket/run --region us-central1 --rehearse --dry_run"
-PASSES_ON = True  # what follows `--`, as flags of model_main
+PASSES_ON = True  # arguments after `--`, flags of model_main
 
 PLATFORMS: Dict[str, Any] = {"vertex": vertex, "ai-platform": ai_platform}
 SPEC_FILE = "job.json"  # gcloud reads YAML, which JSON is
 _MACHINE_TYPE = "n1-standard-8"
-_STEPS, _RECORDS = 2, 64  # of a rehearsal
+_STEPS, _RECORDS = 2, 64  # defaults of a rehearsal
 
 # Options without effect unless another one is given, and options of which one is given at most.
 _REQUIRED = {

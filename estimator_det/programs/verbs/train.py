@@ -20,7 +20,7 @@ from model_fn.runs import options as run_options
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS as TASK_TIMEOUT_SECS
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TrainOptions
 
-# Of the options that not every strategy has.
+# Strategies that take each option; others refuse it.
 _STRATEGY_OF = {
     "num_replicas": run_options.MIRRORED,
     **dict.fromkeys(("tpu_name", "tpu_zone", "gcp_project"), run_options.TPU),

@@ -13,7 +13,7 @@ Converter = Callable[[SourceOptions], Source]
 CONVERTERS: Registry[Converter] = Registry("dataset format")
 
 
-# Of SourceOptions, as options of `convert`.
+# Fields of SourceOptions, which are options of `convert`.
 FIELDS = (
     "images", "annotations", "classes", "image_labels", "segmentations", "mask_images", "min_score",
 )  # fmt: skip

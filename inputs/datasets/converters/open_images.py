@@ -142,7 +142,7 @@ def _image(image: str, identifier: str, parts: List[Part], source: _Files) -> An
 def _add_mask(objects: List[AnnotatedObject], name: str, part: Part, source: _Files) -> None:
     """Gives the object of a row of segmentations its mask."""
     file, line, masks = source.tables["masks"], part.line, source.masks
-    assert masks is not None  # as both options are given
+    assert masks is not None  # both options are given together
     sides = [number(part.value[side].strip(), file, line, side) for side in MASK_SIDES]
     candidates = [
         index

@@ -36,7 +36,7 @@ from inputs.datasets.source import (
 
 BOX_WORDS = 5
 VISIBLE = 2.0
-MAX_BYTES = 1_000_000  # of the file of classes; YAML takes some seconds for as much
+MAX_BYTES = 1_000_000  # bytes of the file of classes; YAML takes some seconds for as much
 _OR_A_TEXT_FILE = "Or give a text file with a name in each line"
 
 

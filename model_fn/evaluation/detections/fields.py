@@ -9,7 +9,7 @@ import numpy as np
 from estimator_det.config.printing import plain, quoted
 from estimator_det.files import run_lengths
 
-MAX_MASK_PIXELS = 178_956_970  # as of an image
+MAX_MASK_PIXELS = 178_956_970  # the limit of images
 _GREATEST = float(np.finfo(np.float32).max)
 
 

@@ -38,9 +38,9 @@ from model_fn.evaluation.detections.fields import (
 
 Array = np.ndarray[Any, Any]
 
-MAX_DETECTIONS = 20_000_000  # of a file; they take 28 bytes each
+MAX_DETECTIONS = 20_000_000  # detections of a file; they take 28 bytes each
 MAX_DETECTIONS_OF_IMAGE = 10_000
-MAX_PIXELS = 1e7  # of a coordinate, away from the image
+MAX_PIXELS = 1e7  # distance of a coordinate from the image
 LONGEST_NAME = 4_096  # characters of an image id or path
 MAX_FAULTS = 10  # that an error lists
 MAX_UNKNOWN_CLASSES = 1_000  # ids that are counted one by one

@@ -39,7 +39,7 @@ from model_fn.training.step import groundtruth_from_labels
 _LOG = logging.getLogger(__name__)
 
 STEP = 0  # that files and events of such an evaluation name
-MAX_BOXES = 1_000  # of a record, without a configuration
+MAX_BOXES = 1_000  # boxes of a record, without a configuration
 _SHOWN = 3  # images that a message names
 
 

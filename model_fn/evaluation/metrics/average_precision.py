@@ -21,7 +21,7 @@ from model_fn.evaluation.metrics.overlaps import (
     masks_of,
 )
 
-_FALSE, _TRUE, _LEFT_OUT = range(3)  # what a detection is
+_FALSE, _TRUE, _LEFT_OUT = range(3)  # verdicts on a detection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ class AveragePrecision:
 
     def _reset(self) -> None:
         self._num_boxes = np.zeros(len(self._ids))
-        # Of each detection that counts: index of its class, its score, and 0 or what it counts as
+        # Columns of detections that count: index of the class, score, and 0 or the verdict
         # a correct one.
         self._classes: List[np.ndarray] = []
         self._scores: List[np.ndarray] = []
@@ -113,7 +113,7 @@ class AveragePrecision:
         verdicts[is_correct] = _TRUE
         groups = self._match_groups(batch.detection_scores, masked, cover, verdicts)
         if self._options.of_masks:
-            # What finds a box without mask in place of a mask is neither right nor wrong.
+            # A detected box without mask, in place of a mask, is neither right nor wrong.
             boxes = objects._replace(is_true=objects.is_true & ~objects.has_mask)
             iou, cover = _box_overlaps(batch)
             is_correct = self._match(batch.detection_scores, boxes, iou, verdicts)
@@ -246,7 +246,7 @@ class AveragePrecision:
         """
         if total == 0:
             return float("nan")
-        # Of equal scores the last one first, as in the reference.
+        # Equal scores: the last one first, like the reference.
         right = weights[np.argsort(scores, kind="stable")[::-1]].astype(np.float64)
         hits, misses = np.cumsum(right), np.cumsum(right == 0)
         recall, precision = hits / total, hits / (hits + misses)

@@ -94,7 +94,7 @@ class Metrics(Protocol):
         """The value of every name in `names`; starts a new evaluation."""
 
 
-# What makes a set from an `EvalConfig` and the categories: dictionaries with "id" (from 1), "name",
+# A maker gets `EvalConfig` and the categories: dictionaries with "id" (from 1), "name",
 # "keypoints" where the label map lists them, and "frequency" where it says that.
 MetricsMaker = Callable[[Any, Sequence[Dict[str, Any]]], Metrics]
 

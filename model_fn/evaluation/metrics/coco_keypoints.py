@@ -18,7 +18,7 @@ from model_fn.evaluation.metrics.overlaps import box_area, is_crowd, keypoint_si
 
 NAME = "coco_keypoint_metrics"
 DEFAULT_SIGMA = 0.05
-MAX_DETECTIONS = 20  # of an image
+MAX_DETECTIONS = 20  # detections of an image
 _AREAS = ("all", "medium", "large")
 _ALL, _AT_50, _AT_75 = slice(None), slice(0, 1), slice(5, 6)
 # The recall names are the reference's, which says detections where it has thresholds: AR@1 is the

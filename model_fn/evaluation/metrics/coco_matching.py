@@ -17,7 +17,8 @@ from model_fn.evaluation.metrics.greedy import greedy_match
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0.0, 1.0, 101)
-_LIMITS = np.minimum(THRESHOLDS, 1 - 1e-10)  # as COCOeval: rounding must not miss an overlap of 1
+# The tolerance of COCOeval: rounding must not miss an overlap of 1.
+_LIMITS = np.minimum(THRESHOLDS, 1 - 1e-10)
 # Areas in pixels squared, both ends included, by COCO's names.
 AREAS: Dict[str, Tuple[float, float]] = {
     "all": (0.0, 1e10),
@@ -73,7 +74,9 @@ class CocoMatches:
         """Starts a new evaluation."""
         self.num_images = 0
         self.num_objects = 0  # groundtruth, of any category
-        self.has_groundtruth = False  # of a known category, ignored objects included
+        self.has_groundtruth = (
+            False  # True once there is an object of a known category, ignored ones included
+        )
         self._counts = np.zeros((len(self._ids), len(self._ranges)), np.int64)
         self._categories: List[np.ndarray] = []
         self._ranks: List[np.ndarray] = []
@@ -103,7 +106,7 @@ class CocoMatches:
             _LIMITS,
             is_ignored=ignored,
             is_crowd=image.is_crowd[known],
-            last_of_equal=True,  # as COCOeval
+            last_of_equal=True,  # the order of COCOeval
         )
         is_matched = matched >= 0
         at = np.where(is_matched, matched, 0)

@@ -17,7 +17,7 @@ IOA_THRESHOLD = 0.5  # part inside a crowd from which a detection does not count
 class _Sums(NamedTuple):
     """Of each category, float64 [K]."""
 
-    iou: np.ndarray  # of the matched pairs
+    iou: np.ndarray  # IoU of matched pairs
     matched: np.ndarray
     unmatched: np.ndarray  # detections
     missed: np.ndarray  # groundtruth

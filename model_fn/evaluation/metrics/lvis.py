@@ -17,7 +17,7 @@ from model_fn.evaluation.metrics.coco import Summary, warn_without_groundtruth
 from model_fn.evaluation.metrics.coco_matching import CocoMatches
 from model_fn.evaluation.metrics.overlaps import box_objects, mask_objects
 
-MAX_DETECTIONS = 300  # of an image
+MAX_DETECTIONS = 300  # detections of an image
 FREQUENCIES = ("r", "c", "f")  # rare, common, frequent
 _ALL, _AT_50, _AT_75 = slice(None), slice(0, 1), slice(5, 6)
 SUMMARIES: Dict[str, Summary] = {
