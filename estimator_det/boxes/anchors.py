@@ -149,17 +149,13 @@ class SsdAnchors:
     A box of scale s and ratio r is s / sqrt(r) high and s * sqrt(r) wide, times `base_size`, in
     units of the shorter side of the image: on a wide image boxes keep their shape in pixels.
     Source: https://arxiv.org/abs/1512.02325 and the reference's behaviour.
-
-    Attributes:
-        boxes: (scale, aspect ratio) pairs of each feature map.
-        base_size: height and width of a box whose scale is 1.
-        strides: (y, x) pixels between locations of each map; None divides the image evenly.
-        offsets: (y, x) pixels of the first location of each map; None is half a stride.
     """
 
-    boxes: Tuple[Tuple[Pair, ...], ...]
-    base_size: Pair = (1.0, 1.0)
+    boxes: Tuple[Tuple[Pair, ...], ...]  # (scale, aspect ratio) pairs of each feature map
+    base_size: Pair = (1.0, 1.0)  # height and width of a box whose scale is 1
+    # (y, x) pixels between locations of each map; None divides the image evenly.
     strides: Optional[Tuple[Pair, ...]] = None
+    # (y, x) pixels of the first location of each map; None is half a stride.
     offsets: Optional[Tuple[Pair, ...]] = None
 
     def __post_init__(self) -> None:
@@ -203,18 +199,13 @@ class SsdAnchors:
 
 @dataclasses.dataclass(frozen=True)
 class PixelGrid:
-    """Boxes at each location of one feature map, all in pixels.
+    """Boxes at each location of one feature map, all in pixels."""
 
-    Attributes:
-        sizes: (height, width) of each box.
-        stride: (y, x) between locations.
-        offset: (y, x) of the first location. None: half a stride along the sides of the image that
-            are whole multiples of the stride (or 1), 0 along the others. If sizes are known only at
-            run time: half a stride if both are unknown, 0 if one is.
-    """
-
-    sizes: Tuple[Pair, ...]
-    stride: Pair
+    sizes: Tuple[Pair, ...]  # (height, width) of each box
+    stride: Pair  # (y, x) between locations
+    # (y, x) of the first location. None: half a stride along the sides of the image that are whole
+    # multiples of the stride (or 1), 0 along the others. If sizes are known only at run time: half
+    # a stride if both are unknown, 0 if one is.
     offset: Optional[Pair] = None
 
     def __post_init__(self) -> None:
@@ -227,15 +218,10 @@ class PixelGrid:
 
 @dataclasses.dataclass(frozen=True)
 class PixelAnchors:
-    """Anchors with sizes and positions in pixels, one grid per feature map.
+    """Anchors with sizes and positions in pixels, one grid per feature map."""
 
-    Attributes:
-        grids: one per feature map, in their order.
-        normalized: True if `generate` divides the result by the size of the image.
-    """
-
-    grids: Tuple[PixelGrid, ...]
-    normalized: bool
+    grids: Tuple[PixelGrid, ...]  # one per feature map, in their order
+    normalized: bool  # True if `generate` divides the result by the size of the image
 
     @property
     def num_per_location(self) -> List[int]:

@@ -59,19 +59,12 @@ def _fetch_keypoints(keypoints: tf.Tensor, matches: tf.Tensor, matmul: bool) -> 
 
 @dataclasses.dataclass(frozen=True)
 class TargetAssigner:
-    """Matches anchors to groundtruth and builds targets from the matched rows.
+    """Matches anchors to groundtruth and builds targets from the matched rows."""
 
-    Attributes:
-        similarity: compares groundtruth boxes with anchors.
-        matcher: chooses a groundtruth row for each anchor from the similarities.
-        coder: encodes boxes as regression targets.
-        negative_class_weight: class weight of unmatched anchors.
-    """
-
-    similarity: Similarity
-    matcher: Matcher
-    coder: BoxCoder
-    negative_class_weight: float = 1.0
+    similarity: Similarity  # compares groundtruth boxes with anchors
+    matcher: Matcher  # chooses a groundtruth row for each anchor from the similarities
+    coder: BoxCoder  # encodes boxes as regression targets
+    negative_class_weight: float = 1.0  # class weight of unmatched anchors
 
     def assign(
         self,

@@ -54,20 +54,14 @@ class ArgMaxMatcher:
     every row that may force a match then gets the anchor most similar to it, however weak; if
     several rows want the same anchor, the first row gets it. In an image without valid rows all
     anchors are unmatched.
-
-    Attributes:
-        matched_threshold: lowest similarity of a match; None matches every anchor.
-        unmatched_threshold: None for the value of `matched_threshold`.
-        negatives_lower_than_unmatched: True if the lowest similarities are the negatives.
-        force_match_for_each_row: True to force a match for each row.
-        use_matmul_gather: see `Matcher`.
     """
 
+    # Lowest similarity of a match; None matches every anchor.
     matched_threshold: Optional[float] = 0.5
-    unmatched_threshold: Optional[float] = None
-    negatives_lower_than_unmatched: bool = True
-    force_match_for_each_row: bool = False
-    use_matmul_gather: bool = False
+    unmatched_threshold: Optional[float] = None  # None for the value of `matched_threshold`
+    negatives_lower_than_unmatched: bool = True  # True if the lowest similarities are the negatives
+    force_match_for_each_row: bool = False  # True to force a match for each row
+    use_matmul_gather: bool = False  # see `Matcher`
 
     def __post_init__(self) -> None:
         matched, unmatched = self.matched_threshold, self.unmatched_threshold
@@ -149,12 +143,9 @@ class BipartiteMatcher:
 
     The reference matches as many *leading* rows as may force a match; here the rows themselves are
     matched, which differs only if padding or rows of weight 0 precede others.
-
-    Attributes:
-        use_matmul_gather: see `Matcher`.
     """
 
-    use_matmul_gather: bool = False
+    use_matmul_gather: bool = False  # see `Matcher`
 
     def __call__(
         self, similarity: tf.Tensor, valid: tf.Tensor, may_force_match: Optional[tf.Tensor] = None

@@ -170,14 +170,10 @@ class Detector(Protocol):
 
 @dataclass(frozen=True)
 class ImageFrame:
-    """Position of the real images inside the padded ones.
+    """Position of the real images inside the padded ones."""
 
-    Attributes:
-        inputs: float [B, H, W, C], padded images.
-        true_shapes: int32 [B, 3], shapes of the real images; None: the padded images are real.
-    """
-
-    inputs: tf.Tensor
+    inputs: tf.Tensor  # float [B, H, W, C], padded images
+    # Int32 [B, 3], shapes of the real images; None: the padded images are real.
     true_shapes: Optional[tf.Tensor] = None
 
     @property

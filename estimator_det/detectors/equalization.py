@@ -22,14 +22,10 @@ SMALLEST_RANGE = 1e-6  # keeps the logarithm of an all-zero channel finite
 
 @dataclass(frozen=True)
 class Equalization:
-    """Options of an `EqualizationLoss` message.
+    """Options of an `EqualizationLoss` message."""
 
-    Attributes:
-        weight: factor of the penalty; above 0.
-        exclude_prefixes: kernels are skipped if their variable names begin with one of these.
-    """
-
-    weight: float
+    weight: float  # factor of the penalty; above 0
+    # Kernels are skipped if their variable names begin with one of these.
     exclude_prefixes: Tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -44,53 +44,31 @@ EXTRACTOR_SCOPE = "FeatureExtractor"
 
 @dataclass(frozen=True)
 class Postprocessing:
-    """Conversion of raw predictions to detections.
+    """Conversion of raw predictions to detections."""
 
-    Attributes:
-        convert_scores: class logits -> scores.
-        nms: thresholds and limits of suppression.
-        has_background: True if class column 0 is background, which is never detected.
-    """
-
-    convert_scores: Callable[[tf.Tensor], tf.Tensor]
-    nms: NmsOptions
-    has_background: bool
+    convert_scores: Callable[[tf.Tensor], tf.Tensor]  # class logits -> scores
+    nms: NmsOptions  # thresholds and limits of suppression
+    has_background: bool  # True if class column 0 is background, which is never detected
 
 
 @dataclass(frozen=True)
 class SsdDetector:
-    """A single-shot detector; `Detector` documents its methods.
+    """A single-shot detector; `Detector` documents its methods."""
 
-    Attributes:
-        num_classes: foreground classes.
-        is_training: True if the model is built for training.
-        norm_is_training: True if batch norm learns; False if it is frozen.
-        inplace_norm_update: True if batch norm updates its averages without update operations.
-        preprocess: pixels -> the network's input.
-        extractor: images -> feature maps.
-        predictor: feature maps -> raw predictions.
-        anchor_generator: feature map sizes -> anchors.
-        box_coder: box encodings -> boxes.
-        losses: predictions and groundtruth -> loss terms.
-        postprocessing: predictions -> detections.
-        return_raw_boxes: True if `predict` also decodes the boxes.
-        is_class_agnostic: always False.
-        quantization: simulated in every layer; None for a float network.
-    """
-
-    num_classes: int
-    is_training: bool
-    norm_is_training: bool
-    inplace_norm_update: bool
-    preprocess: Preprocessor
-    extractor: Extractor
-    predictor: BoxHead
-    anchor_generator: AnchorGenerator
-    box_coder: BoxCoder
-    losses: SsdLoss
-    postprocessing: Postprocessing
-    return_raw_boxes: bool = False
-    is_class_agnostic: bool = False
+    num_classes: int  # foreground classes
+    is_training: bool  # True if the model is built for training
+    norm_is_training: bool  # True if batch norm learns; False if it is frozen
+    inplace_norm_update: bool  # True if batch norm updates its averages without update operations
+    preprocess: Preprocessor  # pixels -> the network's input
+    extractor: Extractor  # images -> feature maps
+    predictor: BoxHead  # feature maps -> raw predictions
+    anchor_generator: AnchorGenerator  # feature map sizes -> anchors
+    box_coder: BoxCoder  # box encodings -> boxes
+    losses: SsdLoss  # predictions and groundtruth -> loss terms
+    postprocessing: Postprocessing  # predictions -> detections
+    return_raw_boxes: bool = False  # True if `predict` also decodes the boxes
+    is_class_agnostic: bool = False  # always False
+    # Simulated in every layer; None for a float network.
     quantization: Optional[Quantization] = None
 
     def predict(

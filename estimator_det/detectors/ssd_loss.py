@@ -30,62 +30,43 @@ EQUALIZATION = "Loss/equalization_loss"
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """Options of the conversion of groundtruth to targets.
+    """Options of the conversion of groundtruth to targets."""
 
-    Attributes:
-        unmatched_class: class target [C] of an anchor without groundtruth.
-        add_background: True if class column 0 is a background that groundtruth does not have.
-        by_confidence: True if confidences of groundtruth classes are the class targets.
-        implicit_weight: weight of classes without a confidence; used with `use_confidences`.
-    """
-
-    unmatched_class: Tuple[float, ...]
-    add_background: bool
+    unmatched_class: Tuple[float, ...]  # class target [C] of an anchor without groundtruth
+    add_background: bool  # True if class column 0 is a background that groundtruth does not have
+    # True if confidences of groundtruth classes are the class targets.
     use_confidences: bool = False
+    # Weight of classes without a confidence; used with `use_confidences`.
     implicit_weight: float = 1.0
 
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The two losses of anchors.
+    """The two losses of anchors, and the factors of their sums."""
 
-    classification: class logits, targets, weights -> [B, A, C] or [B, A].
-    localization: box codes (boxes if it is `on_boxes`), targets, weights -> [B, A], possibly flat.
-    classification_weight: factor of the classification term.
-    localization_weight: factor of the localization term.
-    """
-
-    classification: Callable[..., tf.Tensor]
-    localization: LocalizationLoss
+    classification: Callable[..., tf.Tensor]  # logits, targets, weights -> [B, A, C] or [B, A]
+    localization: LocalizationLoss  # box codes, or boxes if it is `on_boxes` -> [B, A], maybe flat
     classification_weight: float
     localization_weight: float
 
 
 @dataclass(frozen=True)
 class SsdLoss:
-    """Computes loss terms from predictions and groundtruth.
+    """Computes loss terms from predictions and groundtruth."""
 
-    Attributes:
-        assigner: matches anchors to groundtruth.
-        targets: options of the targets.
-        terms: the two losses.
-        by_num_matches: divide by the sum of box weights of matched anchors, if above 1.
-        by_code_size: divide the localization term by the numbers per box.
-        sampler: (bool [B, A] eligible, bool [B, A] matched) -> sampled; None: use all anchors.
-        expected_weights: weight anchors as sampling would on average; None: do not.
-        miner: use the anchors of the largest losses only; None: use all.
-        equalization: penalty of uneven kernels; None: no penalty.
-    """
-
-    assigner: TargetAssigner
-    targets: TargetOptions
-    terms: LossTerms
+    assigner: TargetAssigner  # matches anchors to groundtruth
+    targets: TargetOptions  # options of the targets
+    terms: LossTerms  # the two losses
+    # Divide by the sum of box weights of matched anchors, if above 1.
     normalize_by_num_matches: bool = True
-    normalize_by_code_size: bool = False
+    normalize_by_code_size: bool = False  # divide the localization term by the numbers per box
+    # (bool [B, A] eligible, bool [B, A] matched) -> sampled; None: use all anchors.
     sampler: Optional[Sampler] = None
+    # Weight anchors as sampling would on average; None: do not.
     expected_weights: Optional[ExpectedWeights] = None
+    # Use the anchors of the largest losses only; None: use all.
     miner: Optional[Callable[..., Any]] = None
-    equalization: Optional[Equalization] = None
+    equalization: Optional[Equalization] = None  # penalty of uneven kernels; None: no penalty
 
     def __call__(self, predictions: Predictions, groundtruth: Groundtruth) -> Losses:
         """Computes scalar loss terms of a batch, weighted and normalized, and assignment counts."""

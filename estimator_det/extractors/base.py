@@ -17,17 +17,11 @@ FINEST_FPN_LEVEL = 2
 
 
 class FpnLevels(NamedTuple):
-    """Levels of a feature pyramid (an `fpn` message); level n is at stride 2^n.
+    """Levels of a feature pyramid (an `fpn` message); level n is at stride 2^n."""
 
-    Attributes:
-        min_level: finest level.
-        max_level: coarsest level.
-        depth: channels of every level at depth multiplier 1.
-    """
-
-    min_level: int = 3
-    max_level: int = 7
-    depth: int = 256
+    min_level: int = 3  # finest level
+    max_level: int = 7  # coarsest level
+    depth: int = 256  # channels of every level at depth multiplier 1
 
 
 RecipeType = TypeVar("RecipeType")
@@ -37,14 +31,10 @@ OVERRIDE = "override_base_feature_extractor_hyperparams"
 
 @dataclass(frozen=True)
 class ExtractorEntry(Generic[RecipeType]):
-    """Maker of an extractor, as it is registered, and the recipe that it follows.
+    """Maker of an extractor, as it is registered, and the recipe that it follows."""
 
-    Attributes:
-        recipe: parts and rules of the extractor.
-        build: (recipe, message of the feature extractor, True in training) -> extractor.
-    """
-
-    recipe: RecipeType
+    recipe: RecipeType  # parts and rules of the extractor
+    # (recipe, message of the feature extractor, True in training) -> extractor.
     build: Callable[[RecipeType, Any, bool], Any]
 
     def __call__(self, config: Any, is_training: bool) -> Any:

@@ -15,16 +15,12 @@ class Preprocessor:
 
     Published checkpoints expect the order of their kind of model. If pixels are normalized first,
     padding is 0 to the network; if they are normalized last, it is black.
-
-    Attributes:
-        resizer: resizes images to the network's size.
-        normalize: float32 pixels in 0..255 -> the pixel scale of the network, same shape.
-        normalizes_last: True if padding is normalized, too.
     """
 
-    resizer: Resizer
+    resizer: Resizer  # resizes images to the network's size
+    # Float32 pixels in 0..255 -> the pixel scale of the network, same shape.
     normalize: Callable[[tf.Tensor], tf.Tensor]
-    normalizes_last: bool = False
+    normalizes_last: bool = False  # True if padding is normalized, too
 
     def __call__(self, images: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
         """Preprocesses a batch.

@@ -74,27 +74,20 @@ def _choose_ops(height: Length, width: Length) -> _Ops:
 
 @dataclass(frozen=True)
 class Resizer:
-    """Resizes images and masks by a size rule; built by `make_resizer`.
+    """Resizes images and masks by a size rule; built by `make_resizer`."""
 
-    Attributes:
-        new_size: height and width of the real image -> those after interpolation.
-        padded_size: height and width after interpolation -> those after padding at the bottom and
-            right; None for no padding.
-        spatial_shape: height and width of every result, None if they depend on the image.
-        method: "bilinear", "nearest", "bicubic" or "area".
-        align_corners: True if the corner pixels' centres keep their positions, which the reference
-            does in conditional resizing.
-        pad_values: padding per channel; empty for zeros.
-        grayscale: True if colour images become one channel.
-    """
-
-    new_size: SizeRule
+    new_size: SizeRule  # height and width of the real image -> those after interpolation
+    # Height and width after interpolation -> those after padding at the bottom and right; None for
+    # no padding.
     padded_size: Optional[SizeRule] = None
+    # Height and width of every result, None if they depend on the image.
     spatial_shape: Tuple[Optional[int], Optional[int]] = (None, None)
-    method: str = "bilinear"
+    method: str = "bilinear"  # "bilinear", "nearest", "bicubic" or "area"
+    # True if the corner pixels' centres keep their positions, which the reference does in
+    # conditional resizing.
     align_corners: bool = False
-    pad_values: Tuple[float, ...] = ()
-    grayscale: bool = False
+    pad_values: Tuple[float, ...] = ()  # padding per channel; empty for zeros
+    grayscale: bool = False  # True if colour images become one channel
 
     def resize(
         self, images: tf.Tensor, pixel_map: Optional[PixelMap] = None

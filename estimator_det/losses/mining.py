@@ -50,27 +50,20 @@ class MinedLosses(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class HardExampleMiner:
-    """Selects the anchors of highest loss, but none that overlaps a selected one.
+    """Selects the anchors of highest loss, but none that overlaps a selected one."""
 
-    Attributes:
-        num_hard_examples: most anchors per image, before the ratio is applied; None: no limit.
-        iou_threshold: an anchor is skipped if the IoU of its predicted box with that of a selected
-            anchor of higher loss is above this.
-        loss_type: "cls", "loc" or "both", the loss that ranks anchors.
-        cls_weight: factor of the classification loss in "both".
-        loc_weight: factor of the localization loss in "both".
-        max_negatives_per_positive: if an image has this many unmatched anchors per matched one,
-            all anchors of lower loss except matched ones are skipped; None: no limit.
-        min_negatives: unmatched anchors that the ratio always allows an image.
-    """
-
+    # Most anchors per image, before the ratio is applied; None: no limit.
     num_hard_examples: Optional[int] = 64
+    # An anchor is skipped if the IoU of its predicted box with that of a selected anchor of higher
+    # loss is above this.
     iou_threshold: float = 0.7
-    loss_type: str = "both"
-    cls_weight: float = 0.05
-    loc_weight: float = 0.06
+    loss_type: str = "both"  # "cls", "loc" or "both", the loss that ranks anchors
+    cls_weight: float = 0.05  # factor of the classification loss in "both"
+    loc_weight: float = 0.06  # factor of the localization loss in "both"
+    # If an image has this many unmatched anchors per matched one, all anchors of lower loss except
+    # matched ones are skipped; None: no limit.
     max_negatives_per_positive: Optional[float] = None
-    min_negatives: int = 0
+    min_negatives: int = 0  # unmatched anchors that the ratio always allows an image
 
     def __post_init__(self) -> None:
         if self.loss_type not in ("cls", "loc", "both"):

@@ -40,31 +40,18 @@ class AttentionContext(NamedTuple):
 
 @dataclass(frozen=True)
 class ContextAttention:
-    """Adds attended features to the features of boxes.
+    """Adds attended features to the features of boxes."""
 
-    Attributes:
-        position: features that attend: of crops, POST_RPN, or of boxes, POST_BOX_CLASSIFIER.
-        bottleneck: D.
-        temperature: divisor of similarities before the softmax.
-        feature_length: F.
-        heads: heads of the attention to context features; their results are averaged.
-        layers: layers of the attention to context features.
-        self_attention: True if boxes attend to the boxes of their image.
-        context_attention: True if boxes attend to context features.
-        sequential: True if context attention starts from the result of self-attention.
-        is_training: True if batch norm uses batch statistics and learns.
-    """
-
-    position: int
-    bottleneck: int
-    temperature: float
-    feature_length: int
-    heads: int = 1
-    layers: int = 1
-    self_attention: bool = False
-    context_attention: bool = True
-    sequential: bool = False
-    is_training: bool = False
+    position: int  # features that attend: of crops, POST_RPN, or of boxes, POST_BOX_CLASSIFIER
+    bottleneck: int  # D
+    temperature: float  # divisor of similarities before the softmax
+    feature_length: int  # F
+    heads: int = 1  # heads of the attention to context features; their results are averaged
+    layers: int = 1  # layers of the attention to context features
+    self_attention: bool = False  # True if boxes attend to the boxes of their image
+    context_attention: bool = True  # True if boxes attend to context features
+    sequential: bool = False  # True if context attention starts from the result of self-attention
+    is_training: bool = False  # True if batch norm uses batch statistics and learns
 
     def __call__(self, features: tf.Tensor, attention_context: AttentionContext) -> tf.Tensor:
         """Attends with features [B * N, h, w, C] -> the same shape; calls share variables."""

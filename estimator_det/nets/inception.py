@@ -18,22 +18,14 @@ SEPARABLE_MULTIPLIER = 8  # depthwise channels per colour in the first layer of 
 
 
 class Conv(NamedTuple):
-    """A convolution.
+    """A convolution."""
 
-    Attributes:
-        name: name of its variable scope; it does not always match the kernel.
-        kernel: height and width.
-        depth: output channels at depth multiplier 1.
-        stride: stride in both directions.
-        padding: "SAME" or "VALID".
-        stddev: deviation of the initial weights; None for the initializer of the argument scope.
-    """
-
-    name: str
-    kernel: Tuple[int, int]
-    depth: int
-    stride: int = 1
-    padding: str = "SAME"
+    name: str  # name of its variable scope; it does not always match the kernel
+    kernel: Tuple[int, int]  # height and width
+    depth: int  # output channels at depth multiplier 1
+    stride: int = 1  # stride in both directions
+    padding: str = "SAME"  # "SAME" or "VALID"
+    # Deviation of the initial weights; None for the initializer of the argument scope.
     stddev: Optional[float] = None
 
 
@@ -67,15 +59,10 @@ Branches = Tuple[Tuple[Layer, ...], ...]
 
 
 class Mixed(NamedTuple):
-    """Chains of layers on one input, with their outputs concatenated.
+    """Chains of layers on one input, with their outputs concatenated."""
 
-    Attributes:
-        name: name of the activation; the variables are in `name/Branch_0` and so on.
-        branches: the chains.
-    """
-
-    name: str
-    branches: Branches
+    name: str  # name of the activation; the variables are in `name/Branch_0` and so on
+    branches: Branches  # the chains
 
 
 Block = Union[Conv, SeparableConv, Pool, Mixed]  # each has one named activation

@@ -23,19 +23,12 @@ ATROUS_STRIDE = 8  # stride of the first part at which its last blocks are dilat
 
 
 class Residual(NamedTuple):
-    """Residual block: branches, then a 1x1 convolution to the input's channels, then a sum.
+    """Residual block: branches, then a 1x1 convolution to the input's channels, then a sum."""
 
-    Attributes:
-        name: name of the variable scope of such a block, without its number.
-        branches: the chains of layers.
-        scale: factor of the branches; values below 1 keep the training of deep networks stable.
-        repeats: number of such blocks in a row.
-    """
-
-    name: str
-    branches: Branches
-    scale: float
-    repeats: int
+    name: str  # name of the variable scope of such a block, without its number
+    branches: Branches  # the chains of layers
+    scale: float  # factor of the branches; values below 1 keep the training of deep networks stable
+    repeats: int  # number of such blocks in a row
 
 
 STEM: Tuple[Block, ...] = (

@@ -54,44 +54,27 @@ def rounded_depth(depth_multiplier: float, min_depth: int) -> Depth:
 
 
 class Conv(NamedTuple):
-    """A plain convolution.
+    """A plain convolution."""
 
-    Attributes:
-        depth: output channels at depth multiplier 1.
-        kernel: height and width of the kernel.
-        stride: stride in both directions.
-        activation: activation after the batch norm.
-    """
-
-    depth: int
-    kernel: int = 1
-    stride: int = 1
-    activation: Activation = tf.nn.relu6
+    depth: int  # output channels at depth multiplier 1
+    kernel: int = 1  # height and width of the kernel
+    stride: int = 1  # stride in both directions
+    activation: Activation = tf.nn.relu6  # activation after the batch norm
 
 
 class Block(NamedTuple):
-    """An inverted residual: widen, filter each channel, narrow, and add the input if shapes agree.
+    """An inverted residual: widen, filter channels, narrow, add the input if shapes agree."""
 
-    Attributes:
-        depth: output channels at depth multiplier 1.
-        stride: stride of the filter.
-        expansion: factor of the channels inside the block, rounded to a multiple of eight
-            channels. There is no widening layer if it would add no channels, or at 0.
-        kernel: height and width of the filter's kernel.
-        activation: activation inside the block; its output has none.
-        squeeze: True if a squeeze-excite gate weights the filtered channels.
-        fused: True if one full convolution widens and filters.
-        residual: True if the input is added to an output of the same shape.
-    """
-
-    depth: int
-    stride: int = 1
+    depth: int  # output channels at depth multiplier 1
+    stride: int = 1  # stride of the filter
+    # Factor of the channels inside the block, rounded to a multiple of eight channels. There is no
+    # widening layer if it would add no channels, or at 0.
     expansion: float = 6
-    kernel: int = 3
-    activation: Activation = tf.nn.relu6
-    squeeze: bool = False
-    fused: bool = False
-    residual: bool = True
+    kernel: int = 3  # height and width of the filter's kernel
+    activation: Activation = tf.nn.relu6  # activation inside the block; its output has none
+    squeeze: bool = False  # True if a squeeze-excite gate weights the filtered channels
+    fused: bool = False  # True if one full convolution widens and filters
+    residual: bool = True  # True if the input is added to an output of the same shape
 
 
 Layers = Tuple[Union[Conv, Block], ...]

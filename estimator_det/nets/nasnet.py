@@ -25,17 +25,12 @@ LAYERS_PER_SEPARABLE = 2
 
 
 class Step(NamedTuple):
-    """One operation of a cell.
+    """One operation of a cell."""
 
-    Attributes:
-        operation: "separable", "max_pool", "avg_pool" or "identity".
-        kernel: height and width of the kernel; unused by "identity".
-        state: number of its input. 0: the output of the cell before; 1: of the cell before that,
-            both converted to the cell's depth; 2 and up: the sums of the blocks so far.
-    """
-
-    operation: str
-    kernel: int
+    operation: str  # "separable", "max_pool", "avg_pool" or "identity"
+    kernel: int  # height and width of the kernel; unused by "identity"
+    # Number of its input. 0: the output of the cell before; 1: of the cell before that, both
+    # converted to the cell's depth; 2 and up: the sums of the blocks so far.
     state: int
 
 
@@ -54,26 +49,18 @@ class Cell(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Cells in a row, after a strided convolution and two stem cells.
+    """Cells in a row, after a strided convolution and two stem cells."""
 
-    Attributes:
-        cell: cell of the network; it halves the resolution if its stride is 2.
-        num_cells: cells after the stem; the resolution is halved at one and two thirds of them.
-        depth: channels of a state in the first of these cells.
-        stem_depth: channels of the first convolution.
-        keep_paths: in training, the share of examples whose paths survive, for the last cell and at
-            the end of training.
-        training_steps: step at which `keep_paths` is reached.
-        halving_cell: cell of the stem, and before the cells at one and two thirds, which then have
-            stride 1; None if `cell` halves the resolution itself.
-    """
-
-    cell: Cell
-    num_cells: int
-    depth: int
-    stem_depth: int
+    cell: Cell  # cell of the network; it halves the resolution if its stride is 2
+    num_cells: int  # cells after the stem; the resolution is halved at one and two thirds of them
+    depth: int  # channels of a state in the first of these cells
+    stem_depth: int  # channels of the first convolution
+    # In training, the share of examples whose paths survive, for the last cell and at the end of
+    # training.
     keep_paths: float
-    training_steps: int = 250000
+    training_steps: int = 250000  # step at which `keep_paths` is reached
+    # Cell of the stem, and before the cells at one and two thirds, which then have stride 1; None
+    # if `cell` halves the resolution itself.
     halving_cell: Optional[Cell] = None
 
 
@@ -236,21 +223,13 @@ def _build_cell(
 
 
 class _Place(NamedTuple):
-    """A cell and its place in a network.
+    """A cell and its place in a network."""
 
-    Attributes:
-        scope: variable scope of the cell.
-        cell: the table.
-        depth: channels of a state.
-        stride: stride of the cell.
-        previous: index of the output that is its `previous`; -1 would be its direct input.
-    """
-
-    scope: str
-    cell: Cell
-    depth: int
-    stride: int
-    previous: int = -2
+    scope: str  # variable scope of the cell
+    cell: Cell  # the table
+    depth: int  # channels of a state
+    stride: int  # stride of the cell
+    previous: int = -2  # index of the output that is its `previous`; -1 would be its direct input
 
     @property
     def end_point(self) -> str:

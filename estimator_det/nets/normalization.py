@@ -22,19 +22,13 @@ class _Parameters(NamedTuple):
 
 
 class Convolution(NamedTuple):
-    """A convolution with simulated quantization, into which its batch norm is folded.
+    """A convolution with simulated quantization, into which its batch norm is folded."""
 
-    Attributes:
-        kernel: float [height, width, inputs, outputs], or a depthwise one.
-        scale_shape: shape of one factor per output channel, for broadcasting with the kernel.
-        convolve: kernel -> outputs [B, h, w, C].
-        quantize: rounds the kernel after the batch norm's factor.
-    """
-
-    kernel: tf.Tensor
+    kernel: tf.Tensor  # float [height, width, inputs, outputs], or a depthwise one
+    # Shape of one factor per output channel, for broadcasting with the kernel.
     scale_shape: Tuple[int, ...]
-    convolve: Callable[[tf.Tensor], tf.Tensor]
-    quantize: Callable[[tf.Tensor], tf.Tensor]
+    convolve: Callable[[tf.Tensor], tf.Tensor]  # kernel -> outputs [B, h, w, C]
+    quantize: Callable[[tf.Tensor], tf.Tensor]  # rounds the kernel after the batch norm's factor
 
     @property
     def channels(self) -> int:

@@ -51,19 +51,13 @@ def quantized_scopes(operations: Iterable[Any]) -> List[str]:
 
 @dataclass(frozen=True)
 class Quantization:
-    """Options of a `Quantization` message.
+    """Options of a `Quantization` message."""
 
-    Attributes:
-        delay: training steps before tensors are rounded; ranges are learned from the first step.
-        weight_bits: bits of weights.
-        activation_bits: bits of activations.
-        symmetric: True if zero is in the middle of ranges.
-    """
-
+    # Training steps before tensors are rounded; ranges are learned from the first step.
     delay: int = 500000
-    weight_bits: int = 8
-    activation_bits: int = 8
-    symmetric: bool = False
+    weight_bits: int = 8  # bits of weights
+    activation_bits: int = 8  # bits of activations
+    symmetric: bool = False  # True if zero is in the middle of ranges
 
 
 def make_quantization(config: Any) -> Optional[Quantization]:

@@ -32,43 +32,28 @@ CUT_NARROWING = 0.87962566103423978
 
 
 class Layer(NamedTuple):
-    """One row of a table.
+    """One row of a table."""
 
-    Attributes:
-        kind: name of its variable scope: `IBN` (inverted bottleneck), `IBNNoExpansion`,
-            `FusedConv` or `TuckerConv`.
-        depth: output channels at depth multiplier 1.
-        kernel: height and width of the spatial kernel.
-        stride: stride of the spatial kernel.
-        skip: True if the input is added to the output.
-        expansion: channels inside, per input channel (`IBN`, `FusedConv`).
-        ranks: channels before and after the spatial kernel, per input and per output channel
-            (`TuckerConv`).
-    """
-
+    # Name of its variable scope: `IBN` (inverted bottleneck), `IBNNoExpansion`, `FusedConv` or
+    # `TuckerConv`.
     kind: str
-    depth: int
-    kernel: int = 3
-    stride: int = 1
-    skip: bool = True
-    expansion: int = 1
+    depth: int  # output channels at depth multiplier 1
+    kernel: int = 3  # height and width of the spatial kernel
+    stride: int = 1  # stride of the spatial kernel
+    skip: bool = True  # True if the input is added to the output
+    expansion: int = 1  # channels inside, per input channel (`IBN`, `FusedConv`)
+    # Channels before and after the spatial kernel, per input and per output channel (`TuckerConv`).
     ranks: Tuple[float, float] = (0.25, 0.25)
 
 
 class Network(NamedTuple):
-    """A backbone: a strided 3x3 convolution, then stages, each with an end point.
+    """A backbone: a strided 3x3 convolution, then stages, each with an end point."""
 
-    Attributes:
-        stem: channels of the first convolution at depth multiplier 1.
-        stages: rows by stage; stage n ends at the activation `Cn`, with 1/2^n of the resolution.
-        hard_swish: True for x * relu6(x + 3) / 6 as non-linearity, else relu6.
-        squeeze_excite: True if layers with depthwise kernels weight their channels.
-    """
-
-    stem: int
+    stem: int  # channels of the first convolution at depth multiplier 1
+    # Rows by stage; stage n ends at the activation `Cn`, with 1/2^n of the resolution.
     stages: Tuple[Tuple[Layer, ...], ...]
-    hard_swish: bool = False
-    squeeze_excite: bool = False
+    hard_swish: bool = False  # True for x * relu6(x + 3) / 6 as non-linearity, else relu6
+    squeeze_excite: bool = False  # True if layers with depthwise kernels weight their channels
 
 
 def _ibn(depth: int, expansion: int, kernel: int = 3) -> Layer:

@@ -30,41 +30,28 @@ SCOPE = "spaghetti_net"
 
 
 class Layer(NamedTuple):
-    """One layer of a node.
+    """One layer of a node."""
 
-    Attributes:
-        kind: `ibn` (inverted bottleneck), `fused` (grouped whole convolutions, then a
-            projection) or `separable`.
-        kernel: height and width of the spatial kernel.
-        expansion: channels inside, per output (`ibn`) or input (`fused`) channel.
-        groups: number of groups of a `fused` layer.
-    """
-
+    # `ibn` (inverted bottleneck), `fused` (grouped whole convolutions, then a projection) or
+    # `separable`.
     kind: str
-    kernel: int
-    expansion: int = 1
-    groups: int = 1
+    kernel: int  # height and width of the spatial kernel
+    expansion: int = 1  # channels inside, per output (`ibn`) or input (`fused`) channel
+    groups: int = 1  # number of groups of a `fused` layer
 
 
 class Node(NamedTuple):
-    """One row of a network.
+    """One row of a network."""
 
-    Attributes:
-        name: short name, part of variable scopes.
-        depth: output channels.
-        level: resolution, 1/2^n of the image's, to which maps are resampled; the map of a single
-            input is not resampled.
-        inputs: names of nodes above this row.
-        layers: the first may change the number of channels; the others add their input.
-        stride: stride of the first layer.
-    """
-
-    name: str
-    depth: int
+    name: str  # short name, part of variable scopes
+    depth: int  # output channels
+    # Resolution, 1/2^n of the image's, to which maps are resampled; the map of a single input is
+    # not resampled.
     level: int
-    inputs: Tuple[str, ...]
+    inputs: Tuple[str, ...]  # names of nodes above this row
+    # The first may change the number of channels; the others add their input.
     layers: Tuple[Layer, ...]
-    stride: int = 1
+    stride: int = 1  # stride of the first layer
 
 
 def _ibn(expansion: int, kernel: int = 3) -> Layer:

@@ -32,29 +32,17 @@ class BoxHead(Protocol):
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """Settings of the last layers, which compute predictions from features.
+    """Settings of the last layers, which compute predictions from features."""
 
-    Attributes:
-        num_class_slots: class scores per anchor, including the background column if there is one.
-        box_code_size: numbers that encode a box.
-        kernel_size: height and width of the convolutions' kernels.
-        use_depthwise: split the convolutions into depthwise and pointwise halves.
-        class_bias_init: initial bias of the class logits, e.g. -4.6 for a prior of 0.01.
-        dropout_keep_probability: below 1, features of the class head are dropped in training.
-        is_training: True if dropout is active.
-        sigmoid_scores: predict probabilities instead of logits.
-        clip_range: bounds of box encodings; None for no bounds.
-    """
-
-    num_class_slots: int
-    box_code_size: int
-    kernel_size: int
-    use_depthwise: bool
-    class_bias_init: float
-    dropout_keep_probability: float
-    is_training: bool
-    sigmoid_scores: bool
-    clip_range: Optional[Tuple[float, float]]
+    num_class_slots: int  # class scores per anchor, including the background column if there is one
+    box_code_size: int  # numbers that encode a box
+    kernel_size: int  # height and width of the convolutions' kernels
+    use_depthwise: bool  # split the convolutions into depthwise and pointwise halves
+    class_bias_init: float  # initial bias of the class logits, e.g. -4.6 for a prior of 0.01.
+    dropout_keep_probability: float  # below 1, features of the class head are dropped in training
+    is_training: bool  # True if dropout is active
+    sigmoid_scores: bool  # predict probabilities instead of logits
+    clip_range: Optional[Tuple[float, float]]  # bounds of box encodings; None for no bounds
 
     def __post_init__(self) -> None:
         if self.clip_range and self.clip_range[0] > self.clip_range[1]:

@@ -15,23 +15,14 @@ SCOPE = "SecondStageBoxPredictor"
 
 @dataclass(frozen=True)
 class RegionBoxHead:
-    """Averages a region's features over its cells; one layer predicts boxes, another classes.
+    """Averages a region's features over its cells; one layer predicts boxes, another classes."""
 
-    Attributes:
-        num_classes: foreground classes.
-        fc_scope: argument scope of the layers.
-        share_box: one box for a region instead of one for each class.
-        box_code_size: numbers that encode a box.
-        dropout_keep_probability: below 1, averaged features are dropped in training.
-        is_training: True if dropout is active.
-    """
-
-    num_classes: int
-    fc_scope: ArgScope
-    share_box: bool = False
-    box_code_size: int = 4
-    dropout_keep_probability: float = 1.0
-    is_training: bool = False
+    num_classes: int  # foreground classes
+    fc_scope: ArgScope  # argument scope of the layers
+    share_box: bool = False  # one box for a region instead of one for each class
+    box_code_size: int = 4  # numbers that encode a box
+    dropout_keep_probability: float = 1.0  # below 1, averaged features are dropped in training
+    is_training: bool = False  # True if dropout is active
 
     def predict(self, features: tf.Tensor) -> Prediction:
         """Predicts from features [R, h, w, C]: codes [R, q, code_size], class logits [R, K + 1].

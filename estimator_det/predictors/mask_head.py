@@ -17,26 +17,16 @@ FEATURE_WEIGHT, CLASS_WEIGHT = 2.0, 3.0
 
 @dataclass(frozen=True)
 class MaskHead:
-    """Enlarges a region's features, then applies convolutions (https://arxiv.org/abs/1703.06870).
+    """Enlarges a region's features, then applies convolutions (https://arxiv.org/abs/1703.06870)."""
 
-    Attributes:
-        num_classes: foreground classes.
-        conv_scope: argument scope of the layers.
-        height: rows of a mask.
-        width: columns of a mask.
-        conv_depth: channels of the convolutions; 0 for `default_depth`.
-        num_layers: convolutions, including the last one.
-        class_agnostic: one mask for a region instead of one for each class.
-        convolve_first: convolve the small features, then repeat cells to the mask's size.
-    """
-
-    num_classes: int
-    conv_scope: ArgScope
-    height: int = 15
-    width: int = 15
-    conv_depth: int = 256
-    num_layers: int = 2
-    class_agnostic: bool = False
+    num_classes: int  # foreground classes
+    conv_scope: ArgScope  # argument scope of the layers
+    height: int = 15  # rows of a mask
+    width: int = 15  # columns of a mask
+    conv_depth: int = 256  # channels of the convolutions; 0 for `default_depth`
+    num_layers: int = 2  # convolutions, including the last one
+    class_agnostic: bool = False  # one mask for a region instead of one for each class
+    # Convolve the small features, then repeat cells to the mask's size.
     convolve_first: bool = False
 
     def predict(self, features: tf.Tensor) -> tf.Tensor:

@@ -15,25 +15,15 @@ from estimator_det.predictors.box_head import SCOPE
 
 @dataclass(frozen=True)
 class RfcnHead:
-    """Pools score maps for each bin of a region (https://arxiv.org/abs/1605.06409).
+    """Pools score maps for each bin of a region (https://arxiv.org/abs/1605.06409)."""
 
-    Attributes:
-        num_classes: foreground classes.
-        conv_scope: argument scope of the layers.
-        num_bins: rows and columns of bins in a region.
-        depth: channels of the convolution before the score maps.
-        crop_size: height and width of the crop of a region.
-        box_code_size: numbers that encode a box.
-        matmul: True if crops are matrix products, for TPU.
-    """
-
-    num_classes: int
-    conv_scope: ArgScope
-    num_bins: Tuple[int, int] = (3, 3)
-    depth: int = 1024
-    crop_size: Tuple[int, int] = (12, 12)
-    box_code_size: int = 4
-    matmul: bool = False
+    num_classes: int  # foreground classes
+    conv_scope: ArgScope  # argument scope of the layers
+    num_bins: Tuple[int, int] = (3, 3)  # rows and columns of bins in a region
+    depth: int = 1024  # channels of the convolution before the score maps
+    crop_size: Tuple[int, int] = (12, 12)  # height and width of the crop of a region
+    box_code_size: int = 4  # numbers that encode a box
+    matmul: bool = False  # True if crops are matrix products, for TPU
 
     def __post_init__(self) -> None:
         where = "faster_rcnn.second_stage_box_predictor.rfcn_box_predictor"

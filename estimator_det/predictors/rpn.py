@@ -24,21 +24,13 @@ class ProposalOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class ProposalHead:
-    """A convolution, then 1x1 layers for codes and objectness (https://arxiv.org/abs/1506.01497).
+    """A convolution, then 1x1 layers for codes and objectness (https://arxiv.org/abs/1506.01497)."""
 
-    Attributes:
-        conv_scope: argument scope of all layers.
-        depth: channels of the convolution.
-        kernel_size: height and width of its kernel.
-        atrous_rate: dilation of its kernel.
-        box_code_size: numbers that encode a box.
-    """
-
-    conv_scope: ArgScope
-    depth: int = 512
-    kernel_size: int = 3
-    atrous_rate: int = 1
-    box_code_size: int = 4
+    conv_scope: ArgScope  # argument scope of all layers
+    depth: int = 512  # channels of the convolution
+    kernel_size: int = 3  # height and width of its kernel
+    atrous_rate: int = 1  # dilation of its kernel
+    box_code_size: int = 4  # numbers that encode a box
 
     def predict(self, features: tf.Tensor, num_per_location: List[int]) -> ProposalOutput:
         """Predicts from a feature map [B, h, w, C] with these numbers of anchors per cell."""

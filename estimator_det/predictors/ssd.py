@@ -28,20 +28,14 @@ class ConvolutionalBoxHead:
     """A separate head for each feature map, in scopes `BoxPredictor_0`, `BoxPredictor_1`, …
 
     The head of a single feature map has no scope.
-
-    Attributes:
-        head: settings of the last layers.
-        conv_scope: argument scope of all layers.
-        num_layers: 1x1 convolutions before the last layers.
-        min_depth: lower bound of those convolutions' channels.
-        max_depth: upper bound; the lower bound wins. The channels are the feature map's between the
-            two bounds. If both are 0, there are no such convolutions.
     """
 
-    head: base.HeadOptions
-    conv_scope: ArgScope
-    num_layers: int = 0
-    min_depth: int = 0
+    head: base.HeadOptions  # settings of the last layers
+    conv_scope: ArgScope  # argument scope of all layers
+    num_layers: int = 0  # 1x1 convolutions before the last layers
+    min_depth: int = 0  # lower bound of those convolutions' channels
+    # Upper bound; the lower bound wins. The channels are the feature map's between the two bounds.
+    # If both are 0, there are no such convolutions.
     max_depth: int = 0
 
     def predict(
@@ -103,29 +97,20 @@ class WeightSharedBoxHead:
 
     Tower layers end with ReLU6, like in the reference, unless `conv_hyperparams` sets `activation`.
     If maps differ in depth, each is projected by a 1x1 convolution to the most frequent depth.
-
-    Attributes:
-        head: settings of the last layers.
-        conv_scope: argument scope of all layers.
-        depth: channels of the tower.
-        num_layers: convolutions in the tower.
-        share_tower: one tower for boxes and classes, instead of one each.
-        normalizer: applied before the activation of a tower layer, with separate variables for
-            each map; None for a bias instead.
-        normalizer_scope: name of its variable scope.
-        activation: applied at the end of a tower layer; None for no activation.
-        forces_bias: True if layers before a normalizer have a bias, too.
     """
 
-    head: base.HeadOptions
-    conv_scope: ArgScope
-    depth: int
-    num_layers: int
-    share_tower: bool
+    head: base.HeadOptions  # settings of the last layers
+    conv_scope: ArgScope  # argument scope of all layers
+    depth: int  # channels of the tower
+    num_layers: int  # convolutions in the tower
+    share_tower: bool  # one tower for boxes and classes, instead of one each
+    # Applied before the activation of a tower layer, with separate variables for each map; None for
+    # a bias instead.
     normalizer: Optional[Callable[..., tf.Tensor]]
-    normalizer_scope: str = "BatchNorm"
+    normalizer_scope: str = "BatchNorm"  # name of its variable scope
+    # Applied at the end of a tower layer; None for no activation.
     activation: Optional[Callable[[tf.Tensor], tf.Tensor]] = tf.nn.relu6
-    forces_bias: bool = False
+    forces_bias: bool = False  # True if layers before a normalizer have a bias, too
 
     def __post_init__(self) -> None:
         if self.num_layers > 0 and self.depth < 1:

@@ -61,7 +61,7 @@ def test_no_proposals(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> 
     for verb in (["check-config", path, "--no_build"], ["train", path, f"--model_dir={model_dir}"]):
         assert cli.main(verb) != 0
         printed = "".join(capsys.readouterr())
-        assert "faster_rcnn.first_stage_max_proposals must be 1 or more; given: 0" in printed
+        assert "faster_rcnn.first_stage_max_proposals: is 0; allowed are 1 to" in printed
     assert not model_dir.exists()
 
 

@@ -22,27 +22,18 @@ TPU = TpuAdvice("post_processing.batch_non_max_suppression", "set static_kernel:
 
 @dataclasses.dataclass(frozen=True)
 class NmsOptions:
-    """Thresholds and limits of suppression.
+    """Thresholds and limits of suppression."""
 
-    Attributes:
-        score_threshold: only scores above it are candidates.
-        iou_threshold: a box whose IoU with a better one is above this is suppressed; 0 to 1.
-        max_per_class: most detections of one class.
-        max_total: detections per image (N); 0 returns those of all classes.
-        class_agnostic: suppress across classes; each anchor has its best class only.
-        soft_sigma: above 0, overlap lowers scores instead of removing boxes (soft suppression).
-        change_frame: return boxes relative to the clip windows.
-        static_shapes: use only ops that TPU and XLA can run. The result is the same.
-    """
-
-    score_threshold: float = 0.0
+    score_threshold: float = 0.0  # only scores above it are candidates
+    # A box whose IoU with a better one is above this is suppressed; 0 to 1.
     iou_threshold: float = 0.6
-    max_per_class: int = 100
-    max_total: int = 100
-    class_agnostic: bool = False
+    max_per_class: int = 100  # most detections of one class
+    max_total: int = 100  # detections per image (N); 0 returns those of all classes
+    class_agnostic: bool = False  # suppress across classes; each anchor has its best class only
+    # Above 0, overlap lowers scores instead of removing boxes (soft suppression).
     soft_sigma: float = 0.0
-    change_frame: bool = False
-    static_shapes: bool = False
+    change_frame: bool = False  # return boxes relative to the clip windows
+    static_shapes: bool = False  # use only ops that TPU and XLA can run. The result is the same.
 
 
 class NmsResult(NamedTuple):

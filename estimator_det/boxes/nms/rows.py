@@ -15,17 +15,11 @@ from estimator_det.compat import tf
 
 @dataclass(frozen=True)
 class CodedBoxes:
-    """Encoded boxes, decoded only for candidates, since few class-specific boxes score.
+    """Encoded boxes, decoded only for candidates, since few class-specific boxes score."""
 
-    Attributes:
-        codes: float32 [B, A, q, code size].
-        anchors: float32 [B, A, 4].
-        coder: decoder of the codes.
-    """
-
-    codes: tf.Tensor
-    anchors: tf.Tensor
-    coder: BoxCoder
+    codes: tf.Tensor  # float32 [B, A, q, code size]
+    anchors: tf.Tensor  # float32 [B, A, 4]
+    coder: BoxCoder  # decoder of the codes
 
     @property
     def shape(self) -> Any:

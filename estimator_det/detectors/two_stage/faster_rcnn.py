@@ -72,61 +72,39 @@ class TwoStagePredictions(NamedTuple):
 
 @dataclass(frozen=True)
 class SecondStage:
-    """The stages after the proposals.
+    """The stages after the proposals."""
 
-    Attributes:
-        stage: regions -> boxes and classes.
-        loss: loss of the regions.
-        postprocessing: regions -> detections.
-        sampler: chooses the regions of a training step; None: all proposals.
-        masks: the third stage; None: no third stage.
-    """
-
-    stage: regions.RegionStage
-    loss: regions.RegionLoss
-    postprocessing: regions.Postprocessing
+    stage: regions.RegionStage  # regions -> boxes and classes
+    loss: regions.RegionLoss  # loss of the regions
+    postprocessing: regions.Postprocessing  # regions -> detections
+    # Chooses the regions of a training step; None: all proposals.
     sampler: Optional[regions.RegionSampler] = None
-    masks: Optional[masks.MaskStage] = None
+    masks: Optional[masks.MaskStage] = None  # the third stage; None: no third stage
 
 
 @dataclass(frozen=True)
 class Extras:
-    """Additional outputs.
+    """Additional outputs."""
 
-    Attributes:
-        raw_boxes: True if `predict` also decodes the boxes of regions.
-        box_features: True if detections have their second-stage features, averaged over cells.
-        cropped_features: True if detections have their crops of the first stage's feature map.
-    """
-
-    raw_boxes: bool = False
+    raw_boxes: bool = False  # True if `predict` also decodes the boxes of regions
+    # True if detections have their second-stage features, averaged over cells.
     box_features: bool = False
+    # True if detections have their crops of the first stage's feature map.
     cropped_features: bool = False
 
 
 @dataclass(frozen=True)
 class FasterRcnnDetector:
-    """A two-stage detector; `Detector` documents its methods.
+    """A two-stage detector; `Detector` documents its methods."""
 
-    Attributes:
-        num_classes: foreground classes.
-        is_training: True if the model is built for training.
-        preprocess: pixels -> the network's input.
-        extractor: images -> a feature map; crops of it -> features of boxes.
-        rpn: the first stage.
-        rpn_loss: loss of the first stage.
-        second: the stages after it; None: proposals are the detections.
-        extras: additional outputs.
-    """
-
-    num_classes: int
-    is_training: bool
-    preprocess: Preprocessor
-    extractor: TwoStageExtractor
-    rpn: proposals.ProposalNetwork
-    rpn_loss: proposals.RpnLoss
-    second: Optional[SecondStage] = None
-    extras: Extras = Extras()
+    num_classes: int  # foreground classes
+    is_training: bool  # True if the model is built for training
+    preprocess: Preprocessor  # pixels -> the network's input
+    extractor: TwoStageExtractor  # images -> a feature map; crops of it -> features of boxes
+    rpn: proposals.ProposalNetwork  # the first stage
+    rpn_loss: proposals.RpnLoss  # loss of the first stage
+    second: Optional[SecondStage] = None  # the stages after it; None: proposals are the detections
+    extras: Extras = Extras()  # additional outputs
 
     @property
     def is_class_agnostic(self) -> bool:

@@ -41,21 +41,13 @@ class MaskOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskStage:
-    """Masks of boxes, and their loss.
+    """Masks of boxes, and their loss."""
 
-    Attributes:
-        head: features of boxes -> masks.
-        assigner: matches boxes to groundtruth.
-        loss_weight: factor of the loss.
-        resizes_masks: True if groundtruth masks are resized to the network's input.
-        matmul: True if groundtruth masks are cropped by matrix products, for TPU.
-    """
-
-    head: MaskHead
-    assigner: TargetAssigner
-    loss_weight: float
-    resizes_masks: bool
-    matmul: bool = False
+    head: MaskHead  # features of boxes -> masks
+    assigner: TargetAssigner  # matches boxes to groundtruth
+    loss_weight: float  # factor of the loss
+    resizes_masks: bool  # True if groundtruth masks are resized to the network's input
+    matmul: bool = False  # True if groundtruth masks are cropped by matrix products, for TPU
 
     def predict(self, features: tf.Tensor, regions: Regions) -> MaskOutput:
         """Predicts from features [B * N, h', w', C] of regions."""

@@ -79,19 +79,13 @@ class Proposals(NamedTuple):
 
 @dataclass(frozen=True)
 class ProposalNetwork:
-    """Scores anchors as objects and refines them to proposals.
+    """Scores anchors as objects and refines them to proposals."""
 
-    Attributes:
-        head: feature map -> codes and objectness.
-        anchor_generator: feature map size -> anchors in pixels.
-        nms: limits and thresholds of proposals.
-        drops_crossing: True if anchors that cross the border are dropped, as in training;
-            otherwise anchors are clipped to the image.
-    """
-
-    head: ProposalHead
-    anchor_generator: AnchorGenerator
-    nms: NmsOptions
+    head: ProposalHead  # feature map -> codes and objectness
+    anchor_generator: AnchorGenerator  # feature map size -> anchors in pixels
+    nms: NmsOptions  # limits and thresholds of proposals
+    # True if anchors that cross the border are dropped, as in training; otherwise anchors are
+    # clipped to the image.
     drops_crossing: bool
 
     def predict(self, features: tf.Tensor, inputs: tf.Tensor) -> RpnOutput:
@@ -164,34 +158,21 @@ class Sampling(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightedLosses:
-    """The two losses of a stage, and the factors of their sums.
+    """The two losses of a stage, and the factors of their sums."""
 
-    Attributes:
-        localization: box codes, targets, weights -> [B, A].
-        classification: class logits, targets, weights -> [B, A] or [B, A, C].
-        localization_weight: factor of the localization term.
-        classification_weight: factor of the classification term.
-    """
-
-    localization: LocalizationLoss
-    classification: ClassificationLoss
-    localization_weight: float
-    classification_weight: float
+    localization: LocalizationLoss  # box codes, targets, weights -> [B, A]
+    classification: ClassificationLoss  # class logits, targets, weights -> [B, A] or [B, A, C]
+    localization_weight: float  # factor of the localization term
+    classification_weight: float  # factor of the classification term
 
 
 @dataclass(frozen=True)
 class RpnLoss:
-    """Loss of a random sample of the anchors of each image.
+    """Loss of a random sample of the anchors of each image."""
 
-    Attributes:
-        assigner: matches anchors to groundtruth.
-        sampling: chooses the anchors that count.
-        terms: the two losses.
-    """
-
-    assigner: TargetAssigner
-    sampling: Sampling
-    terms: WeightedLosses
+    assigner: TargetAssigner  # matches anchors to groundtruth
+    sampling: Sampling  # chooses the anchors that count
+    terms: WeightedLosses  # the two losses
 
     def __call__(self, output: RpnOutput, groundtruth: Groundtruth) -> Losses:
         """Computes scalar terms, means over the sample, then over images, and match counts."""

@@ -77,19 +77,12 @@ class RegionStage(Protocol):
 
 @dataclass(frozen=True)
 class CropOptions:
-    """Options of cropping regions from a feature map.
+    """Options of cropping regions from a feature map."""
 
-    Attributes:
-        size: height and width of the crop.
-        pool_size: window of the max pooling of a crop.
-        pool_stride: stride of the max pooling.
-        matmul: True if crops are matrix products, for TPU.
-    """
-
-    size: int
-    pool_size: int
-    pool_stride: int
-    matmul: bool = False
+    size: int  # height and width of the crop
+    pool_size: int  # window of the max pooling of a crop
+    pool_stride: int  # stride of the max pooling
+    matmul: bool = False  # True if crops are matrix products, for TPU
 
     def __post_init__(self) -> None:
         # All three have to be set: their default is 0, which R-FCN may have.
@@ -109,18 +102,12 @@ class CropOptions:
 
 @dataclass(frozen=True)
 class CropStage:
-    """Runs the rest of the network, then the head, on crops of the feature map.
+    """Runs the rest of the network, then the head, on crops of the feature map."""
 
-    Attributes:
-        extractor: crops -> features of boxes.
-        crops: options of cropping.
-        head: features -> boxes and classes.
-        attention: attention of crops or of features of boxes; None: no attention.
-    """
-
-    extractor: TwoStageExtractor
-    crops: CropOptions
-    head: RegionBoxHead
+    extractor: TwoStageExtractor  # crops -> features of boxes
+    crops: CropOptions  # options of cropping
+    head: RegionBoxHead  # features -> boxes and classes
+    # Attention of crops or of features of boxes; None: no attention.
     attention: Optional[ContextAttention] = None
 
     def predict(
@@ -181,15 +168,10 @@ def make_crop_stage(
 
 @dataclass(frozen=True)
 class RfcnStage:
-    """Runs the rest of the network on the whole feature map; the head crops its score maps.
+    """Runs the rest of the network on the whole feature map; the head crops its score maps."""
 
-    Attributes:
-        extractor: feature map -> features of boxes.
-        head: features and boxes -> boxes and classes.
-    """
-
-    extractor: TwoStageExtractor
-    head: RfcnHead
+    extractor: TwoStageExtractor  # feature map -> features of boxes
+    head: RfcnHead  # features and boxes -> boxes and classes
 
     def predict(
         self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
@@ -270,15 +252,10 @@ def assign_classes(assigner: TargetAssigner, boxes: tf.Tensor, groundtruth: Grou
 
 @dataclass(frozen=True)
 class RegionSampler:
-    """Chooses the proposals that the second stage is trained on.
+    """Chooses the proposals that the second stage is trained on."""
 
-    Attributes:
-        assigner: matches proposals to groundtruth.
-        sampling: chooses proposals.
-    """
-
-    assigner: TargetAssigner
-    sampling: Sampling
+    assigner: TargetAssigner  # matches proposals to groundtruth
+    sampling: Sampling  # chooses proposals
 
     def __call__(
         self, proposals: Regions, groundtruth: Optional[Groundtruth], inputs: tf.Tensor
@@ -323,16 +300,11 @@ def make_region_sampler(config: Any) -> RegionSampler:
 
 @dataclass(frozen=True)
 class RegionLoss:
-    """Loss of all regions of each image, or of the hardest ones.
+    """Loss of all regions of each image, or of the hardest ones."""
 
-    Attributes:
-        assigner: matches regions to groundtruth.
-        terms: the two losses.
-        miner: uses the regions of the largest losses only; None: uses all.
-    """
-
-    assigner: TargetAssigner
-    terms: WeightedLosses
+    assigner: TargetAssigner  # matches regions to groundtruth
+    terms: WeightedLosses  # the two losses
+    # Uses the regions of the largest losses only; None: uses all.
     miner: Optional[HardExampleMiner] = None
 
     def __call__(self, regions: Regions, output: RegionOutput, groundtruth: Groundtruth) -> Losses:
@@ -409,15 +381,10 @@ def coded_boxes(regions: Regions, output: RegionOutput) -> CodedBoxes:
 
 @dataclass(frozen=True)
 class Postprocessing:
-    """Conversion of regions to detections.
+    """Conversion of regions to detections."""
 
-    Attributes:
-        convert_scores: class logits -> scores.
-        nms: thresholds and limits of suppression.
-    """
-
-    convert_scores: Callable[[tf.Tensor], tf.Tensor]
-    nms: NmsOptions
+    convert_scores: Callable[[tf.Tensor], tf.Tensor]  # class logits -> scores
+    nms: NmsOptions  # thresholds and limits of suppression
 
     def detect(
         self,

@@ -59,34 +59,21 @@ DEFAULT_LEVELS = FpnLevels()
 
 @dataclass(frozen=True)
 class ExtractorOptions:
-    """Settings of a `SsdFeatureExtractor` message.
+    """Settings of a `SsdFeatureExtractor` message."""
 
-    Attributes:
-        conv_scope: argument scope of the extra layers.
-        backbone_scope: argument scope of the backbone, inside the recipe's; equal to `conv_scope`
-            if the message overrides the backbone's settings.
-        is_training: True if batch norm learns.
-        depth_multiplier: factor of every layer's channels.
-        min_depth: lower bound of a layer's channels.
-        pad_to_multiple: inputs are padded with zeros to multiples of this.
-        use_explicit_padding: pad by kernel size instead of "SAME".
-        use_depthwise: split the extra layers' strided convolutions.
-        num_layers: number of feature maps; None for all.
-        fpn: levels of a feature pyramid.
-        architecture: name of a network among those of one type (`spaghettinet_arch_name`).
-    """
-
-    conv_scope: ArgScope
+    conv_scope: ArgScope  # argument scope of the extra layers
+    # Argument scope of the backbone, inside the recipe's; equal to `conv_scope` if the message
+    # overrides the backbone's settings.
     backbone_scope: ArgScope = no_scope
-    is_training: bool = False
-    depth_multiplier: float = 1.0
-    min_depth: int = 16
-    pad_to_multiple: int = 1
-    use_explicit_padding: bool = False
-    use_depthwise: bool = False
-    num_layers: Optional[int] = None
-    fpn: FpnLevels = DEFAULT_LEVELS
-    architecture: str = ""
+    is_training: bool = False  # True if batch norm learns
+    depth_multiplier: float = 1.0  # factor of every layer's channels
+    min_depth: int = 16  # lower bound of a layer's channels
+    pad_to_multiple: int = 1  # inputs are padded with zeros to multiples of this
+    use_explicit_padding: bool = False  # pad by kernel size instead of "SAME"
+    use_depthwise: bool = False  # split the extra layers' strided convolutions
+    num_layers: Optional[int] = None  # number of feature maps; None for all
+    fpn: FpnLevels = DEFAULT_LEVELS  # levels of a feature pyramid
+    architecture: str = ""  # name of a network among those of one type (`spaghettinet_arch_name`)
 
     @property
     def depth(self) -> Callable[[float], int]:
@@ -100,37 +87,27 @@ Pyramid = Callable[[Dict[str, tf.Tensor], ExtractorOptions], Tuple[tf.Tensor, ..
 
 @dataclass(frozen=True)
 class Recipe:
-    """Parts and rules of an extractor.
+    """Parts and rules of an extractor."""
 
-    Attributes:
-        scope: variable scope of backbone and extra layers; checkpoints depend on it. Empty if
-            the two have scopes in themselves.
-        base_scope: argument scope with which the backbone was published.
-        backbone: (inputs, options) -> activations by name.
-        pyramid: (activations, options) -> feature maps.
-        normalize: pixel scaling.
-        min_size: least height and width of an image, in pixels.
-        takes: the `SPECIAL_FIELDS` that this type has; the others must not be set.
-        refuses: other fields that must have their defaults, like in the reference.
-        ignores: other fields without effect, like in the reference; setting them is allowed.
-        has_extra_layers: True if there are layers after the backbone. Without them
-            `conv_hyperparams` has no effect, unless it overrides the backbone's settings.
-        classifier_suffix: end of a variable's name in checkpoints of the classifier.
-        quantizes: True if its layers can simulate quantization.
-    """
-
+    # Variable scope of backbone and extra layers; checkpoints depend on it. Empty if the two have
+    # scopes in themselves.
     scope: str
-    base_scope: ArgScope
-    backbone: Backbone
-    pyramid: Pyramid
-    normalize: Callable[[tf.Tensor], tf.Tensor] = scale_to_unit_range
-    min_size: int = 33
+    base_scope: ArgScope  # argument scope with which the backbone was published
+    backbone: Backbone  # (inputs, options) -> activations by name
+    pyramid: Pyramid  # (activations, options) -> feature maps
+    normalize: Callable[[tf.Tensor], tf.Tensor] = scale_to_unit_range  # pixel scaling
+    min_size: int = 33  # least height and width of an image, in pixels
+    # The `SPECIAL_FIELDS` that this type has; the others must not be set.
     takes: Tuple[str, ...] = ("num_layers",)
+    # Other fields that must have their defaults, like in the reference.
     refuses: Tuple[str, ...] = ()
+    # Other fields without effect, like in the reference; setting them is allowed.
     ignores: Tuple[str, ...] = ()
+    # True if there are layers after the backbone. Without them `conv_hyperparams` has no effect,
+    # unless it overrides the backbone's settings.
     has_extra_layers: bool = True
-    classifier_suffix: str = ""
-    quantizes: bool = True
+    classifier_suffix: str = ""  # end of a variable's name in checkpoints of the classifier
+    quantizes: bool = True  # True if its layers can simulate quantization
 
 
 def extended_pyramid(*maps: pyramids.FeatureMap) -> Pyramid:

@@ -81,19 +81,12 @@ class TwoStageExtractor(Protocol):
 
 @dataclass(frozen=True)
 class ExtractorOptions:
-    """Settings of a `FasterRcnnFeatureExtractor` message.
+    """Settings of a `FasterRcnnFeatureExtractor` message."""
 
-    Attributes:
-        is_training: True if the model trains.
-        train_batch_norm: True if batch norm uses batch statistics and learns.
-        stride: pixels of the image for each cell of the feature map.
-        conv_scope: hyperparameters that replace those of the recipe.
-    """
-
-    is_training: bool = False
-    train_batch_norm: bool = False
-    stride: int = 16
-    conv_scope: ArgScope = no_scope
+    is_training: bool = False  # True if the model trains
+    train_batch_norm: bool = False  # True if batch norm uses batch statistics and learns
+    stride: int = 16  # pixels of the image for each cell of the feature map
+    conv_scope: ArgScope = no_scope  # hyperparameters that replace those of the recipe
 
 
 Stage = Callable[[tf.Tensor, ExtractorOptions], tf.Tensor]
@@ -101,32 +94,20 @@ Stage = Callable[[tf.Tensor, ExtractorOptions], tf.Tensor]
 
 @dataclass(frozen=True)
 class Recipe:
-    """Parts and rules of an extractor.
+    """Parts and rules of an extractor."""
 
-    Attributes:
-        scope: variable scope of the network in either stage; empty for none.
-        arg_scope: argument scope with which the network is trained.
-        first_stage: (images, options) -> feature map.
-        second_stage: (crops, options) -> features of boxes.
-        normalize: pixel scaling.
-        min_size: least height and width of an image, in pixels.
-        strides: allowed values of `first_stage_features_stride`.
-        ignores: fields without effect, like in the reference; setting them is allowed.
-        renamed_in_classifier: prefix of a name in the second stage, and its replacement in a
-            classifier's checkpoint.
-        classifier_suffix: end of a variable's name in checkpoints of the classifier.
-    """
-
-    scope: str
-    arg_scope: ArgScope
-    first_stage: Stage
-    second_stage: Stage
-    normalize: Callable[[tf.Tensor], tf.Tensor] = scale_to_unit_range
-    min_size: int = 1
-    strides: Tuple[int, ...] = STRIDES
+    scope: str  # variable scope of the network in either stage; empty for none
+    arg_scope: ArgScope  # argument scope with which the network is trained
+    first_stage: Stage  # (images, options) -> feature map
+    second_stage: Stage  # (crops, options) -> features of boxes
+    normalize: Callable[[tf.Tensor], tf.Tensor] = scale_to_unit_range  # pixel scaling
+    min_size: int = 1  # least height and width of an image, in pixels
+    strides: Tuple[int, ...] = STRIDES  # allowed values of `first_stage_features_stride`
+    # Fields without effect, like in the reference; setting them is allowed.
     ignores: Tuple[str, ...] = LAYER_FIELDS
+    # Prefix of a name in the second stage, and its replacement in a classifier's checkpoint.
     renamed_in_classifier: Tuple[str, str] = ("", "")
-    classifier_suffix: str = ""
+    classifier_suffix: str = ""  # end of a variable's name in checkpoints of the classifier
 
 
 @dataclass(frozen=True)

@@ -16,17 +16,12 @@ KERNEL = 3
 
 
 class LayerOptions(NamedTuple):
-    """Options of a pyramid's layers.
+    """Options of a pyramid's layers."""
 
-    Attributes:
-        depth: channels of every map.
-        explicit_padding: pad before the 3x3 convolutions by kernel size instead of "SAME".
-        use_depthwise: split the 3x3 convolutions into depthwise and pointwise halves, with a single
-            batch norm.
-    """
-
-    depth: int
+    depth: int  # channels of every map
+    # Pad before the 3x3 convolutions by kernel size instead of "SAME".
     explicit_padding: bool = False
+    # Split the 3x3 convolutions into depthwise and pointwise halves, with a single batch norm.
     use_depthwise: bool = False
 
 

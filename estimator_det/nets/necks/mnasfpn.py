@@ -30,19 +30,12 @@ LEVELS = (3, 4, 5, 6)
 
 
 class Block(NamedTuple):
-    """One row of a cell: two maps, resampled to one level and width, summed, and convolved.
+    """One row of a cell: two maps, resampled to one level and width, summed, and convolved."""
 
-    Attributes:
-        inputs: numbers of two maps: the cell's inputs first, then its blocks.
-        level: level of the output.
-        kernel: height and width of the depthwise kernel.
-        width: channels inside, at depth multiplier 1.
-    """
-
-    inputs: Tuple[int, int]
-    level: int
-    kernel: int
-    width: int
+    inputs: Tuple[int, int]  # numbers of two maps: the cell's inputs first, then its blocks
+    level: int  # level of the output
+    kernel: int  # height and width of the depthwise kernel
+    width: int  # channels inside, at depth multiplier 1
 
 
 CELL = (
@@ -56,17 +49,11 @@ NUM_CELLS = 4
 
 
 class Options(NamedTuple):
-    """Options of a pyramid.
+    """Options of a pyramid."""
 
-    Attributes:
-        depth: channels of every map at depth multiplier 1.
-        scale_depth: function from a table's channels to the real ones.
-        explicit_padding: pad with zeros by kernel size instead of "SAME".
-    """
-
-    depth: int
-    scale_depth: Callable[[float], int]
-    explicit_padding: bool = False
+    depth: int  # channels of every map at depth multiplier 1
+    scale_depth: Callable[[float], int]  # function from a table's channels to the real ones
+    explicit_padding: bool = False  # pad with zeros by kernel size instead of "SAME"
 
 
 @contextlib.contextmanager

@@ -10,18 +10,14 @@ from estimator_det.nets.padding import pad_for_kernel
 
 
 class FeatureMap(NamedTuple):
-    """One row of a detector's list of feature maps.
+    """One row of a detector's list of feature maps."""
 
-    Attributes:
-        end_point: backbone activation to use unchanged; empty for a new layer of half the
-            resolution on the map before it.
-        depth: channels of a new layer at depth multiplier 1; unused for a backbone activation.
-        kernel_size: kernel of a new layer's strided convolution.
-    """
-
+    # Backbone activation to use unchanged; empty for a new layer of half the resolution on the map
+    # before it.
     end_point: str = ""
+    # Channels of a new layer at depth multiplier 1; unused for a backbone activation.
     depth: int = 0
-    kernel_size: int = 3
+    kernel_size: int = 3  # kernel of a new layer's strided convolution
 
 
 EXTRA_LAYERS = tuple(FeatureMap(depth=depth) for depth in (512, 256, 256, 128))
