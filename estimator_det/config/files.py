@@ -14,7 +14,7 @@ from estimator_det.files.atomic import AnyPath, is_remote
 from estimator_det.files.atomic import write as write_text
 
 __all__ = [
-    "AnyPath", "exists", "is_remote", "join", "read_bytes", "read_text", "removed_if_empty",
+    "AnyPath", "exists", "is_remote", "path_in", "read_bytes", "read_text", "removed_if_empty",
     "special_kind", "write_text",
 ]  # fmt: skip
 
@@ -144,7 +144,7 @@ def _read_remote(path: str, max_bytes: Optional[int]) -> bytes:
         ) from None
 
 
-def join(folder: AnyPath, name: str) -> str:
+def path_in(folder: AnyPath, name: str) -> str:
     """`name` inside `folder`, with the separator of remote paths where the folder is remote."""
     folder = os.fspath(folder)
     return f"{folder.rstrip('/')}/{name}" if is_remote(folder) else os.path.join(folder, name)

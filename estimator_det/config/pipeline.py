@@ -12,7 +12,7 @@ import os
 from google.protobuf import text_format
 
 from estimator_det.config.check import Problem, check
-from estimator_det.config.files import AnyPath, join, read_text, write_text
+from estimator_det.config.files import AnyPath, path_in, read_text, write_text
 from estimator_det.config.overrides import apply_overrides, merge_text, override
 from estimator_det.config.text import ConfigError, ConfigWarning, parse_message
 from estimator_det.protos import pipeline_pb2
@@ -73,6 +73,6 @@ def save_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: AnyPa
     Returns:
         Path of the written file.
     """
-    path = join(model_dir, PIPELINE_FILE)
+    path = path_in(model_dir, PIPELINE_FILE)
     write_text(path, format_pipeline(config))
     return path

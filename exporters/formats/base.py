@@ -157,7 +157,9 @@ def written_at(path: str) -> Iterator[str]:
         if os.path.isdir(local):
             tf.io.gfile.makedirs(path)
             for name in sorted(os.listdir(local)):
-                tf.io.gfile.copy(os.path.join(local, name), files.join(path, name), overwrite=True)
+                tf.io.gfile.copy(
+                    os.path.join(local, name), files.path_in(path, name), overwrite=True
+                )
         else:
             tf.io.gfile.copy(local, path, overwrite=True)
 

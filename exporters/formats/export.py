@@ -144,7 +144,7 @@ def _unfinished(output_dir: str) -> Iterator[str]:
 def _move(folder: str, output_dir: str, names: Sequence[str]) -> None:
     """Moves files and folders, which replace those of the same names."""
     for name in (name.rstrip("/") for name in names):
-        source, target = files.join(folder, name), files.join(output_dir, name)
+        source, target = files.path_in(folder, name), files.path_in(output_dir, name)
         if tf.io.gfile.exists(target):
             _remove(target)
         if not files.is_remote(target):

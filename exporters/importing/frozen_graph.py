@@ -90,7 +90,7 @@ def refuse_without_weights(graph_def: Any, path: str) -> None:
         f"{path} contains no weights: {counted(len(empty), 'layer')} of it, such as that of the "
         f"constant {plain(empty[0])}, {'has' if len(empty) == 1 else 'have'} none. "
     )
-    if files.exists(files.join(os.path.dirname(path) or ".", TFJS_MANIFEST)):
+    if files.exists(files.path_in(os.path.dirname(path) or ".", TFJS_MANIFEST)):
         raise RunError(
             f"{text}They are in the files that {TFJS_MANIFEST} beside it names: it is a "
             "TensorFlow.js model; import its folder with estimator-det import --from tfjs"

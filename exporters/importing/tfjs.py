@@ -67,12 +67,14 @@ def read_tfjs(path: str) -> Published:
 def _graph_file(path: str) -> str:
     """The file of the graph: `model.json`, or the `.pb` file of an older model."""
     if not tf.io.gfile.isdir(path):
-        older = files.join(os.path.dirname(path) or ".", OLD_GRAPH_FILE)
+        older = files.path_in(os.path.dirname(path) or ".", OLD_GRAPH_FILE)
         is_manifest = os.path.basename(path) == TFJS_MANIFEST
         return older if is_manifest and files.exists(older) else path
-    names = [name for name in (MODEL_FILE, OLD_GRAPH_FILE) if files.exists(files.join(path, name))]
+    names = [
+        name for name in (MODEL_FILE, OLD_GRAPH_FILE) if files.exists(files.path_in(path, name))
+    ]
     names += [name for name in tf.io.gfile.listdir(path) if name.endswith(TFJS_MANIFEST)]
-    return files.join(path, (names or [MODEL_FILE])[0])
+    return files.path_in(path, (names or [MODEL_FILE])[0])
 
 
 def _parse(path: str) -> Dict[str, Any]:
@@ -119,7 +121,7 @@ def _old_nodes(path: str) -> Tuple[Dict[str, graphs.Node], List[str]]:
 
 def _old_manifest(path: str) -> Tuple[str, List[Any]]:
     """The file of the manifest beside the graph of an older model, and its groups of weights."""
-    manifest_path = files.join(os.path.dirname(path) or ".", TFJS_MANIFEST)
+    manifest_path = files.path_in(os.path.dirname(path) or ".", TFJS_MANIFEST)
     if not files.exists(manifest_path):
         raise RunError(
             f"{path} has no {TFJS_MANIFEST} beside it, which names the files of its weights. "
@@ -193,7 +195,7 @@ def _inside(folder: str, name: str) -> Optional[str]:
     if files.is_remote(folder):
         inner = posixpath.normpath(name)
         leads_out = inner.startswith(("/", "..")) or inner == "." or files.is_remote(name)
-        return None if leads_out else files.join(folder, inner)
+        return None if leads_out else files.path_in(folder, inner)
     root = os.path.realpath(folder)
     target = os.path.realpath(os.path.join(root, name))
     return target if os.path.commonpath([root, target]) == root and target != root else None

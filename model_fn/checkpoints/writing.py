@@ -79,7 +79,7 @@ def check_folder(folder: str, name: str) -> None:
     Args:
         name: What users call the folder, the name of an option.
     """
-    probe = files.join(folder, f"write_test.{os.getpid()}")
+    probe = files.path_in(folder, f"write_test.{os.getpid()}")
     write, remove = (
         (_write_remote, tf.io.gfile.remove) if files.is_remote(folder) else (_write, os.remove)
     )

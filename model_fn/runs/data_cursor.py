@@ -16,7 +16,7 @@ import logging
 import math
 import os
 import time
-from typing import Any, Deque, Dict, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.files import atomic
@@ -35,16 +35,37 @@ _LOOK_SECS = 1.0  # between two searches of a worker for a new checkpoint
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)  # errors for any other content
 
 
-def read_cursor_state(model_dir: str, step: int) -> Optional[CursorState]:
-    """Of the checkpoint of a step; None, which is logged, where there is none."""
-    path = os.path.join(model_dir, POSITION_FILE)
+def resume_cursors(
+    context: RunContext, files: Sequence[str], first_step: int, resumed: Optional[int]
+) -> Dict[str, DataCursor]:
+    """Returns the positions by the files where they are saved.
+
+    Args:
+        resumed: Step of the checkpoint that training resumes from; None without one.
+    """
+    model_dir, is_alone = context.model_dir, context.cluster.task.is_alone
+    read_state: Callable[..., Optional[CursorState]] = read_cursor_state
+    step = resumed
+    if resumed is not None and not is_alone:
+        # Files have the step in the name of a checkpoint; the one inside may be a later one.
+        named = newest_step(model_dir)
+        read_state, step = read_worker_state, resumed if named is None else named
+    states = {file: None if step is None else read_state(model_dir, step, file) for file in files}
+    return {file: DataCursor(state, first_step) for file, state in states.items()}
+
+
+def read_cursor_state(
+    model_dir: str, step: int, file: str = POSITION_FILE
+) -> Optional[CursorState]:
+    """Returns the position at the checkpoint of a step; logs if there is none, and returns None."""
+    path = os.path.join(model_dir, file)
+    reason = f"{path} has no entry for step {step}"
     try:
         entry = _entries(path).get(str(step))
         if entry is not None:
             return CursorState.from_json(entry)
-        reason = f"{path} has no entry for step {step}"
     except tf.errors.NotFoundError:
-        reason = f"{path} has no entry for step {step}"
+        pass
     except _MALFORMED as error:
         reason = f"{path} cannot be read ({error!r})"
     _LOG.warning("%s: the data begin with a new epoch, in a new order", reason)

@@ -6,12 +6,11 @@ import contextlib
 import ctypes
 import logging
 import os
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Iterator, List, Optional
 
 from estimator_det.config import files
 from estimator_det.config import pipeline as configuration
 from inputs.bad_records.log import LOG_FILE, FaultLog
-from inputs.records.cursor import CursorState, DataCursor
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import SessionLostError
 from model_fn.evaluation import history
@@ -22,8 +21,7 @@ from model_fn.runs.data_cursor import (
     DataCursorHook,
     WorkerPositionHook,
     newest_step,
-    read_cursor_state,
-    read_worker_state,
+    resume_cursors,
 )
 from model_fn.runs.saver import CheckpointListener, CheckpointSaver
 from model_fn.runs.signals import Stopped, StopSignals, signal_name
@@ -96,43 +94,31 @@ class TrainingRun:
         verify: bool,
     ) -> None:
         self._context, self._backend, self._signals = context, backend, signals
-        self.first_step = 0
-        self._saver: Optional[CheckpointSaver] = None
-        self._cursors: Dict[str, DataCursor] = {}  # by the files where they are saved
+        model_dir = context.model_dir
         if may_save is None:
-            self.first_step = backend.common_step(newest_step(context.model_dir) or 0)
-            if not context.cluster.is_evaluator:
-                self._cursors = self._make_cursors(newest_step(context.model_dir))
+            resumed = newest_step(model_dir)
         else:
             keep_max = context.options.checkpoints.keep_max
-            resumed = repair.prepare(context.model_dir, keep_max, verify=verify)
-            self.first_step = backend.common_step(resumed or 0)
-            self._cursors = self._make_cursors(resumed)
+            resumed = repair.prepare(model_dir, keep_max, verify=verify)
+        self.first_step = backend.common_step(resumed or 0)
+        if may_save is None:  # The chief may have replaced a damaged one meanwhile.
+            resumed = newest_step(model_dir)
+        files = backend.position_files
+        if context.cluster.is_evaluator:
+            files = []
+        elif self.first_step and not files:
+            _LOG.warning(
+                "By TPUEstimator, on TPUs of several hosts and with a tf.data service the position "
+                "in the data is not saved: the data begin with a new epoch, in a new order"
+            )
+        self._cursors = resume_cursors(context, files, self.first_step, resumed)
+        self._saver: Optional[CheckpointSaver] = None
+        if may_save is not None:
             self._saver = CheckpointSaver(
                 context, backend, signals, may_save, resumed, self._cursors
             )
         log_file = os.path.join(context.model_dir, LOG_FILE)
         self._faults = FaultLog(log_file if may_save is not None else None)
-
-    def _make_cursors(self, resumed: Optional[int]) -> Dict[str, DataCursor]:
-        files = self._backend.position_files
-        if self.first_step and not files:
-            _LOG.warning(
-                "By TPUEstimator, on TPUs of several hosts and with a tf.data service the position "
-                "in the data is not saved: the data begin with a new epoch, in a new order"
-            )
-        states = {
-            file: None if resumed is None else self._read_state(resumed, file) for file in files
-        }
-        return {file: DataCursor(state, self.first_step) for file, state in states.items()}
-
-    def _read_state(self, resumed: int, file: str) -> Optional[CursorState]:
-        model_dir = self._context.model_dir
-        if self._context.cluster.task.is_alone:
-            return read_cursor_state(model_dir, resumed)
-        # The steps in names, for those in checkpoints may be later ones.
-        named = newest_step(model_dir)
-        return read_worker_state(model_dir, resumed if named is None else named, file)
 
     def is_over(self) -> bool:
         """Whether there is nothing left to train, which is logged."""

@@ -70,8 +70,8 @@ def write_report(folder: str, prefix: str, lines: Sequence[str], document: str, 
 
     text = printing.printable("\n".join(lines))
     for name, content in (("report.txt", text), ("report.json", document)):
-        files.write_text(files.join(folder, prefix + name), content + "\n")
-    picture = files.join(folder, f"{prefix}histograms.png")
+        files.write_text(files.path_in(folder, prefix + name), content + "\n")
+    picture = files.path_in(folder, f"{prefix}histograms.png")
     if png:
         with tf.io.gfile.GFile(picture, "wb") as file:
             file.write(png)

@@ -96,4 +96,4 @@ def _write_findings(report: Any, folder: str) -> None:
     ]
     findings += [problem.__dict__ for problem in report.problems]
     text = "".join(json_lines.dumps(finding) + "\n" for finding in findings)
-    files.write_text(files.join(folder, FINDINGS_FILE), text)
+    files.write_text(files.path_in(folder, FINDINGS_FILE), text)

@@ -86,7 +86,7 @@ def _check_run(folder: str) -> None:
 
     if not files.exists(folder):
         raise FileNotFoundError(f"checkpoint_dir: there is no folder {folder}; correct the path")
-    if not files.exists(files.join(folder, CONFIG_FILE)):
+    if not files.exists(files.path_in(folder, CONFIG_FILE)):
         raise FileNotFoundError(
             f"checkpoint_dir: there is no training run in {folder}, for it has no {CONFIG_FILE}. "
             "Give the model_dir of a run, or the configuration of the checkpoint with "

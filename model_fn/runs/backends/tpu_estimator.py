@@ -108,28 +108,9 @@ def make_run_config(
         )
 
 
-class _LoopsInGraph:
-    """Makes loops of operations in the graph, not of functions, until the graph is built.
-
-    TPUEstimator puts the whole model into a loop. In a function, layers with a regularizer cannot
-    be built in bfloat16: the stand-in of a variable there cannot be looked up.
-    """
-
-    def __init__(self) -> None:
-        self._were_functions = False
-
-    def begin(self) -> None:
-        self._were_functions = tf1.control_flow_v2_enabled()
-        tf1.disable_control_flow_v2()
-
-    def end(self) -> None:
-        """Restores the setting; does nothing a second time."""
-        if self._were_functions:
-            tf1.enable_control_flow_v2()
-        self._were_functions = False
-
-
-_LOOPS = _LoopsInGraph()
+# Restores functional loops. TPUEstimator puts the whole model into a loop; in a function, layers
+# with a regularizer cannot be built in bfloat16: the stand-in of a variable there has no name.
+_LOOPS = contextlib.ExitStack()
 
 
 @contextlib.contextmanager
@@ -139,7 +120,9 @@ def running(on_tpu: TpuOptions) -> Iterator[None]:
     The error of a missing TPU becomes a `NoTpuError`, that of a variable that is NaN a
     `NotFiniteLossError`.
     """
-    _LOOPS.begin()
+    if tf1.control_flow_v2_enabled():
+        tf1.disable_control_flow_v2()
+        _LOOPS.callback(tf1.enable_control_flow_v2)
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
@@ -158,7 +141,7 @@ def running(on_tpu: TpuOptions) -> Iterator[None]:
             "this its network? To try the run without one, rehearse it: --rehearse_tpu"
         ) from error
     finally:
-        _LOOPS.end()
+        _LOOPS.close()
 
 
 def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..., Any]:
@@ -209,7 +192,7 @@ class TpuAdapter(HookAdapter):
     """
 
     def _make_fetches(self) -> Any:
-        _LOOPS.end()  # The graph about to run is built.
+        _LOOPS.close()  # The graph about to run is built.
         self._graph.host_values.prepare()
         return None
 
