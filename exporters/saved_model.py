@@ -64,7 +64,7 @@ class ExportedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class GraphExtras:
-    """What an export may contain beside the detections."""
+    """Optional contents of an export beside the detections."""
 
     inference_graph: bool = False  # also writes the graph as text, without weights
     output_tensors: Sequence[str] = ()  # tensors of the first input type's graph, by name

@@ -101,8 +101,8 @@ def check_side_inputs(
 
 _MEANING = {
     schema.CONTEXT_FEATURES: "the first number counts images and the second context features, and "
-    "-1 stands for any size",
-    schema.VALID_CONTEXT_SIZE: "the number counts images, and -1 stands for any size",
+    "-1 means any size",
+    schema.VALID_CONTEXT_SIZE: "the number counts images, and -1 means any size",
 }
 
 

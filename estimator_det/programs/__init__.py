@@ -1,1 +1,1 @@
-"""What users start: the command line, the demo, jobs and storage of Google Cloud."""
+"""Programs that users start: the command line, the demo, jobs and storage of Google Cloud."""

@@ -1,4 +1,4 @@
-"""What the programs share: exit codes, errors printed in one line, and quiet logging.
+"""Shared parts of the programs: exit codes, errors printed in one line, and quiet logging.
 
 Importing this module imports no TensorFlow.
 """

@@ -24,7 +24,7 @@ _CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 
 
 class DemoModel(NamedTuple):
-    """What a demo can train."""
+    """Model that a demo can train."""
 
     config_file: pathlib.Path
     description: str

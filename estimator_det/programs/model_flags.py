@@ -108,7 +108,7 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_float(
         "task_timeout_secs",
         600.0,
-        "In a cluster (TF_CONFIG): end after another task was missing for so many seconds.",
+        "In a cluster (TF_CONFIG): end after another task was missing for this many seconds.",
         lower_bound=0.001,
         flag_values=values,
     )

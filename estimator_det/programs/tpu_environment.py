@@ -15,7 +15,7 @@ _PREFIX = "grpc://"
 
 
 class TpuAddress(NamedTuple):
-    """Where a TPU is; None for what the environment does not say."""
+    """Address of a TPU; fields that the environment does not set are None."""
 
     name: Optional[str] = None  # or its addresses, grpc://host:port, with commas between
     zone: Optional[str] = None

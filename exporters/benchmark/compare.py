@@ -26,7 +26,7 @@ NUM_IMAGES = 16  # for speed and difference
 
 @dataclass(frozen=True)
 class BenchmarkOptions:
-    """What is measured, and how long.
+    """Measurements of a benchmark, and their length.
 
     Attributes:
         records: TFRecord files or patterns.

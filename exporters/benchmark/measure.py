@@ -30,7 +30,7 @@ Outputs = Dict[str, np.ndarray]
 
 
 class Task(NamedTuple):
-    """What a process measures; it is pickled."""
+    """Task of a measuring process; it is pickled."""
 
     name: str  # a format, or CHECKPOINT
     path: str  # file, folder or prefix

@@ -83,7 +83,7 @@ def load_model(path: str) -> ModelDetector:
 
 
 def _places(chosen: ExportFormat, path: str) -> List[str]:
-    """Where a model of the format may be: in a folder under its usual name, then any other."""
+    """Possible places of a model of the format: its usual name in a folder, then any other."""
     if not tf.io.gfile.isdir(path):
         return [path]
     suffix = os.path.splitext(chosen.file)[1]

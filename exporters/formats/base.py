@@ -1,4 +1,4 @@
-"""What an export format is, and the registry of all: one file and one entry each."""
+"""Export formats and their registry: one file and one entry each."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class FormatOptions:
 
 
 class Plan(NamedTuple):
-    """What is known of an export before it starts."""
+    """Facts about an export before it starts."""
 
     config: Any  # `TrainEvalPipelineConfig`
     options: FormatOptions
@@ -77,7 +77,7 @@ class Plan(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What a format is written from: the parts that every export has."""
+    """Sources of a format: the parts that every export has."""
 
     plan: Plan
     exported: ExportedModel
@@ -133,7 +133,7 @@ def check_runtime(chosen: ExportFormat) -> None:
 
 
 def missing_runtime(chosen: ExportFormat) -> str:
-    """What to install for the models of a format, empty if nothing is missing."""
+    """Packages to install for the models of a format; empty if nothing is missing."""
     specs = {name: importlib.util.find_spec(name) for name in chosen.runtime}
     # A folder of this name in the current one, as of an export, has no origin.
     missing = [name for name, spec in specs.items() if spec is None or spec.origin is None]
@@ -179,7 +179,7 @@ def class_names_beside(path: str) -> Dict[int, str]:
 
 
 def thresholds_beside(path: str) -> str:
-    """Where the thresholds of an export are that a file or folder belongs to."""
+    """Path of the thresholds of the export that a file or folder belongs to."""
     folder = folder_of(path)
     inside = os.path.join(folder, SAVED_MODEL_FOLDER, threshold_files.IN_EXPORTS)
     beside = os.path.join(folder, THRESHOLDS_FILE)

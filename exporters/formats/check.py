@@ -120,14 +120,14 @@ def why_refused(path: str, difference: Difference, tolerance: Tolerance) -> Opti
 
 
 def _difference(scores: np.ndarray, boxes: np.ndarray) -> Difference:
-    """Of absolute differences [n, …]."""
+    """Difference from absolute differences [n, …]."""
     with np.errstate(invalid="ignore"):  # infinite ones give NaN, which is refused, too
         usual = [float(np.quantile(each, USUAL)) for each in (scores, boxes)]
     return Difference(float(scores.max()), float(boxes.max()), len(boxes), *usual)
 
 
 def _of_anchors(expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]) -> Difference:
-    """Of rows in the same order."""
+    """Difference of rows in the same order."""
     boxes = _box_differences(expected[RAW_BOXES], actual[RAW_BOXES])
     return _difference(np.abs(expected[RAW_SCORES] - actual[RAW_SCORES]), boxes)
 
@@ -144,7 +144,7 @@ def _box_differences(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
 
 
 def _of_proposals(expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]) -> Difference:
-    """Of each expected row and the most similar one, for COMPARED_PROPOSALS of them."""
+    """Difference of each expected row and its most similar one, for COMPARED_PROPOSALS of them."""
     scores = np.abs(expected[RAW_SCORES][:, None] - actual[RAW_SCORES][None])
     boxes = _box_differences(expected[RAW_BOXES][:, None], actual[RAW_BOXES][None])
     distances = np.maximum(scores.max(-1), boxes.max(-1))  # [n, n]
@@ -156,7 +156,7 @@ def _of_proposals(expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]
 def _of_suppression(
     expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray], num_classes: int
 ) -> Difference:
-    """Of each detection and the raw prediction that is most similar, in its class."""
+    """Difference of each detection and the most similar raw prediction of its class."""
     count = int(actual[NUM])
     if not count:
         none = float(expected[SCORES].max(initial=0.0))  # an object of this score is not detected

@@ -117,7 +117,7 @@ def _model_file(path: str) -> str:
 
 
 def _readable(model_file: str) -> Tuple[Union[str, bytes], ...]:
-    """What OpenVINO reads a model from: its file, or the contents of remote ones."""
+    """Argument by which OpenVINO reads a model: its file, or the contents of remote ones."""
     if not files.is_remote(model_file):
         return (model_file,)
     weights_file = os.path.splitext(model_file)[0] + ".bin"

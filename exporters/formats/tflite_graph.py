@@ -131,7 +131,7 @@ def center_sizes(boxes: np.ndarray) -> np.ndarray:
 
 
 def measure_normalization(normalize: Any) -> Normalization:
-    """What a function of pixels [1, 1, 1, 3] does, from its values for black and white."""
+    """Scale and offset of a function of pixels, from its values for black and white."""
     with tf.Graph().as_default(), tf1.Session() as session:
         levels = [tf.fill([1, 1, 1, COLOR_CHANNELS], level) for level in (0.0, 100.0, 255.0)]
         black, gray, white = (
@@ -152,7 +152,7 @@ def input_range(normalization: Normalization) -> Tuple[float, float]:
     """Mean and deviation of a uint8 input q, the normalized pixel being (q - mean) / deviation.
 
     Training gives no range to the input. As in the reference, (q - 128) / 128 for pixels q of 0 to
-    255 stands for -1 to 1.
+    255 means -1 to 1.
     """
     mean, std = (np.asarray(each) for each in normalization)
     least, most = float((-mean / std).min()), float(((255 - mean) / std).max())

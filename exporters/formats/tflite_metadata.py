@@ -42,7 +42,7 @@ _OUTPUTS = (
 
 
 class Metadata(NamedTuple):
-    """What is read from metadata."""
+    """Values that are read from metadata."""
 
     class_names: Dict[int, str]  # by id from 1
     normalization: Optional[Normalization]

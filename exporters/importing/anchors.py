@@ -115,7 +115,7 @@ class Layout(NamedTuple):
 
 
 def layouts_of(model: Any, places: Sequence[int]) -> Optional[List[Layout]]:
-    """Of each feature map; None for models whose anchors have one order only.
+    """Layout of each feature map; None for models whose anchors have one order only.
 
     Args:
         places: Height times width of each feature map.

@@ -130,7 +130,7 @@ def as_float32(values: np.ndarray) -> np.ndarray:
 
 
 def publish(graph_def: Any, arrays: Dict[str, np.ndarray], path: str) -> Published:
-    """What a `GraphDef` and the values of its constants and variables contain."""
+    """Contents of a `GraphDef` with the values of its constants and variables."""
     refuse_without_weights(graph_def, path)
     graph = graphs.from_graph_def(graph_def, arrays)
     constants = anchors.constant_anchors(graph)

@@ -155,7 +155,7 @@ class _Functions:
         return operations
 
     def inputs(self, frame: _Frame, node: Any) -> List[_Tensor]:
-        """What an operation reads, without control inputs."""
+        """Inputs of an operation, without control inputs."""
         return [self.resolve(frame, each) for each in _data_inputs(node)]
 
     def resolve(self, frame: _Frame, name: str) -> _Tensor:
@@ -182,7 +182,7 @@ class _Functions:
         raise self.damaged(f"the calls before {plain(name)} have no end")
 
     def enter(self, frame: _Frame, node: Any) -> Optional[_Frame]:
-        """The function that an operation calls; None if it is no call."""
+        """The function that an operation calls; None if it is not a call."""
         if node is None or node.op not in _CALLS:
             return None
         if node.name not in frame.inner:

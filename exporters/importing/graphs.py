@@ -92,7 +92,7 @@ def image_size(graph: Graph) -> Optional[Tuple[int, int]]:
 
 
 def constant_weights(graph: Graph, names: Set[str]) -> List[str]:
-    """Those names of constants that layers have as weights."""
+    """Names of constants that layers have as weights."""
     constants = []
     for node in graph.nodes.values():
         if node.op in CONVOLUTIONS and len(node.inputs) > 1:

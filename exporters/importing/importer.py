@@ -38,7 +38,7 @@ _LISTED = 5  # variables in an error
 
 
 class Imported(NamedTuple):
-    """What an import has written, and a summary of it."""
+    """Files that an import has written, and a summary."""
 
     checkpoint: str  # prefix
     pipeline_config: str

@@ -30,7 +30,7 @@ class OwnModel(NamedTuple):
         session.run([setters[name] for name in values], fed)
 
     def variables(self) -> List[tf.Variable]:
-        """Those of the graph."""
+        """Variables of the graph."""
         return list(self.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES))
 
 

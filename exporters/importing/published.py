@@ -1,4 +1,4 @@
-"""What a published model file contains, whatever its format, and the registry of formats."""
+"""Contents of a published model file in any format, and the registry of formats."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Convolution(NamedTuple):
 
     @property
     def token(self) -> Tuple[object, ...]:
-        """What layers of two models must have in common to be the same."""
+        """Properties that layers of two models must share to be the same."""
         return (self.kind, *self.weights.values.shape)
 
 

@@ -129,7 +129,7 @@ def _old_manifest(path: str) -> Tuple[str, List[Any]]:
         )
     manifest = _parse_json(manifest_path)
     if not _is_manifest(manifest):
-        raise RunError(f"{manifest_path} is no list of groups of weights. {_AGAIN}")
+        raise RunError(f"{manifest_path} is not a list of groups of weights. {_AGAIN}")
     return manifest_path, manifest
 
 

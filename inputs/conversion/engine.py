@@ -56,7 +56,7 @@ STOP, SKIP, KEEP = "stop", "skip", "keep"
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """What is converted, and how."""
+    """Source, target and options of a conversion."""
 
     format: str  # a name in `converters.CONVERTERS`
     source: SourceOptions

@@ -105,7 +105,7 @@ def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
 
 
 def _sha256(content: bytes, example: Any, checked: Checked) -> str:
-    """Of the file; the record has it already if it holds the same bytes."""
+    """Digest of the image file; the record contains it already if it has the same bytes."""
     if checked.is_encoded_again:
         return hashlib.sha256(content).hexdigest()
     digest: bytes = example.features.feature["image/key/sha256"].bytes_list.value[0]
@@ -235,7 +235,7 @@ def _other_fields(
 def _object_fields(
     image: AnnotatedImage, sound: SoundObject, size: Tuple[int, int]
 ) -> Dict[str, Any]:
-    """What the keys of a record do not hold, or only rounded."""
+    """Values that the keys of a record do not contain, or only rounded."""
     annotated = sound.given
     fields = dict(annotated.fields or {})
     if fields.get("bbox") == decimals.box_from_stored(sound.box, *size):

@@ -243,7 +243,7 @@ def _fill(
 
 
 def _sha256(path: str, tail: Optional[int] = None) -> Optional[str]:
-    """Of a file, or of so many bytes at its end.
+    """Digest of a file, or of the given number of bytes at its end.
 
     None if the file cannot be read, which is reported when its record is made.
     """

@@ -31,7 +31,7 @@ UNFINISHED = ".incomplete"
 
 @dataclass(frozen=True)
 class Job:
-    """What all shards of a conversion have in common."""
+    """Settings that all shards of a conversion share."""
 
     output_dir: str
     work_dir: str  # in output_dir; is deleted at the end
@@ -56,7 +56,7 @@ class Job:
 
 
 class ShardResult(NamedTuple):
-    """What is known about a finished shard."""
+    """Result of a finished shard."""
 
     key: str  # digest of the job and the descriptions
     sizes: Dict[str, int]  # split -> bytes of its file

@@ -53,7 +53,9 @@ def _split(text: str, index: int) -> Split:
             raise ConfigError(f"--split: part {index + 1} has no name; write NAME={text}")
         name, value = DEFAULT_NAMES[index], text
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"--split: {quoted(name)} is no name for files; use letters and digits")
+        raise ConfigError(
+            f"--split: {quoted(name)} is not a name for files; use letters and digits"
+        )
     share = _share(value)
     if share is None:
         return Split(name, list_file=value)

@@ -40,7 +40,7 @@ UNFINISHED = ".incomplete"
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is written."""
+    """Options of an export to COCO."""
 
     records: Sequence[str]  # patterns of record files
     output: str  # the JSON file
@@ -55,7 +55,7 @@ class ExportOptions:
 
 
 class Exported(NamedTuple):
-    """How much was written."""
+    """Counts of an export."""
 
     images: int
     annotations: int
@@ -209,7 +209,7 @@ class _Writer:
         encoded = (values.get("image/encoded") or [b""])[0]
         size = image_header.claimed_size(encoded)
         if size is None:
-            raise ConversionError(f"{record.where}: image/encoded is no image. Run check-data")
+            raise ConversionError(f"{record.where}: image/encoded is not an image. Run check-data")
         self.num_images += 1
         image_id = _image_id(record) if self._keeps_image_ids else self.num_images
         name = _text(values, "image/filename") or _text(values, "image/source_id")

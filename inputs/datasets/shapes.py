@@ -43,7 +43,7 @@ SIZES: Dict[str, Size] = {
 
 @dataclass(frozen=True)
 class ShapeOptions:
-    """What the images look like."""
+    """Appearance of the images."""
 
     min_side: int = 160  # heights and widths, pixels
     max_side: int = 224

@@ -1,4 +1,4 @@
-"""What a converter reads: annotated images as plain values, and the faults of a source.
+"""Annotated images as plain values, which converters read, and the faults of a source.
 
 A converter yields one `AnnotatedImage` after the other. It does not open images; `examples` does,
 and checks all values there once for every format.

@@ -61,7 +61,7 @@ class Annotations:
 
 @dataclass(frozen=True)
 class ImageLabels:
-    """What is known about classes in a whole image, beside its boxes."""
+    """Labels of a whole image, beside its boxes."""
 
     class_ids: Sequence[int] = ()  # that somebody looked for
     class_names: Sequence[str] = ()  # names for class_ids

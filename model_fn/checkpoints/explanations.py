@@ -25,7 +25,7 @@ class _Comparison(NamedTuple):
     wanted: Dict[str, List[int]]
 
     def part(self, *, heads: bool) -> _Comparison:
-        """Those of the predictors, or those of the backbone."""
+        """Names of the predictors, or names of the backbone."""
         return _Comparison(
             *(
                 {name: shape for name, shape in each.items() if (_HEADS in name) == heads}

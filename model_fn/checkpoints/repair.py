@@ -125,7 +125,7 @@ def step_of(checkpoint: str) -> int:
 
 
 def find_damage(prefix: str) -> Optional[str]:
-    """What is wrong with a checkpoint; None if every tensor in it can be read, with its checksum.
+    """Reason why a checkpoint is damaged; None if all tensors can be read, with their checksums.
 
     Reads the whole checkpoint, one tensor at a time. One of the older format is a single file.
     """

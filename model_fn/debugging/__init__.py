@@ -1,1 +1,1 @@
-"""What is saved of a training step that was not finite, and how it is run again."""
+"""Training steps that were not finite: their files, and their replay."""

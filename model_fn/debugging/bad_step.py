@@ -1,4 +1,4 @@
-"""What is saved of a step that was not finite: its batch, the variables, and a report.
+"""Files of a step that was not finite: its batch, the variables, and a report.
 
 The folder bad_step-<number> of model_dir is all that `estimator-det replay` needs.
 """
@@ -30,7 +30,7 @@ _LARGE = 1e4  # weights above are rarely meant
 
 
 class Place(NamedTuple):
-    """Where a record is."""
+    """Place of a record."""
 
     file: str
     record: int  # number in the file from 0
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Where an image of the batch came from."""
+    """Origin of an image of the batch."""
 
     image: int  # number in the batch
     source_id: str
@@ -66,7 +66,7 @@ class BadInput(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What is known of a bad step."""
+    """Facts about a bad step."""
 
     step: int
     not_finite: List[str]  # names of values

@@ -1,4 +1,4 @@
-"""Where in a graph numbers stop being finite."""
+"""Search for the place in a graph where numbers stop being finite."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FirstNonFinite(NamedTuple):
     high: Optional[float]
 
     def sentence(self) -> str:
-        """What happened where, in one line."""
+        """The event and its place in one line."""
         size = int(np.prod(self.shape))
         counts = [
             f"{count} {name}"

@@ -27,7 +27,7 @@ Norms = List[Tuple[str, float]]
 
 
 class Step(NamedTuple):
-    """What a step that was run again gave."""
+    """Results of a step that was run again."""
 
     step: int  # counted as in training
     values: Dict[str, float]  # loss terms, learning rate, gradient_norm; checks that failed
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """All of it."""
+    """Result of a replay."""
 
     steps: List[Step]  # up to the first that is not finite
     restored: int  # variables read from the checkpoint
@@ -136,7 +136,7 @@ def _part(tensors: Dict[str, tf.Tensor], prefix: str) -> Dict[str, tf.Tensor]:
 
 
 def _restorer(prefix: str) -> Tuple[Any, List[str], List[str]]:
-    """What restores the variables that a checkpoint has, their names, and those it lacks."""
+    """Initializer from a checkpoint, names of its variables, and names that it lacks."""
     saved = dict(tf1.train.list_variables(prefix))
     variables = {variable.op.name: variable for variable in tf1.global_variables()}
     fitting = {

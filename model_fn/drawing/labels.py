@@ -79,7 +79,7 @@ def _margin(font: Any) -> int:
 
 
 def write_label(draw: Any, text: str, place: PixelBox, color: Tuple[int, ...], font: Any) -> None:
-    """Writes a label in its place, on the colour of its box."""
+    """Writes a label, on the colour of its box."""
     top, left, bottom, right = place
     draw.rectangle((left, top, right, bottom), fill=color)
     dark = sum(color[:3]) > 380

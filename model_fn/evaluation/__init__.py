@@ -1,1 +1,1 @@
-"""What an evaluation computes: metrics, and diagnostics that explain them."""
+"""Evaluations: metrics, and diagnostics that explain them."""

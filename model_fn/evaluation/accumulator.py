@@ -1,4 +1,4 @@
-"""What an evaluation computes from detections: metrics, counts, matches and a chart.
+"""Accumulator of an evaluation: metrics, counts, matches and a chart from detections.
 
 The accumulator is a plain Python object. A graph feeds it through one operation that passes each
 batch as arrays; without a graph, `add` is called in a loop.

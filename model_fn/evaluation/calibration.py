@@ -126,7 +126,7 @@ def _check_detections(matches: ClassMatches) -> None:
 
 
 def calibrate(config: calibration_pb2.CalibrationConfig, scores: Array, columns: Array) -> Array:
-    """What the inference graph makes of scores [n] in their columns [n]: float32 [n]."""
+    """Scores [n] in columns [n] as the inference graph calibrates them: float32 [n]."""
     is_temperature = config.WhichOneof("calibrator") == TEMPERATURE
     num_columns = int(columns.max(initial=0)) + 1
     if not is_temperature:

@@ -117,7 +117,7 @@ def _annotated(batch: EvaluatedBatch, is_annotated: Optional[tf.Tensor]) -> Eval
 
 
 class _Output(NamedTuple):
-    """What a metrics set may need, for its refusal."""
+    """An output that a metrics set requires; the error names it."""
 
     what: str  # the field of Detections and of Groundtruth
     model: str  # which models find it

@@ -152,7 +152,7 @@ def is_better(metric: str, value: float, than: float, min_delta: float = 0.0) ->
 def evaluations_without_progress(
     evaluations: List[Evaluation], metric: str, min_delta: float = 0.0
 ) -> int:
-    """How many evaluations have passed since the one that was better than all before it."""
+    """Number of evaluations since the best one."""
     best, since = math.nan, 0
     for evaluation in evaluations:
         value = evaluation.value(metric)

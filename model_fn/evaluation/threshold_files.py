@@ -34,7 +34,7 @@ class Thresholds(NamedTuple):
 
 
 def path_for(folder: str, step: int) -> str:
-    """Where the thresholds of an evaluation are, in the folder of its events."""
+    """Path of an evaluation's thresholds, in the folder of its events."""
     return os.path.join(folder, f"thresholds-{step}.json")
 
 

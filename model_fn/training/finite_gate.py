@@ -35,7 +35,7 @@ class RejectedBatch:
 
 
 def written_values(updates: Sequence[Any]) -> List[tf.Tensor]:
-    """What assignments write, or add to their variables: their floating inputs."""
+    """Floating inputs of assignments: the values that they write or add."""
     inputs = [tensor for update in updates for tensor in _operation(update).inputs]
     return [tensor for tensor in inputs if tensor.dtype.is_floating]
 

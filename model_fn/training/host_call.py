@@ -1,4 +1,4 @@
-"""What the steps on a TPU send to their host: scalars for TensorBoard and for hooks.
+"""Scalars that steps on a TPU send to their host, for TensorBoard and for hooks.
 
 A TPU returns to the host once in many steps, and cannot write. The scalars of each step leave it
 through the outfeed; the host writes some of them, and keeps the last in a variable of its own.
@@ -53,7 +53,7 @@ class HostValues:
         self._value = self._variable.read_value()
 
     def read(self, session: Any) -> StepScalars:
-        """Those of the last step that has arrived."""
+        """Scalars of the last step that has arrived."""
         step, *values = (float(value) for value in session.run(self._value))
         if step == _NOTHING_YET:
             return StepScalars(0, {})

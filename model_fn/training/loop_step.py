@@ -35,7 +35,7 @@ NO_STOP = (0.0, 0.0)
 
 
 class Outcome(NamedTuple):
-    """What a call of the loop's function returns, of its last step."""
+    """Result of a call of the loop's function, for its last step."""
 
     num_taken: tf.Tensor  # int32 scalar, steps that changed the variables
     is_finite: tf.Tensor  # bool scalar: whether the last step did
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    """What a step leaves behind, the same on all replicas."""
+    """Results of a step, the same on all replicas."""
 
     num_taken: tf.Tensor
     is_finite: tf.Tensor
@@ -228,7 +228,7 @@ class LoopStep:
         return self._judged(unpacked, lambda: self._apply(reduced), lambda: self._put_back(reduced))
 
     def _take_on_tpu(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _Taken:
-        """All of it in one computation of the cores, for each one goes by way of the host."""
+        """Takes the step in one computation of the cores: each one passes through the host."""
 
         def take(features: Tensors, labels: Tensors, stops: tf.Tensor) -> _Taken:
             reduced = self._replica.compute(features, labels, tf.constant(1.0), stops)
@@ -326,7 +326,7 @@ class LoopStep:
     def values(self) -> Dict[str, np.ndarray]:
         """All variables by their names in checkpoints; statistics are averaged over replicas.
 
-        Over those of this process: no other one needs to take part.
+        Over those of this process: no other one is involved.
         """
         variables = {**self.variables(), **self.own_variables()}
         return {name: self._value(variable) for name, variable in variables.items()}
@@ -409,7 +409,7 @@ def unpacked(packed: tf.Tensor, example: Outcome) -> Tuple[int, Outcome]:
 
 
 def used_by_step(named: Mapping[str, Any]) -> Dict[str, Any]:
-    """What of features or labels network and loss read."""
+    """The features or labels that network and loss read."""
     return {key: value for key, value in named.items() if key in _FEATURES + _LABELS}
 
 
@@ -426,7 +426,7 @@ def _local(strategy: Any, batch: Any) -> Tuple[Any, ...]:
 
 
 def _position(batches: Tuple[Any, ...]) -> Tensors:
-    """Of the images of all replicas, in their order in the data."""
+    """Values of the images of all replicas, in their order in the data."""
     features = [each for each, _ in batches]
     return {
         key: tf.concat([each[key] for each in features], 0)

@@ -72,7 +72,7 @@ class LossScale:
         return pack(tuple(flat))
 
     def count_step(self) -> None:
-        """To be called in a step that is taken; every so many of them the scale is doubled."""
+        """To be called in a step that is taken; after a number of them the scale is doubled."""
         self._num_good.assign_add(1)
         count = self._num_good.read_value()
         grows = tf.equal(count % GROWTH_STEPS, 0)

@@ -107,7 +107,7 @@ def make_optimizer(config: Any, global_step: tf.Tensor) -> Tuple[Any, tf.Tensor]
 def make_loop_optimizer(
     config: Any, global_step: tf.Variable
 ) -> Tuple[Any, Callable[[], tf.Tensor]]:
-    """As `make_optimizer`, for a TF2 loop: the rate is computed anew in each function.
+    """As `make_optimizer`, for a TF2 loop: each function computes the rate again.
 
     A loop keeps moving averages itself, so the optimizer is never wrapped.
     """

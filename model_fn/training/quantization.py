@@ -1,4 +1,4 @@
-"""What TensorBoard shows of simulated quantization: the range of each tensor, and what it cuts."""
+"""Summaries of simulated quantization: the range of each tensor, and the share that it cuts."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Network(tf.Module):
         )
 
     def statistics(self) -> List[tf.Variable]:
-        """Those that no gradient changes: moving averages of batch norm."""
+        """Variables that no gradient changes: moving averages of batch norm."""
         return [variable for variable in self.variables if not variable.trainable]
 
 
@@ -69,7 +69,7 @@ class Sums(NamedTuple):
 
 
 class Reduced(NamedTuple):
-    """What a replica hands to the step; equal on all replicas but for `statistics`."""
+    """Results of a replica for the step; equal on all replicas except `statistics`."""
 
     losses: Tensors  # float32 scalars of the whole batch: terms and TOTAL_LOSS
     counts: Tensors  # float32 scalars, averaged over parts
@@ -239,7 +239,7 @@ class Replica:
         return sums._replace(gradients=gradients)
 
     def _sums(self, features: Tensors, labels: Tensors, scale: tf.Tensor) -> Sums:
-        """Of one part; gradients are of the loss times `scale`."""
+        """Sums of one part; gradients are of the loss times `scale`."""
         forward = self._network.forward(features, labels)
         terms: Tensors = {}
         divisors: List[tf.Tensor] = []

@@ -29,7 +29,7 @@ def exponential_decay(
 ) -> tf.Tensor:
     """Holds `burnin_rate` for `burnin_steps`, then decays exponentially, never below `min_rate`.
 
-    The decay counts from the end of the burn-in. A `burnin_rate` of 0 stands for `initial_rate`,
+    The decay counts from the end of the burn-in. A `burnin_rate` of 0 means `initial_rate`,
     which is the reference's reading of the field.
     """
     if decay_steps <= 0:

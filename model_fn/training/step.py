@@ -250,7 +250,7 @@ def measure_input_wait(batch: List[tf.Tensor]) -> tf.Tensor:
 
 
 class TrainGraph:
-    """What a backend takes from the graph that its model_fn builds.
+    """Parts of the graph of a model_fn that a backend uses.
 
     The backend makes it and hands it to `create_model_fn`, which fills it in.
 

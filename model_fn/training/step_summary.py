@@ -1,4 +1,4 @@
-"""What a training step reports to TensorBoard, as one tensor that is fetched at every step."""
+"""Summary of a training step for TensorBoard, as one tensor that is fetched at every step."""
 
 from __future__ import annotations
 

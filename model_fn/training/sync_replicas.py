@@ -92,7 +92,7 @@ class SyncReplicas(OptimizerAround):
         return SyncReplicasHook(self, is_chief, stop_requested)
 
     def operations(self, is_chief: bool) -> Operations:
-        """What a hook runs."""
+        """Operations that a hook runs."""
         synchronizing: Any = self._optimizer
         (apply_mean,) = synchronizing.get_chief_queue_runner().enqueue_ops
         return Operations(

@@ -123,7 +123,7 @@ def compute_gradients(
 
 
 def variables_to_train(train_config: Any, trainable: Sequence[tf.Variable]) -> List[tf.Variable]:
-    """Those that `train_config` does not freeze."""
+    """Variables that `train_config` does not freeze."""
     for field in ("gradient_clipping_by_norm", "bias_grad_multiplier"):
         value = getattr(train_config, field)
         if not math.isfinite(value):

@@ -32,7 +32,7 @@ _ROWS_SHOWN = 10
 
 
 class RestoreTable(NamedTuple):
-    """What is restored of the requested variables, and what of the checkpoint is not used.
+    """Requested variables that are restored, and variables of the checkpoint that are not used.
 
     Names are those in the checkpoint.
     """
@@ -53,7 +53,7 @@ class RestoreTable(NamedTuple):
 
     @property
     def share(self) -> float:
-        """How much of the backbone is restored, by number of variables, 0..1."""
+        """Share of the backbone that is restored, by number of variables, 0 to 1."""
         return self.backbone_restored / self.backbone if self.backbone else 0.0
 
     def heading(self) -> str:
@@ -73,7 +73,7 @@ class RestoreTable(NamedTuple):
         if self.new_ranges:
             text += (
                 f"; {len(self.new_ranges)} range variables of simulated quantization are not in "
-                "the checkpoint and are learned anew"
+                "the checkpoint and are learned again"
             )
         return (
             f"{text}; {self.share:.0%} of the backbone "
@@ -169,7 +169,7 @@ def restore_table(
 
 
 def table_of(detector: Detector, train_config: Any, model: Optional[Any] = None) -> RestoreTable:
-    """What `train_config.fine_tune_checkpoint` gives the variables of the default graph.
+    """Table of what `train_config.fine_tune_checkpoint` restores in the default graph.
 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
@@ -192,7 +192,7 @@ def table_of(detector: Detector, train_config: Any, model: Optional[Any] = None)
 
 
 def _without_slots(variables: Dict[str, tf.Variable]) -> Dict[str, tf.Variable]:
-    """Those of the model: fine-tuning starts with new step, slots and averages."""
+    """Variables of the model: fine-tuning starts with new step, slots and averages."""
     return {name: each for name, each in variables.items() if not SLOT.search(each.op.name)}
 
 
@@ -202,7 +202,7 @@ def plan_warm_start(
     model_dir: Optional[str],
     model: Optional[Any] = None,
 ) -> Optional[RestoreTable]:
-    """What `train_config.fine_tune_checkpoint` gives the variables of the default graph.
+    """Table of what `train_config.fine_tune_checkpoint` restores in the default graph.
 
     The table is logged, as a warning where a variable stays without a value. A checkpoint in
     `model_dir` means that training is being resumed: it holds every variable, so nothing is
@@ -290,7 +290,7 @@ def _extractor_type(model: Any) -> str:
 
 
 def _remedy(table: RestoreTable, stored: Collection[str], wanted: Collection[str]) -> str:
-    """What to do about a checkpoint with other networks, or with another form of the same."""
+    """Remedy for a checkpoint with other networks, or with another form of the same."""
     if set(stored) & set(wanted):
         rows = [row for row in table.mismatched if row[0] in set(table.backbone_names)]
         example = f", e.g. {_shapes_text(*rows[0]).partition(';')[0]}" if rows else ""

@@ -40,7 +40,7 @@ class StorageError(RunError):
 
 
 class MissingError(StorageError, FileNotFoundError):
-    """There is no such bucket or file."""
+    """The bucket or file does not exist."""
 
 
 class Cancelled(Exception):

@@ -12,7 +12,7 @@ JOB_VARIABLES = ("CLOUD_ML_JOB_ID", "CLOUD_ML_JOB", *MODEL_DIR_VARIABLES[:2], TE
 
 
 class ModelDir(NamedTuple):
-    """Where a job saves its run."""
+    """Folder where a job saves its run."""
 
     path: Optional[str]  # None if nothing names a folder
     source: str  # the flag or variable that names it

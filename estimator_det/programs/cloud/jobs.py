@@ -64,12 +64,12 @@ class Job:
 
     @property
     def config_uri(self) -> str:
-        """Where the job's configuration is uploaded to."""
+        """gs:// path of the job's configuration."""
         return f"{self.staging}/{CONFIG_FILE}"
 
     @property
     def package_uri(self) -> str:
-        """Where the source distribution is uploaded to."""
+        """gs:// path of the source distribution."""
         return f"{self.staging}/{self.package}"
 
     @property

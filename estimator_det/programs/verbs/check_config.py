@@ -88,7 +88,7 @@ def _graph_lines(config: Any, graphs: Any, *, list_quantized: bool) -> List[str]
 
 
 def _quantized_lines(config: Any, scopes: Sequence[str], *, as_list: bool) -> List[str]:
-    """How many tensors simulate quantization, and which."""
+    """Number of tensors that simulate quantization, and their names."""
     if not scopes:
         return []
     from estimator_det.nets.quantization import WEIGHTS
@@ -138,7 +138,7 @@ def _memory(config: Any, training: Any, with_input: bool) -> Tuple[List[Any], Li
 
 
 def summary_lines(config: Any) -> List[str]:
-    """What a configuration asks for, in a few lines."""
+    """Summary of a configuration in a few lines."""
     kind = config.model.WhichOneof("model")
     model: Any = getattr(config.model, kind) if kind else None
     lines = [f"model:      {kind or 'none'}"]

@@ -193,7 +193,7 @@ def run_evaluation(
 
 
 def _folder_of(checkpoint_dir: str, continuous: bool) -> str:
-    """Where an evaluation writes by default: the folder itself, or that of a single checkpoint."""
+    """Default output folder of an evaluation: the folder itself, or that of a single checkpoint."""
     from estimator_det.compat import tf
 
     if continuous or tf.io.gfile.isdir(checkpoint_dir):

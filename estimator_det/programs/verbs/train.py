@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--task_timeout_secs",
         type=float,
         default=TASK_TIMEOUT_SECS,
-        help="in a cluster (TF_CONFIG): end after another task was missing for so many seconds "
+        help="in a cluster (TF_CONFIG): end after another task was missing for this many seconds "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -103,7 +103,7 @@ def _add_loop_arguments(looping: Any) -> None:
     looping.add_argument(
         "--accumulate_steps",
         type=int,
-        help="split the batch of each replica into so many parts, taken one after the other in "
+        help="split the batch of each replica into this many parts, taken one after the other in "
         "less memory; the step stays the same",
     )
     looping.add_argument(

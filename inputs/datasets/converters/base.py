@@ -20,7 +20,7 @@ FIELDS = (
 
 
 class Takes(NamedTuple):
-    """What a converter takes besides its files."""
+    """Options of a converter besides its files."""
 
     required: Tuple[str, ...]  # fields of SourceOptions
     optional: Tuple[str, ...] = ()
@@ -44,7 +44,7 @@ def takes(
 
 
 def options_of(name: str) -> Takes:
-    """What the converter of a format takes."""
+    """Options that the converter of a format accepts."""
     return _TAKES[CONVERTERS.get(name)]
 
 

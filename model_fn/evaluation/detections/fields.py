@@ -14,7 +14,7 @@ _GREATEST = float(np.finfo(np.float32).max)
 
 
 class Fault(Exception):
-    """What is wrong with an entry."""
+    """Fault of an entry."""
 
 
 class Mask(NamedTuple):

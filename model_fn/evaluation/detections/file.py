@@ -59,7 +59,7 @@ class ImageDetections(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is read besides boxes."""
+    """Parts that are read besides boxes."""
 
     masks: bool = False
     num_keypoints: int = 0
@@ -235,7 +235,7 @@ class DetectionFile:
             )
 
     def count_of(self, image: int) -> int:
-        """How many detections an image has."""
+        """Number of detections of an image."""
         return int(self._starts[image + 1] - self._starts[image])
 
     def of_image(self, image: int, height: int, width: int) -> ImageDetections:
@@ -258,7 +258,7 @@ class DetectionFile:
         )
 
     def nothing(self) -> ImageDetections:
-        """Those of an image that has none."""
+        """Detections of an image that has none."""
         return ImageDetections(*(values[:0] for values in self._ordered))
 
     def aliases(self) -> Dict[str, List[int]]:

@@ -262,7 +262,7 @@ class Lookup:
         )
 
     def counts(self) -> Dict[str, float]:
-        """What was matched, as metrics."""
+        """Counts of matched images and detections, as metrics."""
         unknown = self._unknown_images()
         return {
             "detections_of_images_without_record": float(sum(map(self._found.count_of, unknown))),

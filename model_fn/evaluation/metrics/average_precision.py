@@ -26,7 +26,7 @@ _FALSE, _TRUE, _LEFT_OUT = range(3)  # verdicts on a detection
 
 @dataclasses.dataclass(frozen=True)
 class ApOptions:
-    """What a metrics set counts.
+    """Objects that a metrics set counts, and how.
 
     Attributes:
         of_masks: Compares masks; a box without one, all zero, does not count.

@@ -80,7 +80,7 @@ class CocoKeypointMetrics:
             self._matches.add(objects)
 
     def _chosen(self, field: str, values: Optional[np.ndarray]) -> np.ndarray:
-        """Those of the class's keypoints, of values [B, n, P, …] of a batch."""
+        """Values [B, n, P, …] of a batch for the class's own keypoints."""
         count = 0 if values is None else values.shape[2]
         if values is None or count < self.num_keypoints:
             raise ValueError(

@@ -29,7 +29,7 @@ AREAS: Dict[str, Tuple[float, float]] = {
 
 
 class ImageObjects(NamedTuple):
-    """What is matched in one image."""
+    """Detections and objects of one image that are matched."""
 
     scores: np.ndarray  # [N]
     categories: np.ndarray  # int [N], ids
@@ -164,7 +164,7 @@ def mean_known(values: np.ndarray) -> float:
 
 
 def _ranks(groups: np.ndarray) -> np.ndarray:
-    """How many equal entries each entry [n] has before it."""
+    """Number of equal entries before each entry [n]."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     ranks = np.empty(len(groups), np.int64)

@@ -15,7 +15,7 @@ IOA_THRESHOLD = 0.5  # part inside a crowd from which a detection does not count
 
 
 class _Sums(NamedTuple):
-    """Of each category, float64 [K]."""
+    """Sums for each category, float64 [K]."""
 
     iou: np.ndarray  # IoU of matched pairs
     matched: np.ndarray
