@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
-from inputs.augment.base import AugmentationStep, apply_steps, count_records, split_seed
+from inputs.augment.base import AugmentationStep, apply_steps, split_seed
 from inputs.augment.mixing import (
     apply_mixture,
     image_limit,
@@ -44,8 +44,7 @@ from inputs.checks.guard import RECORD_ID, SEQUENCE_NUMBER, Retry
 from inputs.decoding.decoder import make_decoder
 from inputs.decoding.example import require
 from inputs.records.cursor import CursorState
-from inputs.records.record_id import unpack_record_ids
-from inputs.records.stream import Record
+from inputs.records.stream import Record, unpack_record_ids
 from inputs.schema import Sample
 
 Batch = Tuple[Features, Features]
@@ -54,39 +53,39 @@ Element = Dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
-    """What is made of the records of one dataset."""
+class ExampleOptions:
+    """Steps from a record to an image of a batch."""
 
     reader: input_reader_pb2.InputReader
-    options: CollateOptions
+    collate: CollateOptions
     policy: BadRecordPolicy
-    links: Sequence[AugmentationStep] = ()  # augmentation, in order
+    steps: Sequence[AugmentationStep] = ()  # in order
     batch_size: int = 1
     first_step: Optional[int] = 0  # global step of the first batch; None: unknown
-    images_per_step: int = 1  # that this dataset gives
+    images_per_step: int = 1  # of this dataset
 
     @property
     def mixes(self) -> bool:
-        """Whether any image consists of several records."""
-        return num_sources(self.links) > 1
+        """True if any image consists of several records."""
+        return num_sources(self.steps) > 1
 
     @property
     def num_waiting(self) -> int:
-        """How many samples wait: for those mixed with them, for their batch, for its check."""
-        return self.batch_size * (num_sources(self.links) + 1)
+        """Number of samples that wait: for partners, for their batch, for its check."""
+        return self.batch_size * (num_sources(self.steps) + 1)
 
 
-def make_retry(recipe: Recipe, start: CursorState) -> Retry:
+def make_retry(options: ExampleOptions, start: CursorState) -> Retry:
     """A function (serialized record, sequence number) -> the error of TensorFlow, or ""."""
 
     def retry(serialized: bytes, sequence_number: int) -> str:
         with tf.Graph().as_default(), tf1.Session() as session:
             number = tf.constant(sequence_number)
-            element = _first_stage(recipe, start)(number, tf.constant(serialized))
-            sample = element if recipe.mixes else _finish(recipe, element)
+            element = _first_stage(options, start)(number, tf.constant(serialized))
+            result = element if options.mixes else _finish(options, element)
             session.run(tf1.tables_initializer())
             try:
-                session.run(sample)
+                session.run(result)
             except tf.errors.OpError as error:
                 return reason(error)
         return ""
@@ -94,97 +93,83 @@ def make_retry(recipe: Recipe, start: CursorState) -> Retry:
     return retry
 
 
-def make_examples(
-    records: tf.data.Dataset,
-    recipe: Recipe,
-    guard: Any,
-    start: CursorState,
-    *,
-    ignore_errors: bool,
-    num_parallel_calls: int,
-    number_of: Optional[Callable[[Record], tf.Tensor]] = None,
-) -> tf.data.Dataset:
-    """Features and labels of one image each, with the keys that the guard needs.
+def make_example_fn(
+    options: ExampleOptions, start: CursorState, guard: Any
+) -> Callable[[tf.Tensor, Record], Any]:
+    """A function (number, `Record`) -> features and labels, with the keys that the guard needs.
 
-    `ignore_errors` skips records that cannot be used; the guard explains the gaps. `number_of`
-    replaces the sequence numbers where no process sees all records.
+    With steps that mix records, it returns the `Element` before the first mixture.
     """
-    first_stage = _first_stage(recipe, start)
+    first_stage = _first_stage(options, start)
 
     # Tracing is several times faster without autograph, and nothing here needs it.
     @tf.autograph.experimental.do_not_convert
-    def begin(number: tf.Tensor, record: Record) -> Any:
+    def make_example(number: tf.Tensor, record: Record) -> Any:
         serialized = guard.add_pending(number, record.record_id, record.serialized)
         element = first_stage(number, serialized)
         element["record_ids"] = record.record_id[tf.newaxis]
         element["stream_index"] = record.stream_index
-        return element if recipe.mixes else _finish(recipe, element)
+        return element if options.mixes else _finish(options, element)
 
-    if number_of is None:
-        dataset = records.enumerate(start.count)
-    else:
-        dataset = records.map(lambda record: (number_of(record), record))
-    # Deterministic, so that a record that fails is a gap.
-    dataset = dataset.map(begin, num_parallel_calls=num_parallel_calls, deterministic=True)
-    dataset = dataset.ignore_errors() if ignore_errors else dataset
-    return _mixed(dataset, recipe, start, num_parallel_calls) if recipe.mixes else dataset
+    return make_example
 
 
-def _first_stage(recipe: Recipe, start: CursorState) -> Callable[[tf.Tensor, tf.Tensor], Element]:
+def _first_stage(
+    options: ExampleOptions, start: CursorState
+) -> Callable[[tf.Tensor, tf.Tensor], Element]:
     """A function (sequence number, serialized record) -> the sample before the first mixture."""
-    decode = make_decoder(recipe.reader, recipe.policy)
-    stage = split_stages(recipe.links)[0]
+    decode = make_decoder(options.reader, options.policy)
+    stage = split_stages(options.steps)[0]
 
     def first_stage(number: tf.Tensor, serialized: tf.Tensor) -> Element:
-        seed = _seed(start, number)
-        sample = decode(serialized, seed)
-        originals = original_images(sample, recipe.options)
-        seeds = _seeds_of(recipe, start, number, stage)
-        sample = apply_steps(recipe.links[: stage.stop], sample, seeds)
-        if recipe.mixes:
-            sample = prepare_for_mixing(sample, recipe.options)
-            sample = _reject_excess(recipe, sample)
+        sample = decode(serialized, _seed(start, number))
+        originals = original_images(sample, options.collate)
+        seeds = _stage_seeds(options, start, number, stage)
+        sample = apply_steps(options.steps[: stage.stop], sample, seeds)
+        if options.mixes:
+            sample = prepare_for_mixing(sample, options.collate)
+            sample = _reject_excess(options, sample)
         return {"number": number, "sample": _tensors_of(sample), "originals": originals}
 
     return first_stage
 
 
-def _reject_excess(recipe: Recipe, sample: Sample) -> Sample:
+def _reject_excess(options: ExampleOptions, sample: Sample) -> Sample:
     """The sample; fails for a record that alone has too many boxes, if the policy rejects that."""
-    if not recipe.policy.rejects("too_many_boxes"):
+    if not options.policy.rejects("too_many_boxes"):
         return sample
     assert sample.image_level is not None
-    num_excess = num_excess_boxes(sample, recipe.options)
-    fits = _require_room(num_excess, sample.image_level[schema.SOURCE_ID], recipe)
+    num_excess = num_excess_boxes(sample, options.collate)
+    fits = _require_room(num_excess, sample.image_level[schema.SOURCE_ID], options)
     with tf.control_dependencies([fits]):
         return sample._replace(boxes=tf.identity(sample.boxes))
 
 
-def _require_room(num_excess: tf.Tensor, name: tf.Tensor, recipe: Recipe) -> tf.Operation:
+def _require_room(num_excess: tf.Tensor, name: tf.Tensor, options: ExampleOptions) -> tf.Operation:
     return require(
         tf.equal(num_excess, 0),
         name,
         ["too_many_boxes"],
-        f"max_number_of_boxes is {recipe.options.max_boxes}. Number of boxes beyond it:",
+        f"max_number_of_boxes is {options.collate.max_boxes}. Number of boxes beyond it:",
         [num_excess],
     )
 
 
-def _finish(recipe: Recipe, element: Element) -> Batch:
+def _finish(options: ExampleOptions, element: Element) -> Batch:
     """Features and labels of a sample after all steps."""
     sample = _sample_of(element["sample"])
-    features, labels = collate(sample, recipe.options, element["originals"])
-    if recipe.policy.rejects("too_many_boxes") and not recipe.mixes:
+    features, labels = collate(sample, options.collate, element["originals"])
+    if options.policy.rejects("too_many_boxes") and not options.mixes:
         counts = features[FAULT_COUNTS]
         with tf.control_dependencies(
-            [_require_room(counts[-1], features[schema.SOURCE_ID], recipe)]
+            [_require_room(counts[-1], features[schema.SOURCE_ID], options)]
         ):
             features[FAULT_COUNTS] = tf.identity(counts)
     if "record_ids" in element:
         features[SEQUENCE_NUMBER] = element["number"]
         features[RECORD_ID] = element["record_ids"][0]
         features[schema.STREAM_INDEX] = element["stream_index"]
-    if recipe.mixes:
+    if options.mixes:
         features[schema.PARTNER_RECORDS] = _places(element["record_ids"][1:])
     return features, labels
 
@@ -195,18 +180,18 @@ def _places(record_ids: tf.Tensor) -> tf.Tensor:
                     unpack_record_ids(record_ids))  # fmt: skip
 
 
-def _mixed(
-    dataset: tf.data.Dataset, recipe: Recipe, start: CursorState, num_parallel_calls: int
+def mix_records(
+    elements: tf.data.Dataset, options: ExampleOptions, start: CursorState, num_parallel_calls: int
 ) -> tf.data.Dataset:
-    """Features and labels, from the samples before the first mixture."""
-    stages = split_stages(recipe.links)[1:]
-    distances = partner_distances(recipe.links, recipe.batch_size)
-    dataset = dataset.enumerate()  # the number of an image among those that the pipeline returns
+    """Features and labels, from the elements before the first mixture."""
+    stages = split_stages(options.steps)[1:]
+    distances = partner_distances(options.steps, options.batch_size)
+    elements = elements.enumerate()  # the number of an image among those that the pipeline returns
     for stage, distance in zip(stages, distances):
-        mix = _make_mix(recipe, start, stage, is_last=stage.stop == len(recipe.links))
-        count = count_records(recipe.links[stage.start])
-        dataset = with_partners(dataset, count, distance, mix, num_parallel_calls)
-    return dataset
+        mix = _make_mix(options, start, stage, is_last=stage.stop == len(options.steps))
+        count = options.steps[stage.start].num_records
+        elements = with_partners(elements, count, distance, mix, num_parallel_calls)
+    return elements
 
 
 def with_partners(
@@ -216,9 +201,9 @@ def with_partners(
     change: Callable[[List[Any]], Any],
     num_parallel_calls: int,
 ) -> tf.data.Dataset:
-    """What `change` makes of each element and the `count` - 1 elements that follow it.
+    """Applies `change` to each element together with the `count` - 1 elements that follow it.
 
-    They follow `distance` apart; where the dataset has no more of them, from the first one again.
+    They are `distance` apart; at the end of the dataset, they start again at the element itself.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -233,20 +218,20 @@ def with_partners(
 
 
 def _make_mix(
-    recipe: Recipe, start: CursorState, stage: range, is_last: bool
+    options: ExampleOptions, start: CursorState, stage: range, is_last: bool
 ) -> Callable[[List[Any]], Any]:
-    """From numbered elements to the mixture of them."""
-    links = recipe.links[stage.start : stage.stop]
-    limit = image_limit(links[0], recipe.first_step, recipe.images_per_step)
-    count = count_records(links[0])
+    """A function from numbered elements to the mixture of them."""
+    steps = options.steps[stage.start : stage.stop]
+    limit = image_limit(steps[0], options.first_step, options.images_per_step)
+    count = steps[0].num_records
 
     def mix(elements: List[Any]) -> Any:
         index, first = elements[0]
         allowed = tf.constant(True) if limit is None else index < limit
         sample, mixed = apply_mixture(
-            links,
+            steps,
             [_sample_of(element["sample"]) for _, element in elements],
-            _seeds_of(recipe, start, first["number"], stage),
+            _stage_seeds(options, start, first["number"], stage),
             allowed,
         )
         ids = tf.concat([element["record_ids"] for _, element in elements], 0)
@@ -254,7 +239,7 @@ def _make_mix(
         record_ids = tf.where(mixed | is_first, ids, tf.constant(-1, tf.int64))
         record_ids = tf.ensure_shape(record_ids, [count * first["record_ids"].shape[0]])
         element = {**first, "sample": _tensors_of(sample), "record_ids": record_ids}
-        return _finish(recipe, element) if is_last else (index, element)
+        return _finish(options, element) if is_last else (index, element)
 
     return mix
 
@@ -278,10 +263,10 @@ def _seed(start: CursorState, sequence_number: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.constant(start.seed, tf.int64), tf.cast(sequence_number, tf.int64)])
 
 
-def _seeds_of(
-    recipe: Recipe, start: CursorState, number: tf.Tensor, stage: range
+def _stage_seeds(
+    options: ExampleOptions, start: CursorState, number: tf.Tensor, stage: range
 ) -> List[tf.Tensor]:
-    """A seed for each link of a stage; all are different."""
+    """A seed for each step of a stage; all are different."""
     if not stage:
         return []
-    return split_seed(_seed(start, number), len(recipe.links))[stage.start : stage.stop]
+    return split_seed(_seed(start, number), len(options.steps))[stage.start : stage.stop]

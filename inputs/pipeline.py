@@ -1,17 +1,19 @@
 """The input functions of training and evaluation: records -> batches of features and labels.
 
-The order of steps is the reference's: decode, augment, the detector's `preprocess`, one-hot
-classes, padding; see `inputs.examples`. Records are shuffled while still encoded. Two runs with one
-seed give the same batches; each image's augmentation has a seed of its own, from its sequence
-number. So a resumed run can continue where the one before it ended: see `inputs.records.cursor`.
+`_batches` is the whole pipeline in its order: list files, shuffle, repeat, read, decode, augment,
+resize, pad, batch, prefetch. The steps of one image are in `inputs.examples`, reading is in
+`inputs.records.stream`.
 
-Bad records are handled as the reader's `bad_records` says, and reported to a `FaultLog`; see
-`inputs.checks.guard`.
+Two runs with one seed have the same batches; the augmentation of each image has a seed of its own,
+from its sequence number. So a resumed run continues with the next record: see
+`inputs.records.cursor`. Bad records are handled as the reader's `bad_records` says, and reported to
+a `FaultLog`: see `inputs.checks.guard`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
+import dataclasses
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.check_augmentation import check_augmentation
@@ -27,15 +29,14 @@ from inputs.augment import check_steps, make_steps
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.batch import CollateOptions, Preprocess
-from inputs.checks.class_names import check_class_names
+from inputs.checks.first_records import check_class_names, check_masks
 from inputs.checks.graph_guard import GraphGuard
 from inputs.checks.guard import Guard
-from inputs.checks.masks import check_masks
-from inputs.examples import Recipe, make_examples, make_retry
+from inputs.examples import ExampleOptions, make_example_fn, make_retry, mix_records
 from inputs.machine import available_cpus
 from inputs.records import sharding, splits
 from inputs.records.cursor import CursorState, DataCursor, order_fingerprint
-from inputs.records.stream import FileGuard, Files, list_files, record_dataset
+from inputs.records.stream import Files, Order, list_files, record_dataset
 
 InputFn = Callable[..., tf.data.Dataset]
 Params = Dict[str, Any]
@@ -44,19 +45,35 @@ DEFAULT_EVAL_SEED = 0  # evaluation shuffles, if at all, into the same order eac
 TRAIN_READER = "train_input_reader."
 
 
+@dataclasses.dataclass(frozen=True)
+class TrainInputOptions:
+    """Place of a training dataset in its run; the default is one process that starts at step 0."""
+
+    cursor: Optional[DataCursor] = None  # state to start from, updated; None: the first record
+    # The dataset runs on another machine, without Python; see `inputs.checks.graph_guard`.
+    runs_elsewhere: bool = False
+    first_step: Optional[int] = 0  # global step of the first batch; None: unknown
+    images_per_step: Optional[int] = None  # over all hosts; None: the batch size
+    # Number of workers that divide the records, and the index of this one; each has batches of the
+    # whole batch size. An `input_context` replaces it.
+    shard: sharding.Shard = sharding.WHOLE
+    on_split: Optional[Callable[[sharding.Split], None]] = None  # receives that division
+    # Address of the dispatcher of a `tf.data` service, whose workers read, decode and augment; each
+    # record once an epoch, see `inputs.records.splits`.
+    data_service: Optional[str] = None
+
+    @property
+    def has_python(self) -> bool:
+        """True if the dataset runs in this process, whose Python explains bad records."""
+        return not self.runs_elsewhere and self.data_service is None
+
+
 def create_train_input_fn(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     preprocess: Preprocess,
     seed: Optional[int] = None,
     fault_log: Optional[FaultLog] = None,
-    *,
-    cursor: Optional[DataCursor] = None,
-    runs_elsewhere: bool = False,
-    first_step: Optional[int] = 0,
-    images_per_step: Optional[int] = None,
-    shard: sharding.Shard = sharding.WHOLE,
-    on_split: Optional[Callable[[sharding.Split], None]] = None,
-    data_service: Optional[str] = None,
+    **options: Any,
 ) -> InputFn:
     """Input function of training: shuffled, augmented, endless unless `num_epochs` is set.
 
@@ -64,18 +81,8 @@ def create_train_input_fn(
         pipeline_config: Its model, train_config and train_input_reader are read at the call.
         preprocess: The detector's: float32 [B, h, w, C] -> inputs [B, H, W, C], true_shapes [B, 3].
         seed: Makes order and augmentation repeatable; None draws another one at each call.
-        fault_log: Receives all faults of the data; None for a log of its own.
-        cursor: Has the state to start from, and receives it; None starts at the first record.
-        runs_elsewhere: True if the dataset runs on another machine, without Python; see
-            `inputs.checks.graph_guard`.
-        first_step: Global step that uses the first batch, for steps with `stop_at_step`; None if
-            it is not known.
-        images_per_step: Images that one step uses, over all hosts; None for the batch size.
-        shard: Number of workers that divide the records among them, and the index of this one; each
-            has batches of the whole batch size. An `input_context` says it in its place.
-        on_split: Receives the division of the records among several workers.
-        data_service: Address of the dispatcher of a `tf.data` service whose workers read, decode
-            and augment; each record once an epoch, see `inputs.records.splits`.
+        fault_log: Receives all faults of the data; None for a new log.
+        **options: Fields of `TrainInputOptions`.
 
     Returns:
         `input_fn(params=None, input_context=None)` -> dataset of (features, labels);
@@ -83,32 +90,36 @@ def create_train_input_fn(
         for settings that contradict each other, or for compressed files if `runs_elsewhere`, and
         FileNotFoundError if an input path matches nothing.
     """
-    _model_of(pipeline_config)  # refuses an empty model
+    run = TrainInputOptions(**options)
+    _detector(pipeline_config.model)  # refuses an empty model
     train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
     refuse_absurd(train, "train_config.")
     refuse_absurd(reader, TRAIN_READER)
 
     def input_fn(params: Optional[Params] = None, input_context: Any = None) -> tf.data.Dataset:
-        whole_batch = _batch_size(params, train.batch_size)
-        batch_size, part = _share(whole_batch, input_context, shard)
-        images = (images_per_step or whole_batch) // (1 if input_context is None else part[0])
-        recipe = _training_recipe(pipeline_config, preprocess, batch_size, first_step, images)
-        stream = _Stream(
-            part, sharding.seed_of_part(seed, part), num_epochs=reader.num_epochs or None,
-            sample_1_of_n=reader.sample_1_of_n_examples, drop_remainder=reader.drop_remainder,
-            runs_elsewhere=runs_elsewhere, cursor=cursor, on_split=on_split,
-            data_service=data_service,
+        batch_size = _batch_size(params, train.batch_size)
+        images = run.images_per_step or batch_size
+        batch_size, shard = _share(batch_size, input_context, run.shard)
+        collate = _train_collate_options(pipeline_config, preprocess)
+        _refuse(check_augmentation(train.data_augmentation_options, collate.num_classes))
+        steps = make_steps(train.data_augmentation_options)
+        check_steps(steps, reader)
+        examples = ExampleOptions(
+            reader,
+            collate,
+            _policy(reader, collate),
+            steps,
+            batch_size,
+            first_step=run.first_step,
+            images_per_step=images if input_context is None else images // shard[0],
+        )
+        order = Order(
+            sharding.seed_of_part(seed, shard), reader.num_epochs or None,
+            reader.sample_1_of_n_examples, shard, reader.drop_remainder,
         )  # fmt: skip
-        return _batches(recipe, fault_log, stream, predicts_masks(pipeline_config.model))
+        return _batches(examples, order, fault_log, run, predicts_masks(pipeline_config.model))
 
     return input_fn
-
-
-def _path_of(reader: Any, pipeline_config: Any) -> str:
-    for index, entry in enumerate(pipeline_config.eval_input_reader):
-        if entry is reader or entry == reader:
-            return f"eval_input_reader[{index}]."
-    return TRAIN_READER
 
 
 def create_eval_input_fn(
@@ -120,24 +131,23 @@ def create_eval_input_fn(
 ) -> InputFn:
     """Input function of evaluation: in the same order each time, no augmentation.
 
-    It ends after one pass, or after the `num_epochs` of an `eval_input_reader`.
-
-    The last batch may be smaller, unless the reader itself sets `drop_remainder: true`.
+    It ends after one pass, or after the `num_epochs` of an `eval_input_reader`. The last batch may
+    be smaller, unless the reader itself sets `drop_remainder: true`.
 
     Args:
         pipeline_config: Its model and eval_config are read at the call.
-        preprocess: That of `estimator_det.config.evaluated_model`.
-        input_config: One of `eval_input_reader`, or `train_input_reader` to evaluate on training
-            data; None for the first `eval_input_reader`.
+        preprocess: The one of `estimator_det.config.evaluated_model`.
+        input_config: An `eval_input_reader`, or `train_input_reader` to evaluate on training data;
+            None for the first `eval_input_reader`.
         sample_1_of_n: Reads every n-th record; None for the reader's `sample_1_of_n_examples`.
 
     Returns:
-        As `create_train_input_fn`, with `eval_config.batch_size`.
+        The same as `create_train_input_fn`, with `eval_config.batch_size`.
 
     Raises:
         ConfigError: if there is no eval_input_reader, or settings contradict each other.
     """
-    _model_of(pipeline_config)  # refuses an empty model
+    _detector(pipeline_config.model)  # refuses an empty model
     evaluation = pipeline_config.eval_config
     if input_config is None:
         if not pipeline_config.eval_input_reader:
@@ -151,29 +161,104 @@ def create_eval_input_fn(
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
 
     def input_fn(params: Optional[Params] = None, input_context: Any = None) -> tf.data.Dataset:
-        options = _evaluation_options(pipeline_config, preprocess, reader)
-        batch_size, part = _share(_batch_size(params, evaluation.batch_size), input_context)
+        batch_size, shard = _share(_batch_size(params, evaluation.batch_size), input_context)
+        collate = _eval_collate_options(pipeline_config, preprocess, reader)
+        examples = ExampleOptions(reader, collate, _policy(reader, collate), batch_size=batch_size)
         # A batch of one has no remainder: dropping it only makes the shape static.
-        drop = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
-        recipe = Recipe(reader, options, _policy(reader, options), batch_size=batch_size)
-        stream = _Stream(
-            part, DEFAULT_EVAL_SEED, num_epochs=passes, sample_1_of_n=every, drop_remainder=drop
-        )
-        return _batches(recipe, fault_log, stream, predicts_masks(pipeline_config.model))
+        drops = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
+        order = Order(DEFAULT_EVAL_SEED, passes, every, shard, drops)
+        needs_masks = predicts_masks(pipeline_config.model)
+        return _batches(examples, order, fault_log, TrainInputOptions(), needs_masks)
 
     return input_fn
 
 
-def _training_recipe(
-    pipeline_config: Any,
-    preprocess: Preprocess,
-    batch_size: int,
-    first_step: Optional[int],
-    images_per_step: int,
-) -> Recipe:
-    model = _model_of(pipeline_config)
+def _batches(
+    examples: ExampleOptions,
+    order: Order,
+    fault_log: Optional[FaultLog],
+    run: TrainInputOptions,
+    needs_masks: bool,
+) -> tf.data.Dataset:
+    """The input pipeline, step by step."""
+    reader, log = examples.reader, FaultLog() if fault_log is None else fault_log
+
+    # List the files; their first records show if the label map or the masks cannot be right.
+    files = list_files(reader, examples.policy, log)
+    _check_first_records(reader, files, needs_masks)
+    if run.on_split is not None and order.shard[0] > 1:
+        run.on_split(sharding.split(files.paths, files.stream_lengths, order.shard[0]))
+    start = (run.cursor or DataCursor()).begin(order.seed, order_fingerprint(reader, files, order))
+
+    # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
+    cpus = available_cpus() if run.has_python else tf.data.AUTOTUNE
+    num_decoded = decoded_at_once(reader, examples.batch_size, cpus)
+    guard = (
+        _make_guard(examples, files, log, start, num_decoded)
+        if run.has_python
+        else GraphGuard(files.paths)
+    )
+
+    # Shuffle the files, read them, shuffle their records, and repeat; records stay encoded.
+    if run.data_service is None:
+        dataset = record_dataset(reader, guard, order, start, files.stream_lengths)
+        # The number of a record is the seed of its augmentation.
+        dataset = dataset.enumerate(start.count)
+    else:
+        dataset = splits.split_dataset(reader, guard, order, start)
+        dataset = dataset.map(lambda record: (splits.number_of(record), record))
+
+    # Decode, augment, resize, pad: one map. It is deterministic, so that a bad record is a gap in
+    # the numbers of records, which the guard explains.
+    dataset = dataset.map(
+        make_example_fn(examples, start, guard), num_parallel_calls=num_decoded, deterministic=True
+    )
+    if run.has_python:
+        dataset = dataset.ignore_errors()
+    if examples.mixes:
+        dataset = mix_records(dataset, examples, start, num_decoded)
+
+    # Batch, report faults, prefetch.
+    dataset = dataset.batch(examples.batch_size, drop_remainder=order.drop_remainder)
+    dataset = guard.check_batches(
+        dataset, start=start, drop_remainder=order.drop_remainder,
+        is_endless=order.num_epochs is None, keep_source_id=reader.include_source_id,
+    )  # fmt: skip
+    if run.data_service is not None:
+        dataset = splits.distributed(dataset, run.data_service)
+    dataset = dataset.prefetch(reader.num_prefetch_batches)
+    options = tf.data.Options()
+    options.autotune.enabled = not run.has_python  # no stage has anything left to tune
+    return dataset.with_options(options)
+
+
+def _make_guard(
+    examples: ExampleOptions, files: Files, log: FaultLog, start: CursorState, num_decoded: int
+) -> Guard:
+    num_waiting = examples.num_waiting + 2 * num_decoded  # half of them in the buffer of the map
+    retry = make_retry(examples, start)
+    return Guard(files.paths, examples.policy, log, retry, num_waiting=num_waiting)
+
+
+def _check_first_records(
+    reader: input_reader_pb2.InputReader, files: Files, needs_masks: bool
+) -> None:
+    check_class_names(reader, files.paths)
+    if needs_masks and files.paths and reader.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
+        check_masks(files.paths[0])
+
+
+def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, default: int) -> int:
+    """Number of images decoded in parallel: `num_parallel_batches` of them, if it is set."""
+    if reader.HasField("num_parallel_batches"):
+        return max(1, reader.num_parallel_batches * batch_size)
+    return default
+
+
+def _train_collate_options(pipeline_config: Any, preprocess: Preprocess) -> CollateOptions:
+    model = _detector(pipeline_config.model)
     train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
-    options = CollateOptions(
+    return CollateOptions(
         preprocess=preprocess,
         resizer=make_resizer(model.image_resizer),
         num_classes=model.num_classes,
@@ -183,21 +268,16 @@ def _training_recipe(
         use_multiclass_scores=train.use_multiclass_scores,
         context_shape=_context_shape(pipeline_config, reader),
     )
-    _refuse(check_augmentation(train.data_augmentation_options, model.num_classes))
-    links = make_steps(train.data_augmentation_options)
-    check_steps(links, reader)
-    policy = _policy(reader, options)
-    return Recipe(reader, options, policy, links, batch_size, first_step, images_per_step)
 
 
-def _evaluation_options(
+def _eval_collate_options(
     pipeline_config: Any, preprocess: Preprocess, reader: input_reader_pb2.InputReader
 ) -> CollateOptions:
     evaluation = pipeline_config.eval_config
     return CollateOptions(
         preprocess=preprocess,
         resizer=make_resizer(_detector(evaluated_model(pipeline_config)).image_resizer),
-        num_classes=_model_of(pipeline_config).num_classes,
+        num_classes=_detector(pipeline_config.model).num_classes,
         max_boxes=_max_boxes(reader, reader.max_number_of_boxes),
         retain_original_image=evaluation.retain_original_images,
         retain_additional_channels=evaluation.retain_original_images
@@ -207,128 +287,28 @@ def _evaluation_options(
     )
 
 
-class _Stream(NamedTuple):
-    """Order and sharding of records."""
-
-    shard: sharding.Shard
-    seed: Optional[int]
-    num_epochs: Optional[int]
-    sample_1_of_n: int
-    drop_remainder: bool
-    runs_elsewhere: bool = False
-    cursor: Optional[DataCursor] = None
-    on_split: Optional[Callable[[sharding.Split], None]] = None
-    data_service: Optional[str] = None
-
-    @property
-    def runs_without_python(self) -> bool:
-        """True on another machine."""
-        return self.runs_elsewhere or self.data_service is not None
+def _policy(reader: input_reader_pb2.InputReader, collate: CollateOptions) -> BadRecordPolicy:
+    return make_policy(reader, collate.num_classes, collate.max_boxes, collate.context_shape[1])
 
 
-def _policy(reader: input_reader_pb2.InputReader, options: CollateOptions) -> BadRecordPolicy:
-    return make_policy(reader, options.num_classes, options.max_boxes, options.context_shape[1])
-
-
-def _find_files(recipe: Recipe, log: FaultLog, stream: _Stream, needs_masks: bool) -> Files:
-    """The reader's files, if classes and masks of their first records suit the reader."""
-    reader = recipe.reader
-    files = list_files(reader, recipe.policy, log)
-    check_class_names(reader, files.paths)
-    if needs_masks and files.paths and reader.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
-        check_masks(files.paths[0])
-    if stream.on_split is not None and stream.shard[0] > 1:
-        stream.on_split(sharding.split(files.paths, files.stream_lengths, stream.shard[0]))
-    return files
-
-
-def _records(
-    reader: input_reader_pb2.InputReader,
-    guard: FileGuard,
-    start: CursorState,
-    files: Files,
-    stream: _Stream,
-) -> tf.data.Dataset:
-    """Encoded records, of this worker's part or divided by a `tf.data` service."""
-    reading: Dict[str, Any] = {
-        "shuffle": reader.shuffle,
-        "start": start,
-        "num_epochs": stream.num_epochs,
-        "sample_1_of_n": stream.sample_1_of_n,
-    }
-    if stream.data_service is not None:
-        return splits.split_dataset(reader, guard, **reading)
-    return record_dataset(
-        reader, guard, stream_lengths=files.stream_lengths, shard=stream.shard, **reading
-    )
-
-
-def _batches(
-    recipe: Recipe, fault_log: Optional[FaultLog], stream: _Stream, needs_masks: bool
-) -> tf.data.Dataset:
-    """The input pipeline: files, records, images, batches, in this order."""
-    reader, is_here = recipe.reader, not stream.runs_without_python
-    log = FaultLog() if fault_log is None else fault_log
-    files = _find_files(recipe, log, stream, needs_masks)
-    order = order_fingerprint(reader, files, stream.sample_1_of_n, stream.shard, stream.seed)
-    start = (stream.cursor or DataCursor()).begin(stream.seed, order)
-    # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
-    at_once = available_cpus() if is_here else tf.data.AUTOTUNE
-    at_once = decoded_at_once(reader, recipe.batch_size, at_once)
-    guard = _make_guard(recipe, files, log, start, at_once) if is_here else GraphGuard(files.paths)
-
-    # Shuffled files, read in turn; shuffled records; epochs.
-    dataset = _records(reader, guard, start, files, stream)
-    # Decode, augment, mix, preprocess, pad: a parallel map, whose errors the guard explains.
-    dataset = make_examples(
-        dataset, recipe, guard, start, ignore_errors=is_here, num_parallel_calls=at_once,
-        number_of=None if stream.data_service is None else splits.number_of,
-    )  # fmt: skip
-    dataset = dataset.batch(recipe.batch_size, drop_remainder=stream.drop_remainder)
-    dataset = guard.check_batches(
-        dataset, start=start, drop_remainder=stream.drop_remainder,
-        is_endless=stream.num_epochs is None, keep_source_id=reader.include_source_id,
-    )  # fmt: skip
-    if stream.data_service is not None:
-        dataset = splits.distributed(dataset, stream.data_service)
-    dataset = dataset.prefetch(reader.num_prefetch_batches)
-    options = tf.data.Options()
-    options.autotune.enabled = not is_here
-    return dataset.with_options(options)
-
-
-def _make_guard(
-    recipe: Recipe, files: Files, log: FaultLog, start: CursorState, decoded: int
-) -> Guard:
-    retry = make_retry(recipe, start)
-    num_waiting = recipe.num_waiting + 2 * decoded  # half of them in the buffer of the map
-    return Guard(files.paths, recipe.policy, log, retry, num_waiting=num_waiting)
-
-
-def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, default: int) -> int:
-    """How many images are decoded in parallel: `num_parallel_batches` of them, if it is set."""
-    if reader.HasField("num_parallel_batches"):
-        return max(1, reader.num_parallel_batches * batch_size)
-    return default
-
-
-def _model_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
-    """The message of the detector, which has num_classes and image_resizer."""
-    return _detector(pipeline_config.model)
+def _path_of(reader: Any, pipeline_config: Any) -> str:
+    for index, eval_reader in enumerate(pipeline_config.eval_input_reader):
+        if eval_reader is reader or eval_reader == reader:
+            return f"eval_input_reader[{index}]."
+    return TRAIN_READER
 
 
 def _detector(model: model_pb2.DetectionModel) -> Any:
+    """The message of the detector, which has num_classes and image_resizer."""
     kind = model.WhichOneof("model")
     if kind is None:
         raise ConfigError("model is empty; set ssd or faster_rcnn")
     return getattr(model, kind)
 
 
-def _max_boxes(reader: input_reader_pb2.InputReader, old_style: int) -> int:
-    """The reader's own number, else the deprecated train_config.max_number_of_boxes."""
-    if reader.HasField("max_number_of_boxes"):
-        return reader.max_number_of_boxes
-    return old_style
+def _max_boxes(reader: input_reader_pb2.InputReader, deprecated: int) -> int:
+    """The reader's own number, else that of the deprecated train_config.max_number_of_boxes."""
+    return reader.max_number_of_boxes if reader.HasField("max_number_of_boxes") else deprecated
 
 
 def _context_shape(
@@ -345,8 +325,8 @@ def _refuse(problems: Iterator[Problem]) -> None:
 
 
 def _batch_size(params: Optional[Any], configured: int) -> int:
-    batch_size = params.get("batch_size") if params is not None else None
-    size = configured if batch_size is None else int(batch_size)
+    override = params.get("batch_size") if params is not None else None
+    size = configured if override is None else int(override)
     if size < 1:
         raise ConfigError(f"batch_size is {size}; it must be positive")
     return size

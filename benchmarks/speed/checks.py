@@ -15,7 +15,7 @@ from inputs.checks.guard import RECORD_ID, SEQUENCE_NUMBER
 from inputs.decoding import decoder
 from inputs.decoding.box_checks import NUM_COUNTS, Checked
 from inputs.records.cursor import CursorState
-from inputs.records.stream import Record
+from inputs.records.stream import Order, Record
 from inputs.schema import FILENAME, SOURCE_ID, STREAM_INDEX
 
 WARM_UP = 260  # batches: caches and buffers fill
@@ -46,7 +46,9 @@ class _Blind:
         return batches.map(without)
 
 
-def _plain_records(config: Any, guard: _Blind, *, start: CursorState, **_: Any) -> tf.data.Dataset:
+def _plain_records(
+    config: Any, guard: _Blind, order: Order, start: CursorState, *_: Any
+) -> tf.data.Dataset:
     serialized = tf.data.TFRecordDataset(guard.paths).shuffle(
         config.shuffle_buffer_size, start.seed
     )

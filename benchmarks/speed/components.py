@@ -62,7 +62,6 @@ def augmentations(arguments: argparse.Namespace) -> Dict[str, Any]:
 def augmentation(name: str, size: Tuple[int, int] = AUGMENTED_SIZE) -> Tuple[float, float]:
     """Processor time of a step and of its kernels, in µs an image of `size`, height and width."""
     from inputs.augment import make_steps
-    from inputs.augment.base import count_records
     from inputs.schema import PER_BOX_FIELDS, Sample
 
     message = preprocessor_pb2.PreprocessingStep()
@@ -80,7 +79,7 @@ def augmentation(name: str, size: Tuple[int, int] = AUGMENTED_SIZE) -> Tuple[flo
             # Feeding a sample would take longer than many steps.
             variables.append(tf.Variable(value, dtype=value.dtype, shape=shape))
             inputs[field] = variables[-1].read_value()
-        samples = [Sample(**inputs)] * count_records(step)
+        samples = [Sample(**inputs)] * step.num_records
         result = step.function(samples if len(samples) > 1 else samples[0], seed, step.config)
         changed = [field for field in values if getattr(result, field) is not inputs[field]]
         outputs = [getattr(result, field) for field in changed]

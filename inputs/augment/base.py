@@ -11,8 +11,9 @@ Letters in shapes: n boxes, P keypoints, h x w pixels, C channels.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence, Tuple, TypeVar
+from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from estimator_det.config.text import ConfigError, nearest
 from inputs.schema import PER_BOX_FIELDS, Sample
 
 Step = Callable[[Sample, tf.Tensor, Any], Sample]
-AnyStep = TypeVar("AnyStep", bound=Step)
 
 AUGMENTATIONS: Registry[Callable[..., Sample]] = Registry("augmentation")
 FIELD = "data_augmentation_options"
@@ -35,13 +35,32 @@ class Augmentation(Protocol):
         """Returns the changed sample; `seed` is int32 or int64 [2]."""
 
 
-class AugmentationStep(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class StepFunction:
+    """A function of a step with what it declares: a check of its message, and its input."""
+
+    function: Callable[..., Sample]
+    check_config: Callable[[Any], object] = lambda config: None
+    num_records: int = 1  # that it mixes
+    needs_masks: bool = False
+
+    def __call__(self, *arguments: Any) -> Sample:
+        return self.function(*arguments)
+
+
+@dataclasses.dataclass(frozen=True)
+class AugmentationStep:
     """A step of a configuration, with its function."""
 
     name: str
-    function: Callable[..., Sample]
+    function: StepFunction
     config: Any  # the message of the step
     where: str  # path of the message in train_config
+
+    @property
+    def num_records(self) -> int:
+        """Number of records that the step mixes; 1 if it does not mix."""
+        return self.function.num_records
 
 
 def make_augmentation(steps: Sequence[Any]) -> Augmentation:
@@ -51,9 +70,9 @@ def make_augmentation(steps: Sequence[Any]) -> Augmentation:
     """
     chain = make_steps(steps)
     for step in chain:
-        if count_records(step) > 1:
+        if step.num_records > 1:
             raise ConfigError(
-                f"{step.where} mixes {count_records(step)} records, but here is only one; "
+                f"{step.where} mixes {step.num_records} records, but here is only one; "
                 "remove it. Only the input pipeline of training applies it"
             )
 
@@ -74,7 +93,7 @@ def make_steps(steps: Sequence[Any]) -> List[AugmentationStep]:
         # A copy, because the caller may change its message later.
         config.CopyFrom(getattr(step, name))
         try:
-            getattr(function, "check_config", lambda _: None)(config)
+            function.check_config(config)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
         chain.append(AugmentationStep(name, function, config, where))
@@ -91,12 +110,7 @@ def apply_steps(
     return sample
 
 
-def count_records(step: AugmentationStep) -> int:
-    """Number of records that a step mixes; 1 if it does not mix."""
-    return int(getattr(step.function, "num_records", 1))
-
-
-def _find_function(step: Any, where: str) -> Tuple[str, Callable[..., Sample]]:
+def _find_function(step: Any, where: str) -> Tuple[str, StepFunction]:
     name = step.WhichOneof("preprocessing_step")
     if name is None:
         raise ConfigError(f"{where} is empty; set one of {sorted(AUGMENTATIONS)}")
@@ -106,32 +120,26 @@ def _find_function(step: Any, where: str) -> Tuple[str, Callable[..., Sample]]:
             f"{where}: {name!r} is not supported{hint} Supported: {sorted(AUGMENTATIONS)}. "
             "Remove the step, use one of these, or register a function under its name"
         )
-    return name, AUGMENTATIONS.get(name)
+    function = AUGMENTATIONS.get(name)
+    return name, function if isinstance(function, StepFunction) else StepFunction(function)
 
 
-def float_image(function: AnyStep) -> AnyStep:
+def float_image(function: Step) -> Step:
     """Decorates steps that compute with pixel values, so that they receive a float32 image."""
 
     @functools.wraps(function)
     def float_step(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
         return function(sample._replace(image=tf.cast(sample.image, tf.float32)), seed, config)
 
-    # mypy: a step of the type variable's bound, not of the type variable.
-    return float_step  # type: ignore[return-value]
+    return float_step
 
 
-def checked_by(check: Callable[[Any], object]) -> Callable[[AnyStep], AnyStep]:
+def checked_by(check: Callable[[Any], object]) -> Callable[[Step], StepFunction]:
     """Decorates a step with `check(config)`, which raises ConfigError for impossible settings.
 
     `make_augmentation` calls it, so that a wrong configuration fails before any graph is built.
     """
-
-    def attach(function: AnyStep) -> AnyStep:
-        # mypy: a function's type does not have this attribute.
-        function.check_config = check  # type: ignore[attr-defined]
-        return function
-
-    return attach
+    return lambda function: StepFunction(function, check)
 
 
 def check_range(low_name: str, low: float, high_name: str, high: float) -> None:
@@ -227,9 +235,9 @@ def per_channel(
     # Along whole rows, because that takes a third of the time of broadcasting along pixels.
     shape = tf.shape(image)
     rows = tf.reshape(image, [shape[0], shape[1] * shape[2]])
-    changed_fields = tf.reshape(change(rows, tf.tile(values, [shape[1]])), shape)
-    changed_fields.set_shape(image.shape)
-    return changed_fields
+    changed = tf.reshape(change(rows, tf.tile(values, [shape[1]])), shape)
+    changed.set_shape(image.shape)
+    return changed
 
 
 def keep_boxes(sample: Sample, indices: tf.Tensor) -> Sample:

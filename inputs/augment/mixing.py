@@ -14,30 +14,28 @@ whole image become:
 * VERIFIED_NEG_CLASSES: classes that are certainly absent from all samples.
 * NOT_EXHAUSTIVE_CLASSES: such classes of any sample.
 * IS_ANNOTATED: true if it is for all samples.
-* Everything else, such as SOURCE_ID, HASH and ORIGINAL_SPATIAL_SHAPE: that of the first sample.
+* Everything else, such as SOURCE_ID, HASH and ORIGINAL_SPATIAL_SHAPE, is the first sample's.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.augment.base import (
     AugmentationStep,
+    StepFunction,
     apply_steps,
     check_probability,
-    count_records,
     split_seed,
     uniform,
 )
 from inputs.schema import PER_BOX_FIELDS, Sample
 
 Mixture = Callable[[Sequence[Sample], tf.Tensor, Any], Sample]
-AnyMixture = TypeVar("AnyMixture", bound=Mixture)
 
 NO_CLASS = 0  # no class has this id, so a k-hot vector of it is 0
 
@@ -52,8 +50,8 @@ def mixes(
     *,
     needs_masks: bool = False,
     check: Callable[[Any], object] = lambda config: None,
-) -> Callable[[AnyMixture], AnyMixture]:
-    """Decorates a step that mixes `num_records` samples; `check` is that of `checked_by`."""
+) -> Callable[[Mixture], StepFunction]:
+    """Decorates a step that mixes `num_records` samples; `check` as in `checked_by`."""
 
     def check_config(config: Any) -> None:
         check_probability("probability", config.probability)
@@ -61,20 +59,13 @@ def mixes(
             raise ConfigError("stop_at_step is 0, so no step would be applied; remove it")
         check(config)
 
-    def attach(function: AnyMixture) -> AnyMixture:
-        # mypy: a function's type does not have these attributes.
-        function.num_records = num_records  # type: ignore[attr-defined]
-        function.needs_masks = needs_masks  # type: ignore[attr-defined]
-        function.check_config = check_config  # type: ignore[attr-defined]
-        return function
-
-    return attach
+    return lambda function: StepFunction(function, check_config, num_records, needs_masks)
 
 
 def check_steps(chain: Sequence[AugmentationStep], reader: Any) -> None:
     """Raises ConfigError unless mixtures fit the training `InputReader` and other steps."""
     for number, step in enumerate(chain):
-        if count_records(step) == 1:
+        if step.num_records == 1:
             continue
         if reader.load_context_features:
             raise ConfigError(
@@ -82,13 +73,13 @@ def check_steps(chain: Sequence[AugmentationStep], reader: Any) -> None:
                 "train_input_reader.load_context_features each image has the context of its "
                 "camera; remove one of the two"
             )
-        if getattr(step.function, "needs_masks", False) and not reader.load_instance_masks:
+        if step.function.needs_masks and not reader.load_instance_masks:
             raise ConfigError(
                 f"{step.where} needs train_input_reader.load_instance_masks; set it, or remove "
                 "the step"
             )
-        earlier_names = [later_level.name for later_level in chain[:number]]
-        later_names = [later_level.name for later_level in chain[number:]]
+        earlier_names = [earlier.name for earlier in chain[:number]]
+        later_names = [later.name for later in chain[number:]]
         for name, place, names in (
             (ONLY_AFTER, "after", earlier_names),
             (ONLY_BEFORE, "before", later_names),
@@ -99,7 +90,7 @@ def check_steps(chain: Sequence[AugmentationStep], reader: Any) -> None:
 
 def split_stages(chain: Sequence[AugmentationStep]) -> List[range]:
     """Cuts the chain before each mixture into ranges of steps; the first range may be empty."""
-    starts = [number for number, step in enumerate(chain) if count_records(step) > 1]
+    starts = [number for number, step in enumerate(chain) if step.num_records > 1]
     ends = [*starts, len(chain)]
     return [range(begin, end) for begin, end in zip([0, *starts], ends)]
 
@@ -110,13 +101,13 @@ def partner_distances(chain: Sequence[AugmentationStep], batch_size: int) -> Lis
     They are so large that no record is twice in one image or in the images of a batch: partners of
     the last mixture are one batch apart, those of an earlier one as far as the later ones reach.
     """
-    counts = [count_records(step) for step in chain if count_records(step) > 1]
+    counts = [step.num_records for step in chain if step.num_records > 1]
     return [batch_size * math.prod(counts[number + 1 :]) for number in range(len(counts))]
 
 
 def num_sources(chain: Sequence[AugmentationStep]) -> int:
     """Largest number of records in an image."""
-    return math.prod(count_records(step) for step in chain)
+    return math.prod(step.num_records for step in chain)
 
 
 def apply_mixture(
@@ -135,7 +126,7 @@ def apply_mixture(
     Returns:
         The sample; bool scalar, True if the mixture was applied.
     """
-    mixture, *other_ids_to_append = chain
+    mixture, *later_steps = chain
     chance_seed, seed = split_seed(seeds[0], 2)
     chance = uniform([], chance_seed)
     is_mixed = allowed & (chance < mixture.config.probability)
@@ -144,7 +135,7 @@ def apply_mixture(
         sample: Sample = tf.cond(
             is_mixed, lambda: mixture.function(samples, seed, mixture.config), lambda: first
         )
-    return apply_steps(other_ids_to_append, sample, seeds[1:]), is_mixed
+    return apply_steps(later_steps, sample, seeds[1:]), is_mixed
 
 
 def image_limit(
@@ -169,33 +160,33 @@ def merge(samples: Sequence[Sample]) -> Sample:
 
     The frames must be the same: boxes, keypoints and masks are not converted.
     """
-    merged_ids = {
+    fields = {
         name: tf.concat([getattr(sample, name) for sample in samples], 0)
         for name in PER_BOX_FIELDS
         if getattr(samples[0], name) is not None
     }
     levels = [sample.image_level for sample in samples if sample.image_level is not None]
-    return samples[0]._replace(**merged_ids, image_level=_merge_levels(levels) if levels else None)
+    return samples[0]._replace(**fields, image_level=_merge_levels(levels) if levels else None)
 
 
 def _merge_levels(levels: Sequence[Dict[str, tf.Tensor]]) -> Dict[str, tf.Tensor]:
     merged = dict(levels[0])
-    for later_level in itertools.islice(levels, 1, None):
+    for level in levels[1:]:
         if schema.IMAGE_CONFIDENCES in merged:
             ids, confidences = schema.IMAGE_CLASSES, schema.IMAGE_CONFIDENCES
             merged[ids], merged[confidences] = _common_labels(
-                (merged[ids], merged[confidences]), (later_level[ids], later_level[confidences])
+                (merged[ids], merged[confidences]), (level[ids], level[confidences])
             )
         if schema.VERIFIED_NEG_CLASSES in merged:
             ids = merged[schema.VERIFIED_NEG_CLASSES]
             merged[schema.VERIFIED_NEG_CLASSES] = tf.boolean_mask(
-                ids, tf.reduce_any(_pairs(ids, later_level[schema.VERIFIED_NEG_CLASSES]), axis=1)
+                ids, tf.reduce_any(_pairs(ids, level[schema.VERIFIED_NEG_CLASSES]), axis=1)
             )
         if schema.NOT_EXHAUSTIVE_CLASSES in merged:
             key = schema.NOT_EXHAUSTIVE_CLASSES
-            merged[key] = tf.concat([merged[key], later_level[key]], 0)
+            merged[key] = tf.concat([merged[key], level[key]], 0)
         if schema.IS_ANNOTATED in merged:
-            merged[schema.IS_ANNOTATED] &= later_level[schema.IS_ANNOTATED]
+            merged[schema.IS_ANNOTATED] &= level[schema.IS_ANNOTATED]
     return merged
 
 
@@ -208,13 +199,13 @@ def _common_labels(
     num_ids, num_others = tf.size(ids), tf.size(other_ids)
     common = tf.reduce_any(pairs, axis=1) | tf.equal(num_others, 0)
     highest = tf.reduce_max(tf.where(pairs, other_confidences, 0.0), axis=1)
-    other_ids_to_append = tf.where(tf.equal(num_ids, 0), num_others, 0)  # number of ids to append
+    num_appended = tf.where(tf.equal(num_ids, 0), num_others, 0)
     is_empty = (num_ids > 0) & tf.logical_not(tf.reduce_any(common))
     num_placeholders = tf.cast(is_empty, tf.int32)[tf.newaxis]
     merged_ids = tf.concat(
         [
             tf.boolean_mask(ids, common),
-            other_ids[:other_ids_to_append],
+            other_ids[:num_appended],
             tf.fill(num_placeholders, tf.constant(NO_CLASS, ids.dtype)),
         ],
         axis=0,
@@ -222,7 +213,7 @@ def _common_labels(
     merged_confidences = tf.concat(
         [
             tf.boolean_mask(tf.maximum(confidences, highest), common),
-            other_confidences[:other_ids_to_append],
+            other_confidences[:num_appended],
             tf.zeros(num_placeholders, confidences.dtype),
         ],
         axis=0,
@@ -230,6 +221,6 @@ def _common_labels(
     return merged_ids, merged_confidences
 
 
-def _pairs(ids: tf.Tensor, other_ids_to_append: tf.Tensor) -> tf.Tensor:
+def _pairs(ids: tf.Tensor, other_ids: tf.Tensor) -> tf.Tensor:
     """Compares ids, int [k] and [m]: bool [k, m], True if equal."""
-    return tf.equal(ids[:, tf.newaxis], other_ids_to_append[tf.newaxis])
+    return tf.equal(ids[:, tf.newaxis], other_ids[tf.newaxis])

@@ -87,7 +87,7 @@ def _frames(
     message = tf.train.SequenceExample if is_sequence else tf.train.Example
     try:
         record = message.FromString(serialized)
-    except Exception as error:  # protobuf's DecodeError differs between its implementations
+    except example.PARSE_ERRORS as error:
         examination.add("unparsable", f"it is not a {message.__name__}: {error}")
         return [], ""
     types = example.key_types(reader)

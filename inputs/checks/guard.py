@@ -25,13 +25,12 @@ from inputs.bad_records.policy import BadRecordPolicy
 from inputs.checks.examine import examine_record
 from inputs.records import tfrecord
 from inputs.records.cursor import CursorState
-from inputs.records.record_id import split_record_id, unpack_record_ids
-from inputs.records.stream import BLOCK
+from inputs.records.stream import BLOCK, split_record_id, unpack_record_ids
 from inputs.records.tfrecord import Damage
 
 # Keys inside the pipeline that the guard removes from the batch.
 SEQUENCE_NUMBER = "sequence_number"  # of a record in the dataset, bad ones included
-RECORD_ID = "record_id"  # see `inputs.records.record_id`; becomes RECORD in the batch
+RECORD_ID = "record_id"  # see `inputs.records.stream`; becomes RECORD in the batch
 
 # Keys in the table of pending records, in addition to sequence numbers.
 STOP = -2  # 1 if the run must stop

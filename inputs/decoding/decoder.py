@@ -7,8 +7,8 @@ Faults of boxes are counted, and corrected or rejected by the reader's `bad_reco
 `inputs.bad_records.kinds` for the kinds and `inputs.decoding.box_rules` for the rules. By default,
 like in the reference, boxes with a NaN coordinate and boxes whose class text is not in the label
 map are dropped: this allows training on some of the classes of a data set.
-`inputs.checks.class_names` warns of it before the first batch, and rejects a label map that matches
-no class text at all.
+`inputs.checks.first_records` warns of it before the first batch, and rejects a label map that
+matches no class text at all.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ def _masks(
     with tf.control_dependencies([require_length(rule, record)]):
         values = tf.identity(values)
 
-    def record_boxes() -> tf.Tensor:
+    def decoded() -> tf.Tensor:
         inside = values
         if mask_type == input_reader_pb2.PNG_MASKS:
             inside = tf.map_fn(
@@ -297,19 +297,19 @@ def _masks(
                 fn_output_signature=tf.TensorSpec([None, None], tf.uint8),
             )
             # Masks with as many pixels in another shape would be scrambled by the reshape.
-            features = tf.shape(inside)[1:]
+            mask_size = tf.shape(inside)[1:]
             has_size = require(
-                tf.reduce_all(tf.equal(features, image_size)),
+                tf.reduce_all(tf.equal(mask_size, image_size)),
                 record,
                 ["length_mismatch"],
                 "Height and width of masks and image:",
-                [features, image_size],
+                [mask_size, image_size],
             )
             with tf.control_dependencies([has_size]):
                 inside = tf.identity(inside)
         return tf.reshape(tf.cast(inside > 0, tf.float32), shape)
 
-    return tf.cond(size > 0, record_boxes, lambda: tf.zeros(shape))
+    return tf.cond(size > 0, decoded, lambda: tf.zeros(shape))
 
 
 def _with_keypoints(
@@ -329,8 +329,8 @@ def _with_keypoints(
         rules.append(multiple_rule("keypoints", size, "boxes", num_boxes))
     with tf.control_dependencies([require_length(rule, record) for rule in rules]):
         points = tf.stack([y, x], axis=1)
-    record_boxes = tf.logical_not(tf.math.is_nan(x))
-    visibility_codes = tf.concat([visibility, VISIBLE * tf.cast(record_boxes, tf.int64)], 0)
+    is_present = tf.logical_not(tf.math.is_nan(x))
+    visibility_codes = tf.concat([visibility, VISIBLE * tf.cast(is_present, tf.int64)], 0)
     offset = tf.where(tf.equal(tf.size(visibility), size), 0, tf.size(visibility))
     visibility_codes = visibility_codes[offset : offset + size]
     is_labelled = tf.equal(visibility_codes, HIDDEN) | tf.equal(visibility_codes, VISIBLE)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import AbstractSet, Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
+from google.protobuf.message import DecodeError
+
 from estimator_det.compat import tf
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
@@ -17,6 +19,10 @@ from inputs.decoding.box_rules import ABSENT_SIZE
 
 Parsed = Dict[str, tf.Tensor]
 Parser = Callable[[tf.Tensor, Optional[tf.Tensor]], Parsed]
+
+# Raised for bytes that are no message; protobuf without its C library also raises ValueError for
+# keys that are not UTF-8.
+PARSE_ERRORS = (DecodeError, ValueError)
 
 OBJECT = "image/object/"
 MASKS = OBJECT + "mask"

@@ -13,7 +13,7 @@ import hashlib
 import json
 import random
 import zlib
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Mapping, NamedTuple, Optional
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class StreamOffset(NamedTuple):
 class CursorState:
     """The start of the next batch."""
 
-    seed: int  # of order and augmentation
+    seed: int  # determines order and augmentation
     count: int = 0  # records read so far
     # Stream -> offset of its next record; without streams that were not read yet.
     streams: Mapping[int, StreamOffset] = dataclasses.field(default_factory=dict)
@@ -74,7 +74,7 @@ class DataCursor:
 
     Attributes:
         state: The current state; None before `begin`.
-        is_rejected: Whether `saved` did not fit the data, so that they start again.
+        is_rejected: True if `saved` did not fit the data, so that they start again.
     """
 
     def __init__(self, saved: Optional[CursorState] = None, first_step: int = 0) -> None:
@@ -127,18 +127,15 @@ def first_stream_index(stream: int, epoch: tf.Tensor) -> tf.Tensor:
     return tf.bitwise.left_shift(epochs, tf.constant(_NUMBER_BITS, tf.int64))
 
 
-def order_fingerprint(
-    reader: input_reader_pb2.InputReader,
-    files: Any,
-    sample_1_of_n: int,
-    shard: Sequence[int],
-    seed: Optional[int],
-) -> str:
+def order_fingerprint(reader: input_reader_pb2.InputReader, files: Any, order: Any) -> str:
     """A hash of everything that the order of records depends on, except a random seed (None).
 
     Modification times of `files`, a `stream.Files`, do not count, so files may be copied.
     """
     fields = {name: getattr(reader, name) for name in _READER_FIELDS}
     fields["sample_from_datasets_weights"] = list(reader.sample_from_datasets_weights)
-    facts = [fields, files.paths, files.sizes, sample_1_of_n, list(shard), seed, global_seed()]
+    facts = [
+        fields, files.paths, files.sizes, order.sample_1_of_n, list(order.shard), order.seed,
+        global_seed(),
+    ]  # fmt: skip
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -7,38 +7,25 @@ each record is read once an epoch, whatever their number is, as long as none of 
 from __future__ import annotations
 
 import warnings
-from typing import Any, Optional
+from typing import Any
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs.records import cursor
 from inputs.records.cursor import CursorState
-from inputs.records.stream import FileGuard, Record, file_reader, list_contents
+from inputs.records.stream import FileGuard, Order, Record, file_reader, list_contents
 
 _EPOCH_FACTOR = 1_000_003  # a prime, so that numbers of different epochs differ
 
 
 def split_dataset(
-    config: input_reader_pb2.InputReader,
-    guard: FileGuard,
-    *,
-    shuffle: bool,
-    start: CursorState,
-    num_epochs: Optional[int] = None,
-    sample_1_of_n: int = 1,
+    config: input_reader_pb2.InputReader, guard: FileGuard, order: Order, start: CursorState
 ) -> tf.data.Dataset:
-    """Serialized records of all files of a reader; the files of each epoch have an order of theirs.
+    """`Record`s of all files of a reader, for `ShardingPolicy.DYNAMIC`.
 
-    Args:
-        guard: Has the files; works without Python.
-        shuffle: Whether to shuffle files, and records in a buffer of each data worker.
-        start: Has the seed.
-        num_epochs: Passes over the data; None repeats without end.
-        sample_1_of_n: Keeps every n-th record of each file.
-
-    Returns:
-        Dataset of `Record`, for `ShardingPolicy.DYNAMIC`.
+    Shuffling permutes the files of each epoch, and the records in a buffer of each data worker.
+    `guard` has the files and works without Python; of `start` the seed is used.
     """
     if config.sample_from_datasets_weights:
         raise ConfigError(
@@ -52,37 +39,33 @@ def split_dataset(
     @tf.autograph.experimental.do_not_convert
     def read_split(split: tf.Tensor) -> tf.data.Dataset:
         epoch, place = split // num_files, split % num_files
-        if shuffle:
+        if config.shuffle:
             seed = tf.stack([tf.constant(start.seed, tf.int64), epoch])
             last = tf.constant(num_files - 1, tf.int64)
             place = tf.random.experimental.index_shuffle(place, seed, last)
         records = read(*(tf.gather(values, place) for values in listed))
-        if sample_1_of_n > 1:
-            records = records.shard(sample_1_of_n, 0)
+        if order.sample_1_of_n > 1:
+            records = records.shard(order.sample_1_of_n, 0)
         index = cursor.first_stream_index(0, epoch)
-        return records.map(lambda entry: Record(entry.record_id, index, entry.serialized))
+        return records.map(lambda record: Record(record.record_id, index, record.serialized))
 
-    last_epoch = cursor.LAST_EPOCH if num_epochs is None else num_epochs
+    last_epoch = cursor.LAST_EPOCH if order.num_epochs is None else order.num_epochs
     records = tf.data.Dataset.range(last_epoch * num_files).flat_map(read_split)
-    if shuffle and config.shuffle_buffer_size > 1:
+    if config.shuffle and config.shuffle_buffer_size > 1:
         records = records.shuffle(config.shuffle_buffer_size, start.seed)
     return records
 
 
 def number_of(record: Record) -> tf.Tensor:
-    """int64: a number of its own for each record and epoch, which its augmentation follows from."""
+    """int64, different for each record and epoch; its augmentation follows from it."""
     return record.record_id * _EPOCH_FACTOR + record.stream_index
 
 
 def distributed(dataset: Any, address: str) -> tf.data.Dataset:
-    """The elements of a dataset as the data workers of a service make them.
-
-    Args:
-        dataset: Begins with `split_dataset`.
-    """
+    """The elements of a dataset that begins with `split_dataset`, from the service's workers."""
     service = tf.data.experimental.service
     with warnings.catch_warnings():
-        # Of the graph of an Estimator; no option that matters here is set before.
+        # In the graph of an Estimator; no option that matters here is set before.
         warnings.filterwarnings("ignore", message="To make it possible to preserve tf.data options")
         return dataset.apply(
             service.distribute(

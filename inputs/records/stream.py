@@ -1,7 +1,7 @@
 """Finds TFRecord files and streams their serialized records.
 
-`record_dataset` chooses among streams, `_epochs` repeats a stream, `_epoch` shuffles its records,
-`_records_of` shuffles its files and reads some at a time, `file_reader` reads one file.
+`list_files` lists them, `record_dataset` chooses among streams and repeats them, `_epoch_reader`
+shuffles files and records, `file_reader` reads one file.
 
 TensorFlow's reader abandons a file at the first damage. So the bytes that it returns are counted;
 if they are fewer than the file has, `inputs.records.tfrecord` reads the remaining records.
@@ -9,7 +9,6 @@ if they are fewer than the file has, `inputs.records.tfrecord` reads the remaini
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import re
@@ -24,15 +23,34 @@ from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.records import cursor, sharding, tfrecord
 from inputs.records.cursor import CursorState
-from inputs.records.record_id import pack_record_ids
 from inputs.records.tfrecord import compression_of
 
 # Bytes read ahead from each open file; remote storage has a high latency, so it reads more at once.
 LOCAL_BUFFER = 512 * 1024
 REMOTE_BUFFER = 8 * 1024 * 1024
 
-SIZE_UNKNOWN = -1  # of compressed files: only reading them shows whether they are complete
+SIZE_UNKNOWN = -1  # a compressed file: only reading it shows if it is complete
 BLOCK = 16  # records whose bytes are counted together
+
+
+NUMBER_BITS = 40  # of the record in a record id; the bits above are its file
+
+
+def pack_record_ids(file: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+    """int64 file index and record numbers of any shape -> int64 ids of that shape."""
+    return tf.bitwise.left_shift(file, NUMBER_BITS) + numbers
+
+
+def unpack_record_ids(record_ids: tf.Tensor) -> tf.Tensor:
+    """int64 [k] -> [k, 2]: file index and record number."""
+    bits = tf.constant(NUMBER_BITS, record_ids.dtype)
+    file = tf.bitwise.right_shift(record_ids, bits)
+    return tf.stack([file, record_ids - tf.bitwise.left_shift(file, bits)], axis=1)
+
+
+def split_record_id(record_id: int) -> Tuple[int, int]:
+    """File index and record number of one id, in Python."""
+    return record_id >> NUMBER_BITS, record_id & ((1 << NUMBER_BITS) - 1)
 
 
 class Files(NamedTuple):
@@ -46,14 +64,14 @@ class Files(NamedTuple):
 class FileRecord(NamedTuple):
     """A record as read from its file."""
 
-    record_id: tf.Tensor  # int64, see `inputs.records.record_id`
+    record_id: tf.Tensor  # int64, see `pack_record_ids`
     serialized: tf.Tensor  # string; "" if it is damaged
 
 
 class Record(NamedTuple):
     """A record on its way to the decoder."""
 
-    record_id: tf.Tensor  # int64, see `inputs.records.record_id`
+    record_id: tf.Tensor  # int64, see `pack_record_ids`
     stream_index: tf.Tensor  # int64, see `inputs.records.cursor`
     serialized: tf.Tensor  # string; "" if it is damaged
 
@@ -96,7 +114,7 @@ def find_files(pattern: str) -> List[str]:
 
 
 def match_files(pattern: str) -> List[str]:
-    """Like `find_files`, but with whatever matches, folders and named pipes included."""
+    """All that matches, as `find_files`, folders and named pipes included."""
     paths: List[str] = sorted(tf.io.gfile.glob(pattern))
     if not paths and files.special_kind(pattern):  # a loop of links, which no glob reports
         return [pattern]
@@ -181,55 +199,57 @@ def _size(path: str) -> int:
     return os.path.getsize(path)
 
 
+class Order(NamedTuple):
+    """Selection and order of the records of one dataset."""
+
+    seed: Optional[int]  # None: drawn when the data begin
+    num_epochs: Optional[int] = None  # passes over the data; None repeats for ever
+    sample_1_of_n: int = 1  # keeps every n-th record, the same ones in any order
+    shard: sharding.Shard = sharding.WHOLE
+    drop_remainder: bool = False  # of the last batch
+
+
 def record_dataset(
     config: input_reader_pb2.InputReader,
     guard: FileGuard,
-    *,
-    shuffle: bool,
+    order: Order,
     start: CursorState,
     stream_lengths: Optional[List[int]] = None,
-    num_epochs: Optional[int] = None,
-    sample_1_of_n: int = 1,
-    shard: Tuple[int, int] = (1, 0),
 ) -> tf.data.Dataset:
-    """`Record`s of all files of a reader.
+    """`Record`s of all files of a reader, in the order of the seed in `start`.
 
     Files are read `num_readers` at a time, `read_block_length` records in turn. Shuffling permutes
     the files (unless their records are shared or sampled), then the records, in a buffer of
     `shuffle_buffer_size` encoded records; every epoch is a pass over all records, in another
-    order. With `sample_from_datasets_weights` each input_path is a stream of its own, and the next
+    order. With `sample_from_datasets_weights` each input_path is a separate stream, and the next
     record comes from a stream drawn by weight.
 
     Args:
-        config: The reader; the caller passes its `shuffle`, `num_epochs` and
-            `sample_1_of_n_examples` as arguments.
+        config: The reader.
         guard: Has the files, and handles damaged ones.
-        shuffle: Whether to shuffle files and records.
-        start: The seed, which determines the order, and the offset of the first record.
-        stream_lengths: Of `list_files`; None for one stream of all files.
-        num_epochs: Passes over the data; None repeats without end.
-        sample_1_of_n: Keeps every n-th record, the same ones in any order.
-        shard: Number of workers that share the records, and the index of this one; see
-            `inputs.records.sharding`.
+        order: Its seed is not used.
+        start: The seed, and the offset of the first record.
+        stream_lengths: The field of `Files`; None for one stream of all files.
     """
-    if sample_1_of_n < 1:
+    if order.sample_1_of_n < 1:
         raise ConfigError(
-            f"input_reader: sample_1_of_n_examples is {sample_1_of_n}; it must be 1 or more"
+            f"input_reader: sample_1_of_n_examples is {order.sample_1_of_n}; it must be 1 or more"
         )
     streams, weights, begin = [], [], 0
     for stream, length in enumerate(stream_lengths or [len(guard.paths)]):
         if not length:
             continue
-        indices, record_shard = list(range(begin, begin + length)), shard
+        indices, record_shard = list(range(begin, begin + length)), order.shard
         begin += length
-        numbers = sharding.files_of_part(length, shard)
+        numbers = sharding.files_of_part(length, order.shard)
         if numbers is not None:
             indices, record_shard = [indices[number] for number in numbers], sharding.WHOLE
-        if num_epochs is None:
-            _check_not_empty([guard.paths[index] for index in indices], record_shard, shard)
-        parts = (record_shard, (sample_1_of_n, 0))
-        read_epoch = functools.partial(_epoch, indices, guard, config, shuffle, parts)
-        streams.append(_epochs(read_epoch, guard, stream, start, num_epochs))
+        if order.num_epochs is None:
+            _check_not_empty([guard.paths[index] for index in indices], record_shard, order.shard)
+        parts = (record_shard, (order.sample_1_of_n, 0))
+        epochs = _epoch_numbers(guard, start.offset(stream).epoch, order.num_epochs)
+        read_epoch = _epoch_reader(config, guard, indices, parts, stream, start)
+        streams.append(epochs.flat_map(read_epoch).map(_with_index))
         weights += config.sample_from_datasets_weights[stream : stream + 1]
     if len(streams) == 1:
         return streams[0]
@@ -237,81 +257,66 @@ def record_dataset(
     return tf.data.Dataset.choose_from_datasets(streams, choices, stop_on_empty_dataset=False)
 
 
-def _epochs(
-    read_epoch: Callable[[tf.Tensor], tf.data.Dataset],
+def _epoch_numbers(guard: FileGuard, first: int, num_epochs: Optional[int]) -> tf.data.Dataset:
+    last = cursor.LAST_EPOCH if num_epochs is None else num_epochs
+    epochs = tf.data.Dataset.range(first, max(last, first))
+    return epochs.take_while(lambda _: guard.may_continue())
+
+
+def _epoch_reader(
+    config: input_reader_pb2.InputReader,
     guard: FileGuard,
+    indices: Sequence[int],
+    parts: Sequence[sharding.Shard],
     stream: int,
     start: CursorState,
-    num_epochs: Optional[int],
-) -> tf.data.Dataset:
-    """`Record`s of one epoch after the other, each in its own order, from the offset in `start`."""
+) -> Callable[[tf.Tensor], tf.data.Dataset]:
+    """A function from an epoch to its numbered records: shuffle files, read, shuffle records.
+
+    `parts` are nested shards of the records; `indices` are the stream's files in `guard.paths`.
+    """
+    # Shards are disjoint only if all workers read the files in the same order.
+    shuffles_files = config.shuffle and all(number == 1 for number, _ in parts)
+    num_readers = max(1, min(config.num_readers, len(indices)))
     first = start.offset(stream)
 
-    # Without autograph, of which nothing here has a use, tracing is faster.
+    # Tracing is faster without autograph, and nothing here needs it.
     @tf.autograph.experimental.do_not_convert
-    def numbered(epoch: tf.Tensor) -> tf.data.Dataset:
+    def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
         seed = tf.random.stateless_uniform([], [start.seed + stream, epoch], 0, 2**31 - 1, tf.int64)
+        dataset = tf.data.Dataset.from_tensor_slices(list_contents(guard, indices))
+        dataset = dataset.take_while(lambda *_: guard.may_continue())
+        if shuffles_files and config.filenames_shuffle_buffer_size > 1:
+            dataset = dataset.shuffle(config.filenames_shuffle_buffer_size, seed)
+        dataset = dataset.interleave(
+            file_reader(guard, indices),
+            cycle_length=num_readers,
+            block_length=max(1, config.read_block_length),
+            num_parallel_calls=tf.data.AUTOTUNE if num_readers > 1 else None,
+            deterministic=True if num_readers > 1 else None,
+        )
+        for number, index in parts:
+            dataset = dataset.shard(number, index) if number > 1 else dataset
+        if config.shuffle and config.shuffle_buffer_size > 1:
+            dataset = dataset.shuffle(config.shuffle_buffer_size, seed)
         begin = cursor.first_stream_index(stream, epoch)
-        indices = tf.data.Dataset.range(begin, begin + cursor.LAST_NUMBER)
-        records = tf.data.Dataset.zip((read_epoch(seed), indices))
-        if not first.number:
-            return records
-        skipped = tf.constant(first.number, tf.int64)
-        return records.skip(tf.where(tf.equal(epoch, first.epoch), skipped, 0))
+        stream_indices = tf.data.Dataset.range(begin, begin + cursor.LAST_NUMBER)
+        dataset = tf.data.Dataset.zip((dataset, stream_indices))
+        if first.number:
+            skipped = tf.constant(first.number, tf.int64)
+            dataset = dataset.skip(tf.where(tf.equal(epoch, first.epoch), skipped, 0))
+        return dataset
 
-    @tf.autograph.experimental.do_not_convert
-    def with_index(record: FileRecord, stream_index: tf.Tensor) -> Record:
-        return Record(record.record_id, stream_index, record.serialized)
-
-    last = cursor.LAST_EPOCH if num_epochs is None else num_epochs
-    epochs = tf.data.Dataset.range(first.epoch, max(last, first.epoch))
-    epochs = epochs.take_while(lambda _: guard.may_continue())
-    return epochs.flat_map(numbered).map(with_index)
+    return read_epoch
 
 
-def _epoch(
-    indices: Sequence[int],
-    guard: FileGuard,
-    config: input_reader_pb2.InputReader,
-    shuffle: bool,
-    parts: Sequence[Tuple[int, int]],
-    seed: tf.Tensor,
-) -> tf.data.Dataset:
-    """`FileRecord`s of one epoch of a stream; `parts` are (number, index) of nested shards."""
-    # Shards are only disjoint if all workers read the files in the same order.
-    shuffles_files = shuffle and all(number == 1 for number, _ in parts)
-    records = _records_of(indices, guard, config, seed if shuffles_files else None)
-    for number, index in parts:
-        records = records.shard(number, index) if number > 1 else records
-    if shuffle and config.shuffle_buffer_size > 1:
-        records = records.shuffle(config.shuffle_buffer_size, seed)
-    return records
-
-
-def _records_of(
-    indices: Sequence[int],
-    guard: FileGuard,
-    config: input_reader_pb2.InputReader,
-    seed: Optional[tf.Tensor],
-) -> tf.data.Dataset:
-    """`FileRecord`s of one pass over some files; a seed shuffles the files."""
-    listed = list_contents(guard, indices)
-    read = file_reader(guard, indices)
-    dataset = tf.data.Dataset.from_tensor_slices(listed).take_while(lambda *_: guard.may_continue())
-    if seed is not None and config.filenames_shuffle_buffer_size > 1:
-        dataset = dataset.shuffle(config.filenames_shuffle_buffer_size, seed)
-    num_readers = max(1, min(config.num_readers, len(indices)))
-    return dataset.interleave(
-        read,
-        cycle_length=num_readers,
-        block_length=max(1, config.read_block_length),
-        num_parallel_calls=tf.data.AUTOTUNE if num_readers > 1 else None,
-        deterministic=True if num_readers > 1 else None,
-    )
+@tf.autograph.experimental.do_not_convert
+def _with_index(record: FileRecord, stream_index: tf.Tensor) -> Record:
+    return Record(record.record_id, stream_index, record.serialized)
 
 
 def list_contents(guard: FileGuard, indices: Sequence[int]) -> Tuple[Any, ...]:
-    """What `file_reader` takes of each file: index, path, compression and size."""
+    """Arguments of `file_reader` for all files: index, path, compression and size."""
     paths = [guard.paths[index] for index in indices]
     compressions = [compression_of(path) for path in paths]
     sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
@@ -375,9 +380,7 @@ def _choices(weights: List[float], start: CursorState) -> tf.data.Dataset:
     return tf.data.Dataset.range(start.count, tf.int64.max).map(choose)
 
 
-def _check_not_empty(
-    paths: List[str], record_shard: Tuple[int, int], shard: Tuple[int, int]
-) -> None:
+def _check_not_empty(paths: List[str], record_shard: sharding.Shard, shard: sharding.Shard) -> None:
     """Without any record, reading endless epochs would never return."""
     least = record_shard[1] + 1  # the first record of this worker is always in the sample
     records = itertools.chain.from_iterable(map(tfrecord.read_records, paths))

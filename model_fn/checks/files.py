@@ -13,7 +13,7 @@ from estimator_det.config.printing import counted, quoted
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
-from inputs.checks.class_names import check_class_names
+from inputs.checks.first_records import check_class_names
 from inputs.decoding.hierarchy import make_hierarchy
 from inputs.label_map import LabelMap, read_label_map
 from inputs.records.stream import find_files, input_patterns

@@ -14,7 +14,7 @@ from estimator_det.config.text import ConfigError, parse_message
 from estimator_det.protos import preprocessor_pb2
 from inputs import schema
 from inputs.augment import AUGMENTATIONS, check_steps, make_steps
-from inputs.augment.base import AugmentationStep, count_records
+from inputs.augment.base import AugmentationStep
 from inputs.augment.mixing import ONLY_AFTER
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks.examine import examine_record, reason
@@ -118,7 +118,7 @@ def draw_step(
     """
     (link,) = make_steps([step])
     check_steps([link], reader)
-    count = count_records(link)
+    count = link.num_records
     cells: List[Cell] = []
     for row in range(min(num_rows, len(samples))):
         row_samples = list(itertools.islice(itertools.cycle(samples), row, row + count))

@@ -24,12 +24,12 @@ def test_share_of_a_worker_and_of_its_replicas() -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
-    """What input functions ask for: recipe, log, stream."""
+    """Arguments of each call of `_batches`: examples, order, log, run."""
     calls: List[Any] = []
 
-    def gather(recipe: Any, log: Any, stream: Any, needs_masks: bool) -> None:
+    def gather(examples: Any, order: Any, log: Any, run: Any, needs_masks: bool) -> None:
         assert not needs_masks
-        calls.append((recipe, log, stream))
+        calls.append((examples, order, log, run))
 
     monkeypatch.setattr(input_pipeline, "_batches", gather)
     return calls
@@ -38,16 +38,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
 def test_settings_of_training(asked: List[Any]) -> None:
     config = pipeline("train_input_reader { num_epochs: 0 }" + AUGMENTED)
     inputs.create_train_input_fn(config, preprocess_of(config))()
-    recipe, log, stream = asked.pop()
-    reader, options = recipe.reader, recipe.options
+    examples, order, log, run = asked.pop()
+    reader, options = examples.reader, examples.collate
     assert reader is config.train_input_reader and log is None
     steps = config.train_config.data_augmentation_options
-    assert [link.name for link in recipe.links] == [
+    assert [step.name for step in examples.steps] == [
         step.WhichOneof("preprocessing_step") for step in steps
     ]
-    assert (recipe.batch_size, recipe.first_step, recipe.images_per_step) == (2, 0, 2)
-    assert (stream.num_epochs, stream.sample_1_of_n, stream.seed) == (None, 1, None)
-    assert (stream.drop_remainder, stream.runs_elsewhere) == (reader.drop_remainder, False)
+    assert (examples.batch_size, examples.first_step, examples.images_per_step) == (2, 0, 2)
+    assert (order.num_epochs, order.sample_1_of_n, order.seed) == (None, 1, None)
+    assert (order.drop_remainder, run.has_python) == (reader.drop_remainder, True)
     assert (options.num_classes, options.max_boxes) == (4, 3)
     assert options.all_classes_labeled_by_default and options.context_shape == (None, None)
     config = pipeline(
@@ -57,10 +57,10 @@ def test_settings_of_training(asked: List[Any]) -> None:
     )
     config.train_input_reader.ClearField("max_number_of_boxes")
     inputs.create_train_input_fn(config, preprocess_of(config), 3, runs_elsewhere=True)()
-    recipe, _, stream = asked.pop()
-    options = recipe.options
-    assert (stream.num_epochs, stream.sample_1_of_n, stream.seed) == (7, 5, 3)
-    assert (stream.drop_remainder, stream.runs_elsewhere) == (False, True)
+    examples, order, _, run = asked.pop()
+    options = examples.collate
+    assert (order.num_epochs, order.sample_1_of_n, order.seed) == (7, 5, 3)
+    assert (order.drop_remainder, run.has_python) == (False, False)
     assert options.max_boxes == 9
     assert options.retain_original_image and options.merge_boxes and options.use_multiclass_scores
 
@@ -90,9 +90,9 @@ def test_images_of_a_step(asked: List[Any]) -> None:
             config, preprocess_of(config), first_step=5, images_per_step=images
         )
         make(params, context)
-        recipe = asked.pop()[0]
-        assert (recipe.batch_size, recipe.images_per_step) == expected
-        assert recipe.first_step == 5
+        examples = asked.pop()[0]
+        assert (examples.batch_size, examples.images_per_step) == expected
+        assert examples.first_step == 5
 
 
 def test_settings_of_evaluation(asked: List[Any]) -> None:
@@ -106,22 +106,22 @@ def test_settings_of_evaluation(asked: List[Any]) -> None:
     for sample, expected in ((None, 5), (1, 1), (3, 3)):
         make = inputs.create_eval_input_fn(config, preprocess_of(config), reader_config, sample)
         make()
-        recipe, _, stream = asked.pop()
-        options = recipe.options
-        assert recipe.reader is reader_config and not recipe.links
-        assert (stream.num_epochs, stream.sample_1_of_n, recipe.batch_size) == (7, expected, 4)
-        assert not stream.drop_remainder and stream.seed is not None and stream.cursor is None
+        examples, order, _, run = asked.pop()
+        options = examples.collate
+        assert examples.reader is reader_config and not examples.steps
+        assert (order.num_epochs, order.sample_1_of_n, examples.batch_size) == (7, expected, 4)
+        assert not order.drop_remainder and order.seed is not None and run.cursor is None
         assert options.max_boxes == 8 and not options.retain_original_image
         assert not options.merge_boxes and not options.use_multiclass_scores
     make({"batch_size": 1})
-    assert asked.pop()[-1].drop_remainder
+    assert asked.pop()[1].drop_remainder
     config.train_input_reader.num_epochs = 9
     inputs.create_eval_input_fn(config, preprocess_of(config), config.train_input_reader)()
-    assert asked.pop()[-1].num_epochs == 1
+    assert asked.pop()[1].num_epochs == 1
     for drop in (True, False):
         reader_config.drop_remainder = drop
         make()
-        assert asked.pop()[-1].drop_remainder == drop
+        assert asked.pop()[1].drop_remainder == drop
     assert options.resizer.spatial_shape == (6, 10)
     assert options.all_classes_labeled_by_default
     text_format.Merge(
@@ -130,12 +130,12 @@ def test_settings_of_evaluation(asked: List[Any]) -> None:
         config,
     )
     make()
-    options = asked.pop()[0].options
+    options = asked.pop()[0].collate
     assert options.resizer.spatial_shape == (None, None)
     assert not options.all_classes_labeled_by_default and not options.retain_additional_channels
     config.eval_config.retain_original_images = True
     make()
-    assert asked.pop()[0].options.retain_additional_channels
+    assert asked.pop()[0].collate.retain_additional_channels
 
 
 def test_images_decoded_at_once() -> None:

@@ -35,7 +35,7 @@ SETTINGS = {
 CHANGES_FRAME = {"scale_boxes_to_pixel_coordinates"}
 # Steps that mix several records: see test_mixing.
 SINGLE = sorted(
-    name for name in AUGMENTATIONS if not hasattr(AUGMENTATIONS.get(name), "num_records")
+    name for name in AUGMENTATIONS if getattr(AUGMENTATIONS.get(name), "num_records", 1) == 1
 )
 NEEDS_SCORES = {"convert_class_logits_to_softmax"}
 NEEDS_RGB = {"rgb_to_gray", "subtract_channel_mean"}
@@ -79,7 +79,8 @@ def _check_boxes(name: str, boxes: np.ndarray) -> None:
 
 def _computes_pixels(name: str) -> bool:
     """Whether `float_image` decorates the step."""
-    return hasattr(AUGMENTATIONS.get(name), "__wrapped__")
+    step = AUGMENTATIONS.get(name)
+    return hasattr(getattr(step, "function", step), "__wrapped__")
 
 
 def _one_box(sample: Sample) -> Sample:

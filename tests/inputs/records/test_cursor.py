@@ -120,10 +120,9 @@ def test_each_order_of_records_is_resumed(
         records = stream.record_dataset(
             reader,
             guard,
-            shuffle=reader.shuffle,
-            start=cursor.begin(5, "order"),
-            stream_lengths=found.stream_lengths,
-            sample_1_of_n=reader.sample_1_of_n_examples,
+            stream.Order(5, sample_1_of_n=reader.sample_1_of_n_examples),
+            cursor.begin(5, "order"),
+            found.stream_lengths,
         )
         read = list(records.take(count).as_numpy_iterator())
         first = cursor.state.count if cursor.state is not None else 0
@@ -161,7 +160,7 @@ def test_another_order_starts_again(tmp_path: pathlib.Path) -> None:
         for name, value in fields.items():
             setattr(reader, name, value)
         found = stream.list_files(reader)
-        order = order_fingerprint(reader, found, 1, (1, 0), seed)
+        order = order_fingerprint(reader, found, stream.Order(seed))
         cursor.begin(seed, order)
         return cursor
 

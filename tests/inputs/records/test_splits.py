@@ -15,8 +15,7 @@ from inputs import schema
 from inputs.checks.graph_guard import GraphGuard
 from inputs.records import splits
 from inputs.records.cursor import CursorState
-from inputs.records.record_id import split_record_id
-from inputs.records.stream import list_files
+from inputs.records.stream import Order, list_files, split_record_id
 from tests.inputs.examples import example, pipeline, write
 from tests.inputs.test_pipeline import preprocess_of
 
@@ -71,20 +70,20 @@ def test_fields_of_the_reader_apply_without_a_service(tmp_path: pathlib.Path) ->
     reader = _config(tmp_path, "shuffle_buffer_size: 1").train_input_reader
     paths = list_files(reader).paths
 
-    def numbers(**options: Any) -> List[Tuple[int, int]]:
-        dataset = splits.split_dataset(
-            reader, GraphGuard(paths), start=CursorState(3), num_epochs=1, **options
-        )
-        return [split_record_id(int(one.record_id)) for one in dataset.as_numpy_iterator()]
+    def numbers(shuffle: bool) -> List[Tuple[int, int]]:
+        reader.shuffle = shuffle
+        order = Order(3, num_epochs=1, sample_1_of_n=3)
+        dataset = splits.split_dataset(reader, GraphGuard(paths), order, CursorState(3))
+        return [split_record_id(int(record.record_id)) for record in dataset.as_numpy_iterator()]
 
     sample = [(file, number) for file in range(NUM_FILES) for number in (0, 3, 6)]
-    assert numbers(shuffle=False, sample_1_of_n=3) == sample
-    shuffled = numbers(shuffle=True, sample_1_of_n=3)
+    assert numbers(shuffle=False) == sample
+    shuffled = numbers(shuffle=True)
     assert sorted(shuffled) == sample != shuffled
     # Without a buffer, the records of a file stay in order.
     assert [number for _, number in shuffled] == [0, 3, 6] * NUM_FILES
     reader.shuffle_buffer_size = 4
-    assert [number for _, number in numbers(shuffle=True, sample_1_of_n=3)] != [0, 3, 6] * NUM_FILES
+    assert [number for _, number in numbers(shuffle=True)] != [0, 3, 6] * NUM_FILES
 
 
 def test_weights_are_refused(tmp_path: pathlib.Path) -> None:

@@ -16,13 +16,14 @@ from inputs.records.cursor import CursorState
 from tests.inputs.examples import reader, write
 
 
-def stream(options: Any, **arguments: Any) -> Any:
-    """The dataset of an input reader, and its guard."""
-    found = records.list_files(options)
-    guard = Guard(found.paths, make_policy(options), FaultLog())
-    arguments.setdefault("stream_lengths", found.stream_lengths)
-    arguments.setdefault("start", CursorState(arguments.pop("seed", 1)))
-    return records.record_dataset(options, guard, **arguments)
+def stream(options: Any, *, shuffle: bool, seed: int = 1, **order: Any) -> Any:
+    """The dataset of an input reader."""
+    options.shuffle = shuffle
+    files = records.list_files(options)
+    guard = Guard(files.paths, make_policy(options), FaultLog())
+    return records.record_dataset(
+        options, guard, records.Order(seed, **order), CursorState(seed), files.stream_lengths
+    )
 
 
 def names(dataset: Any) -> List[str]:
@@ -125,37 +126,18 @@ def test_parts_of_a_stream(tmp_path: pathlib.Path, shuffle: bool) -> None:
 
 @pytest.mark.parametrize(
     ("shard", "sample_1_of_n", "expected"),
-    [
-        ((1, 0), 1, "012345"),
-        ((2, 0), 1, "024"),
-        ((2, 1), 1, "135"),
-        ((1, 0), 4, "04"),
-        ((2, 1), 2, "15"),
-    ],
+    [((3, 0), 1, "03"), ((3, 2), 1, "25"), ((1, 0), 4, "04"), ((3, 1), 2, "1")],
 )
 def test_files_of_a_shared_stream_keep_their_order(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    shard: Tuple[int, int],
-    sample_1_of_n: int,
-    expected: str,
+    tmp_path: pathlib.Path, shard: Tuple[int, int], sample_1_of_n: int, expected: str
 ) -> None:
     """Workers draw different seeds: were files shuffled, they would read some records twice."""
-    write(tmp_path / "r-0", [b"a", b"b"])
-    seeds = []
-
-    def read(*arguments: Any) -> Any:
-        seeds.append(arguments[-1])
-        numbers = tf.data.Dataset.range(6)
-        return numbers.map(lambda number: records.FileRecord(number, tf.as_string(number)))
-
-    monkeypatch.setattr(records, "_records_of", read)
-    arguments = {"shard": shard, "sample_1_of_n": sample_1_of_n, "num_epochs": 1}
-    shuffled = names(stream(config(tmp_path), shuffle=True, **arguments))
-    assert "".join(sorted(shuffled)) == expected
-    assert "".join(names(stream(config(tmp_path), shuffle=False, **arguments))) == expected
-    alone = shard == (1, 0) and sample_1_of_n == 1
-    assert [seed is not None for seed in seeds] == [alone, False]
+    every = shards(tmp_path, files=2, each=3)  # fewer files than workers
+    options = config(tmp_path, "num_readers: 1 shuffle_buffer_size: 1")
+    order = {"shard": shard, "sample_1_of_n": sample_1_of_n, "num_epochs": 1}
+    for seed in range(4):
+        read = names(stream(options, shuffle=True, seed=seed, **order))
+        assert "".join(str(every.index(name)) for name in read) == expected
 
 
 def test_weights_choose_the_stream(tmp_path: pathlib.Path) -> None:
@@ -182,3 +164,13 @@ def test_errors(tmp_path: pathlib.Path) -> None:
         stream(options, shuffle=False)
     with pytest.raises(ConfigError, match="sample_1_of_n_examples is 0"):
         stream(config(tmp_path), shuffle=False, sample_1_of_n=0)
+
+
+def test_file_and_number_share_an_integer() -> None:
+    files, numbers = [0, 5, 70000], [0, 17, 2**40 - 1]
+    record_ids = records.pack_record_ids(
+        tf.constant(files, tf.int64), tf.constant(numbers, tf.int64)
+    )
+    expected = [[0, 0], [5, 17], [70000, 2**40 - 1]]
+    assert records.unpack_record_ids(record_ids).numpy().tolist() == expected
+    assert [list(records.split_record_id(one)) for one in record_ids.numpy().tolist()] == expected

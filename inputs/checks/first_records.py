@@ -1,7 +1,8 @@
-"""Compares the class names of the first records with the label map, before training.
+"""Checks of the first records before training: their class names, and their masks.
 
 Decoding drops boxes of unknown names, since this allows training on some classes of a data set.
-With a wrong label map it would drop all boxes.
+With a wrong label map it would drop all boxes. A box without a mask gets an empty one; without any
+mask, a model would learn that all are empty.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from estimator_det.compat import tf
 from estimator_det.config.printing import quoted, shortened
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.protos import input_reader_pb2
-from inputs.decoding.example import OBJECT
+from inputs.decoding.example import MASKS, OBJECT, PARSE_ERRORS, SIDES
 from inputs.label_map import LabelMap, read_label_map
 from inputs.records.stream import find_files, input_patterns
 from inputs.records.tfrecord import Damage, read_records
@@ -48,7 +49,7 @@ def check_class_names(
     if not unknown:
         return
     shown = ", ".join(f"{quoted(name)} ({count})" for name, count in unknown.most_common(NUM_SHOWN))
-    what = (
+    finding = (
         f"of {sum(names.values())} boxes in the first records of {path}, {sum(unknown.values())} "
         f"have class names that label map {label_map.path} lacks: {shown}"
     )
@@ -56,10 +57,27 @@ def check_class_names(
         hint = nearest(unknown.most_common(1)[0][0], list(label_map.ids))
         known = list(map(shortened, list(label_map.ids)[:NUM_SHOWN]))
         raise ConfigError(
-            f"{what}{hint}. The map's first names are {known}. Without a common name all boxes "
+            f"{finding}{hint}. The map's first names are {known}. Without a common name all boxes "
             "are dropped: correct label_map_path, or the names in one of the two"
         )
-    _LOG.warning("%s. These boxes are dropped.", what)
+    _LOG.warning("%s. These boxes are dropped.", finding)
+
+
+def check_masks(path: str) -> None:
+    """Refuses a file of Examples whose first records have boxes and no mask."""
+    num_boxes = 0
+    for example in first_examples(path):
+        features = example.features.feature
+        if MASKS in features and features[MASKS].WhichOneof("kind"):
+            return
+        if SIDES[0] in features:
+            num_boxes += len(features[SIDES[0]].float_list.value)
+    if num_boxes:
+        raise ConfigError(
+            f"{path}: none of the {num_boxes} boxes in its first records has a mask in {MASKS!r}, "
+            "and the model learns masks. Write the masks into the records, or use a model without "
+            "masks (faster_rcnn with number_of_stages: 2)"
+        )
 
 
 def first_examples(path: str) -> Iterator[tf.train.Example]:
@@ -69,7 +87,7 @@ def first_examples(path: str) -> Iterator[tf.train.Example]:
         example = tf.train.Example()
         try:
             example.MergeFromString(record)
-        except Exception as error:  # protobuf's DecodeError differs between its implementations
+        except PARSE_ERRORS as error:
             _LOG.debug("%s contains a record that does not parse: %s", path, error)
             continue
         yield example

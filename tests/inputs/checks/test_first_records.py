@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pathlib
+from typing import Any, List
+
+import pytest
+
+import inputs
+from estimator_det.config.pipeline import parse_pipeline
+from estimator_det.config.text import ConfigError
+from inputs.checks.first_records import check_class_names, check_masks
+from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, reader, write
+
+MASK = {"image/object/mask": [encoded(picture())] * 2}
+
+
+def reading(folder: pathlib.Path, names: List[str], end: str = "", kind: str = "") -> Any:
+    (folder / "map.pbtxt").write_text(LABEL_MAP)
+    text = {"image/object/class/text": names} if names else {}
+    path = write(folder / f"r{end}", [example({**BOXES, **text})] * 3, kind)
+    return reader(
+        f'label_map_path: "{folder / "map.pbtxt"}"tf_record_input_reader {{ input_path: "{path}" }}'
+    )
+
+
+def test_known_names_and_none_pass(tmp_path: pathlib.Path, caplog: Any) -> None:
+    check_class_names(reading(tmp_path, ["cat", "/m/cat"]))
+    check_class_names(reading(tmp_path, []))
+    check_class_names(reader())
+    options = reading(tmp_path, ["cat"])
+    write(options.tf_record_input_reader.input_path[0], [])
+    check_class_names(options)
+    assert not [record for record in caplog.records if record.name == "inputs.checks.first_records"]
+
+
+@pytest.mark.parametrize(("end", "kind"), [("", ""), (".gz", "GZIP")])
+def test_some_unknown_names_are_a_warning(
+    tmp_path: pathlib.Path, caplog: Any, end: str, kind: str
+) -> None:
+    check_class_names(reading(tmp_path, ["cat", "horse"], end, kind))
+    assert "of 6 boxes" in caplog.text
+    assert "'horse' (3)" in caplog.text
+
+
+def test_only_unknown_names_are_an_error(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match=r"'Dog' \(3\).*did you mean 'dog'.*label_map_path"):
+        check_class_names(reading(tmp_path, ["Dog", "Dogs"]))
+
+
+def _path(folder: pathlib.Path, *features: Any) -> str:
+    return str(write(folder / "r", [example(values) for values in features]))
+
+
+def test_boxes_without_any_mask_are_refused(tmp_path: pathlib.Path) -> None:
+    path = _path(tmp_path, BOXES, BOXES)
+    with pytest.raises(ConfigError, match="r: none of the 4 boxes in its first records has a mask"):
+        check_masks(path)
+
+
+def test_some_masks_or_no_boxes_pass(tmp_path: pathlib.Path) -> None:
+    check_masks(_path(tmp_path, BOXES, {**BOXES, **MASK}))
+    check_masks(_path(tmp_path, {}, {}))
+
+
+def test_a_model_with_masks_is_not_trained_without(tmp_path: pathlib.Path) -> None:
+    text = f"""
+    model {{ faster_rcnn {{ num_classes: 4 number_of_stages: 3 image_resizer {{
+      fixed_shape_resizer {{ height: 6 width: 6 }} }} }} }}
+    train_config {{ batch_size: 1 }}
+    train_input_reader {{ load_instance_masks: true max_number_of_boxes: 3
+      tf_record_input_reader {{ input_path: "{_path(tmp_path, BOXES)}" }} }}
+    """
+    with pytest.raises(ConfigError, match="has a mask in 'image/object/mask', and the model"):
+        inputs.create_train_input_fn(parse_pipeline(text), lambda images: (images, images))({})
