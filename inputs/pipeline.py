@@ -228,7 +228,7 @@ def _batches(
         dataset = splits.distributed(dataset, run.data_service)
     dataset = dataset.prefetch(reader.num_prefetch_batches)
     options = tf.data.Options()
-    options.autotune.enabled = not run.has_python  # no stage has anything left to tune
+    options.autotune.enabled = not run.has_python
     return dataset.with_options(options)
 
 
