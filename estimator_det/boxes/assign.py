@@ -127,16 +127,16 @@ class TargetAssigner:
 
     def assign_confidences(
         self,
-        anchors: tf.Tensor,
-        boxes: tf.Tensor,
-        confidences: tf.Tensor,
-        unmatched_class_label: tf.Tensor,
-        weights: tf.Tensor,
-        valid: tf.Tensor,
-        keypoints: Optional[tf.Tensor] = None,
+        anchors: tf.Tensor,  # float32 [A, 4] or [B, A, 4]
+        boxes: tf.Tensor,  # float32 [B, G, 4], in the frame of the anchors
+        confidences: tf.Tensor,  # float32 [B, G, C], usually within -1..1
+        unmatched_class_label: tf.Tensor,  # float32 [C]
+        weights: tf.Tensor,  # float32 [B, G]; rows of weight 0 are never force-matched
+        valid: tf.Tensor,  # bool [B, G]
+        keypoints: Optional[tf.Tensor] = None,  # float32 [B, G, P, 2], NaN where absent
         *,
-        include_background_class: bool = True,
-        implicit_class_weight: float = 1.0,
+        include_background_class: bool = True,  # True if the first class column is the background
+        implicit_class_weight: float = 1.0,  # weight of classes without an explicit confidence
     ) -> Targets:
         """Builds targets from groundtruth with a confidence for or against every class.
 
@@ -146,17 +146,6 @@ class TargetAssigner:
         1 and are not background, with weight 1; all others are background, with the implicit
         weight. Like in the reference, row weights, `negative_class_weight` and ignored matches do
         not affect the weights.
-
-        Args:
-            anchors: float32 [A, 4] or [B, A, 4].
-            boxes: float32 [B, G, 4], in the frame of the anchors.
-            confidences: float32 [B, G, C], usually within -1..1.
-            unmatched_class_label: float32 [C].
-            weights: float32 [B, G]; rows of weight 0 are never force-matched.
-            valid: bool [B, G].
-            keypoints: float32 [B, G, P, 2], NaN where absent.
-            include_background_class: True if the first class column is the background.
-            implicit_class_weight: weight of classes without an explicit confidence.
 
         Returns:
             Targets; the background column, if any, is 1 where no class is positive.

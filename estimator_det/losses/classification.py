@@ -26,21 +26,14 @@ class ClassificationLoss(Protocol):
 
     def __call__(
         self,
-        predictions: tf.Tensor,
-        targets: tf.Tensor,
-        weights: tf.Tensor,
+        predictions: tf.Tensor,  # float32 [B, A, C], logits
+        targets: tf.Tensor,  # float32 [B, A, C]; their meaning depends on the loss
+        weights: tf.Tensor,  # float32 [B, A, C], [B, A, 1] or [B, A]
         *,
-        losses_mask: Optional[tf.Tensor] = None,
-        class_indices: Optional[tf.Tensor] = None,
+        losses_mask: Optional[tf.Tensor] = None,  # bool [B]; images with False have no loss
+        class_indices: Optional[tf.Tensor] = None,  # int32 [n], the only classes with a loss
     ) -> tf.Tensor:
         """Computes weighted losses.
-
-        Args:
-            predictions: float32 [B, A, C], logits.
-            targets: float32 [B, A, C]; their meaning depends on the loss.
-            weights: float32 [B, A, C], [B, A, 1] or [B, A].
-            losses_mask: bool [B]; images with False have no loss.
-            class_indices: int32 [n], the only classes with a loss.
 
         Returns:
             float32 [B, A, C]; [B, A] from softmax losses, which have one number for all classes;

@@ -25,21 +25,14 @@ class LocalizationLoss(Protocol):
 
     def __call__(
         self,
-        predictions: tf.Tensor,
-        targets: tf.Tensor,
-        weights: tf.Tensor,
+        predictions: tf.Tensor,  # float32 [B, A, code_size]
+        targets: tf.Tensor,  # float32 [B, A, code_size]
+        weights: tf.Tensor,  # float32 [B, A]
         *,
-        losses_mask: Optional[tf.Tensor] = None,
-        ignore_nan_targets: bool = False,
+        losses_mask: Optional[tf.Tensor] = None,  # bool [B]; images with False have no loss
+        ignore_nan_targets: bool = False,  # True if entries with a NaN target have no loss
     ) -> tf.Tensor:
         """Computes weighted losses.
-
-        Args:
-            predictions: float32 [B, A, code_size].
-            targets: float32 [B, A, code_size].
-            weights: float32 [B, A].
-            losses_mask: bool [B]; images with False have no loss.
-            ignore_nan_targets: True if entries with a NaN target have no loss.
 
         Returns:
             float32 [B, A].

@@ -71,19 +71,12 @@ class HardExampleMiner:
 
     def __call__(
         self,
-        location_losses: tf.Tensor,
-        class_losses: tf.Tensor,
-        decoded_boxes: tf.Tensor,
-        matches: tf.Tensor,
+        location_losses: tf.Tensor,  # float32 [B, A]
+        class_losses: tf.Tensor,  # float32 [B, A]
+        decoded_boxes: tf.Tensor,  # float32 [B, A, 4], predicted
+        matches: tf.Tensor,  # int32 [B, A]: 0 or more matched, UNMATCHED, or IGNORED
     ) -> MinedLosses:
-        """Sums the losses of the selected anchors.
-
-        Args:
-            location_losses: float32 [B, A].
-            class_losses: float32 [B, A].
-            decoded_boxes: float32 [B, A, 4], predicted.
-            matches: int32 [B, A]: 0 or more matched, UNMATCHED, or IGNORED.
-        """
+        """Sums the losses of the selected anchors."""
         ranking = class_losses
         if self.loss_type == "loc":
             ranking = location_losses

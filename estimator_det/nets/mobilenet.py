@@ -70,21 +70,14 @@ def v1_arg_scope() -> ContextManager[None]:
 
 
 def mobilenet_v1(
-    inputs: tf.Tensor,
-    depth: Callable[[float], int],
+    inputs: tf.Tensor,  # float [B, h, w, C], C = 3 for a whole network
+    depth: Callable[[float], int],  # channels of a layer from the table's, see `scaled_depth`
     *,
-    explicit_padding: bool = False,
-    layers: Sequence[Layer] = V1_LAYERS,
-    first_number: int = 0,
+    explicit_padding: bool = False,  # pad before the convolutions by kernel size instead of "SAME"
+    layers: Sequence[Layer] = V1_LAYERS,  # the table
+    first_number: int = 0,  # number of the first layer, in names
 ) -> Dict[str, tf.Tensor]:
     """Builds the network in the open variable and argument scopes.
-
-    Args:
-        inputs: float [B, h, w, C], C = 3 for a whole network.
-        depth: channels of a layer from the table's, see `scaled_depth`.
-        explicit_padding: pad before the convolutions by kernel size instead of "SAME".
-        layers: the table.
-        first_number: number of the first layer, in names.
 
     Returns:
         Every activation by name, in order: `Conv2d_0`, `Conv2d_1_depthwise`,

@@ -332,21 +332,14 @@ def searched_network(
 
 
 def rest_of_network(
-    previous: tf.Tensor,
-    inputs: tf.Tensor,
-    network: Network,
+    previous: tf.Tensor,  # float [N, h, w, C], output of the cell before `after`
+    inputs: tf.Tensor,  # float [N, h, w, C], output of the cell `after`
+    network: Network,  # the table
     *,
-    after: str,
-    is_training: bool = False,
+    after: str,  # name of that activation
+    is_training: bool = False,  # see `searched_network`
 ) -> tf.Tensor:
     """Builds the cells of a network after one of its activations, with a ReLU at the end.
-
-    Args:
-        previous: float [N, h, w, C], output of the cell before `after`.
-        inputs: float [N, h, w, C], output of the cell `after`.
-        network: the table.
-        after: name of that activation.
-        is_training: see `searched_network`.
 
     Returns:
         The last activation, [N, h', w', C'].

@@ -177,11 +177,11 @@ def _quantize(convolution: Convolution, parameters: _Parameters, epsilon: float)
 
 
 def _rounding_effect(
-    convolution: Convolution,
-    moving_variance: tf.Tensor,
-    parameters: _Parameters,
-    variance: tf.Tensor,
-    epsilon: float,
+    convolution: Convolution,  # convolution to normalize
+    moving_variance: tf.Tensor,  # float32 [C], before this step
+    parameters: _Parameters,  # variables of the batch norm
+    variance: tf.Tensor,  # float32 [C], variance of the batch, with its gradient
+    epsilon: float,  # added to variances
 ) -> tf.Tensor:
     """Change of batch norm's outputs in training by rounding the kernel, [B, h, w, C].
 
@@ -190,13 +190,6 @@ def _rounding_effect(
     the kernel change slowly (Krishnamoorthi, "Quantizing deep convolutional networks for efficient
     inference", 2018, section 3.2.2). A rounded kernel is the sum of the kernel and a rounding
     error, and convolutions are linear: the rest is normal batch norm, with its exact gradients.
-
-    Args:
-        convolution: convolution to normalize.
-        moving_variance: float32 [C], before this step.
-        parameters: variables of the batch norm.
-        variance: float32 [C], variance of the batch, with its gradient.
-        epsilon: added to variances.
     """
     expected = tf1.rsqrt(moving_variance + epsilon)
     kernel = _scale_kernel(convolution, parameters.gamma * expected)

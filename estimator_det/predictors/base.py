@@ -131,22 +131,14 @@ def concat_maps(boxes: Sequence[tf.Tensor], classes: Sequence[tf.Tensor]) -> Pre
 
 
 def make_box_head(
-    config: Any,
-    num_classes: int,
+    config: Any,  # a `BoxPredictor` message
+    num_classes: int,  # foreground classes
     *,
-    add_background_class: bool,
-    is_training: bool,
-    norm_is_training: bool,
+    add_background_class: bool,  # True if the class scores have a background column
+    is_training: bool,  # True if dropout is active
+    norm_is_training: bool,  # True if batch norm learns
 ) -> BoxHead:
-    """Builds the box head of a `BoxPredictor` message, but no graph.
-
-    Args:
-        config: a `BoxPredictor` message.
-        num_classes: foreground classes.
-        add_background_class: True if the class scores have a background column.
-        is_training: True if dropout is active.
-        norm_is_training: True if batch norm learns.
-    """
+    """Builds the box head of a `BoxPredictor` message, but no graph."""
     return BOX_HEADS.make_chosen(
         config,
         "box_predictor_oneof",

@@ -314,29 +314,18 @@ def hard_picks(
 
 
 def _suppress_softly(
-    box_rows: tf.Tensor,
-    score_rows: tf.Tensor,
-    cuts: tf.Tensor,
+    box_rows: tf.Tensor,  # float32 [B * q, A, 4]
+    score_rows: tf.Tensor,  # float32 [B * C, A]
+    cuts: tf.Tensor,  # float32 [B], lowest candidate score of each image
     *,
-    num_rows: tf.Tensor,
-    num_classes: int,
-    classes_per_box_row: int,
-    max_per_class: int,
-    score_threshold: float,
-    sigma: float,
+    num_rows: tf.Tensor,  # B * C
+    num_classes: int,  # C
+    classes_per_box_row: int,  # C / q
+    max_per_class: int,  # S, picks of each class
+    score_threshold: float,  # a box is dropped if its score falls to this
+    sigma: float,  # divisor in the factor exp(-IoU^2 / (2 sigma))
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Soft suppression class by class, since TensorFlow's kernel handles one class of one image.
-
-    Args:
-        box_rows: float32 [B * q, A, 4].
-        score_rows: float32 [B * C, A].
-        cuts: float32 [B], lowest candidate score of each image.
-        num_rows: B * C.
-        num_classes: C.
-        classes_per_box_row: C / q.
-        max_per_class: S, picks of each class.
-        score_threshold: a box is dropped if its score falls to this.
-        sigma: divisor in the factor exp(-IoU^2 / (2 sigma)).
 
     Returns:
         Anchors int32 [B * C, S]; lowered scores float32; bool, True for picks.
