@@ -41,16 +41,7 @@ class AnchorGenerator(Protocol):
         """True if coordinates are fractions of the image, False if they are pixels."""
 
     def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
-        """Generates the anchors of all feature maps.
-
-        Args:
-            feature_map_shapes: (height, width) of each map, ints or scalar int tensors.
-            image_shape: (height, width) in pixels of the image that enters the network, padding
-                included; ints or scalar int tensors.
-
-        Returns:
-            float32 [A, 4].
-        """
+        """Generates anchors float32 [A, 4] of maps in the padded image that enters the network."""
 
 
 ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry("anchor generator")

@@ -174,11 +174,8 @@ class TargetAssigner:
 def count_assignment(matches: tf.Tensor, valid: tf.Tensor) -> Dict[str, tf.Tensor]:
     """Counts matches per image, averaged over a batch, by the tags of the reference's summaries.
 
-    Steps that do not fetch these float32 scalars do not compute them.
-
-    Args:
-        matches: int32 [B, A]: groundtruth row, UNMATCHED or IGNORED.
-        valid: bool [B, G], False for padding.
+    Matches are int32 [B, A], valid groundtruth rows bool [B, G]. Steps that do not fetch these
+    float32 scalars do not compute them.
     """
     images, rows = tf.unstack(tf.shape(valid), num=2)
     is_matched = matches >= 0

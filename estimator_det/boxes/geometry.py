@@ -104,14 +104,9 @@ def matched_giou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
 
 
 def clip_to_window(boxes: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """Cuts boxes to a window; boxes outside it become empty boxes on its border.
+    """Cuts boxes [..., 4] to a window; boxes outside it become empty boxes on its border.
 
-    Args:
-        boxes: [..., 4].
-        window: broadcastable to the boxes: [4], or for boxes [B, A, 4] also [B, 1, 4].
-
-    Returns:
-        [..., 4].
+    The window broadcasts to the boxes: [4], or for boxes [B, A, 4] also [B, 1, 4].
     """
     low = tf.concat([window[..., :2], window[..., :2]], axis=-1)
     high = tf.concat([window[..., 2:], window[..., 2:]], axis=-1)
@@ -119,15 +114,9 @@ def clip_to_window(boxes: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 def change_frame(boxes: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """Expresses boxes relative to a window, whose corners become (0, 0) and (1, 1).
+    """Expresses boxes [..., 4] relative to a window, whose corners become (0, 0) and (1, 1).
 
-    Args:
-        boxes: [..., 4].
-        window: broadcastable to the boxes: [4], or for boxes [B, A, 4] also [B, 1, 4]. An empty
-            window gives 0.
-
-    Returns:
-        [..., 4].
+    The window broadcasts to the boxes, as in `clip_to_window`; an empty window gives 0.
     """
     origin = window[..., :2]
     size = window[..., 2:] - origin

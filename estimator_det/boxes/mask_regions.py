@@ -23,14 +23,10 @@ class MaskRegion(NamedTuple):
 
 
 def paste_mask(mask: Array, box: Array, size: Tuple[int, int]) -> MaskRegion:
-    """Pastes a mask that fills its box into the image; pixels above 0.5 are inside.
+    """Pastes a mask [h, w] that fills its box [4] into an image of H, W; pixels above 0.5 count.
 
-    The result is that of `reframe_masks`, but the cost depends on the box, not on the image.
-
-    Args:
-        mask: float32 [h, w].
-        box: [4], yxyx normalized to the image; the part outside the image is cut off.
-        size: H, W.
+    The result is that of `reframe_masks`, but the cost depends on the box, not on the image. Boxes
+    are normalized yxyx; parts outside the image are cut off.
     """
     low, high = np.asarray(box, np.float32).reshape(2, 2)
     if not (high > low).all() or not np.isfinite([low, high]).all():
@@ -97,12 +93,7 @@ def resize_mask(mask: Array, size: Tuple[int, int]) -> MaskRegion:
 
 
 def run_lengths(region: MaskRegion, size: Tuple[int, int]) -> Dict[str, Any]:
-    """COCO's compressed run-length encoding: {"size": [H, W], "counts": bytes}.
-
-    Args:
-        region: a region within the image.
-        size: H, W.
-    """
+    """COCO's compressed run-length encoding: {"size": [H, W], "counts": bytes}."""
     # Imported here, because training does not need pycocotools.
     from pycocotools import mask as coco_mask
 

@@ -18,17 +18,11 @@ _OUTSIDE = [2.0, 2.0, 3.0, 3.0]
 def reframe_masks(
     masks: tf.Tensor, boxes: tf.Tensor, image_size: Tuple[int, int], method: str = "bilinear"
 ) -> tf.Tensor:
-    """Pastes masks that fill their boxes into the image.
+    """Pastes masks [..., h, w] that fill boxes [..., 4] into the image: float32 [..., H, W].
 
-    Args:
-        masks: float32 [..., h, w], each filling its box.
-        boxes: float32 [..., 4]; the part outside the image is cut off, and a box without area gives
-            an empty mask.
-        image_size: H, W; ints or int32 scalars.
-        method: "bilinear" or "nearest".
-
-    Returns:
-        float32 [..., H, W], 0 outside the boxes; not rounded to 0 and 1.
+    Pixels outside the boxes are 0; others are not rounded to 0 and 1. The part of a box outside the
+    image is cut off, and a box without area gives an empty mask. `method` is "bilinear" or
+    "nearest".
     """
     leading = tf.shape(masks)[:-2]
     height, width = masks.shape[-2:]
@@ -57,17 +51,10 @@ def crop_masks(
     crop_size: Tuple[int, int],
     mask_indices: Optional[tf.Tensor] = None,
 ) -> tf.Tensor:
-    """Cuts masks of the image to boxes and resizes them; inverse of `reframe_masks`.
+    """Cuts masks [B, G, H, W] to boxes [B, N, 4], and resizes them bilinearly: [B, N, h, w].
 
-    Args:
-        masks: float32 [B, G, H, W].
-        boxes: float32 [B, N, 4]; the result is 0 outside the image.
-        crop_size: h, w.
-        mask_indices: int32 [B, N], the mask that each box cuts. None: box n cuts mask n, and N is
-            G.
-
-    Returns:
-        float32 [B, N, h, w], bilinear.
+    This is the inverse of `reframe_masks`. Box n cuts mask n (N is G), or the mask of
+    `mask_indices`, int32 [B, N]. The result is 0 outside the image.
     """
     batch, num_masks = tf.unstack(tf.shape(masks)[:2], num=2)
     if mask_indices is None:

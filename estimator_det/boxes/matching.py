@@ -31,14 +31,9 @@ class Matcher(Protocol):
     ) -> tf.Tensor:
         """Matches similarity [B, G, A], valid bool [B, G] -> int32 [B, A].
 
-        Args:
-            similarity: float32 [B, G, A], higher is closer.
-            valid: bool [B, G]; False for padding rows, which are never matched.
-            may_force_match: bool [B, G], valid rows that may have a forced or bipartite match; None
-                for all valid rows.
-
-        Returns:
-            int32 [B, A]: the matched row, `UNMATCHED` or `IGNORED`.
+        The result is the matched row, `UNMATCHED` or `IGNORED`. Padding rows, which are not valid,
+        are never matched. `may_force_match`, bool [B, G], are the valid rows that may have a forced
+        or bipartite match, by default all.
         """
 
 

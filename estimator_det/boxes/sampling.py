@@ -80,15 +80,8 @@ def balanced_sample(
 def make_random_example_sampler(config: Any, seed: Seed = None) -> Sampler:
     """Builds the sampler of SSD's loss from a `RandomExampleSampler` proto.
 
-    Args:
-        config: a `RandomExampleSampler` proto.
-        seed: see `balanced_sample`.
-
-    Returns:
-        sampler(indicator bool [B, A], labels bool [B, A]) -> bool [B, A]: all positives, and
-        random negatives until positives are `positive_sample_fraction` of the sample. In the
-        reference the indicator is True for anchors with a class weight other than 0, labels for
-        those with any foreground class target.
+    The sampler (indicator bool [B, A], labels bool [B, A]) -> bool [B, A] chooses all positives,
+    and random negatives until positives are `positive_sample_fraction` of the sample.
     """
     fraction = config.positive_sample_fraction
 

@@ -58,13 +58,8 @@ def interpolate(
 ) -> tf.Tensor:
     """Evaluates piecewise linear functions, which are constant beyond their first and last points.
 
-    Args:
-        scores: float32 [C, M], function c applies to row c; or [M] with points [L].
-        points_x: float32 [C, L], strictly increasing in each row.
-        points_y: float32 [C, L].
-
-    Returns:
-        float32, in the shape of the scores.
+    Function c, with points [C, L] of strictly increasing x, applies to row c of the scores [C, M];
+    or one function with points [L] applies to scores [M].
     """
     last = points_x.shape[-1] - 1
     right = tf.searchsorted(tf.constant(points_x), scores, side="right")

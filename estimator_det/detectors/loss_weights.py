@@ -30,13 +30,7 @@ def negative_rate(foreground: tf.Tensor, least_negatives: float, ratio: float) -
     With `ratio` negatives for each positive, the share is `ratio * M / (N - M)`, M being the sum of
     the foreground probabilities; `least_negatives / N` without positives.
 
-    Args:
-        foreground: float32 [B, N], probability that an anchor is foreground.
-        least_negatives: negatives of an image without positives.
-        ratio: negatives for each positive.
-
-    Returns:
-        float32 [B, 1].
+    Foreground is float32 [B, N], the probability that an anchor is foreground; the result [B, 1].
     """
     count = tf.cast(tf.shape(foreground)[1], tf.float32)
     positives = tf.reduce_sum(foreground, axis=1, keepdims=True)

@@ -78,18 +78,8 @@ class SsdDetector:
         groundtruth: Optional[Groundtruth] = None,
         context: Optional[Context] = None,
     ) -> Predictions:
-        """Builds the network.
-
-        Args:
-            inputs: float [B, H, W, C] from `preprocess`.
-            true_shapes: unused: single-shot networks process the padding, too.
-            groundtruth: unused.
-            context: unused.
-
-        Returns:
-            Raw predictions and their anchors.
-        """
-        del true_shapes, groundtruth, context
+        """Builds the network on inputs [B, H, W, C] from `preprocess`."""
+        del true_shapes, groundtruth, context  # single-shot networks process the padding, too
         updates = None if self.inplace_norm_update else tf1.GraphKeys.UPDATE_OPS
         options = self.quantization
         quantizer = None if options is None else Quantizer(options, self.is_training)
@@ -135,16 +125,11 @@ class SsdDetector:
     def postprocess(
         self, predictions: Predictions, true_shapes: Optional[tf.Tensor] = None
     ) -> Detections:
-        """Decodes boxes, converts scores and suppresses.
+        """Decodes boxes, cuts them to the real images, converts scores and suppresses.
 
-        Args:
-            predictions: output of `predict`.
-            true_shapes: int32 [B, 3] from `preprocess`; detections are cut to the real image and
-                normalized to it. None: the whole padded image is real.
-
-        Returns:
-            The detections; `raw_boxes` and `raw_scores` have all anchors, in the frame of the
-            padded image, with the background column if there is one.
+        Without true shapes, int32 [B, 3], the whole padded images are real. `raw_boxes` and
+        `raw_scores` have all anchors, in the frame of the padded image, with the background column
+        if there is one.
         """
         with tf1.name_scope("Postprocessor"):
             # Clients of exported models read these three tensors by name.

@@ -23,14 +23,9 @@ class Preprocessor:
     normalizes_last: bool = False  # True if padding is normalized, too
 
     def __call__(self, images: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-        """Preprocesses a batch.
+        """Preprocesses float32 [B, h, w, C], pixels in 0..255, for the network: [B, H, W, C].
 
-        Args:
-            images: float32 [B, h, w, C], pixels in 0..255.
-
-        Returns:
-            float32 [B, H, W, C], the network's input; int32 [B, 3], height, width and channels
-            of the real image inside it.
+        Also returns int32 [B, 3], height, width and channels of the real image inside it.
         """
         if images.dtype != tf.float32:
             raise ValueError(f"pixels must be float32 in 0..255; given: {images.dtype.name}")

@@ -32,11 +32,7 @@ class LocalizationLoss(Protocol):
         losses_mask: Optional[tf.Tensor] = None,  # bool [B]; images with False have no loss
         ignore_nan_targets: bool = False,  # True if entries with a NaN target have no loss
     ) -> tf.Tensor:
-        """Computes weighted losses.
-
-        Returns:
-            float32 [B, A].
-        """
+        """Computes weighted losses, float32 [B, A]."""
 
 
 _Entries = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]

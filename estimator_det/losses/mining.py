@@ -155,13 +155,8 @@ def suppress_all_pairs(
 ) -> tf.Tensor:
     """Suppresses boxes [B, A, 4] greedily in their order -> bool [B, A], True if kept.
 
-    Each box is compared with all kept boxes before it, image by image.
-
-    Args:
-        boxes: float32 [B, A, 4].
-        usable: bool [B, A]; boxes with False are never kept.
-        iou_threshold: a box is dropped if its IoU with a kept box is above this.
-        limit: most boxes kept per image, int or int32 scalar.
+    Each box is compared with all kept boxes before it, image by image. Boxes that are not `usable`,
+    bool [B, A], are never kept; `limit` is the most boxes kept for an image.
     """
     batch, num_anchors = tf.unstack(tf.shape(usable), num=2)
     # The kernel sorts by score; falling scores keep the order of the boxes.

@@ -163,11 +163,7 @@ def first_part(inputs: tf.Tensor, output_stride: int) -> tf.Tensor:
 def second_part(inputs: tf.Tensor) -> tf.Tensor:
     """Builds `Mixed_7a` and the layers after it in the open variable and argument scopes.
 
-    Args:
-        inputs: float [N, h, w, 1088], crops of the first part's output.
-
-    Returns:
-        [N, (h - 1) / 2, (w - 1) / 2, 1536], sizes rounded down.
+    Crops [N, h, w, 1088] become [N, (h - 1) / 2, (w - 1) / 2, 1536], sizes rounded down.
     """
     *_, net = inception.inception(inputs, blocks=(MIXED_7A,)).values()
     net = _repeat(net, "Repeat", BLOCK8)

@@ -91,12 +91,7 @@ def residual_sum(values: tf.Tensor, shortcut: tf.Tensor) -> tf.Tensor:
 
 
 def quantized(values: tf.Tensor, name: str) -> tf.Tensor:
-    """Quantizes `values` that are not the output of a convolution, if a quantizer is open.
-
-    Args:
-        values: float, any shape.
-        name: name of the range, in the open variable scope.
-    """
+    """Quantizes `values` that are not the output of a convolution, if a quantizer is open."""
     quantizer = open_quantizer()
     if quantizer is None:
         return values

@@ -85,24 +85,12 @@ def batch_norm(
     folds: bool = False,
     convolution: Optional[Convolution] = None,
 ) -> tf.Tensor:
-    """Batch norm (Ioffe & Szegedy, 2015) over all axes but the last.
+    """Batch norm (Ioffe & Szegedy, 2015) of [B, h, w, C] or [B, C], over all axes but the last.
 
-    Args:
-        inputs: float [B, h, w, C] or [B, C], C static.
-        decay: decay of the moving averages, per step.
-        center: learn an offset, beta.
-        scale: learn a factor, gamma.
-        epsilon: added to the variance.
-        is_training: use the batch's statistics and update the averages; else use the averages.
-        updates_collections: graph collections for the two update operations; None to run them with
-            the layer.
-        scope: variable scope; "BatchNorm" by default.
-        folds: fold the averages into the convolution whose output is normalized: the same result
-            and gradients, in less time and half the memory.
-        convolution: convolution to normalize instead of `inputs`, which may then be any tensor.
-
-    Returns:
-        Like `inputs`, or the outputs of the quantized convolution, normalized.
+    In training, it uses the batch's statistics and updates the averages, in operations of
+    `updates_collections` or, if that is None, with the layer. `folds` makes the averages part of
+    the convolution whose output is normalized: the same result and gradients, in less time and half
+    the memory. A quantized `convolution` is normalized instead of `inputs`.
     """
     with tf1.variable_scope(scope, "BatchNorm", [inputs]):
         if convolution is not None:

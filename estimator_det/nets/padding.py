@@ -12,13 +12,7 @@ def pad_for_kernel(inputs: tf.Tensor, kernel_size: int) -> tf.Tensor:
     At stride 2, "SAME" padding depends on the input size; this does not. Some accelerators need
     that, and so do checkpoints trained with explicit padding.
 
-    Args:
-        inputs: [B, h, w, C].
-        kernel_size: height and width k of the kernel.
-
-    Returns:
-        [B, h + k - 1, w + k - 1, C]; the odd row and column, if any, are at the bottom and the
-        right.
+    The odd row and column, if any, are at the bottom and the right.
     """
     before = (kernel_size - 1) // 2
     after = kernel_size // 2

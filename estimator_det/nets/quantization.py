@@ -129,9 +129,7 @@ class Quantizer:
     def weights(self, scope: str, kernel: tf.Tensor) -> tf.Tensor:
         """Quantizes a kernel; the range is that of its current values.
 
-        Args:
-            scope: scope of the layer; the range has the scope `scope/weights_quant`.
-            kernel: float; includes batch norm if that follows the layer.
+        The range has the scope `scope/weights_quant`. A kernel includes batch norm if that follows.
         """
         scope = f"{scope}/{WEIGHTS}"
         with self._name_scope(scope):
@@ -154,13 +152,7 @@ class Quantizer:
         return self._weights[name], is_first
 
     def activation(self, scope: str, values: tf.Tensor, least: float = -INITIAL_LIMIT) -> tf.Tensor:
-        """Quantizes values; the range is a moving average of their smallest and largest.
-
-        Args:
-            scope: scope of the range.
-            values: float, any shape.
-            least: initial lower end of the range.
-        """
+        """Quantizes values; the range, from `least` on, is a moving average of their extremes."""
         with self._name_scope(scope):
             ends = self._range_variables(scope, least)
             if self._is_training:

@@ -76,14 +76,8 @@ def v1_arg_scope(weight_decay: float = WEIGHT_DECAY) -> Iterator[None]:
 def _unit(net: tf.Tensor, bottleneck: int, stride: int = 1, rate: int = 1) -> tf.Tensor:
     """A residual unit: 1x1, 3x3 and 1x1 convolutions, added to a shortcut.
 
-    Args:
-        net: float [B, h, w, C].
-        bottleneck: channels inside the unit.
-        stride: stride of the 3x3 convolution, and so of the unit.
-        rate: dilation of the 3x3 convolution; 1 if the stride is above 1.
-
-    Returns:
-        [B, h / stride, w / stride, 4 * bottleneck], sizes rounded up.
+    The 3x3 convolution has the stride and the dilation `rate`. The result is
+    [B, h / stride, w / stride, 4 * bottleneck], sizes rounded up.
     """
     depth = EXPANSION * bottleneck
     shortcut = net
@@ -112,16 +106,8 @@ def build_block(
 ) -> tf.Tensor:
     """Builds one block in the open variable and argument scopes.
 
-    Args:
-        net: float [B, h, w, C].
-        name: name of the block's variable scope.
-        block: row of the table, for its number of units.
-        bottleneck: channels inside a unit.
-        stride: stride of the last unit; the others have stride 1.
-        rate: dilation of the 3x3 convolutions.
-
-    Returns:
-        [B, h / stride, w / stride, 4 * bottleneck], sizes rounded up.
+    The last unit has the stride, the others have 1. The result is
+    [B, h / stride, w / stride, 4 * bottleneck], sizes rounded up.
     """
     for unit in range(1, block.units + 1):
         with tf1.variable_scope(f"{name}/unit_{unit}/bottleneck_v1"):

@@ -248,13 +248,7 @@ def mobiledet(
 ) -> Dict[str, tf.Tensor]:
     """Builds a backbone in the open variable scope.
 
-    Args:
-        inputs: float [B, h, w, 3].
-        network: The table.
-        depth_multiplier: Scales the channels of every layer, see `rounded_depth`.
-
-    Returns:
-        Activations `C1` to `C5`; `Cn` has 1/2^n of the resolution, rounded up.
+    Activations are `C1` to `C5`; `Cn` has 1/2^n of the resolution, rounded up.
     """
     activation: Activation = hard_swish if network.hard_swish else tf.nn.relu6
     layer_name = _make_namer()

@@ -35,12 +35,7 @@ class RfcnHead:
                 )
 
     def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> Prediction:
-        """Predicts codes [B * N, K, 4] and class logits [B * N, K + 1] of regions.
-
-        Args:
-            features: float [B, h, w, C].
-            boxes: float32 [B, N, 4], normalized.
-        """
+        """Predicts codes [B * N, K, 4], logits [B * N, K + 1] of normalized boxes [B, N, 4]."""
         bins = self.num_bins[0] * self.num_bins[1]
         num_codes, num_logits = self.num_classes * self.box_code_size, self.num_classes + 1
         with tf1.variable_scope(SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():

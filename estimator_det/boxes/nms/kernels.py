@@ -123,11 +123,7 @@ def _boxes_of_rows(
 ) -> tf.Tensor:
     """Boxes that the kernel reads, [B, R, q, 4]; only candidates are filled in if boxes are coded.
 
-    Args:
-        boxes: boxes of all anchors.
-        candidates: float32 [B, K, 4].
-        places: int32 [B, K, 3], image, row and class of each candidate.
-        anchor_of_row: int32 [B, R].
+    Candidates are float32 [B, K, 4]; their places, int32 [B, K, 3], are image, row and class.
     """
     if not isinstance(boxes, CodedBoxes):
         return tf.gather(boxes, anchor_of_row, batch_dims=1)
@@ -143,13 +139,7 @@ def _rows_with_candidates(
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Assigns a row to each anchor with a candidate, since the kernel reads all classes of a row.
 
-    Args:
-        images: int32 [B, K].
-        anchors: int32 [B, K].
-        num_anchors: int32 scalar.
-
-    Returns:
-        The row of each candidate, int32 [B, K]; the anchor of each row, int32 [B, R]; R.
+    Returns the row of each candidate, int32 [B, K]; the anchor of each row, int32 [B, R]; R.
     """
     batch = tf.shape(anchors)[0]
     used = tf.tensor_scatter_nd_max(

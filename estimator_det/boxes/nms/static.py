@@ -107,6 +107,15 @@ def _first_state(remaining: tf.Tensor, batch: Any, max_total: int) -> _State:
     )
 
 
+def _is_visible(
+    boxes: tf.Tensor, anchor: tf.Tensor, label: tf.Tensor, windows: Optional[tf.Tensor]
+) -> Any:
+    """True [B] if picks have an area inside their windows."""
+    if windows is None:
+        return True
+    return has_area(gather_picks(boxes, anchor[:, None], label[:, None]), windows)[:, 0]
+
+
 def static_picks(
     boxes: tf.Tensor,
     scores: tf.Tensor,
@@ -123,19 +132,13 @@ def static_picks(
     Scores never rise, so the best candidate of all classes is always the next pick. The loop ends
     when there are enough picks, usually after `max_total` steps. Each step compares the anchors of
     a single class.
-
-    Arguments and result are those of `hard_picks`; with `sigma` above 0, overlap lowers scores by
-    exp(-IoU^2 / (2 sigma)) instead of removing boxes.
     """
-    num_classes = scores.shape[2]
-    batch = scores.shape[0] or tf.shape(scores)[0]
-    num_anchors = scores.shape[1] or tf.shape(scores)[1]
+    num_classes, corners_by_slot = scores.shape[2], _corners(boxes)
+    batch, num_anchors = (scores.shape[axis] or tf.shape(scores)[axis] for axis in (0, 1))
     floor = score_floor(score_threshold)
     class_scores = tf.transpose(scores, [0, 2, 1])
     remaining = tf.where(class_scores >= floor, class_scores, _SUPPRESSED)
-    corners_by_slot = _corners(boxes)
-    places, anchor_numbers = tf.range(max_total), tf.range(num_anchors)
-    images = tf.range(batch)
+    places, anchor_numbers, images = (tf.range(n) for n in (max_total, num_anchors, batch))
 
     def needs_more(state: _State) -> tf.Tensor:
         is_short = (state.num < max_total) & (tf.reduce_max(state.best, axis=1) >= floor)
@@ -157,10 +160,7 @@ def static_picks(
         num_picked = state.num_picked + tf.cast(is_label & active[:, None], tf.int32)
         best = _put(state.best, is_label, tf.reduce_max(column, axis=1))
         best = tf.where(num_picked < max_per_class, best, _SUPPRESSED)
-        visible = active
-        if windows is not None:
-            box = gather_picks(boxes, anchor[:, None], label[:, None])
-            visible &= has_area(box, windows)[:, 0]
+        visible = active & _is_visible(boxes, anchor, label, windows)
         is_slot = tf.equal(places, state.num[:, None]) & visible[:, None]
         picks = _with_pick(state.picks, is_slot, score, label, anchor)
         remaining = tf.tensor_scatter_nd_update(

@@ -183,17 +183,12 @@ class FasterRcnnDetector:
     def postprocess(
         self, predictions: TwoStagePredictions, true_shapes: Optional[tf.Tensor] = None
     ) -> Detections:
-        """Decodes boxes, converts scores and suppresses.
+        """Decodes boxes, cuts them to the real images, converts scores and suppresses.
 
-        Args:
-            predictions: output of `predict`.
-            true_shapes: int32 [B, 3] from `preprocess`; detections are cut to the real image and
-                normalized to it. None: the whole padded image is real.
-
-        Returns:
-            The detections; `raw_boxes` are those of the regions before suppression, each with the
-            box of its best class, cut to the real image. Detections of a first stage without a
-            second are proposals, all of class 0, and `raw_boxes` are the decoded anchors.
+        Without true shapes, int32 [B, 3], the whole padded images are real. `raw_boxes` are
+        those of the regions before suppression, each with the box of its best class. Detections of
+        a first stage without a second are proposals, all of class 0, and `raw_boxes` are the
+        decoded anchors.
         """
         frame = ImageFrame(predictions.inputs, true_shapes)
         with tf1.name_scope("Postprocessor"):

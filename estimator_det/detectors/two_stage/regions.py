@@ -262,10 +262,7 @@ class RegionSampler:
     ) -> Regions:
         """Chooses `sampling.batch_size` of N proposals of each image, in the same order.
 
-        Args:
-            proposals: boxes in pixels.
-            groundtruth: labels with boxes normalized to the inputs.
-            inputs: float [B, H, W, C], padded images.
+        Boxes of proposals are in pixels, those of groundtruth normalized to inputs [B, H, W, C].
         """
         if groundtruth is None:
             raise ValueError(

@@ -284,10 +284,7 @@ def register_recipe(
 def make_extractor(config: Any, is_training: bool) -> Extractor:
     """Builds the extractor of a `SsdFeatureExtractor` message, but no graph.
 
-    Args:
-        config: a `SsdFeatureExtractor` message.
-        is_training: True if batch norm learns: the model trains and does not freeze batch norm.
-            `batch_norm_trainable: false` freezes the extractor's.
+    Batch norm learns with `is_training`, unless the message has `batch_norm_trainable: false`.
     """
     extractor: Extractor = EXTRACTORS.get(config.type)(
         config, is_training and config.batch_norm_trainable

@@ -59,9 +59,6 @@ class TwoStageExtractor(Protocol):
         """Computes the feature map [B, h, w, C], h = H / stride rounded up, of normalized images.
 
         Variables are in the scope `FirstStageFeatureExtractor`.
-
-        Args:
-            images: float [B, H, W, 3], normalized.
         """
 
     def box_features(self, crops: tf.Tensor) -> tf.Tensor:
@@ -193,10 +190,7 @@ def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> N
 def make_extractor(config: Any, is_training: bool) -> TwoStageExtractor:
     """Builds the extractor of a `FasterRcnnFeatureExtractor` message, but no graph.
 
-    Args:
-        config: a `FasterRcnnFeatureExtractor` message.
-        is_training: True if the model trains. Batch norm learns only if the message also has
-            `batch_norm_trainable: true`.
+    If the model trains, batch norm learns only if the message has `batch_norm_trainable: true`.
     """
     extractor: TwoStageExtractor = EXTRACTORS.get(config.type)(config, is_training)
     return extractor

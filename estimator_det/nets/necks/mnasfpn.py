@@ -151,14 +151,9 @@ def _check_sizes(maps: Sequence[tf.Tensor]) -> None:
 
 
 def mnasfpn(activations: Sequence[tf.Tensor], options: Options) -> Tuple[tf.Tensor, ...]:
-    """Builds the pyramid in the open variable scope.
+    """Builds maps at levels 3 to 6, each [B, h_i, w_i, c], of activations at levels 3, 4 and 5.
 
-    Args:
-        activations: backbone activations at levels 3, 4 and 5, [B, h / 8, w / 8, c] and so on.
-        options: options of the pyramid.
-
-    Returns:
-        Four maps [B, h_i, w_i, c] at levels 3 to 6; level 6 is max-pooled from level 5.
+    Level 6 is max-pooled from level 5. Variables are in the open scope.
     """
     coarsest = _pool(activations[-1], 2, options)
     with (
