@@ -15,7 +15,7 @@ from estimator_det.compat import tf
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.registry import Registry
 from estimator_det.images.preprocess import Preprocessor
-from estimator_det.images.sizes import height_and_width
+from estimator_det.images.resize import height_and_width
 from estimator_det.nets.context_attention import Context
 from estimator_det.nets.quantization import Quantization, QuantizedTensor, make_quantization
 

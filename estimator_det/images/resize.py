@@ -11,7 +11,7 @@ resizing truncates in single precision.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.images.sizes import Length, height_and_width
 from estimator_det.protos import image_resizer_pb2
 
 TPU = TpuAdvice("image_resizer", "use fixed_shape_resizer")
 
+Length = Union[int, tf.Tensor]  # pixels, a number or a scalar int32 tensor
 SizeRule = Callable[[Length, Length], Tuple[Length, Length]]
 PixelMap = Callable[[tf.Tensor], tf.Tensor]
 
@@ -37,6 +37,23 @@ _METHODS = {
     image_resizer_pb2.BICUBIC: "bicubic",
     image_resizer_pb2.AREA: "area",
 }
+
+
+def height_and_width(tensor: tf.Tensor) -> Tuple[Length, Length]:
+    """Sizes of axes 1 and 2, as numbers if both are static."""
+    height, width = tensor.shape[1], tensor.shape[2]
+    if height is not None and width is not None:
+        return height, width
+    dynamic = tf.shape(tensor)
+    return dynamic[1], dynamic[2]
+
+
+def pad_to_multiple(images: tf.Tensor, multiple: int) -> tf.Tensor:
+    """Pads [B, h, w, C] with zeros at the bottom and right to multiples of `multiple`."""
+    if multiple == 1:
+        return images
+    height, width = height_and_width(images)
+    return tf.pad(images, [[0, 0], [0, -height % multiple], [0, -width % multiple], [0, 0]])
 
 
 class _Ops(NamedTuple):

@@ -13,12 +13,26 @@ from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.losses import masking
 
 TPU = (
     TpuAdvice("loss.classification_loss", "use weighted_sigmoid_focal"),
     TpuAdvice("second_stage_classification_loss", "use weighted_softmax"),
 )
+
+
+def zero_images(rows: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
+    """Replaces rows [B, ...] by zeros for images whose `keep` (bool [B]) is False."""
+    # Not a product, which would keep NaN and infinity of those images.
+    per_image = tf.reshape(keep, [-1] + [1] * (rows.shape.rank - 1))
+    return tf.where(per_image, rows, tf.zeros([], rows.dtype))
+
+
+def class_columns(class_indices: tf.Tensor, num_classes: int) -> tf.Tensor:
+    """1 at the listed classes, else 0: int [n] -> float32 [num_classes]; repeats count once."""
+    is_listed = tf.one_hot(
+        class_indices, num_classes, on_value=True, off_value=False, dtype=tf.bool
+    )
+    return tf.cast(tf.reduce_any(is_listed, axis=0), tf.float32)
 
 
 class ClassificationLoss(Protocol):
@@ -72,15 +86,15 @@ class _Loss:
                     "class_indices needs a loss that counts each class by itself, but a softmax "
                     "loss has one number for all classes; use a sigmoid loss"
                 )
-            weights *= masking.class_columns(class_indices, predictions.shape[-1])
+            weights *= class_columns(class_indices, predictions.shape[-1])
         if losses_mask is None:
             return self._function(predictions, targets, weights)
         predictions, targets, weights = (
-            masking.zero_images(rows, losses_mask) for rows in (predictions, targets, weights)
+            zero_images(rows, losses_mask) for rows in (predictions, targets, weights)
         )
         # Masked twice: clean inputs keep gradients finite, clean results drop the masked images'
         # loss.
-        return masking.zero_images(self._function(predictions, targets, weights), losses_mask)
+        return zero_images(self._function(predictions, targets, weights), losses_mask)
 
 
 def sigmoid_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

@@ -13,7 +13,7 @@ from estimator_det.boxes import geometry
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
-from estimator_det.losses import masking
+from estimator_det.losses.classification import zero_images
 
 TPU = TpuAdvice("loss.localization_loss", "use weighted_smooth_l1")
 
@@ -61,7 +61,7 @@ class _Loss:
             targets = tf.where(tf.math.is_nan(targets), predictions, targets)
         if losses_mask is not None:
             predictions, targets, weights = (
-                masking.zero_images(rows, losses_mask) for rows in (predictions, targets, weights)
+                zero_images(rows, losses_mask) for rows in (predictions, targets, weights)
             )
         return self._entries(predictions, targets, weights)
 

@@ -11,7 +11,6 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 
 from estimator_det.compat import keras_initializer, slim, tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.nets import initializers
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
 from estimator_det.protos import hyperparams_pb2
 
@@ -36,6 +35,31 @@ SCALING_MODES: Dict[int, str] = {
 
 no_scope: ArgScope = contextlib.nullcontext
 """Argument scope that changes nothing."""
+
+
+# Normal initializers with four graph nodes; TensorFlow's have six.
+Initializer = Callable[..., tf.Tensor]
+
+
+def _scaled(draw: Callable[..., tf.Tensor], mean: float, stddev: float) -> Initializer:
+    def initialize(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> tf.Tensor:
+        del partition_info  # part of the TF1 signature only
+        seed, seed2 = tf1.get_seed(None)
+        # To the kernels, two zeros mean that there is no seed.
+        values = draw(shape=shape, dtype=dtype, seed=seed or 0, seed2=seed2 or 0) * stddev
+        return values + mean if mean else values
+
+    return initialize
+
+
+def truncated_normal(stddev: float, mean: float = 0.0) -> Initializer:
+    """Normal initializer without values beyond two deviations; uses the graph's seed."""
+    return _scaled(tf.raw_ops.TruncatedNormal, mean, stddev)
+
+
+def random_normal(stddev: float, mean: float = 0.0) -> Initializer:
+    """Normal initializer; uses the graph's seed."""
+    return _scaled(tf.raw_ops.RandomStandardNormal, mean, stddev)
 
 
 def make_activation(config: Any) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
@@ -63,10 +87,10 @@ def make_initializer(config: Any) -> Optional[Any]:
         return None
     if kind == "truncated_normal_initializer":
         settings = config.truncated_normal_initializer
-        return initializers.truncated_normal(settings.stddev, settings.mean)
+        return truncated_normal(settings.stddev, settings.mean)
     if kind == "random_normal_initializer":
         settings = config.random_normal_initializer
-        return initializers.random_normal(settings.stddev, settings.mean)
+        return random_normal(settings.stddev, settings.mean)
     if kind == "variance_scaling_initializer":
         settings = config.variance_scaling_initializer
         return slim.variance_scaling_initializer(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 from estimator_det.compat import tf, tf1
-from estimator_det.nets.initializers import truncated_normal
+from estimator_det.nets.hyperparams import truncated_normal
 from estimator_det.nets.layers import conv2d, separable_conv2d
 
 SEPARABLE_MULTIPLIER = 8  # depthwise channels per colour in the first layer of v2, at most

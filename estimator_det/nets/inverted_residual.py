@@ -12,10 +12,15 @@ from typing import Callable, Dict, Iterator, NamedTuple, Tuple, Union
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.nets.initializers import truncated_normal
-from estimator_det.nets.layers import conv2d, quantized, residual_sum, separable_conv2d
+from estimator_det.nets.hyperparams import truncated_normal
+from estimator_det.nets.layers import (
+    conv2d,
+    pad_for_kernel,
+    quantized,
+    residual_sum,
+    separable_conv2d,
+)
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
-from estimator_det.nets.padding import pad_for_kernel
 from estimator_det.nets.quantization import MEAN, PRODUCT
 
 # The reference's settings for detectors on these backbones.

@@ -27,6 +27,19 @@ Sides = Union[int, Sequence[int]]  # height and width, or both
 _FUSED_ACTIVATIONS = (None, tf.identity, tf.nn.relu, tf.nn.relu6)
 
 
+def pad_for_kernel(inputs: tf.Tensor, kernel_size: int) -> tf.Tensor:
+    """Pads h and w so that a VALID convolution keeps the size at stride 1.
+
+    At stride 2, "SAME" padding depends on the input size; this does not. Some accelerators need
+    that, and so do checkpoints trained with explicit padding.
+
+    The odd row and column, if any, are at the bottom and the right.
+    """
+    before = (kernel_size - 1) // 2
+    after = kernel_size // 2
+    return tf.pad(inputs, [[0, 0], [before, after], [before, after], [0, 0]])
+
+
 def conv2d(inputs: tf.Tensor, num_outputs: int, kernel_size: Sides, **settings: Any) -> tf.Tensor:
     """Computes `slim.conv2d`, quantized if a quantizer is open; the arguments are the same."""
     quantizer = open_quantizer()

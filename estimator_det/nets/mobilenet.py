@@ -10,10 +10,14 @@ from __future__ import annotations
 from typing import Callable, ContextManager, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf
-from estimator_det.nets.initializers import truncated_normal
-from estimator_det.nets.layers import conv2d, repeat_scope_in_range_names, separable_conv2d
+from estimator_det.nets.hyperparams import truncated_normal
+from estimator_det.nets.layers import (
+    conv2d,
+    pad_for_kernel,
+    repeat_scope_in_range_names,
+    separable_conv2d,
+)
 from estimator_det.nets.normalization import batch_norm, published_scope
-from estimator_det.nets.padding import pad_for_kernel
 
 # Settings with which the published MobileNet v1 was trained.
 WEIGHT_DECAY = 0.00004

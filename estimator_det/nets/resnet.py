@@ -10,9 +10,8 @@ import contextlib
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.nets.layers import conv2d, quantized
+from estimator_det.nets.layers import conv2d, pad_for_kernel, quantized
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
-from estimator_det.nets.padding import pad_for_kernel
 from estimator_det.nets.quantization import ACTIVATION
 
 # Settings with which the published ResNets v1 were trained.

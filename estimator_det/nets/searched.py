@@ -14,7 +14,7 @@ import math
 from typing import Any, Callable, Counter, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.nets.initializers import truncated_normal
+from estimator_det.nets.hyperparams import truncated_normal
 from estimator_det.nets.inverted_residual import hard_swish
 from estimator_det.nets.layers import conv2d, quantized, residual_sum, separable_conv2d
 from estimator_det.nets.normalization import batch_norm, published_scope

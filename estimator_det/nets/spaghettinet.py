@@ -11,11 +11,11 @@ from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError, nearest
-from estimator_det.images.sizes import height_and_width
-from estimator_det.nets.initializers import truncated_normal
+from estimator_det.images.resize import height_and_width
+from estimator_det.nets.hyperparams import truncated_normal
+from estimator_det.nets.layers import pad_for_kernel
 from estimator_det.nets.necks.fpn import upsample_twofold
 from estimator_det.nets.normalization import batch_norm, published_scope
-from estimator_det.nets.padding import pad_for_kernel
 
 WEIGHT_DECAY = 0.00001
 WEIGHT_STDDEV = 0.03

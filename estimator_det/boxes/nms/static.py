@@ -166,8 +166,7 @@ def static_picks(
         remaining = tf.tensor_scatter_nd_update(
             state.remaining, tf.stack([images, label], axis=1), column
         )
-        num = state.num + tf.cast(visible, tf.int32)
-        return (_State(remaining, best, num_picked, num, picks),)
+        return (_State(remaining, best, num_picked, state.num + tf.cast(visible, tf.int32), picks),)
 
     (final_state,) = tf.while_loop(
         needs_more,

@@ -21,9 +21,8 @@ from estimator_det.detectors.two_stage.regions import (
     make_region_assigner,
     per_region,
 )
-from estimator_det.images.sizes import height_and_width
-from estimator_det.losses.classification import sigmoid_cross_entropy
-from estimator_det.losses.masking import zero_images
+from estimator_det.images.resize import height_and_width
+from estimator_det.losses.classification import sigmoid_cross_entropy, zero_images
 from estimator_det.nets.roi import crop_regions
 from estimator_det.predictors.mask_head import MaskHead, make_mask_head
 

@@ -24,7 +24,7 @@ from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth, Losses, padded_window
-from estimator_det.images.sizes import Length, height_and_width
+from estimator_det.images.resize import Length, height_and_width
 from estimator_det.losses.classification import ClassificationLoss, make_classification_loss
 from estimator_det.losses.localization import LocalizationLoss, make_localization_loss
 from estimator_det.nets.hyperparams import make_arg_scope

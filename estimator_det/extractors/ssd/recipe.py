@@ -24,10 +24,10 @@ from estimator_det.extractors.base import (
     make_fpn_levels,
     scale_to_unit_range,
 )
+from estimator_det.images.resize import pad_to_multiple
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
-from estimator_det.nets.padding import pad_to_multiple
 
 EXTRACTORS: Registry[ExtractorEntry[Recipe]] = Registry(
     "SSD feature extractor", reserved=[f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)]

@@ -6,9 +6,14 @@ from typing import Any, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from estimator_det.images.sizes import height_and_width
-from estimator_det.nets.layers import conv2d, quantized, ranges_within, separable_conv2d
-from estimator_det.nets.padding import pad_for_kernel
+from estimator_det.images.resize import height_and_width
+from estimator_det.nets.layers import (
+    conv2d,
+    pad_for_kernel,
+    quantized,
+    ranges_within,
+    separable_conv2d,
+)
 
 Maps = Tuple[tf.Tensor, ...]
 

@@ -12,10 +12,10 @@ from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.nets.initializers import truncated_normal
+from estimator_det.nets.hyperparams import truncated_normal
+from estimator_det.nets.layers import pad_for_kernel
 from estimator_det.nets.necks.fpn import upsample_twofold
 from estimator_det.nets.normalization import batch_norm, published_scope
-from estimator_det.nets.padding import pad_for_kernel
 from estimator_det.nets.searched import he_normal
 
 WEIGHT_DECAY = 0.0001

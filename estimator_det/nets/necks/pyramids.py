@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Callable, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.nets.layers import conv2d, separable_conv2d
-from estimator_det.nets.padding import pad_for_kernel
+from estimator_det.nets.layers import conv2d, pad_for_kernel, separable_conv2d
 
 
 class FeatureMap(NamedTuple):
