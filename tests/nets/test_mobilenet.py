@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.nets import mobilenet, padding
+from estimator_det.images.resize import pad_to_multiple
+from estimator_det.nets import mobilenet
+from estimator_det.nets.layers import pad_for_kernel
 from estimator_det.nets.necks import pyramids
 
 
@@ -40,16 +42,16 @@ def test_v1_regularizes_depthwise_kernels_and_updates_through_the_collection() -
 
 def test_pad_for_kernel() -> None:
     inputs = tf.ones([1, 2, 3, 1])
-    padded = padding.pad_for_kernel(inputs, 3)[0, :, :, 0]
+    padded = pad_for_kernel(inputs, 3)[0, :, :, 0]
     np.testing.assert_array_equal(padded, np.pad(np.ones((2, 3)), 1))
-    even = padding.pad_for_kernel(inputs, 2)[0, :, :, 0]
+    even = pad_for_kernel(inputs, 2)[0, :, :, 0]
     np.testing.assert_array_equal(even, np.pad(np.ones((2, 3)), [[0, 1], [0, 1]]))
 
 
 @pytest.mark.parametrize("static", [True, False])
 def test_pad_to_multiple(static: bool) -> None:
     spec = tf.TensorSpec([1, 5, 8, 1] if static else [None, None, None, 1], tf.float32)
-    pad = tf.function(lambda images: padding.pad_to_multiple(images, 4), input_signature=[spec])
+    pad = tf.function(lambda images: pad_to_multiple(images, 4), input_signature=[spec])
     padded = pad(tf.ones([1, 5, 8, 1]))[0, :, :, 0]
     np.testing.assert_array_equal(padded, np.pad(np.ones((5, 8)), [[0, 3], [0, 0]]))
     if static:
