@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import os
-from typing import Any, Callable, ContextManager, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 from PIL import Image
 
-from estimator_det.compat import quiet, tf
+from estimator_det.compat import tf
 from estimator_det.config.printing import plain
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
@@ -69,7 +68,6 @@ class ModelDetector(abc.ABC):
         self.batch_size = batch_size
         self.image_size: Tuple[Optional[int], Optional[int]] = (None, None)
         self._thresholds_file = thresholds_file
-        self._has_run = False
 
     @abc.abstractmethod
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
@@ -79,13 +77,6 @@ class ModelDetector(abc.ABC):
             The arrays of the model under the names of `Detections.as_dict`, at least
             REQUIRED_OUTPUTS; float32, class ids from 1, boxes as fractions of the image.
         """
-
-    def hidden_messages(self) -> ContextManager[None]:
-        """Context manager for a run: in the first one, TensorFlow's optimizers write messages."""
-        if self._has_run:
-            return contextlib.nullcontext()
-        self._has_run = True
-        return quiet.startup_messages()
 
     def detect(self, pixels: np.ndarray) -> ImageDetections:
         """Detects on one image, uint8 [h, w, 3] RGB, of any size."""

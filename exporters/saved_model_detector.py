@@ -76,8 +76,7 @@ class SavedModelDetector(ModelDetector):
             self.batch_size = 1
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
-        with self.hidden_messages():
-            outputs = self._signature(**{self._input_key: tf.constant(self._feed(images))})
+        outputs = self._signature(**{self._input_key: tf.constant(self._feed(images))})
         return {key: value.numpy() for key, value in outputs.items()}
 
     def _find_input(self) -> Tuple[str, Any]:

@@ -23,21 +23,22 @@ All other packages import these names from here:
 
 Modules: `versions` defines the supported versions; `patches` adds what each version lacks;
 `removed` contains modules that newer versions removed and Estimator still imports; `behavior` names
-switches of TensorFlow 2 that must be on; `quiet` hides TensorFlow's start-up messages; `kernels`
-reads the registry of operations; `replicas` and `coordination` are for loops of `tf.distribute`.
+switches of TensorFlow 2 that must be on; `kernels` reads the registry of operations; `replicas` and
+`coordination` are for loops of `tf.distribute`.
 
 The package switches no global TensorFlow behaviour: it runs in a TF2 process, and an Estimator
 builds its own graphs.
 """
+# ruff: noqa: E402
 
 from __future__ import annotations
 
 from typing import Any
 
-from estimator_det.compat import quiet, versions
+from estimator_det.compat import versions
 
-with quiet.startup_messages():
-    tf: Any = versions.import_tensorflow()
+# First, because the other modules import TensorFlow without a check of its version.
+tf: Any = versions.import_tensorflow()
 
 from estimator_det.compat import patches
 from estimator_det.compat.behavior import require_v2_behavior
@@ -55,7 +56,7 @@ from estimator_det.compat.replicas import (
 from estimator_det.compat.sessions import quick_callable
 
 patches.apply_needed()
-quiet.hide_deprecations()
+patches.hide_deprecations()
 
 tf1: Any = tf.compat.v1
 estimator: Any = versions.import_estimator()

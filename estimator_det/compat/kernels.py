@@ -10,13 +10,11 @@ from tensorflow.python.framework import kernels as _kernels
 from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.tpu import tpu_function as _tpu_function
 
-from estimator_det.compat import quiet
-
 
 @functools.cache
 def _register_xla_kernels() -> None:
     """Compiles a function, because XLA registers its kernels at its first compilation."""
-    with quiet.startup_messages(), tf.init_scope():
+    with tf.init_scope():
         tf.function(tf.identity, jit_compile=True)(0.0)
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import sys
 import types
+import warnings
 from typing import Any, Callable, List, NamedTuple, Tuple
 
 import tensorflow as tf
@@ -201,3 +203,30 @@ def track_tf1_style_variables(method: Any) -> Any:
     """
     shim = importlib.import_module(f"{_keras_package()}.src.legacy_tf_layers.variable_scope_shim")
     return shim.track_tf1_style_variables(method)
+
+
+# Packages whose calls of deprecated functions a user of this library cannot change.
+_CALLERS = (
+    *("estimator_det", "inputs", "model_fn", "exporters"),
+    *("tensorflow", "tensorflow_estimator", "tf_slim", "tf_keras", "keras"),
+)
+
+
+def hide_deprecations() -> None:
+    """Drops TensorFlow's advice on deprecated functions that this library or TensorFlow calls.
+
+    Advice on calls from other packages is still logged.
+    """
+    prefixes = tuple(f"From {folder}/" for name in _CALLERS for folder in _folders(name))
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(prefixes)
+
+    logging.getLogger("tensorflow").addFilter(is_shown)
+    # tf-slim calls layers by a method that Keras renamed.
+    warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
+
+
+def _folders(package: str) -> List[str]:
+    spec = importlib.util.find_spec(package)
+    return list(spec.submodule_search_locations or ()) if spec else []

@@ -145,7 +145,8 @@ def report(
             return
         if not isinstance(error, BrokenPipeError):
             raise
-        # Also for what is still buffered, which the interpreter flushes when it exits.
+        # As Python's documentation of the signal module advises ("Note on SIGPIPE"): the rest of the
+        # buffer, which the interpreter flushes when it exits, needs a descriptor that takes it.
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), stream.fileno())
 

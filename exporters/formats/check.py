@@ -45,8 +45,7 @@ class CheckpointDetector(ModelDetector):
             tf1.train.Saver(tf1.global_variables()).restore(self._session, checkpoint)
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
-        with self.hidden_messages():
-            return dict(self._session.run(self._outputs, {self._images: images}))
+        return dict(self._session.run(self._outputs, {self._images: images}))
 
 
 def fit_images(

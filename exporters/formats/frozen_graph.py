@@ -83,8 +83,7 @@ class GraphDetector(ModelDetector):
         )
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
-        with self.hidden_messages():
-            return dict(self._session.run(self._outputs, {self._placeholder: self._feed(images)}))
+        return dict(self._session.run(self._outputs, {self._placeholder: self._feed(images)}))
 
     def _find_input(self, graph: tf.Graph) -> tf.Tensor:
         placeholders = [

@@ -6,7 +6,7 @@ from typing import Callable, Iterator, List, Optional
 
 import numpy as np
 
-from estimator_det.compat import quiet, tf, tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
 from exporters.formats.base import (
@@ -91,8 +91,7 @@ def convert(
     if quantize == "int8" and not graph.is_quantized:
         converter.inference_input_type = tf.uint8
         converter.representative_dataset = representative
-    with quiet.tflite_messages():
-        content = bytes(converter.convert())
+    content = bytes(converter.convert())
     if not graph.options:
         return content
     if find_postprocess(content) is None:

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 import numpy as np
 
 from estimator_det.boxes.coders import CenterSizeCoder
-from estimator_det.compat import quiet, tf, tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.compat.model_files import tflite_schema
 from estimator_det.config import files
 from exporters.detector import BOXES, CLASSES, NUM, SCORES, ModelDetector
@@ -78,11 +78,10 @@ class TfliteDetector(ModelDetector):
         try:
             postprocess = find_postprocess(content)
             metadata = read_metadata(content)
-            with quiet.tflite_messages():
-                interpreter = tf.lite.Interpreter(
-                    model_content=packed_anew(content), experimental_preserve_all_tensors=keeps_raw
-                )
-                interpreter.allocate_tensors()
+            interpreter = tf.lite.Interpreter(
+                model_content=packed_anew(content), experimental_preserve_all_tensors=keeps_raw
+            )
+            interpreter.allocate_tensors()
         except (*_DAMAGE, RuntimeError) as error:
             raise RunError(
                 f"{path} is damaged, cut off, or has operations that TFLite here does not: "

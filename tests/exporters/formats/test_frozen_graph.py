@@ -1,8 +1,6 @@
-import os
 import pathlib
 from typing import Any
 
-import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
@@ -50,32 +48,3 @@ def test_graphs_with_variables_or_unknown_operations() -> None:
     unknown.node.add(name="x", op="NoSuchOperation")
     with pytest.raises(RunError, match="NoSuchOperation"):
         GraphDetector("graph.pb", unknown)
-
-
-LINES = (
-    b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
-    b"W0000 00:00:1.2 3 op_level_cost_estimator.cc:699] Error in PredictCost() for the op: x\n"
-    b"a warning that stays\n"
-)
-
-
-def test_messages_of_cost_estimation_are_hidden_in_the_first_run(
-    exported: pathlib.Path,
-    pictures: np.ndarray,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Native code writes them when a graph is optimized, past all settings of logging."""
-    model = load_frozen_graph(str(exported / FROZEN_GRAPH_FILE))
-    run = model._session.run
-
-    def noisy(*arguments: Any) -> Any:
-        os.write(2, LINES)
-        return run(*arguments)
-
-    monkeypatch.setattr(model._session, "run", noisy)
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    model.run(pictures)
-    assert capfd.readouterr().err == "a warning that stays\n"
-    model.run(pictures)
-    assert capfd.readouterr().err == LINES.decode(), "nothing is buffered later"
