@@ -145,8 +145,8 @@ def report(
             return
         if not isinstance(error, BrokenPipeError):
             raise
-        # As Python's documentation of the signal module advises ("Note on SIGPIPE"): the rest of the
-        # buffer, which the interpreter flushes when it exits, needs a descriptor that takes it.
+        # As "Note on SIGPIPE" in Python's documentation of `signal` advises: the interpreter flushes
+        # the rest of the buffer when it exits, and needs a descriptor that takes it.
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), stream.fileno())
 

@@ -117,7 +117,7 @@ class CheckpointSaver(Hook):
             self._backend.save(prefix)
             repair.write_through(prefix)
             self._kept.add(os.path.basename(prefix))
-        except writing.POSSIBLE as error:
+        except writing.WRITE_ERRORS as error:
             kept = "No checkpoint was saved before it"
             if self.saved_step is not None:
                 last = f"The last whole checkpoint is that of step {self.saved_step}"
@@ -125,7 +125,7 @@ class CheckpointSaver(Hook):
             name = os.path.basename(prefix)
             explained = writing.explained(error, self._model_dir, name, kept)  # with free space
             _remove_remains(self._model_dir, prefix)
-            if not writing.is_of_writing(error):
+            if not writing.is_write_error(error):
                 raise
             raise explained from error
         self.saved_step = step

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     from model_fn.checkpoints import writing
 
     folder = options.output_dir or os.path.join(compare.folder_of(options.model), FOLDER)
-    with writing.into_folder(folder, "output_dir"):
+    with writing.writable_folder(folder, "output_dir"):
         results = compare.benchmark(
             options.model,
             compare.BenchmarkOptions(

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     from model_fn.drawing import charts
 
     started = time.monotonic()
-    with writing.into_folder(options.output_dir, "output_dir"):
+    with writing.writable_folder(options.output_dir, "output_dir"):
         report = data_check.check_data(
             config,
             config_path(options),

@@ -147,7 +147,7 @@ def _to_coco(arguments: Dict[str, Any]) -> int:
 
     names = ("records", "output", "label_map", "dataset", "write_images")
     export = to_coco.ExportOptions(**_present(arguments, names))
-    with writing.into_file(export.output, "output"), _Bars() as bar:
+    with writing.writable_file(export.output, "output"), _Bars() as bar:
         exported = to_coco.export_coco(export, advance=bar("writing", None))
     images = printing.counted(exported.images, "image")
     annotations = printing.counted(exported.annotations, "annotation")
@@ -187,7 +187,7 @@ def _to_records(arguments: Dict[str, Any]) -> int:
         run_shards = beam_pipeline.make_runner(
             arguments["runner"], arguments.get("runner_options", "")
         )
-    with writing.into_folder(options.output_dir, "output_dir"):
+    with writing.writable_folder(options.output_dir, "output_dir"):
         with _Bars() as bar:
             conversion = engine.convert(
                 options,

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     from estimator_det.programs import demo
     from model_fn.checkpoints import writing
 
-    with writing.into_folder(options.output_dir, "output_dir"):
+    with writing.writable_folder(options.output_dir, "output_dir"):
         demo.run_demo(
             options.output_dir,
             model=options.model,

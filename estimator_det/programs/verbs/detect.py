@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.recursive:
         _report_subfolders(options.images, options.output_dir)
     files = list_images(options.images, recursive=options.recursive, skipped=options.output_dir)
-    with writing.into_folder(options.output_dir, "output_dir"):
+    with writing.writable_folder(options.output_dir, "output_dir"):
         return _detect(formats.load_model(options.model), files, options)
 
 

@@ -140,7 +140,7 @@ def _evaluate_file(options: argparse.Namespace) -> int:
         _check_calibration(config, options.calibrate)
     model_dir = options.model_dir or f"{os.path.splitext(options.detections)[0]}_evaluation"
     matches: Dict[str, Any] = {}
-    with writing.into_folder(model_dir, "model_dir"):
+    with writing.writable_folder(model_dir, "model_dir"):
         results = scoring.evaluate_detections(
             config,
             options.detections,
@@ -183,7 +183,7 @@ def run_evaluation(
         settings.update(max_retries=max_retries, timeout_secs=timeout_secs)
     evaluate = evaluator.continuous_eval if continuous else evaluator.evaluate
     folder = settings.get("model_dir") or _folder_of(checkpoint_dir, continuous)
-    with writing.into_folder(folder, "model_dir"):
+    with writing.writable_folder(folder, "model_dir"):
         results = evaluate(config, checkpoint_dir, **settings)
         _say_results(results)
         if calibrate:

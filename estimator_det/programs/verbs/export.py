@@ -191,7 +191,7 @@ def run(options: argparse.Namespace) -> int:
     config = load(options)
     from model_fn.checkpoints import writing
 
-    with writing.into_folder(options.output_directory, "output_directory"):
+    with writing.writable_folder(options.output_directory, "output_directory"):
         _report(_export(config, options))
     return console.EXIT_OK
 

@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         config = pipeline.apply_overrides(merged, options.set)
         console.say("configuration: proposed from shapes; check scales of anchors and image size")
 
-    with writing.into_folder(options.output_directory, "output_directory"):
+    with writing.writable_folder(options.output_directory, "output_directory"):
         imported = import_model(
             options.source,
             options.path,

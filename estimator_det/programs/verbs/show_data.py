@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     from model_fn.checkpoints import writing
 
     draw = _draw_steps if options.augmentation else _draw_batches
-    with writing.into_file(options.output, "output"):
+    with writing.writable_file(options.output, "output"):
         if not options.output.lower().endswith(".png"):
             raise console.UsageError(
                 f"--output is {options.output}, and show-data writes PNG files: name a file that "

@@ -103,7 +103,7 @@ def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, Li
     fixed = tpu_lint.fix(config, target)
     path = config_path(options)
     heading = tpu_lint.heading(files.read_text(path))
-    with writing.into_file(options.fix, "fix"):
+    with writing.writable_file(options.fix, "fix"):
         files.write_text(options.fix, heading + pipeline.format_pipeline(fixed.config))
     difference = tpu_lint.diff(config, fixed.config, path, options.fix)
     console.say(difference.rstrip("\n") or "no edit is safe")

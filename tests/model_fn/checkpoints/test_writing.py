@@ -38,7 +38,7 @@ def test_free_space_is_told_where_it_matters(tmp_path: pathlib.Path) -> None:
 def test_an_output_that_is_a_loop_of_links(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a").symlink_to("a")
     refused = pytest.raises(FolderNotWritableError, match="it is a loop of symbolic links")
-    with refused, writing.into_file(str(tmp_path / "a"), "output"):
+    with refused, writing.writable_file(str(tmp_path / "a"), "output"):
         raise AssertionError("not reached")
 
 
@@ -111,25 +111,28 @@ def test_event_threads_are_silent(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
 
 
 def test_a_folder_without_results_is_removed(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(KeyError), writing.into_folder(str(tmp_path / "new" / "deep"), "output_dir"):
+    with (
+        pytest.raises(KeyError),
+        writing.writable_folder(str(tmp_path / "new" / "deep"), "output_dir"),
+    ):
         assert (tmp_path / "new" / "deep").is_dir()
         raise KeyError
     assert not (tmp_path / "new").exists()
-    with writing.into_folder(str(tmp_path / "new"), "output_dir"):
+    with writing.writable_folder(str(tmp_path / "new"), "output_dir"):
         (tmp_path / "new" / "result").touch()
     assert (tmp_path / "new" / "result").exists()
 
 
 def test_files(tmp_path: pathlib.Path) -> None:
-    with writing.into_file(str(tmp_path / "new" / "file"), "output"):
+    with writing.writable_file(str(tmp_path / "new" / "file"), "output"):
         (tmp_path / "new" / "file").write_text("old")
-    with writing.into_file(str(tmp_path / "new" / "file"), "output"):
+    with writing.writable_file(str(tmp_path / "new" / "file"), "output"):
         assert (tmp_path / "new" / "file").read_text() == "old"
     refused = pytest.raises(FolderNotWritableError, match=r"^output cannot be written to: ")
-    with refused as caught, writing.into_file(str(tmp_path / "new"), "output"):
+    with refused as caught, writing.writable_file(str(tmp_path / "new"), "output"):
         pass
     assert "it is a folder, not a file" in str(caught.value)
-    with refused, writing.into_file(str(tmp_path / "new" / "file" / "below"), "output"):
+    with refused, writing.writable_file(str(tmp_path / "new" / "file" / "below"), "output"):
         pass
     assert os.listdir(tmp_path / "new") == ["file"]
 
@@ -137,13 +140,13 @@ def test_files(tmp_path: pathlib.Path) -> None:
 def test_a_file_that_becomes_full(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "file")
     refused = pytest.raises(FolderNotWritableError, match="no space left")
-    with refused, writing.into_file(path, "output"):
+    with refused, writing.writable_file(path, "output"):
         raise OSError(28, "No space left on device", path)
-    with pytest.raises(OSError, match="elsewhere"), writing.into_file(path, "output"):
+    with pytest.raises(OSError, match="elsewhere"), writing.writable_file(path, "output"):
         raise OSError(28, "No space left on device", "/elsewhere")
 
 
 def test_a_pipe_is_not_opened(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with writing.into_file(str(tmp_path / "pipe"), "output"):
+    with writing.writable_file(str(tmp_path / "pipe"), "output"):
         pass
