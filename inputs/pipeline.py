@@ -30,8 +30,7 @@ from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.batch import CollateOptions, Preprocess
 from inputs.checks.first_records import check_class_names, check_masks
-from inputs.checks.graph_guard import GraphGuard
-from inputs.checks.guard import Guard
+from inputs.checks.guard import GraphGuard, Guard
 from inputs.examples import ExampleOptions, make_example_fn, make_retry, mix_records
 from inputs.machine import available_cpus
 from inputs.records import sharding, splits
@@ -50,7 +49,7 @@ class TrainInputOptions:
     """Place of a training dataset in its run; the default is one process that starts at step 0."""
 
     cursor: Optional[DataCursor] = None  # state to start from, updated; None: the first record
-    # The dataset runs on another machine, without Python; see `inputs.checks.graph_guard`.
+    # The dataset runs on another machine, without Python; see `inputs.checks.guard`.
     runs_elsewhere: bool = False
     first_step: Optional[int] = 0  # global step of the first batch; None: unknown
     images_per_step: Optional[int] = None  # over all hosts; None: the batch size

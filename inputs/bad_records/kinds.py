@@ -7,6 +7,7 @@ those for the sources of conversions. This module imports no TensorFlow.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Dict, Mapping, NamedTuple
 
 from estimator_det.config.text import ConfigError, nearest
@@ -234,7 +235,8 @@ COUNTED = (*BOX_FAULTS, "size_mismatch", "too_many_boxes")
 FAULT_COUNTS = "fault_counts"  # key inside the pipeline: int32 [len(COUNTED)]
 
 
-class RecordFault(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class RecordFault:
     """One fault of one record."""
 
     kind: str  # a key of `KINDS`
@@ -242,7 +244,7 @@ class RecordFault(NamedTuple):
     remedy: str
     action: str  # one of `ACTIONS`
     # Boxes, if the unit of the kind is a box.
-    count: int = 1  # type: ignore[assignment]  # hides tuple.count
+    count: int = 1
 
 
 def effect(kind: str, action: str) -> str:

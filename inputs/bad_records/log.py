@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import threading
-from typing import Counter, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Counter, Dict, List, Optional, Set, Tuple
 
 from estimator_det.config import json_lines
 from estimator_det.config.printing import counted, escaped, shortened
@@ -15,7 +16,8 @@ MAX_KEPT = 1000  # entries of each kind that stay in memory; the file has all of
 LONGEST_MESSAGE = 1_000  # characters
 
 
-class LogEntry(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class LogEntry:
     """A fault and the record that has it; one JSON line."""
 
     kind: str
@@ -23,7 +25,7 @@ class LogEntry(NamedTuple):
     file: str
     record: int  # number in the file from 0; -1 for the whole file
     source_id: str  # shortened; "" if it cannot be read
-    count: int  # type: ignore[assignment]  # hides tuple.count
+    count: int
     message: str
     remedy: str
 
@@ -155,7 +157,7 @@ class FaultLog:
         self.has_new_faults = True
         self._written.add(key)
         if self.path is not None:
-            json_lines.append(self.path, entry._asdict())
+            json_lines.append(self.path, dataclasses.asdict(entry))
 
     def _read_written(self, path: str) -> None:
         for old in json_lines.read(path, ("file", "record", "kind")):

@@ -7,6 +7,7 @@ examines all records. Descriptions, actions and rules are those of the pipeline:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
@@ -176,7 +177,8 @@ class _Examination:
             self.image_size = size
         self._boxes(features, size)
         self.faults[before:] = [
-            fault._replace(message=prefix + fault.message) for fault in self.faults[before:]
+            dataclasses.replace(fault, message=prefix + fault.message)
+            for fault in self.faults[before:]
         ]
 
     def _image(self, features: _Features) -> _Size:
@@ -203,14 +205,11 @@ class _Examination:
             )
         for position, channel in enumerate(additional):
             where = f"image/additional_channels/encoded[{position}]"
-            self._expect_size(where, self._encoded_image(channel, where), size)
+            self._encoded_image(channel, where, size)
         return size
 
-    def _expect_size(self, where: str, actual: _Size, expected: _Size) -> None:
-        if None not in (actual, expected) and actual != expected:
-            self.add("length_mismatch", f"{where} is {actual}, image/encoded is {expected}")
-
-    def _encoded_image(self, encoded: bytes, where: str) -> _Size:
+    def _encoded_image(self, encoded: bytes, where: str, expected: _Size = None) -> _Size:
+        """The size of an image that can be decoded, which must be `expected` if that is known."""
         claimed = image_header.claimed_size(encoded)
         if claimed is not None and claimed[0] * claimed[1] > self.policy.max_pixels:
             self.add(
@@ -223,6 +222,8 @@ class _Examination:
         if isinstance(real_size, tuple):
             if lacks_data(encoded):
                 self.add("corrupt_image", f"{where}: {END_TOO_EARLY}")
+            if expected not in (None, real_size):
+                self.add("length_mismatch", f"{where} is {real_size}, image/encoded is {expected}")
             return real_size
         if image_header.is_cut_short(encoded):
             self.add(
@@ -278,7 +279,7 @@ class _Examination:
         if count:
             boxes = boxes._replace(boxes=np.stack(sides, axis=1))
         if size is not None and self.policy.reader.load_instance_masks:
-            boxes = boxes._replace(masks=self._mask_extents(features, count, size))
+            boxes = boxes._replace(masks=_mask_extents(self.policy.reader, features, count, size))
         self._add_boxes(boxes, text, labels)
 
     def _add_boxes(self, arrays: Boxes, text: List[str], labels: np.ndarray) -> None:
@@ -326,7 +327,7 @@ class _Examination:
             self._check(equal_rule("PNG masks", len(masks), count))
             for position, mask in enumerate(masks):
                 where = f"{example.MASKS}[{position}]"
-                self._expect_size(where, self._encoded_image(mask, where), size)
+                self._encoded_image(mask, where, size)
         elif size is not None:
             expected = count * size[0] * size[1]
             self._check(equal_rule("mask values (boxes x height x width)", len(masks), expected))
@@ -349,28 +350,29 @@ class _Examination:
         for rule in example.context_rules(num_features, length, self.policy.context_feature_length):
             self._check(rule)
 
-    def _mask_extents(
-        self, features: _Features, count: int, size: Tuple[int, int]
-    ) -> Optional[MaskExtents]:
-        """None if the masks have other faults, which are reported already."""
-        values = features[example.MASKS]
-        if not values:
-            return mask_extents(np.zeros([count, *size], np.float32), NUMPY)
-        if self.policy.reader.mask_type == input_reader_pb2.PNG_MASKS:
-            # A header may claim any size.
-            sound = (mask for mask in values if image_header.claimed_size(mask) == size)
-            masks = [mask for mask in map(decode_mask, sound) if mask is not None]
-        else:
-            masks = values
-        if len(values) != len(masks) or np.size(masks) != count * size[0] * size[1]:
-            return None
-        inside = np.reshape(np.asarray(masks) > 0, [count, *size])
-        return mask_extents(inside.astype(np.float32), NUMPY)
-
     def _check(self, rule: LengthRule) -> None:
         if not rule.holds:
             numbers = ", ".join(str(number) for number in rule.numbers)
             self.add("length_mismatch", f"{rule.detail} {numbers}")
+
+
+def _mask_extents(
+    reader: input_reader_pb2.InputReader, features: _Features, count: int, size: Tuple[int, int]
+) -> Optional[MaskExtents]:
+    """None if the masks have other faults, which are reported already."""
+    values = features[example.MASKS]
+    if not values:
+        return mask_extents(np.zeros([count, *size], np.float32), NUMPY)
+    if reader.mask_type == input_reader_pb2.PNG_MASKS:
+        # A header may claim any size.
+        sound = (mask for mask in values if image_header.claimed_size(mask) == size)
+        masks = [mask for mask in map(decode_mask, sound) if mask is not None]
+    else:
+        masks = values
+    if len(values) != len(masks) or np.size(masks) != count * size[0] * size[1]:
+        return None
+    inside = np.reshape(np.asarray(masks) > 0, [count, *size])
+    return mask_extents(inside.astype(np.float32), NUMPY)
 
 
 def decode_mask(encoded: bytes) -> Optional[np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 from typing import Any
 
@@ -90,7 +91,7 @@ def _write_findings(report: Any, folder: str) -> None:
     from model_fn.checks.data_report import severity
 
     findings = [
-        {"reader": scan.reader, "severity": severity(entry), **entry._asdict()}
+        {"reader": scan.reader, "severity": severity(entry), **dataclasses.asdict(entry)}
         for scan in report.scans
         for entry in scan.entries
     ]

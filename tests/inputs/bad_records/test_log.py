@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import threading
@@ -29,7 +30,7 @@ def test_a_record_counts_once(tmp_path: pathlib.Path) -> None:
     ]
     assert log.num_skipped == 1
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines == [entry._asdict() for entry in log.entries]
+    assert lines == [dataclasses.asdict(entry) for entry in log.entries]
     assert "4 boxes in 2 records, dropped" in log.summary()
     assert str(path) in log.summary()
     assert FaultLog().summary() == ""

@@ -15,7 +15,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from inputs import schema
 from inputs.bad_records.log import FaultLog
-from inputs.checks import guard
+from inputs.checks import explain, guard
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, sequence, write
 from tests.inputs.storm import frames_of, gzipped
 
@@ -236,8 +236,8 @@ def test_clean_data_never_call_python(
     def refuse(*_: Any) -> Any:
         raise AssertionError("called")
 
-    for name in ("_read_rest", "_find_oldest", "_report_batch"):
-        monkeypatch.setattr(guard.Guard, name, refuse)
+    for name in ("read_rest", "find_oldest", "report_batch"):
+        monkeypatch.setattr(explain.Explainer, name, refuse)
     path = write(tmp_path / "r", [example({**BOXES, **LABELS})] * 40)
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         config = reading(path)

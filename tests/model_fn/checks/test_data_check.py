@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from typing import Any, List
@@ -228,7 +229,7 @@ def test_summaries_have_15_lines_at_most(no_anchors, config) -> None:
     assert any(line.startswith("error: undecodable_image: ") and place in line for line in short)
     assert short[-1].startswith("  --set train_input_reader.bad_records.policy=CLIP")
     (entry,) = report.scans[0].entries
-    kinds = [entry._replace(kind=kind) for kind in list(KINDS)[:9]]
+    kinds = [dataclasses.replace(entry, kind=kind) for kind in list(KINDS)[:9]]
     scans = [report.scans[0]._replace(reader=f"r{i}", entries=kinds) for i in range(9)]
     long = data_report.summary_lines(report._replace(scans=scans, problems=report.problems * 9))
     assert len(long) == 11 and "… and 7 more readers" in long
