@@ -1,15 +1,12 @@
-"""One trainer per folder: a lock that refuses a second one.
+"""One trainer per folder: model_dir/training.lock refuses a second one.
 
-The lock is the kernel's (`flock`) on model_dir/training.lock, so it ends with the process, however
-that ends. The file names host, process and start time, for people and for file systems without
-locks: there the lock of an ended process of the same host is taken over, and that of another host
-is valid until its file is deleted. Network file systems that carry locks, such as NFS, hold them
-between hosts.
+The file names host, process and start time of its holder. Where the file system has locks, the
+kernel's lock on the file (`flock`) decides, which ends with the process, however that ends. Network
+file systems that carry locks, such as NFS, hold them between hosts.
 
-Object stores (gs://, s3://) have no locks, so there the file is a lease. Its holder rewrites it
-every BEAT_SECS, with a count. A process that sees the same count for LEASE_SECS, by its own clock,
-takes the lease over. A holder that was suspended for so long finds out before it writes a
-checkpoint.
+Elsewhere, as in object stores (gs://, s3://), the file is a lease. Its holder rewrites it every
+BEAT_SECS, with a count. A process that sees the same count for LEASE_SECS, by its own clock, takes
+the lease over. A holder that was suspended for so long finds out before it writes a checkpoint.
 """
 
 from __future__ import annotations
@@ -35,9 +32,8 @@ _LOG = logging.getLogger(__name__)
 
 LOCK_FILE = "training.lock"
 BEAT_SECS = 20.0
-LEASE_SECS = 90.0
-SETTLE_SECS = 2.0  # in which somebody who took the lease at the same report becomes visible
-CERTAINLY_OVER_SECS = 3600.0  # no two clocks differ by that much
+LEASE_SECS = 90.0  # four beats, and some time for slow storage
+SETTLE_SECS = 2.0  # in which a process that took the lease at the same moment becomes visible
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -47,18 +43,18 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
 
     Yields:
         A function that raises FolderInUseError if another process has taken the lock meanwhile, as
-        can happen in remote storage.
+        can happen with a lease.
     """
     path = os.path.join(model_dir, LOCK_FILE)
-    if files.is_remote(model_dir):
-        lease = _Lease(path, model_dir)
+    handle = None if files.is_remote(model_dir) else _lock(path)
+    if handle is None:
+        lease = _Lease(path)
         try:
             lease.take()
             yield lease.check
         finally:
-            lease.give_back()
+            lease.release()
         return
-    handle = _acquire(path, model_dir)
     try:
         yield lambda: None
     finally:
@@ -67,76 +63,37 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
         os.close(handle)
 
 
-def _acquire(path: str, model_dir: str) -> int:
+def _lock(path: str) -> Optional[int]:
+    """Descriptor of the locked file; None if the file system has no locks."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if not _lock(handle):
-                raise FolderInUseError(_refusal(path, model_dir, _read(handle)))
-            # The file may have been deleted, by the holder's end, between opening and locking.
-            if _is_still_there(path, handle):
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, json.dumps(_ourselves()).encode() + b"\n", 0)
-                return handle
-        except BaseException:  # Signals too: a handle that stays open would keep the lock.
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The holder before may have deleted the file, at its end, between opening and locking.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(path), os.fstat(handle)):
+                    os.ftruncate(handle, 0)
+                    os.pwrite(handle, json.dumps(_owner()).encode() + b"\n", 0)
+                    return handle
+        except BlockingIOError:
+            holder = _parsed(os.pread(handle, 4096, 0))
             os.close(handle)
+            raise _refusal(path, holder) from None
+        except BaseException as error:  # Signals too: a handle that stays open would keep the lock.
+            os.close(handle)
+            if isinstance(error, OSError) and error.errno in _NO_LOCKS_HERE:
+                return None
             raise
         os.close(handle)
 
 
-def _lock(handle: int) -> bool:
-    """Whether the lock is ours now."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS_HERE:
-            raise
-        return _is_stale(_read(handle))
-    return True
-
-
-def _is_stale(holder: Optional[Dict[str, Any]]) -> bool:
-    if holder is None or _is_gone(holder):
-        return True
-    return (holder["host"], holder["pid"]) == (socket.gethostname(), os.getpid())
-
-
-def _is_gone(holder: Dict[str, Any]) -> bool:
-    """Whether the holder was a process of this host that has ended."""
-    if holder["host"] != socket.gethostname():
-        return False
-    try:
-        os.kill(holder["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass  # Somebody else's, and there.
-    return False
-
-
-def _is_still_there(path: str, handle: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
-    except FileNotFoundError:
-        return False
-
-
-def _ourselves() -> Dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-    }
-
-
-def _read(handle: int) -> Optional[Dict[str, Any]]:
-    return _parsed(os.pread(handle, 4096, 0))
+def _owner() -> Dict[str, Any]:
+    started = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": started}
 
 
 def _parsed(text: bytes) -> Optional[Dict[str, Any]]:
-    """What a lock file says; None for one that is empty or was cut short."""
+    """Content of a lock file; None for one that is empty or was cut short."""
     try:
         holder = json.loads(text)
     except ValueError:
@@ -145,29 +102,42 @@ def _parsed(text: bytes) -> Optional[Dict[str, Any]]:
     return holder if is_complete else None
 
 
-def _refusal(path: str, model_dir: str, holder: Optional[Dict[str, Any]]) -> str:
-    who = "another process"
+def _has_ended(holder: Dict[str, Any]) -> bool:
+    """True if the holder was a process of this host that has ended."""
+    if holder["host"] != socket.gethostname():
+        return False
+    try:
+        os.kill(holder["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # a process of another user
+        pass
+    return False
+
+
+def _refusal(path: str, holder: Optional[Dict[str, Any]]) -> FolderInUseError:
+    name = "another process"
     if holder is not None:
-        who = f"process {holder['pid']} on {holder['host']}, since {holder['started']},"
-    return (
-        f"{who} trains in {model_dir}. Two trainers would overwrite each other's checkpoints: "
-        "stop that one first, or choose another model_dir. If it is sure that none runs, delete "
-        f"{path}. Evaluation may run beside training: estimator-det evaluate"
+        name = f"process {holder['pid']} on {holder['host']}, since {holder['started']},"
+    return FolderInUseError(
+        f"{name} trains in {os.path.dirname(path)}. Two trainers would overwrite each other's "
+        "checkpoints: stop that one first, or choose another model_dir. If it is sure that none "
+        f"runs, delete {path}. Evaluation may run beside training: estimator-det evaluate"
     )
 
 
 class _Lease:
-    """The lock of a folder in remote storage; see the module."""
+    """Lock of a folder whose file system has no locks; see the module."""
 
-    def __init__(self, path: str, model_dir: str) -> None:
-        self._path, self._model_dir = path, model_dir
-        self._said = {**_ourselves(), "lease": uuid.uuid4().hex, "beat": 0}
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._record = {**_owner(), "lease": uuid.uuid4().hex, "beat": 0}
         self._written_at = -math.inf
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="training lock", daemon=True)
+        self._thread = threading.Thread(target=self._renew, name="training lock", daemon=True)
 
     def take(self) -> None:
-        """Waits until it is clear whether somebody holds the lease, and holds it."""
+        """Waits until nobody else holds the lease, and takes it."""
         self._wait()
         self._write()
         time.sleep(SETTLE_SECS)
@@ -177,7 +147,7 @@ class _Lease:
     def check(self) -> None:
         """Checks that this process holds the lease.
 
-        A file that cannot be read is no reason to stop as long as nobody could take the lease over.
+        While nobody can have taken the lease over yet, a file that cannot be read stops nothing.
         """
         try:
             self._check_holder()
@@ -186,18 +156,14 @@ class _Lease:
             if secs >= LEASE_SECS:
                 raise FolderInUseError(
                     f"{self._path} cannot be read, and was not renewed for {secs:.0f} s: "
-                    f"{error.message}. Another process may train in {self._model_dir} by now, so "
-                    "nothing is saved. Run the same command again when the storage answers"
+                    f"{error.message}. Another process may train in {os.path.dirname(self._path)} "
+                    "by now, so nothing is saved. Run the same command again when the storage "
+                    "answers"
                 ) from error
             _LOG.warning("%s could not be read: %s", self._path, error.message)
 
-    def _check_holder(self) -> None:
-        holder = self._read()
-        if holder is not None and holder.get("lease") != self._said["lease"]:
-            raise FolderInUseError(_refusal(self._path, self._model_dir, holder))
-
-    def give_back(self) -> None:
-        """Ends the lease, if it is ours."""
+    def release(self) -> None:
+        """Ends the lease, unless another process holds it."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -205,33 +171,25 @@ class _Lease:
             self._check_holder()
             tf.io.gfile.remove(self._path)
 
+    def _check_holder(self) -> None:
+        holder = self._read()
+        if holder is not None and holder.get("lease") != self._record["lease"]:
+            raise _refusal(self._path, holder)
+
     def _wait(self) -> None:
-        first = self._read()
-        if first is None or _is_gone(first) or self._is_long_over():
+        holder = self._read()
+        if holder is None or _has_ended(holder):
             return
-        _LOG.warning(
-            "Process %s on %s has not given back %s: waiting up to %g s to see whether it still "
-            "trains",
-            first["pid"],
-            first["host"],
-            self._path,
-            LEASE_SECS,
-        )
+        text = "%s is held by process %s on %s: waiting up to %g s to see whether it still trains"
+        _LOG.warning(text, self._path, holder["pid"], holder["host"], LEASE_SECS)
         end = time.monotonic() + LEASE_SECS
         while time.monotonic() < end:
             time.sleep(BEAT_SECS / 4)
-            now = self._read()
-            if now is None:
+            latest = self._read()
+            if latest is None:
                 return
-            if now != first:
-                raise FolderInUseError(_refusal(self._path, self._model_dir, now))
-
-    def _is_long_over(self) -> bool:
-        try:
-            written = tf.io.gfile.stat(self._path).mtime_nsec / 1e9
-        except tf.errors.NotFoundError:  # Given back a report ago.
-            return True
-        return 0 < written < time.time() - CERTAINLY_OVER_SECS  # Not every file system says when.
+            if latest != holder:
+                raise _refusal(self._path, latest)
 
     def _read(self) -> Optional[Dict[str, Any]]:
         try:
@@ -242,12 +200,12 @@ class _Lease:
 
     def _write(self) -> None:
         started = time.monotonic()
-        files.write_text(self._path, json.dumps(self._said) + "\n")
+        files.write_text(self._path, json.dumps(self._record) + "\n")
         self._written_at = started
 
-    def _go_on(self) -> None:
+    def _renew(self) -> None:
         while not self._ended.wait(BEAT_SECS):
-            self._said["beat"] += 1
+            self._record["beat"] += 1
             try:
                 self._check_holder()
                 self._write()

@@ -54,24 +54,30 @@ def test_left_over_file_is_no_lock(tmp_path: pathlib.Path) -> None:
         assert str(os.getpid()) in (tmp_path / lock.LOCK_FILE).read_text()
 
 
-def test_without_locks_the_text_decides(
+def test_a_file_system_without_locks_has_a_lease(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(lock.fcntl, "flock", no_locks)
-    for pid, host in ((os.getppid(), socket.gethostname()), (_gone(), "another.host")):
-        _hold(tmp_path, pid, host)
-        refused = pytest.raises(FolderInUseError, match="since yesterday")
+    monkeypatch.setattr(lock, "BEAT_SECS", 0.1)
+    monkeypatch.setattr(lock, "SETTLE_SECS", 0.0)
+    (tmp_path / lock.LOCK_FILE).write_text('{"host": "cut sho')
+    with lock.locked(str(tmp_path)) as check:
+        check()
+        refused = pytest.raises(FolderInUseError, match=f"process {os.getpid()} on")
         with refused, lock.locked(str(tmp_path)):
             pass
+    assert os.listdir(tmp_path) == []
     _hold(tmp_path, _gone(), socket.gethostname())
     with lock.locked(str(tmp_path)):
         pass
-    (tmp_path / lock.LOCK_FILE).write_text('{"host": "cut sho')
+    monkeypatch.setattr(lock, "LEASE_SECS", 0.5)
+    _hold(tmp_path, _gone(), "another.host")
+    started = time.monotonic()
     with lock.locked(str(tmp_path)):
-        pass
+        assert time.monotonic() - started >= 0.5
 
 
 @pytest.fixture
