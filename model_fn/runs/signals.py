@@ -18,7 +18,7 @@ from estimator_det.config import printing
 
 
 class Stop:
-    """Set by signals, hooks, other tasks and the mark of the end; whoever waits looks at it."""
+    """Request to end a run, by a signal, a hook, another task or the mark of the end."""
 
     def __init__(self) -> None:
         # Without a lock: a signal handler interrupts the thread that would hold it.
@@ -95,15 +95,15 @@ class StopSignals:
             if watcher is not None:
                 self._exits.callback(watcher.stop)
             self._exits.callback(self._restore, _install(self._handle))
-            self._exits.enter_context(self._unfailing())
+            self._exits.enter_context(self._reraising_lost_stop())
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._exits.__exit__(*error)
 
     def _restore(self, old_handlers: Dict[int, Any]) -> None:
-        for number, handler in old_handlers.items():
-            signal.signal(number, handler)
+        _reinstall(old_handlers)
+        for handler in old_handlers.values():
             outer = getattr(handler, "__self__", None)
             if isinstance(outer, StopSignals):  # Its next signal is the second.
                 outer._num_handled = max(outer._num_handled, self._num_handled)
@@ -118,19 +118,19 @@ class StopSignals:
         was, self._deferring = self._deferring, False
         try:
             self._stop.raise_if_requested()
-            with self._unfailing():
+            with self._reraising_lost_stop():
                 yield
         finally:
             self._deferring, self._raised = was, None
 
     @contextlib.contextmanager
-    def _unfailing(self) -> Iterator[None]:
-        """Context manager: raises the `Stopped` that was lost on its way.
+    def _reraising_lost_stop(self) -> Iterator[None]:
+        """Context manager: raises a `Stopped` that was lost on its way.
 
-        TensorFlow's type checks in C++ read an exception of the check as a match and continue, so
-        that another error follows elsewhere, or a wrong result. Python itself continues after one
-        in a `__del__`, with a traceback on the terminal, which is suppressed here; so is that of
-        the `__del__` of an object that the signal left half made.
+        TensorFlow's type checks in C++ read an exception as a match and continue, so that another
+        error follows elsewhere, or a wrong result. Python itself continues after an exception in a
+        `__del__`, with a traceback on the terminal, which is suppressed here; so is that of an
+        object that the signal left half-made.
         """
         old_hook = sys.unraisablehook
 
@@ -155,11 +155,9 @@ class StopSignals:
             raise Stopped(self._raised)
 
     def _arrived(self, number: int) -> None:
-        """In the watching thread: confirms the first signal at once, exits on the second."""
+        """Confirms the first signal at once, in the watching thread, and exits on the second."""
         self._num_watched += 1
-        if self._num_watched > 1:
-            _end_at_once(number)
-        self._stop.request(Stopped(number))
+        self._request(number, self._num_watched)
         if self._deferring:
             printing.report_at_once(
                 f"{signal_name(number)}: finishing this step and saving a checkpoint; "
@@ -170,18 +168,27 @@ class StopSignals:
     def _handle(self, number: int, frame: Any) -> None:
         del frame
         self._num_handled += 1
-        if self._num_handled > 1:
-            _end_at_once(number)
-        self._stop.request(Stopped(number))
+        self._request(number, self._num_handled)
         if not self._deferring:
             self._raised = number
             raise Stopped(number)
 
+    def _request(self, number: int, count: int) -> None:
+        if count > 1:
+            text = f"{signal_name(number)} again: stopped at once"
+            end_at_once(text, "WARNING", exit_code(number))
+        self._stop.request(Stopped(number))
 
-def _install(handle: Any) -> Dict[int, Any]:
-    """Sets the handler of the signals that are not ignored; returns those before."""
+
+def _install(handler: Any) -> Dict[int, Any]:
+    """Sets the handler of the signals that are not ignored; returns the old handlers."""
     numbers = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    return {number: signal.signal(number, handle) for number in numbers}
+    return {number: signal.signal(number, handler) for number in numbers}
+
+
+def _reinstall(handlers: Dict[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -194,29 +201,28 @@ def deadly() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in old_handlers.items():
-            signal.signal(number, handler)
+        _reinstall(old_handlers)
 
 
 @contextlib.contextmanager
 def handlers_kept() -> Iterator[None]:
-    """At the end, signals have Python's handlers again, where TensorFlow has replaced them in C++.
+    """Context manager: reinstalls Python's handlers after TensorFlow has replaced them in C++.
 
-    Its coordination of workers does so for SIGTERM.
+    TensorFlow's coordination service does so for SIGTERM.
     """
     try:
         yield
     finally:
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                handler = signal.getsignal(number)
-                if handler is not None:
-                    signal.signal(number, handler)
+            handlers = {number: signal.getsignal(number) for number in SIGNALS}
+            # None stands for a handler that was installed in C.
+            _reinstall({number: each for number, each in handlers.items() if each is not None})
 
 
-def _end_at_once(number: int) -> NoReturn:
-    printing.report_at_once(f"{signal_name(number)} again: stopped at once", "WARNING")
-    os._exit(exit_code(number))
+def end_at_once(text: str, severity: str, code: int) -> NoReturn:
+    """Ends the process, even if its main thread waits inside TensorFlow or stderr is full."""
+    printing.report_at_once(text, severity)
+    os._exit(code)
 
 
 class _Watcher:
@@ -234,7 +240,7 @@ class _Watcher:
 
     @classmethod
     def start(cls, arrived: Any) -> Optional[_Watcher]:
-        """None where an event loop owns the wake-up pipe already, as in a notebook."""
+        """Watches; returns None if an event loop owns the wake-up pipe, as in a notebook."""
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         old_descriptor = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)

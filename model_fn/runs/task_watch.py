@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import threading
 import time
@@ -20,7 +19,7 @@ from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.evaluation.history import EndOfTraining
 from model_fn.runs.cluster import PARAMETER_SERVER, Cluster, Task
 from model_fn.runs.context import RunContext
-from model_fn.runs.signals import Stop, StopSignals
+from model_fn.runs.signals import Stop, StopSignals, end_at_once
 
 POLL_SECS = 1.0  # between two looks at all tasks
 WAIT_SECS = 0.5  # between two looks at what is waited for
@@ -48,10 +47,9 @@ def check_free(cluster: Cluster) -> None:
         )
 
 
-def _leave(error: MissingTaskError) -> NoReturn:
+def _end_process(error: MissingTaskError) -> NoReturn:
     """Ends the process, whose main thread waits inside TensorFlow."""
-    printing.report_at_once(f"error: {error}", "ERROR")
-    os._exit(_EXIT_FAILED)
+    end_at_once(f"error: {error}", "ERROR", _EXIT_FAILED)
 
 
 class TaskWatch:
@@ -79,7 +77,7 @@ class TaskWatch:
         needs_all: bool = False,
         is_there: Callable[[str], bool] = is_listening,
         clock: Callable[[], float] = time.monotonic,
-        leave: Callable[[MissingTaskError], None] = _leave,
+        leave: Callable[[MissingTaskError], None] = _end_process,
     ) -> None:
         self._cluster, self._timeout, self._stop = cluster, timeout_secs, stop
         self._needs_all = needs_all
