@@ -72,8 +72,8 @@ def _cells_of_other_threads(arguments: argparse.Namespace, name: str) -> Dict[st
     command = [sys.executable, "-m", "benchmarks.conformance", "--only", name]
     command += ["--configs", str(arguments.configs), "--golden", str(arguments.golden)]
     command += ["--threads", str(OTHER_THREADS)]
-    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    rows = [line for line in found.stdout.splitlines() if line.startswith(f"{name} | ")]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    rows = [line for line in process.stdout.splitlines() if line.startswith(f"{name} | ")]
     cells = dict(zip(checks.COLUMNS, rows[0].split(" | ")[1:])) if rows else {}
     return {
         column: f"{cell}, {OTHER_THREADS} threads"

@@ -37,7 +37,7 @@ class Case:
 
     @property
     def num_update_ops(self) -> int:
-        """How many update operations the training graph must hold.
+        """Number of update operations of the training graph.
 
         As recorded, but for `inplace_batchnorm_update: true`: there every layer updates its moving
         averages itself. The reference does not apply the option to the backbones MobileNet v1 and

@@ -32,8 +32,8 @@ TRAIN_PREDICTIONS = 1e-2  # batch statistics of two images amplify rounding on s
 LOSSES = 1e-3
 MINED_LOSSES = 1e-2  # one anchor changing rank moves a hard-mined sum
 GRADIENTS = 1e-2
-NO_GRADIENT = 1e-6  # of the global norm
-NO_LOSS = 1e-6  # of the total
+NO_GRADIENT = 1e-6  # share of the global norm below which rounding decides
+NO_LOSS = 1e-6  # share of the total below which rounding decides
 
 PREDICTION_FIELDS = {"class_predictions_with_background": "class_logits"}
 
@@ -150,7 +150,7 @@ def check_graph(case: Case, cells: Dict[str, Check]) -> None:
 
 
 def model_variables() -> List[Any]:
-    """Those of the graph but the global step."""
+    """Variables of the graph without the global step."""
     step = tf1.train.get_global_step()
     return [v for v in tf1.global_variables() if v is not step]
 
@@ -159,7 +159,9 @@ def _compare_anchors(check: Check, anchors: np.ndarray, sample: Any, count: int)
     check.equal(len(anchors), count, "number of anchors")
     if len(anchors) != count:
         return
-    scale = max(1.0, np.max(sample["rows20"]))  # of pixels, where anchors are not normalized
+    scale = max(
+        1.0, np.max(sample["rows20"])
+    )  # the scale is that of pixels if anchors are not normalized
     check.close(anchors[:5], sample["first5"], ANCHORS, "first anchors", scale)
     check.close(anchors[-5:], sample["last5"], ANCHORS, "last anchors", scale)
     check.close(anchors[sample["idx20"]], sample["rows20"], ANCHORS, "anchors", scale)
@@ -296,8 +298,8 @@ def _compare_detections(check: Check, ours: Dict[str, Any], golden: goldens.Gold
         check.close(ours["num_detections"], golden.arrays["post__num_detections"], 0, "count")
     indices = golden.arrays.get("post__detection_anchor_indices")
     if indices is not None and not tied:
-        found = ours["detection_anchor_indices"][:, : indices.shape[1]]
-        check.close(found, indices, 0, "detection_anchor_indices")
+        our_indices = ours["detection_anchor_indices"][:, : indices.shape[1]]
+        check.close(our_indices, indices, 0, "detection_anchor_indices")
 
 
 def _compare_statistics(

@@ -31,12 +31,12 @@ BOXES = np.array(
     np.float32,
 )
 CLASS_SLOTS = (1, 2, 1)
-CONTEXT_SEED = 7  # of the normal numbers that context features are
+CONTEXT_SEED = 7  # seed of context features, which are normal numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class Golden:
-    """What is recorded for one name; parts that were not measured are None."""
+    """Records of a configuration; parts that were not measured are None."""
 
     name: str
     config_name: str
@@ -59,12 +59,12 @@ def _read_json(path: pathlib.Path) -> Optional[Dict[str, Any]]:
 
 def names(golden_dir: pathlib.Path, pattern: str) -> List[str]:
     """Names with any golden numbers that match a glob, sorted."""
-    found = {
+    stems = {
         path.stem
         for part in ("configs", "numeric", "train_trace")
         for path in (golden_dir / part).glob("*.json")
     }
-    return sorted(name for name in found if fnmatch.fnmatch(name, pattern))
+    return sorted(name for name in stems if fnmatch.fnmatch(name, pattern))
 
 
 def read(golden_dir: pathlib.Path, name: str) -> Golden:

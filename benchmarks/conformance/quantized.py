@@ -22,7 +22,7 @@ from estimator_det.nets.quantization import STEP_VARIABLE
 
 WEIGHTS = 1e-5
 NOISE = 3  # times the measured noise
-LEVELS = 2  # of 255; more than the noise of MobileNet v1 and of damped weights
+LEVELS = 2  # steps of 255; more than the noise of MobileNet v1 and of damped weights
 ROUND = "FakeQuantWithMinMaxVars"  # type of operation
 LONG_AGO = 100000.0  # updates, after which moving averages are no longer corrected
 
@@ -30,7 +30,7 @@ Ranges = Dict[str, Tuple[float, float]]
 
 
 class Record(NamedTuple):
-    """What is recorded of one configuration."""
+    """Records of one configuration."""
 
     values: Dict[str, Any]
     arrays: Dict[str, np.ndarray]
@@ -69,8 +69,8 @@ def with_ranges(seeded: goldens.SeededValue, ranges: Dict[str, float]) -> golden
     """`seeded`, but for variables that `ranges` gives a value."""
 
     def value(name: str, shape: Sequence[int]) -> np.ndarray:
-        given = ranges.get(name)
-        return seeded(name, shape) if given is None else np.asarray(given)
+        limit = ranges.get(name)
+        return seeded(name, shape) if limit is None else np.asarray(limit)
 
     return value
 
@@ -87,8 +87,8 @@ def check_inference(case: Case, record: Record, check: Check) -> None:
         penalties = tf.add_n([tf.constant(0.0), *detector.regularization_losses()])
         names = {v.op.name for v in model_variables()}
         rounding = [op for op in graph.get_operations() if op.type == ROUND]
-        found = sorted(op.name.rpartition("/")[0] for op in rounding)
-        check.equal(found, sorted(scopes), "scopes")
+        rounded_scopes = sorted(op.name.rpartition("/")[0] for op in rounding)
+        check.equal(rounded_scopes, sorted(scopes), "scopes")
         expected = set(record.values["variables"]["float"])
         expected |= {f"{scope}/{end}" for scope in scopes for end in ("min", "max")}
         check.equal(sorted(names ^ expected), [], "variables")
@@ -163,13 +163,13 @@ def _compare_tensors(check: Check, ours: Dict[str, Any], record: Record) -> None
     noise = [each for each in recorded["noise_activation"] if each is not None]
     errors = []
     for index, scope in enumerate(record.values["quant_scopes"]):
-        found = [float(np.abs(each.astype(np.float64)).sum()) for each in ours[scope]]
+        totals = [float(np.abs(each.astype(np.float64)).sum()) for each in ours[scope]]
         if is_weight(scope):
-            for value, (_, absolute) in zip(found, recorded["weights_stats"][index]):
+            for value, (_, absolute) in zip(totals, recorded["weights_stats"][index]):
                 check.close(value, absolute, WEIGHTS, scope)
             continue
         before, after, _ = recorded["activation_stats"][index]
-        for value, absolute in zip(found, (before[1], after[1])):
+        for value, absolute in zip(totals, (before[1], after[1])):
             errors.append(abs(value - absolute) / (absolute or 1.0))
             check.error(errors[-1], NOISE * max(noise), scope)
     check.error(float(np.mean(errors)), NOISE * float(np.mean(noise)), "mean of activations")

@@ -47,14 +47,14 @@ LOSSES_BEFORE_DELAY, GRADIENTS_BEFORE_DELAY = 1e-4, 2.5e-2
 LOSSES, GRADIENTS = 1e-2, 5e-2
 NORMS = 1e-3
 
-REPEATS = 4  # of several steps
+REPEATS = 4  # runs of several steps
 
 # By type of operation. Without one, a layer is rounded where its batch norm ends on both sides.
 ACTIVATIONS = {"Relu": tf.nn.relu, "Relu6": tf.nn.relu6}
 
 
 class Pass(NamedTuple):
-    """How one pass in training is run and compared."""
+    """Settings of one pass in training, and its tolerances."""
 
     step_before: int  # fake_quantization_step
     repeats: int
@@ -69,7 +69,7 @@ PASSES = {
 
 
 def check_quantized(case: Case, cells: Dict[str, Check]) -> None:
-    """Everything that is recorded."""
+    """Compares everything that is recorded."""
     record = read(case.golden_dir, case.golden.config_name)
     if record is None or case.golden.name != case.golden.config_name:
         return
@@ -97,7 +97,7 @@ def rounding_as_the_reference(record: Record) -> Iterator[None]:
 
 
 def moved_scopes(record: Record) -> List[str]:
-    """Where the reference rounds before the activation in training, and after it in inference."""
+    """Scopes rounded before the activation in the reference's training, and after it otherwise."""
     return list(record.values["eval"].get("fake_quant_differs", {}))
 
 
@@ -108,7 +108,7 @@ def fixed_start(record: Record) -> Dict[str, float]:
     return range_values(ranges)
 
 
-def own_start(record: Record) -> Dict[str, float]:
+def model_start(record: Record) -> Dict[str, float]:
     """Values of range variables at the start of the recorded runs from ranges of the model."""
     values = range_values(record.ranges(record.values["own_initial"]))
     return {n: 0.0 if n.endswith(("biased", "_step")) else v for n, v in values.items()}
@@ -117,13 +117,13 @@ def own_start(record: Record) -> Dict[str, float]:
 def _repeated(
     case: Case, start: Dict[str, float], run: Callable[[goldens.SeededValue], Any], repeats: int
 ) -> List[Any]:
-    """What `run` returns for the exact weights and for moved ones, with ranges from `start`."""
+    """Results of `run` for the exact weights and for moved ones, with ranges from `start`."""
     weights = moved_values(goldens.seeded_value(case.golden_dir, "det_value"), repeats)
     return [run(with_ranges(each, start)) for each in weights]
 
 
 def check_training(case: Case, record: Record, check: Check) -> None:
-    """Losses, gradients and ranges of one pass in training, before and after the delay."""
+    """Compares losses, gradients and ranges of a pass in training, before and after the delay."""
     with training_pass(case, record) as (names, run):
         _check_training_names(check, names, record)
         if not check.ok:
@@ -217,10 +217,10 @@ def _compare_ranges(
     for scope in left_out:
         del expected[scope]
     for weights, tolerance in ((True, WEIGHT_RANGES), (False, RANGES)):
-        of_kind = {
+        limits_of_kind = {
             scope: limits for scope, limits in expected.items() if is_weight(scope) == weights
         }
-        compare_runs(check, runs, of_kind, tolerance, f"{kind} range")
+        compare_runs(check, runs, limits_of_kind, tolerance, f"{kind} range")
 
 
 def kernels_with_updated_averages(record: Record, after: Sequence[Sequence[float]]) -> List[str]:
@@ -239,7 +239,7 @@ def kernels_with_updated_averages(record: Record, after: Sequence[Sequence[float
 
 
 def check_steps(case: Case, record: Record, check: Check) -> None:
-    """Six optimizer steps of the model_fn, from ranges of its own and from fixed ones."""
+    """Compares six optimizer steps of the model_fn, from its own ranges and from fixed ones."""
     recorded, counts = record.values["train"], record.values["variables"]
     with training_steps(case, record) as (names, run):
         slots = recorded["num_optimizer_slots_and_global_step"]
@@ -249,7 +249,7 @@ def check_steps(case: Case, record: Record, check: Check) -> None:
         check.equal(sorted(missing), [], "missing variables")
         if not check.ok:
             return
-        for tag, start in (("own", own_start(record)), ("fixed", fixed_start(record))):
+        for tag, start in (("own", model_start(record)), ("fixed", fixed_start(record))):
             numbers = range(1, recorded[f"trace_{tag}"]["steps"] + 1)
             runs = _repeated(case, start, functools.partial(run, numbers), REPEATS)
             _compare_steps(check, runs, record, tag)
@@ -284,9 +284,9 @@ def training_steps(
             for scope in record.values["quant_scopes"]
             if f"{scope}/min" in variables
         }
-        of_model = {*record.values["variables"]["float"], *own_start(record)} & {*variables}
-        model = [variables[name] for name in sorted(of_model)]
-        fresh = tf1.variables_initializer([v for n, v in variables.items() if n not in of_model])
+        model_names = {*record.values["variables"]["float"], *model_start(record)} & {*variables}
+        model = [variables[name] for name in sorted(model_names)]
+        fresh = tf1.variables_initializer([v for n, v in variables.items() if n not in model_names])
         with tf1.Session() as session:
 
             def run(numbers: Sequence[int], value: goldens.SeededValue) -> Values:

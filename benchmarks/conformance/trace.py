@@ -22,8 +22,8 @@ from model_fn.model_fn import create_model_fn
 LOSSES = 1e-3
 MINED_LOSSES = 1e-2
 NORMS = 1e-3
-CHANGES = 2e-2  # of norms
-LEAST_CHANGE = 2e-5  # of a norm; float32 resolves 1/300 of it
+CHANGES = 2e-2  # tolerance of changes of norms
+LEAST_CHANGE = 2e-5  # share of a norm; float32 resolves 1/300 of it
 
 Norms = Dict[str, float]  # by variable of the model
 

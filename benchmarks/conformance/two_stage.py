@@ -22,7 +22,7 @@ from estimator_det.compat import tf
 from estimator_det.detectors.two_stage.regions import coded_boxes
 
 PIXELS = 0.05  # how far a region's corners may be from the recorded ones
-FEW = 0.1  # of the regions may have no partner
+FEW = 0.1  # share of regions that may have no partner
 
 # Compared region by region, if at all.
 OF_REGIONS = (
@@ -46,7 +46,7 @@ OF_REGIONS = (
 
 
 def is_two_stage(predictions: Any) -> bool:
-    """Whether predictions are those of a two-stage detector."""
+    """True if predictions are those of a two-stage detector."""
     return hasattr(predictions, "rpn")
 
 
@@ -85,20 +85,20 @@ def partners(
     boxes, rows = arrays["proposal_boxes"], arrays["proposal_boxes__idx"]
     count = ours["proposal_boxes"].shape[1]
     border = boxes.max(axis=(0, 1))  # proposals are cut to the image, and some fill it
-    found, uncertain = {}, set()
+    pairs, uncertain = {}, set()
     for image in range(boxes.shape[0]):
         distance = np.abs(boxes[image][:, None] - ours["proposal_boxes"][image][None]).max(axis=2)
         for place, row in enumerate(rows):
             nearest = int(distance[place].argmin())
             if distance[place, nearest] <= PIXELS:
-                found[image * count + int(row)] = image * count + nearest
+                pairs[image * count + int(row)] = image * count + nearest
                 if distance[place, nearest] > 0 and np.any(boxes[image, place] == border):
                     uncertain.add(image * count + int(row))
     recorded = boxes.shape[0] * len(set(rows.tolist()))
     check.compared += 1
-    if len(found) < (1 - FEW) * recorded:
-        check.fail(f"{recorded - len(found)} of {recorded} recorded regions are not among ours")
-    return {row: mine for row, mine in found.items() if row not in uncertain}
+    if len(pairs) < (1 - FEW) * recorded:
+        check.fail(f"{recorded - len(pairs)} of {recorded} recorded regions are not among ours")
+    return {row: mine for row, mine in pairs.items() if row not in uncertain}
 
 
 def compare_rows(
@@ -123,13 +123,7 @@ def compare_rows(
 def with_recorded_regions(
     predictions: Any, recorded: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> Any:
-    """Predictions with the recorded output of the second stage; as they are if it is not complete.
-
-    Args:
-        predictions: Of a two-stage detector in inference.
-        recorded: Statistics by key.
-        arrays: Recorded rows by key.
-    """
+    """Predictions with the recorded output of the second stage; as they are if it is not complete."""
     complete = {}
     for key in ("proposal_boxes", "refined_box_encodings", "class_predictions_with_background"):
         stats, rows = recorded[key], arrays[f"{key}__idx"]
@@ -149,6 +143,6 @@ def with_recorded_regions(
 
 
 def areas_overflow(predictions: Any) -> tf.Tensor:
-    """Whether any box of the second stage is too large for its area to be a float32."""
+    """True if a box of the second stage is too large for its area to be a float32."""
     areas = geometry.area(coded_boxes(*predictions.region_outputs).decode())
     return ~tf.reduce_all(tf.math.is_finite(areas))

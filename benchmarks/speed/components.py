@@ -21,7 +21,7 @@ from estimator_det.compat import quick_callable, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.protos import preprocessor_pb2
 
-REPEATS = 5  # of which the fastest counts: other programs only add time
+REPEATS = 5  # the fastest counts, because other programs only add time
 AUGMENTED_IMAGES = 8
 AUGMENTED_SIZE = (480, 640)  # height and width
 NUM_BOXES = 8
@@ -88,14 +88,14 @@ def augmentation(name: str, size: Tuple[int, int] = AUGMENTED_SIZE) -> Tuple[flo
         options.experimental.disable_thread_spinning = True  # waiting would count as work
         with tf1.Session(config=options) as session:
             session.run([variable.initializer for variable in variables])
-            whole = kernels = 0.0
+            seconds = kernels = 0.0
             for number in range(AUGMENTED_IMAGES):
                 feeds = {seed: np.array([number, 7])}
                 # Returning the sample is not part of the step.
-                whole += _fastest(lambda: session.run(outputs, feeds))  # noqa: B023
-                whole -= _fastest(lambda: session.run(unchanged, feeds))  # noqa: B023
+                seconds += _fastest(lambda: session.run(outputs, feeds))  # noqa: B023
+                seconds -= _fastest(lambda: session.run(unchanged, feeds))  # noqa: B023
                 kernels += _kernel_seconds(session, outputs, feeds)
-    return 1e6 * max(whole, 0.0) / AUGMENTED_IMAGES, 1e6 * kernels / AUGMENTED_IMAGES
+    return 1e6 * max(seconds, 0.0) / AUGMENTED_IMAGES, 1e6 * kernels / AUGMENTED_IMAGES
 
 
 def _sample_values(height: int, width: int, *, masks: bool, scores: bool) -> Dict[str, np.ndarray]:

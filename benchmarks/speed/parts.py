@@ -24,7 +24,6 @@ WARM_UP = 4
 REPEATS = 16
 SERVED_BATCHES = (1, 8)
 EVALUATED_IMAGES = 10
-CHECKED_IMAGES = 2000
 MEMORY_STEPS = 30
 REQUESTS = 200  # served with images of mixed sizes, to see if memory grows
 
@@ -194,9 +193,7 @@ def _images_per_second(batches: Any, batch_size: int, count: int = 150) -> float
 
 
 def input_pipeline(arguments: argparse.Namespace) -> Figures:
-    """Training input alone, against decoding and resizing, and with and without record checks."""
-    from benchmarks.speed.checks import compare, unchecked
-
+    """Training input alone, against decoding and resizing."""
     config, size = _config(arguments), _image_size(_config(arguments))
 
     def decode_and_resize(serialized: tf.Tensor) -> tf.Tensor:
@@ -213,24 +210,10 @@ def input_pipeline(arguments: argparse.Namespace) -> Figures:
         .batch(arguments.batch_size, drop_remainder=True)
         .prefetch(2)
     )
-    figures: Figures = {
+    return {
         "decode_images_per_second": _images_per_second(decoded, arguments.batch_size),
         "input_images_per_second": _images_per_second(_train_batches(config), arguments.batch_size),
     }
-    # A larger file, because opening one takes some milliseconds.
-    record = _first_examples(arguments.record, arguments.scratch, CHECKED_IMAGES)
-    config = pipeline.override(config, train_input_path=str(record))
-    figures.update(compare(lambda: _train_batches(config), arguments.batch_size))
-    with contextlib.ExitStack() as stack:
-        checked = stack.enter_context(_training(config))
-        with unchecked():
-            bare = stack.enter_context(_training(config))
-        for run in (bare, checked):
-            _seconds(run)
-        # The two take turns, so that both see the same machine.
-        ratios = [_timed(checked) / _timed(bare) for _ in range(2 * REPEATS)]
-    figures["checks_step_ratio"] = statistics.median(ratios)
-    return figures
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ TOTAL_LOSS = "Loss/total_loss"
 COMPARED = ("raw_detection_boxes", "raw_detection_scores", "detection_scores", "num_detections")
 SEED = "1"
 
-# Of the demo: plain momentum, for RMSProp turns the rounding of small gradients into whole steps.
+# The demo with plain momentum: RMSProp turns the rounding of small gradients into whole steps.
 _CHANGES = """
 train_config { optimizer { momentum_optimizer {
   learning_rate { constant_learning_rate { learning_rate: 0.001 } }
@@ -47,12 +47,10 @@ class Difference(NamedTuple):
 
 
 def report(folder: pathlib.Path, pythons: List[str], steps: int) -> Tuple[List[str], bool]:
-    """Lines to print, and whether all differences are within their limits.
+    """Lines to print, and True if all differences are within their limits.
 
-    Args:
-        folder: Gets data, model folders and exports.
-        pythons: Two interpreters.
-        steps: To train before the environments exchange checkpoints.
+    The folder gets data, model folders and exports. The environments exchange checkpoints after
+    `steps` training steps.
     """
     both = environment.find_two(pythons)
     pairs = (both, both[::-1])
@@ -60,26 +58,26 @@ def report(folder: pathlib.Path, pythons: List[str], steps: int) -> Tuple[List[s
     environment.run_tasks([(both[0], [["make", str(folder), _CHANGES]])])
     environment.log(f"both train {steps} steps, batch norm frozen and learning, and export")
     environment.run_tasks([(env, _first_tasks(env, folder, steps)) for env in both])
-    for env, other in pairs:
+    for env, partner in pairs:
         shutil.copytree(_model_dir(folder, env), _resumed(folder, env, env))
-        shutil.copytree(_model_dir(folder, other), _resumed(folder, env, other))
+        shutil.copytree(_model_dir(folder, partner), _resumed(folder, env, partner))
     environment.log("both resume from and serve their own and the other's")
     environment.run_tasks([(env, _second_tasks(env, both, folder, steps)) for env in both])
 
-    found = []
+    differences = []
     for kind, limit in (("frozen", LOSS_LIMIT), ("learning", LEARNING_LOSS_LIMIT)):
         what = f"loss over {steps} steps, batch norm {kind}"
         first, second = (_model_dir(folder, env, kind) for env in both)
-        found.append(_compare_losses(what, first, second, limit))
+        differences.append(_compare_losses(what, first, second, limit))
     what = "the first two losses of these"
-    found.append(_compare_losses(what, first, second, FIRST_LOSSES_LIMIT, until=2))
-    for env, other in pairs:
-        what = f"loss of {STEPS_AFTER} steps, checkpoint of {other.name} resumed on {env.name}"
-        kept, taken = _resumed(folder, other, other), _resumed(folder, env, other)
-        found.append(_compare_losses(what, kept, taken, LOSS_LIMIT, after=steps))
-    found += [_compare_served(folder, env, other) for env, other in pairs]
-    return [f"{both[0].name} and {both[1].name}"] + [one.line() for one in found], all(
-        one.value <= one.limit for one in found
+    differences.append(_compare_losses(what, first, second, FIRST_LOSSES_LIMIT, until=2))
+    for env, partner in pairs:
+        what = f"loss of {STEPS_AFTER} steps, checkpoint of {partner.name} resumed on {env.name}"
+        folders = _resumed(folder, partner, partner), _resumed(folder, env, partner)
+        differences.append(_compare_losses(what, *folders, LOSS_LIMIT, after=steps))
+    differences += [_compare_served(folder, env, partner) for env, partner in pairs]
+    return [f"{both[0].name} and {both[1].name}"] + [each.line() for each in differences], all(
+        each.value <= each.limit for each in differences
     )
 
 
@@ -139,26 +137,28 @@ def losses(model_dir: pathlib.Path) -> Dict[int, float]:
 
 def _compare_losses(
     what: str,
-    one: pathlib.Path,
-    other: pathlib.Path,
+    model_dir: pathlib.Path,
+    other_dir: pathlib.Path,
     limit: float,
     after: int = 0,
     until: int = 10**9,
 ) -> Difference:
-    first, second = losses(one), losses(other)
+    first, second = losses(model_dir), losses(other_dir)
     steps = [step for step in first if after < step <= until]
     if not steps or set(first) != set(second):
-        raise ValueError(f"{one} and {other} trained other steps: {list(first)}, {list(second)}")
+        raise ValueError(
+            f"{model_dir} and {other_dir} trained different steps: {list(first)}, {list(second)}"
+        )
     worst = max(relative(second[step], first[step]) for step in steps)
     return Difference(what, worst, limit)
 
 
-def _compare_served(folder: pathlib.Path, env: Environment, other: Environment) -> Difference:
-    """The other's SavedModel, run by both."""
-    one, expected = (np.load(_served(folder, by, other)) for by in (env, other))
+def _compare_served(folder: pathlib.Path, env: Environment, source: Environment) -> Difference:
+    """Compares what both environments get from a SavedModel."""
+    results, expected = (np.load(_served(folder, user, source)) for user in (env, source))
     # Before suppression: after it, equal scores may come in another order.
-    worst = max(relative(one[name], expected[name]) for name in COMPARED)
-    return Difference(f"SavedModel of {other.name} run on {env.name}", worst, PREDICTION_LIMIT)
+    worst = max(relative(results[name], expected[name]) for name in COMPARED)
+    return Difference(f"SavedModel of {source.name} run on {env.name}", worst, PREDICTION_LIMIT)
 
 
 def relative(value: Any, expected: Any) -> float:

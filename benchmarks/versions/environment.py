@@ -34,7 +34,7 @@ class Environment(NamedTuple):
 
 
 def run(python: str, *arguments: str) -> str:
-    """What `python arguments…` prints, run in the checkout; its stderr if it fails."""
+    """Output of `python arguments…` in the checkout; RuntimeError with its stderr if it fails."""
     process = subprocess.run(
         [python, *arguments],
         cwd=ROOT,
@@ -56,8 +56,8 @@ def run_tasks(work: Sequence[Tuple[Environment, List[Task]]]) -> None:
         started = [
             pool.submit(run, env.python, *arguments, json.dumps(tasks)) for env, tasks in work
         ]
-        for one in started:
-            one.result()
+        for future in started:
+            future.result()
 
 
 def find(python: str) -> Environment:

@@ -1,4 +1,4 @@
-"""What an interpreter does for a comparison: `python -m benchmarks.versions.tasks JSON`.
+"""Tasks of an interpreter in a comparison: `python -m benchmarks.versions.tasks JSON`.
 
 JSON is a list of tasks, each a list of a function's name and its arguments. One process runs
 several, because importing TensorFlow takes longer than most of them.
@@ -44,8 +44,8 @@ def train(config_file: str, model_dir: str, num_steps: str, seed: str, assignmen
 def predict(model: str, target: str) -> None:
     """Writes what a SavedModel returns for two images of noise to an .npz file."""
     pixels = np.random.RandomState(0).randint(0, 255, [2, 160, 160, 3], np.uint8)
-    found = tf.saved_model.load(model).signatures["serving_default"](tf.constant(pixels))
-    np.savez(target, **{name: value.numpy() for name, value in found.items()})
+    outputs = tf.saved_model.load(model).signatures["serving_default"](tf.constant(pixels))
+    np.savez(target, **{name: value.numpy() for name, value in outputs.items()})
 
 
 TASKS: Dict[str, Callable[..., None]] = {
@@ -56,5 +56,5 @@ TASKS: Dict[str, Callable[..., None]] = {
 }
 
 if __name__ == "__main__":
-    for name, *given in json.loads(sys.argv[1]):
-        TASKS[name](*given)
+    for name, *arguments in json.loads(sys.argv[1]):
+        TASKS[name](*arguments)

@@ -23,10 +23,7 @@ FIGURES = {
 def report(pythons: List[str], arguments: List[str], repeats: int) -> List[str]:
     """Lines of a Markdown table: the best of each figure, and second over first.
 
-    Args:
-        pythons: Two interpreters.
-        arguments: Of `benchmarks.speed`.
-        repeats: Turns that each environment gets.
+    Arguments are those of `benchmarks.speed`; each environment gets `repeats` turns.
     """
     both = environment.find_two(pythons)
     measured: List[List[Dict[str, Any]]] = [[], []]

@@ -98,7 +98,7 @@ def _training(case: Case, record: Record, value: goldens.SeededValue) -> None:
     train["bn_names"] = [name for name in float_names if "moving" in name]
     train["weight_names"] = [name for name in float_names if name.endswith("/weights")]
     starts = {
-        "own": quantized_training.own_start(record),
+        "own": quantized_training.model_start(record),
         "fixed": quantized_training.fixed_start(record),
     }
     with quantized_training.training_steps(case, record) as (names, steps):
