@@ -123,7 +123,7 @@ def compare_rows(
 def with_recorded_regions(
     predictions: Any, recorded: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> Any:
-    """Predictions with the recorded output of the second stage; as they are if it is not complete."""
+    """Predictions with the recorded output of the second stage, if that is complete."""
     complete = {}
     for key in ("proposal_boxes", "refined_box_encodings", "class_predictions_with_background"):
         stats, rows = recorded[key], arrays[f"{key}__idx"]

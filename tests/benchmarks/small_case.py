@@ -59,6 +59,8 @@ def det_value(name, shape):
 class _Extractor:
     """Layers that end with ReLU, ReLU6 and nothing; maps at strides 4 and 8."""
 
+    quantizes = True
+
     def __init__(self, decay: float) -> None:
         self._decay = decay
 

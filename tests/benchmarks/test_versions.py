@@ -25,7 +25,7 @@ def test_losses_of_other_steps_are_not_compared(tmp_path: pathlib.Path) -> None:
         (tmp_path / name / "progress.jsonl").write_text("\n".join(lines))
     one, other = tmp_path / "a", tmp_path / "b"
     assert agreement._compare_losses("", one, one, 1e-5).value == 0
-    with pytest.raises(ValueError, match="other steps"):
+    with pytest.raises(ValueError, match="different steps"):
         agreement._compare_losses("", one, other, 1e-5)
 
 
