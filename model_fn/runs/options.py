@@ -22,6 +22,8 @@ OF_MACHINES = (MULTI_WORKER, PARAMETER_SERVER)  # which TF_CONFIG lists
 PRECISIONS = (FLOAT32, MIXED_FLOAT16, MIXED_BFLOAT16)
 
 STEPS_OF_WORKER = 16  # between two returns to the hooks
+DEFAULT_SAVE_SECS = 600
+DEFAULT_TASK_TIMEOUT_SECS = 600.0  # another machine may need minutes to start again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +35,14 @@ class LoopOptions:
             machines in TF_CONFIG, those of its workers, which share variables but not steps, or all
             cores of a TPU.
         num_replicas: Devices of this machine that share a batch; None for all GPUs. Where there is
-            no GPU, so many logical CPUs, by default 1.
+            no GPU, the number of logical CPUs, by default 1.
         accumulate_steps: Parts of a replica's share of the batch, taken one after the other.
         steps_per_call: Steps between two returns to the hooks, at most; None for 1, and with
             parameter servers for `STEPS_OF_WORKER` of each worker.
         precision: One of `PRECISIONS`, what networks compute in; variables stay float32. None for
             float32, or on a TPU what `use_bfloat16` says.
         jit_compile: Compile forward and backward pass by XLA.
-        tpu_name: Of the TPU; "local" on its own machine, or an address, grpc://host:port.
+        tpu_name: "local" on the TPU's own machine, or an address, grpc://host:port.
         made: The strategy of `tf.distribute`, where a program has made it.
     """
 
@@ -111,12 +113,7 @@ class LoopOptions:
 
 
 def check_loop(pipeline_config: Any, loop: LoopOptions) -> None:
-    """Refuses what a strategy does not have, before any machine is waited for.
-
-    Raises:
-        ConfigError: for simulated quantization, whose ranges the loop does not average; for data
-            that end, and for synchronous replicas, where workers do not take the same steps.
-    """
+    """Refuses what a strategy does not have, before any machine is waited for."""
     if pipeline_config.graph_rewriter.HasField("quantization"):
         raise ConfigError(
             "graph_rewriter.quantization: is not supported yet by the TF2 loop. Leave --strategy "
@@ -166,11 +163,11 @@ def check_batch(pipeline_config: Any, loop: LoopOptions, num_replicas: int) -> N
 
 @dataclasses.dataclass(frozen=True)
 class TpuOptions:
-    """Where and how a run uses a TPU.
+    """Place of the TPU, and how a run uses it.
 
     Attributes:
-        name: Of the TPU; "local" on its own machine, or an address, grpc://host:port. None only
-            for a rehearsal.
+        name: "local" on the TPU's own machine, or an address, grpc://host:port; None only for a
+            rehearsal.
         num_shards: TPU cores, which share a batch.
         iterations_per_loop: Steps between two returns from the TPU.
         evaluates: Whether evaluations run on the TPU too, not on this machine.
@@ -198,35 +195,26 @@ class TpuOptions:
                 raise ConfigError(f"{field} must be 1 or more; given {value}")
 
     @property
-    def reads_elsewhere(self) -> bool:
-        """Whether the input pipeline runs on another machine, that of the TPU."""
-        return not self.has_local_files
-
-    @property
     def has_local_files(self) -> bool:
-        """Whether the machine that reads and writes is this one."""
+        """True if the machine that reads and writes is this one."""
         return self.rehearses or self.name == LOCAL
 
 
 def check_tpu(pipeline_config: Any, model_dir: str, on_tpu: TpuOptions) -> List[Problem]:
-    """What about a configuration does not suit the TPU, without making the run impossible.
-
-    Raises:
-        ConfigError: listing all that makes it impossible, with the edits that fix it.
-    """
+    """Returns warnings; ConfigError lists all that makes the run impossible, with the edits."""
     target = tpu_lint.Target(
         num_shards=on_tpu.num_shards,
         model_dir=model_dir,
         inference=on_tpu.evaluates,
         local_files=on_tpu.has_local_files,
     )
-    found = tpu_lint.lint(pipeline_config, target)
-    fatal = [finding for finding in found if finding.severity in ("error", "placeholder")]
+    findings = tpu_lint.lint(pipeline_config, target)
+    fatal = [finding for finding in findings if finding.severity in ("error", "placeholder")]
     if fatal:
         raise ConfigError(
             "the configuration does not suit a TPU\n" + "\n".join(str(finding) for finding in fatal)
         )
-    return [finding for finding in found if finding not in fatal]
+    return [finding for finding in findings if finding not in fatal]
 
 
 def static_batches(pipeline_config: Any) -> Any:
@@ -239,11 +227,7 @@ def static_batches(pipeline_config: Any) -> Any:
 
 
 def check_static(specs: Mapping[str, Any]) -> None:
-    """Refuses tensors with an open length.
-
-    Args:
-        specs: `tf.TensorSpec`s of what the cores get.
-    """
+    """Refuses `tf.TensorSpec`s with an open length."""
     for key, spec in specs.items():
         if not spec.shape.is_fully_defined():
             raise ConfigError(
@@ -254,13 +238,9 @@ def check_static(specs: Mapping[str, Any]) -> None:
             )
 
 
-DEFAULT_SAVE_SECS = 600
-DEFAULT_TASK_TIMEOUT_SECS = 600.0  # another machine may need minutes to start again
-
-
 @dataclasses.dataclass(frozen=True)
 class CheckpointOptions:
-    """When checkpoints are saved, and how many are kept.
+    """Times of checkpoints, and the number that is kept.
 
     Attributes:
         steps: Steps between two checkpoints; not together with `secs`.
@@ -296,18 +276,17 @@ class EvaluationOptions:
         sample_1_of_n: Evaluate on every n-th example; None for what the reader says.
         on_training_data: Evaluate on the training data, too.
         training_data_sample_1_of_n: Every n-th example of it.
-        every_steps: Save and evaluate a checkpoint at each multiple of so many steps, whenever
-            others are saved; the last checkpoint always. A TPU returns between two loops only: at
-            the first return after that. Not together with `throttle_secs`.
-        throttle_secs: At least so long between two evaluations; by default
+        every_steps: Save and evaluate a checkpoint at each multiple of this; on a TPU at the first
+            return after that. The last checkpoint always. Not together with `throttle_secs`.
+        throttle_secs: Least seconds between two evaluations; by default
             `eval_config.eval_interval_secs`.
         best_metric: Keep the best checkpoints in best/ and an export of the very best in
             export/best: highest, or lowest where its name says loss, e.g.
             "DetectionBoxes_Precision/mAP".
         keep_best: How many checkpoints are kept as the best.
-        patience: Stop after so many evaluations in which `best_metric` has not become better; None
-            trains to the end.
-        min_delta: What counts as better for `patience`: a difference above this.
+        patience: Stop after this many evaluations without a better `best_metric`; None trains to
+            the end.
+        min_delta: Least difference that counts as better for `patience`.
         export_final: Export the last checkpoint to export/Servo.
     """
 

@@ -1,23 +1,12 @@
 """Training runs: a backend, input functions, evaluations and hooks, wired together.
 
-A checkpoint in `model_dir` is resumed with its step, optimizer slots and moving averages, after it
-was checked; see `repair.prepare`. The configuration as run is saved there as pipeline.config. Only
-one process may train in a folder.
+A run resumes the newest whole checkpoint of `model_dir`. It continues with the record after the
+last one of that checkpoint, in the same order: it reads the unfinished epoch again up to there,
+undecoded. It begins a new epoch on a TPU, and if files, their sizes, settings of the reader, the
+seed or the number of workers have changed.
 
-SIGINT and SIGTERM end a run after the current step, with a checkpoint; an evaluation ends at once.
-A second signal ends the process. A process that is killed loses the steps since its last
-checkpoint.
-
-The position in the data: evaluations have a session of their own, and training continues with the
-next record. A resumed run continues with the record after the last one of its checkpoint, in the
-same order and with the same augmentations as without the interruption: each record is seen once an
-epoch. To that end it reads the unfinished epoch again up to there, undecoded. It begins a new epoch
-instead, in a new order, and logs that, where files, their sizes, the reader's settings (but for the
-batch size), a given `seed` or the number of workers have changed, and on a TPU.
-
-In a cluster (TF_CONFIG) this process does its part: it trains, serves variables, or evaluates the
-checkpoints of the others. See docs/distributed.md. Where it waits inside TensorFlow for a parameter
-server that is missing for too long, it exits with code 1.
+The first SIGINT or SIGTERM ends a run after the current step, with a checkpoint, or an evaluation
+at once; a second one ends the process. For clusters (TF_CONFIG) see docs/distributed.md.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from model_fn.checkpoints.errors import (
 from model_fn.runs import task_watch
 from model_fn.runs.backends import strategies
 from model_fn.runs.backends.estimator import make_train_input_fn
-from model_fn.runs.backends.loop import Call, LoopBackend
+from model_fn.runs.backends.loop import LoopBackend, Take
 from model_fn.runs.cluster import WORKER, Cluster, Task
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import report_split, worker_file
@@ -69,7 +69,7 @@ class CoordinatorBackend(LoopBackend):
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
-        """Within, there are workers; where a parameter server is lost, training begins again."""
+        """Context manager: there are workers; a lost parameter server begins training again."""
         if self._strategy is None:
             check_free(self._cluster)  # Later this process itself listens there.
         made = strategies.connected(self._cluster, self._context.options.task_timeout_secs)
@@ -113,7 +113,7 @@ class CoordinatorBackend(LoopBackend):
             super().train(input_fn, hooks)
         self._context.stop.raise_if_requested()
 
-    def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Call:
+    def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Take:
         strategy = self._strategy
 
         def of_worker(number: int, context: Any) -> Any:
@@ -160,7 +160,8 @@ class CoordinatorBackend(LoopBackend):
             loop_step.global_step.assign(before + int(outcome.num_taken))
             return outcome
 
-        return Call(function.graph, take)
+        self._graph = function.graph
+        return take
 
     def _steps_of_workers(
         self,
@@ -169,14 +170,13 @@ class CoordinatorBackend(LoopBackend):
         read: Callable[[Any], _Taken],
         num_steps: int,
     ) -> List[_Taken]:
-        """Steps in the order in which they ended; fewer where training is to stop.
+        """Returns steps in the order in which they ended; fewer if training is to stop.
 
-        None runs any more at the return, so that what is saved then belongs together. Where none
-        ends for too long, the process does.
+        None runs any more at the return, so that what is saved then belongs together. If none ends
+        for too long, the process does.
 
         Args:
-            begin: Starts a step, whose batch is wanted or not; its result in the future.
-            num_steps: How many; none begins once training is to stop.
+            begin: Starts a step, whose batch is wanted or not; returns its future result.
         """
         running: List[Any] = []
         taken: List[_Taken] = []
@@ -213,7 +213,7 @@ class CoordinatorBackend(LoopBackend):
 
 @contextlib.contextmanager
 def _explained_errors() -> Iterator[None]:
-    """Within, the error of a record that a worker cannot use becomes a RunError."""
+    """Context manager: the error of a record that a worker cannot use becomes a RunError."""
     try:
         yield
     except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
@@ -225,7 +225,7 @@ def _explained_errors() -> Iterator[None]:
 
 
 def _merged(taken: Sequence[_Taken], num_workers: int) -> Outcome:
-    """What a call returns: of the step that was not finite, or else of the last one."""
+    """Outcome of a call: that of the step that was not finite, or else of the last one."""
     outcomes = [outcome for _, outcome in taken]
     bad = [outcome for outcome in outcomes if not bool(outcome.is_finite)]
     reported = bad[0] if bad else outcomes[-1]

@@ -15,7 +15,6 @@ from typing import (
     Dict,
     Iterator,
     List,
-    NamedTuple,
     Optional,
     Sequence,
 )
@@ -65,14 +64,8 @@ _TYPES = {
 }
 
 
-Take = Callable[[int, Sequence[bool]], Optional[Outcome]]  # None if no step can be taken
-
-
-class Call(NamedTuple):
-    """What takes steps between two returns to the hooks."""
-
-    graph: tf.Graph  # of a step, for TensorBoard
-    take: Take  # num_steps, and `Outcome.stops` of this process
+# Takes a number of steps, given `Outcome.stops` of this process; None if no step can be taken.
+Take = Callable[[int, Sequence[bool]], Optional[Outcome]]
 
 
 class LoopBackend(EstimatorBackend):
@@ -99,6 +92,7 @@ class LoopBackend(EstimatorBackend):
         by_default = MIXED_BFLOAT16 if is_narrow else FLOAT32
         self._precision = loop.precision or by_default
         self._strategy: Any = None
+        self._graph: Any = None  # of a step
         self._has_agreed = False  # that the run stops, with the other workers
 
     @contextlib.contextmanager
@@ -122,7 +116,7 @@ class LoopBackend(EstimatorBackend):
             self._suit_tpu(number)
         check_batch(self._context.config, self._loop, number)
         _LOG.info("Strategy %s: %s", self._loop.strategy, counted(number, "replica"))
-        if self._precision == MIXED_FLOAT16 and not _has_gpu():
+        if self._precision == MIXED_FLOAT16 and not tf.config.list_logical_devices("GPU"):
             _LOG.warning(
                 "precision is %s, and there is no GPU: a CPU takes many times as long in float16 "
                 "as in float32. Use %s, or leave --precision out",
@@ -177,7 +171,7 @@ class LoopBackend(EstimatorBackend):
                 jit_compile=self._loop.jit_compile,
             )
             self._loop_step = loop_step
-            self._call = self._make_call(loop_step, input_fn)
+            self._take_steps_of_call = self._make_call(loop_step, input_fn)
             start(loop_step, self._context, has_copies=self._has_workers)
             self._summary = LoopSummary(self._context.config, loop_step)
             self._has_agreed = False
@@ -218,7 +212,9 @@ class LoopBackend(EstimatorBackend):
         stop, last = self._context.stop, self._context.num_steps
         num_steps = min([*ends, *([] if last is None else [last])]) - step
         try:
-            outcome = self._call.take(num_steps, (stop.is_requested, stop.cause is not None))
+            outcome = self._take_steps_of_call(
+                num_steps, (stop.is_requested, stop.cause is not None)
+            )
         except tf.errors.OutOfRangeError:
             _LOG.info("The data ended after step %d", step)
             return None
@@ -246,7 +242,7 @@ class LoopBackend(EstimatorBackend):
             summary=self._summary(outcome) if is_due else b"",
         )
 
-    def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Call:
+    def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Take:
         """Builds the variables, and what a call of the loop executes."""
         # Texts, such as names of images, cannot go to a GPU.
         on_host = tf.distribute.InputOptions(experimental_fetch_to_device=False)
@@ -265,13 +261,16 @@ class LoopBackend(EstimatorBackend):
             for specs in distributed.element_spec:
                 check_static(used_by_step(specs))
         loop_step.build(distributed.element_spec)
-        function = loop_step.function(iterator._type_spec, loops=self.steps_per_call > 1)
+        function = loop_step.function(
+            tf.type_spec_from_value(iterator), loops=self.steps_per_call > 1
+        )
 
         def take(num_steps: int, stops: Sequence[bool]) -> Outcome:
             given = tf.constant([float(each) for each in stops])
             return function(iterator, tf.constant(num_steps), given)
 
-        return Call(function.graph, take)
+        self._graph = function.graph
+        return take
 
     def save(self, prefix: str) -> None:
         tf.io.gfile.makedirs(os.path.dirname(prefix))
@@ -287,7 +286,7 @@ class LoopBackend(EstimatorBackend):
         return self._loop_step.trained_names()
 
     def graph_def(self) -> Any:
-        return self._call.graph.as_graph_def(add_shapes=True)
+        return self._graph.as_graph_def(add_shapes=True)
 
 
 def _inputs(batches: Sequence[Any]) -> Dict[str, np.ndarray]:
@@ -299,15 +298,11 @@ def _inputs(batches: Sequence[Any]) -> Dict[str, np.ndarray]:
     }
 
 
-def _has_gpu() -> bool:
-    return bool(tf.config.list_logical_devices("GPU"))
-
-
 def start(loop_step: LoopStep, context: RunContext, *, has_copies: bool) -> None:
-    """Gives the variables of a loop their values; in a cluster, those that its chief has.
+    """Restores the variables of a loop; in a cluster to the values that its chief has.
 
     Args:
-        has_copies: Whether each worker of a cluster has the variables, and calls this.
+        has_copies: True if each worker of a cluster has the variables, and calls this.
     """
     # The same assignments in every worker, in the same order: some count as communication.
     values = loop_step.values()

@@ -51,15 +51,7 @@ def make_estimator(
     graph: Optional[TrainGraph] = None,
     handle_results: Optional[OnResults] = None,
 ) -> Any:
-    """A `TPUEstimator` of a pipeline configuration, that trains, and evaluates if asked to.
-
-    It saves no checkpoints by itself; runs bring a hook for that.
-
-    Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto; its batch size is that of all cores.
-        checkpoints: How many checkpoints are kept.
-        seed: Of initial values and whatever else is random in the graph.
-    """
+    """Builds a `TPUEstimator`, which saves no checkpoints by itself; runs bring a hook for that."""
     check_tpu(pipeline_config, model_dir, on_tpu)
     evaluation_batch = pipeline_config.eval_config.batch_size
     return tpu_estimator.TPUEstimator(
@@ -264,7 +256,7 @@ class TpuBackend(EstimatorBackend):
                 seed=seed_at(self._context.options.seed, first_step),
                 fault_log=fault_log,
                 cursor=None,
-                runs_elsewhere=self._on_tpu.reads_elsewhere,
+                runs_elsewhere=not self._on_tpu.has_local_files,
                 first_step=first_step,
                 images_per_step=config.train_config.batch_size,
             )
