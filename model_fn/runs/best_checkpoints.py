@@ -136,9 +136,7 @@ def keep_and_record(
     model_dir = evaluator.model_dir
     if options.best_metric is not None:
         BestCheckpoints(model_dir, options.best_metric, options.keep_best).offer(
-            evaluations[0],
-            checkpoint,
-            lambda: _export_best(pipeline_config, evaluator, checkpoint),
+            evaluations[0], checkpoint, lambda: _export_best(pipeline_config, evaluator, checkpoint)
         )
     for evaluation in reversed(evaluations):
         history.record(model_dir, evaluation)

@@ -41,10 +41,7 @@ class Reader(NamedTuple):
 
 
 def evaluation_inputs(
-    pipeline_config: Any,
-    *,
-    on_training_data: bool = False,
-    sample_1_of_n: Optional[int] = None,
+    pipeline_config: Any, *, on_training_data: bool = False, sample_1_of_n: Optional[int] = None
 ) -> List[Reader]:
     """Returns the evaluation readers, or the training reader; the default name is the number."""
     readers = named_readers(pipeline_config, on_training_data=on_training_data)
@@ -215,9 +212,7 @@ def continuous_eval(
         min_interval_secs = pipeline_config.eval_config.eval_interval_secs
     evaluator = _make_evaluator(pipeline_config, model_dir or checkpoint_dir)
     readers = evaluation_inputs(
-        pipeline_config,
-        on_training_data=on_training_data,
-        sample_1_of_n=choices.sample_1_of_n,
+        pipeline_config, on_training_data=on_training_data, sample_1_of_n=choices.sample_1_of_n
     )
     return follow(
         Evaluations(pipeline_config, evaluator, readers, choices),

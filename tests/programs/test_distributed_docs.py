@@ -91,9 +91,7 @@ def test_data_workers(tmp_path: pathlib.Path) -> None:
 def test_workers_of_the_loop(tmp_path: pathlib.Path, name: str) -> None:
     files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
     output = _run(
-        EXAMPLES[name],
-        tmp_path,
-        demo.demo_config(files, 6, ["train_config.batch_size=4"]),
+        EXAMPLES[name], tmp_path, demo.demo_config(files, 6, ["train_config.batch_size=4"])
     )
     assert trained_steps(str(tmp_path / "run")) == 6, output
     assert "step 6/6" in output and "evaluation" in output and "error" not in output, output

@@ -5,16 +5,7 @@ An Estimator, those of a cluster, a TPUEstimator, or a TF2 loop.
 
 from __future__ import annotations
 
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    List,
-    Protocol,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, ContextManager, Dict, List, Protocol, Sequence, Tuple
 
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor

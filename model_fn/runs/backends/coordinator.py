@@ -19,12 +19,7 @@ from estimator_det.compat import WorkerPool, failures, iterator_spec, tf
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.checkpoints.errors import (
-    VARIABLES_LOST,
-    MissingTaskError,
-    RunError,
-    SessionLostError,
-)
+from model_fn.checkpoints.errors import VARIABLES_LOST, MissingTaskError, RunError, SessionLostError
 from model_fn.runs import task_watch
 from model_fn.runs.backends import strategies
 from model_fn.runs.backends.estimator import make_train_input_fn
@@ -252,11 +247,7 @@ def _merged(taken: Sequence[_Taken], num_workers: int) -> Outcome:
 def _report_unused(train_config: Any) -> None:
     for field in ("replicas_to_aggregate", "startup_delay_steps"):
         if train_config.HasField(field):
-            _LOG.warning(
-                "train_config.%s has no effect with strategy %s",
-                field,
-                PARAMETER_SERVER,
-            )
+            _LOG.warning("train_config.%s has no effect with strategy %s", field, PARAMETER_SERVER)
 
 
 def serve(context: RunContext, loop: LoopOptions) -> None:

@@ -8,16 +8,7 @@ import functools
 import logging
 import os
 import signal
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterator,
-    List,
-    Optional,
-    Sequence,
-)
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
@@ -57,11 +48,7 @@ from model_fn.training.train_op import gradient_summaries
 
 _LOG = logging.getLogger(__name__)
 
-_TYPES = {
-    FLOAT32: tf.float32,
-    MIXED_FLOAT16: tf.float16,
-    MIXED_BFLOAT16: tf.bfloat16,
-}
+_TYPES = {FLOAT32: tf.float32, MIXED_FLOAT16: tf.float16, MIXED_BFLOAT16: tf.bfloat16}
 
 
 # Takes a number of steps, given `Outcome.stops` of this process; None if no step can be taken.

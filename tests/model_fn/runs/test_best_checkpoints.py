@@ -9,10 +9,7 @@ import pytest
 from exporters.saved_model_detector import SavedModelDetector
 from model_fn.checkpoints import label_map_asset
 from model_fn.evaluation import threshold_files
-from model_fn.runs import (
-    best_checkpoints,
-    runner,
-)
+from model_fn.runs import best_checkpoints, runner
 from model_fn.runs.backends import estimator as estimators
 from model_fn.runs.options import EvaluationOptions
 from tests.model_fn import fake
@@ -46,10 +43,7 @@ def test_exports_carry_the_label_map(readers: List[Any], tmp_path: pathlib.Path)
 
 @pytest.mark.parametrize("damage", ["missing", "a folder", "no text", "no label map"])
 def test_an_export_does_not_fail_for_its_label_map(
-    readers: List[Any],
-    tmp_path: pathlib.Path,
-    caplog: pytest.LogCaptureFixture,
-    damage: str,
+    readers: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     path = tmp_path / "labels.pbtxt"
     if damage == "a folder":

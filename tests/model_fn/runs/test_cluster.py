@@ -56,11 +56,7 @@ def test_without_the_variable_or_with_an_empty_one(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("kind", "index", "is_chief", "is_evaluator"),
-    [
-        ("chief", 0, True, False),
-        ("worker", 1, False, False),
-        ("evaluator", 0, False, True),
-    ],
+    [("chief", 0, True, False), ("worker", 1, False, False), ("evaluator", 0, False, True)],
 )
 def test_tasks_of_several(
     monkeypatch: pytest.MonkeyPatch, kind: str, index: int, is_chief: bool, is_evaluator: bool

@@ -220,10 +220,7 @@ def _lose(monkeypatch: pytest.MonkeyPatch, attempts: List[int], until_step: int,
 
 
 def test_lost_variables_without_progress_end_the_run(
-    readers: List[Any],
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    pauses: List[float],
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, pauses: List[float]
 ) -> None:
     attempts: List[int] = []
     _lose(monkeypatch, attempts, until_step=9, gain=0)
@@ -234,10 +231,7 @@ def test_lost_variables_without_progress_end_the_run(
 
 
 def test_lost_variables_with_progress_do_not(
-    readers: List[Any],
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    pauses: List[float],
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, pauses: List[float]
 ) -> None:
     attempts: List[int] = []
     _lose(monkeypatch, attempts, until_step=8, gain=1)

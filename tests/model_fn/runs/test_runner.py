@@ -15,12 +15,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints import repair
 from model_fn.evaluation import history
-from model_fn.runs import (
-    data_cursor,
-    evaluator,
-    progress,
-    runner,
-)
+from model_fn.runs import data_cursor, evaluator, progress, runner
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions, TrainOptions
 from model_fn.runs.signals import Stopped
 from tests import checkpoints

@@ -13,11 +13,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import json_lines
 from model_fn import model_fn
 from model_fn.evaluation import history
-from model_fn.runs import (
-    best_checkpoints,
-    evaluator,
-    runner,
-)
+from model_fn.runs import best_checkpoints, evaluator, runner
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions
 from model_fn.runs.signals import Stopped
 from model_fn.serving import saved_model

@@ -172,10 +172,7 @@ def test_no_step_begins_while_a_task_is_missing(
     [("worker 0 is missing", "^worker 0 is missing"), (None, "no step of the workers has ended")],
 )
 def test_steps_that_do_not_end(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    missing: Optional[str],
-    message: str,
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, missing: Optional[str], message: str
 ) -> None:
     _set_cluster(monkeypatch)
     backend, pool = _backend(tmp_path, task_timeout_secs=0.1), _Pool(_good)

@@ -56,13 +56,7 @@ def _install(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _train(folder: pathlib.Path, config: Any, num_steps: int, loop: Any = LOOP, **how: Any) -> Any:
     runner.train(
-        config,
-        str(folder),
-        num_train_steps=num_steps,
-        seed=3,
-        progress=False,
-        loop=loop,
-        **how,
+        config, str(folder), num_train_steps=num_steps, seed=3, progress=False, loop=loop, **how
     )
     return stored(tf1.train.latest_checkpoint(str(folder)))
 
@@ -319,8 +313,7 @@ def test_counts_are_means_over_accumulated_parts(tmp_path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize(
-    "precision",
-    ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.exhaustive)],
+    "precision", ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.exhaustive)]
 )
 def test_mixed_precision_stays_near_float32(
     tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], precision: str

@@ -95,11 +95,7 @@ def test_it_is_refused_and_nothing_changes(
 ) -> None:
     def train(config: Any, num_steps: int) -> None:
         runner.train(
-            config,
-            str(tmp_path),
-            num_train_steps=num_steps,
-            progress=False,
-            **_BACKENDS[backend],
+            config, str(tmp_path), num_train_steps=num_steps, progress=False, **_BACKENDS[backend]
         )
 
     train(fake.pipeline_config(_FIT), 2)
