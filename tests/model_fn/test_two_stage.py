@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any, Dict, Tuple
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.programs import demo
 from inputs import schema
-from inputs.datasets import shapes
 from model_fn.checks.metric_names import metric_names
 from model_fn.model_fn import create_model_fn
-from model_fn.runs import runner
-from model_fn.runs.options import EvaluationOptions
 from tests import small_extractor
 from tests.detectors.two_stage import configs
 from tests.model_fn import fake
@@ -176,28 +170,3 @@ def test_proposals_are_evaluated_regardless_of_class() -> None:
         spec = create_model_fn(config)(*_batch(), ModeKeys.EVAL, {})
     names = [name for name in spec.eval_metric_ops if "PerformanceByCategory" in name]
     assert names == ["DetectionBoxes_PerformanceByCategory/mAP/object"]
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_train_evaluate_export(tmp_path: pathlib.Path) -> None:
-    files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
-    config = demo.demo_config(files, 2, ["train_config.batch_size=2"])
-    num_classes = config.model.ssd.num_classes
-    text_format.Merge(f"model {{ {configs.SMALL} }}", config)
-    config.model.faster_rcnn.num_classes = num_classes
-    model_dir = tmp_path / "model"
-    metrics = runner.train_and_evaluate(
-        config,
-        str(model_dir),
-        num_train_steps=2,
-        evaluation=EvaluationOptions(sample_1_of_n=8),
-        progress=False,
-    )
-    assert metrics["global_step"] == 2
-    assert 0 < metrics["Loss/RPNLoss/objectness_loss"] < metrics["Loss/total_loss"]
-    assert -1 <= metrics["DetectionBoxes_Precision/mAP"] <= 1
-    (exported,) = (model_dir / "export" / "Servo").iterdir()
-    with tf.Graph().as_default(), tf1.Session() as session:
-        loaded = tf1.saved_model.load(session, ["serve"], str(exported))
-        assert "detection_boxes" in loaded.signature_def["serving_default"].outputs

@@ -133,44 +133,6 @@ def test_classification_checkpoint(
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive  # names do not change; tests/model_fn/checks/test_graphs.py has one
-@pytest.mark.parametrize("overrides", [V2, RESNET], ids=["mobilenet_v2", "resnet50_fpn"])
-def test_detection_checkpoint(overrides: str, tmp_path: pathlib.Path) -> None:
-    checkpoint = save(lambda: build(overrides), tmp_path, "BoxPredictor_9")
-    shapes = dict(tf1.train.list_variables(checkpoint))
-    inner = {name for name in shapes if name.startswith(EXTRACTOR)}
-    heads = set(shapes) - inner - {"global_step", "BoxPredictor_9/Logits/weights"}
-
-    table, extra = start_from(checkpoint, overrides, fine_tune_checkpoint_type="detection")
-    assert set(table.restored) == inner
-    assert (table.mismatched, table.missing) == ([], [])
-    assert set(table.unused) == heads | {"BoxPredictor_9/Logits/weights"}
-    assert heads == set(extra) and heads
-    assert table.share == 1.0
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive  # tests/model_fn/training/test_warm_start.py has variables of other shapes
-@pytest.mark.parametrize("overrides", [V2, RESNET], ids=["mobilenet_v2", "resnet50_fpn"])
-def test_detection_checkpoint_of_other_classes(overrides: str, tmp_path: pathlib.Path) -> None:
-    """Class heads have other shapes and keep their initializers."""
-    checkpoint = save(lambda: build(overrides), tmp_path, "BoxPredictor_9")
-    shapes = dict(tf1.train.list_variables(checkpoint))
-    inner = {name for name in shapes if name.startswith(EXTRACTOR)}
-    heads = set(shapes) - inner - {"global_step", "BoxPredictor_9/Logits/weights"}
-    table, _ = start_from(
-        checkpoint,
-        f"num_classes: 5 {overrides}",
-        fine_tune_checkpoint_type="detection",
-        load_all_detection_checkpoint_vars=True,
-    )
-    class_heads = {name for name in heads if "ClassPredictor" in name}
-    assert {name for name, _, _ in table.mismatched} == class_heads and class_heads
-    assert set(table.restored) == inner | heads - class_heads
-    assert table.missing == []
-
-
-@pytest.mark.slow
 @pytest.mark.exhaustive
 def test_pnasnet_takes_the_averages_of_its_classifier(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,10 @@ from tests.checkpoints import trained_steps
 from tests.programs.forking import TIMEOUT, Run
 
 Start = Callable[[Dict[str, str]], Run]  # from an environment
+Make = Callable[..., "LocalCluster"]  # of the fixture fake_cluster
+
+ENDLESS = 10**6
+COORDINATOR = {"strategy": "parameter_server", "steps_per_call": 5}
 
 
 _KEPT: List[socket.socket] = []  # until this process ends

@@ -11,7 +11,7 @@ import os
 import pathlib
 import re
 import signal
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Dict
 
 import pytest
 
@@ -19,34 +19,19 @@ from estimator_det.programs import console
 from model_fn.runs import data_cursor
 from model_fn.runs.data_cursor import newest_step
 from tests.checkpoints import trained_steps
-from tests.programs.clusters import LocalCluster, check_whole, free_addresses, wait_for_step
-from tests.programs.forking import Forker, Run, small_config
+from tests.programs.clusters import (
+    COORDINATOR,
+    ENDLESS,
+    LocalCluster,
+    Make,
+    check_whole,
+    free_addresses,
+    saved_steps,
+    wait_for_step,
+)
+from tests.programs.forking import Forker, small_config
 
 pytestmark = pytest.mark.slow
-
-Make = Callable[..., LocalCluster]
-ENDLESS = 10**6
-
-
-@pytest.fixture
-def fake_cluster(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
-    """Makes a cluster that trains the fake detector in `tmp_path`/model."""
-    made: List[LocalCluster] = []
-
-    def make(workers: int = 2, servers: int = 1, chief: str = "chief", **settings: Any) -> Any:
-        settings = {"ballast": 10, "eval_secs": 0, "save_steps": 10, **settings}
-
-        def start(environment: Dict[str, str]) -> Run:
-            return forker.fake_training(
-                str(tmp_path / "model"), environment=environment, **settings
-            )
-
-        made.append(LocalCluster(start, workers, servers, chief))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
 
 
 def test_chief_worker_and_server(fake_cluster: Make, tmp_path: pathlib.Path) -> None:
@@ -90,23 +75,28 @@ def test_a_master_evaluates_itself(fake_cluster: Make, tmp_path: pathlib.Path) -
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("sync_replicas", [0, 3], ids=["async", "sync"])
+@pytest.mark.parametrize(
+    "engine",
+    [{}, {"sync_replicas": 3}, {**COORDINATOR, "num_steps": 300, "step_secs": 0.4}],
+    ids=["async", "sync", "coordinator"],
+)
 @pytest.mark.parametrize("killed", ["worker", "ps", "chief", "evaluator"])
 def test_a_task_is_killed_and_started_again(
-    fake_cluster: Make, tmp_path: pathlib.Path, killed: str, sync_replicas: int
+    fake_cluster: Make, tmp_path: pathlib.Path, killed: str, engine: Dict[str, Any]
 ) -> None:
     folder = tmp_path / "model"
-    cluster = fake_cluster(num_steps=120, step_secs=0.2, sync_replicas=sync_replicas)
+    settings = {"num_steps": 120, "step_secs": 0.2, **engine}
+    cluster = fake_cluster(**settings)
     cluster.start_all("evaluator")
-    wait_for_step(folder, 20, cluster)
+    wait_for_step(folder, 30, cluster)
     run = cluster.runs[f"{killed}-0"]
     run.signal(signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL
     again = cluster.start(killed)
     codes = cluster.wait()
     assert set(codes.values()) == {0}, cluster.outputs()
-    last = trained_steps(str(folder))
-    assert 120 <= last <= 122
+    last, num_steps = trained_steps(str(folder)), settings["num_steps"]
+    assert num_steps <= last <= num_steps + (0 if "strategy" in engine else 2)
     assert f"step {last}" in cluster.outputs() or killed == "chief"
     if killed == "chief":
         assert "Resuming at step" in again.output()
@@ -116,12 +106,13 @@ def test_a_task_is_killed_and_started_again(
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("engine", [{}, COORDINATOR], ids=["estimator", "coordinator"])
 @pytest.mark.parametrize("killed", ["worker", "ps", "chief"])
 def test_a_task_that_stays_away_ends_the_others(
-    fake_cluster: Make, tmp_path: pathlib.Path, killed: str
+    fake_cluster: Make, tmp_path: pathlib.Path, killed: str, engine: Dict[str, Any]
 ) -> None:
     folder = tmp_path / "model"
-    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.2, task_timeout_secs=15)
+    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.2, task_timeout_secs=15, **engine)
     cluster.start_all("evaluator")
     wait_for_step(folder, 20, cluster)
     gone = cluster.runs.pop(f"{killed}-0")
@@ -137,30 +128,34 @@ def test_a_task_that_stays_away_ends_the_others(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("sync_replicas", [0, 3], ids=["async", "sync"])
-def test_sigterm_to_all(fake_cluster: Make, tmp_path: pathlib.Path, sync_replicas: int) -> None:
+@pytest.mark.parametrize(
+    "engine", [{}, {"sync_replicas": 3}, COORDINATOR], ids=["async", "sync", "coordinator"]
+)
+def test_sigterm_to_all(fake_cluster: Make, tmp_path: pathlib.Path, engine: Dict[str, Any]) -> None:
     folder = tmp_path / "model"
-    settings = {"num_steps": ENDLESS, "step_secs": 0.1, "sync_replicas": sync_replicas}
-    cluster = fake_cluster(save_steps=ENDLESS, **settings)
+    settings = {"num_steps": ENDLESS, "step_secs": 0.1, "save_steps": ENDLESS, **engine}
+    cluster = fake_cluster(**settings)
     cluster.start_all("evaluator")
-    cluster.runs["worker-1"].wait_for("step 5")
-    before = set(folder.glob("model.ckpt-*.index"))
+    # Workers of a coordinator report nothing themselves.
+    cluster.runs["chief-0" if "strategy" in engine else "worker-1"].wait_for("step 5")
     for run in cluster.runs.values():
         run.signal(signal.SIGTERM)
     codes = cluster.wait()
     assert set(codes.values()) == {console.EXIT_TERMINATED}, cluster.outputs()
-    saved = set(folder.glob("model.ckpt-*.index")) - before
-    assert len(saved) == 1, cluster.outputs()
+    assert len(saved_steps(folder)) == 2, cluster.outputs()
     # Its name has the step at which the chief began to save; others took steps meanwhile.
     named, step = newest_step(str(folder)), trained_steps(str(folder))
     assert f"stopped by SIGTERM at step {named}, which is saved in {folder}" in cluster.outputs()
+    check_whole(folder)
 
     # All of it resumes, each worker with its next record.
-    again = fake_cluster(save_steps=ENDLESS, **{**settings, "num_steps": step + 20})
+    again = fake_cluster(**{**settings, "num_steps": step + 20})
     again.start_all()
     assert set(again.wait().values()) == {0}, again.outputs()
     assert f"Resuming at step {step}" in again.runs["chief-0"].output()
     assert "new epoch" not in again.outputs()
+    if "strategy" in engine:
+        assert trained_steps(str(folder)) == step + 20 and "come again" not in again.outputs()
 
 
 def _command_cluster(forker: Forker, *arguments: str, workers: int = 2) -> LocalCluster:

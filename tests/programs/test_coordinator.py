@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import signal
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Optional
 
 import numpy as np
 import pytest
@@ -13,36 +13,18 @@ import pytest
 from estimator_det.programs import console
 from model_fn.runs import data_cursor
 from tests.checkpoints import stored, trained_steps
-from tests.programs.clusters import LocalCluster, check_whole, saved_steps, wait_for_step
-from tests.programs.forking import Forker, Run, small_config
+from tests.programs.clusters import (
+    COORDINATOR,
+    ENDLESS,
+    LocalCluster,
+    Make,
+    check_whole,
+    saved_steps,
+    wait_for_step,
+)
+from tests.programs.forking import Forker, small_config
 
 pytestmark = pytest.mark.slow
-
-Make = Callable[..., LocalCluster]
-ENDLESS = 10**6
-STRATEGY = "parameter_server"
-
-
-@pytest.fixture
-def fake_cluster(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
-    """Makes a cluster that trains the fake detector in `tmp_path`/model."""
-    made: List[LocalCluster] = []
-
-    def make(workers: int = 2, servers: int = 1, chief: str = "chief", **settings: Any) -> Any:
-        usual = {"ballast": 10, "eval_secs": 0, "save_steps": 10, "steps_per_call": 5}
-        settings = {**usual, **settings}
-
-        def start(environment: Dict[str, str]) -> Run:
-            return forker.fake_training(
-                str(tmp_path / "model"), environment=environment, strategy=STRATEGY, **settings
-            )
-
-        made.append(LocalCluster(start, workers, servers, chief))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +34,8 @@ def fake_cluster(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
 def test_a_training(
     fake_cluster: Make, tmp_path: pathlib.Path, chief: str, other: Optional[str]
 ) -> None:
-    cluster, folder = fake_cluster(chief=chief, servers=2, num_steps=32), tmp_path / "model"
+    cluster = fake_cluster(chief=chief, servers=2, num_steps=32, **COORDINATOR)
+    folder = tmp_path / "model"
     cluster.start_all(*([other] if other else []))
     assert set(cluster.wait().values()) == {0}, cluster.outputs()
     assert saved_steps(folder)[-1] == 32
@@ -69,51 +52,8 @@ def test_a_training(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("killed", ["worker", "ps", "chief", "evaluator"])
-def test_a_task_is_killed_and_started_again(
-    fake_cluster: Make, tmp_path: pathlib.Path, killed: str
-) -> None:
-    folder = tmp_path / "model"
-    cluster = fake_cluster(num_steps=300, step_secs=0.4)
-    cluster.start_all("evaluator")
-    wait_for_step(folder, 30, cluster)
-    run = cluster.runs[f"{killed}-0"]
-    run.signal(signal.SIGKILL)
-    assert run.wait() == -signal.SIGKILL
-    again = cluster.start(killed)
-    assert set(cluster.wait().values()) == {0}, cluster.outputs()
-    assert saved_steps(folder)[-1] == trained_steps(str(folder)) == 300
-    check_whole(folder)
-    if killed == "chief":
-        assert "Resuming at step" in again.output()
-    if killed == "ps":
-        assert "training begins again at the last checkpoint" in cluster.runs["chief-0"].output()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("killed", ["worker", "ps", "chief"])
-def test_a_task_that_stays_away_ends_the_others(
-    fake_cluster: Make, tmp_path: pathlib.Path, killed: str
-) -> None:
-    folder = tmp_path / "model"
-    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.2, task_timeout_secs=15)
-    cluster.start_all("evaluator")
-    wait_for_step(folder, 20, cluster)
-    gone = cluster.runs.pop(f"{killed}-0")
-    gone.signal(signal.SIGKILL)
-    assert set(cluster.wait().values()) == {console.EXIT_FAILED}, cluster.outputs()
-    for name, run in cluster.runs.items():
-        # The evaluator knows of the chief, which ended with an error.
-        missing = "chief" if name.startswith("evaluator") else killed
-        assert f"error: {missing} 0 of the cluster is missing" in run.output(), cluster.outputs()
-        assert "Traceback" not in run.output()
-    check_whole(folder)
-    assert saved_steps(folder)[-1] == trained_steps(str(folder))
-
-
-@pytest.mark.exhaustive
 def test_a_worker_that_hangs_ends_the_others(fake_cluster: Make, tmp_path: pathlib.Path) -> None:
-    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.1, task_timeout_secs=20)
+    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.1, task_timeout_secs=20, **COORDINATOR)
     cluster.start_all()
     wait_for_step(tmp_path / "model", 20, cluster)
     hung = cluster.runs.pop("worker-0")
@@ -129,7 +69,7 @@ def test_a_worker_that_hangs_ends_the_others(fake_cluster: Make, tmp_path: pathl
 def test_sigterm_where_the_variables_were_lost(
     fake_cluster: Make, tmp_path: pathlib.Path, signalled: str
 ) -> None:
-    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.1)
+    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.1, **COORDINATOR)
     cluster.start_all()
     wait_for_step(tmp_path / "model", 20, cluster)
     cluster.runs.pop("ps-0").signal(signal.SIGKILL)
@@ -145,7 +85,7 @@ def test_sigterm_where_the_variables_were_lost(
 def test_a_training_that_is_over_waits_for_nobody(
     fake_cluster: Make, tmp_path: pathlib.Path
 ) -> None:
-    cluster = fake_cluster(num_steps=10)
+    cluster = fake_cluster(num_steps=10, **COORDINATOR)
     cluster.start_all()
     assert set(cluster.wait().values()) == {0}, cluster.outputs()
     again = cluster.start("chief")
@@ -154,36 +94,11 @@ def test_a_training_that_is_over_waits_for_nobody(
 
 
 @pytest.mark.exhaustive
-def test_sigterm_to_all(fake_cluster: Make, tmp_path: pathlib.Path) -> None:
-    folder = tmp_path / "model"
-    settings = {"save_steps": ENDLESS, "step_secs": 0.1}
-    cluster = fake_cluster(num_steps=ENDLESS, **settings)
-    cluster.start_all("evaluator")
-    cluster.runs["chief-0"].wait_for("step 5")
-    for run in cluster.runs.values():
-        run.signal(signal.SIGTERM)
-    assert set(cluster.wait().values()) == {console.EXIT_TERMINATED}, cluster.outputs()
-    first, stopped = saved_steps(folder)
-    assert first == 0
-    text = f"stopped by SIGTERM at step {stopped}, which is saved in {folder}"
-    assert text in cluster.runs["chief-0"].output()
-    check_whole(folder)
-
-    # All of it resumes, each worker with its next record.
-    again = fake_cluster(num_steps=stopped + 20, **settings)
-    again.start_all()
-    assert set(again.wait().values()) == {0}, again.outputs()
-    assert saved_steps(folder)[-1] == trained_steps(str(folder)) == stopped + 20
-    assert f"Resuming at step {stopped}" in again.runs["chief-0"].output()
-    assert "new epoch" not in again.outputs() and "come again" not in again.outputs()
-
-
-@pytest.mark.exhaustive
 def test_the_command(forker: Forker, tmp_path: pathlib.Path) -> None:
     config, folder = small_config(tmp_path, num_steps=20), tmp_path / "model"
     arguments = ["train", config, "--model_dir", str(folder), "--save_checkpoints_steps=10"]
     arguments += ["--best_metric", "DetectionBoxes_Precision/mAP", "--eval_throttle_secs=0"]
-    loop = ["--strategy", STRATEGY, "--steps_per_call=5", "--precision=mixed_float16"]
+    loop = ["--strategy", "parameter_server", "--steps_per_call=5", "--precision=mixed_float16"]
     cluster = LocalCluster(
         lambda environment: forker.command(
             *arguments, *loop, "--accumulate_steps=2", environment=environment
@@ -215,7 +130,7 @@ def test_one_worker_takes_the_steps_of_one_device(
     fake_cluster: Make, forker: Forker, tmp_path: pathlib.Path
 ) -> None:
     settings = {"num_steps": 12, "seed": 3}
-    cluster = fake_cluster(workers=1, **settings)
+    cluster = fake_cluster(workers=1, **COORDINATOR, **settings)
     cluster.start_all()
     assert set(cluster.wait().values()) == {0}, cluster.outputs()
     alone = tmp_path / "alone"

@@ -6,51 +6,37 @@ import json
 import pathlib
 import re
 import signal
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Dict, List, Optional
 
 import pytest
 
 from estimator_det.programs import console
 from model_fn.runs import data_cursor
 from tests.checkpoints import trained_steps
-from tests.programs.clusters import LocalCluster, check_whole, saved_steps, wait_for_step
+from tests.programs.clusters import (
+    ENDLESS,
+    LocalCluster,
+    Make,
+    check_whole,
+    saved_steps,
+    wait_for_step,
+)
 from tests.programs.forking import Forker, Run, small_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
-Make = Callable[..., LocalCluster]
-ENDLESS = 10**6
 STRATEGY = "multi_worker_mirrored"
-
-
-@pytest.fixture
-def fake_workers(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
-    """Makes workers that train the fake detector in `tmp_path`/model."""
-    made: List[LocalCluster] = []
-
-    def make(workers: int = 1, chief: str = "chief", **settings: Any) -> Any:
-        settings = {"ballast": 10, "eval_secs": 0, "save_steps": 10, **settings}
-
-        def start(environment: Dict[str, str]) -> Run:
-            return forker.fake_training(
-                str(tmp_path / "model"), environment=environment, strategy=STRATEGY, **settings
-            )
-
-        made.append(LocalCluster(start, workers, servers=0, chief=chief))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
+WORKERS = {"strategy": STRATEGY, "servers": 0}
 
 
 @pytest.mark.parametrize(
     ("chief", "evaluator"), [("chief", "evaluator"), ("worker", "evaluator"), ("master", None)]
 )
 def test_two_workers(
-    fake_workers: Make, tmp_path: pathlib.Path, chief: str, evaluator: Optional[str]
+    fake_cluster: Make, tmp_path: pathlib.Path, chief: str, evaluator: Optional[str]
 ) -> None:
-    cluster, folder = fake_workers(chief=chief, num_steps=12), tmp_path / "model"
+    cluster = fake_cluster(workers=1, chief=chief, num_steps=12, **WORKERS)
+    folder = tmp_path / "model"
     cluster.start_all(*([evaluator] if evaluator else []))
     assert set(cluster.wait().values()) == {0}, cluster.outputs()
     assert trained_steps(str(folder)) == 12
@@ -67,10 +53,10 @@ def test_two_workers(
 
 @pytest.mark.parametrize("killed", ["worker", "chief"])
 def test_a_worker_that_is_lost_ends_the_others(
-    fake_workers: Make, tmp_path: pathlib.Path, killed: str
+    fake_cluster: Make, tmp_path: pathlib.Path, killed: str
 ) -> None:
     folder = tmp_path / "model"
-    cluster = fake_workers(workers=2, num_steps=60, step_secs=0.3, task_timeout_secs=30)
+    cluster = fake_cluster(num_steps=60, step_secs=0.3, task_timeout_secs=30, **WORKERS)
     cluster.start_all()
     wait_for_step(folder, 20, cluster)
     cluster.runs.pop(f"{killed}-0").signal(signal.SIGKILL)
@@ -86,10 +72,10 @@ def test_a_worker_that_is_lost_ends_the_others(
 
 
 @pytest.mark.parametrize("signalled", [["worker-0"], ["chief-0", "worker-0"]])
-def test_sigterm(fake_workers: Make, tmp_path: pathlib.Path, signalled: List[str]) -> None:
+def test_sigterm(fake_cluster: Make, tmp_path: pathlib.Path, signalled: List[str]) -> None:
     folder = tmp_path / "model"
-    settings = {"save_steps": ENDLESS, "step_secs": 0.1}
-    cluster = fake_workers(num_steps=ENDLESS, **settings)
+    settings = {"workers": 1, "save_steps": ENDLESS, "step_secs": 0.1, **WORKERS}
+    cluster = fake_cluster(num_steps=ENDLESS, **settings)
     cluster.start_all()
     cluster.runs["chief-0"].wait_for("step 5")
     for name in signalled:
@@ -102,7 +88,7 @@ def test_sigterm(fake_workers: Make, tmp_path: pathlib.Path, signalled: List[str
     assert not (folder / "training_over.json").exists()
 
     # All of it resumes, each worker with its next record.
-    again = fake_workers(num_steps=stopped + 5, **settings)
+    again = fake_cluster(num_steps=stopped + 5, **settings)
     again.start_all()
     assert set(again.wait().values()) == {0}, again.outputs()
     assert trained_steps(str(folder)) == stopped + 5
@@ -112,8 +98,8 @@ def test_sigterm(fake_workers: Make, tmp_path: pathlib.Path, signalled: List[str
     assert position[str(stopped + 5)]["count"] == 2 * (stopped + 5)
 
 
-def test_a_worker_that_never_comes(fake_workers: Make) -> None:
-    alone = fake_workers(num_steps=5, task_timeout_secs=5)
+def test_a_worker_that_never_comes(fake_cluster: Make) -> None:
+    alone = fake_cluster(workers=1, num_steps=5, task_timeout_secs=5, **WORKERS)
     alone.start("chief")
     assert alone.wait() == {"chief-0": console.EXIT_FAILED}
     assert "error: worker 0 of the cluster is missing" in alone.outputs()

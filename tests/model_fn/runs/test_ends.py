@@ -17,6 +17,7 @@ from model_fn.runs import evaluator, runner
 from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
+from model_fn.runs.signals import Stop
 from model_fn.training.step import POSITION
 from tests import checkpoints
 from tests.model_fn import fake
@@ -238,3 +239,16 @@ def test_lost_variables_with_progress_do_not(
     runner.train(fake.pipeline_config(), str(tmp_path), num_train_steps=10, progress=False)
     assert attempts == list(range(9))
     assert checkpoints.trained_steps(tmp_path) == 10
+
+
+def test_the_first_cause_counts() -> None:
+    stop = Stop()
+    stop.raise_if_requested()
+    assert not stop.is_requested
+    stop.request()  # a plain end
+    stop.raise_if_requested()
+    assert stop.is_requested and stop.cause is None
+    stop.request(OSError("first"))
+    stop.request(ValueError("second"))
+    with pytest.raises(OSError, match="first"):
+        stop.raise_if_requested()

@@ -170,7 +170,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
     monkeypatch.setattr(
         input_pipeline, "create_train_input_fn", lambda *_, **__: _poisoned(number=2)
     )
-    monkeypatch.setattr(training_run.TrainingRun, "_make_cursors", lambda *_: {})
+    monkeypatch.setattr(training_run, "resume_cursors", lambda *_: {})
     with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
         saving = CheckpointOptions(steps=steps_per_call)  # A call ends where a checkpoint is due.
         _train(tmp_path / "bad", fake.pipeline_config(), 4, loop, checkpoints=saving)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Dict, Iterator, List
+
+import pytest
+
+from tests.programs.clusters import LocalCluster, Make
+from tests.programs.forking import Forker, Run
+
+
+@pytest.fixture
+def fake_cluster(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
+    """Builds clusters that train the fake detector in `tmp_path`/model."""
+    clusters: List[LocalCluster] = []
+
+    def make(workers: int = 2, servers: int = 1, chief: str = "chief", **settings: Any) -> Any:
+        settings = {"ballast": 10, "eval_secs": 0, "save_steps": 10, **settings}
+
+        def start(environment: Dict[str, str]) -> Run:
+            return forker.fake_training(
+                str(tmp_path / "model"), environment=environment, **settings
+            )
+
+        clusters.append(LocalCluster(start, workers, servers, chief))
+        return clusters[-1]
+
+    yield make
+    for cluster in clusters:
+        cluster.kill()
