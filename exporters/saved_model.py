@@ -168,7 +168,7 @@ def export_saved_model(
 
 def _check_max_batch(max_batch: Optional[int]) -> Optional[int]:
     if max_batch is not None and not 1 <= max_batch <= MAX_BATCH:
-        raise ConfigError(f"max_batch is {max_batch}; it must be between 1 and {MAX_BATCH}")
+        raise ConfigError(None, f"max_batch is {max_batch}; it must be between 1 and {MAX_BATCH}")
     return max_batch
 
 

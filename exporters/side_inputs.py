@@ -50,8 +50,9 @@ def parse_side_inputs(shapes: str, types: str, names: str, model: Any) -> Tuple[
     for flag, values in (("side_input_types", given_types), ("side_input_shapes", given_shapes)):
         if values and len(values) != len(chosen):
             raise ConfigError(
-                f"--{flag}: has {len(values)} entries for the side inputs {chosen}; give one for "
-                "each"
+                None,
+                f"--{flag}: has {len(values)} entries for the side inputs {chosen}",
+                "give one for each",
             )
     side_inputs = []
     for position, name in enumerate(chosen):
@@ -69,32 +70,39 @@ def check_side_inputs(
     needed = {side.name: side for side in model_side_inputs(model)}
     if side_inputs is None and needed:
         raise ConfigError(
-            f"the model needs the side inputs {list(needed)}, because it attends to context "
-            "features; add --use_side_inputs"
+            None,
+            f"the model needs the side inputs {list(needed)}, because it attends to "
+            "context features",
+            "add --use_side_inputs",
         )
     if side_inputs is not None and not needed:
         raise ConfigError(
-            "--use_side_inputs: the model takes no side inputs, because it has no context_config "
-            "with use_long_term_attention; leave it out"
+            None,
+            "--use_side_inputs: the model takes no side inputs, because it has no "
+            "context_config with use_long_term_attention",
+            "leave it out",
         )
     chosen = tuple(side_inputs or ())
     if sorted(side.name for side in chosen) != sorted(needed):
         raise ConfigError(
-            f"--side_input_names: are {[side.name for side in chosen]}; the model takes "
-            f"{list(needed)}, each once"
+            None,
+            f"--side_input_names: are {[side.name for side in chosen]}; the model "
+            f"takes {list(needed)}, each once",
         )
     for side in chosen:
         wanted = needed[side.name]
         if side.dtype != wanted.dtype:
             raise ConfigError(
+                None,
                 f"--side_input_types: {side.name} is {side.dtype.name}; it must be "
-                f"{wanted.dtype.name}"
+                f"{wanted.dtype.name}",
             )
         # The number of context features may differ from the one that training pads to.
         if len(side.shape) != len(wanted.shape) or side.shape[2:] != wanted.shape[2:]:
             raise ConfigError(
+                None,
                 f"--side_input_shapes: {side.name} is {_text(side.shape)}; it must be "
-                f"{_text(wanted.shape)}, where {_MEANING[side.name]}"
+                f"{_text(wanted.shape)}, where {_MEANING[side.name]}",
             )
     return chosen
 
@@ -127,7 +135,9 @@ def _words(text: str) -> List[str]:
 def _type(word: str) -> tf.DType:
     known = _TYPES.get(word.removeprefix("tf."))
     if known is None:
-        raise ConfigError(f"--side_input_types: {word!r} is not known; allowed: {sorted(_TYPES)}")
+        raise ConfigError(
+            None, f"--side_input_types: {word!r} is not known; allowed: {sorted(_TYPES)}"
+        )
     return known
 
 
@@ -140,8 +150,9 @@ def _shape(text: str) -> Tuple[Optional[int], ...]:
             sizes.append(int(word))
         else:
             raise ConfigError(
-                f"--side_input_shapes: {word!r} in {text!r} is not a size; give a number above 0, "
-                "or -1 for any size"
+                None,
+                f"--side_input_shapes: {word!r} in {text!r} is not a size",
+                "give a number above 0, or -1 for any size",
             )
     return tuple(sizes)
 

@@ -31,9 +31,9 @@ def resolve_input_types(names: Sequence[str], num_additional_channels: int = 0) 
         if name not in INPUT_TYPES:
             known = [*INPUT_TYPES, ALL_INPUT_TYPES]
             hint = nearest(name, known) or "."
-            raise ConfigError(f"input type {name!r} is not known{hint} Known: {known}")
+            raise ConfigError(None, f"input type {name!r} is not known{hint} Known: {known}")
     if not chosen or len(set(chosen)) != len(chosen):
-        raise ConfigError(f"input types {list(names)}: give at least one, and each only once")
+        raise ConfigError(None, f"input types {list(names)}: give at least one, and each only once")
     return chosen
 
 
@@ -50,12 +50,15 @@ def parse_input_shape(text: str) -> Optional[List[Optional[int]]]:
             sizes.append(int(word))
         else:
             raise ConfigError(
-                f"input shape {text!r}: {word!r} is not a size; give a number above 0, or -1 for "
-                "any size"
+                None,
+                f"input shape {text!r}: {word!r} is not a size",
+                "give a number above 0, or -1 for any size",
             )
     if len(sizes) != 4:
         raise ConfigError(
-            f"input shape {text!r} has {len(sizes)} sizes; give four: batch,height,width,channels"
+            None,
+            f"input shape {text!r} has {len(sizes)} sizes",
+            "give four: batch,height,width,channels",
         )
     return sizes
 
@@ -74,13 +77,16 @@ def additional_outputs(names: Sequence[str]) -> Dict[str, tf.Tensor]:
         except (KeyError, ValueError) as error:
             hint = nearest(operation, [each.name for each in graph.get_operations()])
             raise ConfigError(
-                f"additional output tensor {name!r} is not in the graph of the first input type"
-                f"{hint or '.'} The file of --write_inference_graph lists the names"
+                None,
+                f"additional output tensor {name!r} is not in the graph of the first "
+                f"input type{hint or '.'} The file of --write_inference_graph lists the "
+                "names",
             ) from error
         if tensor.dtype in (tf.resource, tf.variant):
             raise ConfigError(
-                f"additional output tensor {name!r} is a {tensor.dtype.name}, which has no value; "
-                "name the tensor that is read from it"
+                None,
+                f"additional output tensor {name!r} is a {tensor.dtype.name}, which has no value",
+                "name the tensor that is read from it",
             )
         tensors[operation] = tensor
     return tensors

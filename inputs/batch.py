@@ -47,7 +47,7 @@ class CollateOptions:
         sizes = {"num_classes": self.num_classes, "max_number_of_boxes": self.max_boxes}
         for field, value in sizes.items():
             if value < 1:
-                raise ConfigError(f"{field} is {value}; it must be positive")
+                raise ConfigError(field, f"is {value}; it must be positive")
 
 
 def original_images(sample: Sample, options: CollateOptions) -> Features:
@@ -185,8 +185,9 @@ def _one_hot(sample: Sample, options: CollateOptions) -> tf.Tensor:
         return one_hot
     if sample.multiclass_scores is None:
         raise ConfigError(
-            "train_config.use_multiclass_scores needs train_input_reader.load_multiclass_scores; "
-            "set it"
+            "train_config.use_multiclass_scores",
+            "needs train_input_reader.load_multiclass_scores",
+            "set it",
         )
     scores = sample.multiclass_scores
     width = tf.shape(scores)[1]

@@ -69,7 +69,7 @@ def parse_label_map(text: str, source: str = "<text>") -> LabelMap:
     items = parse_message(text, StringIntLabelMap(), source).item
     classes = [item for number, item in enumerate(items, 1) if _is_class(item, number, source)]
     if not classes:
-        raise ConfigError(f"{source}: no item has an id of 1 or more; list the classes")
+        raise ConfigError(None, f"{source}: no item has an id of 1 or more", "list the classes")
     classes.sort(key=lambda item: item.id)
     items_by_id = _unique("id", [(item.id, item) for item in classes], source)
     items_by_name = _unique("name", [(item.name, item) for item in classes if item.name], source)
@@ -94,15 +94,16 @@ def _is_class(item: StringIntLabelMapItem, number: int, source: str) -> bool:
     """True for a class, False for the background; ConfigError if it is neither."""
     where = f"{source}: item {number}"
     if not item.HasField("id"):
-        raise ConfigError(f"{where} ({_shown(item)}) has no id")
+        raise ConfigError(None, f"{where} ({_shown(item)}) has no id")
     if not (item.name or item.display_name):
-        raise ConfigError(f"{where} (id {item.id}) has neither name nor display_name")
+        raise ConfigError(None, f"{where} (id {item.id}) has neither name nor display_name")
     if item.id > 0:
         return True
     if item.id == 0 and item.name == BACKGROUND:
         return False
     raise ConfigError(
-        f"{where} ({_shown(item)}) has id {item.id}; ids start at 1, since 0 is the background"
+        None,
+        f"{where} ({_shown(item)}) has id {item.id}; ids start at 1, since 0 is the background",
     )
 
 
@@ -116,7 +117,9 @@ def _unique(
         if earlier is not item:
             first, second = (f"item {_shown(x)} (id {x.id})" for x in (earlier, item))
             shown = quoted(value) if isinstance(value, str) else value
-            raise ConfigError(f"{source}: {field} {shown} is given twice: {first} and {second}")
+            raise ConfigError(
+                None, f"{source}: {field} {shown} is given twice: {first} and {second}"
+            )
     return unique
 
 
@@ -125,8 +128,9 @@ def _add_details(label_map: LabelMap, item: StringIntLabelMapItem) -> None:
         unknown = sorted({relative for relative in relatives if relative not in label_map.names})
         if unknown:
             raise ConfigError(
+                None,
                 f"{label_map.path}: item {_shown(item)} (id {item.id}) lists {kind} "
-                f"{plain(unknown)}, which are ids of no item"
+                f"{plain(unknown)}, which are ids of no item",
             )
         getattr(label_map, kind)[item.id] = tuple(relatives)
     if item.frequency:
@@ -136,6 +140,7 @@ def _add_details(label_map: LabelMap, item: StringIntLabelMapItem) -> None:
         known = label_map.keypoint_ids.setdefault(keypoint.label, keypoint.id)
         if known != keypoint.id:
             raise ConfigError(
-                f"{label_map.path}: item {_shown(item)}: keypoint {quoted(keypoint.label)} has id "
-                f"{keypoint.id}, but {known} before"
+                None,
+                f"{label_map.path}: item {_shown(item)}: keypoint {quoted(keypoint.label)} "
+                f"has id {keypoint.id}, but {known} before",
             )

@@ -150,7 +150,7 @@ def create_eval_input_fn(
     evaluation = pipeline_config.eval_config
     if input_config is None:
         if not pipeline_config.eval_input_reader:
-            raise ConfigError("eval_input_reader is missing; add one to evaluate")
+            raise ConfigError("eval_input_reader", "is missing", "add one to evaluate")
         input_config = pipeline_config.eval_input_reader[0]
     reader: input_reader_pb2.InputReader = input_config
     refuse_absurd(evaluation, "eval_config.")
@@ -301,7 +301,7 @@ def _detector(model: model_pb2.DetectionModel) -> Any:
     """The message of the detector, which has num_classes and image_resizer."""
     kind = model.WhichOneof("model")
     if kind is None:
-        raise ConfigError("model is empty; set ssd or faster_rcnn")
+        raise ConfigError("model", "is empty", "set ssd or faster_rcnn")
     return getattr(model, kind)
 
 
@@ -320,14 +320,14 @@ def _context_shape(
 
 def _refuse(problems: Iterator[Problem]) -> None:
     for problem in problems:
-        raise ConfigError(f"{problem.field}: {problem.message}. Remedy: {problem.remedy}")
+        raise problem.as_error()
 
 
 def _batch_size(params: Optional[Any], configured: int) -> int:
     override = params.get("batch_size") if params is not None else None
     size = configured if override is None else int(override)
     if size < 1:
-        raise ConfigError(f"batch_size is {size}; it must be positive")
+        raise ConfigError("batch_size", f"is {size}; it must be positive")
     return size
 
 

@@ -54,8 +54,9 @@ def make_receiver(
     batch = input_shape[0] if input_shape else None
     if max_batch is not None and batch is not None and batch > max_batch:
         raise ConfigError(
-            f"input_shape of {input_type} has the batch size {batch}, above max_batch {max_batch}; "
-            "leave out max_batch, for only batches of the shape are possible"
+            None,
+            f"input_shape of {input_type} has the batch size {batch}, above max_batch {max_batch}",
+            "leave out max_batch, for only batches of the shape are possible",
         )
     return RECEIVERS.get(input_type)(
         input_type, preprocess, input_shape, num_additional_channels, max_batch
@@ -162,8 +163,9 @@ def _images(
     shape = [None, None, None, channels] if input_shape is None else list(input_shape)
     if len(shape) != 4 or shape[3] not in (None, channels):
         raise ConfigError(
-            f"input_shape of {input_type} is {shape}; it must be batch, height, width, {channels}, "
-            "with None or -1 for any length"
+            None,
+            f"input_shape of {input_type} is {shape}; it must be batch, height, "
+            f"width, {channels}, with None or -1 for any length",
         )
     shape = [None if length in (None, -1) else length for length in (*shape[:3], channels)]
     dtype = tf.uint8 if input_type == "image_tensor" else tf.float32
@@ -182,9 +184,11 @@ def _encoded_images(
 ) -> Receiver:
     if num_additional_channels:
         raise ConfigError(
+            None,
             f"input type {input_type} cannot be exported: num_additional_channels is "
-            f"{num_additional_channels}, and an encoded image has red, green and blue only. "
-            "Choose image_tensor, float_image_tensor or tf_example"
+            f"{num_additional_channels}, and an encoded image has red, green and blue "
+            "only",
+            "Choose image_tensor, float_image_tensor or tf_example",
         )
 
     def decode(content: tf.Tensor) -> tf.Tensor:
@@ -217,7 +221,8 @@ def _examples(
 def _strings(input_type: str, input_shape: Optional[Sequence[Optional[int]]]) -> tf.Tensor:
     if input_shape is not None:
         raise ConfigError(
-            f"input_shape {list(input_shape)} cannot be set for {input_type}: its input is a "
-            "vector of strings"
+            None,
+            f"input_shape {list(input_shape)} cannot be set for {input_type}: its "
+            "input is a vector of strings",
         )
     return tf1.placeholder(tf.string, [None], name=input_type)

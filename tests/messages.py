@@ -15,6 +15,8 @@ import re
 import sys
 from typing import Iterable, Iterator, List, NamedTuple, Sequence
 
+from estimator_det.config.text import ConfigError
+
 ROOT = pathlib.Path(__file__).parent.parent
 ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
 
@@ -66,6 +68,10 @@ def literals_of(source: str, file: str) -> Iterator[Literal]:
             skipped.add(id(node.value))
         elif isinstance(node, ast.JoinedStr):
             skipped.update(id(part) for part in node.values)
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ConfigError":
+            parts = [_template(part) for part in node.args if ast.unparse(part) != "None"]
+            text = str(ConfigError(*(["", *parts] if len(parts) < len(node.args) else parts)))
+            yield Literal(_normalized(text), f"{file}:{node.lineno}")
         elif not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
         if isinstance(node, (ast.JoinedStr, ast.Constant)) and id(node) not in skipped:

@@ -49,7 +49,7 @@ ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry("anchor
 
 def _check(is_valid: bool, message: str) -> None:
     if not is_valid:
-        raise ConfigError(message)
+        raise ConfigError(None, message)
 
 
 def _static_size(size: Any) -> Any:

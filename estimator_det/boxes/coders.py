@@ -122,13 +122,15 @@ class KeypointCoder:
         """
         if keypoints is None:
             raise ConfigError(
-                "keypoint_box_coder needs keypoints, but the groundtruth has none; "
-                "use faster_rcnn_box_coder or records with keypoints"
+                "keypoint_box_coder",
+                "needs keypoints, but the groundtruth has none",
+                "use faster_rcnn_box_coder or records with keypoints",
             )
         if keypoints.shape[-2] not in (None, self.num_keypoints):
             raise ConfigError(
-                f"keypoint_box_coder.num_keypoints is {self.num_keypoints}, "
-                f"but the groundtruth has {keypoints.shape[-2]} per box; set num_keypoints to that"
+                "keypoint_box_coder.num_keypoints",
+                f"is {self.num_keypoints}, but the groundtruth has {keypoints.shape[-2]} per box",
+                "set num_keypoints to that",
             )
         centers, sizes = self._frame(anchors)
         codes = (keypoints - centers) / (sizes + EPSILON) * [self.y_scale, self.x_scale]
@@ -221,7 +223,7 @@ def _make_faster_rcnn(config: Any) -> BoxCoder:
 def _make_keypoint(config: Any) -> BoxCoder:
     scales = (config.y_scale, config.x_scale, config.height_scale, config.width_scale)
     if config.num_keypoints < 1:
-        raise ConfigError("keypoint_box_coder.num_keypoints must be 1 or more; set it")
+        raise ConfigError("keypoint_box_coder.num_keypoints", "must be 1 or more", "set it")
     return KeypointCoder(config.num_keypoints, *scales)
 
 

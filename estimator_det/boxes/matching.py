@@ -63,20 +63,23 @@ class ArgMaxMatcher:
         if matched is None:
             if unmatched is not None:
                 raise ConfigError(
-                    "unmatched_threshold needs a matched_threshold; "
-                    f"given: {unmatched} without matched_threshold. Set both"
+                    "unmatched_threshold",
+                    f"needs a matched_threshold; given: {unmatched} without matched_threshold",
+                    "Set both",
                 )
             return
         if unmatched is not None and unmatched > matched:
             raise ConfigError(
-                "unmatched_threshold must not be above matched_threshold; "
-                f"given: {unmatched} and {matched}. Lower the first or raise the second"
+                "unmatched_threshold",
+                f"must not be above matched_threshold; given: {unmatched} and {matched}",
+                "Lower the first or raise the second",
             )
         if not self.negatives_lower_than_unmatched and unmatched in (None, matched):
             raise ConfigError(
-                "negatives_lower_than_unmatched: false needs negatives between "
-                f"unmatched_threshold and matched_threshold, which are both {matched}. "
-                "Lower unmatched_threshold"
+                "negatives_lower_than_unmatched",
+                "false needs negatives between unmatched_threshold and "
+                f"matched_threshold, which are both {matched}",
+                "Lower unmatched_threshold",
             )
 
     def __call__(

@@ -39,7 +39,7 @@ def make_score_converter(config: Any) -> ScoreFunction:
     """
     if config.logit_scale == 0.0:
         raise ConfigError(
-            "post_processing.logit_scale divides the logits and must not be 0; given: 0"
+            None, "post_processing.logit_scale divides the logits and must not be 0; given: 0"
         )
     convert = _CONVERTERS[config.ScoreConverter.Name(config.score_converter)]
     scale = config.logit_scale
@@ -79,11 +79,11 @@ def _points(pairs: Any, where: str) -> Tuple[List[float], List[float]]:
     xs = [pair.x for pair in pairs.x_y_pair]
     ys = [pair.y for pair in pairs.x_y_pair]
     if not xs:
-        raise ConfigError(f"{where}: needs at least one x_y_pair; given: none")
+        raise ConfigError(None, f"{where}: needs at least one x_y_pair; given: none")
     for x, next_x in zip(xs, xs[1:]):
         if not x < next_x:
             raise ConfigError(
-                f"{where}: x must increase from pair to pair; given: {next_x:g} after {x:g}"
+                None, f"{where}: x must increase from pair to pair; given: {next_x:g} after {x:g}"
             )
     return xs, ys
 
@@ -96,8 +96,9 @@ def _check_class_ids(ids: Mapping[int, Any], num_classes: int, where: str) -> No
     unknown = sorted(key for key in ids if not 0 <= key < num_classes)
     if unknown:
         raise ConfigError(
-            f"{where}: class ids {unknown} are not columns of the class scores, which are "
-            f"0 to {num_classes - 1}"
+            None,
+            f"{where}: class ids {unknown} are not columns of the class scores, which "
+            f"are 0 to {num_classes - 1}",
         )
 
 
@@ -175,7 +176,8 @@ def _make_temperature(config: Any, convert: ScoreFunction) -> ScoreFunction:
     scaler = config.scaler
     if not scaler > 0.0:
         raise ConfigError(
-            "calibration_config.temperature_scaling_calibration.scaler divides the logits and must "
-            f"be above 0; given: {scaler:g}"
+            None,
+            "calibration_config.temperature_scaling_calibration.scaler divides the "
+            f"logits and must be above 0; given: {scaler:g}",
         )
     return lambda logits: convert(logits / scaler)

@@ -59,8 +59,8 @@ def assign(root: Message, assignment: str) -> None:
     match = _ASSIGNMENT.fullmatch(assignment)
     if not match:
         raise ConfigError(
-            f"{quoted(assignment)} is not an assignment: write PATH=VALUE, for example "
-            "train_config.batch_size=8"
+            f"{quoted(assignment)}",
+            "is not an assignment: write PATH=VALUE, for example train_config.batch_size=8",
         )
     message = root
     steps = _steps(match["path"])
@@ -89,7 +89,7 @@ def _field(root: Message, message: Message, step: _Step) -> Any:
         hint = nearest(step.name, known)
     fields = "" if hint else f"; its fields: {', '.join(sorted(known))}"
     raise ConfigError(
-        f"{step.path}: {message.DESCRIPTOR.name} has no field {quoted(step.name)}{hint}{fields}"
+        step.path, f"{message.DESCRIPTOR.name} has no field {quoted(step.name)}{hint}{fields}"
     )
 
 
@@ -122,13 +122,14 @@ def _index(field: Any, step: _Step, entries: Any) -> int:
         index = int(step.key or "")
     except ValueError:
         raise ConfigError(
-            f"{step.path}: {field.name} is repeated: a number belongs in the brackets, "
-            f"not {quoted(step.key)}"
+            step.path,
+            f"{field.name} is repeated: a number belongs in the brackets, not {quoted(step.key)}",
         ) from None
     if not -len(entries) <= index < len(entries):
         raise ConfigError(
-            f"{step.path}: {field.name} has {len(entries)} entries, counted from 0; "
-            f"{step.path.rpartition('[')[0]}+=… appends one"
+            step.path,
+            f"{field.name} has {len(entries)} entries, counted from 0; "
+            f"{step.path.rpartition('[')[0]}+=… appends one",
         )
     return index
 
@@ -140,20 +141,20 @@ def _map_key(field: Any, step: _Step) -> Any:
     try:
         return int(step.key or "")
     except ValueError:
-        raise ConfigError(f"{step.path}: the key must be {_KINDS[key.cpp_type]}") from None
+        raise ConfigError(step.path, f"the key must be {_KINDS[key.cpp_type]}") from None
 
 
 def _entered(root: Message, message: Message, step: _Step) -> Message:
     """The message that a step before the last one leads into."""
     field = _field(root, message, step)
     if field.message_type is None:
-        raise ConfigError(f"{step.path} is {_kind(field)}: it has no fields of its own")
+        raise ConfigError(step.path, f"is {_kind(field)}: it has no fields of its own")
     value = getattr(message, field.name)
     if is_map(field):
         if step.key is None:
-            raise ConfigError(f"{step.path} is a map: write {step.path}[KEY]")
+            raise ConfigError(step.path, f"is a map: write {step.path}[KEY]")
         if field.message_type.fields_by_name["value"].message_type is None:
-            raise ConfigError(f"{step.path}: an entry of {field.name} has no fields of its own")
+            raise ConfigError(step.path, f"an entry of {field.name} has no fields of its own")
         return value[_map_key(field, step)]
     if is_repeated(field):
         if step.key is not None:
@@ -161,7 +162,7 @@ def _entered(root: Message, message: Message, step: _Step) -> Message:
         if len(value) == 1:
             return value[0]
         few = f"write {step.path}[0] for the first" if value else f"{step.path}+={{…}} adds one"
-        raise ConfigError(f"{step.path} is repeated and has {len(value)} entries: {few}")
+        raise ConfigError(step.path, f"is repeated and has {len(value)} entries: {few}")
     _refuse_key(field, step)
     return value
 
@@ -169,7 +170,7 @@ def _entered(root: Message, message: Message, step: _Step) -> Message:
 def _refuse_key(field: Any, step: _Step) -> None:
     if step.key is not None:
         raise ConfigError(
-            f"{step.path}: {field.name} is not repeated; leave out [{plain(step.key)}]"
+            step.path, f"{field.name} is not repeated", f"leave out [{plain(step.key)}]"
         )
 
 
@@ -181,11 +182,13 @@ def _set(root: Message, message: Message, step: _Step, sign: str, value: str) ->
         entries = getattr(message, field.name)
         index = _index(field, step, entries)
         if sign != "=":
-            raise ConfigError(f"{step.path}{sign}{plain(value)}: one entry takes '=', not '{sign}'")
+            raise ConfigError(
+                f"{step.path}{sign}{plain(value)}", f"one entry takes '=', not '{sign}'"
+            )
         new = getattr(_parsed(message, field, step, value), field.name)
         if len(new) != 1:
             raise ConfigError(
-                f"{step.path}={plain(value)}: one entry takes one value, not {len(new)}"
+                None, f"{step.path}={plain(value)}: one entry takes one value, not {len(new)}"
             )
         if field.message_type is None:
             entries[index] = new[0]
@@ -194,7 +197,7 @@ def _set(root: Message, message: Message, step: _Step, sign: str, value: str) ->
     else:
         _refuse_key(field, step)
         if sign == "+=" and not is_repeated(field):
-            raise ConfigError(f"{step.path} is not repeated: write '=', not '+='")
+            raise ConfigError(step.path, "is not repeated: write '=', not '+='")
         # A string may well be "null".
         clear = value == "null" and field.cpp_type != FieldDescriptor.CPPTYPE_STRING
         new_fields = None if clear else _parsed(message, field, step, value)
@@ -206,7 +209,7 @@ def _set(root: Message, message: Message, step: _Step, sign: str, value: str) ->
 
 def _set_map_entry(message: Message, field: Any, step: _Step, sign: str, value: str) -> None:
     if step.key is None or sign != "=":
-        raise ConfigError(f"{step.path} is a map: write {step.path.partition('[')[0]}[KEY]=VALUE")
+        raise ConfigError(step.path, f"is a map: write {step.path.partition('[')[0]}[KEY]=VALUE")
     entry = field.message_type.fields_by_name["value"]
     # Parsed as text: an entry cannot be set by attribute when its value is a message.
     key = _map_key(field, step)
@@ -223,7 +226,7 @@ def _parsed(message: Message, field: Any, step: _Step, value: str) -> Message:
     scratch = type(message)()
     if field.message_type is not None:
         if not value.startswith(("{", "[")):
-            raise ConfigError(f"{step.path}: expected {_kind(field)}, given {quoted(value)}")
+            raise ConfigError(step.path, f"expected {_kind(field)}, given {quoted(value)}")
         parse_message(f"{field.name}: {value}", scratch, step.path)
     else:
         if is_repeated(field) and value.startswith("[") and value.endswith("]"):
@@ -242,7 +245,7 @@ def _parsed(message: Message, field: Any, step: _Step, value: str) -> Message:
 
 def _unfit(field: Any, step: _Step, value: str) -> ConfigError:
     hint = nearest(value, list(field.enum_type.values_by_name) if field.enum_type else [])
-    return ConfigError(f"{step.path}: expected {_kind(field)}, given {quoted(value)}{hint}")
+    return ConfigError(step.path, f"expected {_kind(field)}, given {quoted(value)}{hint}")
 
 
 def _items(text: str) -> Iterator[str]:
@@ -261,7 +264,7 @@ def _literal(field: Any, step: _Step, value: str) -> str:
     if value[:1] in ("'", '"'):
         if len(value) < 2 or value[-1] != value[0]:
             raise ConfigError(
-                f"{step.path}: the quote that opens {plain(value)} is not closed at its end"
+                step.path, f"the quote that opens {plain(value)} is not closed at its end"
             )
         return value
     return _quoted(value)

@@ -229,11 +229,7 @@ def _check_mask_readers(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterato
 
 def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator[Problem]:
     yield from _missing_parts(model, path, _FIRST_STAGE_PARTS)
-    if model.number_of_stages not in (1, 2, 3):
-        yield error(
-            f"{path}.number_of_stages", f"is {model.number_of_stages}", "set it to 1, 2 or 3"
-        )
-    elif model.number_of_stages > 1:
+    if model.number_of_stages > 1:
         yield from _missing_parts(model, path, ("second_stage_box_predictor",))
         if not model.second_stage_box_predictor.HasField("rfcn_box_predictor"):
             yield from _missing_parts(model, path, _CROP_PARTS)

@@ -199,4 +199,4 @@ def check_supported(message: Message, path: str) -> None:
         refusal = REFUSED.get(schema_name(field))
         if refusal is not None and is_news(message, field):
             name = f"{path}.{field.name}" if path else field.name
-            raise ConfigError(f"{name}: {refusal.message}. Remedy: {refusal.remedy}")
+            raise ConfigError(name, refusal.message, refusal.remedy)

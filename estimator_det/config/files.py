@@ -93,8 +93,9 @@ def read_text(path: AnyPath, max_bytes: Optional[int] = None) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{path}: not a text file: byte {content[error.start]:#04x} at position {error.start} "
-            "is not UTF-8"
+            None,
+            f"{path}: not a text file: byte {content[error.start]:#04x} at position "
+            f"{error.start} is not UTF-8",
         ) from None
 
 
@@ -110,11 +111,11 @@ def read_bytes(path: AnyPath, max_bytes: Optional[int] = None) -> bytes:
         return _read_remote(path, max_bytes)
     local = pathlib.Path(path)
     if kind := special_kind(path):
-        raise ConfigError(f"{path}: is {kind}, not a file")
+        raise ConfigError(None, f"{path}: is {kind}, not a file")
     if not local.is_file():
         folder = local.parent
-        remedy = "" if folder.is_dir() else f"; there is no folder {folder} either"
-        raise ConfigError(f"{path}: no such file{remedy}")
+        addition = "" if folder.is_dir() else f"; there is no folder {folder} either"
+        raise ConfigError(None, f"{path}: no such file{addition}")
     _check_size(path, local.stat().st_size, max_bytes)
     return local.read_bytes()
 
@@ -122,8 +123,9 @@ def read_bytes(path: AnyPath, max_bytes: Optional[int] = None) -> bytes:
 def _check_size(path: str, size: int, max_bytes: Optional[int]) -> None:
     if max_bytes is not None and size > max_bytes:
         raise ConfigError(
-            f"{path}: has {size:,} bytes; allowed: {max_bytes:,}. Check that it is the right file, "
-            "or shorten it"
+            None,
+            f"{path}: has {size:,} bytes; allowed: {max_bytes:,}",
+            "Check that it is the right file, or shorten it",
         )
 
 
@@ -132,15 +134,16 @@ def _read_remote(path: str, max_bytes: Optional[int]) -> bytes:
 
     try:
         if not tf.io.gfile.exists(path):
-            raise ConfigError(f"{path}: no such file")
+            raise ConfigError(None, f"{path}: no such file")
         if max_bytes is not None:
             _check_size(path, tf.io.gfile.stat(path).length, max_bytes)
         with tf.io.gfile.GFile(path, "rb") as file:
             return bytes(file.read())
     except tf.errors.OpError as error:
         raise ConfigError(
-            f"{path}: cannot be read: {error.message}; check the path, and the rights and "
-            "credentials of this process"
+            None,
+            f"{path}: cannot be read: {error.message}",
+            "check the path, and the rights and credentials of this process",
         ) from None
 
 

@@ -79,15 +79,16 @@ def override(config: Config, **settings: Any) -> Config:
     for name, value in settings.items():
         if name not in _SETTERS:
             raise ConfigError(
+                None,
                 f"there is no setting {name!r}{nearest(name, list(_SETTERS)) or '.'} "
-                f"Known: {', '.join(sorted(_SETTERS))}; any other field: apply_overrides"
+                f"Known: {', '.join(sorted(_SETTERS))}; any other field: apply_overrides",
             )
         if value is None:
             continue
         try:
             _SETTERS[name](changed, value)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"setting {name}={value!r}: {error}") from error
+            raise ConfigError(None, f"setting {name}={value!r}: {error}") from error
     return changed
 
 

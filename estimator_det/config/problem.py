@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from typing import Tuple
+from typing import Iterable, Tuple
+
+from estimator_det.config.text import ConfigError
 
 SEVERITIES = ("error", "warning", "advice", "placeholder")
 
@@ -47,6 +49,28 @@ class Problem:
         if self.edits:
             ways.insert(0, " ".join(f"--set {shlex.quote(edit)}" for edit in self.edits))
         return f"{self.severity}: {self.field}: {self.message}. Remedy: {'; '.join(ways)}"
+
+    def as_error(self) -> ConfigError:
+        """The problem as an exception."""
+        remedy = self.remedy or " ".join(f"--set {shlex.quote(edit)}" for edit in self.edits)
+        return ConfigError(self.field, self.message, remedy)
+
+
+def from_error(reason: ConfigError, field: str, remedy: str) -> Problem:
+    """The problem of an error in `field`; `remedy` is for errors that have none."""
+    return Problem("error", field, reason.message, reason.remedy or remedy)
+
+
+def refuse(problems: Iterable[Problem], heading: str = "") -> None:
+    """Raises a ConfigError of all problems, in lines under the heading; nothing without problems.
+
+    A single problem without a heading is raised with its own field and remedy.
+    """
+    listed = list(problems)
+    if len(listed) == 1 and not heading:
+        raise listed[0].as_error()
+    if listed:
+        raise ConfigError(None, "\n".join(filter(None, [heading, *map(str, listed)])))
 
 
 def error(field: str, message: str, remedy: str) -> Problem:

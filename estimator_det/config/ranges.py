@@ -15,8 +15,8 @@ from typing import Iterator, NamedTuple, Tuple
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from estimator_det.config.problem import Problem, error
-from estimator_det.config.text import ConfigError, entries
+from estimator_det.config.problem import Problem, error, refuse
+from estimator_det.config.text import entries
 
 
 class Range(NamedTuple):
@@ -241,9 +241,4 @@ def check_ranges(message: Message, prefix: str = "") -> Iterator[Problem]:
 
 def refuse_absurd(message: Message, prefix: str = "") -> None:
     """Refuses what `check_ranges` reports, before anything is built or allocated for it."""
-    lines = [
-        f"{problem.field}: {problem.message}: {problem.remedy}"
-        for problem in check_ranges(message, prefix)
-    ]
-    if lines:
-        raise ConfigError("\n".join(lines))
+    refuse(check_ranges(message, prefix))

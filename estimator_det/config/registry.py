@@ -39,7 +39,7 @@ class Registry(Generic[Maker]):
         """The maker entered under `name`."""
         if name not in self._makers:
             what, remedy = self.refusal(name)
-            raise ConfigError(f"{self.kind} {what}; {remedy}")
+            raise ConfigError(None, f"{self.kind} {what}", remedy)
         return self._makers[name]
 
     def refusal(self, name: str, reserved: Collection[str] = ()) -> Tuple[str, str]:
@@ -57,10 +57,10 @@ class Registry(Generic[Maker]):
         """
         kind = message.WhichOneof(oneof)
         if kind is None:
-            raise ConfigError(f"{field}: one of {sorted(self)} must be set; found none")
+            raise ConfigError(field, f"one of {sorted(self)} must be set; found none")
         if kind not in self:
             what, remedy = self.refusal(kind, reserved=(kind,))
-            raise ConfigError(f"{field}: {self.kind} {what}; {remedy}")
+            raise ConfigError(field, f"{self.kind} {what}", remedy)
         return self._makers[kind](getattr(message, kind), *arguments)
 
     def __contains__(self, name: object) -> bool:

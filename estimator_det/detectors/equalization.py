@@ -31,7 +31,7 @@ class Equalization:
     def __post_init__(self) -> None:
         if self.weight <= 0:
             raise ConfigError(
-                f"ssd.loss.equalization_loss.weight must be above 0; given: {self.weight}"
+                "ssd.loss.equalization_loss.weight", f"must be above 0; given: {self.weight}"
             )
 
     def kernels(self) -> List[tf.Variable]:
@@ -47,8 +47,9 @@ class Equalization:
         kernels = self.kernels()
         if not kernels:
             raise ConfigError(
-                "ssd.loss.equalization_loss: exclude_prefixes "
-                f"{list(self.exclude_prefixes)} cover every kernel; remove one"
+                "ssd.loss.equalization_loss",
+                f"exclude_prefixes {list(self.exclude_prefixes)} cover every kernel",
+                "remove one",
             )
         return self.weight * tf.add_n([range_spread(kernel) for kernel in kernels])
 

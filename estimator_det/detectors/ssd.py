@@ -179,9 +179,9 @@ class SsdDetector:
     def with_quantization(self, quantization: Quantization) -> SsdDetector:
         if not self.extractor.quantizes:
             raise ConfigError(
-                "graph_rewriter.quantization is not supported yet by this type of "
-                "feature_extractor; use another type, or remove graph_rewriter (--set "
-                "graph_rewriter=null)"
+                "graph_rewriter.quantization",
+                "is not supported yet by this type of feature_extractor",
+                "use another type, or remove graph_rewriter (--set graph_rewriter=null)",
             )
         return replace(self, quantization=quantization)
 
@@ -198,14 +198,16 @@ def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tens
 def _check_counts(encodings: tf.Tensor, anchors: tf.Tensor, code_size: int) -> None:
     if encodings.shape[-1] != code_size:
         raise ConfigError(
-            f"ssd.box_predictor.box_code_size is {encodings.shape[-1]}, but the box coder has "
-            f"{code_size} numbers per box; set box_code_size: {code_size}"
+            "ssd.box_predictor.box_code_size",
+            f"is {encodings.shape[-1]}, but the box coder has {code_size} numbers per box",
+            f"set box_code_size: {code_size}",
         )
     num_boxes, num_anchors = encodings.shape[1], anchors.shape[0]
     if num_boxes is not None and num_anchors is not None and num_boxes != num_anchors:
         raise ConfigError(
-            f"ssd.anchor_generator makes {num_anchors} anchors, but the box predictor makes "
-            f"{num_boxes} boxes; set strides and layers that fit the feature maps"
+            "ssd.anchor_generator",
+            f"makes {num_anchors} anchors, but the box predictor makes {num_boxes} boxes",
+            "set strides and layers that fit the feature maps",
         )
 
 
@@ -213,8 +215,10 @@ def _check_model(config: Any) -> None:
     check_supported(config, "ssd")
     if config.add_background_class and config.explicit_background_class:
         raise ConfigError(
-            "ssd.add_background_class cannot be combined with explicit_background_class, which "
-            "makes the background one of num_classes; set add_background_class: false"
+            "ssd.add_background_class",
+            "cannot be combined with explicit_background_class, which makes the background one "
+            "of num_classes",
+            "set add_background_class: false",
         )
 
 

@@ -53,8 +53,9 @@ def variables_to_restore(
     """
     if checkpoint_type not in CHECKPOINT_TYPES:
         raise ConfigError(
-            f"fine_tune_checkpoint_type {checkpoint_type!r} is not known; "
-            f"use one of {list(CHECKPOINT_TYPES)}"
+            None,
+            f"fine_tune_checkpoint_type {checkpoint_type!r} is not known",
+            f"use one of {list(CHECKPOINT_TYPES)}",
         )
     step = tf1.train.get_global_step()
     variables = {v.op.name: v for v in tf1.global_variables() if v is not step}

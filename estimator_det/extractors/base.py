@@ -68,8 +68,9 @@ def make_fpn_levels(config: Any) -> FpnLevels:
     levels = FpnLevels(config.min_level, config.max_level, config.additional_layer_depth)
     if levels.max_level < levels.min_level:
         raise ConfigError(
-            "feature_extractor.fpn: max_level must not be below min_level; given: "
-            f"{levels.max_level} and {levels.min_level}"
+            "feature_extractor.fpn",
+            f"max_level must not be below min_level; given: {levels.max_level} and "
+            f"{levels.min_level}",
         )
     return levels
 
@@ -95,7 +96,7 @@ def check_image_size(images: tf.Tensor, minimum: int) -> tf.Tensor:
     message = f"image size must be at least {minimum} x {minimum} pixels"
     sides = images.shape[1:3].as_list()
     if any(side is not None and side < minimum for side in sides):
-        raise ConfigError(f"{message}; given: {sides}. Enlarge the images in image_resizer")
+        raise ConfigError(None, f"{message}; given: {sides}", "Enlarge the images in image_resizer")
     if None not in sides:
         return images
     is_large_enough = tf.reduce_min(tf.shape(images)[1:3]) >= minimum

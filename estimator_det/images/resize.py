@@ -164,8 +164,10 @@ class Resizer:
         channels = images.shape[-1]
         if self.pad_values and channels is not None and channels != len(self.pad_values):
             raise ConfigError(
-                f"per_channel_pad_value has {len(self.pad_values)} values {self.pad_values}; the "
-                f"image has {channels} channels; set one value per channel, or none for 0"
+                "per_channel_pad_value",
+                f"has {len(self.pad_values)} values {self.pad_values}; the image has "
+                f"{channels} channels",
+                "set one value per channel, or none for 0",
             )
         is_uniform = len(set(self.pad_values)) <= 1
         value = self.pad_values[0] if self.pad_values and is_uniform else 0.0
@@ -186,7 +188,7 @@ def rgb_to_gray(images: tf.Tensor) -> tf.Tensor:
     """Luminance [..., 1] of float32 colour images [..., 3]."""
     if images.shape[-1] not in (3, None):
         raise ConfigError(
-            f"image_resizer.convert_to_grayscale needs 3 channels; given: {images.shape[-1]}"
+            "image_resizer.convert_to_grayscale", f"needs 3 channels; given: {images.shape[-1]}"
         )
     return tf.reduce_sum(images * tf.constant(GRAY_WEIGHTS), axis=-1, keepdims=True)
 
@@ -220,8 +222,8 @@ def _keep_aspect_ratio(config: image_resizer_pb2.KeepAspectRatioResizer) -> Resi
     shortest, longest = config.min_dimension, config.max_dimension
     if shortest > longest:
         raise ConfigError(
-            f"keep_aspect_ratio_resizer: min_dimension must not exceed max_dimension; given: "
-            f"{shortest} and {longest}"
+            "keep_aspect_ratio_resizer",
+            f"min_dimension must not exceed max_dimension; given: {shortest} and {longest}",
         )
 
     def new_size(height: Length, width: Length) -> Tuple[Length, Length]:
@@ -254,7 +256,7 @@ def _conditional_shape(config: image_resizer_pb2.ConditionalShapeResizer) -> Res
     threshold = config.size_threshold
     if config.condition == config.INVALID:
         raise ConfigError(
-            "conditional_shape_resizer.condition must be GREATER or SMALLER; given: INVALID"
+            "conditional_shape_resizer.condition", "must be GREATER or SMALLER; given: INVALID"
         )
     shrinks = config.condition == config.GREATER
 

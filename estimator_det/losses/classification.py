@@ -243,7 +243,7 @@ def _make_focal(config: Any) -> ClassificationLoss:
 
 def _softmax_loss(config: Any, kind: str, loss: Callable[..., tf.Tensor]) -> ClassificationLoss:
     if config.logit_scale == 0.0:
-        raise ConfigError(f"{kind}.logit_scale divides the logits and must not be 0; given: 0")
+        raise ConfigError(f"{kind}.logit_scale", "divides the logits and must not be 0; given: 0")
     function = functools.partial(loss, logit_scale=config.logit_scale)
     return _Loss(function, separate_classes=False)
 

@@ -141,16 +141,16 @@ class ContextAttention:
     def _check_context(self, context: Optional[Context]) -> Context:
         if context is None:
             raise ConfigError(
-                "faster_rcnn.context_config: the model needs context features, but the input has "
-                "none; set load_context_features: true in train_input_reader and "
-                "eval_input_reader"
+                "faster_rcnn.context_config",
+                "the model needs context features, but the input has none",
+                "set load_context_features: true in train_input_reader and eval_input_reader",
             )
         length = context.features.shape[2]
         if length not in (None, self.feature_length):
             raise ConfigError(
-                "faster_rcnn.context_config.context_feature_length is "
-                f"{self.feature_length}, but the context features have {length} "
-                f"numbers each; set it to {length}"
+                "faster_rcnn.context_config.context_feature_length",
+                f"is {self.feature_length}, but the context features have {length} numbers each",
+                f"set it to {length}",
             )
         features = tf.ensure_shape(context.features, [None, None, self.feature_length])
         return Context(features, context.num)

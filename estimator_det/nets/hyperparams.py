@@ -104,8 +104,9 @@ def _keras_initializer(name: str) -> Any:
         initializer = keras_initializer(name)
     except ValueError as error:
         raise ConfigError(
-            f"initializer.keras_initializer_by_name: Keras has no initializer {name!r}; "
-            'use one of its names, for example "glorot_uniform", "he_normal" or "zeros"'
+            "initializer.keras_initializer_by_name",
+            f"Keras has no initializer {name!r}",
+            'use one of its names, for example "glorot_uniform", "he_normal" or "zeros"',
         ) from error
 
     def initialize(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> tf.Tensor:

@@ -300,8 +300,9 @@ def inverted_residual_net(
                 continue
             if explicit_padding and row.fused:
                 raise ConfigError(
-                    "feature_extractor.use_explicit_padding is not possible with fused "
-                    "convolutions; remove it"
+                    "feature_extractor.use_explicit_padding",
+                    "is not possible with fused convolutions",
+                    "remove it",
                 )
             pads_block = explicit_padding and pad_whole_blocks
             if pads_block:

@@ -210,9 +210,10 @@ class _Layer:
         else:
             name = getattr(self.normalizer_fn, "__name__", "normalization")
             raise ConfigError(
-                f"graph_rewriter.quantization: the {name} of {scope} cannot become part of its "
-                "convolution. Use batch_norm without force_use_bias in conv_hyperparams, or remove "
-                "graph_rewriter"
+                "graph_rewriter.quantization",
+                f"the {name} of {scope} cannot become part of its convolution",
+                "Use batch_norm without force_use_bias in conv_hyperparams, or remove "
+                "graph_rewriter",
             )
         if self.activation_fn not in _FUSED_ACTIVATIONS:
             outputs = quantizer.activation(f"{scope}/{BEFORE_ACTIVATION}", outputs)

@@ -298,8 +298,8 @@ def spaghettinet(
     if name not in NETWORKS:
         known = list(NETWORKS)
         raise ConfigError(
-            f"feature_extractor.spaghettinet_arch_name: {name!r} is not known"
-            f"{nearest(name, known)}. Known: {known}"
+            "feature_extractor.spaghettinet_arch_name",
+            f"{name!r} is not known{nearest(name, known)}. Known: {known}",
         )
     settings = _Settings(is_training, explicit_padding)
     levels = {node.name: node.level for node in NETWORKS[name]}

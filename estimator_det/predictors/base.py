@@ -47,7 +47,8 @@ class HeadOptions:
     def __post_init__(self) -> None:
         if self.clip_range and self.clip_range[0] > self.clip_range[1]:
             raise ConfigError(
-                f"box_predictor.box_encodings_clip_range: min exceeds max; given: {self.clip_range}"
+                "box_predictor.box_encodings_clip_range",
+                f"min exceeds max; given: {self.clip_range}",
             )
 
 
@@ -120,8 +121,10 @@ def check_maps(feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int
     """Raises ConfigError unless there is one anchor count per feature map."""
     if len(feature_maps) != len(num_per_location):
         raise ConfigError(
-            f"anchor_generator has {len(num_per_location)} layers, but the feature extractor "
-            f"makes {len(feature_maps)} feature maps; set equal numbers"
+            "anchor_generator",
+            f"has {len(num_per_location)} layers, but the feature extractor makes "
+            f"{len(feature_maps)} feature maps",
+            "set equal numbers",
         )
 
 

@@ -50,8 +50,9 @@ def make_region_box_head(config: Any, num_classes: int, is_training: bool) -> Re
     where = "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor"
     if config.predict_keypoints:
         raise ConfigError(
-            f"{where}.predict_keypoints is not supported, nor is it implemented in the reference; "
-            "set it to false"
+            f"{where}.predict_keypoints",
+            "is not supported, nor is it implemented in the reference",
+            "set it to false",
         )
     return RegionBoxHead(
         num_classes=num_classes,

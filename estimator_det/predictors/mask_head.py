@@ -56,10 +56,10 @@ class MaskHead:
         height, width = net.shape[1:3]
         if self.height % height or self.width % width:
             raise ConfigError(
-                "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor."
-                f"convolve_then_upsample_masks repeats the {height} x {width} cells of a region's "
-                "features, so mask_height and mask_width must be multiples of them; "
-                f"given: {self.height} and {self.width}"
+                "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor.convolve_then_upsample_masks",
+                f"repeats the {height} x {width} cells of a region's features, so "
+                "mask_height and mask_width must be multiples of them; given: "
+                f"{self.height} and {self.width}",
             )
         rows = tf.repeat(net, self.height // height, axis=1)
         repeated = tf.repeat(rows, self.width // width, axis=2)
@@ -76,9 +76,9 @@ def make_mask_head(config: Any, num_classes: int, is_training: bool) -> MaskHead
     """Builds the mask head of a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
     if not config.HasField("conv_hyperparams"):
         raise ConfigError(
-            "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor.conv_hyperparams: is "
-            "missing, and predict_instance_masks needs it for the layers of the mask head; add "
-            "conv_hyperparams { regularizer { … } initializer { … } }"
+            "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor.conv_hyperparams",
+            "is missing, and predict_instance_masks needs it for the layers of the mask head",
+            "add conv_hyperparams { regularizer { … } initializer { … } }",
         )
     return MaskHead(
         num_classes=num_classes,

@@ -30,8 +30,8 @@ class RfcnHead:
         for side, crop, bins in zip(("height", "width"), self.crop_size, self.num_bins):
             if crop % bins:
                 raise ConfigError(
-                    f"{where}.crop_{side} must be a multiple of num_spatial_bins_{side} ({bins}); "
-                    f"given: {crop}"
+                    f"{where}.crop_{side}",
+                    f"must be a multiple of num_spatial_bins_{side} ({bins}); given: {crop}",
                 )
 
     def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> Prediction:

@@ -115,8 +115,9 @@ class WeightSharedBoxHead:
     def __post_init__(self) -> None:
         if self.num_layers > 0 and self.depth < 1:
             raise ConfigError(
-                "weight_shared_convolutional_box_predictor.depth must be 1 or more if "
-                f"num_layers_before_predictor is {self.num_layers}; given: {self.depth}"
+                "weight_shared_convolutional_box_predictor.depth",
+                f"must be 1 or more if num_layers_before_predictor is {self.num_layers}; "
+                f"given: {self.depth}",
             )
 
     def predict(
@@ -125,8 +126,9 @@ class WeightSharedBoxHead:
         base.check_maps(feature_maps, num_per_location)
         if len(set(num_per_location)) != 1:
             raise ConfigError(
-                "weight_shared_convolutional_box_predictor needs the same number of anchors at "
-                f"every feature map; the anchor generator has {list(num_per_location)}"
+                "weight_shared_convolutional_box_predictor",
+                "needs the same number of anchors at every feature map; the anchor "
+                f"generator has {list(num_per_location)}",
             )
         anchors = num_per_location[0]
         boxes, classes = [], []

@@ -116,6 +116,7 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     """
     from estimator_det.config.check import missing_files
     from estimator_det.config.pipeline import ConfigError
+    from estimator_det.config.problem import refuse
     from model_fn.checks import config_check
 
     def is_used(problem: Problem) -> bool:
@@ -127,10 +128,12 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
         printing.report(problem, sys.stderr)
     if not errors:
         return
-    text = "the configuration cannot be run\n" + "\n".join(map(str, errors))
-    if {problem.field for problem in errors} <= set(missing_files(config)):
-        raise FileNotFoundError(text)
-    raise ConfigError(text)
+    try:
+        refuse(errors, "the configuration cannot be run")
+    except ConfigError as reason:
+        if {problem.field for problem in errors} <= set(missing_files(config)):
+            raise FileNotFoundError(str(reason)) from None
+        raise
 
 
 def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:

@@ -48,12 +48,16 @@ def _read_config(text: str) -> TpuAddress:
         settings = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"{CONFIG_VARIABLE} is not JSON: {error}. Correct or unset it, or give --tpu_name"
+            None,
+            f"{CONFIG_VARIABLE} is not JSON: {error}",
+            "Correct or unset it, or give --tpu_name",
         ) from error
     name = settings.get("tpu_node_name") if isinstance(settings, dict) else None
     if not name:
         raise ConfigError(
-            f"{CONFIG_VARIABLE} has no tpu_node_name: {text}. Required is a JSON object with "
-            "tpu_node_name, zone and project. Correct or unset it, or give --tpu_name"
+            None,
+            f"{CONFIG_VARIABLE} has no tpu_node_name: {text}. Required is a JSON "
+            "object with tpu_node_name, zone and project",
+            "Correct or unset it, or give --tpu_name",
         )
     return TpuAddress(str(name), settings.get("zone"), settings.get("project"))

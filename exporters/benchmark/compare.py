@@ -42,11 +42,13 @@ class BenchmarkOptions:
 
     def __post_init__(self) -> None:
         if not self.batch_sizes or min(self.batch_sizes) < 1:
-            raise ConfigError(f"batch sizes {list(self.batch_sizes)}: must be 1 or more")
+            raise ConfigError(None, f"batch sizes {list(self.batch_sizes)}: must be 1 or more")
         if not 0 < self.seconds < float("inf"):
-            raise ConfigError(f"seconds is {self.seconds:g}; it must be above 0")
+            raise ConfigError(None, f"seconds is {self.seconds:g}; it must be above 0")
         if self.num_records is not None and self.num_records < 1:
-            raise ConfigError(f"the number of images is {self.num_records}; it must be 1 or more")
+            raise ConfigError(
+                None, f"the number of images is {self.num_records}; it must be 1 or more"
+            )
 
 
 class Row(NamedTuple):
@@ -146,8 +148,10 @@ def _records(options: BenchmarkOptions, folder: str) -> Any:
     label_map = options.label_map or _label_map_of(folder)
     if label_map is None:
         raise ConfigError(
-            f"{printing.plain(folder)} contains no label map, which says what the classes of the "
-            "records are; give one with --label_map"
+            None,
+            f"{printing.plain(folder)} contains no label map, which says what the "
+            "classes of the records are",
+            "give one with --label_map",
         )
     return config_of_records(options.records, label_map)
 

@@ -50,7 +50,7 @@ def resolve_formats(names: Sequence[str]) -> List[ExportFormat]:
     """The formats of `--format`."""
     chosen = [FORMATS.get(name)() for name in names]
     if not chosen or len({each.name for each in chosen}) != len(chosen):
-        raise ConfigError(f"formats {list(names)}: give at least one, and each only once")
+        raise ConfigError(None, f"formats {list(names)}: give at least one, and each only once")
     return chosen
 
 

@@ -190,18 +190,23 @@ def check_graph_format(name: str, plan: Plan) -> None:
     """Refuses what the graphs of `graph_file` do not contain."""
     if plan.input_types[0] not in IMAGE_INPUT_TYPES:
         raise ConfigError(
+            None,
             f"--format {name} takes images as tensors, and the first --input_type is "
-            f"{plan.input_types[0]}; put one of {', '.join(IMAGE_INPUT_TYPES)} first"
+            f"{plan.input_types[0]}",
+            f"put one of {', '.join(IMAGE_INPUT_TYPES)} first",
         )
     if context_shape(plan.config.model) is not None:
         raise ConfigError(
-            f"--format {name}: models that attend to context features are not supported yet; "
-            "export saved_model or frozen_graph"
+            None,
+            f"--format {name}: models that attend to context features are not supported yet",
+            "export saved_model or frozen_graph",
         )
     if is_quantized(plan.config):
         raise ConfigError(
-            f"--format {name}: graph_rewriter.quantization is not supported yet; export "
-            "saved_model, frozen_graph or tflite, or the float model (--set graph_rewriter=null)"
+            None,
+            f"--format {name}: graph_rewriter.quantization is not supported yet",
+            "export saved_model, frozen_graph or tflite, or the float model (--set "
+            "graph_rewriter=null)",
         )
 
 

@@ -35,8 +35,9 @@ def python_of(interpreter: Optional[str]) -> str:
     if not os.access(path, os.X_OK):
         flag = "--converter_python" if interpreter else CONVERTERS_VARIABLE
         raise ConfigError(
-            f"{flag}: {named} is no Python interpreter and no virtual environment; make one with "
-            f"python3 -m venv {shlex.quote(named)}, then install converters there"
+            None,
+            f"{flag}: {named} is no Python interpreter and no virtual environment",
+            f"make one with python3 -m venv {shlex.quote(named)}, then install converters there",
         )
     return path
 
@@ -45,7 +46,7 @@ def find_converter(chosen: ExportFormat, given_python: Optional[str]) -> str:
     """The interpreter of `python_of`, or this one if only it has the converter of a format."""
     python, missing = _find(chosen, given_python)
     if missing:
-        raise ConfigError(missing)
+        raise ConfigError(None, missing)
     return python
 
 
@@ -55,7 +56,7 @@ def check_installed(chosen: Sequence[ExportFormat], given_python: Optional[str])
     missing = [unwritable.get(each.name) or missing_runtime(each) for each in chosen]
     text = "\n".join(filter(None, missing))
     if any(unwritable.values()):
-        raise ConfigError(text)
+        raise ConfigError(None, text)
     if text:
         raise RunError(text)
 

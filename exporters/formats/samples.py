@@ -47,8 +47,10 @@ def check_has_images(config: Any, paths: Sequence[str]) -> None:
     """Refuses int8 where `sample_images` has none."""
     if not sample_images(config, paths, 1):
         raise ConfigError(
+            None,
             "--quantize int8 measures ranges on images, and no record of eval_input_reader or "
-            "train_input_reader exists; give image files or folders with --sample_images"
+            "train_input_reader exists",
+            "give image files or folders with --sample_images",
         )
 
 

@@ -108,8 +108,10 @@ def _check(plan: Plan) -> None:
     if is_quantized(plan.config):
         if quantize is not None:
             raise ConfigError(
-                f"--quantize: is {quantize}, and graph_rewriter.quantization gives the model the "
-                "ranges of its training; leave out --quantize"
+                None,
+                f"--quantize: is {quantize}, and graph_rewriter.quantization gives the "
+                "model the ranges of its training",
+                "leave out --quantize",
             )
     elif quantize == "int8":
         check_has_images(plan.config, plan.options.sample_images)

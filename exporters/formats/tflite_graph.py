@@ -51,31 +51,38 @@ def check_tflite(plan: Plan) -> None:
     kind = plan.config.model.WhichOneof("model")
     if kind != "ssd":
         raise ConfigError(
-            f"--format tflite: model is {kind}, and {POSTPROCESS} is for ssd only; export another "
-            "format, such as saved_model, frozen_graph or onnx"
+            None,
+            f"--format tflite: model is {kind}, and {POSTPROCESS} is for ssd only",
+            "export another format, such as saved_model, frozen_graph or onnx",
         )
     ssd, where = plan.config.model.ssd, "--format tflite: model.ssd"
     resizer = ssd.image_resizer.WhichOneof("image_resizer_oneof")
     is_gray = ssd.image_resizer.fixed_shape_resizer.convert_to_grayscale
     if resizer != "fixed_shape_resizer" or is_gray:
         raise ConfigError(
-            f"{where}.image_resizer: is {resizer}; a TFLite model takes images of one size and "
-            "three channels, so it must be fixed_shape_resizer without convert_to_grayscale"
+            None,
+            f"{where}.image_resizer: is {resizer}; a TFLite model takes images of one "
+            "size and three channels, so it must be fixed_shape_resizer without "
+            "convert_to_grayscale",
         )
     coder = ssd.box_coder.WhichOneof("box_coder_oneof")
     if coder != "faster_rcnn_box_coder":
         raise ConfigError(
-            f"{where}.box_coder: is {coder}; {POSTPROCESS} decodes faster_rcnn_box_coder only"
+            None, f"{where}.box_coder: is {coder}; {POSTPROCESS} decodes faster_rcnn_box_coder only"
         )
     if additional_channels(plan.config):
         raise ConfigError(
-            "--format tflite: num_additional_channels is not 0; only color images are supported yet"
+            None,
+            "--format tflite: num_additional_channels is not 0; only color images are "
+            "supported yet",
         )
     nms = ssd.post_processing.batch_non_max_suppression
     if nms.soft_nms_sigma and not nms.use_hard_nms:
         raise ConfigError(
+            None,
             f"{where}.post_processing.batch_non_max_suppression.soft_nms_sigma: is "
-            f"{nms.soft_nms_sigma}, and {POSTPROCESS} suppresses without it; set use_hard_nms: true"
+            f"{nms.soft_nms_sigma}, and {POSTPROCESS} suppresses without it",
+            "set use_hard_nms: true",
         )
     _check_options(plan.options.tflite, ssd.num_classes)
 
@@ -83,11 +90,12 @@ def check_tflite(plan: Plan) -> None:
 def _check_options(options: TfliteOptions, num_classes: int) -> None:
     for name in ("max_detections", "max_classes_per_detection", "detections_per_class"):
         if getattr(options, name) < 1:
-            raise ConfigError(f"--{name}: is {getattr(options, name)}; it must be 1 or more")
+            raise ConfigError(None, f"--{name}: is {getattr(options, name)}; it must be 1 or more")
     if options.max_classes_per_detection > num_classes:
         raise ConfigError(
-            f"--max_classes_per_detection: is {options.max_classes_per_detection}, and the model "
-            f"has {counted(num_classes, 'class', 'classes')}"
+            None,
+            f"--max_classes_per_detection: is {options.max_classes_per_detection}, "
+            f"and the model has {counted(num_classes, 'class', 'classes')}",
         )
 
 
@@ -141,8 +149,10 @@ def measure_normalization(normalize: Any) -> Normalization:
     scale = (white - black) / 255
     if black.shape != (COLOR_CHANNELS,) or not np.allclose(gray, black + scale * 100, atol=1e-3):
         raise ConfigError(
-            "--format tflite: the feature extractor does not normalize pixels as (x - mean) / std, "
-            "which is all that metadata can describe; export another format"
+            None,
+            "--format tflite: the feature extractor does not normalize pixels as (x - mean) / "
+            "std, which is all that metadata can describe",
+            "export another format",
         )
     mean, std = -black / scale, 1 / scale
     return Normalization(tuple(np.round(mean, 4).tolist()), tuple(np.round(std, 4).tolist()))

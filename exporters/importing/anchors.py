@@ -180,8 +180,10 @@ def permute_heads(
     """Brings heads in the order of 2017 into ours, in place; returns the names of variables."""
     if layouts is None:
         raise ConfigError(
+            None,
             "--anchor_order 2017: is for models with ssd_anchor_generator and "
-            "convolutional_box_predictor; leave it out"
+            "convolutional_box_predictor",
+            "leave it out",
         )
     permuted = []
     for name, values in variables.items():

@@ -183,8 +183,10 @@ def _refuse_incomplete(mapped: Mapped) -> None:
     missing = [row.variable for row in mapped.rows if row.variable not in mapped.values]
     if missing:
         raise ConfigError(
-            f"--calibrate: runs the model, and the file lacks {counted(len(missing), 'variable')} "
-            f"of it, such as {missing[0]}; import without it, or correct the configuration"
+            None,
+            "--calibrate: runs the model, and the file lacks "
+            f"{counted(len(missing), 'variable')} of it, such as {missing[0]}",
+            "import without it, or correct the configuration",
         )
 
 
@@ -212,9 +214,10 @@ def _apply_anchor_order(
             )
         if chosen and anchor_order.order not in (None, chosen):
             raise ConfigError(
+                None,
                 f"--anchor_order {chosen}: the anchors in the file have the order "
-                f"{anchor_order.order}; "
-                "leave the option out"
+                f"{anchor_order.order}",
+                "leave the option out",
             )
         order = chosen or anchor_order.order
     elif chosen is None and layouts is not None:

@@ -99,14 +99,17 @@ def propose_config(published: Published) -> Any:
     heads = _heads(layers)
     if kind is None or not heads.boxes or sorted(heads.boxes) != sorted(heads.classes):
         raise ConfigError(
-            "--pipeline_config_path: is missing, and a configuration is proposed for SSD with "
-            f"MobileNet v1 or v2 only, which this file is not; {_NEEDED}"
+            None,
+            "--pipeline_config_path: is missing, and a configuration is proposed for "
+            f"SSD with MobileNet v1 or v2 only, which this file is not; {_NEEDED}",
         )
     anchors = [_outputs(heads.boxes[level]) // _CODE_SIZE for level in sorted(heads.boxes)]
     if anchors[0] not in (3, 6) or set(anchors[1:]) - {6}:
         raise ConfigError(
-            f"--pipeline_config_path: is missing, and the model has {anchors} anchors at each "
-            f"place of its feature maps, for which no configuration is proposed; {_NEEDED}"
+            None,
+            f"--pipeline_config_path: is missing, and the model has {anchors} anchors "
+            "at each place of its feature maps, for which no configuration is "
+            f"proposed; {_NEEDED}",
         )
     head_layers = {layer.name for layer in (*heads.boxes.values(), *heads.classes.values())}
     body = [

@@ -72,8 +72,9 @@ def make_augmentation(steps: Sequence[Any]) -> Augmentation:
     for step in chain:
         if step.num_records > 1:
             raise ConfigError(
-                f"{step.where} mixes {step.num_records} records, but here is only one; "
-                "remove it. Only the input pipeline of training applies it"
+                None,
+                f"{step.where} mixes {step.num_records} records, but here is only one",
+                "remove it. Only the input pipeline of training applies it",
             )
 
     @tf.autograph.experimental.do_not_convert  # no step needs it, and tracing is faster without it
@@ -95,7 +96,8 @@ def make_steps(steps: Sequence[Any]) -> List[AugmentationStep]:
         try:
             function.check_config(config)
         except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
+            field = where + (f".{error.field}" if error.field else "")
+            raise ConfigError(field, error.message, error.remedy) from error
         chain.append(AugmentationStep(name, function, config, where))
     return chain
 
@@ -113,12 +115,13 @@ def apply_steps(
 def _find_function(step: Any, where: str) -> Tuple[str, StepFunction]:
     name = step.WhichOneof("preprocessing_step")
     if name is None:
-        raise ConfigError(f"{where} is empty; set one of {sorted(AUGMENTATIONS)}")
+        raise ConfigError(None, f"{where} is empty", f"set one of {sorted(AUGMENTATIONS)}")
     if name not in AUGMENTATIONS:
         hint = nearest(name, list(AUGMENTATIONS)) or "."
         raise ConfigError(
-            f"{where}: {name!r} is not supported{hint} Supported: {sorted(AUGMENTATIONS)}. "
-            "Remove the step, use one of these, or register a function under its name"
+            None,
+            f"{where}: {name!r} is not supported{hint} Supported: {sorted(AUGMENTATIONS)}",
+            "Remove the step, use one of these, or register a function under its name",
         )
     function = AUGMENTATIONS.get(name)
     return name, function if isinstance(function, StepFunction) else StepFunction(function)
@@ -146,14 +149,16 @@ def check_range(low_name: str, low: float, high_name: str, high: float) -> None:
     """Raises ConfigError unless 0 <= low <= high."""
     if not 0 <= low <= high:
         raise ConfigError(
-            f"{low_name} is {low:g} and {high_name} is {high:g}; set 0 <= {low_name} <= {high_name}"
+            None,
+            f"{low_name} is {low:g} and {high_name} is {high:g}",
+            f"set 0 <= {low_name} <= {high_name}",
         )
 
 
 def check_probability(name: str, value: float) -> None:
     """Raises ConfigError unless 0 <= value <= 1."""
     if not 0 <= value <= 1:
-        raise ConfigError(f"{name} is {value:g}; it must be 0 to 1")
+        raise ConfigError(None, f"{name} is {value:g}; it must be 0 to 1")
 
 
 def split_seed(seed: tf.Tensor, num: int) -> List[tf.Tensor]:

@@ -86,7 +86,7 @@ def _check_deltas(config: Any) -> None:
 
 def _check_max_delta(config: Any, highest: float) -> None:
     if not 0 <= config.max_delta <= highest:
-        raise ConfigError(f"max_delta is {config.max_delta:g}; it must be 0 to {highest:g}")
+        raise ConfigError("max_delta", f"is {config.max_delta:g}; it must be 0 to {highest:g}")
 
 
 @AUGMENTATIONS.register("random_adjust_brightness")
@@ -124,7 +124,7 @@ def random_adjust_saturation(sample: Sample, seed: tf.Tensor, config: Any) -> Sa
 
 def _check_ordering(config: Any) -> None:
     if config.color_ordering not in (0, 1):
-        raise ConfigError(f"color_ordering is {config.color_ordering}; it must be 0 or 1")
+        raise ConfigError("color_ordering", f"is {config.color_ordering}; it must be 0 or 1")
 
 
 @AUGMENTATIONS.register("random_distort_color")
@@ -173,8 +173,9 @@ def rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     channels = sample.image.shape[-1]
     if channels not in (None, 3):
         raise ConfigError(
-            f"rgb_to_gray needs images of 3 channels; given: {channels}. "
-            "Remove the step or num_additional_channels"
+            "rgb_to_gray",
+            f"needs images of 3 channels; given: {channels}",
+            "Remove the step or num_additional_channels",
         )
     return sample._replace(image=_luma(sample.image))
 
@@ -194,7 +195,7 @@ def random_rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 def _check_gamma(config: Any) -> None:
     if not config.gamma >= 0 or not config.gain >= 0:
         raise ConfigError(
-            f"gamma is {config.gamma:g} and gain is {config.gain:g}; both must be 0 or more"
+            "gamma", f"is {config.gamma:g} and gain is {config.gain:g}; both must be 0 or more"
         )
 
 
@@ -213,8 +214,9 @@ def adjust_gamma(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 def _check_normalize(config: Any) -> None:
     if not config.original_minval < config.original_maxval:
         raise ConfigError(
-            f"original_minval is {config.original_minval:g} and original_maxval is "
-            f"{config.original_maxval:g}; set original_minval < original_maxval"
+            "original_minval",
+            f"is {config.original_minval:g} and original_maxval is {config.original_maxval:g}",
+            "set original_minval < original_maxval",
         )
 
 
@@ -240,8 +242,9 @@ def subtract_channel_mean(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
     channels = sample.image.shape[-1]
     if channels not in (None, len(means)):
         raise ConfigError(
-            f"subtract_channel_mean has {len(means)} means for images of {channels} channels; "
-            "give one mean per channel"
+            "subtract_channel_mean",
+            f"has {len(means)} means for images of {channels} channels",
+            "give one mean per channel",
         )
     image = per_channel(sample.image, tf.constant(means, tf.float32), tf.subtract)
     return sample._replace(image=image)

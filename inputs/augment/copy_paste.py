@@ -99,7 +99,7 @@ def _check(config: Any) -> None:
         check_probability(name, getattr(config, name))
     check_range("min_scale", config.min_scale, "max_scale", config.max_scale)
     if config.min_scale == 0:
-        raise ConfigError("min_scale is 0; it must be above 0")
+        raise ConfigError("min_scale", "is 0; it must be above 0")
 
 
 @AUGMENTATIONS.register("copy_paste")
@@ -113,8 +113,9 @@ def copy_paste(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sampl
     sample, source = samples
     if sample.masks is None:
         raise ConfigError(
-            "copy_paste: the samples have no masks; set train_input_reader.load_instance_masks: "
-            "true"
+            "copy_paste",
+            "the samples have no masks",
+            "set train_input_reader.load_instance_masks: true",
         )
     scale_seed, position_seed, offset_seed, choice_seed = split_seed(seed, 4)
     canvas, size = image_size(sample.image), image_size(source.image)

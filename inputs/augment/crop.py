@@ -54,13 +54,15 @@ class Operation:
         check_range("min_area", self.area[0], "max_area", self.area[1])
         if self.aspect_ratio[0] == 0:
             raise ConfigError(
-                f"min_aspect_ratio is {self.aspect_ratio[0]:g} and max_aspect_ratio is "
-                f"{self.aspect_ratio[1]:g}; set both above 0"
+                "min_aspect_ratio",
+                f"is {self.aspect_ratio[0]:g} and max_aspect_ratio is {self.aspect_ratio[1]:g}",
+                "set both above 0",
             )
         if self.area[0] == 0 or self.area[1] > 1:
             raise ConfigError(
-                f"min_area is {self.area[0]:g} and max_area is {self.area[1]:g}; set both above 0 "
-                "and at most 1"
+                "min_area",
+                f"is {self.area[0]:g} and max_area is {self.area[1]:g}",
+                "set both above 0 and at most 1",
             )
 
 
@@ -243,7 +245,7 @@ def make_operation(config: Any, aspect_ratio: Optional[Pair] = None) -> Operatio
 def check_aspect_ratio(config: Any) -> None:
     """Raises ConfigError unless the aspect ratio is above 0."""
     if not config.aspect_ratio > 0:
-        raise ConfigError(f"aspect_ratio is {config.aspect_ratio:g}; it must be above 0")
+        raise ConfigError("aspect_ratio", f"is {config.aspect_ratio:g}; it must be above 0")
 
 
 def _check_crop_to_aspect_ratio(config: Any) -> None:

@@ -100,8 +100,7 @@ def _check_move(field: str) -> Callable[[Any], None]:
         permutation = list(getattr(config, field))
         if sorted(permutation) != list(range(len(permutation))):
             raise ConfigError(
-                f"{field} is {permutation}; it must contain each of 0 to "
-                f"{len(permutation) - 1} once"
+                field, f"is {permutation}; it must contain each of 0 to {len(permutation) - 1} once"
             )
 
     return check
@@ -115,8 +114,9 @@ def _move_randomly(
     count = None if sample.keypoints is None else sample.keypoints.shape[1]
     if permutation and count not in (None, len(permutation)):
         raise ConfigError(
-            f"{field} has {len(permutation)} keypoints, but the samples have {count}; "
-            "list each keypoint once"
+            field,
+            f"has {len(permutation)} keypoints, but the samples have {count}",
+            "list each keypoint once",
         )
     return apply_with_probability(
         sample, seed, config.probability, lambda old: move(old, motion, permutation)
@@ -128,8 +128,9 @@ def _flip_randomly(
 ) -> Sample:
     if sample.keypoints is not None and not config.keypoint_flip_permutation:
         raise ConfigError(
-            f"{step}: the samples have keypoints, but keypoint_flip_permutation is not set; "
-            "list for each keypoint the one that replaces it in a flipped image"
+            step,
+            "the samples have keypoints, but keypoint_flip_permutation is not set",
+            "list for each keypoint the one that replaces it in a flipped image",
         )
     return _move_randomly(sample, seed, config, motion, f"{step}.keypoint_flip_permutation")
 
@@ -201,7 +202,7 @@ def _check_size(height: str, width: str) -> Callable[[Any], None]:
     def check(config: Any) -> None:
         rows, columns = getattr(config, height), getattr(config, width)
         if rows < 1 or columns < 1:
-            raise ConfigError(f"{height} is {rows} and {width} is {columns}; set both above 0")
+            raise ConfigError(height, f"is {rows} and {width} is {columns}", "set both above 0")
 
     return check
 
@@ -270,8 +271,9 @@ def _check_downscale(config: Any) -> None:
     low, high = _target_pixels(config)
     if not 1 <= low < high:
         raise ConfigError(
-            f"min_target_pixels is {low} and max_target_pixels is {high}; set "
-            "1 <= min_target_pixels < max_target_pixels"
+            "min_target_pixels",
+            f"is {low} and max_target_pixels is {high}",
+            "set 1 <= min_target_pixels < max_target_pixels",
         )
 
 

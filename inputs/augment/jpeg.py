@@ -39,8 +39,9 @@ def _check_quality(config: Any) -> None:
     low, high = config.min_jpeg_quality, config.max_jpeg_quality
     if not 0 <= low < high <= 100:
         raise ConfigError(
-            f"min_jpeg_quality is {low} and max_jpeg_quality is {high}; set "
-            "0 <= min_jpeg_quality < max_jpeg_quality <= 100"
+            "min_jpeg_quality",
+            f"is {low} and max_jpeg_quality is {high}",
+            "set 0 <= min_jpeg_quality < max_jpeg_quality <= 100",
         )
 
 

@@ -45,8 +45,8 @@ def _check_jitter(config: Any) -> None:
     limit = float("inf") if config.jitter_mode in _EXPANDING else 1.0
     if not 0 <= config.ratio <= limit:
         raise ConfigError(
-            f"ratio is {config.ratio:g}; it must be 0 or more, and at most 1 except in modes that "
-            "EXPAND"
+            "ratio",
+            f"is {config.ratio:g}; it must be 0 or more, and at most 1 except in modes that EXPAND",
         )
 
 
@@ -72,7 +72,7 @@ def drop_label(sample: Sample, fractions: tf.Tensor, label: int, probability: fl
 def _check_label(field: str, label: int) -> None:
     if label < 1:
         raise ConfigError(
-            f"{field} is {label}; set it to the id of a class in the label map, from 1"
+            field, f"is {label}", "set it to the id of a class in the label map, from 1"
         )
 
 
@@ -91,7 +91,7 @@ def drop_label_probabilistically(sample: Sample, seed: tf.Tensor, config: Any) -
 
 def _check_remap(config: Any) -> None:
     if not config.original_labels:
-        raise ConfigError("original_labels is empty; list the ids of the classes to rename")
+        raise ConfigError("original_labels", "is empty", "list the ids of the classes to rename")
     for label in config.original_labels:
         _check_label("original_labels", label)
     _check_label("new_label", config.new_label)

@@ -56,7 +56,7 @@ def mixes(
     def check_config(config: Any) -> None:
         check_probability("probability", config.probability)
         if config.HasField("stop_at_step") and not config.stop_at_step:
-            raise ConfigError("stop_at_step is 0, so no step would be applied; remove it")
+            raise ConfigError("stop_at_step", "is 0, so no step would be applied", "remove it")
         check(config)
 
     return lambda function: StepFunction(function, check_config, num_records, needs_masks)
@@ -69,14 +69,16 @@ def check_steps(chain: Sequence[AugmentationStep], reader: Any) -> None:
             continue
         if reader.load_context_features:
             raise ConfigError(
-                f"{step.where} mixes images, but with "
-                "train_input_reader.load_context_features each image has the context of its "
-                "camera; remove one of the two"
+                step.where,
+                "mixes images, but with train_input_reader.load_context_features each image "
+                "has the context of its camera",
+                "remove one of the two",
             )
         if step.function.needs_masks and not reader.load_instance_masks:
             raise ConfigError(
-                f"{step.where} needs train_input_reader.load_instance_masks; set it, or remove "
-                "the step"
+                step.where,
+                "needs train_input_reader.load_instance_masks",
+                "set it, or remove the step",
             )
         earlier_names = [earlier.name for earlier in chain[:number]]
         later_names = [later.name for later in chain[number:]]
@@ -85,7 +87,7 @@ def check_steps(chain: Sequence[AugmentationStep], reader: Any) -> None:
             (ONLY_BEFORE, "before", later_names),
         ):
             if name in names:
-                raise ConfigError(f"{step.where}: move {name} {place} this step")
+                raise ConfigError(step.where, f"move {name} {place} this step")
 
 
 def split_stages(chain: Sequence[AugmentationStep]) -> List[range]:
@@ -149,8 +151,10 @@ def image_limit(
         return None
     if first_step is None:
         raise ConfigError(
-            f"{step.where}.stop_at_step: the workers of a cluster read at their own pace, so the "
-            "step that uses an image is unknown; remove the field, or train in one process"
+            f"{step.where}.stop_at_step",
+            "the workers of a cluster read at their own pace, so the step that uses an image "
+            "is unknown",
+            "remove the field, or train in one process",
         )
     return max(step.config.stop_at_step - first_step, 0) * images_per_step
 

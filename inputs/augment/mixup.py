@@ -56,7 +56,7 @@ def random_share(seed: tf.Tensor, alpha: float) -> tf.Tensor:
 
 def _check(config: Any) -> None:
     if config.alpha <= 0:
-        raise ConfigError(f"alpha is {config.alpha:g}; it must be above 0")
+        raise ConfigError("alpha", f"is {config.alpha:g}; it must be above 0")
 
 
 @AUGMENTATIONS.register("mixup")

@@ -68,16 +68,16 @@ def arrange(
 
 def _check(config: Any) -> None:
     if config.HasField("height") != config.HasField("width"):
-        raise ConfigError("only one of height and width is set; set both or neither")
+        raise ConfigError(None, "only one of height and width is set", "set both or neither")
     for side in ("height", "width"):
         if config.HasField(side) and getattr(config, side) < 2:
-            raise ConfigError(f"{side} is {getattr(config, side)}; it must be 2 or more")
+            raise ConfigError(side, f"is {getattr(config, side)}; it must be 2 or more")
     for name in ("min_center", "max_center", "overlap_thresh"):
         check_probability(name, getattr(config, name))
     check_range("min_center", config.min_center, "max_center", config.max_center)
     check_range("min_scale", config.min_scale, "max_scale", config.max_scale)
     if config.min_scale == 0:
-        raise ConfigError("min_scale is 0; it must be above 0")
+        raise ConfigError("min_scale", "is 0; it must be above 0")
 
 
 @AUGMENTATIONS.register("mosaic")

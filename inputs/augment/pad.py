@@ -131,8 +131,9 @@ def check_color(sample: Sample, field: str, values: Sequence[float]) -> None:
     channels = sample.image.shape[-1]
     if len(values) > 1 and channels not in (None, len(values)):
         raise ConfigError(
-            f"{field} has {len(values)} numbers for images of {channels} channels; "
-            "set one per channel, or a single one"
+            field,
+            f"has {len(values)} numbers for images of {channels} channels",
+            "set one per channel, or a single one",
         )
 
 
@@ -146,8 +147,9 @@ def _check_pad(config: Any) -> None:
     for bound in ("min", "max"):
         if config.HasField(f"{bound}_image_height") != config.HasField(f"{bound}_image_width"):
             raise ConfigError(
-                f"only one of {bound}_image_height and {bound}_image_width is set; set both or "
-                "neither"
+                None,
+                f"only one of {bound}_image_height and {bound}_image_width is set",
+                "set both or neither",
             )
     if config.HasField("min_image_height") and config.HasField("max_image_height"):
         for side in ("height", "width"):
@@ -175,8 +177,9 @@ def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 def _check_absolute_pad(config: Any) -> None:
     if config.max_height_padding < 0 or config.max_width_padding < 0:
         raise ConfigError(
-            f"max_height_padding is {config.max_height_padding} and max_width_padding is "
-            f"{config.max_width_padding}; both must be 0 or more"
+            "max_height_padding",
+            f"is {config.max_height_padding} and max_width_padding is "
+            f"{config.max_width_padding}; both must be 0 or more",
         )
 
 

@@ -51,7 +51,9 @@ def blacken(
 
 def _check_black(config: Any) -> None:
     if config.max_black_patches < 0:
-        raise ConfigError(f"max_black_patches is {config.max_black_patches}; it must be 0 or more")
+        raise ConfigError(
+            "max_black_patches", f"is {config.max_black_patches}; it must be 0 or more"
+        )
     check_probability("probability", config.probability)
     check_probability("size_to_image_ratio", config.size_to_image_ratio)
 
@@ -78,8 +80,9 @@ def _check_noise(config: Any) -> None:
     check_probability("random_coef", config.random_coef)
     if not 1 <= config.min_patch_size < config.max_patch_size:
         raise ConfigError(
-            f"min_patch_size is {config.min_patch_size} and max_patch_size is "
-            f"{config.max_patch_size}; set 1 <= min_patch_size < max_patch_size"
+            "min_patch_size",
+            f"is {config.min_patch_size} and max_patch_size is {config.max_patch_size}",
+            "set 1 <= min_patch_size < max_patch_size",
         )
     low, high = config.min_gaussian_stddev, config.max_gaussian_stddev
     check_range("min_gaussian_stddev", low, "max_gaussian_stddev", high)

@@ -297,7 +297,9 @@ def _check_policy(config: Any) -> None:
     if config.policy_name not in POLICIES:
         hint = nearest(config.policy_name, list(POLICIES)) or "."
         raise ConfigError(
-            f"policy_name {quoted(config.policy_name)} is not known{hint} Known: {sorted(POLICIES)}"
+            None,
+            f"policy_name {quoted(config.policy_name)} is not known{hint} Known: "
+            f"{sorted(POLICIES)}",
         )
 
 

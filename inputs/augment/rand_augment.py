@@ -133,9 +133,9 @@ def apply_operations(
 
 def _check(config: Any) -> None:
     if not 0 <= config.magnitude <= MAX_MAGNITUDE:
-        raise ConfigError(f"magnitude is {config.magnitude:g}; it must be 0 to {MAX_MAGNITUDE}")
+        raise ConfigError("magnitude", f"is {config.magnitude:g}; it must be 0 to {MAX_MAGNITUDE}")
     if config.num_operations < 1:
-        raise ConfigError(f"num_operations is {config.num_operations}; it must be 1 or more")
+        raise ConfigError("num_operations", f"is {config.num_operations}; it must be 1 or more")
     check_probability("overlap_thresh", config.overlap_thresh)
 
 

@@ -94,8 +94,9 @@ def border_size(size: tf.Tensor, max_border: int) -> tf.Tensor:
 def _check_by_scale(config: Any) -> None:
     if config.num_scales < 1 or config.max_border < 0:
         raise ConfigError(
-            f"num_scales is {config.num_scales} and max_border is {config.max_border}; set "
-            "num_scales to 1 or more and max_border to 0 or more"
+            "num_scales",
+            f"is {config.num_scales} and max_border is {config.max_border}",
+            "set num_scales to 1 or more and max_border to 0 or more",
         )
     _check_scales(config)
 
@@ -103,7 +104,7 @@ def _check_by_scale(config: Any) -> None:
 def _check_scales(config: Any) -> None:
     check_range("scale_min", config.scale_min, "scale_max", config.scale_max)
     if config.scale_max == 0:
-        raise ConfigError("scale_max is 0; it must be above 0")
+        raise ConfigError("scale_max", "is 0; it must be above 0")
 
 
 @AUGMENTATIONS.register("random_square_crop_by_scale")
@@ -144,7 +145,7 @@ def fixed_size_frame(size: tf.Tensor, output_size: int, fractions: tf.Tensor) ->
 
 def _check_to_square(config: Any) -> None:
     if config.output_size < 1:
-        raise ConfigError(f"output_size is {config.output_size}; it must be 1 or more")
+        raise ConfigError("output_size", f"is {config.output_size}; it must be 1 or more")
     _check_scales(config)
 
 

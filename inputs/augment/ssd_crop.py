@@ -86,7 +86,8 @@ def _make_each(config: Any, make: Callable[[Any], Any]) -> List[Any]:
         try:
             results.append(make(operation))
         except ConfigError as error:
-            raise ConfigError(f"operations[{index}]: {error}") from error
+            field = f"operations[{index}]" + (f".{error.field}" if error.field else "")
+            raise ConfigError(field, error.message, error.remedy) from error
     return results
 
 
@@ -106,7 +107,7 @@ def _ratios(config: Any) -> Padding:
     for name in ("min_padded_size_ratio", "max_padded_size_ratio"):
         values = tuple(getattr(config, name))
         if len(values) not in (0, 2):
-            raise ConfigError(f"{name} needs 2 numbers, height and width; given: {list(values)}")
+            raise ConfigError(name, f"needs 2 numbers, height and width; given: {list(values)}")
         if values:
             bounds[name.replace("_padded_size", "")] = values
     return Padding(**bounds)

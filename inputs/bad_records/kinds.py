@@ -262,12 +262,13 @@ def resolve_actions(policy: str, exceptions: Mapping[str, str]) -> Dict[str, str
         if kind not in KINDS:
             hint = nearest(kind, list(KINDS)) or "."
             raise ConfigError(
-                f"bad_records.exception.kind is {kind!r}{hint} Allowed: {list(KINDS)}"
+                "bad_records.exception.kind", f"is {kind!r}{hint} Allowed: {list(KINDS)}"
             )
         if KINDS[kind].is_for_check:
             raise ConfigError(
-                f"bad_records.exception.kind is {kind!r}, which only check-data finds; training "
-                "uses such records. Remove the exception"
+                "bad_records.exception.kind",
+                f"is {kind!r}, which only check-data finds; training uses such records",
+                "Remove the exception",
             )
     return {kind: _action(row, exceptions.get(kind, policy)) for kind, row in KINDS.items()}
 

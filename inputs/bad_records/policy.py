@@ -27,11 +27,12 @@ class BadRecordPolicy:
     def __post_init__(self) -> None:
         if self.max_pixels < 1:
             raise ConfigError(
-                f"bad_records.max_megapixels is {self.max_pixels / 1e6}; it must be positive"
+                "bad_records.max_megapixels",
+                f"is {self.max_pixels / 1000000.0}; it must be positive",
             )
         if self.max_skipped < 0:
             raise ConfigError(
-                f"bad_records.max_skipped is {self.max_skipped}; it must be 0 or more"
+                "bad_records.max_skipped", f"is {self.max_skipped}; it must be 0 or more"
             )
 
     def rejects(self, kind: str) -> bool:

@@ -57,8 +57,10 @@ def check_class_names(
         hint = nearest(unknown.most_common(1)[0][0], list(label_map.ids))
         known = list(map(shortened, list(label_map.ids)[:NUM_SHOWN]))
         raise ConfigError(
+            None,
             f"{finding}{hint}. The map's first names are {known}. Without a common name all boxes "
-            "are dropped: correct label_map_path, or the names in one of the two"
+            "are dropped",
+            "Correct label_map_path, or the names in the map or in the records",
         )
     _LOG.warning("%s. These boxes are dropped.", finding)
 
@@ -74,9 +76,11 @@ def check_masks(path: str) -> None:
             num_boxes += len(features[SIDES[0]].float_list.value)
     if num_boxes:
         raise ConfigError(
-            f"{path}: none of the {num_boxes} boxes in its first records has a mask in {MASKS!r}, "
-            "and the model learns masks. Write the masks into the records, or use a model without "
-            "masks (faster_rcnn with number_of_stages: 2)"
+            None,
+            f"{path}: none of the {num_boxes} boxes in its first records has a mask in "
+            f"{MASKS!r}, and the model learns masks",
+            "Write the masks into the records, or use a model without masks (faster_rcnn with "
+            "number_of_stages: 2)",
         )
 
 

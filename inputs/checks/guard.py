@@ -175,9 +175,10 @@ class GraphGuard:
         compressed = [path for path in paths if is_compressed(path)]
         if compressed:
             raise ConfigError(
+                None,
                 f"{compressed[0]}: compressed files cannot be read on the host of a TPU or by a "
-                "data worker, where damage to them would go unnoticed. Decompress them; reading "
-                "becomes faster, too"
+                "data worker, where damage to them would go unnoticed",
+                "Decompress them; reading becomes faster, too",
             )
         self.paths: List[str] = list(paths)
         self._sizes = [tf.io.gfile.stat(path).length for path in self.paths]

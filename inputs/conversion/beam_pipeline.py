@@ -29,7 +29,7 @@ def make_runner(name: str, options: str = "") -> Runner:
     known = list(pipeline_options.StandardOptions.KNOWN_RUNNER_NAMES)
     if name not in known:
         hint = nearest(name, known) or "."
-        raise ConfigError(f"--runner {name!r} is not known{hint} Allowed: {known}")
+        raise ConfigError(None, f"--runner {name!r} is not known{hint} Allowed: {known}")
 
     def run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
         del jobs  # the runner has its own workers
@@ -63,6 +63,7 @@ def _import_beam() -> Any:
         from apache_beam.options import pipeline_options
     except ImportError as error:
         raise ConfigError(
-            f"--runner needs Apache Beam, which cannot be imported: {error}. Remedy: {INSTALL}"
+            None,
+            f"--runner needs Apache Beam, which cannot be imported: {error}. Remedy: {INSTALL}",
         ) from None
     return apache_beam, pipeline_options

@@ -74,16 +74,19 @@ class ConvertOptions:
 
     def __post_init__(self) -> None:
         if self.num_shards is not None and not 1 <= self.num_shards <= MAX_SHARDS:
-            raise ConfigError(f"num_shards is {self.num_shards}; allowed: 1 to {MAX_SHARDS:,}")
+            raise ConfigError(
+                None, f"num_shards is {self.num_shards}; allowed: 1 to {MAX_SHARDS:,}"
+            )
         for name, allowed in (("on_error", (STOP, SKIP)), ("duplicates", (KEEP, SKIP, STOP))):
             if getattr(self, name) not in allowed:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
+                raise ConfigError(None, f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
         if not self.output_dir:
-            raise ConfigError("output_dir is empty; name a folder")
+            raise ConfigError(None, "output_dir is empty", "name a folder")
         if files.is_remote(self.output_dir):
             raise ConfigError(
-                f"output_dir is {self.output_dir}: conversion writes to local folders; copy the "
-                "record files afterwards"
+                None,
+                f"output_dir is {self.output_dir}: conversion writes to local folders",
+                "copy the record files afterwards",
             )
 
 
@@ -151,7 +154,7 @@ def convert(
         if not image_index.num_images or not has_classes:  # the second pass has nothing to do
             _check_faults(options, work_dir, tally.add([faults.tally, image_index.dropped]))
         if not image_index.num_images:
-            raise ConfigError(_nothing_left(options, faults))
+            raise ConfigError(None, _nothing_left(options, faults))
         label_map, names, ids = _classes(options, source, image_index)
         count = options.num_shards or -(-image_index.num_images // IMAGES_PER_SHARD)
         job = _make_job(options, work_dir, folder, ids, count)
@@ -324,8 +327,9 @@ def _classes(
         names = image_index.names or set((source.names or {}).values())
         if names and not names & set(existing.ids):
             raise ConfigError(
+                None,
                 f"label map {options.label_map} has none of the classes of the source: "
-                f"{sorted(names)[:5]}; its own are {sorted(existing.ids)[:5]}"
+                f"{sorted(names)[:5]}; its own are {sorted(existing.ids)[:5]}",
             )
         return options.label_map, existing.names, existing.ids
     path = os.path.join(options.output_dir, LABEL_MAP_FILE)
@@ -337,13 +341,14 @@ def _classes(
         earlier = read_label_map(path)
         if earlier.names != names_by_id and not options.overwrite:
             raise ConfigError(
-                f"{path} has other classes than the source: add --label_map {path} to use it, or "
-                "name another --output_dir"
+                None,
+                f"{path} has other classes than the source: add --label_map {path} to use "
+                "it, or name another --output_dir",
             )
     ids = {name: number for number, name in names_by_id.items()}
     if len(ids) < len(names_by_id):
         twice = sorted(n for n in ids if list(names_by_id.values()).count(n) > 1)
-        raise ConfigError(f"two classes of the source have the same name: {twice[:5]}")
+        raise ConfigError(None, f"two classes of the source have the same name: {twice[:5]}")
     return path, names_by_id, ids
 
 

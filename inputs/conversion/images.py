@@ -39,11 +39,11 @@ class ImageOptions:
             ("verify", (DECODE, HEADER)), ("exif", (REFUSE, APPLY)), ("encode", ("", *ENCODINGS)),
         ):  # fmt: skip
             if getattr(self, name) not in allowed:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
+                raise ConfigError(None, f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
         if not 1 <= self.quality <= 100:
-            raise ConfigError(f"quality is {self.quality}; allowed: 1 to 100")
+            raise ConfigError(None, f"quality is {self.quality}; allowed: 1 to 100")
         if not self.max_megapixels > 0:
-            raise ConfigError(f"max_megapixels is {self.max_megapixels}; it must be positive")
+            raise ConfigError(None, f"max_megapixels is {self.max_megapixels}; it must be positive")
 
 
 class ImageFault(Exception):

@@ -181,8 +181,9 @@ def _collect_names(image: AnnotatedImage, names: Set[str]) -> None:
     names.update((*image.absent_classes, *image.incomplete_classes))
     if len(names) > MAX_CLASSES:
         raise ConfigError(
-            f"{image.file}: the source has more than {MAX_CLASSES:,} different classes; name those "
-            "that you need with --label_map"
+            None,
+            f"{image.file}: the source has more than {MAX_CLASSES:,} different classes",
+            "name those that you need with --label_map",
         )
 
 
@@ -264,11 +265,15 @@ def label_ids(names: Set[str], classes: Optional[Dict[int, str]]) -> Dict[int, s
     if classes is None:
         classes = dict(enumerate(sorted(names), start=1))
     if not classes:
-        raise ConfigError("the source has no object with a class; name the classes by --label_map")
+        raise ConfigError(
+            None, "the source has no object with a class", "name the classes by --label_map"
+        )
     if min(classes) < 1:
         name = classes[min(classes)]
         raise ConfigError(
-            f"the class {quoted(name)} has id {min(classes)}, and ids of a label map start at 1: "
-            "write a label map with the names of the classes, and add it as --label_map"
+            None,
+            f"the class {quoted(name)} has id {min(classes)}, and ids of a label map "
+            "start at 1: write a label map with the names of the classes, and add it "
+            "as --label_map",
         )
     return classes

@@ -33,13 +33,17 @@ def parse_splits(text: str) -> Tuple[Split, ...]:
     splits = [_split(part, index) for index, part in enumerate(parts)]
     names = [split.name for split in splits]
     if len(set(names)) < len(names):
-        raise ConfigError(f"--split {quoted(text)}: a name is given twice")
+        raise ConfigError(None, f"--split {quoted(text)}: a name is given twice")
     with_share = [split for split in splits if split.share]
     if with_share and len(with_share) < len(splits):
-        raise ConfigError(f"--split {quoted(text)}: give a ratio to every part, or a list to each")
+        raise ConfigError(
+            None, f"--split {quoted(text)}: give a ratio to every part, or a list to each"
+        )
     if with_share and abs(sum(split.share for split in splits) - 1.0) > 1e-6:
         total = sum(split.share for split in splits)
-        raise ConfigError(f"--split {quoted(text)}: the ratios add up to {total:.6g}, not to 1")
+        raise ConfigError(
+            None, f"--split {quoted(text)}: the ratios add up to {total:.6g}, not to 1"
+        )
     for split in splits:
         if split.list_file:
             require_file(split.list_file, f"the list of --split {split.name}")
@@ -50,17 +54,19 @@ def _split(text: str, index: int) -> Split:
     name, equals, value = text.partition("=")
     if not equals:
         if index >= len(DEFAULT_NAMES):
-            raise ConfigError(f"--split: part {index + 1} has no name; write NAME={text}")
+            raise ConfigError(None, f"--split: part {index + 1} has no name", f"write NAME={text}")
         name, value = DEFAULT_NAMES[index], text
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"--split: {quoted(name)} is not a name for files; use letters and digits"
+            None, f"--split: {quoted(name)} is not a name for files", "use letters and digits"
         )
     share = _share(value)
     if share is None:
         return Split(name, list_file=value)
     if not 0 < share <= 1:
-        raise ConfigError(f"--split: the ratio of {name} is {value}; allowed: above 0, at most 1")
+        raise ConfigError(
+            None, f"--split: the ratio of {name} is {value}; allowed: above 0, at most 1"
+        )
     return Split(name, share)
 
 
@@ -105,8 +111,9 @@ class SplitLists:
             )
         elif row[0] != split.name:
             raise ConfigError(
-                f"{split.list_file}, line {line}: the image {quoted(name)} is also in split "
-                f"{row[0]} ({row[1]}, line {row[2]}); an image belongs to one split"
+                None,
+                f"{split.list_file}, line {line}: the image {quoted(name)} is also in "
+                f"split {row[0]} ({row[1]}, line {row[2]}); an image belongs to one split",
             )
 
     def find(self, image: str, source_id: str) -> str:
@@ -128,7 +135,7 @@ class SplitLists:
                 splits.setdefault(row[0], name)
                 self._database.execute("UPDATE lists SET used = 1 WHERE name = ?", (name,))
         if len(splits) > 1:
-            raise ConfigError(f"the image {quoted(image)} is in several splits: {splits}")
+            raise ConfigError(None, f"the image {quoted(image)} is in several splits: {splits}")
         return next(iter(splits), "")
 
     def unused(self) -> Iterator[SourceFault]:
@@ -149,7 +156,9 @@ def _lines(path: str) -> Iterator[Tuple[int, str]]:
         while line := file.readline(LONGEST_LINE + 1):
             number += 1
             if len(line) > LONGEST_LINE:
-                raise ConfigError(f"{path}, line {number}: more than {LONGEST_LINE} characters")
+                raise ConfigError(
+                    None, f"{path}, line {number}: more than {LONGEST_LINE} characters"
+                )
             name = re.sub(r"\s+(-1|0|1)$", "", line.strip())
             if name:
                 yield number, name

@@ -51,7 +51,7 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         if not self.output:
-            raise ConfigError("output is empty; name a JSON file")
+            raise ConfigError(None, "output is empty", "name a JSON file")
 
 
 class Exported(NamedTuple):
@@ -116,9 +116,9 @@ def _dataset(options: ExportOptions, paths: Sequence[str]) -> Dict[str, Any]:
         try:
             dataset = json.load(file)
         except ValueError as error:
-            raise ConfigError(f"{path}: not valid JSON: {error}") from None
+            raise ConfigError(None, f"{path}: not valid JSON: {error}") from None
     if not isinstance(dataset, dict):
-        raise ConfigError(f"{path}: not a JSON object, as convert writes it")
+        raise ConfigError(None, f"{path}: not a JSON object, as convert writes it")
     return dataset
 
 

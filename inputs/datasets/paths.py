@@ -22,10 +22,12 @@ def real_folder(path: str, option: str) -> str:
     """The folder of an option without symbolic links."""
     if files.is_remote(path):
         raise ConfigError(
-            f"{option} is {path}: conversion reads local folders; copy or mount the data first"
+            None,
+            f"{option} is {path}: conversion reads local folders",
+            "copy or mount the data first",
         )
     if not os.path.isdir(path):
-        raise ConfigError(f"{option} is {quoted(path)}: there is no such folder")
+        raise ConfigError(None, f"{option} is {quoted(path)}: there is no such folder")
     return os.path.realpath(path)
 
 
@@ -79,11 +81,13 @@ class ImageFolder:
 def require_file(path: str, option: str) -> str:
     """A local regular file, named by an option."""
     if files.is_remote(path):
-        raise ConfigError(f"{option} is {path}: conversion reads local files; copy the file first")
+        raise ConfigError(
+            None, f"{option} is {path}: conversion reads local files", "copy the file first"
+        )
     if kind := files.special_kind(path):
-        raise ConfigError(f"{option} is {quoted(path)}: is {kind}, not a file")
+        raise ConfigError(None, f"{option} is {quoted(path)}: is {kind}, not a file")
     if not os.path.isfile(path):
-        raise ConfigError(f"{option} is {quoted(path)}: there is no such file")
+        raise ConfigError(None, f"{option} is {quoted(path)}: there is no such file")
     return path
 
 

@@ -44,7 +44,7 @@ class SourceError(ConfigError):
     def __init__(self, kind: str, file: str, line: int, message: str) -> None:
         file = file.encode(errors="replace").decode()  # a name of a file may be no text
         self.fault = SourceFault(kind, file, line, shortened(message, 1_000))
-        super().__init__(self.fault.sentence())
+        super().__init__(None, self.fault.sentence())
 
 
 class AnnotatedObject(NamedTuple):

@@ -116,10 +116,12 @@ def _check_reader(config: input_reader_pb2.InputReader, label_map: Optional[Labe
     check_supported(config, "input_reader")
     for field in ("expand_labels_hierarchy", "use_keypoint_label_map"):
         if getattr(config, field) and label_map is None:
-            raise ConfigError(f"input_reader.{field} needs input_reader.label_map_path; set it")
+            raise ConfigError(
+                f"input_reader.{field}", "needs input_reader.label_map_path", "set it"
+            )
     if config.use_keypoint_label_map and not config.num_keypoints:
         raise ConfigError(
-            "input_reader.use_keypoint_label_map needs input_reader.num_keypoints; set it"
+            "input_reader.use_keypoint_label_map", "needs input_reader.num_keypoints", "set it"
         )
 
 
@@ -139,9 +141,11 @@ def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[Label
     }
     if wrong_ids or not label_map.keypoint_ids:
         raise ConfigError(
+            None,
             f"{label_map.path}: the keypoint ids are {wrong_ids or 'missing'}; "
-            f"use_keypoint_label_map needs ids from 0 to num_keypoints - 1 = "
-            f"{config.num_keypoints - 1}. Correct the label map or num_keypoints"
+            "use_keypoint_label_map needs ids from 0 to num_keypoints - 1 = "
+            f"{config.num_keypoints - 1}",
+            "Correct the label map or num_keypoints",
         )
     return _Tables(table(label_map.ids), table(label_map.keypoint_ids))
 

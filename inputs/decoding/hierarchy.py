@@ -43,9 +43,11 @@ class Hierarchy(NamedTuple):
         known_ids = {name: label_map.ids[name] for name in ancestors if name in label_map.ids}
         if not known_ids:
             raise ConfigError(
+                None,
                 f"{path}: no LabelName is a name of {label_map.path}, "
-                f"{_first_names(label_map.ids)}; the hierarchy has {_first_names(ancestors)}. Set "
-                "the label map of this hierarchy, with these names"
+                f"{_first_names(label_map.ids)}; the hierarchy has "
+                f"{_first_names(ancestors)}",
+                "Set the label map of this hierarchy, with these names",
             )
         upward = np.eye(label_map.max_id + 1, dtype=bool)
         upward[0, 0] = False
@@ -66,7 +68,7 @@ def _ancestors(path: str) -> Dict[str, Set[str]]:
     try:
         root = json.loads(files.read_text(path))
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: is not JSON: {error}; use a label hierarchy") from None
+        raise ConfigError(None, f"{path}: is not JSON: {error}", "use a label hierarchy") from None
     labels_above: Dict[str, Set[str]] = {}
     # A loop instead of recursion, because a file may be deeply nested.
     pending: List[Tuple[Any, Tuple[str, ...]]] = [(child, ()) for child in _children(path, root)]
@@ -84,8 +86,9 @@ def _children(path: str, node: Any) -> List[Any]:
     children = node.get("Subcategory", []) if isinstance(node, dict) else None
     if not isinstance(name, str) or not isinstance(children, list):
         raise ConfigError(
-            f"{path} is not a label hierarchy: each entry needs a LabelName, a text, and may have "
-            f"Subcategory, a list; given: {str(node)[:80]}"
+            None,
+            f"{path} is not a label hierarchy: each entry needs a LabelName, a text, "
+            f"and may have Subcategory, a list; given: {str(node)[:80]}",
         )
     return children
 

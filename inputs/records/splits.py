@@ -29,8 +29,9 @@ def split_dataset(
     """
     if config.sample_from_datasets_weights:
         raise ConfigError(
-            "train_input_reader.sample_from_datasets_weights does not work with a tf.data service "
-            "yet: data workers read file by file. Remove the weights, or --tf_data_service"
+            "train_input_reader.sample_from_datasets_weights",
+            "does not work with a tf.data service yet: data workers read file by file",
+            "Remove the weights, or --tf_data_service",
         )
     num_files = len(guard.paths)
     indices = list(range(num_files))

@@ -107,8 +107,10 @@ def find_files(pattern: str) -> List[str]:
     for path in paths:
         if kind := files.special_kind(path):
             raise ConfigError(
-                f"input_path {pattern!r} matches {path}, which is {kind}; record files must be "
-                "regular files. Correct the path, or copy the records to a file"
+                None,
+                f"input_path {pattern!r} matches {path}, which is {kind}; record files "
+                "must be regular files",
+                "Correct the path, or copy the records to a file",
             )
     return paths
 
@@ -135,13 +137,17 @@ def input_patterns(config: input_reader_pb2.InputReader) -> List[str]:
     kind = config.WhichOneof("input_reader")
     if kind == "external_input_reader":
         raise ConfigError(
-            "input_reader.external_input_reader: external readers are not supported; convert the "
-            "data to TFRecords and name them in tf_record_input_reader { input_path: … }"
+            "input_reader.external_input_reader",
+            "external readers are not supported",
+            "convert the data to TFRecords and name them in tf_record_input_reader { "
+            "input_path: … }",
         )
     patterns = list(config.tf_record_input_reader.input_path)
     if not patterns:
         raise ConfigError(
-            "input_reader: tf_record_input_reader has no input_path; give it one or more paths"
+            "input_reader",
+            "tf_record_input_reader has no input_path",
+            "give it one or more paths",
         )
     return patterns
 
@@ -161,8 +167,10 @@ def list_files(
     weights = list(config.sample_from_datasets_weights)
     if weights and len(weights) != len(patterns):
         raise ConfigError(
-            f"input_reader: sample_from_datasets_weights has {len(weights)} values for "
-            f"{len(patterns)} input_path entries; give one weight for each path"
+            "input_reader",
+            f"sample_from_datasets_weights has {len(weights)} values "
+            f"for {len(patterns)} input_path entries",
+            "give one weight for each path",
         )
     groups: List[List[str]] = []
     missing = None
@@ -233,7 +241,7 @@ def record_dataset(
     """
     if order.sample_1_of_n < 1:
         raise ConfigError(
-            f"input_reader: sample_1_of_n_examples is {order.sample_1_of_n}; it must be 1 or more"
+            "input_reader", f"sample_1_of_n_examples is {order.sample_1_of_n}; it must be 1 or more"
         )
     streams, weights, begin = [], [], 0
     for stream, length in enumerate(stream_lengths or [len(guard.paths)]):
@@ -388,6 +396,8 @@ def _check_not_empty(paths: List[str], record_shard: sharding.Shard, shard: shar
     if count < least:
         others = " and others" if len(paths) > 3 else ""
         raise ConfigError(
-            f"{', '.join(paths[:3])}{others}: {count} records, too few for worker {shard[1] + 1} "
-            f"of {shard[0]}. Add records, or use fewer workers"
+            None,
+            f"{', '.join(paths[:3])}{others}: {count} records, too few for worker "
+            f"{shard[1] + 1} of {shard[0]}",
+            "Add records, or use fewer workers",
         )

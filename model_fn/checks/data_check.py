@@ -12,7 +12,7 @@ from estimator_det.config import check
 from estimator_det.config.bars import ProgressBar
 from estimator_det.config.context import context_shape
 from estimator_det.config.printing import counted
-from estimator_det.config.problem import Problem, error
+from estimator_det.config.problem import Problem, error, from_error
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector
@@ -26,6 +26,7 @@ from model_fn.checks import anchor_coverage, data_problems
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_report import DataReport
 from model_fn.checks.files import LabelMaps
+from model_fn.checks.names import as_problem
 from model_fn.checks.tables import make_tables
 
 TRAIN, EVAL, ALL = "train", "eval", "all"
@@ -50,7 +51,7 @@ def check_data(
     """
     kind = config.model.WhichOneof("model")
     if kind is None:
-        raise ConfigError("model: one of ssd, faster_rcnn must be set; found none")
+        raise ConfigError("model", "one of ssd, faster_rcnn must be set; found none")
     model = getattr(config.model, kind)
     refuse_absurd(config.model, "model.")
     problems: List[Problem] = []
@@ -67,7 +68,7 @@ def check_data(
         try:
             plans.append(scan.plan(field, policy, max_records))
         except ConfigError as reason:
-            problems.append(error(field, str(reason).rstrip("."), "name the files to read"))
+            problems.append(from_error(reason, field, "name the files to read"))
     scans = _run(plans, jobs, progress)
     for part, plan in zip(scans, plans):
         problems += _problems_of(part, plan, maps, model.num_classes)
@@ -106,7 +107,9 @@ def _readers(config: Any, which: str) -> List[Tuple[str, Any]]:
         if which in (ALL, TRAIN if field == TRAIN_READER else EVAL)
     ]
     if not readers:
-        raise ConfigError(f"the configuration has no input reader to check (readers: {which})")
+        raise ConfigError(
+            None, f"the configuration has no input reader to check (readers: {which})"
+        )
     return readers
 
 
@@ -157,8 +160,7 @@ def _coverage(
     try:
         detector = make_detector(config.model, is_training=True)
     except ConfigError as reason:
-        remedy = "choose what is supported, or remove it"
-        return None, [error("model", str(reason).rstrip("."), remedy)]
+        return None, [as_problem(reason, config)]
     if not scans or not scans[0].columns.num_boxes or not anchor_coverage.has_anchors(detector):
         return None, []
     columns, max_boxes = scans[0].columns, plans[0].policy.max_boxes
@@ -171,8 +173,7 @@ def _coverage(
                 detector, columns, num_channels=channels, advance=bar.update
             )
     except ConfigError as reason:
-        remedy = "make the model's parts fit each other"
-        return None, [error(f"model.{kind}", str(reason).rstrip("."), remedy)]
+        return None, [as_problem(reason, config, "make the model's parts fit each other")]
     return coverage, list(data_problems.check_anchors(f"model.{kind}", coverage))
 
 

@@ -10,7 +10,7 @@ from estimator_det.compat import tf
 from estimator_det.config.check import PLACEHOLDER, named_paths, readers
 from estimator_det.config.files import is_remote, special_kind
 from estimator_det.config.printing import counted, quoted
-from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.problem import Problem, error, from_error, refuse, warning
 from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
 from inputs.checks.first_records import check_class_names
@@ -58,7 +58,7 @@ class LabelMaps:
             return self.read(path), []
         except ConfigError as reason:
             remedy = "correct the label map: ids from 1, each name once"
-            return None, [error(field, str(reason).rstrip("."), remedy)]
+            return None, [from_error(reason, field, remedy)]
 
 
 def remedy_of_ids(label_map: LabelMap, setting: str, condition: str = "") -> str:
@@ -86,7 +86,7 @@ def check_label_maps(config: Any, maps: LabelMaps) -> Iterator[Problem]:
         try:
             label_map = maps.read(path)
         except ConfigError as failure:
-            yield error(field, str(failure).rstrip("."), "correct the path or the file")
+            yield from_error(failure, field, "correct the path or the file")
             continue
         most = label_map.max_id
         classes = counted(num_classes, "class")
@@ -116,8 +116,8 @@ def check_hierarchies(config: Any, maps: LabelMaps) -> Iterator[Problem]:
         try:
             make_hierarchy(reader, label_map)
         except ConfigError as failure:
-            text = str(failure).rstrip(".")
-            yield error(f"{name}.label_hierarchy_path", text, "correct the path or the file")
+            field = f"{name}.label_hierarchy_path"
+            yield from_error(failure, field, "correct the path or the file")
 
 
 def check_first_records(config: Any, maps: LabelMaps) -> Iterator[Problem]:
@@ -137,7 +137,7 @@ def check_first_records(config: Any, maps: LabelMaps) -> Iterator[Problem]:
             check_class_names(reader, paths, label_map)
         except ConfigError as reason:
             remedy = "use the label map of the records"
-            yield error(name + _LABEL_MAP, str(reason).rstrip("."), remedy)
+            yield from_error(reason, name + _LABEL_MAP, remedy)
         except (OSError, tf.errors.OpError):
             continue
 
@@ -147,9 +147,7 @@ def refuse_foreign_label_maps(config: Any) -> None:
 
     An evaluation would refuse its own only when its first checkpoint is trained.
     """
-    problems = list(check_first_records(config, LabelMaps()))
-    if problems:
-        raise ConfigError("\n".join(str(each).removeprefix("error: ") for each in problems))
+    refuse(check_first_records(config, LabelMaps()))
 
 
 def check_files(config: Any, maps: LabelMaps) -> List[Problem]:

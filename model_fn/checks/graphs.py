@@ -10,7 +10,7 @@ from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.context import context_shape
 from estimator_det.config.evaluated_model import evaluated_model
 from estimator_det.config.printing import counted
-from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.problem import Problem, from_error, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from estimator_det.images.resize import make_resizer
@@ -152,9 +152,10 @@ def _table(
             return None
         warm_start.check_table(table, train_config, model)
     except (FileNotFoundError, RunError, ConfigError, tf.errors.OpError) as reason:
-        text = str(getattr(reason, "message", None) or reason).removeprefix(f"{field}: ")
         remedy = "correct the path and fine_tune_checkpoint_type, or leave both out"
-        problems.append(error(field, text, remedy))
+        if not isinstance(reason, ConfigError):
+            reason = ConfigError(field, getattr(reason, "message", None) or str(reason))
+        problems.append(from_error(reason, field, remedy))
         return None
     if table.mismatched or table.missing:
         reasons = "".join(f". {text}" for text in table.explanations)

@@ -50,8 +50,9 @@ def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
     if metric not in known:
         suffix = f", and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
         raise ConfigError(
-            f"best_metric: {metric!r} is not evaluated{nearest(metric, known) or '.'} "
-            f"Known: {', '.join(known[:_SHOWN])}{suffix}"
+            "best_metric",
+            f"{metric!r} is not evaluated{nearest(metric, known) or '.'} Known: "
+            f"{', '.join(known[:_SHOWN])}{suffix}",
         )
 
 

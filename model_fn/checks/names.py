@@ -11,7 +11,7 @@ from estimator_det.boxes.geometry import SIMILARITIES
 from estimator_det.boxes.matching import MATCHERS
 from estimator_det.boxes.score_conversion import CALIBRATIONS
 from estimator_det.config.fields import is_news, no_effect
-from estimator_det.config.problem import Problem, error
+from estimator_det.config.problem import Problem, error, from_error
 from estimator_det.config.ranges import check_ranges
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError, entries
@@ -57,7 +57,6 @@ _IGNORED_FIELDS: Dict[str, Callable[[Any], Tuple[str, ...]]] = {
     "ssd": ssd.ignored_fields,
     "faster_rcnn": two_stage.ignored_fields,
 }
-_NAMED_FIELD = re.compile(r"(?P<path>[a-z_][\w.\[\]']*): (?P<rest>.+)", re.DOTALL)
 
 
 def check_names(pipeline_config: Any) -> List[Problem]:
@@ -116,21 +115,25 @@ def _metrics_fields(eval_config: Any) -> Iterator[Problem]:
             yield no_effect(f"eval_config.{field}", f"only {', '.join(users)} use it")
 
 
-def as_problem(reason: ConfigError, config: Any) -> Problem:
-    """An error of the field that the text of a `ConfigError` begins with, else of the model."""
-    text = str(reason).rstrip(".")
-    named = _NAMED_FIELD.fullmatch(text)
+def as_problem(
+    reason: ConfigError, config: Any, remedy: str = "choose what is supported, or remove it"
+) -> Problem:
+    """The problem of an error that a part of a run raises; its field is as `--set` takes it.
+
+    Parts know their field from the model or from train_config on only. An error without a field
+    is one of the model; `remedy` is for errors that have none.
+    """
     kind = config.model.WhichOneof("model")
-    field = f"model.{kind}" if kind else "model"
-    if named is not None:
-        first = re.split(r"[.\[]", named["path"])[0]
+    model = f"model.{kind}" if kind else "model"
+    if reason.field is not None:
+        first = re.split(r"[.\[]", reason.field)[0]
         for prefix, message in (
             ("", config),
             ("model.", config.model),
-            (f"{field}.", getattr(config.model, kind) if kind else config.model),
+            (f"{model}.", getattr(config.model, kind) if kind else config.model),
             ("train_config.", config.train_config),
         ):
             if first in message.DESCRIPTOR.fields_by_name:
-                field, text = prefix + named["path"], named["rest"]
-                break
-    return error(field, text, "choose what is supported, or remove it")
+                return from_error(reason, prefix + reason.field, remedy)
+    sentence = str(ConfigError(reason.field, reason.message))
+    return error(model, sentence, reason.remedy or remedy)

@@ -15,7 +15,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.problem import Problem
-from estimator_det.config.text import ConfigError
 from model_fn.checks import tpu_graph
 
 # Bytes of high-bandwidth memory that a core has to itself.
@@ -125,7 +124,7 @@ def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
     findings: List[Problem] = []
     core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, images_per_core, findings)
     if findings:
-        raise ConfigError(findings[0].message)
+        raise findings[0].as_error()
     with core.graph.as_default():
         variables, trained = tf1.global_variables(), tf1.trainable_variables()
     operations = list(tpu_graph.core_operations(core.graph))

@@ -35,7 +35,8 @@ def find_step(text: str, configured: Sequence[Any]) -> Any:
     """
     name, has_settings, settings = (part.strip() for part in text.partition(":"))
     if name not in AUGMENTATIONS:
-        raise ConfigError("augmentation " + ": ".join(AUGMENTATIONS.refusal(name)))
+        what, remedy = AUGMENTATIONS.refusal(name)
+        raise ConfigError(None, f"augmentation {what}", remedy)
     if not has_settings:
         for step in configured:
             if step.WhichOneof("preprocessing_step") == name:
@@ -83,8 +84,9 @@ def read_samples(reader: Any, count: int, seed: int) -> Samples:
             break
     if not samples:
         raise ConfigError(
-            f"train_input_reader: none of {num_unusable} records can be used; the last one: "
-            f"{last_error}. estimator-det check-data reports all faults"
+            None,
+            f"train_input_reader: none of {num_unusable} records can be used; the "
+            f"last one: {last_error}. estimator-det check-data reports all faults",
         )
     return Samples(samples, num_unusable, rotated)
 

@@ -47,8 +47,9 @@ def scores_of(pipeline_config: Any) -> FinalScores:
     scores = final_scores(pipeline_config.model)
     if scores is None:
         raise ConfigError(
-            "model: has no class scores that a calibration could change; calibrate an ssd, or a "
-            "faster_rcnn with number_of_stages of 2 or 3"
+            "model",
+            "has no class scores that a calibration could change",
+            "calibrate an ssd, or a faster_rcnn with number_of_stages of 2 or 3",
         )
     return scores
 

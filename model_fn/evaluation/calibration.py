@@ -79,21 +79,25 @@ def check_model(kind: str, scores: FinalScores) -> None:
     config, path = scores.post_processing, scores.path
     if config.HasField("calibration_config"):
         raise ConfigError(
-            f"{path}.calibration_config: is set, so the scores are calibrated already; remove it "
-            "from the configuration before a calibration is fitted"
+            f"{path}.calibration_config",
+            "is set, so the scores are calibrated already",
+            "remove it from the configuration before a calibration is fitted",
         )
     if config.batch_non_max_suppression.soft_nms_sigma > 0:
         raise ConfigError(
-            f"{path}.batch_non_max_suppression.soft_nms_sigma: is "
-            f"{config.batch_non_max_suppression.soft_nms_sigma:g}; calibration of scores that soft "
-            "suppression lowers is not supported yet; set it to 0"
+            f"{path}.batch_non_max_suppression.soft_nms_sigma",
+            f"is {config.batch_non_max_suppression.soft_nms_sigma:g}; calibration of "
+            "scores that soft suppression lowers is not supported yet",
+            "set it to 0",
         )
     if kind == TEMPERATURE and config.score_converter != post_processing_pb2.PostProcessing.SIGMOID:
         others = ", ".join(name for name in sorted(FITS) if name != TEMPERATURE)
         name = config.ScoreConverter.Name(config.score_converter)
         raise ConfigError(
-            f"{path}.score_converter: is {name}; {TEMPERATURE} is fitted for SIGMOID only, since "
-            f"the score of a detection does not give its logits otherwise; use one of {others}"
+            f"{path}.score_converter",
+            f"is {name}; {TEMPERATURE} is fitted for SIGMOID only, since the score of "
+            "a detection does not give its logits otherwise",
+            f"use one of {others}",
         )
 
 

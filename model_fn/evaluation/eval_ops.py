@@ -145,13 +145,15 @@ def _check_needs(
         output = _OUTPUTS[need]
         if getattr(detections, output.what) is None:
             raise ConfigError(
-                f"{asked_by} needs {output.what}, and the model finds boxes only; remove the name, "
-                f"or use {output.model}"
+                asked_by,
+                f"needs {output.what}, and the model finds boxes only",
+                f"remove the name, or use {output.model}",
             )
         if getattr(groundtruth, output.what) is None:
             raise ConfigError(
-                f"{asked_by} needs {output.what}, and the groundtruth has none; remove the name, "
-                f"or set {output.reader} in eval_input_reader"
+                asked_by,
+                f"needs {output.what}, and the groundtruth has none",
+                f"remove the name, or set {output.reader} in eval_input_reader",
             )
     for where, tensor in (
         ("num_keypoints of eval_input_reader", groundtruth.keypoints),
@@ -160,8 +162,10 @@ def _check_needs(
         count = None if tensor is None else tensor.shape[2]
         if count is not None and count < metrics.num_keypoints:
             raise ConfigError(
-                f"{asked_by} needs {metrics.num_keypoints} keypoints, as ids in the label map say; "
-                f"{where} is {count}. Correct one of them"
+                asked_by,
+                f"needs {metrics.num_keypoints} keypoints, as ids in the label map say; "
+                f"{where} is {count}",
+                "Correct one of them",
             )
 
 

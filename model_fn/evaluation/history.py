@@ -50,7 +50,7 @@ class Evaluation:
         if metric not in self.metrics:
             known = sorted(self.metrics)
             hint = nearest(metric, known) or "."
-            raise ConfigError(f"best_metric: {metric!r} is not evaluated{hint} Known: {known}")
+            raise ConfigError("best_metric", f"{metric!r} is not evaluated{hint} Known: {known}")
         return self.metrics[metric]
 
 

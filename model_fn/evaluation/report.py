@@ -30,7 +30,7 @@ def named_readers(pipeline_config: Any, *, on_training_data: bool = False) -> Di
         return {TRAINING_DATA: pipeline_config.train_input_reader}
     readers = pipeline_config.eval_input_reader
     if not readers:
-        raise ConfigError("eval_input_reader: the configuration has none to evaluate on")
+        raise ConfigError("eval_input_reader", "the configuration has none to evaluate on")
     return {reader.name or str(number): reader for number, reader in enumerate(readers)}
 
 

@@ -86,8 +86,9 @@ def _parsed(path: str) -> Dict[str, Any]:
 
 def _not_thresholds(path: str, reason: str) -> ConfigError:
     return ConfigError(
-        f"{plain(path)}: is not a file of thresholds as an evaluation writes it; {plain(reason)}; "
-        "evaluate the checkpoint again, and export it again"
+        None,
+        f"{plain(path)}: is not a file of thresholds as an evaluation writes it; {plain(reason)}",
+        "evaluate the checkpoint again, and export it again",
     )
 
 
@@ -101,8 +102,10 @@ def check(path: str, model: Any) -> None:
     if None in (measured, scores) or scores is None or measured == scores.fingerprint():
         return
     raise ConfigError(
-        f"{plain(path)}: its thresholds are for other scores: {scores.path} was not the same in "
-        "the evaluation; evaluate the checkpoint with this configuration"
+        None,
+        f"{plain(path)}: its thresholds are for other scores: {scores.path} was "
+        "not the same in the evaluation",
+        "evaluate the checkpoint with this configuration",
     )
 
 

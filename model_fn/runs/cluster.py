@@ -115,7 +115,7 @@ def read_cluster() -> Cluster:
     kind = task.get("type")
     num_tasks = sum(len(addresses) for addresses in jobs.values())
     if not num_tasks and kind == EVALUATOR:
-        raise ConfigError(f"{variable}: an evaluator needs a cluster with a chief; found none")
+        raise ConfigError(variable, "an evaluator needs a cluster with a chief; found none")
     is_alone = num_tasks <= 1 and kind != EVALUATOR
     if is_alone and (not task or not num_tasks or _is_task_of(jobs, task)):
         return SINGLE
@@ -158,8 +158,9 @@ def _read() -> Tuple[str, Dict[str, Any]]:
     for pool in pools:
         if pool not in POOLS:
             raise ConfigError(
-                f"{VERTEX_VARIABLE}: cluster.{pool} is not known{nearest(pool, list(POOLS))}. "
-                f"Known: {', '.join(POOLS)}"
+                VERTEX_VARIABLE,
+                f"cluster.{pool} is not known{nearest(pool, list(POOLS))}. Known: "
+                f"{', '.join(POOLS)}",
             )
     task = dict(_part(VERTEX_VARIABLE, found, _TASK))
     if task.get("type") in POOLS:
@@ -173,16 +174,16 @@ def _parse(variable: str) -> Dict[str, Any]:
     try:
         settings = json.loads(text or "{}")
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{variable} is not JSON: {error}. Correct or unset it") from error
+        raise ConfigError(variable, f"is not JSON: {error}", "Correct or unset it") from error
     if not isinstance(settings, dict):
-        raise ConfigError(f"{variable} must be a JSON object; given {text}. Correct or unset it")
+        raise ConfigError(variable, f"must be a JSON object; given {text}", "Correct or unset it")
     return settings
 
 
 def _part(variable: str, settings: Dict[str, Any], name: str) -> Dict[str, Any]:
     part = settings.get(name) or {}
     if not isinstance(part, dict):
-        raise ConfigError(f"{variable}: {name} must be an object; given {part!r}")
+        raise ConfigError(variable, f"{name} must be an object; given {part!r}")
     return part
 
 
@@ -193,16 +194,17 @@ def _jobs(variable: str, settings: Dict[str, Any]) -> Dict[str, List[str]]:
     for job, tasks in _part(variable, settings, _CLUSTER).items():
         if job not in JOBS:
             raise ConfigError(
-                f"{variable}: cluster.{job} is not known{nearest(job, list(JOBS))}. Known: "
-                f"{', '.join(JOBS)}"
+                variable,
+                f"cluster.{job} is not known{nearest(job, list(JOBS))}. Known: {', '.join(JOBS)}",
             )
         jobs[job] = _addresses(variable, job, tasks)
         for index, address in enumerate(jobs[job]):
             field = f"cluster.{job}[{index}]"
             if address in names:
                 raise ConfigError(
-                    f"{variable}: {field} is {address}, as {names[address]}. Give each task an "
-                    "address of its own"
+                    variable,
+                    f"{field} is {address}, as {names[address]}",
+                    "Give each task an address of its own",
                 )
             names[address] = field
     jobs.pop(EVALUATOR, None)
@@ -214,21 +216,21 @@ def _addresses(variable: str, job: str, tasks: Any) -> List[str]:
     if isinstance(tasks, dict):
         if sorted(tasks) != sorted(str(index) for index in range(len(tasks))):
             raise ConfigError(
-                f"{variable}: cluster.{job} must have the indices 0 to {len(tasks) - 1}; given "
-                f"{sorted(tasks)}"
+                variable,
+                f"cluster.{job} must have the indices 0 to {len(tasks) - 1}; given {sorted(tasks)}",
             )
         tasks = [tasks[str(index)] for index in range(len(tasks))]
     if not isinstance(tasks, list):
         raise ConfigError(
-            f'{variable}: cluster.{job} must be a list of addresses such as ["host:2222"]; given '
-            f"{tasks!r}"
+            variable,
+            f'cluster.{job} must be a list of addresses such as ["host:2222"]; given {tasks!r}',
         )
     for index, address in enumerate(tasks):
         parts = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
         if parts is None or not 0 < int(parts[2]) <= _LARGEST_PORT:
             raise ConfigError(
-                f"{variable}: cluster.{job}[{index}] must be an address such as host:2222; given "
-                f"{address!r}"
+                variable,
+                f"cluster.{job}[{index}] must be an address such as host:2222; given {address!r}",
             )
     return tasks
 
@@ -244,20 +246,23 @@ def _check(variable: str, jobs: Mapping[str, List[str]], task: Dict[str, Any]) -
     counts = {job: len(addresses) for job, addresses in jobs.items()}
     if chiefs > 1:
         raise ConfigError(
-            f"{variable}: a cluster needs one chief (or master); given {chiefs}. Jobs: {counts}"
+            variable, f"a cluster needs one chief (or master); given {chiefs}. Jobs: {counts}"
         )
     kind, index = task.get("type"), str(task.get("index", ""))
     if kind is not None and kind not in JOBS:
         raise ConfigError(
-            f"{variable}: task.type {json.dumps(kind)} is not known"
-            f"{nearest(str(kind), list(JOBS))}. Known: {', '.join(JOBS)}"
+            variable,
+            f"task.type {json.dumps(kind)} is not known{nearest(str(kind), list(JOBS))}. "
+            f"Known: {', '.join(JOBS)}",
         )
     if kind == EVALUATOR and index == "0":
         return
     if not _is_task_of(jobs, task):
         raise ConfigError(
-            f"{variable}: the task {json.dumps(task)} is none of its cluster, whose jobs have so "
-            f"many tasks: {json.dumps(counts)}. Set task.type and task.index"
+            variable,
+            f"the task {json.dumps(task)} is none of its cluster, whose jobs have so "
+            f"many tasks: {json.dumps(counts)}",
+            "Set task.type and task.index",
         )
 
 
@@ -268,11 +273,14 @@ def check_for_parameter_servers(cluster: Cluster) -> None:
     counts = {job: len(addresses) for job, addresses in cluster.jobs.items()}
     if not cluster.tasks(*CHIEFS):
         raise ConfigError(
-            f"{VARIABLE}: cluster.chief is missing, and a cluster with parameter servers needs one "
-            f"chief; given {counts}. Name the first worker as the chief"
+            VARIABLE,
+            "cluster.chief is missing, and a cluster with parameter servers needs "
+            f"one chief; given {counts}",
+            "Name the first worker as the chief",
         )
     if cluster.tasks(WORKER) and not cluster.tasks(PARAMETER_SERVER):
         raise ConfigError(
-            f"{VARIABLE}: cluster.ps is missing, and workers share their variables through it; "
-            f"given {counts}. Add a parameter server"
+            VARIABLE,
+            f"cluster.ps is missing, and workers share their variables through it; given {counts}",
+            "Add a parameter server",
         )

@@ -8,7 +8,7 @@ import math
 from typing import Any, List, Mapping, Optional, Sequence
 
 from estimator_det.config import tpu_lint
-from estimator_det.config.problem import Problem
+from estimator_det.config.problem import Problem, refuse
 from estimator_det.config.text import ConfigError, entries
 
 NONE, MIRRORED, MULTI_WORKER = "none", "mirrored", "multi_worker_mirrored"
@@ -61,76 +61,85 @@ class LoopOptions:
         for field, allowed in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
             if getattr(self, field) not in (*allowed, None):
                 raise ConfigError(
-                    f"{field} is {getattr(self, field)!r}; give one of {', '.join(allowed)}"
+                    field, f"is {getattr(self, field)!r}", f"give one of {', '.join(allowed)}"
                 )
         for field in ("num_replicas", "accumulate_steps", "steps_per_call"):
             value = getattr(self, field)
             if value is not None and value < 1:
-                raise ConfigError(f"{field} is {value}; give 1 or more")
+                raise ConfigError(field, f"is {value}", "give 1 or more")
         if self.strategy in OF_MACHINES and self.num_replicas is not None:
             raise ConfigError(
-                f"num_replicas is {self.num_replicas}, and strategy {self.strategy!r} takes all "
-                "GPUs of each machine, or its CPU. Leave it out, or set CUDA_VISIBLE_DEVICES"
+                "num_replicas",
+                f"is {self.num_replicas}, and strategy {self.strategy!r} takes all GPUs "
+                "of each machine, or its CPU",
+                "Leave it out, or set CUDA_VISIBLE_DEVICES",
             )
         self._check_tpu()
         if self.strategy == PARAMETER_SERVER and self.jit_compile:
             raise ConfigError(
-                f"jit_compile: functions of XLA cannot read variables of another machine, as those "
-                f"of strategy {PARAMETER_SERVER!r} are. Leave it out, or use strategy "
-                f"{MULTI_WORKER!r}"
+                "jit_compile",
+                "functions of XLA cannot read variables of another machine, as those of "
+                f"strategy {PARAMETER_SERVER!r} are",
+                f"Leave it out, or use strategy {MULTI_WORKER!r}",
             )
         if self.strategy == NONE and self.num_replicas not in (None, 1):
             raise ConfigError(
-                f"num_replicas is {self.num_replicas}, and strategy {NONE!r} has one; give "
-                f"strategy {MIRRORED!r}"
+                "num_replicas",
+                f"is {self.num_replicas}, and strategy {NONE!r} has one",
+                f"give strategy {MIRRORED!r}",
             )
 
     def _check_tpu(self) -> None:
         if self.strategy != TPU:
             for field in ("tpu_name", "tpu_zone", "gcp_project"):
                 if getattr(self, field) is not None:
-                    raise ConfigError(f"{field} is for strategy {TPU!r}; leave it out")
+                    raise ConfigError(field, f"is for strategy {TPU!r}", "leave it out")
             return
         if not self.tpu_name:
             raise ConfigError(
-                f"strategy {TPU!r} needs tpu_name: that of a Cloud TPU, {LOCAL!r} on the TPU's own "
-                "machine, or an address such as grpc://10.0.0.2:8470"
+                None,
+                f"strategy {TPU!r} needs tpu_name: that of a Cloud TPU, {LOCAL!r} on the "
+                "TPU's own machine, or an address such as grpc://10.0.0.2:8470",
             )
         for field in ("tpu_zone", "gcp_project"):
             if getattr(self, field) and (self.tpu_name == LOCAL or "://" in self.tpu_name):
                 raise ConfigError(
-                    f"{field} is for a TPU that is found by its name; tpu_name is {self.tpu_name!r}"
+                    field, f"is for a TPU that is found by its name; tpu_name is {self.tpu_name!r}"
                 )
         if self.num_replicas is not None:
             raise ConfigError(
-                f"num_replicas is {self.num_replicas}, and strategy {TPU!r} takes all cores of the "
-                "TPU. Leave it out"
+                "num_replicas",
+                f"is {self.num_replicas}, and strategy {TPU!r} takes all cores of the TPU",
+                "Leave it out",
             )
         if self.jit_compile:
-            raise ConfigError(f"jit_compile: strategy {TPU!r} always compiles. Leave it out")
+            raise ConfigError("jit_compile", f"strategy {TPU!r} always compiles", "Leave it out")
         if self.precision == MIXED_FLOAT16:
-            raise ConfigError(f"precision is {MIXED_FLOAT16}; a TPU has {MIXED_BFLOAT16}")
+            raise ConfigError("precision", f"is {MIXED_FLOAT16}; a TPU has {MIXED_BFLOAT16}")
 
 
 def check_loop(pipeline_config: Any, loop: LoopOptions) -> None:
     """Refuses what a strategy does not have, before any machine is waited for."""
     if pipeline_config.graph_rewriter.HasField("quantization"):
         raise ConfigError(
-            "graph_rewriter.quantization: is not supported yet by the TF2 loop. Leave --strategy "
-            "out, or train in float (--set graph_rewriter=null)"
+            "graph_rewriter.quantization",
+            "is not supported yet by the TF2 loop",
+            "Leave --strategy out, or train in float (--set graph_rewriter=null)",
         )
     num_epochs = pipeline_config.train_input_reader.num_epochs
     if loop.strategy in OF_MACHINES and num_epochs:
         raise ConfigError(
-            f"train_input_reader.num_epochs is {num_epochs}: with strategy "
-            f"{loop.strategy!r} data do not end, for the parts of the workers would end at "
-            "different steps. Set it to 0, and the end of training by train_config.num_steps"
+            "train_input_reader.num_epochs",
+            f"is {num_epochs}: with strategy {loop.strategy!r} data do not end, for "
+            "the parts of the workers would end at different steps",
+            "Set it to 0, and the end of training by train_config.num_steps",
         )
     if loop.strategy == PARAMETER_SERVER and pipeline_config.train_config.sync_replicas:
         raise ConfigError(
-            f"train_config.sync_replicas is true: workers of strategy {PARAMETER_SERVER!r} do not "
-            "wait for each other. Set it to false (--set train_config.sync_replicas=false), or use "
-            f"strategy {MULTI_WORKER!r}"
+            "train_config.sync_replicas",
+            f"is true: workers of strategy {PARAMETER_SERVER!r} do not wait for each other",
+            "Set it to false (--set train_config.sync_replicas=false), or use "
+            f"strategy {MULTI_WORKER!r}",
         )
 
 
@@ -141,23 +150,27 @@ def check_batch(pipeline_config: Any, loop: LoopOptions, num_replicas: int) -> N
     if size % shares:
         fitting = [each for each in (size // shares * shares, -(-size // shares) * shares) if each]
         raise ConfigError(
-            f"train_config.batch_size is {size}; it must be divisible by {num_replicas} replicas "
-            f"x {loop.accumulate_steps} accumulate_steps, as "
-            f"{' and '.join(str(each) for each in fitting)} are"
+            "train_config.batch_size",
+            f"is {size}; it must be divisible by {num_replicas} replicas x "
+            f"{loop.accumulate_steps} accumulate_steps, as "
+            f"{' and '.join(str(each) for each in fitting)} are",
         )
     synchronized = [
         entry.path for entry in entries(pipeline_config) if entry.field.name == "sync_batch_norm"
     ]
     if synchronized and (loop.accumulate_steps > 1 or loop.jit_compile):
         raise ConfigError(
-            f"{synchronized[0]} averages over replicas in the middle of a step, which parts of a "
-            "batch and functions of XLA cannot. Use batch_norm, or leave accumulate_steps and "
-            "jit_compile out"
+            None,
+            f"{synchronized[0]} averages over replicas in the middle of a step, which "
+            "parts of a batch and functions of XLA cannot",
+            "Use batch_norm, or leave accumulate_steps and jit_compile out",
         )
     if shares > 1 and not pipeline_config.train_input_reader.drop_remainder:
         raise ConfigError(
-            "train_input_reader.drop_remainder is false: the last batch of an epoch cannot be "
-            "shared equally by replicas and their parts. Set it to true"
+            "train_input_reader.drop_remainder",
+            "is false: the last batch of an epoch cannot be shared equally by replicas and "
+            "their parts",
+            "Set it to true",
         )
 
 
@@ -186,13 +199,15 @@ class TpuOptions:
     def __post_init__(self) -> None:
         if not self.name and not self.rehearses:
             raise ConfigError(
-                "a run on TPU needs the TPU's name: that of a Cloud TPU, 'local' on the TPU's own "
-                "machine, or an address such as grpc://10.0.0.2:8470. Without a TPU, rehearse"
+                None,
+                "a run on TPU needs the TPU's name: that of a Cloud TPU, 'local' on the TPU's "
+                "own machine, or an address such as grpc://10.0.0.2:8470. Without a TPU, "
+                "rehearse",
             )
         for field in ("num_shards", "iterations_per_loop"):
             value = getattr(self, field)
             if value < 1:
-                raise ConfigError(f"{field} must be 1 or more; given {value}")
+                raise ConfigError(field, f"must be 1 or more; given {value}")
 
     @property
     def has_local_files(self) -> bool:
@@ -210,10 +225,7 @@ def check_tpu(pipeline_config: Any, model_dir: str, on_tpu: TpuOptions) -> List[
     )
     findings = tpu_lint.lint(pipeline_config, target)
     fatal = [finding for finding in findings if finding.severity in ("error", "placeholder")]
-    if fatal:
-        raise ConfigError(
-            "the configuration does not suit a TPU\n" + "\n".join(str(finding) for finding in fatal)
-        )
+    refuse(fatal, "the configuration does not suit a TPU")
     return [finding for finding in findings if finding not in fatal]
 
 
@@ -231,10 +243,11 @@ def check_static(specs: Mapping[str, Any]) -> None:
     for key, spec in specs.items():
         if not spec.shape.is_fully_defined():
             raise ConfigError(
-                f"{key} has shape {spec.shape}, but a TPU needs every length. Give the model a "
-                "fixed_shape_resizer, or a keep_aspect_ratio_resizer with pad_to_max_dimension: "
-                "true, and the reader num_keypoints where it loads keypoints; "
-                "estimator-det check-config --tpu lists all that is open"
+                key,
+                f"has shape {spec.shape}, but a TPU needs every length",
+                "Give the model a fixed_shape_resizer, or a keep_aspect_ratio_resizer with "
+                "pad_to_max_dimension: true, and the reader num_keypoints where it loads "
+                "keypoints; estimator-det check-config --tpu lists all that is open",
             )
 
 
@@ -255,15 +268,18 @@ class CheckpointOptions:
     def __post_init__(self) -> None:
         if self.steps is not None and self.secs is not None:
             raise ConfigError(
-                "save checkpoints by steps or by seconds, not both; given "
-                f"{self.steps} steps and {self.secs} seconds"
+                None,
+                f"save checkpoints by steps or by seconds, not both; given {self.steps} "
+                f"steps and {self.secs} seconds",
             )
         for name in ("steps", "secs"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise ConfigError(f"{name} between checkpoints must be positive; given {value}")
+                raise ConfigError(
+                    None, f"{name} between checkpoints must be positive; given {value}"
+                )
         if self.keep_max < 0:
-            raise ConfigError(f"keep_max is 0, for all, or more; given {self.keep_max}")
+            raise ConfigError("keep_max", f"is 0, for all, or more; given {self.keep_max}")
         if self.steps is None and self.secs is None:
             object.__setattr__(self, "secs", DEFAULT_SAVE_SECS)
 
@@ -304,13 +320,14 @@ class EvaluationOptions:
     def __post_init__(self) -> None:
         if self.every_steps is not None and self.throttle_secs is not None:
             raise ConfigError(
-                "evaluate by steps or by seconds, not both; given "
-                f"{self.every_steps} steps and {self.throttle_secs} seconds"
+                None,
+                f"evaluate by steps or by seconds, not both; given {self.every_steps} "
+                f"steps and {self.throttle_secs} seconds",
             )
         if self.throttle_secs is not None and self.throttle_secs < 0:
-            raise ConfigError(f"throttle_secs must be 0 or more; given {self.throttle_secs}")
+            raise ConfigError("throttle_secs", f"must be 0 or more; given {self.throttle_secs}")
         if not 0 <= self.min_delta < math.inf:
-            raise ConfigError(f"min_delta must be 0 or more, and finite; given {self.min_delta}")
+            raise ConfigError("min_delta", f"must be 0 or more, and finite; given {self.min_delta}")
         for name in (
             "every_steps",
             "keep_best",
@@ -320,11 +337,12 @@ class EvaluationOptions:
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(f"{name} must be 1 or more; given {value}")
+                raise ConfigError(name, f"must be 1 or more; given {value}")
         if self.patience is not None and self.best_metric is None:
             raise ConfigError(
+                None,
                 "patience needs best_metric: the metric that is to become better, e.g. "
-                "DetectionBoxes_Precision/mAP"
+                "DetectionBoxes_Precision/mAP",
             )
 
 
@@ -365,9 +383,12 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         if self.tpu is not None and self.loop is not None:
-            raise ConfigError("a run is on a TPU or in the TF2 loop; give one of tpu and loop")
+            raise ConfigError(
+                None, "a run is on a TPU or in the TF2 loop", "give one of tpu and loop"
+            )
         if self.data_service is not None and (self.tpu or self.loop):
             raise ConfigError(
-                "tf_data_service works with Estimator alone; remove it, or the options of a TPU or "
-                "of the TF2 loop"
+                None,
+                "tf_data_service works with Estimator alone",
+                "remove it, or the options of a TPU or of the TF2 loop",
             )

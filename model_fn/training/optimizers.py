@@ -149,7 +149,7 @@ def _chosen(config: Any) -> Tuple[str, Any]:
     """The kind of an optimizer and its message."""
     kind = config.WhichOneof("optimizer")
     if kind is None:
-        raise ConfigError(f"train_config.optimizer: set one of {sorted(OPTIMIZERS)}; found none")
+        raise ConfigError("train_config.optimizer", f"set one of {sorted(OPTIMIZERS)}; found none")
     options = getattr(config, kind)
     _check_numbers(options, f"train_config.optimizer.{kind}")
     _check_numbers(config, "train_config.optimizer")
@@ -163,7 +163,9 @@ def _check_numbers(options: Any, path: str) -> None:
             continue
         value = getattr(options, field.name)
         if not math.isfinite(value):
-            raise ConfigError(f"{path}.{field.name}: {value} is not finite. Give a number")
+            raise ConfigError(f"{path}.{field.name}", f"{value} is not finite", "Give a number")
         if field.name == "epsilon" and value <= 0:
             # If a gradient is 0, the update divides 0 by the root of epsilon.
-            raise ConfigError(f"{path}.epsilon: {value} is not above 0. Give a small number: 1e-8")
+            raise ConfigError(
+                f"{path}.epsilon", f"{value} is not above 0", "Give a small number: 1e-8"
+            )

@@ -33,7 +33,9 @@ def exponential_decay(
     which is the reference's reading of the field.
     """
     if decay_steps <= 0:
-        raise ConfigError(f"exponential decay: decay_steps must be positive; given {decay_steps}")
+        raise ConfigError(
+            None, f"exponential decay: decay_steps must be positive; given {decay_steps}"
+        )
     step = tf.cast(global_step, tf.float32)
     periods = (step - burnin_steps) / decay_steps
     if staircase:
@@ -60,13 +62,15 @@ def cosine_decay(
     decay_steps = total_steps - warmup_steps - hold_steps
     if decay_steps <= 0:
         raise ConfigError(
+            None,
             f"cosine decay: total_steps ({total_steps}) must exceed warmup_steps ({warmup_steps}) "
-            f"+ hold_base_rate_steps ({hold_steps})"
+            f"+ hold_base_rate_steps ({hold_steps})",
         )
     if warmup_steps and base_rate < warmup_rate:
         raise ConfigError(
+            None,
             f"cosine decay: learning_rate_base ({base_rate}) must not be below "
-            f"warmup_learning_rate ({warmup_rate})"
+            f"warmup_learning_rate ({warmup_rate})",
         )
     step = tf.cast(global_step, tf.float32)
     angle = math.pi * (step - warmup_steps - hold_steps) / decay_steps
@@ -92,13 +96,16 @@ def manual_steps(
     `boundaries[0]` instead of holding `rates[0]`.
     """
     if any(later <= earlier for earlier, later in zip(boundaries, boundaries[1:])):
-        raise ConfigError(f"manual steps: schedule steps must rise; given {list(boundaries)}")
+        raise ConfigError(None, f"manual steps: schedule steps must rise; given {list(boundaries)}")
     if any(boundary < 0 for boundary in boundaries):
-        raise ConfigError(f"manual steps: schedule steps must be >= 0; given {list(boundaries)}")
+        raise ConfigError(
+            None, f"manual steps: schedule steps must be >= 0; given {list(boundaries)}"
+        )
     if len(rates) != len(boundaries) + 1:
         raise ConfigError(
-            f"manual steps: {len(boundaries)} boundaries need {len(boundaries) + 1} rates; "
-            f"given {len(rates)}"
+            None,
+            f"manual steps: {len(boundaries)} boundaries need {len(boundaries) + 1} "
+            f"rates; given {len(rates)}",
         )
     is_past = tf.cast(global_step, tf.int64) >= tf.constant(list(boundaries), tf.int64)
     rate = tf.gather(

@@ -45,8 +45,9 @@ class SyncReplicas(OptimizerAround):
     def __init__(self, optimizer: Any, replicas_to_aggregate: int, num_replicas: int) -> None:
         if replicas_to_aggregate < 1:
             raise ConfigError(
-                f"train_config.replicas_to_aggregate is {replicas_to_aggregate}; it must be 1 or "
-                "more. Give the number of workers, chief included"
+                "train_config.replicas_to_aggregate",
+                f"is {replicas_to_aggregate}; it must be 1 or more",
+                "Give the number of workers, chief included",
             )
         synchronizing = tf1.train.SyncReplicasOptimizer(
             optimizer, replicas_to_aggregate, num_replicas

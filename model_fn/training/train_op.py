@@ -69,9 +69,10 @@ def select_variables(
     ]
     if not chosen:
         raise ConfigError(
-            "train_config: update_trainable_variables and freeze_variables leave no variable to "
-            f"train. update: {list(update)}, freeze: {list(freeze)}; trainable variables: "
-            f"{[name_of(variable) for variable in variables[:5]]}, …"
+            "train_config",
+            "update_trainable_variables and freeze_variables leave no variable to "
+            f"train. update: {list(update)}, freeze: {list(freeze)}; trainable "
+            f"variables: {[name_of(variable) for variable in variables[:5]]}, …",
         )
     return chosen
 
@@ -128,7 +129,9 @@ def variables_to_train(train_config: Any, trainable: Sequence[tf.Variable]) -> L
         value = getattr(train_config, field)
         if not math.isfinite(value):
             raise ConfigError(
-                f"train_config.{field}: {value} is not finite. Give a number, or remove the field"
+                f"train_config.{field}",
+                f"{value} is not finite",
+                "Give a number, or remove the field",
             )
     return select_variables(
         trainable,
@@ -141,8 +144,9 @@ def check_reached(gradients: Sequence[Any], variables: Sequence[tf.Variable]) ->
     """Raises ConfigError if no gradient was found for the variables to train."""
     if not gradients:
         raise ConfigError(
-            "train_config: the loss depends on none of the variables to train: "
-            f"{[name_of(variable) for variable in variables[:5]]}, …"
+            "train_config",
+            "the loss depends on none of the variables to train: "
+            f"{[name_of(variable) for variable in variables[:5]]}, …",
         )
 
 

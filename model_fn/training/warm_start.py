@@ -108,8 +108,9 @@ def checkpoint_type(train_config: Any) -> str:
         return "detection" if train_config.from_detection_checkpoint else "classification"
     if kind not in CHECKPOINT_TYPES:
         raise ConfigError(
-            f"train_config.fine_tune_checkpoint_type: {kind!r} is not known; "
-            f"use one of {list(CHECKPOINT_TYPES)}"
+            "train_config.fine_tune_checkpoint_type",
+            f"{kind!r} is not known",
+            f"use one of {list(CHECKPOINT_TYPES)}",
         )
     return kind
 
@@ -132,8 +133,7 @@ def restore_table(
         require_whole(prefix)  # Initializers restore it, whose errors would not name it.
     except (FileNotFoundError, DamagedCheckpointsError) as error:
         raise type(error)(
-            f"train_config.fine_tune_checkpoint: {error}. Leave the field out to start from the "
-            "initializers"
+            f"{error}. Leave train_config.fine_tune_checkpoint out to start from the initializers"
         ) from error
     available = tf1.train.NewCheckpointReader(prefix).get_variable_to_shape_map()
     restored: Dict[str, tf.Variable] = {}
@@ -251,13 +251,14 @@ def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = N
     """
     problem = backbone_problem(table, train_config, model)
     if problem is not None:
-        raise ConfigError(f"{problem.field}: {problem.message}. Remedy: {problem.remedy}")
+        raise problem.as_error()
     if table.share < train_config.min_restored_share:
         raise ConfigError(
-            f"{_FIELD}: restores {table.share:.1%} of the backbone, less "
-            f"than train_config.min_restored_share, {train_config.min_restored_share:.1%}. Check "
-            "that feature extractor and depth_multiplier are those of the checkpoint, or lower "
-            f"the share.\n{table}"
+            _FIELD,
+            f"restores {table.share:.1%} of the backbone, less than "
+            f"train_config.min_restored_share, {train_config.min_restored_share:.1%}",
+            "Check that feature extractor and depth_multiplier are those of the "
+            f"checkpoint, or lower the share.\n{table}",
         )
 
 

@@ -116,6 +116,8 @@ READERS: Dict[str, Tuple[str, ...]] = {
         "estimator_det/config/evaluated_model",
         "model_fn/model_fn",
         "model_fn/runs/backends/tpu_estimator",
+        "model_fn/runs/context",
+        "model_fn/runs/evaluator",
         "model_fn/runs/training_evaluations",
     ),
     "FasterRcnn": (*TWO_STAGE, "estimator_det/predictors/rpn"),
@@ -401,7 +403,7 @@ def test_a_value_that_equals_the_default_is_no_news() -> None:
 
 def test_components_refuse_what_they_do_not_support() -> None:
     reader = input_reader_pb2.InputReader(load_track_id=True)
-    with pytest.raises(ConfigError, match=r"reader\.load_track_id: is not supported yet"):
+    with pytest.raises(ConfigError, match=r"reader\.load_track_id is not supported yet"):
         fields.check_supported(reader, "reader")
     fields.check_supported(input_reader_pb2.InputReader(load_track_id=False), "reader")
 

@@ -85,7 +85,7 @@ def test_absurd_numbers_are_refused_by_field(assignment: str, allowed: str) -> N
     found = [problem for problem in problems(assignment) if problem.severity == "error"]
     matching = [problem for problem in found if problem.field.startswith(field)]
     assert allowed in matching[0].message, found
-    with pytest.raises(ConfigError, match=rf"^{re.escape(field)}.*: is "):
+    with pytest.raises(ConfigError, match=rf"^{re.escape(field)}.* is "):
         refuse_absurd(apply_overrides(GOOD, [assignment]))
 
 

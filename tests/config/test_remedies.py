@@ -12,13 +12,13 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import pytest
 
+import estimator_det
 from estimator_det.config import pipeline
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import is_map, is_repeated
-from estimator_det.programs import demo
 from model_fn.checks import config_check
 
-CONFIGS = sorted(pathlib.Path(demo.__file__).parent.parent.glob("configs/*.config"))
+CONFIGS = sorted(pathlib.Path(estimator_det.__file__).parent.glob("configs/*.config"))
 OPEN = re.compile(r"=(…|\{…\})")  # for the user to fill in
 
 

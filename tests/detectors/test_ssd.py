@@ -302,12 +302,12 @@ def test_restore_map() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("num_classes: 0", "^model.ssd.num_classes: is 0; allowed are 1 to 100,000 classes"),
+        ("num_classes: 0", "^model.ssd.num_classes is 0; allowed are 1 to 100,000 classes"),
         (
             "explicit_background_class: true",
             "add_background_class cannot be combined with explicit_background_class",
         ),
-        ("mask_head_config {}", "mask_head_config: is not supported"),
+        ("mask_head_config {}", "mask_head_config is not supported"),
         ("feature_extractor { type: 'ssd_mobilenet' }", "'ssd_mobilenet' is not known"),
         ("feature_extractor { num_layers: 3 }", "has 2 layers.*makes 3"),
         ("box_coder { keypoint_box_coder { num_keypoints: 1 } }", "set box_code_size: 6"),

@@ -32,7 +32,7 @@ def test_the_runner_reports_what_goes_wrong(
 ) -> None:
     def target(seed: int, folder: pathlib.Path) -> None:
         if seed == 1:
-            raise ConfigError("an error of ours")
+            raise ConfigError(None, "an error of ours")
         if seed == 2:
             raise KeyError("a bug")
         if seed == 4:

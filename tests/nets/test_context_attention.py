@@ -210,12 +210,12 @@ def test_a_context_that_does_not_fit(context: Any, message: str) -> None:
         (CONTEXT % "use_long_term_attention: false", "nothing attends"),
         (CONTEXT % "" + configs.RFCN, "rfcn_box_predictor has no features of single boxes"),
         (CONTEXT % "" + "number_of_stages: 1", "needs a second stage"),
-        (CONTEXT % "num_attention_heads: 0", "num_attention_heads: is 0"),
-        (CONTEXT % "num_attention_layers: 0", "num_attention_layers: is 0"),
-        (CONTEXT % "attention_temperature: 0", "attention_temperature: is 0"),
-        (CONTEXT.replace("length: 6", "length: 0") % "", "context_feature_length: is 0"),
-        (CONTEXT.replace("features: 4", "features: 0") % "", "max_num_context_features: is 0"),
-        (CONTEXT.replace("dimension: 5", "dimension: 0") % "", "bottleneck_dimension: is 0"),
+        (CONTEXT % "num_attention_heads: 0", "num_attention_heads is 0"),
+        (CONTEXT % "num_attention_layers: 0", "num_attention_layers is 0"),
+        (CONTEXT % "attention_temperature: 0", "attention_temperature is 0"),
+        (CONTEXT.replace("length: 6", "length: 0") % "", "context_feature_length is 0"),
+        (CONTEXT.replace("features: 4", "features: 0") % "", "max_num_context_features is 0"),
+        (CONTEXT.replace("dimension: 5", "dimension: 0") % "", "bottleneck_dimension is 0"),
     ],
 )
 def test_refused(overrides: str, message: str) -> None:

@@ -410,7 +410,7 @@ def test_missing_records_are_missing_inputs(tmp_path, capsys):
     ("error", "code"),
     [
         (console.UsageError("no"), 2),
-        (pipeline.ConfigError("no"), 2),
+        (pipeline.ConfigError(None, "no"), 2),
         (FileNotFoundError("no"), 3),
         (PermissionError(13, "Permission denied", "model.config"), 1),
         (OSError(28, "No space left on device"), 4),

@@ -58,15 +58,17 @@ def make_nms_options(config: Any) -> NmsOptions:
     """
     if config.max_detections_per_class > config.max_total_detections:
         raise ConfigError(
-            "batch_non_max_suppression: max_detections_per_class "
-            f"({config.max_detections_per_class}) must not exceed max_total_detections "
-            f"({config.max_total_detections}); raise the latter or lower the former"
+            "batch_non_max_suppression",
+            f"max_detections_per_class ({config.max_detections_per_class}) must not "
+            f"exceed max_total_detections ({config.max_total_detections})",
+            "raise the latter or lower the former",
         )
     if config.max_classes_per_detection != 1:
         raise ConfigError(
-            "batch_non_max_suppression: max_classes_per_detection is "
-            f"{config.max_classes_per_detection}, which is not supported yet: a detection has one "
-            "class. Set it to 1"
+            "batch_non_max_suppression",
+            f"max_classes_per_detection is {config.max_classes_per_detection}, which "
+            "is not supported yet: a detection has one class",
+            "Set it to 1",
         )
     return NmsOptions(
         score_threshold=config.score_threshold,

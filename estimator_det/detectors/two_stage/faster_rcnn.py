@@ -219,8 +219,9 @@ class FasterRcnnDetector:
 
     def with_quantization(self, quantization: Quantization) -> FasterRcnnDetector:
         raise ConfigError(
-            "graph_rewriter.quantization is not supported yet in faster_rcnn models, only in ssd; "
-            "remove graph_rewriter (--set graph_rewriter=null)"
+            "graph_rewriter.quantization",
+            "is not supported yet in faster_rcnn models, only in ssd",
+            "remove graph_rewriter (--set graph_rewriter=null)",
         )
 
     def _with_final_crops(
@@ -322,15 +323,18 @@ def _check_model(config: Any) -> None:
     check_supported(config, "faster_rcnn")
     for problem in check_context(config, "faster_rcnn"):
         if problem.severity == "error":
-            raise ConfigError(f"{problem.field}: {problem.message}; {problem.remedy}")
+            raise problem.as_error()
     crops = config.second_stage_box_predictor.HasField("mask_rcnn_box_predictor")
     for field in ("output_final_box_features", "output_final_box_rpn_features"):
         if getattr(config, field) and (config.number_of_stages == 1 or not crops):
             raise ConfigError(
-                f"faster_rcnn.{field} needs 2 or 3 stages and a mask_rcnn_box_predictor, which "
-                "crops features of boxes; set it to false"
+                f"faster_rcnn.{field}",
+                "needs 2 or 3 stages and a mask_rcnn_box_predictor, which crops features of boxes",
+                "set it to false",
             )
     if config.return_raw_detections_during_predict and config.number_of_stages == 1:
         raise ConfigError(
-            "faster_rcnn.return_raw_detections_during_predict needs 2 or 3 stages; set it to false"
+            "faster_rcnn.return_raw_detections_during_predict",
+            "needs 2 or 3 stages",
+            "set it to false",
         )

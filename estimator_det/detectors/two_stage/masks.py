@@ -90,8 +90,9 @@ class MaskStage:
         """Masks float32 [B, G + 1, H, W]; the last one is empty, because G may be 0."""
         if groundtruth.masks is None:
             raise ConfigError(
-                "faster_rcnn.number_of_stages is 3, but the groundtruth has no masks to learn; set "
-                "load_instance_masks: true in train_input_reader and eval_input_reader"
+                "faster_rcnn.number_of_stages",
+                "is 3, but the groundtruth has no masks to learn",
+                "set load_instance_masks: true in train_input_reader and eval_input_reader",
             )
         masks = tf.pad(tf.cast(groundtruth.masks, tf.float32), [[0, 0], [0, 1], [0, 0], [0, 0]])
         has_input_size = None not in masks.shape[2:] and masks.shape[2:] == inputs.shape[1:3]
@@ -130,8 +131,10 @@ def make_mask_stage(config: Any, is_training: bool) -> MaskStage:
     predictor = config.second_stage_box_predictor
     if not predictor.mask_rcnn_box_predictor.predict_instance_masks:
         raise ConfigError(
-            "faster_rcnn.number_of_stages is 3, which needs second_stage_box_predictor "
-            "{ mask_rcnn_box_predictor { predict_instance_masks: true } }; set it, or 2 stages"
+            "faster_rcnn.number_of_stages",
+            "is 3, which needs second_stage_box_predictor { mask_rcnn_box_predictor { "
+            "predict_instance_masks: true } }",
+            "set it, or 2 stages",
         )
     return MaskStage(
         head=make_mask_head(predictor.mask_rcnn_box_predictor, config.num_classes, is_training),

@@ -222,9 +222,10 @@ def make_proposal_network(config: Any, is_training: bool) -> ProposalNetwork:
     kind = config.first_stage_anchor_generator.WhichOneof("anchor_generator_oneof")
     if kind is not None and kind not in ANCHORS_IN_PIXELS:
         raise ConfigError(
-            f"faster_rcnn.first_stage_anchor_generator.{kind} generates anchors in fractions of "
-            "the image, but the first stage needs anchors in pixels; use one of "
-            f"{list(ANCHORS_IN_PIXELS)}"
+            f"faster_rcnn.first_stage_anchor_generator.{kind}",
+            "generates anchors in fractions of the image, but the first stage needs anchors in "
+            "pixels",
+            f"use one of {list(ANCHORS_IN_PIXELS)}",
         )
     return ProposalNetwork(
         head=ProposalHead(

@@ -92,11 +92,11 @@ class CropOptions:
             ("maxpool_stride", self.pool_stride),
         ):
             if value < 1:
-                raise ConfigError(f"faster_rcnn.{field} must be 1 or more; given: {value}")
+                raise ConfigError(f"faster_rcnn.{field}", f"must be 1 or more; given: {value}")
         if self.pool_size > self.size:
             raise ConfigError(
-                "faster_rcnn.maxpool_kernel_size must not be above initial_crop_size, "
-                f"{self.size}; given: {self.pool_size}"
+                "faster_rcnn.maxpool_kernel_size",
+                f"must not be above initial_crop_size, {self.size}; given: {self.pool_size}",
             )
 
 
@@ -198,8 +198,8 @@ def make_region_stage(model: Any, extractor: TwoStageExtractor, is_training: boo
     kind = predictor.WhichOneof("box_predictor_oneof")
     if kind in REGION_STAGES and getattr(predictor, kind).box_code_size != BOX_CODER.code_size:
         raise ConfigError(
-            f"faster_rcnn.second_stage_box_predictor.{kind}.box_code_size must be "
-            f"{BOX_CODER.code_size}; given: {getattr(predictor, kind).box_code_size}"
+            f"faster_rcnn.second_stage_box_predictor.{kind}.box_code_size",
+            f"must be {BOX_CODER.code_size}; given: {getattr(predictor, kind).box_code_size}",
         )
     return REGION_STAGES.make_chosen(
         predictor,
@@ -288,8 +288,9 @@ def make_region_sampler(config: Any) -> RegionSampler:
     batch_size, max_proposals = config.second_stage_batch_size, config.first_stage_max_proposals
     if batch_size > max_proposals:
         raise ConfigError(
-            f"faster_rcnn.second_stage_batch_size must not be above first_stage_max_proposals, "
-            f"{max_proposals}; given: {batch_size}. Lower the former or raise the latter"
+            "faster_rcnn.second_stage_batch_size",
+            f"must not be above first_stage_max_proposals, {max_proposals}; given: {batch_size}",
+            "Lower the former or raise the latter",
         )
     sampling = Sampling(batch_size, config.second_stage_balance_fraction)
     return RegionSampler(make_region_assigner(config), sampling)

@@ -26,8 +26,9 @@ def _register(name: str, scope: str, blocks: Sequence[inception.Block], *maps: F
     def build(network: recipe.Recipe, config: Any, is_training: bool) -> recipe.RecipeExtractor:
         if not config.override_base_feature_extractor_hyperparams:
             raise ConfigError(
-                f"feature_extractor.{OVERRIDE} must be true for {name}, because all "
-                "layers of its network use conv_hyperparams. Set it to true"
+                f"feature_extractor.{OVERRIDE}",
+                f"must be true for {name}, because all layers of its network use conv_hyperparams",
+                "Set it to true",
             )
         return recipe.RecipeExtractor(network, recipe.make_options(network, config, is_training))
 

@@ -61,8 +61,10 @@ def _build(network: recipe.Recipe, config: Any, is_training: bool) -> recipe.Fix
         options = dataclasses.replace(options, fpn=LEVELS)
     elif options.fpn[:2] != LEVELS[:2]:
         raise ConfigError(
-            f"feature_extractor.fpn: MnasFPN has min_level {LEVELS.min_level} and max_level "
-            f"{LEVELS.max_level}; given: {options.fpn.min_level} and {options.fpn.max_level}"
+            "feature_extractor.fpn",
+            f"MnasFPN has min_level {LEVELS.min_level} and max_level "
+            f"{LEVELS.max_level}; given: {options.fpn.min_level} and "
+            f"{options.fpn.max_level}",
         )
     return recipe.FixedExtractor(network, options)
 

@@ -100,8 +100,9 @@ def _embedded(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, 
             inputs = tf.ensure_shape(tf.identity(inputs), [None, *required_size, None])
     elif sides != required_size:
         raise ConfigError(
-            f"{message} for embedded_ssd_mobilenet_v1; given: {sides}. "
-            "Set height and width in image_resizer to that"
+            None,
+            f"{message} for embedded_ssd_mobilenet_v1; given: {sides}",
+            "Set height and width in image_resizer to that",
         )
     return _v1(inputs, options)
 

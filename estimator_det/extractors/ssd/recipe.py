@@ -116,8 +116,9 @@ def extended_pyramid(*maps: pyramids.FeatureMap) -> Pyramid:
     def build(end_points: Dict[str, tf.Tensor], options: ExtractorOptions) -> Tuple[tf.Tensor, ...]:
         if options.num_layers is not None and options.num_layers > len(maps):
             raise ConfigError(
-                f"feature_extractor.num_layers must be at most {len(maps)}, the number of "
-                f"feature maps; given: {options.num_layers}"
+                "feature_extractor.num_layers",
+                f"must be at most {len(maps)}, the number of feature maps; given: "
+                f"{options.num_layers}",
             )
         return pyramids.extended_maps(
             end_points,
@@ -150,8 +151,9 @@ def fpn_pyramid(
         levels = options.fpn
         if not FINEST_FPN_LEVEL <= levels.min_level <= top:
             raise ConfigError(
-                f"feature_extractor.fpn.min_level must be {FINEST_FPN_LEVEL} to {top}, the levels "
-                f"of the backbone; given: {levels.min_level}"
+                "feature_extractor.fpn.min_level",
+                f"must be {FINEST_FPN_LEVEL} to {top}, the levels of the backbone; given: "
+                f"{levels.min_level}",
             )
         first, last = (level - FINEST_FPN_LEVEL for level in levels[:2])
         layer = fpn.LayerOptions(
@@ -255,15 +257,18 @@ def _check_fields(name: str, recipe: Recipe, config: Any) -> None:
         # An explicit `false` is accepted.
         if field not in recipe.takes and config.HasField(field) and getattr(config, field):
             raise ConfigError(
-                f"feature_extractor.{field} is not supported by {name}; remove it"
-                + (f". Fields that it supports: {list(recipe.takes)}" if recipe.takes else "")
+                f"feature_extractor.{field}",
+                f"is not supported by {name}",
+                "remove it"
+                + (f". Fields that it supports: {list(recipe.takes)}" if recipe.takes else ""),
             )
     for field in recipe.refuses:
         default = config.DESCRIPTOR.fields_by_name[field].default_value
         if getattr(config, field) != default:
             raise ConfigError(
-                f"feature_extractor.{field} must be {default} for {name}; "
-                f"given: {getattr(config, field)}. Remove it"
+                f"feature_extractor.{field}",
+                f"must be {default} for {name}; given: {getattr(config, field)}",
+                "Remove it",
             )
 
 

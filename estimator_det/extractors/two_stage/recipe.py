@@ -162,8 +162,8 @@ def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOpt
     if stride not in recipe.strides:
         allowed = " or ".join(map(str, recipe.strides))
         raise ConfigError(
-            f"feature_extractor.first_stage_features_stride must be {allowed} for {config.type}; "
-            f"given: {stride}"
+            "feature_extractor.first_stage_features_stride",
+            f"must be {allowed} for {config.type}; given: {stride}",
         )
     effective_config = fields_in_effect(config, recipe.ignores)
     learns = is_training and effective_config.batch_norm_trainable

@@ -65,10 +65,11 @@ def _upsample_to(coarse: tf.Tensor, lateral: tf.Tensor, cut: bool) -> tf.Tensor:
         return upsampled[:, :height, :width, :]
     if is_static:
         raise ConfigError(
-            f"a pyramid level of {lateral_size} pixels does not match the next coarser one, which "
-            f"has {coarse_size} when enlarged twofold; make the "
-            "image size a multiple of the coarsest backbone stride, for example with "
-            "feature_extractor.pad_to_multiple: 32, or set use_explicit_padding"
+            None,
+            f"a pyramid level of {lateral_size} pixels does not match the next "
+            f"coarser one, which has {coarse_size} when enlarged twofold",
+            "make the image size a multiple of the coarsest backbone stride, for example with "
+            "feature_extractor.pad_to_multiple: 32, or set use_explicit_padding",
         )
     return upsampled
 

@@ -144,9 +144,10 @@ def _check_sizes(maps: Sequence[tf.Tensor]) -> None:
             if None not in (finest, side) and side << (level - LEVELS[0]) != finest:
                 sizes = [m.shape[1:3].as_list() for m in maps]
                 raise ConfigError(
-                    f"MnasFPN needs maps whose sides halve from level to level; given: {sizes}. "
+                    None,
+                    f"MnasFPN needs maps whose sides halve from level to level; given: {sizes}",
                     f"Make the image's sides multiples of {2 ** LEVELS[-1]}, for example with "
-                    f"feature_extractor.pad_to_multiple: {2 ** LEVELS[-1]}"
+                    f"feature_extractor.pad_to_multiple: {2 ** LEVELS[-1]}",
                 )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Iterator, List, Optional, Set
 
 from estimator_det.config.check import named_paths
 from estimator_det.config.printing import quoted
-from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.problem import Problem, error, from_error, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.programs.cloud.connection import Connection, Options, StorageError, connect
 from estimator_det.programs.cloud.paths import CloudPath, is_cloud, parse
@@ -47,7 +47,7 @@ def check_paths(
                 problems += _check_readable(connection, field, parsed)
             buckets.add(parsed.bucket)
         except ConfigError as wrong:
-            problems.append(error(field, str(wrong), "correct the path"))
+            problems.append(from_error(wrong, field, "correct the path"))
         except StorageError as refused:
             problems.append(error(field, refused.what, refused.remedy))
     if region:

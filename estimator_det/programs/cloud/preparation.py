@@ -9,7 +9,7 @@ import sys
 from typing import Any, List, NamedTuple, Sequence
 
 from estimator_det.config import printing
-from estimator_det.config.problem import Problem
+from estimator_det.config.problem import Problem, refuse
 from estimator_det.config.text import ConfigError
 from estimator_det.programs import console
 from estimator_det.programs.cloud.jobs import Job
@@ -63,8 +63,9 @@ def staged_paths(config: Any, job: Job, *, stages: bool) -> List[Staged]:
     if staged and not stages:
         named = "\n".join(f"  {each.field}: {printing.plain(each.local)}" for each in staged)
         raise ConfigError(
-            "a job reads files of Cloud Storage only; the configuration names local ones:\n"
-            f"{named}\nGive --stage_data to upload them, or --set FIELD=gs://…"
+            None,
+            "a job reads files of Cloud Storage only; the configuration names local "
+            f"ones:\n{named}\nGive --stage_data to upload them, or --set FIELD=gs://…",
         )
     return staged
 
@@ -105,9 +106,8 @@ def check_paths(config: Any, job: Job, staged: Sequence[Staged]) -> None:
 
 def _report(problems: Sequence[Problem]) -> None:
     """Prints warnings; raises a ConfigError with all errors."""
-    errors = [str(problem) for problem in problems if problem.severity == "error"]
-    if errors:
-        raise ConfigError("the configuration cannot be run\n" + "\n".join(errors))
+    errors = [problem for problem in problems if problem.severity == "error"]
+    refuse(errors, "the configuration cannot be run")
     for problem in problems:
         printing.report(problem, sys.stderr)
 

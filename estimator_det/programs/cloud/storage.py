@@ -245,7 +245,7 @@ def _local_files(sources: Sequence[str], exclude: Sequence[str]) -> Dict[str, st
                 continue
             if kind := special_kind(path):
                 raise ConfigError(
-                    f"{path} is {kind}, not a file: move it, or give --exclude for it"
+                    None, f"{path} is {kind}, not a file: move it, or give --exclude for it"
                 )
             _add(files_by_name, below, path)
     return files_by_name
@@ -266,7 +266,9 @@ def _files_of(source: str) -> Iterator[Tuple[str, str]]:
         for name in inside:
             path = os.path.join(folder, name)
             if os.path.islink(path) and here.startswith(os.path.join(os.path.realpath(path), "")):
-                raise ConfigError(f"{path} is a link to a folder that contains it: remove the link")
+                raise ConfigError(
+                    None, f"{path} is a link to a folder that contains it: remove the link"
+                )
         for name in names:
             path = os.path.join(folder, name)
             yield os.path.relpath(path, source).replace(os.sep, "/"), path
@@ -287,7 +289,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def _add(files_by_name: Dict[str, Any], name: str, path: Any) -> None:
     if name in files_by_name:
         raise ConfigError(
-            f"two sources have a file {quoted(name)}: copy them to different destinations"
+            None, f"two sources have a file {quoted(name)}: copy them to different destinations"
         )
     files_by_name[name] = path
 
@@ -300,6 +302,8 @@ def check_direction(sources: Sequence[str], destination: str) -> bool:
     if not any(remote) and is_cloud(destination):
         return False
     raise ConfigError(
-        f"give local sources and a {SCHEME}… destination, or {SCHEME}… sources and a local "
-        f"destination; given {' '.join(map(quoted, sources))} and {quoted(destination)}"
+        None,
+        f"give local sources and a {SCHEME}… destination, or {SCHEME}… sources "
+        f"and a local destination; given {' '.join(map(quoted, sources))} and "
+        f"{quoted(destination)}",
     )

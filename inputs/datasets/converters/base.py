@@ -54,11 +54,13 @@ def open_source(name: str, options: SourceOptions, *, masks: bool = False) -> So
     for field in FIELDS:
         is_given = getattr(options, field) not in ("", None)
         if field in known.required and not is_given:
-            raise ConfigError(f"--from {name} needs --{field}; add it")
+            raise ConfigError(None, f"--from {name} needs --{field}", "add it")
         if is_given and field not in (*known.required, *known.optional):
-            raise ConfigError(f"--{field} has no effect with --from {name}; remove it")
+            raise ConfigError(None, f"--{field} has no effect with --from {name}", "remove it")
     if masks and not known.masks:
-        raise ConfigError(f"--masks has no effect with --from {name}, which has none; remove it")
+        raise ConfigError(
+            None, f"--masks has no effect with --from {name}, which has none", "remove it"
+        )
     if masks and known.masks_from and not getattr(options, known.masks_from):
-        raise ConfigError(f"--masks needs --{known.masks_from} with --from {name}; add it")
+        raise ConfigError(None, f"--masks needs --{known.masks_from} with --from {name}", "add it")
     return convert(options)

@@ -65,7 +65,7 @@ def read_coco(options: SourceOptions) -> Source:
         else:
             file.dataset[entry.key] = entry.value
     if not file.names:
-        raise ConfigError(f"{path}: there are no categories; add them, with id and name")
+        raise ConfigError(None, f"{path}: there are no categories", "add them, with id and name")
     file.dataset[CATEGORIES] = categories
     file.groups.finish()
     return Source(_images(file), file.names, file.dataset, total)

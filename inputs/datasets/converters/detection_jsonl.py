@@ -40,7 +40,7 @@ def read_detection_jsonl(options: SourceOptions) -> Source:
     path = paths.require_file(options.annotations, "--annotations")
     least = 0.0 if options.min_score is None else options.min_score
     if not 0 <= least <= 1:
-        raise ConfigError(f"--min_score is {least}; allowed: 0 to 1")
+        raise ConfigError(None, f"--min_score is {least}; allowed: 0 to 1")
     names: Dict[int, str] = {}  # complete when all images are read
     finder = PathFinder(paths.real_folder(options.images, "--images"))
     images = _images(path, least, names)

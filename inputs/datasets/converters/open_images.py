@@ -63,8 +63,10 @@ def read_open_images(options: SourceOptions) -> Source:
     """
     if bool(options.segmentations) != bool(options.mask_images):
         raise ConfigError(
+            None,
             "--segmentations and --mask_images belong together: the file that names masks, and "
-            "their folder; add the other one"
+            "their folder",
+            "add the other one",
         )
     boxes = paths.require_file(options.annotations, "--annotations")
     finder = ImageFinder(paths.real_folder(options.images, "--images"))
@@ -94,11 +96,11 @@ def _names(path: str) -> Dict[str, str]:
     names: Dict[str, str] = {}
     for row in csv.reader(text.splitlines()):
         if len(row) != 2:
-            raise ConfigError(f"{path}: a row {row}; each has the id of a class and its name")
+            raise ConfigError(None, f"{path}: a row {row}; each has the id of a class and its name")
         names[row[0]] = row[1]
     if len(set(names.values())) < len(names):
         twice = sorted({name for name in names.values() if list(names.values()).count(name) > 1})
-        raise ConfigError(f"{path}: several classes have the names {twice[:5]}")
+        raise ConfigError(None, f"{path}: several classes have the names {twice[:5]}")
     return names
 
 

@@ -66,7 +66,7 @@ def read_classes(path: str) -> _Classes:
         document = _parse_yaml(text, path)
         classes = _Classes(_names(document, path), _keypoint_shape(document, path))
     if not classes.names:
-        raise ConfigError(f"{path}: there are no names of classes")
+        raise ConfigError(None, f"{path}: there are no names of classes")
     return classes
 
 
@@ -79,10 +79,10 @@ def _parse_yaml(text: str, path: str) -> Dict[str, Any]:
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or error
         raise ConfigError(
-            f"{path}{where}: not valid YAML: {plain(problem)}. {_OR_A_TEXT_FILE}"
+            None, f"{path}{where}: not valid YAML: {plain(problem)}. {_OR_A_TEXT_FILE}"
         ) from None
     if not isinstance(document, dict) or "names" not in document:
-        raise ConfigError(f"{path}: there is no line 'names:'. {_OR_A_TEXT_FILE}")
+        raise ConfigError(None, f"{path}: there is no line 'names:'. {_OR_A_TEXT_FILE}")
     return document
 
 
@@ -95,8 +95,9 @@ def _names(document: Dict[str, Any], path: str) -> Dict[int, str]:
     for key, name in entries:
         if not (isinstance(name, str) and name and re.fullmatch("[0-9]{1,6}", key)):
             raise ConfigError(
-                f"{path}: {quoted(key)} is no class of 'names:'; allowed: [a, b], lines '- a', or "
-                f"lines '0: a'. {_OR_A_TEXT_FILE}"
+                None,
+                f"{path}: {quoted(key)} is no class of 'names:'; allowed: [a, b], lines "
+                f"'- a', or lines '0: a'. {_OR_A_TEXT_FILE}",
             )
     return {int(key): name for key, name in entries}
 
@@ -108,7 +109,7 @@ def _keypoint_shape(document: Dict[str, Any], path: str) -> Optional[List[int]]:
     words = shape if isinstance(shape, list) else [shape]
     text = ", ".join(word if isinstance(word, str) else "…" for word in words)
     if not isinstance(shape, list) or not re.fullmatch("[0-9]{1,4}, [23]", text):
-        raise ConfigError(f"{path}: kpt_shape is {plain(text)}; allowed: [N, 2] and [N, 3]")
+        raise ConfigError(None, f"{path}: kpt_shape is {plain(text)}; allowed: [N, 2] and [N, 3]")
     return [int(word) for word in words]
 
 

@@ -156,8 +156,9 @@ def make_named_metrics(
         for earlier_name, before in named:
             if set(metrics.names) & set(before.names):
                 raise ConfigError(
-                    f"{field}: {metrics.names[0]!r} is given twice, here and by "
-                    f"{earlier_name}; remove one"
+                    field,
+                    f"{metrics.names[0]!r} is given twice, here and by {earlier_name}",
+                    "remove one",
                 )
         named.append((f"{field}: {entry.WhichOneof('parameterized_metric')!r}", metrics))
     return named

@@ -100,8 +100,8 @@ class CocoBoxMetrics:
             unknown = sorted(set(members) - known)
             if unknown:
                 raise ConfigError(
-                    f"eval_config.super_categories[{name!r}]: {unknown} are not in the label map; "
-                    f"known: {sorted(known)}"
+                    f"eval_config.super_categories[{name!r}]",
+                    f"{unknown} are not in the label map; known: {sorted(known)}",
                 )
 
     def _names_of(self, name: str, kind: str) -> List[str]:

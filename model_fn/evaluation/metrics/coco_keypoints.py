@@ -154,12 +154,16 @@ def _check_sigmas(field: str, category: Mapping[str, Any], sigmas: Mapping[str, 
     for name, sigma in sigmas.items():
         if name not in known:
             raise ConfigError(
-                f"{field}.keypoint_label_to_sigmas: {name!r} is no keypoint of class "
-                f"{category['name']!r} in the label map{nearest(name, known) or '.'} Known: {known}"
+                f"{field}.keypoint_label_to_sigmas",
+                f"{name!r} is no keypoint of class {category['name']!r} in the label "
+                f"map{nearest(name, known) or '.'} "
+                f"Known: {known}",
             )
         if not 0 < sigma < np.inf:
             raise ConfigError(
-                f"{field}.keypoint_label_to_sigmas[{name!r}]: is {sigma:g}; give a number above 0"
+                f"{field}.keypoint_label_to_sigmas[{name!r}]",
+                f"is {sigma:g}",
+                "give a number above 0",
             )
 
 
@@ -174,12 +178,13 @@ def _make_for_class(
         known = sorted(categories_by_name)
         hint = nearest(name, known) or "."
         raise ConfigError(
-            f"{field}.class_label: {name!r} is no class of the label map{hint} Known: {known}"
+            f"{field}.class_label", f"{name!r} is no class of the label map{hint} Known: {known}"
         )
     if not categories_by_name[name].get("keypoints"):
         raise ConfigError(
-            f"{field}.class_label: class {name!r} has no keypoints in the label map; list them "
-            'there: keypoints { id: 0 label: "nose" }'
+            f"{field}.class_label",
+            f"class {name!r} has no keypoints in the label map",
+            'list them there: keypoints { id: 0 label: "nose" }',
         )
     sigmas = dict(config.keypoint_label_to_sigmas)
     _check_sigmas(field, categories_by_name[name], sigmas)
@@ -192,7 +197,8 @@ def _make_for_all(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> All
     having = [c for c in categories if c.get("keypoints") and c["name"] not in chosen]
     if not having and not chosen:
         raise ConfigError(
-            f"eval_config.metrics_set: {NAME!r} needs a label map whose classes have keypoints; "
-            'list them there: keypoints { id: 0 label: "nose" }'
+            "eval_config.metrics_set",
+            f"{NAME!r} needs a label map whose classes have keypoints",
+            'list them there: keypoints { id: 0 label: "nose" }',
         )
     return AllKeypointMetrics(having)

@@ -97,9 +97,10 @@ def _with_frequencies(name: str, categories: Sequence[Dict[str, Any]]) -> List[D
     if without:
         suffix = f" and {len(without) - 5} more" if len(without) > 5 else ""
         raise ConfigError(
-            f"eval_config.metrics_set: {name!r} needs a label map that gives the frequency of each "
-            f"class; {', '.join(map(repr, without[:5]))}{suffix} has none. Add frequency: RARE, "
-            "COMMON or FREQUENT to each item"
+            "eval_config.metrics_set",
+            f"{name!r} needs a label map that gives the frequency of each class; "
+            f"{', '.join(map(repr, without[:5]))}{suffix} has none",
+            "Add frequency: RARE, COMMON or FREQUENT to each item",
         )
     return list(categories)
 

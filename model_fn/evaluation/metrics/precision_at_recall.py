@@ -26,8 +26,9 @@ def _make(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> AveragePrec
     low, high = eval_config.recall_lower_bound, eval_config.recall_upper_bound
     if not 0.0 <= low <= high <= 1.0:
         raise ConfigError(
-            f"eval_config.recall_lower_bound: is {low:g}, and recall_upper_bound is {high:g}; "
-            "both must be within 0 and 1, and the upper one not below the lower one"
+            "eval_config.recall_lower_bound",
+            f"is {low:g}, and recall_upper_bound is {high:g}; both must be within 0 "
+            "and 1, and the upper one not below the lower one",
         )
     options = ApOptions(
         "PrecisionAtRecallBoxes_",

@@ -65,8 +65,9 @@ class LoopBackend(EstimatorBackend):
         for hook in context.options.hooks:
             if not isinstance(hook, Hook):
                 raise ConfigError(
-                    f"hooks: {type(hook).__name__} needs a session, and the TF2 loop has none. "
-                    "Derive it from model_fn.Hook, or train without --strategy"
+                    "hooks",
+                    f"{type(hook).__name__} needs a session, and the TF2 loop has none",
+                    "Derive it from model_fn.Hook, or train without --strategy",
                 )
         check_supported(context.config, "")
         check_loop(context.config, loop)

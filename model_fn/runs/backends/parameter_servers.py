@@ -149,17 +149,20 @@ def check(context: RunContext) -> None:
     clusters.check_for_parameter_servers(context.cluster)
     if versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR:
         raise ConfigError(
-            f"{clusters.VARIABLE}: an Estimator's parameter servers need TensorFlow 2.15; this is "
-            f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train by another loop: "
-            "estimator-det train --strategy parameter_server"
+            clusters.VARIABLE,
+            "an Estimator's parameter servers need TensorFlow 2.15; this is "
+            f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train by another "
+            "loop: estimator-det train --strategy parameter_server",
         )
     if context.options.data_service is not None:
         raise ConfigError(
-            "tf_data_service does not work in a cluster yet, whose tasks divide the records among "
-            "them. Remove it, or train without a cluster"
+            "tf_data_service",
+            "does not work in a cluster yet, whose tasks divide the records among them",
+            "Remove it, or train without a cluster",
         )
     if context.config.train_input_reader.num_epochs:
         raise ConfigError(
-            "train_input_reader.num_epochs: in a cluster data do not end, for the workers would "
-            "end at different steps. Set it to 0, and the end of training by train_config.num_steps"
+            "train_input_reader.num_epochs",
+            "in a cluster data do not end, for the workers would end at different steps",
+            "Set it to 0, and the end of training by train_config.num_steps",
         )

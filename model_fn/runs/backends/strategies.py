@@ -204,26 +204,33 @@ def check_cluster(loop: LoopOptions, members: Cluster) -> None:
     """Refuses a cluster where the strategy has none, and the reverse."""
     if loop.strategy in OF_MACHINES and members.task.is_alone:
         raise ConfigError(
-            f"strategy {loop.strategy!r} trains on the machines that {cluster.VARIABLE} "
-            f"lists, and it lists no others. Set it, or use strategy {MIRRORED!r}"
+            None,
+            f"strategy {loop.strategy!r} trains on the machines that "
+            f"{cluster.VARIABLE} lists, and it lists no others",
+            f"Set it, or use strategy {MIRRORED!r}",
         )
     if loop.strategy == PARAMETER_SERVER:
         cluster.check_for_parameter_servers(members)
         if not members.tasks(cluster.WORKER):
             raise ConfigError(
-                f"{cluster.VARIABLE}: cluster.worker is missing, and with strategy "
-                f"{loop.strategy!r} the chief takes no steps itself. Add a worker"
+                cluster.VARIABLE,
+                f"cluster.worker is missing, and with strategy {loop.strategy!r} the "
+                "chief takes no steps itself",
+                "Add a worker",
             )
     elif loop.strategy == MULTI_WORKER:
         servers = members.servers
         if servers:
             raise ConfigError(
-                f"{cluster.VARIABLE}: cluster.ps has {len(servers)} tasks, and strategy "
-                f"{loop.strategy!r} has no parameter servers. Leave ps out of the cluster, or "
-                f"use strategy {PARAMETER_SERVER!r}"
+                cluster.VARIABLE,
+                f"cluster.ps has {len(servers)} tasks, and strategy {loop.strategy!r} has "
+                "no parameter servers",
+                f"Leave ps out of the cluster, or use strategy {PARAMETER_SERVER!r}",
             )
     elif not members.task.is_alone:
         raise ConfigError(
-            f"strategy {loop.strategy!r} trains on one machine, and {cluster.VARIABLE} makes "
-            f"this process one of several. Unset it, or use strategy {MULTI_WORKER!r}"
+            None,
+            f"strategy {loop.strategy!r} trains on one machine, and {cluster.VARIABLE} "
+            "makes this process one of several",
+            f"Unset it, or use strategy {MULTI_WORKER!r}",
         )

@@ -212,9 +212,10 @@ class TpuEvaluator(Evaluator):
         self._steps = config.num_examples // max(config.batch_size, 1)
         if not self._steps:
             raise ConfigError(
-                f"eval_config.num_examples is {config.num_examples}, less than a batch of "
-                f"{config.batch_size}: a TPU must know how many images to evaluate. Set it to the "
-                "number of images, or evaluate on this machine"
+                "eval_config.num_examples",
+                f"is {config.num_examples}, less than a batch of {config.batch_size}: a "
+                "TPU must know how many images to evaluate",
+                "Set it to the number of images, or evaluate on this machine",
             )
         super().__init__(model_dir, make_estimator)
 

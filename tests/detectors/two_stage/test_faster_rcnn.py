@@ -338,14 +338,14 @@ def test_static_shapes_are_static_and_give_the_same() -> None:
     "overrides, message",
     [
         ("inplace_batchnorm_update: true", "inplace_batchnorm_update"),
-        ("number_of_stages: 4", "number_of_stages: is 4; allowed are 1 to 3 stages"),
+        ("number_of_stages: 4", "number_of_stages is 4; allowed are 1 to 3 stages"),
         ("first_stage_max_proposals: 0", "is 0; allowed are 1 to 100,000 boxes"),
         ("number_of_stages: 3", "predict_instance_masks: true"),
         (f"{RFCN} number_of_stages: 3", "predict_instance_masks: true"),
         (
             "number_of_stages: 3 second_stage_box_predictor { mask_rcnn_box_predictor { "
             "predict_instance_masks: true } }",
-            "mask_rcnn_box_predictor.conv_hyperparams: is missing, and predict_instance_masks",
+            "mask_rcnn_box_predictor.conv_hyperparams is missing, and predict_instance_masks",
         ),
         (
             "second_stage_batch_size: 13",

@@ -111,7 +111,7 @@ def test_empty_step() -> None:
             "random_crop_image { overlap_thresh: 2 }",
             "overlap_thresh is 2; it must be 0",
         ),
-        ("ssd_random_crop { operations { } }", r"operations\[0\]: min_aspect_ratio"),
+        ("ssd_random_crop { operations { } }", r"operations\[0\].min_aspect_ratio"),
         (
             "ssd_random_crop_fixed_aspect_ratio { aspect_ratio: 0 }",
             "aspect_ratio is .*; it must be above",

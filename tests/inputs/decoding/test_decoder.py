@@ -433,7 +433,7 @@ def test_errors_name_the_record(features: Dict[str, Any], options: str, message:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("load_dense_pose: true", "load_dense_pose: is not supported yet"),
+        ("load_dense_pose: true", "load_dense_pose is not supported yet"),
         ("expand_labels_hierarchy: true", "needs input_reader.label_map_path"),
         ("use_keypoint_label_map: true num_keypoints: 2", "needs input_reader.label_map_path"),
     ],

@@ -151,7 +151,7 @@ def test_models_that_cannot_be_made_leave_the_rest_of_the_report(config) -> None
     config.model.ssd.feature_extractor.type = "ssd_unheard_of"
     report = check(config, readers="train")
     assert report.anchors is None
-    assert any(p.field == "model" and "ssd_unheard_of" in p.message for p in report.problems)
+    assert any(p.field == "model.ssd" and "ssd_unheard_of" in p.message for p in report.problems)
     assert report.scans[0].columns.num_images == 9
 
 

@@ -22,22 +22,21 @@ def test_what_cannot_be_built_is_reported_once():
     assert examined.memory is None and examined.num_operations == 0
 
 
-def test_a_field_that_an_error_begins_with_is_the_problems_field():
+def test_the_field_of_an_error_is_completed():
     config = small_config()
-    for text, field in (
-        ("train_config.optimizer: none is set.", "train_config.optimizer"),
-        ("data_augmentation_options[1]: is empty", "train_config.data_augmentation_options[1]"),
-        ("matcher: one of two must be set", "model.ssd.matcher"),
-        ("ssd.use_confidences_as_targets: no confidences", "model.ssd.use_confidences_as_targets"),
-        ("eval_config.super_categories['a']: no", "eval_config.super_categories['a']"),
-        ("cosine decay: too short", "model.ssd"),
-        ("nowhere: too short", "model.ssd"),
+    for field, path in (
+        ("train_config.optimizer", "train_config.optimizer"),
+        ("data_augmentation_options[1]", "train_config.data_augmentation_options[1]"),
+        ("matcher", "model.ssd.matcher"),
+        ("ssd.use_confidences_as_targets", "model.ssd.use_confidences_as_targets"),
+        ("eval_config.super_categories['a']", "eval_config.super_categories['a']"),
     ):
-        problem = as_problem(ConfigError(text), config)
-        assert problem.field == field
-        assert problem.message == (
-            text if field == "model.ssd" else text.split(": ")[1].rstrip(".")
-        )
+        problem = as_problem(ConfigError(field, "is wrong", "correct it"), config)
+        assert (problem.field, problem.message, problem.remedy) == (path, "is wrong", "correct it")
+    for field, message in ((None, "too short"), ("nowhere", "nowhere: too short")):
+        problem = as_problem(ConfigError(field, "too short"), config)
+        assert (problem.field, problem.message) == ("model.ssd", message)
+        assert problem.remedy == "choose what is supported, or remove it"
 
 
 @pytest.fixture

@@ -99,7 +99,8 @@ def test_sets_that_the_label_map_does_not_fit(label_map: str) -> None:
     lvis = "eval_config.metrics_set=lvis_box_metrics"
     (problem,) = check_metrics(small_config(label_map, lvis), LabelMaps())
     assert problem.field == "eval_config.metrics_set"
-    assert "'dog' has none. Add frequency: RARE, COMMON or FREQUENT" in problem.message
+    assert problem.message.endswith("'dog' has none")
+    assert problem.remedy == "Add frequency: RARE, COMMON or FREQUENT to each item"
     assert problem in config_check.check(small_config(label_map, lvis)).problems
     points = "eval_config.parameterized_metric=[{coco_keypoint_metrics {class_label: 'dog'}}]"
     (problem,) = check_metrics(small_config(label_map, points), LabelMaps())

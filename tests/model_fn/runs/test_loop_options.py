@@ -15,7 +15,7 @@ def test_simulated_quantization_is_refused() -> None:
     config.train_config.batch_size = 1
     check_loop(config, LoopOptions())
     config.graph_rewriter.quantization.delay = 10
-    with pytest.raises(ConfigError, match=r"^graph_rewriter.quantization: is not") as no:
+    with pytest.raises(ConfigError, match=r"^graph_rewriter.quantization is not") as no:
         check_loop(config, LoopOptions())
     (assignment,) = re.findall(r"--set (\S+)\)", str(no.value))
     check_loop(pipeline.apply_overrides(config, [assignment]), LoopOptions())

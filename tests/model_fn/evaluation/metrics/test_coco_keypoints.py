@@ -127,7 +127,7 @@ FIELD = r"eval_config\.parameterized_metric\[0\]\.coco_keypoint_metrics"
         ),
         (
             'class_label: "cat" keypoint_label_to_sigmas { key: "nose" value: 0 }',
-            rf"^{FIELD}\.keypoint_label_to_sigmas\['nose'\]: is 0; give a number above 0",
+            rf"^{FIELD}\.keypoint_label_to_sigmas\['nose'\] is 0; give a number above 0",
         ),
     ],
 )

@@ -22,7 +22,7 @@ def test_nothing_at_all() -> None:
 @pytest.mark.parametrize("bounds", [(0.5, 0.4), (-0.1, 1.0), (0.0, 1.1), (float("nan"), 1.0)])
 def test_bounds_that_contain_no_recall_are_errors(bounds: Any) -> None:
     config = eval_pb2.EvalConfig(recall_lower_bound=bounds[0], recall_upper_bound=bounds[1])
-    with pytest.raises(ConfigError, match=r"eval_config\.recall_lower_bound: is"):
+    with pytest.raises(ConfigError, match=r"eval_config\.recall_lower_bound is"):
         METRICS.get(NAME)(config, CATEGORIES)
 
 
