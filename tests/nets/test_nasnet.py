@@ -212,24 +212,3 @@ def test_paths_drop_in_training_alone(is_training: bool) -> None:
         drawn = [op for op in graph.get_operations() if op.type == "RandomUniform"]
     # Every operation of the five cells but the identities.
     assert len([op for op in drawn if "Initializer" not in op.name]) == 15 * is_training
-
-
-@pytest.mark.exhaustive  # tests/extractors/test_moving_averages.py builds one that learns
-def test_a_training_step() -> None:
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.set_random_seed(1)
-        tf1.train.create_global_step()
-        images = tf.random.normal([2, 64, 64, 3])
-        with nasnet.arg_scope():
-            features = nasnet.searched_network(images, SIMPLE, is_training=True)["Cell_2"]
-        loss = tf.reduce_mean(tf.square(features - 1.0))
-        variables = tf1.trainable_variables()
-        gradients = tf1.gradients(loss, variables)
-        assert None not in gradients
-        updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
-        assert len(updates) == len(shapes("moving_"))
-        step = tf1.train.GradientDescentOptimizer(0.1).apply_gradients(zip(gradients, variables))
-        session.run(tf1.global_variables_initializer())
-        before = session.run(variables[0])
-        assert np.isfinite(session.run([loss, step, *updates])[0])
-        assert np.abs(session.run(variables[0]) - before).max() > 0

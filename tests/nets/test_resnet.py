@@ -61,27 +61,6 @@ def test_halving_takes_every_second_pixel() -> None:
     assert before.min() >= 0
 
 
-@pytest.mark.exhaustive  # tests/extractors/test_hyperparams.py has an override of a ResNet
-def test_overrides_reach_everything_but_the_norms_numbers() -> None:
-    with tf.Graph().as_default():
-        with (
-            slim.arg_scope(list(BATCH_NORMS), is_training=True, updates_collections=None),
-            resnet.v1_arg_scope(),
-            slim.arg_scope(list(BATCH_NORMS), epsilon=0.5, decay=0.1, scale=False),
-            slim.arg_scope([slim.conv2d], activation_fn=tf.nn.relu6, weights_regularizer=None),
-        ):
-            tiny(tf.zeros([1, 33, 33, 3]))
-        norms = [op for op in tf1.get_default_graph().get_operations() if "FusedBatch" in op.type]
-        assert {op.get_attr("epsilon") for op in norms} == {np.float32(resnet.BATCH_NORM_EPSILON)}
-        factors = {np.float32(op.get_attr("exponential_avg_factor")) for op in norms}
-        assert factors == {np.float32(1 - resnet.BATCH_NORM_DECAY)}
-        assert not tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
-        assert not tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)  # as the outer scope says
-        kinds = [op.type for op in tf1.get_default_graph().get_operations()]
-        # Two of the three convolutions of a unit, and the first; sums keep their own.
-        assert kinds.count("Relu6") == 33 and kinds.count("Relu") == 16
-
-
 def test_unknown_network() -> None:
     with pytest.raises(KeyError):
         resnet.resnet_v1(tf.zeros([1, 33, 33, 3]), 51)

@@ -261,28 +261,6 @@ def test_variables_are_those_of_the_reference_and_shared() -> None:
     }
 
 
-@pytest.mark.exhaustive  # tests/model_fn/test_two_stage.py has the whole graph of training
-@pytest.mark.parametrize(
-    "overrides", [MASKS, "hard_example_miner {}", RFCN], ids=["masks", "mined", "rfcn"]
-)
-def test_graph_does_not_grow_with_the_batch(overrides: str) -> None:
-    detector = small_detector(overrides)
-    counts = []
-    for batch in (2, 5):
-        with tf.Graph().as_default() as graph:
-            labels = type(groundtruth())(
-                boxes=tf.zeros([batch, 3, 4]),
-                classes=tf.zeros([batch, 3, 2]),
-                weights=tf.zeros([batch, 3]),
-                valid=tf.zeros([batch, 3], tf.bool),
-                masks=tf.zeros([batch, 3, 64, 64]),
-            )
-            predictions = detector.predict(tf.zeros([batch, 64, 64, 3]), None, labels)
-            detector.loss(predictions, labels)
-            counts.append(len(graph.get_operations()))
-    assert counts[0] == counts[1]
-
-
 def test_images_without_boxes_and_sizes_known_at_run_time() -> None:
     detector = small_detector(MASKS)
     with tf.Graph().as_default():
