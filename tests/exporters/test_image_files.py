@@ -9,7 +9,7 @@ from PIL import Image
 
 from exporters import image_files
 from exporters.image_files import list_images, read_image, subfolders_of
-from tests.inputs.storm import bomb
+from tests.inputs.faults import bomb
 
 
 def test_list_images(tmp_path: pathlib.Path) -> None:

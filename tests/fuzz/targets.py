@@ -16,7 +16,7 @@ from inputs.label_map import read_label_map
 from model_fn.checkpoints.repair import require_whole
 from tests.fuzz.mutate import mutate_bytes, mutate_text
 from tests.inputs import faults
-from tests.inputs.storm import frames_of, gzipped, picture_bytes
+from tests.inputs.faults import frames_of, gzipped, picture_bytes
 
 LABEL_MAP = """
 item { id: 1 name: "/m/cat" display_name: "cat" keypoints { id: 0 label: "nose" } }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import struct
+import zlib
 from typing import Any, Callable, Dict, List, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 
 from estimator_det.compat import tf
 from inputs.datasets import shapes, writer
-from tests.inputs.storm import bomb, frames_of, picture_bytes
+from inputs.records.tfrecord import masked_crc
 
 Features = Dict[str, Any]
 SIZE = ("height", "width")
@@ -34,6 +35,48 @@ class Damage(NamedTuple):
     record: Callable[[bytes], bytes] = lambda record: record
     frame: Callable[[bytes], bytes] = lambda frame: frame
     follows: str = ""  # another kind that follows from the same damage
+
+
+CLEAN = Damage("")
+
+
+def bomb() -> bytes:
+    """A PNG of some bytes that claims 60000 x 60000 pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + checksum
+
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    pixels = chunk(b"IDAT", zlib.compress(b"\0" * 100))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels + chunk(b"IEND", b"")
+
+
+def _frame(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return b"".join(
+        [length, struct.pack("<I", masked_crc(length)), data, struct.pack("<I", masked_crc(data))]
+    )
+
+
+def picture_bytes(kind: str, height: int, width: int) -> bytes:
+    """An encoded black picture."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def frames_of(records: List[bytes]) -> List[bytes]:
+    """Records as a file holds them."""
+    return [_frame(record) for record in records]
+
+
+def gzipped(data: bytes) -> bytes:
+    """Some bytes as a .gz file holds them."""
+    packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
 
 
 def _encoded(change: Callable[[bytes], bytes]) -> Callable[[Features], None]:
@@ -330,7 +373,7 @@ def file_bytes(names: List[str]) -> bytes:
     """A record file; each record is damaged by the name in DAMAGES, or clean for ""."""
     frames = []
     for index, name in enumerate(names):
-        damage = DAMAGES.get(name, Damage(""))
+        damage = DAMAGES.get(name, CLEAN)
         example = clean_example(index, with_objects=bool(name))
         damage.features(example.features.feature)
         (frame,) = frames_of([damage.record(example.SerializeToString())])

@@ -8,11 +8,11 @@ import pytest
 from google.protobuf import text_format
 
 import inputs
-from estimator_det.compat import estimator, tf, tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from inputs import schema
-from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, pipeline, write
+from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
 
 LABELS = {"image/object/class/label": [2, 1]}
 PADDED = (
@@ -168,25 +168,6 @@ def test_labels_of_one_place_are_merged(tmp_path: pathlib.Path) -> None:
     np.testing.assert_allclose(labels["groundtruth_boxes"][0, 1], [0.1, 0.2, 0.6, 0.8])
 
 
-@pytest.mark.exhaustive  # tests/inputs/test_examples.py has scores in mixtures
-def test_multiclass_scores_are_targets(tmp_path: pathlib.Path) -> None:
-    rows = [[0.0, 0.5, 0.25, 0.25], [1.0, 0, 0, 0]]
-    key = "image/object/class/multiclass_scores"
-    given: List[Dict[str, Any]] = [
-        {},  # none: one-hot
-        {key: rows[0] + rows[1]},
-        {key: [9.0, *rows[0], 9.0, *rows[1]]},  # the background first
-    ]
-    text = (
-        "train_config { use_multiclass_scores: true batch_size: 3 }"
-        "train_input_reader { load_multiclass_scores: true }"
-    )
-    records = [example({**BOXES, **LABELS, **scores}) for scores in given]
-    _, labels = train_batch(reading(tmp_path, records, text))
-    assert labels["groundtruth_classes"][:, 0].tolist() == [[0, 1, 0, 0], rows[0], rows[0]]
-    assert labels["groundtruth_classes"][1:, 1].tolist() == [rows[1]] * 2
-
-
 def test_steps_for_other_classes(tmp_path: pathlib.Path) -> None:
     step = "data_augmentation_options { drop_label_probabilistically { label: 9 } }"
     config = reading(tmp_path, [example({})], f"train_config {{ {step} }}")
@@ -264,20 +245,6 @@ def test_same_seed_same_batches_however_many_are_made_at_once(tmp_path: pathlib.
     assert any((found[0] != found[1]).any() for found in images.values())
 
 
-@pytest.mark.exhaustive  # tests/inputs/records/test_stream.py has the order of the records
-def test_another_seed_other_batches(tmp_path: pathlib.Path) -> None:
-    config = reading(tmp_path, records_with_boxes(6), AUGMENTED)
-    pairs = zip(seeded_batches(config, 7), seeded_batches(config, 8))
-    assert any((a[0]["image"] != b[0]["image"]).any() for a, b in pairs)
-
-
-@pytest.mark.exhaustive  # tests/inputs/test_fault_storm.py has unknown ids among its faults
-def test_class_above_num_classes_names_the_record(tmp_path: pathlib.Path) -> None:
-    record = example({**BOXES, "image/object/class/label": [1, 5]})
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*num_classes = 4"):
-        train_batch(reading(tmp_path, [record]))
-
-
 def test_workers_share_the_records(tmp_path: pathlib.Path) -> None:
     config = reading(tmp_path, records_with_boxes(4), "train_input_reader { num_epochs: 1 }")
     context = tf.distribute.InputContext(
@@ -286,25 +253,6 @@ def test_workers_share_the_records(tmp_path: pathlib.Path) -> None:
     input_fn = inputs.create_train_input_fn(config, preprocess_of(config))
     batches = list(input_fn(None, context).as_numpy_iterator())
     assert [features[schema.RECORD].tolist() for features, _ in batches] == [[[0, 1]], [[0, 3]]]
-
-
-@pytest.mark.exhaustive  # tests/programs/test_runs.py has runs of an Estimator
-def test_estimator_reads_it(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "map.pbtxt").write_text(LABEL_MAP)
-    record = example({**BOXES, "image/object/class/text": ["owl", "cat"]})
-    config = reading(tmp_path, [record], AUGMENTED)
-    config.train_input_reader.label_map_path = str(tmp_path / "map.pbtxt")
-
-    def model_fn(features: Any, labels: Any, mode: str) -> Any:
-        weight = tf1.get_variable("weight", [], use_resource=True)
-        loss = weight * tf.reduce_sum(features["image"]) + tf.reduce_sum(
-            labels["groundtruth_classes"]
-        )
-        step = tf1.train.get_or_create_global_step().assign_add(1)
-        return estimator.EstimatorSpec(mode, loss=loss, train_op=step)
-
-    input_fn = inputs.create_train_input_fn(config, preprocess_of(config))
-    estimator.Estimator(model_fn, str(tmp_path / "model")).train(input_fn, steps=2)
 
 
 def test_input_graph_is_small(tmp_path: pathlib.Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
 
 import inputs
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf1
 from inputs import schema
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline
 from tests.inputs.test_pipeline import (
@@ -59,19 +58,6 @@ def test_an_evaluation_needs_a_reader() -> None:
     del config.eval_input_reader[:]
     with pytest.raises(ValueError, match="eval_input_reader is missing"):
         inputs.create_eval_input_fn(config, preprocess_of(config))
-
-
-@pytest.mark.exhaustive  # tests/model_fn/runs/test_evaluator.py has images that keep their size
-def test_evaluation_of_training_data_and_without_resizing(tmp_path: pathlib.Path) -> None:
-    config = reading(tmp_path, [example({})], "eval_config { force_no_resize: true }")
-
-    def identity(images: Any) -> Any:
-        return images, tf.shape(images)[tf.newaxis, 1:]
-
-    input_fn = inputs.create_eval_input_fn(config, identity, config.train_input_reader)
-    ((features, _),) = input_fn().as_numpy_iterator()
-    np.testing.assert_array_equal(features["image"][0], picture())
-    np.testing.assert_array_equal(features["original_image"][0], picture())
 
 
 @pytest.mark.parametrize("channels", [pytest.param(0, marks=pytest.mark.exhaustive), 2])

@@ -21,17 +21,6 @@ def _batches(dataset: tf.data.Dataset, count: int) -> List[Dict[str, np.ndarray]
     return [{**features, **labels} for features, labels in dataset.take(count).as_numpy_iterator()]
 
 
-@pytest.mark.exhaustive  # tests/inputs/test_examples.py has the same of mixtures
-def test_same_batches_without_python(tmp_path: pathlib.Path) -> None:
-    config = reading(tmp_path, records_with_boxes(8), "train_input_reader { shuffle: true }")
-    here, elsewhere = _dataset(config), _dataset(config, runs_elsewhere=True)
-    assert here.element_spec == elsewhere.element_spec
-    for ours, theirs in zip(_batches(here, 6), _batches(elsewhere, 6)):
-        assert ours.keys() == theirs.keys()
-        for key, value in ours.items():
-            np.testing.assert_array_equal(theirs[key], value, err_msg=key)
-
-
 def test_no_operation_of_python_in_the_graph(tmp_path: pathlib.Path) -> None:
     config = reading(tmp_path, records_with_boxes(4))
     kinds = {}

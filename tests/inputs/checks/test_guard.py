@@ -17,7 +17,7 @@ from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.checks import explain, guard
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, sequence, write
-from tests.inputs.storm import frames_of, gzipped
+from tests.inputs.faults import frames_of, gzipped
 
 LABELS = {"image/object/class/label": [2, 1]}
 BAD = {"image/encoded": b"rubbish", "image/source_id": "bad"}
@@ -41,14 +41,6 @@ def records_of(batches: List[Any]) -> List[List[int]]:
 
 
 SEQUENCES = "train_input_reader { input_type: TF_SEQUENCE_EXAMPLE }"
-
-
-@pytest.mark.exhaustive  # test_an_error_at_the_end_is_reported has one that stops a run
-@pytest.mark.parametrize("kind", ["", SEQUENCES])
-def test_the_first_record_stops_the_run(tmp_path: pathlib.Path, kind: str) -> None:
-    config = reading(write(tmp_path / "r", [example(BAD)] * 40), text=kind)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"r, record 0.*Remedy"):
-        train(config, FaultLog())
 
 
 @pytest.mark.parametrize("kind", ["", pytest.param(SEQUENCES, marks=pytest.mark.exhaustive)])
@@ -118,17 +110,6 @@ def test_what_follows_damage_in_a_compressed_file_is_reported_as_lost(
     assert "decompress" in log.entries[-1].message
 
 
-@pytest.mark.exhaustive  # tests/inputs/test_fault_storm.py has a damaged record in a plain file
-def test_damage_in_a_compressed_file_stops_the_run(tmp_path: pathlib.Path) -> None:
-    frames = frames_of([example({})] * 4)
-    frames[2] = frames[2][:50] + b"damage" + frames[2][56:]
-    (tmp_path / "r.gz").write_bytes(gzipped(b"".join(frames)))
-    config = reading(tmp_path / "r.gz")
-    config.train_input_reader.bad_records.policy = 1  # FAIL
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"r\.gz, record 2: .*checksum"):
-        train(config, FaultLog())
-
-
 def test_a_whole_compressed_file_and_a_dropped_remainder_have_no_faults(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -187,32 +168,6 @@ def test_what_the_examiner_cannot_explain_comes_with_tensorflows_reason(
     dataset = inputs.create_train_input_fn(config, preprocess, 1, FaultLog())()
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"odd.*too small for this test"):
         next(dataset.as_numpy_iterator())
-
-
-@pytest.mark.exhaustive  # tests/inputs/test_fault_storm.py has all kinds that are corrected
-def test_corrected_boxes_are_counted(tmp_path: pathlib.Path) -> None:
-    nan = {**BOXES, **LABELS, "image/object/bbox/ymin": [float("nan"), 0.1]}
-    many = {key: values * 3 for key, values in {**BOXES, **LABELS}.items()}
-    path = write(tmp_path / "r", [example({**BOXES, **LABELS}), example(nan), example(many)])
-    log = FaultLog()
-    batches = train(reading(path, text="train_config { batch_size: 3 }"), log, batches=2)
-    assert batches[0][1]["num_groundtruth_boxes"].tolist() == [2, 1, 3]
-    assert log.counts() == {"box_nan": 1, "too_many_boxes": 3}
-    found = [(entry.record, entry.kind, entry.source_id) for entry in log.entries]
-    assert found == [(1, "box_nan", "rec7"), (2, "too_many_boxes", "rec7")]
-
-
-@pytest.mark.exhaustive  # tests/inputs/test_fault_storm.py has other kinds that stop a run
-def test_too_many_boxes_stop_the_run_where_another_kind_is_clipped(tmp_path: pathlib.Path) -> None:
-    nan = {**BOXES, **LABELS, "image/object/bbox/ymin": [float("nan"), 0.1]}
-    many = {key: values * 3 for key, values in {**BOXES, **LABELS}.items()}
-    config = reading(
-        write(tmp_path / "r", [example({**BOXES, **LABELS}), example(nan), example(many)])
-    )
-    config.train_input_reader.bad_records.policy = 1  # FAIL
-    config.train_input_reader.bad_records.exception.add(kind="box_nan", policy=3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 2.*6 boxes, and max_numb"):
-        train(config, FaultLog())
 
 
 def test_sequences_are_watched(tmp_path: pathlib.Path) -> None:

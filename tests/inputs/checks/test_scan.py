@@ -140,14 +140,6 @@ def check_processes(path: str) -> None:
         np.testing.assert_array_equal(a, b, err_msg=name)
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive  # the test below starts the same processes faster
-def test_processes_find_the_same_in_the_same_order(two_files, monkeypatch) -> None:
-    monkeypatch.setattr(scan, "FEW_SMALL_RECORDS", 0)
-    monkeypatch.setattr(scan, "RECORDS_PER_TASK", 3)
-    check_processes(two_files)
-
-
 IN_FORKS = """
 import multiprocessing
 from inputs.checks import scan

@@ -51,27 +51,6 @@ def test_defaults_of_what_a_record_leaves_out() -> None:
     assert sample.image_level[schema.SOURCE_ID] == b"rec7"
 
 
-def test_what_a_record_gives_counts() -> None:
-    sample = decode(
-        {
-            **BOXES,
-            **LABELS,
-            "image/object/weight": [0.5, 0.0],
-            "image/object/class/confidence": [0.25, 0.75],
-            "image/object/area": [7.0, 9.0],
-            "image/object/is_crowd": [1, 0],
-            "image/object/difficult": [0, 1],
-            "image/object/group_of": [1, 1],
-        }
-    )
-    assert sample.weights.tolist() == [0.5, 0]
-    assert sample.confidences.tolist() == [0.25, 0.75]
-    assert sample.area.tolist() == [7, 9]
-    assert sample.is_crowd.tolist() == [True, False]
-    assert sample.difficult.tolist() == [False, True]
-    assert sample.group_of.tolist() == [True, True]
-
-
 PER_BOX = {
     "weights": ("image/object/weight", [0.5, 0.25], [1, 1]),
     "confidences": ("image/object/class/confidence", [0.5, 0.25], [1, 1]),

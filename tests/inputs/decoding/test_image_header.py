@@ -8,7 +8,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from inputs.decoding.image_header import claimed_pixels
-from tests.inputs.storm import picture_bytes
+from tests.inputs.faults import picture_bytes
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])

@@ -85,17 +85,6 @@ def resume(cursor: DataCursor) -> DataCursor:
     return DataCursor(CursorState.from_json(json.loads(json.dumps(cursor.state.to_json()))))
 
 
-@pytest.mark.exhaustive  # tests/inputs/test_examples.py has the same of mixtures
-def test_a_resumed_run_reads_the_same_batches(tmp_path: pathlib.Path) -> None:
-    """Features and labels alike, although records are shuffled, augmented and skipped."""
-    config = reading(files(tmp_path, 7, 6, bad=(2, 3, 9)))
-    config.train_input_reader.bad_records.policy = 2  # SKIP
-    states: List[DataCursor] = []
-    expected = read(config, DataCursor(), 9, seed=5, states=states)
-    found = read(config, states[2], 6, seed=5)
-    tf.nest.map_structure(np.testing.assert_array_equal, found, expected[3:])
-
-
 @pytest.mark.parametrize(
     "counts", [(8, 22), pytest.param((8, 3, 19), marks=pytest.mark.exhaustive)], ids=["1", "2"]
 )

@@ -106,24 +106,6 @@ def test_endless_by_default(tmp_path: pathlib.Path) -> None:
     assert names(dataset.take(5)) == ["0.0", "0.1", "0.0", "0.1", "0.0"]
 
 
-# Which part is read, the next test shows; test_sharding.py has whole pipelines.
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_parts_of_a_stream(tmp_path: pathlib.Path, shuffle: bool) -> None:
-    expected = shards(tmp_path)
-
-    def part(**arguments: Any) -> List[str]:
-        options = config(tmp_path)
-        return names(stream(options, shuffle=shuffle, num_epochs=1, **arguments))
-
-    workers = [part(shard=(2, index)) for index in range(2)]
-    assert sorted(workers[0] + workers[1]) == sorted(expected)
-    sample = part(sample_1_of_n=4)
-    assert len(sample) == 3
-    assert set(sample) == set(part(sample_1_of_n=4))
-    assert len(part(sample_1_of_n=3, shard=(2, 1))) == 2
-
-
 @pytest.mark.parametrize(
     ("shard", "sample_1_of_n", "expected"),
     [((3, 0), 1, "03"), ((3, 2), 1, "25"), ((1, 0), 4, "04"), ((3, 1), 2, "1")],

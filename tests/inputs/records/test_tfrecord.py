@@ -8,7 +8,7 @@ import pytest
 from inputs.records import tfrecord
 from inputs.records.tfrecord import Damage
 from tests.inputs.examples import write
-from tests.inputs.storm import frames_of, gzipped
+from tests.inputs.faults import frames_of, gzipped
 
 DATA = [b"zero", b"", b"two" * 5000, b"three", b"four"]
 
