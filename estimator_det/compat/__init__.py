@@ -21,9 +21,9 @@ All other packages import these names from here:
 * `global_seed`: TensorFlow's own seed.
 * `require_v2_behavior`: refuses a process that switched TensorFlow 2 off.
 
-Modules: `versions` defines the supported versions; `patches` adds what each version lacks;
-`removed` contains modules that newer versions removed and Estimator still imports; `behavior` names
-switches of TensorFlow 2 that must be on; `kernels` reads the registry of operations; `replicas` and
+Modules: `versions` defines the supported versions and the necessary switches of TensorFlow 2;
+`patches` adds what each version lacks; `removed` contains modules that newer versions removed and
+Estimator still imports; `private` is for parts without a public interface, `replicas` and
 `coordination` are for loops of `tf.distribute`.
 
 The package switches no global TensorFlow behaviour: it runs in a TF2 process, and an Estimator
@@ -41,9 +41,8 @@ from estimator_det.compat import versions
 tf: Any = versions.import_tensorflow()
 
 from estimator_det.compat import patches
-from estimator_det.compat.behavior import require_v2_behavior
 from estimator_det.compat.coordination import WorkerPool, iterator_spec
-from estimator_det.compat.kernels import num_tpu_shards, registered_kernels
+from estimator_det.compat.private import num_tpu_shards, quick_callable, registered_kernels
 from estimator_det.compat.replicas import (
     apply_summed,
     eagerly,
@@ -53,7 +52,6 @@ from estimator_det.compat.replicas import (
     quiet_layers,
     shared_state,
 )
-from estimator_det.compat.sessions import quick_callable
 
 patches.apply_needed()
 patches.hide_deprecations()
@@ -62,6 +60,7 @@ tf1: Any = tf.compat.v1
 estimator: Any = versions.import_estimator()
 tpu_estimator: Any = estimator.tpu
 slim: Any = versions.import_slim()
+require_v2_behavior = versions.require_v2_behavior
 keras_initializer = patches.keras_initializer
 track_tf1_style_variables = patches.track_tf1_style_variables
 

@@ -113,3 +113,25 @@ def _import(module: str, package: str, requirement: str) -> types.ModuleType:
             f"{state} ({type(error).__name__}: {error}). Remedy: "
             f"pip install --force-reinstall --no-deps '{requirement}'"
         ) from error
+
+
+def require_v2_behavior() -> None:
+    """Raises RuntimeError where a script called `disable_v2_behavior()` or a part of it.
+
+    Target assignment needs sizes that are plain numbers, and summaries run Python in a branch,
+    which control flow of TensorFlow 1 cannot. Eager execution and resource variables may be off.
+    """
+    import tensorflow as tf
+
+    switches = {
+        "disable_v2_tensorshape": isinstance(tf.TensorShape([1])[0], int),
+        "disable_control_flow_v2": tf.compat.v1.control_flow_v2_enabled(),
+    }
+    calls = [f"{name}()" for name, is_on in switches.items() if not is_on]
+    if calls:
+        raise RuntimeError(
+            "this process switched parts of TensorFlow 2 off, which detectors need: "
+            f"{', '.join(calls)}; tf.compat.v1.disable_v2_behavior() calls both, and so does "
+            "TF2_BEHAVIOR=0. Remedy: remove the call. Estimators and graphs of TensorFlow 1 "
+            "do not need it; tf.compat.v1.disable_eager_execution() may stay"
+        )

@@ -9,7 +9,7 @@ import numpy as np
 
 from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.compat import tf, tf1
-from estimator_det.compat.model_files import tflite_schema
+from estimator_det.compat.private import tflite_schema
 from estimator_det.config import files
 from exporters.detector import BOXES, CLASSES, NUM, SCORES, ModelDetector
 from exporters.formats.base import class_names_beside, thresholds_beside

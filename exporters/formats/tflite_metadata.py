@@ -15,7 +15,7 @@ import flatbuffers
 import numpy as np
 from flatbuffers.table import Table
 
-from estimator_det.compat.model_files import tflite_schema
+from estimator_det.compat.private import tflite_schema
 from exporters.formats.tflite_graph import COLOR_CHANNELS, Normalization
 from exporters.importing.tflite import attached_labels
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from estimator_det.compat import tf1
 from exporters.importing.published import FORMATS, NO_STRUCTURE, Published
 from model_fn.checkpoints.find import find_checkpoint
-from model_fn.checkpoints.imported import num_neutral_layers
 from model_fn.checkpoints.repair import require_whole
+from model_fn.checkpoints.variables import num_neutral_layers
 
 
 @FORMATS.register("checkpoint")

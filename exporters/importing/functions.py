@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf1
-from estimator_det.compat.kernels import operation_definition
+from estimator_det.compat.private import operation_definition
 from estimator_det.config.printing import plain
 from exporters.importing.graphs import CONVOLUTIONS, SAME_VALUE
 from model_fn.checkpoints.errors import RunError

@@ -30,7 +30,7 @@ from exporters.importing.published import FORMATS, Published, refuse_not_finite
 from exporters.importing.report import REPORT_FILE, report_text, summary
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
-from model_fn.checkpoints.imported import NEUTRAL_STATISTICS
+from model_fn.checkpoints.variables import NEUTRAL_STATISTICS
 
 CHECKPOINT_NAME = "model.ckpt"
 LABEL_MAP_FILE = "label_map.pbtxt"

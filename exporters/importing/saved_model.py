@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from estimator_det.compat import tf, tf1
-from estimator_det.compat.model_files import saved_model_message
+from estimator_det.compat.private import saved_model_message
 from estimator_det.config import files
 from estimator_det.config.printing import counted, plain
 from exporters.importing import functions

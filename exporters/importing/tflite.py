@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from estimator_det.compat.model_files import tflite_schema
+from estimator_det.compat.private import tflite_schema
 from estimator_det.config import files
 from exporters.importing import graphs
 from exporters.importing.published import FORMATS, Convolution, Named, Published, Structure

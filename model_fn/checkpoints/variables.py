@@ -1,23 +1,30 @@
-"""Names of variables in checkpoints, and whether a checkpoint fits a model."""
+"""Names of variables in checkpoints: do they fit a model, and whose network are they?"""
 
 from __future__ import annotations
 
+import collections
 import logging
 import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.printing import counted
 from estimator_det.config.text import nearest
 from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.explanations import explain_shapes
-from model_fn.checkpoints.imported import NEUTRAL_STATISTICS
 
 _LOG = logging.getLogger(__name__)
 
 AVERAGE_SUFFIX = "/ExponentialMovingAverage"
 MAX_LISTED_VARIABLES = 10  # in an error
 _NAMED_UNUSED = 3  # in a warning
+_EXTRACTOR = "FeatureExtractor"  # how the scopes of extractors end in a detector
+_HEADS = "BoxPredictor"  # in the names of all variables of predictors, and of no others
+_SCOPES_SHOWN = 3
+# An int64 scalar in the checkpoint: how many layers have mean 0 and variance 1 because the file
+# they were imported from had them folded into convolutions.
+NEUTRAL_STATISTICS = "imported/neutral_batch_norm"
 
 # Variables that training keeps beside each variable, by the last part of the name, or once.
 SLOT = re.compile(
@@ -144,4 +151,49 @@ def _warn_of_unused(checkpoint: str, stored: Iterable[str], wanted: Iterable[str
         len(unused),
         ", ".join(unused[:_NAMED_UNUSED]),
         ellipsis,
+    )
+
+
+def num_neutral_layers(checkpoint: str) -> int:
+    """Layers of a checkpoint with neutral statistics; 0 without the mark."""
+    reader = tf1.train.NewCheckpointReader(checkpoint)
+    if not reader.has_tensor(NEUTRAL_STATISTICS):
+        return 0
+    return int(reader.get_tensor(NEUTRAL_STATISTICS))
+
+
+def network_scopes(names: Iterable[str]) -> Dict[str, int]:
+    """Scope -> variables of the networks, without heads and slots; the largest first.
+
+    In a detector these are the scopes in its extractors, such as `FeatureExtractor/MobilenetV2`;
+    in a classifier its outermost scopes.
+    """
+    kept = [name for name in names if _HEADS not in name and not SLOT.search(name)]
+    detector_names = [name for name in kept if is_of_detector(name)]
+    depth = 2 if detector_names else 1
+    counts = collections.Counter(
+        "/".join(name.split("/")[:depth]) for name in detector_names or sorted(kept)
+    )
+    return dict(counts.most_common())
+
+
+def is_of_detector(name: str) -> bool:
+    """Whether a variable or scope is in an extractor of a detector."""
+    outermost, inner, _ = name.partition("/")
+    return bool(inner) and outermost.endswith(_EXTRACTOR)
+
+
+def network_name(scope: str) -> str:
+    """The network of a scope of `network_scopes`, the same in detectors and classifiers."""
+    return scope.rpartition("/")[2]
+
+
+def scopes_text(scopes: Mapping[str, int]) -> str:
+    """The largest scopes with their numbers of variables."""
+    shown = [f"{scope} ({counted(count, 'variable')})" for scope, count in scopes.items()]
+    if not shown:
+        return "no variable of a network"
+    num_hidden = len(shown) - _SCOPES_SHOWN
+    return ", ".join(shown[:_SCOPES_SHOWN]) + (
+        f" and {num_hidden} more scopes" if num_hidden > 0 else ""
     )

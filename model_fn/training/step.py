@@ -10,12 +10,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Context, Detector, Groundtruth
+from estimator_det.nets.quantization import QuantizedTensor
 from inputs import schema
 from model_fn.training import input_images
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.optimizers import make_optimizer
-from model_fn.training.quantization import range_summaries
-from model_fn.training.step_summary import StepSummary, make_summary
 from model_fn.training.sync_replicas import SyncReplicas
 from model_fn.training.train_op import gradient_summaries, make_train_op
 
@@ -28,6 +27,19 @@ GRADIENT_NORM = "gradient_norm"
 POSITION = (schema.STREAM_INDEX, schema.AUGMENTATION_SEED)
 
 Tensors = Dict[str, tf.Tensor]
+RANGES_TAG = "quantization"
+_RANGES_COLUMNS = ("tensor", "min", "max", "cut off")
+
+
+class StepSummary(NamedTuple):
+    """A summary that is made in some steps only.
+
+    Fetched at every step, because TensorFlow optimizes a graph for each set of fetches, which takes
+    seconds for a large network.
+    """
+
+    serialized: tf.Tensor  # string scalar, a Summary proto; empty where it is not due
+    is_due: tf.Tensor  # bool scalar, to be fed; True where it is not
 
 
 class Forward(NamedTuple):
@@ -278,3 +290,53 @@ class TrainGraph:
     def saver(self) -> tf1.train.Saver:
         assert self._saver is not None, "no training graph was built"
         return self._saver
+
+
+def make_summary(
+    scalars: Dict[str, tf.Tensor], make_others: Callable[[], List[tf.Tensor]]
+) -> StepSummary:
+    """Makes the summary of a step.
+
+    Args:
+        scalars: By tag.
+        make_others: Makes serialized summaries of what is costly: pictures, histograms.
+    """
+    is_due = tf1.placeholder_with_default(True, [], name="summary_is_due")
+
+    def serialize() -> tf.Tensor:
+        numbers = tf.raw_ops.ScalarSummary(
+            tags=list(scalars), values=tf.stack(list(scalars.values()))
+        )
+        return tf1.summary.merge([numbers, *make_others()], collections=[])
+
+    serialized = tf.cond(is_due, serialize, lambda: tf.constant(b""), name="summary")
+    return StepSummary(serialized, is_due)
+
+
+def range_summaries(predictions: Any) -> List[tf.Tensor]:
+    """A table of all quantized tensors as a serialized summary; nothing for a float network.
+
+    "cut off" is the share of this step's values that are out of the range.
+    """
+    quantized: Sequence[QuantizedTensor] = getattr(predictions, "quantized", ())
+    if not quantized:
+        return []
+    with tf1.name_scope("quantized_ranges"):
+        numbers = [
+            tf.stack([each.least for each in quantized]),
+            tf.stack([each.most for each in quantized]),
+        ]
+        shares = tf.stack([100.0 * _share_cut_off(each) for each in quantized])
+        columns = [
+            tf.constant([each.scope for each in quantized]),
+            *(tf.strings.as_string(column, precision=4) for column in numbers),
+            tf.strings.join([tf.strings.as_string(shares, precision=2), " %"]),
+        ]
+        table = tf.concat([[list(_RANGES_COLUMNS)], tf.stack(columns, axis=1)], axis=0)
+    return [tf1.summary.text(RANGES_TAG, table, collections=[])]
+
+
+def _share_cut_off(quantized: QuantizedTensor) -> tf.Tensor:
+    values = tf.cast(quantized.values, tf.float32)
+    out = (values < quantized.least) | (values > quantized.most)
+    return tf.reduce_mean(tf.cast(out, tf.float32))

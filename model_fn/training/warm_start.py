@@ -15,15 +15,16 @@ from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.explanations import explain_shapes
 from model_fn.checkpoints.find import find_checkpoint
-from model_fn.checkpoints.imported import num_neutral_layers
-from model_fn.checkpoints.networks import (
+from model_fn.checkpoints.repair import require_whole
+from model_fn.checkpoints.variables import (
+    SLOT,
     is_of_detector,
     network_name,
     network_scopes,
+    num_neutral_layers,
     scopes_text,
+    unused_variables,
 )
-from model_fn.checkpoints.repair import require_whole
-from model_fn.checkpoints.variables import SLOT, unused_variables
 
 _LOG = logging.getLogger(__name__)
 

@@ -28,8 +28,7 @@ from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.options import TrainOptions
 from model_fn.training import replica
 from model_fn.training.finite_gate import RejectedBatch
-from model_fn.training.step import TrainGraph, TrainStep
-from model_fn.training.step_summary import StepSummary
+from model_fn.training.step import StepSummary, TrainGraph, TrainStep
 
 SIZE = 8
 NUM_CLASSES = 3

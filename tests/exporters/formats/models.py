@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
-from estimator_det.compat.model_files import tflite_schema
+from estimator_det.compat.private import tflite_schema
 
 
 def operation_names(content: bytes) -> List[str]:

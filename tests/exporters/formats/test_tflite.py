@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.compat.model_files import tflite_schema
+from estimator_det.compat.private import tflite_schema
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector

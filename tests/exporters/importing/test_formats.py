@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.compat.model_files import saved_model_message, tflite_schema
+from estimator_det.compat.private import saved_model_message, tflite_schema
 from exporters.importing import checkpoint, frozen_graph, importer, saved_model, tfjs, tflite
 from exporters.importing.published import refuse_not_finite
 from inputs.datasets.writer import write_label_map

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.compat.model_files import saved_model_message
+from estimator_det.compat.private import saved_model_message
 from estimator_det.config import pipeline
 from estimator_det.programs import cli
 from exporters.importing import functions, graphs, mapping, matching

@@ -19,7 +19,7 @@ from exporters.importing import anchors, importer
 from exporters.importing.published import FORMATS
 from inputs import serving
 from model_fn.checkpoints.errors import RunError
-from model_fn.checkpoints.imported import num_neutral_layers
+from model_fn.checkpoints.variables import num_neutral_layers
 from tests.exporters.importing.conftest import folded, raw_outputs, set_constant, write_old_tfjs
 
 

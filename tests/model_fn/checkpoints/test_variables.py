@@ -4,7 +4,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.protos import model_pb2
 from model_fn.checkpoints import variables
 from model_fn.checkpoints.errors import RunError
-from model_fn.checkpoints.imported import NEUTRAL_STATISTICS
+from model_fn.checkpoints.variables import NEUTRAL_STATISTICS
 
 
 @pytest.fixture
@@ -98,3 +98,26 @@ def test_one_average_that_is_missing(tmp_path):
         wanted = {f"{name}/ExponentialMovingAverage": weights for name in "ab"}
         with pytest.raises(RunError, match=r"(?s)b/Exp.* is missing.*Use the pipeline\.config"):
             variables.check_variables(prefix, wanted)
+
+
+def test_scopes_of_a_detector_are_those_in_its_extractors_the_largest_first() -> None:
+    names = [
+        "FirstStageFeatureExtractor/small/w",
+        *(f"SecondStageFeatureExtractor/large/{name}" for name in "abc"),
+        "FirstStageFeatureExtractor/small/w/Momentum",
+        "SecondStageBoxPredictor/w",
+        "optimizer/beta1_power",
+        "other/w",
+    ]
+    scopes = variables.network_scopes(names)
+    assert list(scopes.items()) == [
+        ("SecondStageFeatureExtractor/large", 3),
+        ("FirstStageFeatureExtractor/small", 1),
+    ]
+    text = variables.scopes_text(scopes)
+    assert text.startswith("SecondStageFeatureExtractor/large (3 variables), First")
+
+
+def test_scopes_of_a_classifier_are_its_outermost() -> None:
+    names = ["MobilenetV1/a", "MobilenetV1/b/c", "scope/beta2_power", "global_step"]
+    assert variables.network_scopes(names) == {"MobilenetV1": 2}

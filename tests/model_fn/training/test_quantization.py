@@ -6,7 +6,7 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.nets.quantization import QuantizedTensor
-from model_fn.training.quantization import range_summaries
+from model_fn.training.step import range_summaries
 
 
 def test_the_table_shows_ranges_and_what_they_cut_off() -> None:

@@ -1,11 +1,13 @@
-"""Kernels and devices of operations from TensorFlow's registry, and the number of TPU cores."""
+"""Parts of TensorFlow that have no public interface."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Optional
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2 as _config_pb2
 from tensorflow.python.framework import kernels as _kernels
 from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.tpu import tpu_function as _tpu_function
@@ -35,3 +37,32 @@ def num_tpu_shards() -> Optional[int]:
     """Returns the number of cores of the TPU computation being built; None outside of one."""
     shards: Optional[int] = _tpu_function.get_tpu_context().number_of_shards
     return shards
+
+
+def quick_callable(session: Any, fetch: Any, feed: Any) -> Callable[[Any], Any]:
+    """Builds a function of the value of `feed` that returns the value of `fetch`, one tensor each.
+
+    `Session.make_callable` with a feed examines fetches and feeds at each call, which takes longer
+    than decoding a small image. Keras uses this function instead.
+    """
+    options = _config_pb2.CallableOptions()
+    options.feed.append(feed.name)
+    options.fetch.append(fetch.name)
+    run = session._make_callable_from_options(options)
+    # Strings need dtype object: NumPy's bytes type strips trailing NULs.
+    dtype = feed.dtype.as_numpy_dtype
+    return lambda value: run(np.asarray(value, dtype))[0]
+
+
+def saved_model_message() -> Any:
+    """Creates an empty `SavedModel` message, the content of `saved_model.pb`."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    return saved_model_pb2.SavedModel()
+
+
+def tflite_schema() -> Any:
+    """Imports the tables of TFLite's flatbuffers and the codes of its operations."""
+    from tensorflow.lite.python import schema_py_generated
+
+    return schema_py_generated
