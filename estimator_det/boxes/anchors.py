@@ -259,13 +259,8 @@ def ssd_boxes(
     """Builds the (scale, aspect ratio) pairs of each SSD layer.
 
     Every layer has its scale in all aspect ratios, plus a box whose scale is the geometric mean of
-    the layer's and the next layer's. A reduced lowest layer has 3 boxes only.
-
-    Args:
-        scales: one per layer, then one more that follows the highest layer.
-        aspect_ratios: width over height.
-        interpolated_scale_aspect_ratio: ratio of the box of mean scale; 0 omits that box.
-        reduce_lowest_layer: True for only 3 boxes in the first layer.
+    the layer's and the next layer's; an `interpolated_scale_aspect_ratio` of 0 omits that box. A
+    reduced lowest layer has 3 boxes only. One more scale follows that of the highest layer.
     """
     layers: List[Tuple[Pair, ...]] = []
     for scale, next_scale in zip(scales[:-1], scales[1:]):

@@ -83,17 +83,8 @@ class TargetAssigner:
         ignored one the same label with weight 0. Rows of weight 0 are matched like others, so that
         their anchors get weight 0, but are never force-matched.
 
-        Args:
-            anchors: float32 [A, 4], or [B, A, 4] if anchors differ between images.
-            boxes: float32 [B, G, 4], in the frame of the anchors.
-            classes: float32 [B, G, C].
-            unmatched_class_label: float32 [C], e.g. one-hot of the background column.
-            weights: float32 [B, G].
-            valid: bool [B, G]; padding rows never match, and G may be 0.
-            keypoints: float32 [B, G, P, 2], NaN where absent; only used by coders that encode them.
-
-        Returns:
-            Targets, free of NaN except for the codes of absent keypoints.
+        Anchors are [A, 4], or [B, A, 4] if they differ between images; keypoints [B, G, P, 2], NaN
+        where absent. Targets are free of NaN except for the codes of absent keypoints.
         """
         label = tf.convert_to_tensor(unmatched_class_label, tf.float32)
         if not label.shape.is_compatible_with(classes.shape[2:]):
@@ -145,10 +136,7 @@ class TargetAssigner:
         the others `implicit_class_weight`. Anchors with a positive class are regressed with weight
         1 and are not background, with weight 1; all others are background, with the implicit
         weight. Like in the reference, row weights, `negative_class_weight` and ignored matches do
-        not affect the weights.
-
-        Returns:
-            Targets; the background column, if any, is 1 where no class is positive.
+        not affect the weights. The background column, if any, is 1 where no class is positive.
         """
         targets = self.assign(
             anchors, boxes, confidences, unmatched_class_label, weights, valid, keypoints

@@ -36,16 +36,8 @@ def balanced_sample(
     positives is `positive_fraction`; an image without positives then has an empty sample. If there
     are fewer candidates than that, all are sampled. Shapes are static, so that TPU can use it, too.
 
-    Args:
-        indicator: bool [B, A], True for candidates.
-        labels: bool [B, A], True for positives.
-        batch_size: most samples per image; None for no limit except the share of positives.
-        positive_fraction: within 0..1; above 0 without a batch size.
-        seed: an int or None for numbers that differ from step to step, repeated by the same int
-            in a new graph; or an integer tensor [2], for the same sample at each step.
-
-    Returns:
-        bool [B, A], True for samples.
+    Candidates (`indicator`), positives (`labels`) and samples are bool [B, A]. An int seed repeats
+    the numbers of all steps in a new graph, an integer tensor [2] the same sample at each step.
     """
     if not 0.0 <= positive_fraction <= 1.0:
         raise ValueError(f"positive_fraction must be within 0..1; given: {positive_fraction}")

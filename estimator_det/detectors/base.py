@@ -217,11 +217,7 @@ def boxes_to_pixels(boxes: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
 def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = None) -> Detector:
     """Builds a detector from a `DetectionModel` message, but no graph.
 
-    Args:
-        model_config: a `DetectionModel` message.
-        is_training: True to build it for training.
-        graph_rewriter: `GraphRewriter` message of the pipeline, which can turn on simulated
-            quantization; None for a float model.
+    The `GraphRewriter` message of the pipeline can turn on simulated quantization.
 
     Raises:
         ConfigError: if the model is of an unknown kind, its options conflict or a number is out of

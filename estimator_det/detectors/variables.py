@@ -42,14 +42,10 @@ def variables_to_restore(
 ) -> Dict[str, tf.Variable]:
     """Maps checkpoint names to the variables that exist at the moment.
 
-    Args:
-        checkpoint_type: "classification": the extractor's variables, as a classifier's checkpoint
-            names them. "detection": the extractor's variables. "full": all.
-        load_all: True if "detection" also means all variables.
-        extractor_scopes: scopes of the extractor; if variables have the same name in a classifier,
-            the variable of the last scope is restored.
-        classifier_name: name of an extractor's variable in a detector -> its name in a classifier;
-            None if a classifier does not have it.
+    "classification" means the extractor's variables, as a classifier's checkpoint names them,
+    "detection" the extractor's variables, with `load_all` all of them, and "full" all variables.
+    If two have the same name in a classifier, that of the last scope is restored;
+    `classifier_name` returns None for variables that a classifier does not have.
     """
     if checkpoint_type not in CHECKPOINT_TYPES:
         raise ConfigError(

@@ -109,17 +109,12 @@ class Resizer:
     def resize(
         self, images: tf.Tensor, pixel_map: Optional[PixelMap] = None
     ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """Resizes, then pads at the bottom and right.
+        """Resizes uint8 or float32 [B, h, w, C], then pads at the bottom and right.
 
-        Args:
-            images: uint8 or float32 [B, h, w, C].
-            pixel_map: affine function of each channel, such as a backbone's normalization. It is
-                applied first, like in the reference: in float32 it does not quite commute with
-                interpolation, and batch norm of smooth, enlarged images amplifies the difference.
-
-        Returns:
-            float32 [B, H, W, C], with C = 1 for grayscale; int32 [B, 3], height, width and channels
-            of the real image inside the padded one.
+        Returns float32 [B, H, W, C], C = 1 for grayscale, and int32 [B, 3], height, width and
+        channels of the real image. The pixel map, an affine function of each channel, is applied
+        first, like in the reference: in float32 it does not quite commute with interpolation, and
+        batch norm of smooth, enlarged images amplifies the difference.
         """
         images = tf.convert_to_tensor(images)
         height, width = self.new_size(*height_and_width(images))

@@ -47,11 +47,9 @@ class ClassificationLoss(Protocol):
         losses_mask: Optional[tf.Tensor] = None,  # bool [B]; images with False have no loss
         class_indices: Optional[tf.Tensor] = None,  # int32 [n], the only classes with a loss
     ) -> tf.Tensor:
-        """Computes weighted losses.
+        """Computes weighted losses, float32 [B, A, C].
 
-        Returns:
-            float32 [B, A, C]; [B, A] from softmax losses, which have one number for all classes;
-            [B, C] from the dice loss, which has one number for all anchors.
+        Softmax losses have one number for all classes, [B, A], dice one for all anchors, [B, C].
         """
 
 
@@ -201,16 +199,8 @@ def dice(
 ) -> tf.Tensor:
     """1 - dice coefficient of each class over all anchors (pixels): [B, A, C] -> [B, C].
 
-    Args:
-        logits: float32 [B, A, C]; probabilities with `from_probabilities`.
-        targets: float32 [B, A, C], 0 to 1.
-        weights: float32 [B, A, C or 1], multiplied with both.
-        squared_normalization: divide by the sum of squares (https://arxiv.org/abs/1606.04797)
-            instead of the sum.
-        from_probabilities: True if the predictions are probabilities.
-
-    Returns:
-        float32 [B, C]; 1 if neither predictions nor targets have a positive pixel.
+    It is 1 if neither predictions nor targets have a positive pixel. Weights multiply both. With
+    `squared_normalization` the divisor is the sum of squares (https://arxiv.org/abs/1606.04797).
     """
     weighted_predictions = weights * (logits if from_probabilities else tf.sigmoid(logits))
     weighted_targets = weights * targets

@@ -199,8 +199,8 @@ def suppress_sparse(
         new_kept = flat_usable & (suppressed < 1)
         return new_kept, tf.reduce_any(tf.not_equal(new_kept, kept))
 
-    # A box depends on earlier ones only, so each round decides at least one more box of every chain
-    # of overlaps; if no box changes, the greedy rule holds for all.
+    # A box depends on earlier ones only, so each round decides at least one more box of a chain.
+    # The greedy rule holds for all boxes as soon as none changes.
     kept, _ = tf.while_loop(lambda kept, changed: changed, update, (flat_usable, tf.constant(True)))
     kept = tf.reshape(kept, tf.shape(usable))
     return kept & (tf.cumsum(tf.cast(kept, tf.int32), axis=1) <= limit)
@@ -218,7 +218,7 @@ def _close_pairs(boxes: tf.Tensor, iou_threshold: float) -> Tuple[tf.Tensor, tf.
     low = tf.minimum(boxes[..., :2], boxes[..., 2:])
     high = tf.maximum(boxes[..., :2], boxes[..., 2:])
     line = tf.reduce_sum(low * _LOW_WEIGHTS + high * _HIGH_WEIGHTS, axis=2)
-    # Of the weights of an axis, the larger one bounds the move of its edges; 1.001 is for rounding.
+    # The larger weight of an axis bounds the move of its edges; 1.001 is for rounding.
     reach = tf.reduce_sum((high - low) * np.maximum(_LOW_WEIGHTS, _HIGH_WEIGHTS), axis=2)
     reach = reach * (1.001 * (1.0 - iou_threshold) / iou_threshold) + 1e-6 * tf.abs(line)
     # Boxes that are not finite are sorted to the end and have no neighbours.

@@ -155,14 +155,7 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
 
     Depthwise kernels are regularized like all others, unless the message has an explicit
     `regularize_depthwise: false`.
-
-    Args:
-        config: a `Hyperparams` message.
-        is_training: True if batch norm uses batch statistics and learns: the model trains and
-            does not freeze batch norm; `train: false` in the message also prevents it.
-
-    Returns:
-        A function that opens the scope inside the argument scopes of the moment.
+    Batch norm learns with `is_training`, unless the message has `train: false`.
     """
     dense = config.op == _PROTO.FC
     layers: List[Any] = (
@@ -182,7 +175,7 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
     kind = config.WhichOneof("normalizer_oneof")
     normalizer = NORMALIZERS[kind] if kind else None
     if kind == "group_norm":
-        settings["normalizer_params"] = {}  # those of an outer scope belong to a batch norm
+        settings["normalizer_params"] = {}  # an outer scope has those of a batch norm
     settings["normalizer_fn"] = (
         with_bias(normalizer) if normalizer and config.force_use_bias else normalizer
     )

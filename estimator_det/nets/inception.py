@@ -303,16 +303,9 @@ def inception(
     """Builds a network, or a part of one, in the open variable and argument scopes.
 
     Argument scopes set normalization, activation and regularization, and the initial weights of
-    v3 and of the larger kernels of v2.
-
-    Args:
-        inputs: float [B, h, w, 3]; for a part, the activation before its first block.
-        depth: channels of a layer from the table's, see `mobilenet.scaled_depth`.
-        blocks: `V2_BLOCKS` (ends at `Mixed_5c`, stride 32), `V3_BLOCKS` (ends at `Mixed_7c`,
-            stride 32), or a slice of one.
-
-    Returns:
-        Every activation by the name of its block, in order.
+    v3 and of the larger kernels of v2. Blocks are `V2_BLOCKS` (ends at `Mixed_5c`, stride 32),
+    `V3_BLOCKS` (ends at `Mixed_7c`, stride 32), or a slice of one, whose inputs are the activation
+    before it. Returns every activation by the name of its block, in order.
     """
     end_points: Dict[str, tf.Tensor] = {}
     net = inputs

@@ -145,12 +145,8 @@ def _repeat(net: tf.Tensor, scope: str, block: Residual) -> tf.Tensor:
 def first_part(inputs: tf.Tensor, output_stride: int) -> tf.Tensor:
     """Builds the layers before `Mixed_7a` in the open variable and argument scopes.
 
-    Args:
-        inputs: float [B, h, w, 3].
-        output_stride: 16 or 8; with 8, the blocks after the last change of resolution are dilated.
-
-    Returns:
-        [B, h / output_stride, w / output_stride, 1088], sizes rounded up.
+    The result is [B, h / output_stride, w / output_stride, 1088], sizes rounded up. With an output
+    stride of 8 instead of 16, the blocks after the last change of resolution are dilated.
     """
     is_dilated = output_stride == ATROUS_STRIDE
     *_, net = inception.inception(inputs, blocks=STEM).values()

@@ -125,10 +125,10 @@ class _State(NamedTuple):
     scale: int
 
 
-def _is_smaller(state: _State, other: _State) -> bool:
-    """True if `state` has a lower resolution than `other`; widths decide if they are static."""
-    widths = state.values.shape[2], other.values.shape[2]
-    return state.scale > other.scale if None in widths else widths[0] != widths[1]
+def _is_smaller(state: _State, previous: _State) -> bool:
+    """True if `state` has a lower resolution than `previous`; widths decide if they are static."""
+    widths = state.values.shape[2], previous.values.shape[2]
+    return state.scale > previous.scale if None in widths else widths[0] != widths[1]
 
 
 def _point_conv(
@@ -278,11 +278,7 @@ def _build_cells(
 ) -> Dict[str, tf.Tensor]:
     """Builds the cells of these places in the open variable scope, and returns their outputs.
 
-    Args:
-        network: the table.
-        numbers: places of the cells, in order.
-        states: outputs before the first of these cells, the direct input last.
-        is_training: True if paths are dropped.
+    States are the outputs before the first of these cells, the direct input last.
     """
     progress: Optional[tf.Tensor] = None
     step = tf1.train.get_global_step()

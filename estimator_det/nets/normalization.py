@@ -278,13 +278,8 @@ def published_scope(
 ) -> Iterator[None]:
     """Argument scope of a published network, whose batch norms have an offset.
 
-    The scopes around it decide if batch norm learns and where its averages are updated.
-
-    Args:
-        decay: decay of batch norm's moving averages.
-        epsilon: epsilon of batch norm.
-        scale: True if batch norm also has a factor.
-        **layer_settings: settings of plain and separable convolutions.
+    The scopes around it decide if batch norm learns and where its averages are updated. Layer
+    settings are those of plain and separable convolutions.
     """
     norm_settings = {"center": True, "scale": scale, "decay": decay, "epsilon": epsilon}
     with (

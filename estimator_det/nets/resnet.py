@@ -122,19 +122,10 @@ def resnet_v1(
 ) -> Dict[str, tf.Tensor]:
     """Builds the network in the open variable and argument scopes.
 
-    Weights are the same with every `output_stride`.
-
-    Args:
-        inputs: float [B, h, w, C].
-        layers: number of layers, a key of `V1_BLOCKS`.
-        depth: channels of a bottleneck from the table's; the first convolution keeps its 64.
-        output_stride: None returns blocks at full resolution, for feature pyramids: the resolution
-            is halved after a block's last unit, not within it. With a number, the last unit of a
-            block halves the resolution, down to this stride; later blocks are dilated instead.
-
-    Returns:
-        `block1` to `block4`, at strides 4, 8, 16 and 32. With an `output_stride`, at 8, 16, 32 and
-        32 or at `output_stride` if that is less.
+    Returns `block1` to `block4`, at strides 4, 8, 16 and 32, for feature pyramids: resolution is
+    halved after a block's last unit, not within it. With an `output_stride`, the last unit of a
+    block halves the resolution, down to this stride, and later blocks are dilated: the strides are
+    8, 16, 32 and 32, or `output_stride` if that is less. Weights are the same in all cases.
     """
     net = conv2d(pad_for_kernel(inputs, 7), ROOT_DEPTH, 7, stride=2, padding="VALID", scope="conv1")
     net = tf.nn.max_pool2d(net, 3, 2, "SAME")

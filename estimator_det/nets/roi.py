@@ -17,17 +17,11 @@ TPU = TpuAdvice("use_matmul_crop_and_resize", "set it to true")
 def crop_regions(
     features: tf.Tensor, boxes: tf.Tensor, size: Tuple[int, int], *, matmul: bool = False
 ) -> tf.Tensor:
-    """Crops regions of a feature map bilinearly; corners of a crop are corners of its box.
+    """Crops a map [B, h, w, C] at boxes [B, N, 4] bilinearly: [B * N, *size, C], 0 outside the map.
 
-    Args:
-        features: float [B, h, w, C].
-        boxes: float32 [B, N, 4].
-        size: height and width of a crop.
-        matmul: interpolate by two matrix products, for TPU. The result is the same for a box inside
-            the image; past a border the last cells fade out instead of ending.
-
-    Returns:
-        float [B * N, *size, C]; 0 outside the map.
+    Corners of a crop are corners of its box. With `matmul`, two matrix products interpolate, for
+    TPU. The result is the same for a box inside the image; past a border the last cells fade out
+    instead of ending.
     """
     if matmul:
         return _crop_by_products(features, boxes, size)
@@ -88,15 +82,8 @@ def pool_position_sensitive(
     A region is divided into a grid of bins; each bin (i, j) has separate score maps, so that their
     values can depend on the place in the region (https://arxiv.org/abs/1605.06409).
 
-    Args:
-        score_maps: float [B, h, w, bins * C], the maps bin by bin, row by row.
-        boxes: float32 [B, N, 4].
-        crop_size: height and width of the crop of a whole region, multiples of `num_bins`.
-        num_bins: rows and columns of bins.
-        matmul: see `crop_regions`.
-
-    Returns:
-        float [B, N, C].
+    Score maps are [B, h, w, bins * C], bin by bin, row by row; the result for boxes [B, N, 4] is
+    [B, N, C]. The height and width of the crop of a whole region are multiples of `num_bins`.
     """
     rows, columns = num_bins
     bins = rows * columns

@@ -283,17 +283,10 @@ def _sum_of_edges(
 def spaghettinet(
     inputs: tf.Tensor, name: str, *, is_training: bool, explicit_padding: bool = False
 ) -> Dict[str, tf.Tensor]:
-    """Builds a network in the open variable scope.
+    """Builds one of `NETWORKS` in the open variable scope; returns the map of every node by name.
 
-    Args:
-        inputs: float [B, h, w, 3].
-        name: One of `NETWORKS`.
-        is_training: True if the quantization ranges learn.
-        explicit_padding: pad with zeros by kernel size instead of "SAME", at strides above 1.
-
-    Returns:
-        The map of every node by name. Those of `OUTPUTS`, [B, h_i, w_i, c_i], have 1/16, 1/32,
-        1/64, 1/128 and again 1/128 of the resolution, rounded up.
+    Maps of `OUTPUTS` have 1/16, 1/32, 1/64, 1/128 and again 1/128 of the resolution, rounded up.
+    Explicit padding is by kernel size instead of "SAME", at strides above 1.
     """
     if name not in NETWORKS:
         known = list(NETWORKS)

@@ -170,11 +170,8 @@ def _suppress(
 
     TensorFlow's combined kernel handles all images and classes in one op, but leaves the order of
     equal scores open and does not return anchors. Ranks replace the scores, therefore: no two are
-    equal, and each rank in the result identifies its candidate.
-
-    Returns:
-        Picks inside the windows [B, 4]; number of picks of each image before the windows, int32
-        [B].
+    equal, and each rank in the result identifies its candidate. Returns the picks inside the
+    windows [B, 4], and the number of picks of each image before the windows, int32 [B].
     """
     batch = tf.shape(ranking.ranks)[0]
     num_candidates = tf.shape(ranking.ranks)[1]
@@ -210,11 +207,8 @@ def _attempt_until_complete(
 ) -> Picks:
     """Repeats an attempt with more and more candidates until no image can gain by more.
 
-    Args:
-        scores: float32 [B, A, C].
-        max_total: S of the picks that an attempt returns.
-        attempt: number of candidates per image, int32 scalar -> picks [B, S], and bool [B], True
-            if more candidates cannot change them.
+    An attempt with a number of candidates per image returns picks [B, `max_total`], and bool [B],
+    True if more candidates cannot change them.
     """
     batch, num_classes = scores.shape[0], scores.shape[2]
     total = tf.minimum(tf.shape(scores)[1] * num_classes, MAX_CANDIDATES)

@@ -117,14 +117,11 @@ class FasterRcnnDetector:
         groundtruth: Optional[Groundtruth] = None,
         context: Optional[Context] = None,
     ) -> TwoStagePredictions:
-        """Builds the network.
+        """Builds the network on inputs [B, H, W, C] from `preprocess`.
 
-        Args:
-            inputs: float [B, H, W, C] from `preprocess`.
-            true_shapes: int32 [B, 3] from `preprocess`; proposals are cut to the real image. None:
-                the whole padded image is real.
-            groundtruth: needed in training, to choose regions.
-            context: features to attend to, for models with a `context_config`.
+        Proposals are cut to the real images; without true shapes the whole padded images are real.
+        Training needs the groundtruth to choose regions, a model with a `context_config` needs the
+        context.
         """
         frame = ImageFrame(inputs, true_shapes)
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):

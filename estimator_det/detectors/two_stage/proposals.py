@@ -103,10 +103,6 @@ class ProposalNetwork:
         """Generates the anchors of a feature map, in pixels of the padded image, float32 [A, 4].
 
         If some are dropped, their rows among the anchors of all cells are returned, too, int32 [A].
-
-        Args:
-            map_size: height and width of the feature map.
-            window: float32 [4], window of the padded image.
         """
         # Anchors in pixels do not depend on the image's size, so any size is right here.
         anchors = self.anchor_generator.generate([map_size], (1, 1))

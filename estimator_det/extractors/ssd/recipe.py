@@ -134,16 +134,11 @@ def extended_pyramid(*maps: pyramids.FeatureMap) -> Pyramid:
 def fpn_pyramid(
     end_points: Sequence[str], coarse_name: str, first_coarse: int, *, plain: bool = False
 ) -> Pyramid:
-    """Feature pyramid on four backbone activations, in the variable scope `fpn`.
+    """Feature pyramid on four activations at levels 2 to 5, in the variable scope `fpn`.
 
-    Args:
-        end_points: activations at levels 2, 3, 4 and 5, finest first.
-        coarse_name: scope of the strided convolutions above level 5, with `{}` for a number.
-        first_coarse: number of level 6; each further level adds 1.
-        plain: True if `use_depthwise` and `use_explicit_padding` do not affect the pyramid.
-
-    Returns:
-        A pyramid from `fpn.min_level` to `fpn.max_level`, finest first.
+    Strided convolutions above level 5 have the scope `coarse_name`, whose `{}` is `first_coarse` at
+    level 6, and 1 more at each further level. `use_depthwise` and `use_explicit_padding` do not
+    affect a `plain` pyramid.
     """
     top = FINEST_FPN_LEVEL + len(end_points) - 1
 

@@ -80,16 +80,8 @@ def top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Map
     Every activation is projected by a 1x1 convolution without normalization or activation; from the
     coarsest down, each level adds the next coarser one, enlarged twofold. All but the coarsest are
     smoothed by a 3x3 convolution. Scopes are `projection_n` and `smoothing_n`, counted from 1 at
-    the finest; checkpoints depend on them.
-
-    Args:
-        end_points: backbone activations [B, h_i, w_i, c_i], finest first, each half the size of the
-            one before it.
-        options: options of the layers. With explicit padding an enlarged map may be larger than the
-            next finer one; it is cut at the bottom and the right.
-
-    Returns:
-        [B, h_i, w_i, depth], one map per activation, finest first.
+    the finest; checkpoints depend on them. With explicit padding an enlarged map may be larger than
+    the next finer one; it is cut at the bottom and the right.
     """
     with ranges_within("top_down"):
         return _top_down_maps(end_points, options)
@@ -131,14 +123,8 @@ def coarse_maps(features: tf.Tensor, names: Sequence[str], options: LayerOptions
 def pooled_maps(features: tf.Tensor, num_maps: int, base_depth: int = 0) -> Maps:
     """Builds a pooling pyramid (Jin et al., "Pooling Pyramid Network", 2018).
 
-    Args:
-        features: [B, h, w, c], the finest map.
-        num_maps: number of maps.
-        base_depth: channels of a 1x1 convolution before the first map, in the scope
-            `Base_Conv2d_1x1_<depth>`; 0 for none.
-
-    Returns:
-        The finest map and `num_maps - 1` more, each max-pooled to half the size before it.
+    Each map is max-pooled to half the size of the one before it. `base_depth` above 0 puts a 1x1
+    convolution before the first map, in the scope `Base_Conv2d_1x1_<depth>`.
     """
     if base_depth:
         name = f"Base_Conv2d_1x1_{base_depth}"

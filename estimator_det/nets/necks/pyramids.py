@@ -35,17 +35,8 @@ def extended_maps(
 
     An extra layer is a 1x1 convolution to half its depth, then a convolution of stride 2, which
     is split into depthwise and pointwise halves if `use_depthwise`. Names contain the last backbone
-    activation, the row number, the kernel and the depth; checkpoints depend on them.
-
-    Args:
-        end_points: backbone activations by name.
-        maps: the rows; the first must name a backbone activation.
-        depth: channels of a layer from the table's, see `mobilenet.scaled_depth`.
-        explicit_padding: pad before the strided convolutions by kernel size.
-        use_depthwise: split the strided convolutions.
-
-    Returns:
-        One map per row, [B, h_i, w_i, depth_i].
+    activation, the row number, the kernel and the depth; checkpoints depend on them. The first row
+    must name a backbone activation.
     """
     result = []
     base = ""
