@@ -14,14 +14,8 @@ from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-
-TPU = (
-    TpuAdvice("anchor_generator", "use ssd_anchor_generator"),
-    TpuAdvice("first_stage_anchor_generator", "use grid_anchor_generator"),
-)
 
 REDUCED_SCALE = 0.1  # scale of the square box in SSD's lowest layer if that layer is reduced
 

@@ -9,12 +9,6 @@ from estimator_det.boxes.coders import BoxCoder
 from estimator_det.boxes.geometry import Similarity
 from estimator_det.boxes.matching import IGNORED, UNMATCHED, Matcher
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
-
-TPU = (
-    TpuAdvice("matcher", "use argmax_matcher with use_matmul_gather: true"),
-    TpuAdvice("use_matmul_gather_in_matcher", "set it to true"),
-)
 
 
 class Targets(NamedTuple):

@@ -10,11 +10,8 @@ from typing import Any, Callable, NamedTuple, Optional, Protocol, Tuple
 
 from estimator_det.boxes.geometry import centers_and_sizes, from_centers_and_sizes
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-
-TPU = TpuAdvice("box_coder", "use faster_rcnn_box_coder")
 
 EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite; the reference's value
 

@@ -6,14 +6,8 @@ import dataclasses
 from typing import Any, Callable, Optional, Protocol, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-
-TPU = (
-    TpuAdvice("matcher", "use argmax_matcher with use_matmul_gather: true"),
-    TpuAdvice("use_matmul_gather_in_matcher", "set it to true"),
-)
 
 UNMATCHED = -1  # the anchor is background
 IGNORED = -2  # the anchor is not part of any loss

@@ -5,12 +5,6 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, Union
 
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
-
-TPU = TpuAdvice(
-    "loss.random_example_sampler",
-    "remove the random_example_sampler block and use weighted_sigmoid_focal as classification_loss",
-)
 
 Seed = Union[None, int, tf.Tensor]
 Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]

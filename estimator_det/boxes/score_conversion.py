@@ -11,14 +11,8 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-
-TPU = (
-    TpuAdvice("post_processing", "remove the calibration"),
-    TpuAdvice("second_stage_post_processing", "remove the calibration"),
-)
 
 ScoreFunction = Callable[[tf.Tensor], tf.Tensor]
 

@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.text import ConfigError
-
-TPU = TpuAdvice("loss.equalization_loss", "remove the equalization_loss block")
 
 SMALLEST_RANGE = 1e-6  # keeps the logarithm of an all-zero channel finite
 

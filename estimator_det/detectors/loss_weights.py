@@ -8,10 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.protos import losses_pb2
-
-TPU = TpuAdvice("loss.expected_loss_weights", "set it to NONE")
 
 
 class LossWeights(NamedTuple):

@@ -9,11 +9,5 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from estimator_det.config.advice import TpuAdvice
-
-TPU = TpuAdvice(
-    "feature_extractor", "use ssd_mobilenet_v1 or another feature extractor made for TPU"
-)
-
 for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
     importlib.import_module(_module.name)

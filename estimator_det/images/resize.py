@@ -16,12 +16,9 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import image_resizer_pb2
-
-TPU = TpuAdvice("image_resizer", "use fixed_shape_resizer")
 
 Length = Union[int, tf.Tensor]  # pixels, a number or a scalar int32 tensor
 SizeRule = Callable[[Length, Length], Tuple[Length, Length]]

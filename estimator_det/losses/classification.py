@@ -10,14 +10,8 @@ import functools
 from typing import Any, Callable, Optional, Protocol
 
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-
-TPU = (
-    TpuAdvice("loss.classification_loss", "use weighted_sigmoid_focal"),
-    TpuAdvice("second_stage_classification_loss", "use weighted_softmax"),
-)
 
 
 def zero_images(rows: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:

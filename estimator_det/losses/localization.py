@@ -11,11 +11,8 @@ from typing import Any, Callable, Optional, Protocol
 
 from estimator_det.boxes import geometry
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.losses.classification import zero_images
-
-TPU = TpuAdvice("loss.localization_loss", "use weighted_smooth_l1")
 
 
 class LocalizationLoss(Protocol):

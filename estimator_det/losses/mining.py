@@ -15,16 +15,6 @@ import numpy as np
 
 from estimator_det.boxes.matching import UNMATCHED
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
-
-TPU = (
-    TpuAdvice(
-        "loss.hard_example_miner",
-        "remove the hard_example_miner block and use weighted_sigmoid_focal as "
-        "classification_loss: it needs no mining",
-    ),
-    TpuAdvice("hard_example_miner", "remove the hard_example_miner block"),
-)
 
 # From this threshold on, so few pairs of boxes overlap enough that it is faster to search for these
 # pairs among neighbours than to compare each box with all selected ones.

@@ -9,9 +9,6 @@ from __future__ import annotations
 from typing import Any, List, Tuple
 
 from estimator_det.compat import slim, tf
-from estimator_det.config.advice import TpuAdvice
-
-TPU = TpuAdvice("use_matmul_crop_and_resize", "set it to true")
 
 
 def crop_regions(

@@ -7,12 +7,9 @@ import math
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from model_fn.training.schedules import make_learning_rate
-
-TPU = TpuAdvice("train_config.optimizer", "use momentum_optimizer")
 
 OPTIMIZERS: Registry[Callable[[Any, Any], Any]] = Registry("optimizer")
 

@@ -8,17 +8,12 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.text import ConfigError
 from model_fn.training.finite_gate import (
     RejectedBatch,
     guarded,
     nan_unless_finite,
     written_values,
-)
-
-TPU = TpuAdvice(
-    "train_config", "switch off what the operation's name says, for example summarize_gradients"
 )
 
 _LOG = logging.getLogger(__name__)

@@ -14,10 +14,7 @@ from estimator_det.boxes.nms.kernels import Picks, hard_picks, soft_picks
 from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.text import ConfigError
-
-TPU = TpuAdvice("post_processing.batch_non_max_suppression", "set static_kernel: true")
 
 
 @dataclasses.dataclass(frozen=True)

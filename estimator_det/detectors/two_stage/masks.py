@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Tuple
 from estimator_det.boxes.assign import TargetAssigner
 from estimator_det.boxes.masks import crop_masks
 from estimator_det.compat import tf, tf1
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth, normalize_boxes
 from estimator_det.detectors.two_stage.proposals import Regions
@@ -25,8 +24,6 @@ from estimator_det.images.resize import height_and_width
 from estimator_det.losses.classification import sigmoid_cross_entropy, zero_images
 from estimator_det.nets.roi import crop_regions
 from estimator_det.predictors.mask_head import MaskHead, make_mask_head
-
-TPU = TpuAdvice("use_matmul_crop_and_resize", "set it to true")  # masks are cropped like regions
 
 MASK_LOSS = "Loss/BoxClassifierLoss/mask_loss"
 

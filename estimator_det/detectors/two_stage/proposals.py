@@ -21,7 +21,6 @@ from estimator_det.boxes.matching import ArgMaxMatcher
 from estimator_det.boxes.nms.multiclass import NmsOptions, multiclass_nms
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth, Losses, padded_window
 from estimator_det.images.resize import Length, height_and_width
@@ -30,8 +29,6 @@ from estimator_det.losses.localization import LocalizationLoss, make_localizatio
 from estimator_det.nets.hyperparams import make_arg_scope
 from estimator_det.predictors.rpn import ProposalHead
 from estimator_det.protos import losses_pb2
-
-TPU = TpuAdvice("use_static_shapes", "set it to true")
 
 RPN_LOCALIZATION = "Loss/RPNLoss/localization_loss"
 RPN_OBJECTNESS = "Loss/RPNLoss/objectness_loss"

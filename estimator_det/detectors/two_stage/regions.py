@@ -19,7 +19,6 @@ from estimator_det.boxes.nms.rows import CodedBoxes
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
@@ -49,8 +48,6 @@ from estimator_det.nets.roi import crop_regions, pool_crops
 from estimator_det.predictors.base import Prediction
 from estimator_det.predictors.box_head import RegionBoxHead, make_region_box_head
 from estimator_det.predictors.rfcn import RfcnHead, make_rfcn_head
-
-TPU = TpuAdvice("second_stage_post_processing.batch_non_max_suppression", "set static_kernel: true")
 
 REGION_LOCALIZATION = "Loss/BoxClassifierLoss/localization_loss"
 REGION_CLASSIFICATION = "Loss/BoxClassifierLoss/classification_loss"

@@ -1,31 +1,19 @@
-"""Advice about TPU is in the module of its component, and names a field of the schema."""
+"""Advice about TPU is for files that exist, and names a field of the schema."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-import sys
-from typing import Any, Dict, Iterator
+import pathlib
+from typing import Any, Dict
 
 import pytest
 
 import estimator_det
-import model_fn.training
 from estimator_det.compat import tf
-from estimator_det.config.advice import TpuAdvice
 from model_fn.checks import op_origin
 from tests.detectors.two_stage import configs as two_stage_configs
 from tests.model_fn.checks.small import small_config
 
-
-def _modules() -> Iterator[str]:
-    for package in (estimator_det, model_fn.training):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.startswith(("estimator_det.protos", "estimator_det.compat")):
-                yield module.name
-
-
-ADVISED = [name for name in _modules() if hasattr(importlib.import_module(name), "TPU")]
+ROOT = pathlib.Path(estimator_det.__file__).parent.parent
 
 
 def _configs() -> Dict[str, Any]:
@@ -38,43 +26,34 @@ def _configs() -> Dict[str, Any]:
     }
 
 
-def _message(config: Any) -> Any:
-    return getattr(config.model, config.model.WhichOneof("model"))
+def _descriptor(config: Any) -> Any:
+    return getattr(config.model, config.model.WhichOneof("model")).DESCRIPTOR
 
 
-@pytest.mark.parametrize("name", ADVISED)
-def test_every_field_is_in_the_schema(name: str) -> None:
-    advices = op_origin.advices_of(sys.modules[name])
-    assert advices and all(isinstance(one, TpuAdvice) and one.remedy for one in advices)
-    fits = {
-        advice
-        for config in _configs().values()
-        for advice in advices
-        if op_origin._is_in(advice.field, _message(config).DESCRIPTOR)
-    }
-    assert fits == set(advices)
+@pytest.mark.parametrize("place", op_origin.ADVICE)
+def test_every_advice_is_of_a_file_and_names_a_field_of_a_detector(place: str) -> None:
+    assert (ROOT / place).is_dir() if place.endswith("/") else (ROOT / place).is_file()
+    fields = {field for field, _ in op_origin.ADVICE[place]}
+    known = set()
+    for kind, config in _configs().items():
+        descriptor = _descriptor(config)
+        known |= {field for field in fields if op_origin._is_in(field, descriptor)}
+        advice = op_origin._advice_of(place.rstrip("/"), descriptor)
+        if advice is None:
+            continue
+        field = op_origin._full_field(advice[0], config)
+        assert field.startswith(("train_config", f"model.{kind}.{advice[0]}"))
+        message = config
+        for part in field.split("."):
+            message = getattr(message, part)
+    assert known == fields
 
 
-@pytest.mark.parametrize("name", ADVISED)
-@pytest.mark.parametrize("kind", ["ssd", "faster_rcnn"])
-def test_the_advice_of_a_detector_names_a_field_of_it(kind: str, name: str) -> None:
-    config = _configs()[kind]
-    advice = op_origin._advice_of(sys.modules[name], _message(config).DESCRIPTOR)
-    if advice is None:
-        return
-    field = op_origin._full_field(advice.field, config)
-    assert field.startswith(("train_config", f"model.{kind}.{advice.field}"))
-    message = config
-    for part in field.split("."):
-        message = getattr(message, part)
-
-
-def test_the_parts_of_a_detector_have_advice() -> None:
-    assert {"estimator_det.extractors", "estimator_det.losses.mining"} <= set(ADVISED)
-    ssd = _message(_configs()["ssd"]).DESCRIPTOR
-    nearest = op_origin._advice_of(sys.modules["estimator_det.predictors.base"], ssd)
-    assert nearest in sys.modules["estimator_det.predictors"].TPU
-    assert op_origin._advice_of(sys.modules["estimator_det.nets.necks.fpn"], ssd) is None
+def test_a_file_without_advice_has_that_of_its_folder() -> None:
+    ssd = _descriptor(_configs()["ssd"])
+    (folder, *_) = op_origin.ADVICE["estimator_det/predictors/"]
+    assert op_origin._advice_of("estimator_det/predictors/base.py", ssd) == folder
+    assert op_origin._advice_of("estimator_det/nets/necks/fpn.py", ssd) is None
 
 
 def test_operations_of_other_code_have_no_location() -> None:
