@@ -62,17 +62,21 @@ def create_model_fn(
         config: Optional[Any] = None,
     ) -> Any:
         batch = _Batch(features, labels or {}, config)
-        on_core = use_tpu and bool((params or {}).get("use_tpu", mode != ModeKeys.EVAL))
+        is_on_core = use_tpu and bool((params or {}).get("use_tpu", mode != ModeKeys.EVAL))
         if mode == ModeKeys.TRAIN:
             if use_tpu:
-                return _train_spec_for_tpu(pipeline_config, batch, train_graph, on_core=on_core)
+                return _train_spec_for_tpu(
+                    pipeline_config, batch, train_graph, is_on_core=is_on_core
+                )
             return _train_spec(pipeline_config, batch, train_graph)
         if mode == ModeKeys.EVAL:
             categories = eval_ops.make_categories(pipeline_config, label_map)
-            spec = _eval_spec(pipeline_config, batch, categories, handle_results, on_core=on_core)
+            spec = _eval_spec(
+                pipeline_config, batch, categories, handle_results, is_on_core=is_on_core
+            )
         else:
-            spec = _predict_spec(pipeline_config, batch, on_core=on_core)
-        return spec if on_core else spec.as_estimator_spec()
+            spec = _predict_spec(pipeline_config, batch, is_on_core=is_on_core)
+        return spec if is_on_core else spec.as_estimator_spec()
 
     return model_fn
 
@@ -128,7 +132,7 @@ def _synchronization(
 
 
 def _train_spec_for_tpu(
-    pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, *, on_core: bool
+    pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, *, is_on_core: bool
 ) -> Any:
     train_config = pipeline_config.train_config
     detector = _detector(
@@ -139,12 +143,14 @@ def _train_spec_for_tpu(
         batch.features,
         batch.labels,
         add_regularization=train_config.add_regularization_loss,
-        compute_dtype=_type_on_core(train_config, on_core=True),
+        compute_dtype=_type_on_core(train_config, is_on_core=True),
     )
     table = warm_start.plan_warm_start(
         detector, train_config, _model_dir(batch), pipeline_config.model
     )
-    train_op, scalars = tpu_step.make_core_step(detector, forward, train_config, on_core=on_core)
+    train_op, scalars = tpu_step.make_core_step(
+        detector, forward, train_config, is_on_core=is_on_core
+    )
     reported = None
     if batch.run_config is not None:
         with tf.control_dependencies([train_op]):
@@ -180,11 +186,11 @@ def _eval_spec(
     categories: List[Dict[str, Any]],
     handle_results: Optional[OnResults],
     *,
-    on_core: bool,
+    is_on_core: bool,
 ) -> Any:
     train_config, eval_config = pipeline_config.train_config, pipeline_config.eval_config
-    detector = _inference_detector(pipeline_config, on_core)
-    dtype = _type_on_core(train_config, on_core)
+    detector = _inference_detector(pipeline_config, is_on_core)
+    dtype = _type_on_core(train_config, is_on_core)
     predictions = step.predict(detector, batch.features, compute_dtype=dtype)
     groundtruth = step.groundtruth_from_labels(batch.labels)
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
@@ -221,9 +227,9 @@ def _eval_spec(
     )
 
 
-def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
-    detector = _inference_detector(pipeline_config, on_core)
-    dtype = _type_on_core(pipeline_config.train_config, on_core)
+def _predict_spec(pipeline_config: Any, batch: _Batch, *, is_on_core: bool) -> Any:
+    detector = _inference_detector(pipeline_config, is_on_core)
+    dtype = _type_on_core(pipeline_config.train_config, is_on_core)
     predictions = step.predict(detector, batch.features, compute_dtype=dtype)
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     served = serving_graph.named_outputs(detections)
@@ -241,14 +247,14 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
     )
 
 
-def _type_on_core(train_config: Any, on_core: bool) -> tf.DType:
+def _type_on_core(train_config: Any, is_on_core: bool) -> tf.DType:
     """What the network computes in."""
-    return tf.bfloat16 if on_core and train_config.use_bfloat16 else tf.float32
+    return tf.bfloat16 if is_on_core and train_config.use_bfloat16 else tf.float32
 
 
-def _inference_detector(pipeline_config: Any, on_core: bool) -> Any:
+def _inference_detector(pipeline_config: Any, is_on_core: bool) -> Any:
     model = pipeline_config.model
-    model = with_static_shapes(model) if on_core else model
+    model = with_static_shapes(model) if is_on_core else model
     return _detector(pipeline_config, model, is_training=False)
 
 

@@ -116,7 +116,7 @@ def _import(module: str, package: str, requirement: str) -> types.ModuleType:
 
 
 def require_v2_behavior() -> None:
-    """Raises RuntimeError where a script called `disable_v2_behavior()` or a part of it.
+    """Raises RuntimeError if a script called `disable_v2_behavior()` or a part of it.
 
     Target assignment needs sizes that are plain numbers, and summaries run Python in a branch,
     which control flow of TensorFlow 1 cannot. Eager execution and resource variables may be off.

@@ -145,7 +145,7 @@ def _explain_backbone(message: Any, path: str, backbone: _Comparison) -> Iterato
 
 
 def _only_one_is_depthwise(part: _Comparison, is_depthwise: bool) -> bool:
-    """Whether the model has depthwise layers that the checkpoint lacks, or the other way round.
+    """True if either the model or the checkpoint alone has depthwise layers.
 
     The layers themselves must be in both, without their depthwise parts in one of them.
     """

@@ -199,7 +199,7 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5, *, verify: bool = True
     process left are deleted. `checkpoint` is believed if it names a whole checkpoint, so editing it
     by hand to go back to an older step works. Otherwise it is rewritten to name the newest whole
     one among the files, and damaged ones on the way there are moved to damaged_checkpoints, with a
-    warning that tells how many steps are lost.
+    warning that counts the lost steps.
 
     Args:
         model_dir: It need not exist.

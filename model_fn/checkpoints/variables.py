@@ -178,7 +178,7 @@ def network_scopes(names: Iterable[str]) -> Dict[str, int]:
 
 
 def is_of_detector(name: str) -> bool:
-    """Whether a variable or scope is in an extractor of a detector."""
+    """True if a variable or scope is in an extractor of a detector."""
     outermost, inner, _ = name.partition("/")
     return bool(inner) and outermost.endswith(_EXTRACTOR)
 

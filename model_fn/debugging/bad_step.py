@@ -45,16 +45,16 @@ class Record(NamedTuple):
 
     image: int  # number in the batch
     source_id: str
-    file: str  # "" where the batch does not say
-    record: int  # number in the file from 0; -1 where the batch does not say
+    file: str  # "" if the batch does not say
+    record: int  # number in the file from 0; -1 if the batch does not say
     partners: Sequence[Place] = ()  # the records mixed with this one, by a mosaic for example
 
     def sentence(self) -> str:
         """In one line."""
-        where = Place(self.file, self.record).sentence() if self.file else "file unknown"
+        place = Place(self.file, self.record).sentence() if self.file else "file unknown"
         name = f"source_id {printing.quoted(self.source_id)}" if self.source_id else "no source_id"
-        mixed = "; ".join(place.sentence() for place in self.partners)
-        return f"image {self.image}: {where}, {name}" + (f", mixed with {mixed}" if mixed else "")
+        mixed = "; ".join(partner.sentence() for partner in self.partners)
+        return f"image {self.image}: {place}, {name}" + (f", mixed with {mixed}" if mixed else "")
 
 
 class BadInput(NamedTuple):
@@ -78,9 +78,7 @@ class Report(NamedTuple):
     bad_inputs: List[BadInput]
     batch: List[Record]
     causes: List[str]  # with their remedies, the likeliest first
-    not_replayed: (
-        str  # why the step could not be run again to find the first_non_finite; "" if it was
-    )
+    not_replayed: str  # reason why the step could not be run again; "" if it was
     folder: str
 
 
@@ -106,10 +104,9 @@ def save_bad_step(
 
     Args:
         variables: As they were before the step.
-        batch: Of the step, by name; empty if it was not kept.
-        model_dir: Gets the folder.
+        batch: Batch of the step, by name; empty if it was not kept.
         step: Number of the step, counted from 1.
-        values: What was found in the step, by name.
+        values: Numbers of the step, by name.
     """
     folder = os.path.join(model_dir, f"{FOLDER}-{step}")
     tf.io.gfile.makedirs(folder)
@@ -258,7 +255,7 @@ def _causes(report: Report) -> List[str]:
 
 
 def _plain(report: Report) -> Dict[str, Any]:
-    """As JSON takes it: numbers that are not finite become text."""
+    """Report for JSON, which has no numbers that are not finite: they become text."""
 
     def plain(value: Any) -> Any:
         if hasattr(value, "_asdict"):

@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Whether all values are."""
+        """True if all values are finite."""
         return all(math.isfinite(value) for value in self.values.values())
 
 
@@ -49,7 +49,7 @@ class Replay(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Whether all steps are."""
+        """True if all steps are finite."""
         return all(step.is_finite for step in self.steps)
 
 

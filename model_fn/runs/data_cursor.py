@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 POSITION_FILE = "data_position.json"
 
-_IS_LAST = "is_last"  # of an entry: the worker took no step after it
+_IS_LAST = "is_last"  # marks an entry after which the worker took no step
 _LOOK_SECS = 1.0  # between two searches of a worker for a new checkpoint
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)  # errors for any other content
 
@@ -96,10 +96,7 @@ def newest_step(model_dir: str) -> Optional[int]:
 
 
 def read_worker_state(model_dir: str, step: int, file: str) -> Optional[CursorState]:
-    """Of a worker, for a training that begins at a step: its last one until then.
-
-    None, which is logged, where there is none.
-    """
+    """Last position of a worker up to a step; None, which is logged, without any."""
     path = os.path.join(model_dir, file)
     try:
         entries = {

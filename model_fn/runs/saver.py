@@ -138,7 +138,7 @@ class KeptCheckpoints:
 
     Args:
         keep_max: Older checkpoints than this many are deleted; 0 keeps all.
-        keep_every_n_hours: One in so many hours is never deleted.
+        keep_every_n_hours: One checkpoint in this many hours is never deleted.
     """
 
     def __init__(self, model_dir: str, keep_max: int, keep_every_n_hours: float) -> None:
@@ -170,7 +170,7 @@ class KeptCheckpoints:
 
 
 def _remove_remains(model_dir: str, prefix: str) -> None:
-    """Deletes what was written of a checkpoint that could not be finished."""
+    """Deletes the files of an unfinished checkpoint."""
     with contextlib.suppress(tf.errors.OpError, UnreadableCheckpointError):
         repair.remove_temporaries(model_dir, log=False)
         if repair.find_damage(prefix) is not None:

@@ -65,7 +65,7 @@ def signal_name(number: int) -> str:
 
 
 def exit_code(number: int) -> int:
-    """What shells give a process that a signal ended: 130 for SIGINT, 143 for SIGTERM."""
+    """Exit code that shells show after a signal: 130 for SIGINT, 143 for SIGTERM."""
     return 128 + number
 
 

@@ -1,7 +1,7 @@
 """Notices that another task of the cluster is missing, or that training is over.
 
 A task is there while something listens on its address, as TensorFlow's server does from its start
-to the end of its process. TensorFlow itself waits for missing tasks without end.
+to the end of its process. TensorFlow itself waits for missing tasks for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from model_fn.runs.signals import Stop, StopSignals, end_at_once
 POLL_SECS = 1.0  # between two looks at all tasks
 WAIT_SECS = 0.5  # between two looks at what is waited for
 _CONNECT_SECS = 2.0
-_EXIT_FAILED = 1  # as for any other `RunError`
+_EXIT_FAILED = 1  # the exit code of every other `RunError`
 
 
 def is_listening(address: str) -> bool:
@@ -158,7 +158,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Tasks:
-    """What all tasks of a cluster do, whatever their part: serve, watch the others, leave."""
+    """Duties of every task of a cluster: serve, watch the others, leave."""
 
     def __init__(self, context: RunContext) -> None:
         self._context, self.cluster = context, context.cluster

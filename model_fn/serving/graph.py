@@ -27,7 +27,7 @@ def serve(
         inputs: float32 [B, H, W, C], preprocessed.
         true_shapes: int32 [B, 3], the real image inside the padded one.
         context: For detectors that need one.
-        reuse: Whether the network shares the variables of an earlier one in this graph.
+        reuse: Share the variables of an earlier network in this graph.
     """
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=reuse, use_resource=True):
         predictions = detector.predict(inputs, true_shapes, context=context)

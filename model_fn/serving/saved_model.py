@@ -1,4 +1,4 @@
-"""How a served model is saved: its weights are constants, or variables.
+"""Saves a served model, with its weights as constants or as variables.
 
 Constants make a model faster: TensorFlow merges them with the operations around them. A SavedModel
 of constants has an empty folder `variables`, which loaders do not need.
@@ -16,14 +16,14 @@ from model_fn.serving import warmup
 from model_fn.serving.folding import fold_batch_norms
 
 MAX_FILE_BYTES = 2**31 - 1  # limit of a protobuf file, which contains a graph and its constants
-UNFINISHED = "temp-"  # how names of folders begin that are not complete yet
+UNFINISHED = "temp-"  # prefix of folders that are not complete yet
 GRAPH_BYTES = 2**26  # enough for a graph without its weights
 
 Definitions = Dict[str, Any]  # `SignatureDef`s by key
 
 
 def fits_in_constants(variables: Iterable[Any]) -> bool:
-    """Whether a graph with these variables as constants can be written to a file."""
+    """True if a graph with these variables as constants fits in a file."""
     weights = sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
     return bool(weights + GRAPH_BYTES <= MAX_FILE_BYTES)
 
@@ -111,7 +111,7 @@ def rewrite_as_constants(
 
 
 def copy_folder(source: str, target: str) -> None:
-    """Copies all files, the graph last: servers wait for it. Nothing if there is no such folder."""
+    """Copies all files of a folder, if it exists; the graph last, because servers wait for it."""
     if not tf.io.gfile.exists(source):
         return
     paths = []

@@ -41,7 +41,7 @@ def write_requests(
     Args:
         definitions: `SignatureDef`s by key.
         max_batch: The largest batch; None for batches of 1.
-        num_additional_channels: That examples have beside their image.
+        num_additional_channels: Channels of an example beside its image.
     """
     path = os.path.join(folder, WARMUP_FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))

@@ -38,8 +38,8 @@ class Outcome(NamedTuple):
     """Result of a call of the loop's function, for its last step."""
 
     num_taken: tf.Tensor  # int32 scalar, steps that changed the variables
-    is_finite: tf.Tensor  # bool scalar: whether the last step did
-    stops: tf.Tensor  # bool [2]: whether a worker wants to stop; whether one got a signal
+    is_finite: tf.Tensor  # bool scalar, True if the last step changed them
+    stops: tf.Tensor  # bool [2]: a worker wants to stop; a worker got a signal
     scalars: Tensors  # losses, LEARNING_RATE, GRADIENT_NORM
     counts: Tensors  # counts of `Forward`
     gradients: Tensors  # by variable, before clipping, where `summarize_gradients` is set
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
     positions: Tuple[Tensors, ...]  # for each reader of records: `step.POSITION` of all its images
 
 
-class _Taken(NamedTuple):
+class _StepResult(NamedTuple):
     """Results of a step, the same on all replicas."""
 
     num_taken: tf.Tensor
@@ -134,7 +134,7 @@ class LoopStep:
 
         Args:
             iterator_spec: Type of the iterator of the distributed dataset.
-            loops: Whether a call takes more than one step.
+            loops: True if a call takes more than one step.
 
         Returns:
             Concrete function: iterator, num_steps int32, stops float32 [2] as in `Replica.compute`
@@ -182,7 +182,7 @@ class LoopStep:
     def _traced(self, call: Any) -> Any:
         with self._strategy.scope(), quiet_layers():
             traced = call.get_concrete_function()
-        # Here, for an optimizer gives its variables only where no graph is the default one.
+        # Here, because an optimizer returns its variables only without a default graph.
         self._variables = self._all_variables()
         return traced
 
@@ -209,7 +209,7 @@ class LoopStep:
             positions=(_position(batches),),
         )
 
-    def _take_over_replicas(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _Taken:
+    def _take_over_replicas(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _StepResult:
         """Replicas compute, and their sums are applied outside of them."""
 
         def compute(scale: tf.Tensor) -> Any:
@@ -225,15 +225,17 @@ class LoopStep:
                 for name in ("losses", "counts", "norm", "is_moved_finite", "stops", "unclipped")
             }
         )
-        return self._judged(unpacked, lambda: self._apply(reduced), lambda: self._put_back(reduced))
+        return self._apply_if_finite(
+            unpacked, lambda: self._apply(reduced), lambda: self._put_back(reduced)
+        )
 
-    def _take_on_tpu(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _Taken:
+    def _take_on_tpu(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _StepResult:
         """Takes the step in one computation of the cores: each one passes through the host."""
 
-        def take(features: Tensors, labels: Tensors, stops: tf.Tensor) -> _Taken:
+        def take(features: Tensors, labels: Tensors, stops: tf.Tensor) -> _StepResult:
             reduced = self._replica.compute(features, labels, tf.constant(1.0), stops)
             context = tf.distribute.get_replica_context()
-            return self._judged(
+            return self._apply_if_finite(
                 reduced,
                 lambda: context.merge_call(lambda _: self._apply(reduced)),
                 lambda: self._replica.put_back(reduced.statistics),
@@ -244,9 +246,9 @@ class LoopStep:
     def _first(self, value: Any) -> tf.Tensor:
         return self._strategy.experimental_local_results(value)[0]
 
-    def _judged(
+    def _apply_if_finite(
         self, reduced: Reduced, apply: Callable[[], None], reject: Callable[[], None]
-    ) -> _Taken:
+    ) -> _StepResult:
         """Applies a step whose numbers are finite, and rejects any other."""
         rate, norm = self._learning_rate(), reduced.norm
         checks = {APPLIED_NORM: rate * norm, MOVING_AVERAGES: reduced.is_moved_finite}
@@ -260,7 +262,7 @@ class LoopStep:
 
             return branch
 
-        return _Taken(
+        return _StepResult(
             num_taken=tf.cond(is_finite, counted(apply, 1), counted(reject, 0)),
             is_finite=is_finite,
             stops=reduced.stops,
@@ -275,7 +277,7 @@ class LoopStep:
     def _take_several(self, iterator: Any, num_steps: tf.Tensor, stops: tf.Tensor) -> Outcome:
         """Up to `num_steps` steps; the last one is that which was not finite, or wants to stop."""
 
-        def goes_on(before: Outcome) -> tf.Tensor:
+        def should_continue(before: Outcome) -> tf.Tensor:
             ends = tf.reduce_any(before.stops) | tf.logical_not(before.is_finite)
             return (before.num_taken < num_steps) & tf.logical_not(ends)
 
@@ -298,7 +300,7 @@ class LoopStep:
         growing = {key: [None, *value.shape[1:]] for key, value in first.positions[0].items()}
         growing = {key: tf.TensorShape(shape) for key, shape in growing.items()}
         invariants = (shapes._replace(positions=(growing,)),)
-        (last,) = tf.while_loop(goes_on, take, (first,), invariants, parallel_iterations=1)
+        (last,) = tf.while_loop(should_continue, take, (first,), invariants, parallel_iterations=1)
         return last
 
     def _apply(self, reduced: Reduced) -> None:
@@ -326,7 +328,7 @@ class LoopStep:
     def values(self) -> Dict[str, np.ndarray]:
         """All variables by their names in checkpoints; statistics are averaged over replicas.
 
-        Over those of this process: no other one is involved.
+        Only over the replicas of this process: no other process is involved.
         """
         variables = {**self.variables(), **self.own_variables()}
         return {name: self._value(variable) for name, variable in variables.items()}
@@ -347,7 +349,7 @@ class LoopStep:
         strategy = self._strategy
         variables = [*self.variables().values(), *self.own_variables().values()]
 
-        def of_first() -> Any:
+        def masked_values() -> Any:
             context = tf.distribute.get_replica_context()
             is_first = tf.equal(context.replica_id_in_sync_group, 0)
             values = [
@@ -359,7 +361,7 @@ class LoopStep:
 
         @tf.function(autograph=False)
         def collect() -> Any:
-            agreed = strategy.run(of_first)
+            agreed = strategy.run(masked_values)
             return [strategy.experimental_local_results(each)[0] for each in agreed]
 
         for variable, value in zip(variables, collect()):
@@ -376,7 +378,7 @@ class LoopStep:
         return [name_of(variable) for variable in self._replica.trained]
 
     def variables(self) -> Dict[str, Any]:
-        """All variables by their names in checkpoints, which are those of an Estimator's."""
+        """All variables by their names in checkpoints, the same as an Estimator's."""
         return self._variables
 
     def _all_variables(self) -> Dict[str, Any]:

@@ -18,7 +18,7 @@ GROWTH_STEPS = 2000  # between two doublings
 
 
 class LossScale:
-    """The factor of the loss in the backward pass; to be made in the scope of the strategy."""
+    """Factor of the loss in the backward pass; created in the scope of the strategy."""
 
     def __init__(self) -> None:
         self._scale = tf.Variable(FIRST_SCALE, trainable=False, name="loss_scale")

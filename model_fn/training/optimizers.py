@@ -104,7 +104,7 @@ def make_optimizer(config: Any, global_step: tf.Tensor) -> Tuple[Any, tf.Tensor]
 def make_loop_optimizer(
     config: Any, global_step: tf.Variable
 ) -> Tuple[Any, Callable[[], tf.Tensor]]:
-    """As `make_optimizer`, for a TF2 loop: each function computes the rate again.
+    """Like `make_optimizer`, for a TF2 loop: each function computes the rate again.
 
     A loop keeps moving averages itself, so the optimizer is never wrapped.
     """
@@ -124,7 +124,7 @@ class StateNames(NamedTuple):
 
 
 def state_names(config: Any) -> StateNames:
-    """How graphs name the state of the optimizer of an `Optimizer` proto.
+    """Names in graphs of the state of an `Optimizer` proto's optimizer.
 
     In a TF2 loop, slots of one optimizer share a name.
     """
@@ -154,7 +154,7 @@ def _chosen(config: Any) -> Tuple[str, Any]:
 
 
 def _check_numbers(options: Any, path: str) -> None:
-    """Refuses numbers with which an update writes NaN whatever the gradients are."""
+    """Refuses numbers with which an update writes NaN for any gradients."""
     for field in options.DESCRIPTOR.fields:
         if field.cpp_type not in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
             continue

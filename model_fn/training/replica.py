@@ -38,7 +38,7 @@ class Network(tf.Module):
         super().__init__()
         self.detector = make_detector(pipeline_config.model, is_training=True)
         self._add_regularization = pipeline_config.train_config.add_regularization_loss
-        self._in_type = compute_dtype
+        self._compute_dtype = compute_dtype
 
     @track_tf1_style_variables
     def forward(self, features: Tensors, labels: Tensors) -> step.Forward:
@@ -47,7 +47,7 @@ class Network(tf.Module):
             features,
             labels,
             add_regularization=self._add_regularization,
-            compute_dtype=self._in_type,
+            compute_dtype=self._compute_dtype,
         )
 
     def statistics(self) -> List[tf.Variable]:
@@ -75,7 +75,7 @@ class Reduced(NamedTuple):
     counts: Tensors  # float32 scalars, averaged over parts
     norm: tf.Tensor  # float32 scalar, global norm of the gradients before clipping
     is_moved_finite: tf.Tensor  # float32 scalar: 0, or NaN where a moving average is not finite
-    stops: tf.Tensor  # bool [2]: whether a worker wants to stop; whether one got a signal
+    stops: tf.Tensor  # bool [2]: a worker wants to stop; a worker got a signal
     gradients: Gradients  # gradients of the whole batch, clipped
     unclipped: Tensors  # by variable, where `summarize_gradients` is set
     statistics: List[tf.Tensor]  # values of `Network.statistics` before the step
@@ -132,7 +132,7 @@ class Replica:
         self.trained: List[tf.Variable] = []
 
     def build(self, features: Tensors, labels: Tensors) -> tf.Tensor:
-        """Makes the variables of the network; to be traced in every replica before `compute`."""
+        """Creates the variables of the network; to be traced in every replica before `compute`."""
         forward = self._network.forward(*self._part((features, labels), tf.constant(0)))
         self._groups = [names for names, _ in _groups(forward)]
         self._names = [name for name in forward.losses if name != step.TOTAL_LOSS]
@@ -149,8 +149,7 @@ class Replica:
         """Forward and backward pass of this replica's share, and the sums over all replicas.
 
         Args:
-            features: Keys of `inputs.schema`, of this replica's images.
-            labels: Keys of `inputs.schema`.
+            features, labels: This replica's images, by keys of `inputs.schema`.
             scale: float32 scalar, factor of the loss in the backward pass alone.
             stops: float32 [2], 1 where this worker wants to stop, and where it got a signal.
         """
@@ -258,7 +257,7 @@ class Replica:
         return Sums(terms, forward.counts, divisors, gradients)
 
     def _part(self, share: Any, number: tf.Tensor) -> Any:
-        """Images of a part; of all tensors the first axis is that of images."""
+        """Images of a part; the first axis of every tensor is the image."""
 
         def cut(tensor: tf.Tensor) -> tf.Tensor:
             size = tensor.shape[0] // self._num_parts
@@ -279,7 +278,7 @@ def _all_reduce(context: Any, tensors: Any) -> Any:
 def _weighted(
     gradients: Tuple[Optional[tf.Tensor], ...], divisors: List[tf.Tensor], scale: tf.Tensor
 ) -> Optional[tf.Tensor]:
-    """The gradient of a variable of all groups; None where no group reaches it."""
+    """Gradient of a variable over all groups; None if no group reaches it."""
     weighted = [
         gradient / (divisor * scale)
         for gradient, divisor in zip(gradients, divisors)

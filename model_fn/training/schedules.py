@@ -1,6 +1,6 @@
 """Learning-rate schedules from their configuration.
 
-A schedule is a plain function of the global step (int64 scalar) that gives a float32 scalar; all
+A schedule is a plain function of the global step (int64 scalar) to a float32 scalar; all
 arithmetic is in float32, as in the reference.
 """
 

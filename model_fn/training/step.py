@@ -1,4 +1,4 @@
-"""A training step as a value: what it computes, what it changes and what it reports.
+"""A training step as a value: its results, its updates and its report.
 
 The model_fn, the step of a TPU core and loops of `tf.distribute` all take what is made here; no
 collection of the graph and no table beside it carries anything from one to the other.
@@ -32,14 +32,14 @@ _RANGES_COLUMNS = ("tensor", "min", "max", "cut off")
 
 
 class StepSummary(NamedTuple):
-    """A summary that is made in some steps only.
+    """Summary that is computed in some steps only.
 
     Fetched at every step, because TensorFlow optimizes a graph for each set of fetches, which takes
     seconds for a large network.
     """
 
-    serialized: tf.Tensor  # string scalar, a Summary proto; empty where it is not due
-    is_due: tf.Tensor  # bool scalar, to be fed; True where it is not
+    serialized: tf.Tensor  # string scalar, a Summary proto; empty if it is not due
+    is_due: tf.Tensor  # bool scalar, to be fed; True by default
 
 
 class Forward(NamedTuple):
@@ -155,7 +155,7 @@ def forward(
 
 
 def with_total(terms: Tensors, penalties: Sequence[tf.Tensor] = ()) -> Tensors:
-    """The loss terms, the sum of the penalties where there are any, and the sum of all."""
+    """Loss terms, the sum of the penalties if there are any, and the sum of all."""
     terms = dict(terms)
     if penalties:
         terms[REGULARIZATION_LOSS] = tf.add_n(
@@ -167,7 +167,7 @@ def with_total(terms: Tensors, penalties: Sequence[tf.Tensor] = ()) -> Tensors:
 
 def make_train_step(
     detector: Detector,
-    passed: Forward,
+    forward_pass: Forward,
     features: Tensors,
     labels: Tensors,
     pipeline_config: Any,
@@ -190,7 +190,7 @@ def make_train_step(
     optimizer, learning_rate = make_optimizer(train_config.optimizer, global_step)
     synchronizing = _synchronizing(optimizer, train_config, num_replicas)
     applied = make_train_op(
-        passed.losses[TOTAL_LOSS],
+        forward_pass.losses[TOTAL_LOSS],
         synchronizing or optimizer,
         global_step,
         train_config,
@@ -198,16 +198,20 @@ def make_train_step(
         learning_rate=learning_rate,
         batch=rejected,
     )
-    scalars = {**passed.losses, LEARNING_RATE: learning_rate, GRADIENT_NORM: applied.gradient_norm}
+    scalars = {
+        **forward_pass.losses,
+        LEARNING_RATE: learning_rate,
+        GRADIENT_NORM: applied.gradient_norm,
+    }
     return TrainStep(
         train_op=applied.op,
-        losses=passed.losses,
+        losses=forward_pass.losses,
         scalars=scalars,
-        counts=passed.counts,
+        counts=forward_pass.counts,
         summary=make_summary(
-            {**scalars, **passed.counts, "loss": passed.losses[TOTAL_LOSS]},
+            {**scalars, **forward_pass.counts, "loss": forward_pass.losses[TOTAL_LOSS]},
             lambda: _costly_summaries(
-                detector, passed, features, applied.gradients, pipeline_config
+                detector, forward_pass, features, applied.gradients, pipeline_config
             ),
         ),
         gradients=applied.gradients,
@@ -221,15 +225,19 @@ def make_train_step(
 
 
 def _costly_summaries(
-    detector: Detector, passed: Forward, features: Tensors, gradients: Tensors, pipeline_config: Any
+    detector: Detector,
+    forward_pass: Forward,
+    features: Tensors,
+    gradients: Tensors,
+    pipeline_config: Any,
 ) -> List[tf.Tensor]:
     """Pictures of the batch, gradients where configured, and the table of quantized tensors."""
     images = input_images.summary(
-        features, passed.groundtruth, detector.preprocess, pipeline_config.train_input_reader
+        features, forward_pass.groundtruth, detector.preprocess, pipeline_config.train_input_reader
     )
     is_wanted = pipeline_config.train_config.summarize_gradients
     histograms = gradient_summaries(gradients) if is_wanted else []
-    return [images, *histograms, *range_summaries(passed.predictions)]
+    return [images, *histograms, *range_summaries(forward_pass.predictions)]
 
 
 def _synchronizing(
@@ -242,7 +250,7 @@ def _synchronizing(
 
 
 def _by_path(**tensors: Tensors) -> Tensors:
-    """All tensors by path: features/image, labels/groundtruth_boxes, …."""
+    """Tensors by path: features/image, labels/groundtruth_boxes, …."""
     return {
         f"{prefix}/{key}": tensor
         for prefix, values in tensors.items()

@@ -45,13 +45,13 @@ class ClippingOptimizer(optimizers.OptimizerAround):
 
 
 def make_core_step(
-    detector: Detector, passed: Forward, train_config: Any, *, on_core: bool
+    detector: Detector, forward_pass: Forward, train_config: Any, *, is_on_core: bool
 ) -> Tuple[tf.Tensor, Tensors]:
     """The train op of a core and what it reports: losses, learning rate, gradient norm.
 
     Args:
-        passed: Of `step.forward`, on this core's share of the batch.
-        on_core: Whether the step is built for a TPU core, among others; false in a rehearsal.
+        forward_pass: Result for this core's share of the batch.
+        is_on_core: True on one of several TPU cores; false in a rehearsal.
     """
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = optimizers.make_optimizer(train_config.optimizer, global_step)
@@ -59,14 +59,14 @@ def make_core_step(
     unclipped = copy.deepcopy(train_config)
     unclipped.gradient_clipping_by_norm = 0.0
     applied = train_op.make_unguarded_train_op(
-        passed.losses[TOTAL_LOSS],
-        tf1.tpu.CrossShardOptimizer(clipping) if on_core else clipping,
+        forward_pass.losses[TOTAL_LOSS],
+        tf1.tpu.CrossShardOptimizer(clipping) if is_on_core else clipping,
         global_step,
         unclipped,
         detector.updates(),
     )
     assert clipping.norm is not None  # applied above
-    scalars = {**passed.losses, LEARNING_RATE: learning_rate, GRADIENT_NORM: clipping.norm}
+    scalars = {**forward_pass.losses, LEARNING_RATE: learning_rate, GRADIENT_NORM: clipping.norm}
     return applied.op, scalars
 
 

@@ -47,7 +47,7 @@ def _matches(pattern: str, variable: tf.Variable) -> bool:
 def select_variables(
     variables: Sequence[tf.Variable], update: Sequence[str], freeze: Sequence[str]
 ) -> List[tf.Variable]:
-    """The variables that match some `update` pattern (all, if none is given) and no `freeze` one.
+    """Variables that match some `update` pattern (without any: all) and no `freeze` pattern.
 
     Patterns are regular expressions, searched anywhere in the variable's name. A pattern that
     matches no variable is logged as a warning.
@@ -209,7 +209,7 @@ def make_unguarded_train_op(
     train_config: Any,
     updates: Sequence[tf.Operation],
 ) -> TrainOp:
-    """As `make_train_op`, of a step that is always taken: on a TPU core or in a replica.
+    """Like `make_train_op`, for a step that is always taken: on a TPU core or in a replica.
 
     One replica cannot hold back the others. Gradients are clipped as they are, before replicas
     sum them.

@@ -103,7 +103,7 @@ def _rows(state: str, names: List[str]) -> List[str]:
 
 
 def checkpoint_type(train_config: Any) -> str:
-    """`fine_tune_checkpoint_type`, or what the older `from_detection_checkpoint` says instead."""
+    """`fine_tune_checkpoint_type`, or the value of the older `from_detection_checkpoint`."""
     kind = train_config.fine_tune_checkpoint_type
     if not kind:
         return "detection" if train_config.from_detection_checkpoint else "classification"
@@ -126,7 +126,6 @@ def restore_table(
 
     Args:
         variables: Checkpoint name -> variable.
-        backbone: Those of the feature extractor.
         model: `DetectionModel` proto, whose options explain shapes.
     """
     try:
@@ -205,12 +204,12 @@ def plan_warm_start(
 ) -> Optional[RestoreTable]:
     """Table of what `train_config.fine_tune_checkpoint` restores in the default graph.
 
-    The table is logged, as a warning where a variable stays without a value. A checkpoint in
+    The table is logged, as a warning if a variable stays without a value. A checkpoint in
     `model_dir` means that training is being resumed: it holds every variable, so nothing is
     planned and the fine-tuning checkpoint need not exist any more.
 
     Returns:
-        The table, or None where there is nothing to restore from.
+        The table, or None if there is nothing to restore from.
     """
     if not train_config.fine_tune_checkpoint:
         return None
@@ -245,11 +244,7 @@ def _warn_of_neutral_statistics(table: RestoreTable) -> None:
 
 
 def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = None) -> None:
-    """Refuses a checkpoint that gives nothing, or less than `min_restored_share`.
-
-    Raises:
-        ConfigError: with the reason.
-    """
+    """Refuses a checkpoint that restores nothing, or less than `min_restored_share`."""
     problem = backbone_problem(table, train_config, model)
     if problem is not None:
         raise problem.as_error()
@@ -266,7 +261,7 @@ def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = N
 def backbone_problem(
     table: RestoreTable, train_config: Any, model: Optional[Any] = None
 ) -> Optional[Problem]:
-    """That a checkpoint has no variable of the backbone; None if it has one.
+    """Problem of a checkpoint without variables of the backbone; None if it has some.
 
     Args:
         model: `DetectionModel` proto, whose extractor the message names.

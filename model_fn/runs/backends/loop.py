@@ -132,7 +132,7 @@ class LoopBackend(EstimatorBackend):
         if not self._has_workers or self._context.cluster.is_evaluator:
             return own_step
         with self._together():
-            step = workers.of_first(self._strategy, own_step)
+            step = workers.broadcast_from_chief(self._strategy, own_step)
         workers.check_folder(self._context.model_dir)
         return step
 

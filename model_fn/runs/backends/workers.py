@@ -129,7 +129,7 @@ def own_errors() -> Iterator[None]:
         raise
 
 
-def of_first(strategy: Any, number: int) -> int:
+def broadcast_from_chief(strategy: Any, number: int) -> int:
     """The number that the chief gives; all workers must call this."""
 
     def chosen() -> tf.Tensor:

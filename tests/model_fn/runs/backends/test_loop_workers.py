@@ -132,4 +132,4 @@ def test_a_folder_that_a_worker_does_not_see(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_number_of_the_first_one() -> None:
-    assert workers.of_first(tf.distribute.OneDeviceStrategy("/cpu:0"), 2**40) == 2**40
+    assert workers.broadcast_from_chief(tf.distribute.OneDeviceStrategy("/cpu:0"), 2**40) == 2**40
