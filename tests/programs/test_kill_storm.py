@@ -30,7 +30,7 @@ JSON_LINES = {
 BALLAST = 2**21  # 8 MB in each checkpoint, which take some time to write
 
 # What a run has got to when it is killed, beside a random moment after its first step.
-EVENTS = ("start", "shard", "index", "renamed", "listed", "evaluating")
+EVENTS = ("start", "shard", "index", "renamed", "meta", "listed", "evaluating")
 # The last of these resumes from the checkpoint of step 2 or a later one.
 FEW = ("shard", "listed", "listed", "evaluating")
 
@@ -41,7 +41,7 @@ def _recorded(folder: pathlib.Path) -> List[str]:
 
 
 def _happens(event: str, folder: pathlib.Path, run: Run, before: Set[str]) -> bool:
-    """Whether a run has reached a moment of interest, seen from outside."""
+    """True once a run has reached a moment of interest, seen from outside."""
     new = {path.name for path in folder.glob("*")} - before
     if event == "shard":
         return bool(list(folder.glob("model.ckpt-*_temp")))
@@ -49,13 +49,15 @@ def _happens(event: str, folder: pathlib.Path, run: Run, before: Set[str]) -> bo
         return any(".data-" in name for name in new)
     if event == "index":
         return any(name.endswith(".index") for name in new)
-    if event == "listed":
+    if event == "meta":
         return any(name.endswith(".meta") for name in new)
+    if event == "listed":
+        return bool(set(_recorded(folder)) - before)
     return event == "start" or "| localization" in run.output()
 
 
 def _wait_for(event: str, folder: pathlib.Path, run: Run) -> None:
-    before = {path.name for path in folder.glob("*")}
+    before = {path.name for path in folder.glob("*")} | set(_recorded(folder))
     end = time.monotonic() + TIMEOUT
     while not _happens(event, folder, run, before):
         assert run.poll() is None, run.output()
@@ -90,7 +92,7 @@ def _check_lines(folder: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "events", [FEW, pytest.param(EVENTS * 5, marks=pytest.mark.exhaustive)], ids=["4", "30"]
+    "events", [FEW, pytest.param(EVENTS * 5, marks=pytest.mark.exhaustive)], ids=["4", "35"]
 )
 def test_kills(forker: Forker, tmp_path: pathlib.Path, events: Sequence[str]) -> None:
     rng = random.Random(5)
