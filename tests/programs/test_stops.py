@@ -90,17 +90,6 @@ def test_sigterm_saves_and_the_command_goes_on(
     assert (folder / f"model.ckpt-{step}.index").stat().st_mtime_ns == saved
 
 
-@pytest.mark.exhaustive  # tests/model_fn/runs/test_signals.py has SIGINT and its exit code
-def test_sigint_of_model_main(forker: Forker, config: str, tmp_path: pathlib.Path) -> None:
-    folder = tmp_path / "model"
-    run = forker.model_main(f"--pipeline_config_path={config}", f"--model_dir={folder}")
-    run.wait_for("step 20/")
-    run.signal(signal.SIGINT)
-    assert run.wait() == console.EXIT_INTERRUPTED, run.output()
-    _no_traceback(run)
-    assert trained_steps(str(folder)) >= 2
-
-
 @pytest.mark.exhaustive
 def test_preemption_of_a_job(forker: Forker, config: str, tmp_path: pathlib.Path) -> None:
     """As a service does it: SIGTERM, then the same command with the same environment again."""
@@ -205,20 +194,6 @@ def test_full_disk(forker: Forker, tmp_path: pathlib.Path) -> None:
         assert "Resuming at step 2" in run.output() and trained_steps(str(folder)) == 20
 
 
-@pytest.mark.exhaustive  # the test above has a disk that fills within a checkpoint
-def test_disk_fills_between_checkpoints(forker: Forker, tmp_path: pathlib.Path) -> None:
-    with _tmpfs(tmp_path / "small", 11):
-        folder = tmp_path / "small" / "model"
-        run = forker.fake_training(str(folder), num_steps=600, save_steps=10**4, ballast=1)
-        run.wait_for("step 1/")
-        with contextlib.suppress(OSError), (folder / "fill").open("wb", buffering=0) as file:
-            while file.write(bytes(4096)):
-                pass
-        assert run.wait() == console.EXIT_NOT_WRITABLE, run.output()
-        assert f"could not be written to {folder}: no space left" in _no_traceback(run)
-        assert repair.find_damage(str(folder / "model.ckpt-0")) is None
-
-
 def test_limit_of_file_size(forker: Forker, tmp_path: pathlib.Path) -> None:
     """As a quota does; needs no rights, unlike a file system of its own."""
     folder = tmp_path / "model"
@@ -251,15 +226,6 @@ def test_read_only_folder(forker: Forker, config: str, tmp_path: pathlib.Path) -
         assert str(folder) in line and "MB free" not in line  # as space is not what is missing
         assert sorted(os.listdir(folder)) == files
         assert repair.find_damage(str(folder / "model.ckpt-2")) is None
-
-
-@pytest.mark.exhaustive  # the test above has a folder that cannot be written to
-def test_folder_that_is_none(forker: Forker, config: str, tmp_path: pathlib.Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    arguments = ["train", "--pipeline_config_path", config, "--model_dir"]
-    run = forker.command(*arguments, str(tmp_path / "file" / "model"))
-    assert run.wait() == console.EXIT_NOT_WRITABLE
-    assert "error: model_dir cannot be written to:" in _no_traceback(run)
 
 
 def test_truncated_latest_checkpoint(forker: Forker, tmp_path: pathlib.Path) -> None:

@@ -164,21 +164,6 @@ def test_a_poisoned_image(tmp_path: pathlib.Path) -> None:
     assert (last["step"], last["folder"]) == (3, str(folder))
 
 
-@pytest.mark.exhaustive  # a poisoned image is found the same way
-def test_a_box_without_end(tmp_path: pathlib.Path) -> None:
-    """A box that is NaN matches no anchor, so that its loss is finite; an infinite one is not."""
-    model_dir = tmp_path / "model"
-    poisoned = _batch()
-    poisoned[1][schema.BOXES][0, 1, 2] = np.inf
-    snapshots = _train(_config(tmp_path), model_dir, [_batch(), poisoned], 9)
-    folder = model_dir / "bad_step-2"
-    _check_untouched(snapshots, folder)
-    report = json.loads((folder / "report.json").read_text())
-    assert report["bad_inputs"] == [{"key": f"labels/{schema.BOXES}", "image": 0, "num_values": 1}]
-    assert "Loss/localization_loss" in report["not_finite"]
-    assert f"{tmp_path}/a.record, record 3" in report["causes"][0]
-
-
 @pytest.mark.usefixtures("fake_detector")
 def test_a_learning_rate_that_is_nan(
     tmp_path: pathlib.Path,
@@ -222,24 +207,6 @@ def test_a_batch_that_was_not_kept(tmp_path: pathlib.Path) -> None:
     bad_step._save_batch(str(tmp_path / replay.BATCH_FILE), {})
     with pytest.raises(RunError, match=r"batch\.npz is empty: this step cannot be repeated"):
         replay.replay(_config(tmp_path), str(tmp_path))
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive  # tests/programs/test_runs.py has one by the command
-def test_a_learning_rate_of_a_million(tmp_path: pathlib.Path) -> None:
-    model_dir = tmp_path / "model"
-    config = _config(tmp_path, f"{RATE}.learning_rate=1e6")
-    snapshots = _train(config, model_dir, [_batch()], 200)
-    (folder,) = model_dir.glob("bad_step-*")
-    _check_untouched(snapshots, folder)
-    report = json.loads((folder / "report.json").read_text())
-    assert folder.name == f"bad_step-{report['step']}" == f"bad_step-{len(snapshots.taken)}"
-    assert report["bad_inputs"] == [] and report["first_non_finite"] is not None
-    assert report["causes"][0].startswith("the learning rate 1e+06 is too high")
-    assert report["largest_variables"][0][1] > 1e4
-    again = replay.replay(pipeline.read_pipeline(str(folder / "pipeline.config")), str(folder))
-    assert not again.is_finite and again.fresh == []
-    assert again.steps[0].step == report["step"]
 
 
 def _tall_box(tmp_path: pathlib.Path) -> Tuple[pathlib.Path, str]:

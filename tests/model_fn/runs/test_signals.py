@@ -179,13 +179,6 @@ class _Interrupting:
         raise AttributeError
 
 
-def test_tensorflow_loses_exceptions() -> None:
-    stop = Stop()
-    with pytest.raises(Stopped), StopSignals(stop), pytest.raises(AttributeError, match="keys"):
-        tf.nest.flatten(_Interrupting())
-    assert _signal_number(stop) == signal.SIGTERM
-
-
 def test_no_stop_is_lost() -> None:
     def lost() -> None:
         with pytest.raises(AttributeError):

@@ -219,13 +219,6 @@ def test_replicas_keep_their_own_statistics() -> None:
     _assert_statistics(_run({"updates": 2})["updates"])
 
 
-@pytest.mark.exhaustive  # the test above has replicas, backends/test_loop.py parts of one
-def test_parts_of_replicas_add_up_to_one_batch() -> None:
-    found = _run({"parts": 3})["parts"]
-    _assert_equal(found, 3, 1e-5)
-    assert found["moved"][0] == 0
-
-
 @pytest.mark.exhaustive
 def test_statistics_that_are_updated_in_place() -> None:
     _assert_statistics(_run({"inplace": 2})["inplace"])

@@ -259,15 +259,6 @@ def test_neutral_statistics_of_an_import_are_warned_of(
     assert len(warned) == (marked and is_training)
 
 
-def test_exactly_the_least_share_is_enough(tmp_path: pathlib.Path) -> None:
-    path = _save(tmp_path, {"a": [1.0]})
-    config = train_pb2.TrainConfig(fine_tune_checkpoint=path, min_restored_share=0.5)
-    with tf.Graph().as_default():
-        both = {name: tf1.get_variable(name, [1]) for name in "ab"}
-        table = warm_start.plan_warm_start(_backboned(both, both), config, None)
-    assert table is not None and table.share == 0.5
-
-
 def test_slots_and_averages_start_anew(tmp_path: pathlib.Path) -> None:
     names = ("net/w", "net/w/Momentum", "net/w/ExponentialMovingAverage", "global_step")
     path = _save(tmp_path, dict.fromkeys(names, 1.0))
