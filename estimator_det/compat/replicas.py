@@ -38,10 +38,6 @@ def apply_summed(optimizer: Any, strategy: Any, pairs: Sequence[Tuple[Any, Any]]
     """Applies gradients that replicas have summed already, outside of replicas.
 
     `apply_gradients` would sum them once more.
-
-    Args:
-        strategy: strategy whose replicas computed the gradients.
-        pairs: gradients, equal on all replicas, and variables.
     """
     optimizer._distributed_apply(_SummedStrategy(strategy), list(pairs))
 
@@ -83,12 +79,7 @@ def global_seed() -> Optional[int]:
 
 
 def limit_waiting(resolver: Any, secs: float) -> None:
-    """Limits how long workers wait for each other when their strategy is created; default: an hour.
-
-    Args:
-        resolver: `ClusterResolver` of the strategy.
-        secs: time until a `DeadlineExceededError`.
-    """
+    """Limits the time that workers wait for each other at their start; an hour by default."""
     spec = resolver.cluster_spec()
     coordination = tf1.ConfigProto().experimental.coordination_config
     for job in spec.jobs:

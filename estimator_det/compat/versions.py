@@ -81,12 +81,7 @@ def import_slim() -> Any:
 
 
 def check_keras(tensorflow_version: str, keras_version: Optional[str]) -> None:
-    """Raises ImportError if TensorFlow 2.16 or newer has no Keras 2 of the same release.
-
-    Args:
-      tensorflow_version: e.g. "2.19.1".
-      keras_version: version of the package tf-keras; None if it is not installed.
-    """
+    """Raises ImportError if TensorFlow 2.16 or newer has no Keras 2 of the same release."""
     tensorflow_release = release(tensorflow_version)
     if tensorflow_release < WITHOUT_ESTIMATOR or (
         keras_version and release(keras_version) == tensorflow_release

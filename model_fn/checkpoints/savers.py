@@ -21,11 +21,10 @@ class Saver(tf1.train.Saver):
 class EvaluationSaver(Saver):
     """A saver that checks a checkpoint before it restores it, and warns of variables it ignores.
 
-    The global step is 0 where the checkpoint has none, as those of exports have.
+    The global step is 0 if the checkpoint has none, for example after an export.
 
     Args:
         variables: Checkpoint name -> variable.
-        model: `DetectionModel` proto, for `check_variables`.
     """
 
     def __init__(self, variables: Dict[str, tf.Variable], model: Any) -> None:
@@ -72,14 +71,10 @@ def make_scaffold(
     config: Optional[Any],
     summary_op: Optional[tf.Tensor] = None,
 ) -> Any:
-    """A scaffold that, in a run of one process, does not ask whether variables are initialized.
+    """Scaffold that, in a run of one process, does not ask whether variables are initialized.
 
     Such a run has just restored or initialized them all; the question would cost two operations
     for each variable, and is left to the workers of a cluster.
-
-    Args:
-        saver: None for one of all variables.
-        summary_op: None for all that is in the SUMMARIES collection.
     """
     if config is not None and config.num_worker_replicas > 1:
         return tf1.train.Scaffold(saver=saver, summary_op=summary_op)

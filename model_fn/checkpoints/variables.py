@@ -65,11 +65,7 @@ def _without_average(name: str) -> str:
 
 
 def check_resumable(checkpoint: str, variables: Mapping[str, tf.Variable], model: Any) -> None:
-    """Checks that a training can resume from a checkpoint.
-
-    Args:
-        variables: All variables of the training by name in the checkpoint.
-    """
+    """Checks that a training with these variables, by checkpoint name, can resume."""
     stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     averages = [name for name in variables if name.endswith(AVERAGE_SUFFIX)]
     if averages and not stored.keys() & averages:
@@ -94,8 +90,7 @@ def check_variables(
 ) -> None:
     """Checks that the checkpoint contains each name with the shape of its variable.
 
-    Variables of the checkpoint that the model has no place for are logged as a warning, without
-    those that training alone needs.
+    Further variables of the checkpoint, except those of training, are logged as a warning.
 
     Args:
         model: `DetectionModel` proto; the error then names the options that explain it.

@@ -77,11 +77,11 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
     """Runs the step of a folder again, on one batch, and stops where it is not finite.
 
     A graph of its own is built from the configuration, so that options may differ from those of the
-    training. What is random in the graph, such as dropout, falls out differently.
+    training. Random operations, such as dropout, draw other numbers.
 
     Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto; what to fine-tune from is left aside.
-        num_steps: Steps with the same batch.
+        pipeline_config: `TrainEvalPipelineConfig` proto; its fine-tuning checkpoint is ignored.
+        num_steps: Number of steps with the same batch.
     """
     batch = load_batch(folder)
     config = copy.deepcopy(pipeline_config)

@@ -26,7 +26,6 @@ def serve(
     Args:
         inputs: float32 [B, H, W, C], preprocessed.
         true_shapes: int32 [B, 3], the real image inside the padded one.
-        context: For detectors that need one.
         reuse: Share the variables of an earlier network in this graph.
     """
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=reuse, use_resource=True):

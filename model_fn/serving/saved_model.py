@@ -44,11 +44,7 @@ def output_operations(definitions: Iterable[Any]) -> List[str]:
 def write_constants(
     folder: str, graph_def: Any, definitions: Definitions, label_map: Optional[str]
 ) -> None:
-    """A SavedModel of constants, batch norm folded into convolutions.
-
-    Args:
-        label_map: A file that becomes an asset.
-    """
+    """Writes a SavedModel of constants, with batch norm folded into convolutions."""
     folded = fold_batch_norms(graph_def, output_operations(definitions.values()))
     with tf.Graph().as_default():
         tf.import_graph_def(folded, name="")
@@ -59,7 +55,7 @@ def write_constants(
 def write_session(
     folder: str, session: Any, definitions: Definitions, label_map: Optional[str]
 ) -> None:
-    """A SavedModel of a session's graph, which must be the current one, with its variables."""
+    """Writes a SavedModel of the current graph, with the session's variables."""
     if label_map is not None:
         add_label_map(label_map)
     builder = tf1.saved_model.Builder(folder)
@@ -82,7 +78,7 @@ def rewrite_as_constants(
     Args:
         source: Local folder of a SavedModel with predict signatures.
         folder: A new one, which appears when it is complete.
-        label_map: A file that becomes an asset.
+        label_map: File that becomes an asset.
     """
     with tf.Graph().as_default(), tf1.Session() as session:
         meta = tf1.saved_model.load(session, [tf1.saved_model.tag_constants.SERVING], source)

@@ -39,7 +39,6 @@ def write_requests(
     equal have requests together.
 
     Args:
-        definitions: `SignatureDef`s by key.
         max_batch: The largest batch; None for batches of 1.
         num_additional_channels: Channels of an example beside its image.
     """

@@ -56,7 +56,7 @@ def guarded(
     apply: Callable[[], tf.Operation],
     batch: Optional[RejectedBatch],
 ) -> tf.Tensor:
-    """Runs `apply()` and `updates` where all `values` are finite, else stores the batch.
+    """Runs `apply()` and `updates` if all `values` are finite, else stores the batch.
 
     A switch has two outputs, of which one is available; what depends on the other does not run.
     Unlike `tf.cond` this works on operations that exist already, optimizers may create their slots
@@ -66,7 +66,6 @@ def guarded(
         values: float scalars that must be finite.
         updates: Existing operations, tensors or assigned variables that belong to the step.
         apply: Builds the operation that changes the variables.
-        batch: Gets the batch of a rejected step.
 
     Returns:
         A tensor that is available once either is done.

@@ -71,13 +71,12 @@ def make_host_call(
 
     Args:
         model_dir: Gets an event file of its own.
-        step: The global step after the step that the scalars are of.
-        every_steps: Steps between two entries in the event file.
+        step: Global step after the step of the scalars.
         last: Gets the scalars of each step.
 
     Returns:
-        A function for the host, and what the core sends it: everything as [1], for the host gets
-        the values of all cores in one tensor.
+        A function for the host, and what the core sends it: everything as [1], because the
+        host gets the values of all cores in one tensor.
     """
     names = list(scalars)
 

@@ -68,7 +68,7 @@ class LoopStep:
 
     Args:
         num_parts: Parts of a replica's share of the batch, taken one after the other.
-        compute_dtype: What the network computes in; float16 with a dynamic scale of the loss.
+        compute_dtype: Type of the network's arithmetic; float16 has a dynamic scale of the loss.
     """
 
     def __init__(
@@ -105,11 +105,7 @@ class LoopStep:
         self._variables: Dict[str, Any] = {}
 
     def build(self, batch_spec: Any) -> None:
-        """Creates the variables of the network, and their moving averages.
-
-        Args:
-            batch_spec: `element_spec` of the distributed dataset.
-        """
+        """Creates the variables of the network, and their moving averages."""
         strategy = self._strategy
 
         @tf.function(autograph=False, input_signature=[batch_spec])
@@ -133,7 +129,6 @@ class LoopStep:
         """Traces the function of a call, which creates the optimizer's variables.
 
         Args:
-            iterator_spec: Type of the iterator of the distributed dataset.
             loops: True if a call takes more than one step.
 
         Returns:
@@ -152,9 +147,6 @@ class LoopStep:
 
     def function_of_worker(self, iterator_spec: Any) -> Tuple[Any, Outcome]:
         """Traces one step of a worker that shares the variables with others, but not its steps.
-
-        Args:
-            iterator_spec: Type of the iterator of the worker's dataset.
 
         Returns:
             Concrete function: iterator, worker int32, wants_batch bool -> string vector for

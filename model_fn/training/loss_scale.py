@@ -34,12 +34,12 @@ class LossScale:
         put_back: Callable[[Reduced], Any],
         first: Callable[[Any], tf.Tensor],
     ) -> Reduced:
-        """The result of `compute` at the largest scale that does not overflow, down to 1.
+        """Result of `compute` at the largest scale that does not overflow, down to 1.
 
         Args:
             compute: Scale to result.
             put_back: Undoes what computing has changed.
-            first: A value of replicas to that of the first one.
+            first: Returns the first replica's value.
         """
         start = self._scale.read_value()
         structure = compute(start)

@@ -68,9 +68,6 @@ class MovingAverageOptimizer(OptimizerAround):
     The averages are updated after each step, start at the variables' initial values and are saved
     as `<variable>/ExponentialMovingAverage`. Every trainable variable of the graph has one, a
     frozen one too, so that an evaluation finds them all; moving statistics of batch norm have none.
-
-    Args:
-        decay: Weight of the old average at each step.
     """
 
     def __init__(self, optimizer: Any, decay: float) -> None:

@@ -28,11 +28,7 @@ Gradients = List[Optional[tf.Tensor]]  # one for each variable that is trained
 
 
 class Network(tf.Module):
-    """The network and loss of the model_fn; owns the network's variables, by their names.
-
-    Args:
-        compute_dtype: What the network computes in; its variables and the loss are float32.
-    """
+    """Network and loss of the model_fn; variables and loss are float32 with any compute_dtype."""
 
     def __init__(self, pipeline_config: Any, compute_dtype: tf.DType = tf.float32) -> None:
         super().__init__()

@@ -101,7 +101,6 @@ def predict(
     """Predictions in float32; the network itself computes in `compute_dtype`.
 
     Args:
-        features: Keys of `inputs.schema`.
         groundtruth: In training, for detectors that choose regions by it.
         compute_dtype: tf.float32, tf.bfloat16 or tf.float16; variables are float32 all the same.
     """
@@ -139,14 +138,7 @@ def forward(
     add_regularization: bool,
     compute_dtype: tf.DType = tf.float32,
 ) -> Forward:
-    """Builds network and loss.
-
-    Args:
-        features: Keys of `inputs.schema`.
-        labels: Keys of `inputs.schema`.
-        add_regularization: Whether the detector's penalties are part of the loss.
-        compute_dtype: As of `predict`; losses are float32 all the same.
-    """
+    """Builds network and loss, which is float32 with any `compute_dtype`."""
     groundtruth = groundtruth_from_labels(labels)
     predictions = predict(detector, features, groundtruth, compute_dtype=compute_dtype)
     terms, counts, divisors = detector.loss(predictions, groundtruth)
@@ -178,8 +170,6 @@ def make_train_step(
     Initial values of variables must be settled before: moving averages start at them.
 
     Args:
-        features: Keys of `inputs.schema`.
-        labels: Keys of `inputs.schema`.
         num_replicas: Workers, chief included, that share the variables of parameter servers, and
             each step with `sync_replicas`; None without parameter servers.
     """
@@ -303,12 +293,7 @@ class TrainGraph:
 def make_summary(
     scalars: Dict[str, tf.Tensor], make_others: Callable[[], List[tf.Tensor]]
 ) -> StepSummary:
-    """Makes the summary of a step.
-
-    Args:
-        scalars: By tag.
-        make_others: Makes serialized summaries of what is costly: pictures, histograms.
-    """
+    """Summary of scalars by tag, and of costly others: pictures, histograms."""
     is_due = tf1.placeholder_with_default(True, [], name="summary_is_due")
 
     def serialize() -> tf.Tensor:

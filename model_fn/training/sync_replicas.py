@@ -37,9 +37,8 @@ class SyncReplicas(OptimizerAround):
     """Applies the mean gradient of several workers.
 
     Args:
-        optimizer: Computes gradients, and applies the mean.
-        replicas_to_aggregate: How many gradients make a step.
-        num_replicas: Workers, chief included.
+        replicas_to_aggregate: Number of gradients in a step.
+        num_replicas: Number of workers, chief included.
     """
 
     def __init__(self, optimizer: Any, replicas_to_aggregate: int, num_replicas: int) -> None:
@@ -84,11 +83,11 @@ class SyncReplicas(OptimizerAround):
         return sent
 
     def make_hook(self, is_chief: bool, stop_requested: Callable[[], bool]) -> SyncReplicasHook:
-        """The hook that a training session needs; after `apply_gradients`.
+        """Hook that a training session needs; after `apply_gradients`.
 
         Args:
-            is_chief: Whether this process applies the mean gradients.
-            stop_requested: Whether the run is to stop, so that nobody may wait for its gradients.
+            is_chief: This process applies the mean gradients.
+            stop_requested: True once nobody may wait for this worker's gradients.
         """
         return SyncReplicasHook(self, is_chief, stop_requested)
 

@@ -19,11 +19,8 @@ class ClippingOptimizer(optimizers.OptimizerAround):
     the reference does on TPU, would clip each core's share, which is as many times smaller as
     there are cores.
 
-    Args:
-        max_norm: Where to clip; 0 for never.
-
     Attributes:
-        norm: Before clipping, float32 scalar; None until the gradients are applied.
+        norm: Norm before clipping, float32 scalar; None until the gradients are applied.
     """
 
     def __init__(self, optimizer: Any, max_norm: float) -> None:

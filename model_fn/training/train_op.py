@@ -176,9 +176,7 @@ def make_train_op(
     optimizer are finite: `make_optimizer` checks them.
 
     Args:
-        global_step: Counts the steps that were applied.
-        updates: Assignments that a step runs too, such as those to the moving averages of batch
-            norm.
+        updates: Further assignments of a step, for example to moving averages of batch norm.
         batch: Gets the batch of a rejected step.
     """
     pairs = compute_gradients(loss, optimizer, train_config, tf1.trainable_variables())

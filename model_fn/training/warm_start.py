@@ -122,12 +122,7 @@ def restore_table(
     backbone: Collection[tf.Variable] = (),
     model: Optional[Any] = None,
 ) -> RestoreTable:
-    """Compares variables by checkpoint name with the checkpoint at `path` (prefix or folder).
-
-    Args:
-        variables: Checkpoint name -> variable.
-        model: `DetectionModel` proto, whose options explain shapes.
-    """
+    """Compares variables by checkpoint name with the checkpoint at `path` (prefix or folder)."""
     try:
         prefix = find_checkpoint(path)
         require_whole(prefix)  # Initializers restore it, whose errors would not name it.
@@ -169,13 +164,7 @@ def restore_table(
 
 
 def table_of(detector: Detector, train_config: Any, model: Optional[Any] = None) -> RestoreTable:
-    """Table of what `train_config.fine_tune_checkpoint` restores in the default graph.
-
-    Raises:
-        FileNotFoundError: if there is no such checkpoint.
-        DamagedCheckpointsError: if it cannot be read.
-        ConfigError: if the checkpoint's type is unknown.
-    """
+    """Table of what `train_config.fine_tune_checkpoint` restores in the default graph."""
     kind = checkpoint_type(train_config)
     variables = detector.restore_map(kind, train_config.load_all_detection_checkpoint_vars)
     backbone = detector.restore_map("detection")
@@ -204,12 +193,9 @@ def plan_warm_start(
 ) -> Optional[RestoreTable]:
     """Table of what `train_config.fine_tune_checkpoint` restores in the default graph.
 
-    The table is logged, as a warning if a variable stays without a value. A checkpoint in
-    `model_dir` means that training is being resumed: it holds every variable, so nothing is
-    planned and the fine-tuning checkpoint need not exist any more.
-
-    Returns:
-        The table, or None if there is nothing to restore from.
+    The table is logged, as a warning if a variable stays without a value. None if there is
+    nothing to restore from, or if a checkpoint in `model_dir`, which has every variable, is
+    resumed: the fine-tuning checkpoint need not exist any more.
     """
     if not train_config.fine_tune_checkpoint:
         return None
@@ -261,11 +247,7 @@ def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = N
 def backbone_problem(
     table: RestoreTable, train_config: Any, model: Optional[Any] = None
 ) -> Optional[Problem]:
-    """Problem of a checkpoint without variables of the backbone; None if it has some.
-
-    Args:
-        model: `DetectionModel` proto, whose extractor the message names.
-    """
+    """Problem of a checkpoint without variables of the backbone; None if it has some."""
     if table.backbone_restored or (table.restored and not table.backbone):
         return None
     shapes = [name for name, _, _ in table.mismatched]
