@@ -19,10 +19,13 @@ frozen graph. With `eval_config.use_moving_averages` the exported weights are th
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
 import logging
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config import pipeline
@@ -34,6 +37,7 @@ from exporters.side_inputs import SideInput, check_side_inputs, make_placeholder
 from inputs import serving
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.label_map_asset import find_label_map
+from model_fn.checkpoints.repair import restoring
 from model_fn.checkpoints.variables import check_variables, inference_variables
 from model_fn.evaluation import threshold_files
 from model_fn.serving import saved_model as served
@@ -52,14 +56,14 @@ MAX_BATCH = 1024  # the largest that `ServingOptions.max_batch` may be
 class ExportedModel(NamedTuple):
     """Paths and input types of an export."""
 
-    saved_model: str  # folder
-    frozen_graph: Optional[str]  # None if the weights do not fit in its file
+    saved_model: Optional[str]  # folder; None if it was not written
+    frozen_graph: Optional[str]  # None if it was not written, or the weights do not fit in its file
     checkpoint: str  # prefix
     pipeline_config: str
     label_map: Optional[str]  # its copy is an asset of the SavedModel
     input_types: Tuple[str, ...]  # the first is `serving_default`
     thresholds: Optional[str]  # the file that was copied into the SavedModel's folder
-    has_variables: bool  # whether the SavedModel's weights are variables, not constants
+    has_variables: bool  # True if the SavedModel's weights are variables, not constants
 
 
 @dataclass(frozen=True)
@@ -73,103 +77,199 @@ class GraphExtras:
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """How a SavedModel is served."""
+    """Weights and batches of a served SavedModel."""
 
     trainable: bool = False  # its weights are variables: slower, but they can be changed
     max_batch: Optional[int] = None  # larger batches are refused; warm-up requests up to this one
+
+    def __post_init__(self) -> None:
+        if self.max_batch is not None and not 1 <= self.max_batch <= MAX_BATCH:
+            raise ConfigError(
+                None, f"max_batch is {self.max_batch}; it must be between 1 and {MAX_BATCH}"
+            )
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """Inputs and outputs of an exported network.
+
+    Attributes:
+        input_types: The first one is `serving_default`.
+        input_shape: Batch, height, width and channels for the types that take image tensors; None
+            for any size.
+        label_map_path: Label map that becomes an asset; default: the one that the configuration
+            names, if it exists.
+        extras: More files and outputs. The additional outputs are in `serving_default` and in the
+            frozen graph; their keys are their names.
+        serving_options: Constants or variables, and the largest batch.
+        side_inputs: For models that attend to context features; None for others.
+    """
+
+    input_types: Sequence[str] = ("image_tensor",)
+    input_shape: Optional[Sequence[Optional[int]]] = None
+    label_map_path: Optional[str] = None
+    extras: GraphExtras = GraphExtras()
+    serving_options: ServingOptions = ServingOptions()
+    side_inputs: Optional[Sequence[SideInput]] = None
+
+
+@dataclass(frozen=True)
+class RestoredNetwork:
+    """A network for serving, with its weights in an open session."""
+
+    session: Any
+    definitions: Dict[str, Any]  # SignatureDef by input type; the first is `serving_default`
+    checkpoint: str  # prefix of the exported checkpoint, whose variables have their own names
+    label_map: Optional[str]
+    thresholds: Optional[str]
+    num_additional_channels: int
+    serving_options: ServingOptions
+
+    @functools.cached_property
+    def constants(self) -> Optional[Any]:
+        """The graph with constants for weights; None and a warning if a file cannot hold it."""
+        with self.session.graph.as_default():
+            if served.fits_in_constants(tf1.global_variables()):
+                return served.constant_graph(self.session, self.definitions.values())
+        _LOG.warning(
+            "The model has more weights than a graph file can contain, which is %.1f GB: the "
+            "SavedModel has variables, which makes it slower, and there is no frozen graph",
+            served.MAX_FILE_BYTES / 1e9,
+        )
+        return None
+
+    @property
+    def has_variables(self) -> bool:
+        """True if the weights of a SavedModel are variables."""
+        return self.serving_options.trainable or self.constants is None
 
 
 def export_saved_model(
     pipeline_config: Any,
     checkpoint_prefix: str,
     output_dir: str,
+    options: Optional[NetworkOptions] = None,
     *,
-    input_types: Sequence[str] = ("image_tensor",),
-    input_shape: Optional[Sequence[Optional[int]]] = None,
-    label_map_path: Optional[str] = None,
     overwrite: bool = False,
-    extras: GraphExtras = GraphExtras(),
-    serving_options: ServingOptions = ServingOptions(),
-    side_inputs: Optional[Sequence[SideInput]] = None,
+    **fields: Any,
 ) -> ExportedModel:
     """Writes `saved_model/`, the frozen graph, a checkpoint and `pipeline.config` to a folder.
 
     Args:
         checkpoint_prefix: The trained checkpoint, or a model_dir for its latest.
         output_dir: A new or empty folder, unless `overwrite` is set.
-        input_shape: Batch, height, width and channels for the types that take image tensors; None
-            for any size.
-        label_map_path: Label map that becomes an asset; default: the one that the configuration
-            names, if it exists.
         overwrite: Replaces an earlier export in `output_dir`.
-        extras: More files and outputs. The additional outputs are in `serving_default` and in the
-            frozen graph; their keys are their names.
-        serving_options: Constants or variables, and the largest batch.
-        side_inputs: Of models that attend to context features; None for others.
+        **fields: Fields of `NetworkOptions` that replace those of `options`.
 
     Raises:
-        ConfigError: if an input type, the input shape, a side input, the name of an output or
-            `max_batch` is not valid.
+        ConfigError: if an input type, the input shape, a side input, the name of an output,
+            `max_batch` or a number of the model is not valid, or `extras.thresholds` is not of
+            this model's scores.
         FileNotFoundError: if the checkpoint or `label_map_path` does not exist.
-        ConfigError: if `extras.thresholds` is not of this model's scores.
         FileExistsError: if `output_dir` is not empty.
         DamagedCheckpointsError: if the checkpoint cannot be read.
-        ConfigError: if a number of the model is out of its range.
         RunError: if the checkpoint does not fit the model.
+    """
+    options = dataclasses.replace(options or NetworkOptions(), **fields)
+    check_folder(output_dir, overwrite)
+    saved_model = os.path.join(output_dir, SAVED_MODEL_FOLDER)
+    frozen_graph = os.path.join(output_dir, FROZEN_GRAPH_FILE)
+    with restored_network(pipeline_config, checkpoint_prefix, output_dir, options) as network:
+        _remove_models(output_dir)
+        write_saved_model(network, saved_model)
+        has_graph = write_frozen_graph(network, frozen_graph)
+        return describe(network, output_dir, saved_model, frozen_graph if has_graph else None)
+
+
+@contextlib.contextmanager
+def restored_network(
+    pipeline_config: Any, checkpoint_prefix: str, output_dir: str, options: NetworkOptions
+) -> Iterator[RestoredNetwork]:
+    """Context manager: builds and restores a network once, for any number of formats.
+
+    Writes checkpoint, `pipeline.config` and the graph as text, if wanted, to a folder, which is
+    made if the model is accepted. Errors are those of `export_saved_model`.
     """
     require_v2_behavior()
     refuse_absurd(pipeline_config.model, "model.")
     channels = serving.additional_channels(pipeline_config)
-    chosen = signatures.resolve_input_types(input_types, channels)
-    sides = check_side_inputs(pipeline_config.model, side_inputs)
-    max_batch = _check_max_batch(serving_options.max_batch)
     checkpoint = find_checkpoint(checkpoint_prefix)
-    label_map = _existing(label_map_path) or find_label_map(pipeline_config)
-    if extras.thresholds is not None:
-        threshold_files.check(extras.thresholds, pipeline_config.model)
-    check_folder(output_dir, overwrite)
+    label_map = _existing(options.label_map_path) or find_label_map(pipeline_config)
+    thresholds = options.extras.thresholds
+    if thresholds is not None:
+        threshold_files.check(thresholds, pipeline_config.model)
     detector = make_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
-    with tf.Graph().as_default():
-        definitions = _build_signatures(
-            detector, chosen, input_shape, channels, max_batch, sides, extras.output_tensors
-        )
-        graph_def = tf1.get_default_graph().as_graph_def()
+    with tf.Graph().as_default() as graph:
+        definitions = _build_signatures(detector, pipeline_config.model, options, channels)
+        graph_def = graph.as_graph_def()
         variables = inference_variables(pipeline_config.eval_config.use_moving_averages)
         check_variables(checkpoint, variables, pipeline_config.model)
-        restorer = tf1.train.Saver(variables)
         saver = tf1.train.Saver(save_relative_paths=True)  # the folder may be moved
-        with tf1.Session() as session:
+        restorer = tf1.train.Saver(variables)
+    # The session is not the default one: formats build graphs of their own, and run eagerly.
+    with contextlib.closing(tf1.Session(graph=graph)) as session:
+        with graph.as_default(), restoring(checkpoint):
             restorer.restore(session, checkpoint)
-            thresholds = extras.thresholds
-            if thresholds is None:  # only now, for a warning is of no use if the model is refused
-                thresholds = threshold_files.find_usable(pipeline_config, checkpoint)
-            _make_folder(output_dir)
-            if extras.inference_graph:
-                tf1.train.write_graph(graph_def, output_dir, INFERENCE_GRAPH_FILE)
-            prefix = os.path.join(output_dir, CHECKPOINT_NAME)
+        if thresholds is None:  # only now: a warning is useless if the model is refused
+            thresholds = threshold_files.find_usable(pipeline_config, checkpoint)
+        tf.io.gfile.makedirs(output_dir)
+        if options.extras.inference_graph:
+            tf1.train.write_graph(graph_def, output_dir, INFERENCE_GRAPH_FILE)
+        prefix = os.path.join(output_dir, CHECKPOINT_NAME)
+        with graph.as_default():
             saver.save(session, prefix)
-            constants = _constants(session, definitions)
-            signatures_by_key = _by_key(definitions)
-            folder = os.path.join(output_dir, SAVED_MODEL_FOLDER)
-            if constants is None or serving_options.trainable:
-                served.write_session(folder, session, signatures_by_key, label_map)
-            else:
-                served.write_constants(folder, constants, signatures_by_key, label_map)
-            warmup.write_requests(folder, signatures_by_key, max_batch, channels)
-            frozen_graph = _write_frozen_graph(constants, definitions[chosen[0]], output_dir)
-    if thresholds is not None:
-        threshold_files.add_to_export(thresholds, folder)
-    config_file = pipeline.save_pipeline(pipeline_config, output_dir)
-    has_variables = constants is None or serving_options.trainable
+        pipeline.save_pipeline(pipeline_config, output_dir)
+        yield RestoredNetwork(
+            session, definitions, prefix, label_map, thresholds, channels, options.serving_options
+        )
+
+
+def write_saved_model(network: RestoredNetwork, folder: str) -> None:
+    """Writes the SavedModel with its warm-up requests and thresholds."""
+    signatures_by_key = _by_key(network.definitions)
+    if network.has_variables:
+        with network.session.graph.as_default(), network.session.as_default():
+            served.write_session(folder, network.session, signatures_by_key, network.label_map)
+    else:
+        served.write_constants(folder, network.constants, signatures_by_key, network.label_map)
+    max_batch = network.serving_options.max_batch
+    warmup.write_requests(folder, signatures_by_key, max_batch, network.num_additional_channels)
+    if network.thresholds is not None:
+        threshold_files.add_to_export(network.thresholds, folder)
+
+
+def write_frozen_graph(network: RestoredNetwork, path: str) -> bool:
+    """Writes the graph of the first input type, with batch norm and the checkpoint's weights.
+
+    Returns:
+        False if they do not fit in a file.
+    """
+    if network.constants is None:
+        return False
+    outputs = served.output_operations([next(iter(network.definitions.values()))])
+    frozen = tf1.graph_util.extract_sub_graph(network.constants, outputs)
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(frozen.SerializeToString())
+    return True
+
+
+def describe(
+    network: RestoredNetwork,
+    output_dir: str,
+    saved_model: Optional[str],
+    frozen_graph: Optional[str],
+) -> ExportedModel:
+    """Paths of an export, as they are in its folder."""
     return ExportedModel(
-        folder, frozen_graph, prefix, config_file, label_map, chosen, thresholds, has_variables
+        saved_model,
+        frozen_graph,
+        os.path.join(output_dir, CHECKPOINT_NAME),
+        os.path.join(output_dir, pipeline.PIPELINE_FILE),
+        network.label_map,
+        tuple(network.definitions),
+        network.thresholds,
+        saved_model is not None and network.has_variables,
     )
-
-
-def _check_max_batch(max_batch: Optional[int]) -> Optional[int]:
-    if max_batch is not None and not 1 <= max_batch <= MAX_BATCH:
-        raise ConfigError(None, f"max_batch is {max_batch}; it must be between 1 and {MAX_BATCH}")
-    return max_batch
 
 
 def _existing(label_map_path: Optional[str]) -> Optional[str]:
@@ -188,36 +288,30 @@ def check_folder(output_dir: str, overwrite: bool) -> None:
         )
 
 
-def _make_folder(output_dir: str) -> None:
+def _remove_models(output_dir: str) -> None:
     """Removes SavedModel and graphs of an earlier export; other files stay."""
     saved_model = os.path.join(output_dir, SAVED_MODEL_FOLDER)
     if tf.io.gfile.exists(saved_model):
         tf.io.gfile.rmtree(saved_model)
-    for name in (FROZEN_GRAPH_FILE, INFERENCE_GRAPH_FILE):
-        if tf.io.gfile.exists(path := os.path.join(output_dir, name)):
-            tf.io.gfile.remove(path)
-    tf.io.gfile.makedirs(output_dir)
+    if tf.io.gfile.exists(path := os.path.join(output_dir, FROZEN_GRAPH_FILE)):
+        tf.io.gfile.remove(path)
 
 
 def _build_signatures(
-    detector: Detector,
-    input_types: Tuple[str, ...],
-    input_shape: Optional[Sequence[Optional[int]]],
-    num_additional_channels: int,
-    max_batch: Optional[int],
-    side_inputs: Sequence[SideInput],
-    output_tensors: Sequence[str],
+    detector: Detector, model: Any, options: NetworkOptions, num_additional_channels: int
 ) -> Dict[str, Any]:
     """SignatureDefs by input type; their networks share the variables.
 
     The first one has the additional `output_tensors`.
     """
+    input_types = signatures.resolve_input_types(options.input_types, num_additional_channels)
+    max_batch = options.serving_options.max_batch
     definitions = {}
-    further, context = make_placeholders(side_inputs)
+    further, context = make_placeholders(check_side_inputs(model, options.side_inputs))
     for index, input_type in enumerate(input_types):
         # With several input types the shape applies to those that take image tensors.
         strings_beside_images = input_type in signatures.STRING_INPUT_TYPES and len(input_types) > 1
-        shape = None if strings_beside_images else input_shape
+        shape = None if strings_beside_images else options.input_shape
         receiver = serving.make_receiver(
             input_type, detector.preprocess, shape, num_additional_channels, max_batch
         )
@@ -232,7 +326,7 @@ def _build_signatures(
         placeholders = {**receiver.placeholders, **further}
         definitions[input_type] = signatures.predict_signature(placeholders, outputs)
         if not index:  # while the graph has no other input
-            _add_outputs(definitions[input_type], output_tensors)
+            _add_outputs(definitions[input_type], options.extras.output_tensors)
     return definitions
 
 
@@ -245,30 +339,3 @@ def _by_key(definitions: Dict[str, Any]) -> Dict[str, Any]:
     """SignatureDefs by key of the SavedModel, from those by input type."""
     signatures = dict.fromkeys((SERVING_DEFAULT, PREDICT), next(iter(definitions.values())))
     return {**signatures, **definitions} if len(definitions) > 1 else signatures
-
-
-def _constants(session: Any, definitions: Dict[str, Any]) -> Optional[Any]:
-    """The graph with constants for weights; None and a warning if a file cannot hold it."""
-    variables = tf1.global_variables()
-    if served.fits_in_constants(variables):
-        return served.constant_graph(session, definitions.values())
-    _LOG.warning(
-        "The model has more weights than a graph file can contain, which is %.1f GB: the "
-        "SavedModel has variables, which makes it slower, and there is no frozen graph",
-        served.MAX_FILE_BYTES / 1e9,
-    )
-    return None
-
-
-def _write_frozen_graph(
-    constants: Optional[Any], definition: Any, output_dir: str
-) -> Optional[str]:
-    """The graph of one signature, with batch norm and the weights of the checkpoint."""
-    if constants is None:
-        return None
-    outputs = served.output_operations([definition])
-    frozen = tf1.graph_util.extract_sub_graph(constants, outputs)
-    path = os.path.join(output_dir, FROZEN_GRAPH_FILE)
-    with tf.io.gfile.GFile(path, "wb") as file:
-        file.write(frozen.SerializeToString())
-    return path

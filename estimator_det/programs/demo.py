@@ -107,7 +107,7 @@ def run_demo(
 
     seconds = timer.finish()
     summary = os.path.join(output_dir, SUMMARY_FILE)
-    result = DemoResult(metrics, picture, export.saved_model, summary, seconds)
+    result = DemoResult(metrics, picture, export.saved_model or "", summary, seconds)
     content = {**result._asdict(), "seed": seed, "num_train_steps": steps}
     pathlib.Path(summary).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     console.say(f"\non {files.num_eval} held-out images:")

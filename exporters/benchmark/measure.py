@@ -194,8 +194,7 @@ def _difference(task: Task, model: ModelDetector) -> Optional[Difference]:
     is_resized = any(model.fitted(pixels) is not pixels for pixels in task.images)
     if not task.expected or is_resized:  # the checkpoint gets images of their own size
         return None
-    load_raw = FORMATS.get(task.name)().load_raw
-    raw = model if load_raw is None else load_raw(task.path)
+    raw = FORMATS.get(task.name)().load(task.path, keeps_raw=True)
     return compare(_parsed(task.config).model, task.expected, raw, task.images)
 
 

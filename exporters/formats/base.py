@@ -16,7 +16,7 @@ from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector, make_detector
 from exporters.detector import ModelDetector, asset_class_names
-from exporters.saved_model import SAVED_MODEL_FOLDER, ExportedModel
+from exporters.saved_model import SAVED_MODEL_FOLDER, RestoredNetwork
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import threshold_files
@@ -76,45 +76,50 @@ class Plan(NamedTuple):
     input_shape: Optional[Sequence[Optional[int]]] = None  # batch, height, width, channels
 
 
-class Source(NamedTuple):
-    """Sources of a format: the parts that every export has."""
-
-    plan: Plan
-    exported: ExportedModel
-
-
-@dataclass(frozen=True)
 class ExportFormat:
-    """An export format.
+    """Base class of export formats; each is a subclass in a file of its own.
 
     Attributes:
         name: In `--format`.
         file: File or folder of the model inside the folder of an export.
-        write: Writes the model to a path; None where every export contains it.
-        load: Reads a model, a file or folder that `recognizes` is true for. RunError if it is
-            damaged or no detector.
-        load_raw: Loads a model whose `run` also returns raw predictions; None where that of `load`
-            does.
-        recognizes: Whether a file or folder has this format, by its content.
-        check: Raises ConfigError for what cannot be written, before anything slow.
         converter: Modules that `write` needs in the environment of converters.
         runtime: Modules that `load` needs in this one.
         extra: Of the package, `pip install 'estimator-det[EXTRA]'`, with these modules.
-        detects: Whether what a plan writes is a detector that can be run and compared.
     """
 
     name: str
     file: str
-    write: Optional[Callable[[Source, str], None]]
-    load: Callable[[str], ModelDetector]
-    recognizes: Callable[[str], bool]
-    check: Callable[[Plan], None] = lambda plan: None
     converter: Tuple[str, ...] = ()
     runtime: Tuple[str, ...] = ()
-    load_raw: Optional[Callable[[str], ModelDetector]] = None
-    extra: str = ""
-    tolerance: Callable[[Plan], Tolerance] = lambda plan: EXACT
-    detects: Callable[[Plan], bool] = lambda plan: True
+    extra = ""
+
+    def check(self, plan: Plan) -> None:
+        """Raises ConfigError for what cannot be written, before anything slow."""
+
+    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
+        """Writes the model to a path; False if a warning has said why it cannot be written."""
+        raise NotImplementedError
+
+    def recognizes(self, path: str) -> bool:
+        """True if a file or folder has this format, by its content."""
+        raise NotImplementedError
+
+    def load(self, path: str, *, keeps_raw: bool = False) -> ModelDetector:
+        """Reads a model that `recognizes` accepts; RunError if it is damaged or not a detector.
+
+        With `keeps_raw` its `run` also returns raw predictions, which may take more memory.
+        """
+        raise NotImplementedError
+
+    def tolerance(self, plan: Plan) -> Tolerance:
+        """The largest differences from the checkpoint."""
+        del plan
+        return EXACT
+
+    def detects(self, plan: Plan) -> bool:
+        """True if a plan's model is a detector that can be run and compared."""
+        del plan
+        return True
 
 
 FORMATS: Registry[Callable[[], ExportFormat]] = Registry("export format")

@@ -19,16 +19,19 @@ from exporters.formats.base import (
     ExportFormat,
     FormatOptions,
     Plan,
-    Source,
 )
 from exporters.formats.converters import check_installed
 from exporters.formats.samples import images_to_compare
 from exporters.image_files import list_images
 from exporters.saved_model import (
+    CHECKPOINT_NAME,
     INFERENCE_GRAPH_FILE,
     ExportedModel,
+    NetworkOptions,
+    RestoredNetwork,
     check_folder,
-    export_saved_model,
+    describe,
+    restored_network,
 )
 from inputs.serving import additional_channels
 from model_fn.checkpoints.errors import RunError
@@ -61,19 +64,18 @@ def export_formats(
     output_dir: str,
     formats: Sequence[ExportFormat],
     options: FormatOptions,
+    network_options: Optional[NetworkOptions] = None,
     *,
-    input_types: Sequence[str] = ("image_tensor",),
-    input_shape: Optional[Sequence[Optional[int]]] = None,
-    **saved_model_options: Any,
+    overwrite: bool = False,
 ) -> Export:
     """Writes `pipeline.config`, a checkpoint and each format to a folder, and compares them.
 
-    An earlier export stays until all is written, and if a model is refused. A model is not compared
-    if it takes more than color images: additional channels or context.
+    The network is built and restored once. All is written beside an earlier export, which stays
+    until the new one is whole and compared, and if a model is refused. A model is not compared if
+    it takes more than color images: additional channels or context.
 
     Args:
         checkpoint_prefix: The trained checkpoint, or a model_dir for its latest.
-        **saved_model_options: Further ones of `export_saved_model`.
 
     Raises:
         ConfigError: if a format cannot be written, or its converter is not installed; before
@@ -82,30 +84,31 @@ def export_formats(
         RunError: if a module that runs a format is not installed, a converter fails, or a model
             differs from the checkpoint by more than the tolerance of its format, and is renamed.
     """
+    network_options = network_options or NetworkOptions()
     channels = additional_channels(pipeline_config)
-    types = signatures.resolve_input_types(input_types, channels)
-    plan = Plan(pipeline_config, options, types, input_shape)
+    types = signatures.resolve_input_types(network_options.input_types, channels)
+    plan = Plan(pipeline_config, options, types, network_options.input_shape)
     for each in formats:
         each.check(plan)
     check_installed(formats, options.converter_python)
     list_images(options.sample_images)  # raises for what does not exist
-    check_folder(output_dir, saved_model_options.pop("overwrite", False))
+    check_folder(output_dir, overwrite)
     is_new = not tf.io.gfile.exists(output_dir) or not tf.io.gfile.listdir(output_dir)
     with _unfinished(output_dir) as folder:
-        exported = export_saved_model(
-            pipeline_config,
-            checkpoint_prefix,
-            folder,
-            input_types=input_types,
-            input_shape=input_shape,
-            **saved_model_options,
-        )
-        source = Source(plan, exported)
-        written = _write(source, formats, folder)
-        is_comparable = not channels and not saved_model_options.get("side_inputs")
-        differences = _compare(source, written) if is_comparable else {}
-        refused = _refused(plan, written, differences, output_dir)
-        _remove_unwanted(folder, formats)
+        with restored_network(
+            pipeline_config, checkpoint_prefix, folder, network_options
+        ) as network:
+            models = _write(network, plan, formats, folder)
+            paths = {
+                each.format.name: os.path.join(output_dir, each.format.file) for each in models
+            }
+            exported = describe(
+                network, output_dir, paths.get("saved_model"), paths.get("frozen_graph")
+            )
+        is_comparable = not channels and not network_options.side_inputs
+        checkpoint = os.path.join(folder, CHECKPOINT_NAME)
+        differences = _compare(plan, checkpoint, models) if is_comparable else {}
+        refused = _refused(plan, models, differences, output_dir)
         if is_new or not refused:
             _copy_label_map_and_thresholds(exported, folder, formats)
             _remove_earlier(output_dir, (exported.label_map, exported.thresholds))
@@ -115,13 +118,11 @@ def export_formats(
     if refused:
         kept = "" if is_new else f"\nWhat was in {output_dir} is unchanged"
         raise RunError("\n".join(refused.values()) + kept)
-    models = [
+    written = [
         WrittenModel(name, path, num_bytes(path), differences.get(name))
-        for name, path in (
-            (each.format.name, os.path.join(output_dir, each.format.file)) for each in written
-        )
+        for name, path in paths.items()
     ]
-    return Export(_moved(exported, output_dir), tuple(models))
+    return Export(exported, tuple(written))
 
 
 @contextlib.contextmanager
@@ -153,20 +154,6 @@ def _move(folder: str, output_dir: str, names: Sequence[str]) -> None:
             copy_folder(source, target)
         else:
             tf.io.gfile.copy(source, target)
-
-
-def _moved(exported: ExportedModel, output_dir: str) -> ExportedModel:
-    """The paths of an export in its final folder."""
-
-    def path(before: str) -> str:
-        return os.path.join(output_dir, os.path.basename(before))
-
-    return exported._replace(
-        saved_model=path(exported.saved_model),
-        frozen_graph=exported.frozen_graph and path(exported.frozen_graph),
-        checkpoint=path(exported.checkpoint),
-        pipeline_config=path(exported.pipeline_config),
-    )
 
 
 def num_bytes(path: str) -> int:
@@ -202,35 +189,21 @@ def _absolute(path: str) -> str:
     return path if files.is_remote(path) else os.path.realpath(path)
 
 
-def _remove_unwanted(output_dir: str, formats: Sequence[ExportFormat]) -> None:
-    """Removes formats that others are written from, unless they are wanted, too."""
-    wanted = {each.name for each in formats}
-    for each in (FORMATS.get(name)() for name in DEFAULT_FORMATS):
-        path = os.path.join(output_dir, each.file)
-        if each.name not in wanted and tf.io.gfile.exists(path):
-            _remove(path)
-
-
 def _remove(path: str) -> None:
     (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)
 
 
-def _write(source: Source, formats: Sequence[ExportFormat], output_dir: str) -> List[FoundModel]:
-    models = []
-    for each in formats:
-        path = os.path.join(output_dir, each.file)
-        if each.write is not None:
-            each.write(source, path)
-        elif not tf.io.gfile.exists(path):
-            continue  # too many weights, of which a warning is logged
-        models.append(FoundModel(each, path))
-    return models
+def _write(
+    network: RestoredNetwork, plan: Plan, formats: Sequence[ExportFormat], folder: str
+) -> List[FoundModel]:
+    models = [FoundModel(each, os.path.join(folder, each.file)) for each in formats]
+    return [each for each in models if each.format.write(network, plan, each.path)]
 
 
 def _copy_label_map_and_thresholds(
     exported: ExportedModel, output_dir: str, formats: Sequence[ExportFormat]
 ) -> None:
-    """Beside formats that cannot contain them."""
+    """Copies them beside formats that cannot contain them."""
     if {each.name for each in formats} == set(DEFAULT_FORMATS):
         return
     for source, name in (
@@ -242,22 +215,24 @@ def _copy_label_map_and_thresholds(
             tf.io.gfile.copy(source, target, overwrite=True)
 
 
-def _compare(source: Source, models: Sequence[FoundModel]) -> Dict[str, check.Difference]:
+def _compare(
+    plan: Plan, checkpoint: str, models: Sequence[FoundModel]
+) -> Dict[str, check.Difference]:
     """The differences by the name of the format."""
-    config, options, _, input_shape = source.plan
+    config, options, _, input_shape = plan
     if input_shape and input_shape[0] not in (None, 1):
         return {}
     images = images_to_compare(config, options.sample_images)
     images = check.fit_images(images, input_shape)
-    checkpoint = check.CheckpointDetector(config, source.exported.checkpoint)
-    expected = [checkpoint.run(pixels[None]) for pixels in images]
-    differences = {}
-    for each in (each for each in models if each.format.detects(source.plan)):
-        load = each.format.load_raw or each.format.load
-        differences[each.format.name] = check.compare(
-            config.model, expected, load(each.path), images
+    reference = check.CheckpointDetector(config, checkpoint)
+    expected = [reference.run(pixels[None]) for pixels in images]
+    return {
+        each.format.name: check.compare(
+            config.model, expected, each.format.load(each.path, keeps_raw=True), images
         )
-    return differences
+        for each in models
+        if each.format.detects(plan)
+    }
 
 
 def _refused(

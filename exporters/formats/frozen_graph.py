@@ -14,11 +14,12 @@ from exporters.detector import OUTPUT_PREFIXES, REQUIRED_OUTPUTS, ModelDetector,
 from exporters.formats.base import (
     FORMATS,
     ExportFormat,
+    Plan,
     class_names_beside,
     thresholds_beside,
 )
 from exporters.importing.frozen_graph import VARIABLES, parse_graph, refuse_without_weights
-from exporters.saved_model import FROZEN_GRAPH_FILE
+from exporters.saved_model import FROZEN_GRAPH_FILE, RestoredNetwork, write_frozen_graph
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
 
@@ -28,9 +29,26 @@ _LONGEST_START = 16  # bytes
 
 
 @FORMATS.register("frozen_graph")
-def frozen_graph() -> ExportFormat:
+class FrozenGraph(ExportFormat):
     """The format of the reference's exporter, `frozen_inference_graph.pb`."""
-    return ExportFormat("frozen_graph", FROZEN_GRAPH_FILE, None, load_frozen_graph, _recognizes)
+
+    name = "frozen_graph"
+    file = FROZEN_GRAPH_FILE
+
+    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
+        del plan
+        return write_frozen_graph(network, path)
+
+    def recognizes(self, path: str) -> bool:
+        """True if a file begins with a node, and this with its name."""
+        if tf.io.gfile.isdir(path):
+            return False
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return _FIRST_NODE.match(file.read(_LONGEST_START)) is not None
+
+    def load(self, path: str, *, keeps_raw: bool = False) -> GraphDetector:
+        del keeps_raw
+        return load_frozen_graph(path)
 
 
 def load_frozen_graph(path: str) -> GraphDetector:
@@ -110,11 +128,3 @@ class GraphDetector(ModelDetector):
             self.image_size = (shape[1], shape[2])
         self.batch_size = 1 if shape.rank == 0 or (shape.rank and shape[0] == 1) else None
         return placeholders[0]
-
-
-def _recognizes(path: str) -> bool:
-    """Whether a file begins with a node, and this with its name."""
-    if tf.io.gfile.isdir(path):
-        return False
-    with tf.io.gfile.GFile(path, "rb") as file:
-        return _FIRST_NODE.match(file.read(_LONGEST_START)) is not None

@@ -11,7 +11,7 @@ from typing import List, NamedTuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.static_shapes import with_static_shapes
-from exporters.formats.base import Source, inference_detector
+from exporters.formats.base import Plan, inference_detector
 from inputs.serving import additional_channels, make_receiver
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving import saved_model as served
@@ -27,9 +27,8 @@ class GraphFile(NamedTuple):
     outputs: List[str]  # names of operations with one output each
 
 
-def write_graph_file(source: Source, folder: str) -> GraphFile:
+def write_graph_file(checkpoint: str, plan: Plan, folder: str) -> GraphFile:
     """Writes the graph of an export's first input type."""
-    plan = source.plan
     detector = inference_detector(plan.config, with_static_shapes(plan.config.model))
     with tf.Graph().as_default() as graph:
         receiver = make_receiver(
@@ -46,7 +45,7 @@ def write_graph_file(source: Source, folder: str) -> GraphFile:
                 "written; export --format saved_model"
             )
         with tf1.Session() as session:
-            tf1.train.Saver(variables).restore(session, source.exported.checkpoint)
+            tf1.train.Saver(variables).restore(session, checkpoint)
             constants = tf1.graph_util.convert_variables_to_constants(
                 session, graph.as_graph_def(), list(outputs)
             )

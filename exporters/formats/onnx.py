@@ -14,7 +14,6 @@ from exporters.formats.base import (
     FORMATS,
     ExportFormat,
     Plan,
-    Source,
     check_graph_format,
     class_names_beside,
     thresholds_beside,
@@ -22,6 +21,7 @@ from exporters.formats.base import (
 )
 from exporters.formats.converters import run_converter
 from exporters.formats.graph_file import write_graph_file
+from exporters.saved_model import RestoredNetwork
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FILE = "model.onnx"
@@ -33,19 +33,37 @@ _LEAST_IR_VERSION = 3  # first field of `ModelProto`; SavedModels, with the same
 
 
 @FORMATS.register("onnx")
-def onnx() -> ExportFormat:
+class Onnx(ExportFormat):
     """The exchange format of onnxruntime, TensorRT and others."""
-    return ExportFormat(
-        "onnx",
-        MODEL_FILE,
-        _write,
-        OnnxDetector,
-        _recognizes,
-        check=_check,
-        converter=("tf2onnx", "tensorflow"),
-        runtime=("onnxruntime",),
-        extra="onnx",
-    )
+
+    name = "onnx"
+    file = MODEL_FILE
+    converter = ("tf2onnx", "tensorflow")
+    runtime = ("onnxruntime",)
+    extra = "onnx"
+
+    def check(self, plan: Plan) -> None:
+        check_graph_format(self.name, plan)
+
+    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
+        with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
+            graph = write_graph_file(network.checkpoint, plan, folder)
+            arguments = ["-m", "tf2onnx.convert", "--graphdef", graph.path, "--output", output]
+            arguments += ["--inputs", f"{graph.input}:0", "--opset", str(OPSET)]
+            arguments += ["--outputs", ",".join(f"{name}:0" for name in graph.outputs)]
+            run_converter(self, arguments, plan.options.converter_python, output)
+        return True
+
+    def recognizes(self, path: str) -> bool:
+        if tf.io.gfile.isdir(path):
+            return False
+        with tf.io.gfile.GFile(path, "rb") as file:
+            start = file.read(3)
+        return len(start) == 3 and start[:1] == b"\x08" and bool(start[1] >= _LEAST_IR_VERSION)
+
+    def load(self, path: str, *, keeps_raw: bool = False) -> ModelDetector:
+        del keeps_raw
+        return OnnxDetector(path)
 
 
 class OnnxDetector(ModelDetector):
@@ -86,26 +104,3 @@ class OnnxDetector(ModelDetector):
             list(self._names.values()), {self._input: images.astype(self._type)}
         )
         return dict(zip(self._names, values))
-
-
-def _check(plan: Plan) -> None:
-    check_graph_format("onnx", plan)
-
-
-def _write(source: Source, path: str) -> None:
-    with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
-        graph = write_graph_file(source, folder)
-        arguments = ["-m", "tf2onnx.convert", "--graphdef", graph.path, "--output", output]
-        arguments += ["--inputs", f"{graph.input}:0", "--opset", str(OPSET)]
-        arguments += ["--outputs", ",".join(f"{name}:0" for name in graph.outputs)]
-        run_converter(onnx(), arguments, source.plan.options.converter_python, output)
-
-
-def _recognizes(path: str) -> bool:
-    if tf.io.gfile.isdir(path):
-        return False
-    with tf.io.gfile.GFile(path, "rb") as file:
-        start = file.read(3)
-    return (
-        bool(start[:1] == b"\x08" and start[1] >= _LEAST_IR_VERSION) if len(start) == 3 else False
-    )

@@ -15,7 +15,6 @@ from exporters.formats.base import (
     FORMATS,
     ExportFormat,
     Plan,
-    Source,
     check_graph_format,
     class_names_beside,
     folder_of,
@@ -24,6 +23,7 @@ from exporters.formats.base import (
 )
 from exporters.formats.converters import run_converter
 from exporters.formats.graph_file import write_graph_file
+from exporters.saved_model import RestoredNetwork
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FOLDER = "openvino"
@@ -37,19 +37,36 @@ _TYPES = {"u8": np.uint8, "f32": np.float32}
 
 
 @FORMATS.register("openvino")
-def openvino() -> ExportFormat:
+class Openvino(ExportFormat):
     """The format of Intel's runtime."""
-    return ExportFormat(
-        "openvino",
-        MODEL_FOLDER,
-        _write,
-        OpenvinoDetector,
-        _recognizes,
-        check=_check,
-        converter=("openvino",),
-        runtime=("openvino",),
-        extra="openvino",
-    )
+
+    name = "openvino"
+    file = MODEL_FOLDER
+    converter = ("openvino",)
+    runtime = ("openvino",)
+    extra = "openvino"
+
+    def check(self, plan: Plan) -> None:
+        check_graph_format(self.name, plan)
+
+    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
+        with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
+            os.makedirs(output)
+            graph = write_graph_file(network.checkpoint, plan, folder)
+            arguments = ["-c", _CONVERT, graph.path, os.path.join(output, MODEL_FILE)]
+            run_converter(self, arguments, plan.options.converter_python, output)
+        return True
+
+    def recognizes(self, path: str) -> bool:
+        file_path = _model_file(path)
+        if not tf.io.gfile.exists(file_path) or not file_path.endswith(".xml"):
+            return False
+        with tf.io.gfile.GFile(file_path, "rb") as file:
+            return b"<net " in file.read(1024)
+
+    def load(self, path: str, *, keeps_raw: bool = False) -> ModelDetector:
+        del keeps_raw
+        return OpenvinoDetector(path)
 
 
 class OpenvinoDetector(ModelDetector):
@@ -100,18 +117,6 @@ class OpenvinoDetector(ModelDetector):
         return {name: outputs[output] for name, output in self._outputs.items()}
 
 
-def _check(plan: Plan) -> None:
-    check_graph_format("openvino", plan)
-
-
-def _write(source: Source, path: str) -> None:
-    with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
-        os.makedirs(output)
-        graph = write_graph_file(source, folder)
-        arguments = ["-c", _CONVERT, graph.path, os.path.join(output, MODEL_FILE)]
-        run_converter(openvino(), arguments, source.plan.options.converter_python, output)
-
-
 def _model_file(path: str) -> str:
     return os.path.join(path, MODEL_FILE) if tf.io.gfile.isdir(path) else path
 
@@ -122,11 +127,3 @@ def _readable(model_file: str) -> Tuple[Union[str, bytes], ...]:
         return (model_file,)
     weights_file = os.path.splitext(model_file)[0] + ".bin"
     return files.read_bytes(model_file), files.read_bytes(weights_file)
-
-
-def _recognizes(path: str) -> bool:
-    file_path = _model_file(path)
-    if not tf.io.gfile.exists(file_path) or not file_path.endswith(".xml"):
-        return False
-    with tf.io.gfile.GFile(file_path, "rb") as file:
-        return b"<net " in file.read(1024)

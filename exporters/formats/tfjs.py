@@ -22,7 +22,6 @@ from exporters.formats.base import (
     FORMATS,
     ExportFormat,
     Plan,
-    Source,
     check_graph_format,
     folder_of,
     written_at,
@@ -31,6 +30,7 @@ from exporters.formats.converters import run_converter
 from exporters.formats.frozen_graph import GraphDetector
 from exporters.formats.graph_file import write_graph_file
 from exporters.importing.tfjs import MODEL_FILE, read_tfjs
+from exporters.saved_model import RestoredNetwork
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FOLDER = "tfjs"
@@ -56,18 +56,34 @@ _OWN_ATTRIBUTES = ("fused_ops", "num_args", "epsilon", "leakyrelu_alpha", "expli
 
 
 @FORMATS.register("tfjs")
-def tfjs() -> ExportFormat:
+class Tfjs(ExportFormat):
     """The format of TensorFlow.js."""
-    return ExportFormat(
-        "tfjs",
-        MODEL_FOLDER,
-        _write,
-        load_tfjs,
-        _recognizes,
-        check=_check,
-        converter=("tensorflowjs",),
-        extra="tfjs",
-    )
+
+    name = "tfjs"
+    file = MODEL_FOLDER
+    converter = ("tensorflowjs",)
+    extra = "tfjs"
+
+    def check(self, plan: Plan) -> None:
+        check_graph_format(self.name, plan)
+
+    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
+        with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
+            graph = write_graph_file(network.checkpoint, plan, folder)
+            arguments = ["-c", _CONVERT, "--input_format=tf_frozen_model"]
+            arguments += [f"--output_node_names={','.join(graph.outputs)}", graph.path, output]
+            run_converter(self, arguments, plan.options.converter_python, output)
+        return True
+
+    def recognizes(self, path: str) -> bool:
+        file_path = _model_file(path)
+        if not tf.io.gfile.exists(file_path) or not file_path.endswith(".json"):
+            return False
+        return "modelTopology" in files.read_text(file_path)
+
+    def load(self, path: str, *, keeps_raw: bool = False) -> GraphDetector:
+        del keeps_raw
+        return load_tfjs(path)
 
 
 def load_tfjs(path: str) -> GraphDetector:
@@ -138,24 +154,5 @@ def _add_unfused(graph_def: Any, node: Any) -> None:
         previous = name
 
 
-def _check(plan: Plan) -> None:
-    check_graph_format("tfjs", plan)
-
-
-def _write(source: Source, path: str) -> None:
-    with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
-        graph = write_graph_file(source, folder)
-        arguments = ["-c", _CONVERT, "--input_format=tf_frozen_model"]
-        arguments += [f"--output_node_names={','.join(graph.outputs)}", graph.path, output]
-        run_converter(tfjs(), arguments, source.plan.options.converter_python, output)
-
-
 def _model_file(path: str) -> str:
     return os.path.join(path, MODEL_FILE) if tf.io.gfile.isdir(path) else path
-
-
-def _recognizes(path: str) -> bool:
-    file_path = _model_file(path)
-    if not tf.io.gfile.exists(file_path) or not file_path.endswith(".json"):
-        return False
-    return "modelTopology" in files.read_text(file_path)

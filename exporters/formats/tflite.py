@@ -14,7 +14,6 @@ from exporters.formats.base import (
     FORMATS,
     ExportFormat,
     Plan,
-    Source,
     Tolerance,
     is_quantized,
 )
@@ -29,6 +28,7 @@ from exporters.formats.tflite_graph import (
     input_range,
 )
 from exporters.formats.tflite_metadata import IDENTIFIER, add_metadata
+from exporters.saved_model import RestoredNetwork
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
 
@@ -42,19 +42,60 @@ _TOLERANCES = {
 
 
 @FORMATS.register("tflite")
-def tflite() -> ExportFormat:
+class Tflite(ExportFormat):
     """The format of phones and small boards."""
-    return ExportFormat(
-        "tflite",
-        MODEL_FILE,
-        _write,
-        TfliteDetector,
-        _recognizes,
-        check=_check,
-        load_raw=lambda path: TfliteDetector(path, keeps_raw=True),
-        tolerance=_tolerance,
-        detects=lambda plan: plan.options.tflite.add_postprocessing_op,
-    )
+
+    name = "tflite"
+    file = MODEL_FILE
+
+    def check(self, plan: Plan) -> None:
+        check_tflite(plan)
+        quantize = plan.options.quantize
+        if is_quantized(plan.config):
+            if quantize is not None:
+                raise ConfigError(
+                    None,
+                    f"--quantize: is {quantize}, and graph_rewriter.quantization gives the model "
+                    "the ranges of its training",
+                    "leave out --quantize",
+                )
+        elif quantize == "int8":
+            check_has_images(plan.config, plan.options.sample_images)
+
+    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
+        config, options = plan.config, plan.options
+        graph = build_tflite_graph(config, network.checkpoint, options.tflite)
+        preprocess = make_preprocessor(config.model)
+
+        def representative() -> Iterator[List[np.ndarray]]:
+            for pixels in images_to_calibrate(config, options.sample_images):
+                inputs, _ = preprocess(tf.constant(pixels[None], tf.float32))
+                yield [inputs.numpy()]
+
+        content = convert(graph, options.quantize, representative)
+        names = read_label_map(network.label_map).names if network.label_map is not None else {}
+        extractor = config.model.ssd.feature_extractor.type
+        content = add_metadata(
+            content, graph.normalization, config.model.ssd.num_classes, names, f"SSD, {extractor}"
+        )
+        with tf.io.gfile.GFile(path, "wb") as file:
+            file.write(content)
+        return True
+
+    def recognizes(self, path: str) -> bool:
+        if tf.io.gfile.isdir(path):
+            return False
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return bool(file.read(8)[4:] == IDENTIFIER)
+
+    def load(self, path: str, *, keeps_raw: bool = False) -> TfliteDetector:
+        return TfliteDetector(path, keeps_raw=keeps_raw)
+
+    def tolerance(self, plan: Plan) -> Tolerance:
+        return _TOLERANCES["int8" if is_quantized(plan.config) else plan.options.quantize]
+
+    def detects(self, plan: Plan) -> bool:
+        return plan.options.tflite.add_postprocessing_op
 
 
 def convert(
@@ -100,50 +141,3 @@ def convert(
             "with TensorFlow 2.15"
         )
     return set_options(content, graph.options)
-
-
-def _check(plan: Plan) -> None:
-    check_tflite(plan)
-    quantize = plan.options.quantize
-    if is_quantized(plan.config):
-        if quantize is not None:
-            raise ConfigError(
-                None,
-                f"--quantize: is {quantize}, and graph_rewriter.quantization gives the "
-                "model the ranges of its training",
-                "leave out --quantize",
-            )
-    elif quantize == "int8":
-        check_has_images(plan.config, plan.options.sample_images)
-
-
-def _write(source: Source, path: str) -> None:
-    config, options, *_ = source.plan
-    graph = build_tflite_graph(config, source.exported.checkpoint, options.tflite)
-    preprocess = make_preprocessor(config.model)
-
-    def representative() -> Iterator[List[np.ndarray]]:
-        for pixels in images_to_calibrate(config, options.sample_images):
-            inputs, _ = preprocess(tf.constant(pixels[None], tf.float32))
-            yield [inputs.numpy()]
-
-    content = convert(graph, options.quantize, representative)
-    label_map = source.exported.label_map
-    names = {} if label_map is None else read_label_map(label_map).names
-    extractor = config.model.ssd.feature_extractor.type
-    content = add_metadata(
-        content, graph.normalization, config.model.ssd.num_classes, names, f"SSD, {extractor}"
-    )
-    with tf.io.gfile.GFile(path, "wb") as file:
-        file.write(content)
-
-
-def _recognizes(path: str) -> bool:
-    if tf.io.gfile.isdir(path):
-        return False
-    with tf.io.gfile.GFile(path, "rb") as file:
-        return bool(file.read(8)[4:] == IDENTIFIER)
-
-
-def _tolerance(plan: Plan) -> Tolerance:
-    return _TOLERANCES["int8" if is_quantized(plan.config) else plan.options.quantize]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import CONFIG_EXAMPLE, add_config_arguments, load
@@ -192,7 +192,7 @@ def run(options: argparse.Namespace) -> int:
     from model_fn.checkpoints import writing
 
     with writing.writable_folder(options.output_directory, "output_directory"):
-        _report(_export(config, options))
+        _report(_export(config, options), _names(options.format))
     return console.EXIT_OK
 
 
@@ -200,27 +200,30 @@ def _export(config: Any, options: argparse.Namespace) -> Any:
     from exporters import formats, saved_model, signatures
     from exporters.formats.export import export_formats
 
+    network_options = saved_model.NetworkOptions(
+        input_types=_names(options.input_type),
+        input_shape=signatures.parse_input_shape(options.input_shape),
+        label_map_path=options.label_map_path,
+        extras=saved_model.GraphExtras(
+            inference_graph=options.write_inference_graph,
+            output_tensors=list(filter(None, _names(options.additional_output_tensor_names))),
+            thresholds=options.thresholds,
+        ),
+        serving_options=saved_model.ServingOptions(options.trainable, options.max_batch),
+        side_inputs=_side_inputs(options, config),
+    )
     return export_formats(
         config,
         options.trained_checkpoint_prefix,
         options.output_directory,
         formats.resolve_formats(_names(options.format)),
         _format_options(options),
-        input_types=_names(options.input_type),
-        input_shape=signatures.parse_input_shape(options.input_shape),
-        label_map_path=options.label_map_path,
-        side_inputs=_side_inputs(options, config),
+        network_options,
         overwrite=options.overwrite,
-        serving_options=saved_model.ServingOptions(options.trainable, options.max_batch),
-        extras=saved_model.GraphExtras(
-            inference_graph=options.write_inference_graph,
-            output_tensors=list(filter(None, _names(options.additional_output_tensor_names))),
-            thresholds=options.thresholds,
-        ),
     )
 
 
-def _report(export: Any) -> None:
+def _report(export: Any, formats: Sequence[str]) -> None:
     exported, models = export
     for each in models:
         what = f"{each.path} ({each.num_bytes / 1e6:.1f} MB)"
@@ -229,7 +232,7 @@ def _report(export: Any) -> None:
     if "saved_model" in [each.name for each in models]:
         kind = "variables" if exported.has_variables else "constants"
         console.say(f"weights:       {kind} in the SavedModel")
-    if exported.frozen_graph is None:
+    if "frozen_graph" in formats and exported.frozen_graph is None:
         console.say("frozen_graph:  none (too many weights)")
     console.say(f"checkpoint:    {exported.checkpoint}")
     console.say(f"label map:     {exported.label_map or 'none (give --label_map_path)'}")

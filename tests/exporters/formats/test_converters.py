@@ -4,7 +4,7 @@ import pytest
 
 from estimator_det.config.text import ConfigError
 from exporters.formats import base, converters
-from exporters.formats.onnx import onnx
+from exporters.formats.onnx import Onnx
 from model_fn.checkpoints.errors import RunError
 
 
@@ -23,8 +23,12 @@ def test_the_interpreter_of_converters(monkeypatch, tmp_path):
         converters.python_of(None)
 
 
-def _format(**modules):
-    return base.ExportFormat("x", "x", None, None, None, extra="x-extra", **modules)
+def _format(name="x", **modules):
+    chosen = base.ExportFormat()
+    chosen.name, chosen.extra = name, f"{name}-extra"
+    for attribute, names in modules.items():
+        setattr(chosen, attribute, names)
+    return chosen
 
 
 def test_a_missing_converter_names_the_extra():
@@ -48,18 +52,15 @@ def test_a_missing_runtime_names_the_extra():
     base.check_runtime(_format(runtime=("json",)))
     with pytest.raises(RunError, match=r"need none_a, .*estimator-det\[x-extra\]"):
         base.check_runtime(_format(runtime=("none_a",)))
-    assert onnx().runtime == ("onnxruntime",)
+    assert Onnx().runtime == ("onnxruntime",)
 
 
 def test_all_that_is_missing_is_named_at_once():
-    def named(name, **modules):
-        return base.ExportFormat(name, "x", None, None, None, extra=f"{name}-extra", **modules)
-
     chosen = [
-        named("a", converter=("none_a",), runtime=("none_a",)),
-        named("b"),
-        named("c", converter=("json",), runtime=("none_c",)),
-        named("d", converter=("none_d",)),
+        _format("a", converter=("none_a",), runtime=("none_a",)),
+        _format("b"),
+        _format("c", converter=("json",), runtime=("none_c",)),
+        _format("d", converter=("none_d",)),
     ]
     with pytest.raises(ConfigError) as caught:
         converters.check_installed(chosen, None)

@@ -16,20 +16,21 @@ from estimator_det.config.text import ConfigError
 from estimator_det.programs import cli
 from exporters import formats
 from exporters.formats import check, converters, export
-from exporters.formats.base import FORMATS, FormatOptions, Plan, Source, TfliteOptions, written_at
+from exporters.formats.base import FORMATS, FormatOptions, Plan, TfliteOptions, written_at
 from exporters.formats.export import export_formats, num_bytes
 from exporters.formats.frozen_graph import load_frozen_graph
 from exporters.formats.graph_file import write_graph_file
 from exporters.importing.frozen_graph import parse_graph
-from exporters.saved_model import FROZEN_GRAPH_FILE
+from exporters.saved_model import FROZEN_GRAPH_FILE, NetworkOptions
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES, Trained
 
 
 def _export(trained: Trained, folder: pathlib.Path, *names: str, **options: Any) -> Any:
+    overwrite = options.pop("overwrite", False)
     keywords = {
         key: options.pop(key)
-        for key in ("overwrite", "input_types", "input_shape", "label_map_path")
+        for key in ("input_types", "input_shape", "label_map_path")
         if key in options
     }
     return export_formats(
@@ -38,7 +39,8 @@ def _export(trained: Trained, folder: pathlib.Path, *names: str, **options: Any)
         str(folder),
         formats.resolve_formats(names),
         FormatOptions(**options),
-        **keywords,
+        NetworkOptions(**keywords),
+        overwrite=overwrite,
     )
 
 
@@ -265,7 +267,7 @@ def test_the_graph_of_converters(trained: Trained, tmp_path: pathlib.Path) -> No
     """Its operations are those that converters know, and it detects the same."""
     export = _export(trained, tmp_path / "exported", "frozen_graph")
     plan = Plan(trained.config, FormatOptions(), ("image_tensor",))
-    graph = write_graph_file(Source(plan, export.exported), str(tmp_path))
+    graph = write_graph_file(export.exported.checkpoint, plan, str(tmp_path))
     graph_def = parse_graph(pathlib.Path(graph.path).read_bytes(), graph.path)
     seen = [node.op for node in graph_def.node]
     seen += [node.op for each in graph_def.library.function for node in each.node_def]
