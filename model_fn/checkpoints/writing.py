@@ -69,7 +69,10 @@ def check_folder(folder: str, name: str) -> None:
     """Creates a folder if it is missing, and writes a file there, before anything is built."""
     probe = files.path_in(folder, f"write_test.{os.getpid()}")
     try:
-        tf.io.gfile.makedirs(folder)
+        if files.is_remote(folder):
+            tf.io.gfile.makedirs(folder)
+        else:  # TensorFlow ignores the umask, by which a group may share its folders.
+            os.makedirs(folder, exist_ok=True)
         with tf.io.gfile.GFile(probe, "wb") as file:
             file.write(bytes(_PROBE_BYTES))
         tf.io.gfile.remove(probe)
@@ -138,7 +141,7 @@ def _cause(error: BaseException) -> str:
     for cause in _CAUSES:
         if cause in text:
             return cause.lower()
-    if isinstance(error, (tf.errors.AlreadyExistsError, tf.errors.FailedPreconditionError)):
+    if isinstance(error, (FileExistsError, NotADirectoryError, tf.errors.FailedPreconditionError)):
         return "it is a file, or below a file, not a folder"
     if isinstance(error, (FileNotFoundError, tf.errors.NotFoundError)):
         return "no folder can be created there"

@@ -18,7 +18,13 @@ def test_check_folder(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FolderNotWritableError, match="model_dir cannot be written to") as caught:
         writing.check_folder(str(tmp_path / "file"), "model_dir")
-    assert f"({tmp_path / 'file'}). Nothing was started" in str(caught.value)
+    assert f"not a folder ({tmp_path / 'file'}). Nothing was started" in str(caught.value)
+    umask = os.umask(0o002)
+    try:
+        writing.check_folder(str(tmp_path / "shared"), "model_dir")
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o775
 
 
 def test_free_space_is_told_where_it_matters(tmp_path: pathlib.Path) -> None:
