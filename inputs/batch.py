@@ -32,7 +32,7 @@ class CollateOptions:
     """Shapes and choices of `collate`."""
 
     preprocess: Preprocess
-    resizer: Resizer  # of the model, for masks and original images
+    resizer: Resizer  # the model's, for masks and original images
     num_classes: int  # K
     max_boxes: int  # G; boxes beyond are dropped
     retain_original_image: bool = False  # adds ORIGINAL_IMAGE to the features

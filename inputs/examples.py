@@ -39,8 +39,8 @@ from inputs.batch import (
     original_images,
     prepare_for_mixing,
 )
-from inputs.checks.examine import reason
 from inputs.checks.guard import RECORD_ID, SEQUENCE_NUMBER, Retry
+from inputs.checks.images import reason
 from inputs.decoding.decoder import make_decoder
 from inputs.decoding.example import require
 from inputs.records.cursor import CursorState
@@ -62,7 +62,7 @@ class ExampleOptions:
     steps: Sequence[AugmentationStep] = ()  # in order
     batch_size: int = 1
     first_step: Optional[int] = 0  # global step of the first batch; None: unknown
-    images_per_step: int = 1  # of this dataset
+    images_per_step: int = 1  # from this dataset
 
     @property
     def mixes(self) -> bool:

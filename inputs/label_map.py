@@ -14,7 +14,7 @@ from estimator_det.protos.string_int_label_map_pb2 import (
     StringIntLabelMapItem,
 )
 
-MAX_BYTES = 10_000_000  # of a file; 100,000 classes have half of that
+MAX_BYTES = 10_000_000  # largest file; 100,000 classes need half of it
 BACKGROUND = "background"  # the only name that may have id 0; it is no class
 
 

@@ -47,18 +47,18 @@ class LabelSpec(NamedTuple):
 
 # Features.
 IMAGE = "image"  # preprocessed, padded at the bottom and right
-HASH = "hash"  # of the source id
+HASH = "hash"  # a hash of the source id
 TRUE_IMAGE_SHAPE = "true_image_shape"  # the real image inside the padded one
 ORIGINAL_IMAGE = "original_image"  # resized as the network's input is, but not normalized
-ADDITIONAL_CHANNELS = "image_additional_channels"  # those beyond RGB of ORIGINAL_IMAGE
+ADDITIONAL_CHANNELS = "image_additional_channels"  # channels beyond RGB of ORIGINAL_IMAGE
 ORIGINAL_SPATIAL_SHAPE = "original_image_spatial_shape"  # height and width in the record
 SOURCE_ID = "source_id"  # if the reader sets include_source_id
-FILENAME = "filename"  # of the image, as SOURCE_ID; empty if the record has none
+FILENAME = "filename"  # name of the image file, beside SOURCE_ID; empty if the record has none
 CONTEXT_FEATURES = "context_features"
 VALID_CONTEXT_SIZE = "valid_context_size"  # how many of the S context features are real
 CONTEXT_FEATURES_IMAGE_ID_LIST = "context_features_image_id_list"
 RECORD = "record"  # index in `inputs.records.stream.list_files`, number in that file from 0
-PARTNER_RECORDS = "partner_records"  # as RECORD, of the records mixed with that one; -1: none
+PARTNER_RECORDS = "partner_records"  # like RECORD, the records mixed with that one; -1: none
 STREAM_INDEX = "stream_index"  # in the order of records, see `inputs.records.cursor`
 AUGMENTATION_SEED = "augmentation_seed"  # with it, the record gives the same image again
 
@@ -72,7 +72,7 @@ LABELED_CLASSES = "groundtruth_labeled_classes"  # k-hot: classes annotated exha
 VERIFIED_NEG_CLASSES = "groundtruth_verified_neg_classes"  # k-hot: certainly absent
 NOT_EXHAUSTIVE_CLASSES = "groundtruth_not_exhaustive_classes"  # k-hot: some may lack a box
 IMAGE_CLASSES = "groundtruth_image_classes"  # ids of the image as a whole, zero padding
-IMAGE_CONFIDENCES = "groundtruth_image_confidences"  # of IMAGE_CLASSES, 1 present, 0 absent
+IMAGE_CONFIDENCES = "groundtruth_image_confidences"  # for IMAGE_CLASSES, 1 present, 0 absent
 MASKS = "groundtruth_instance_masks"  # 0 or 1
 KEYPOINTS = "groundtruth_keypoints"  # y and x as BOXES; NaN where absent
 KEYPOINT_VISIBILITIES = "groundtruth_keypoint_visibilities"

@@ -1,4 +1,4 @@
-"""Changes of boxes and classes that do not change the image."""
+"""Changes of boxes, classes and scores that do not change the image."""
 
 from __future__ import annotations
 
@@ -106,3 +106,22 @@ def remap_labels(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     is_original = tf.reduce_any(tf.equal(classes[:, tf.newaxis], originals), axis=1)
     new_label = tf.constant(config.new_label, classes.dtype)
     return sample._replace(classes=tf.where(is_original, new_label, classes))
+
+
+def _check_temperature(config: Any) -> None:
+    if not config.temperature > 0:
+        raise ConfigError("temperature", f"is {config.temperature:g}; it must be above 0")
+
+
+@AUGMENTATIONS.register("convert_class_logits_to_softmax")
+@checked_by(_check_temperature)
+def convert_class_logits_to_softmax(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Converts multiclass scores [n, K + 1] from logits to probabilities; ConfigError if absent."""
+    if sample.multiclass_scores is None:
+        raise ConfigError(
+            "convert_class_logits_to_softmax",
+            "needs multiclass scores, but they are not loaded",
+            "set load_multiclass_scores: true in the input reader, or remove the step",
+        )
+    scores = tf.nn.softmax(sample.multiclass_scores / config.temperature)
+    return sample._replace(multiclass_scores=scores)

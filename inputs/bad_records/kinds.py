@@ -28,7 +28,7 @@ class FaultKind(NamedTuple):
     remedy: str = ""
     reference: str = ""  # the action that equals what the reference does; "" if no record has it
     correction: str = ""  # the effect of CLIP; "" if CLIP skips the record
-    unit: str = "record"  # what a count counts
+    unit: str = "record"  # the thing that a count counts
     is_choice: bool = False  # may follow from the configuration alone, so SKIP corrects it, too
     is_for_check: bool = False  # training does not look for it, so its action is always KEEP
     source_remedy: str = ""  # "" if no source of a conversion has it
@@ -240,7 +240,7 @@ class RecordFault:
     """One fault of one record."""
 
     kind: str  # a key of `KINDS`
-    message: str  # what is wrong, with the values
+    message: str  # the fault, with the values
     remedy: str
     action: str  # one of `ACTIONS`
     # Boxes, if the unit of the kind is a box.
@@ -248,7 +248,7 @@ class RecordFault:
 
 
 def effect(kind: str, action: str) -> str:
-    """What an action does with the data that have a fault of a kind, in words."""
+    """Effect of an action on data that have a fault of a kind, in words."""
     row = KINDS[kind]
     if action == CLIP:
         return row.correction or "corrected"

@@ -19,10 +19,10 @@ class BadRecordPolicy:
     actions: Mapping[str, str] = field(default_factory=lambda: resolve_actions(REFERENCE, {}))
     max_skipped: int = 100  # records
     max_pixels: float = 178.95697e6  # height times width of the largest image that is decoded
-    num_classes: Optional[int] = None  # of the model; None if ids have no upper limit
+    num_classes: Optional[int] = None  # the model's; None if ids have no upper limit
     label_map: Optional[LabelMap] = None  # None if records are read by their ids alone
     max_boxes: Optional[int] = None  # boxes of an image that training uses; None for all
-    context_feature_length: Optional[int] = None  # of the model; None for any
+    context_feature_length: Optional[int] = None  # the model's; None for any
 
     def __post_init__(self) -> None:
         if self.max_pixels < 1:
@@ -52,7 +52,7 @@ def make_policy(
 ) -> BadRecordPolicy:
     """The policy of a reader's `bad_records`; reads the reader's label map."""
     config = reader.bad_records
-    name = input_reader_pb2.BadRecords.Policy.Name  # of a policy, in upper case
+    name = input_reader_pb2.BadRecords.Policy.Name  # name of a policy, in upper case
     exceptions = {exception.kind: name(exception.policy).lower() for exception in config.exception}
     return BadRecordPolicy(
         reader=reader,

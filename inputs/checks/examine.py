@@ -8,21 +8,19 @@ examines all records. Descriptions, actions and rules are those of the pipeline:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
-import os
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from estimator_det.compat import quick_callable, tf, tf1
+from estimator_det.compat import tf
 from estimator_det.config.printing import quoted
 from estimator_det.files import image_header
 from estimator_det.images.orientation import UPRIGHT, exif_orientation
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault
 from inputs.bad_records.policy import BadRecordPolicy
-from inputs.checks.jpeg_end import END_TOO_EARLY, lacks_data
+from inputs.checks.images import END_TOO_EARLY, decode_mask, decode_size, lacks_data
 from inputs.decoding import example
 from inputs.decoding.box_rules import (
     ABSENT_SIZE,
@@ -186,7 +184,7 @@ class _Examination:
         if not encoded:
             self.add("missing_key", "image/encoded is missing or empty")
             return None
-        # Of all frames of a sequence.
+        # The digest of a sequence is that of all its frames.
         digest = hashlib.blake2b(
             encoded, digest_size=8, salt=self.content.to_bytes(8, "little", signed=True)
         )
@@ -373,46 +371,3 @@ def _mask_extents(
         return None
     inside = np.reshape(np.asarray(masks) > 0, [count, *size])
     return mask_extents(inside.astype(np.float32), NUMPY)
-
-
-def decode_mask(encoded: bytes) -> Optional[np.ndarray]:
-    """uint8 [h, w] of a PNG mask as the pipeline decodes it; None if it cannot be decoded."""
-    try:
-        mask: np.ndarray = _image_decoder(os.getpid()).mask(encoded)
-    except tf.errors.OpError:  # `decode_size` reports it
-        return None
-    return mask
-
-
-def decode_size(encoded: bytes) -> Any:
-    """Height and width of an image as TensorFlow decodes it, or the reason why it cannot."""
-    try:
-        height, width = _image_decoder(os.getpid()).shape(encoded)[:2]
-    except tf.errors.OpError as error:
-        return reason(error)
-    return int(height), int(width)
-
-
-def reason(error: tf.errors.OpError) -> str:
-    """The line of a TensorFlow error that has its cause; other lines have its location."""
-    lines = [line for line in str(error.message).splitlines() if line.strip()]
-    nodes = [i for i, line in enumerate(lines[:-1]) if line.startswith("Node: ")]
-    return lines[nodes[-1] + 1] if nodes else (lines or ["no reason given"])[0]
-
-
-class _Decoder(NamedTuple):
-    shape: Callable[[bytes], np.ndarray]
-    mask: Callable[[bytes], np.ndarray]
-
-
-@functools.lru_cache(maxsize=1)
-def _image_decoder(process: int) -> _Decoder:
-    """Functions that decode; not shared with a forked process."""
-    del process
-    with tf.Graph().as_default() as graph:
-        placeholder = tf1.placeholder(tf.string, [])
-        image = tf.io.decode_image(placeholder, channels=3, expand_animations=False)
-        shape = tf.shape(image)
-        mask = tf.io.decode_png(placeholder, channels=1)[..., 0]
-        session = tf1.Session(graph=graph)
-        return _Decoder(*(quick_callable(session, fetch, placeholder) for fetch in (shape, mask)))

@@ -37,7 +37,7 @@ class Explainer:
         self._log = log
         self._retry = retry
         self._is_explaining = threading.Lock()
-        self._known_lengths: Dict[str, int] = {}  # of files that Python read to their end
+        self._known_lengths: Dict[str, int] = {}  # records in files that Python read to the end
 
     def read_rest(
         self, file: int, number: int, num_bytes: int, size: int

@@ -30,7 +30,7 @@ from inputs.records.stream import unpack_record_ids
 from inputs.records.tfrecord import is_compressed
 
 # Keys inside the pipeline that the guard removes from the batch.
-SEQUENCE_NUMBER = "sequence_number"  # of a record in the dataset, bad ones included
+SEQUENCE_NUMBER = "sequence_number"  # counts records in the dataset, bad ones included
 RECORD_ID = "record_id"  # see `inputs.records.stream`; becomes RECORD in the batch
 
 # Keys in the table of pending records, in addition to sequence numbers.

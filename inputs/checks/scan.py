@@ -19,14 +19,14 @@ from inputs.checks.statistics import Collector, Columns, join
 from inputs.records import tfrecord
 from inputs.records.stream import input_patterns, match_files
 
-RECORDS_PER_TASK = 64  # of files whose records can be read in any order
+RECORDS_PER_TASK = 64  # in files whose records can be read in any order
 
 # Examining these takes less time than starting another process, which takes seconds of a CPU.
 FEW_RECORDS = 400
 FEW_SMALL_RECORDS = 4000  # in files of FEW_BYTES
 FEW_BYTES = 100_000_000
 
-_POLICIES: Dict[str, BadRecordPolicy] = {}  # of a worker process, by reader
+_POLICIES: Dict[str, BadRecordPolicy] = {}  # in a worker process, by reader
 
 
 class WorkerDiedError(ValueError):
@@ -60,7 +60,7 @@ class Scan(NamedTuple):
     reader: str  # path of the reader in the configuration
     files: List[str]
     num_records: int  # a gap in a damaged file counts as one
-    columns: Columns  # of the records that training uses
+    columns: Columns  # contain only the records that training uses
     entries: List[LogEntry]  # in the order of files and records
 
     @property
@@ -213,7 +213,7 @@ def _examine(task: Task, policy: BadRecordPolicy) -> Scan:
 
 def _records(task: Task) -> Iterator[Tuple[int, tfrecord.Record]]:
     if not (files.is_remote(task.file) or tfrecord.is_compressed(task.file)):
-        assert task.stop is not None  # as `plan` has it for such files
+        assert task.stop is not None  # `plan` sets it for such files
         for number in range(task.start, task.stop):
             yield number, tfrecord.read_record(task.file, number)
         return

@@ -40,8 +40,8 @@ class Scale(NamedTuple):
     """Ranges of a quantity, by which boxes or images are counted."""
 
     title: str
-    unit: str  # what is counted
-    names: Tuple[str, ...]  # of the ranges
+    unit: str  # name of the counted things
+    names: Tuple[str, ...]  # one for each range
     edges: Tuple[float, ...]  # between them; each belongs to the range above
 
     def histogram(self, values: np.ndarray) -> np.ndarray:
@@ -116,7 +116,7 @@ class Collector:
         source_id: str,
         boxes: np.ndarray,  # [n, 4], yxyx normalized
         class_ids: np.ndarray,  # [n]; ValueError for another number
-        content: int = 0,  # as `Columns.contents`
+        content: int = 0,  # see `Columns.contents`
     ) -> None:
         """Adds an image."""
         boxes = np.asarray(boxes, np.float32).reshape(-1, 4)

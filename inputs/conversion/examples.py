@@ -12,7 +12,7 @@ import numpy as np
 
 from estimator_det.config.printing import quoted
 from inputs.bad_records.kinds import SOURCE_KINDS
-from inputs.checks.jpeg_end import END_TOO_EARLY, lacks_data
+from inputs.checks.images import END_TOO_EARLY, lacks_data
 from inputs.conversion import images
 from inputs.conversion.images import Checked, ImageFault, ImageOptions
 from inputs.conversion.objects import SoundObject, check_objects, has_mask, in_pixels

@@ -16,7 +16,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.files import image_header
 from estimator_det.files.image_header import JPEG, PILLOW_ERRORS
 from estimator_det.images.orientation import UPRIGHT, exif_orientation, image_orientation
-from inputs.checks.examine import decode_size, reason
+from inputs.checks.images import decode_size, reason
 
 REFUSE, APPLY = "refuse", "apply"
 TRANSPOSED = 5  # EXIF orientations from this on exchange height and width

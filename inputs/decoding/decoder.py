@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 from estimator_det.compat import tf
 from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
+from estimator_det.files.image_header import BMP, GIF, JPEG, PNG
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.augment.base import keep_boxes
@@ -42,13 +43,16 @@ from inputs.decoding.example import (
     require_length,
 )
 from inputs.decoding.hierarchy import expand_boxes, expand_image_labels, make_hierarchy
-from inputs.decoding.image_header import claimed_pixels
 from inputs.label_map import LabelMap
 from inputs.schema import PER_BOX_NUMBERS, Sample
 
 Decoder = Callable[..., Sample]
 
 HASH_BUCKETS = 2**31  # so that a hash fits a non-negative int32
+
+_HEAD = 26  # bytes that contain the size in PNG, GIF and BMP
+# First bytes of a format; position, type and byte order of the two sides.
+_SIDES = ((PNG, 16, tf.int32, False), (GIF, 6, tf.uint16, True), (BMP, 18, tf.int32, True))
 
 # COCO's keypoint visibilities: 0 not labelled, 1 labelled but hidden, 2 visible.
 HIDDEN, VISIBLE = 1, 2
@@ -166,6 +170,31 @@ def decode_example_context(
     features = _context(parse_context(serialized), tf.constant("?"), length)[:max_rows]
     count = tf.shape(features)[0]
     return tf.ensure_shape(tf.pad(features, [[0, max_rows - count], [0, 0]]), shape), count
+
+
+def claimed_pixels(encoded: tf.Tensor) -> tf.Tensor:
+    """Height times width in the header of an image, float32 scalar; 0 for unknown formats.
+
+    Running it fails if the image starts like a JPEG but has no size.
+    """
+
+    def jpeg_format() -> tf.Tensor:
+        return tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(encoded), tf.float32)) / 3.0
+
+    def other_format() -> tf.Tensor:
+        # Padded, because a truncated file may be shorter than the header.
+        head = tf.strings.join([tf.strings.substr(encoded, 0, _HEAD), "\0" * _HEAD])
+        pixels = tf.constant(0.0)
+        for start, position, dtype, is_little in _SIDES:
+            sides = tf.strings.substr(head, position, 2 * dtype.size)
+            # abs(): the height of a BMP is negative if its rows start at the top.
+            sides = tf.cast(tf.io.decode_raw(sides, dtype, little_endian=is_little), tf.float32)
+            matches = tf.equal(tf.strings.substr(head, 0, len(start)), start)
+            pixels += tf.where(matches, tf.abs(tf.reduce_prod(sides)), 0.0)
+        return pixels
+
+    is_jpeg = tf.equal(tf.strings.substr(encoded, 0, len(JPEG)), JPEG)
+    return tf.cond(is_jpeg, jpeg_format, other_format)
 
 
 def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:

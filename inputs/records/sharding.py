@@ -44,7 +44,7 @@ class Split(NamedTuple):
     streams: List[List[str]]  # the files of each stream
 
     def describe(self, index: int) -> str:
-        """What one worker reads, in a line."""
+        """A line about the part of one worker."""
         return "; ".join(self._describe_stream(files, index) for files in self.streams)
 
     def _describe_stream(self, files: Sequence[str], index: int) -> str:

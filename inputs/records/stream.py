@@ -33,7 +33,7 @@ SIZE_UNKNOWN = -1  # a compressed file: only reading it shows if it is complete
 BLOCK = 16  # records whose bytes are counted together
 
 
-NUMBER_BITS = 40  # of the record in a record id; the bits above are its file
+NUMBER_BITS = 40  # for the record in a record id; its file is in the bits above
 
 
 def pack_record_ids(file: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
@@ -214,7 +214,7 @@ class Order(NamedTuple):
     num_epochs: Optional[int] = None  # passes over the data; None repeats for ever
     sample_1_of_n: int = 1  # keeps every n-th record, the same ones in any order
     shard: sharding.Shard = sharding.WHOLE
-    drop_remainder: bool = False  # of the last batch
+    drop_remainder: bool = False  # drops a last batch that is smaller
 
 
 def record_dataset(

@@ -38,7 +38,7 @@ class Damage(NamedTuple):
 
     kind: str  # "damaged_record", or "lost_records" if nothing after it can be read either
     message: str
-    offset: int  # of the first byte in the file (uncompressed)
+    offset: int  # first byte in the (uncompressed) file
     length: int  # bytes skipped
 
 
@@ -46,8 +46,8 @@ Record = Union[bytes, Damage]
 
 
 class _Frame(NamedTuple):
-    offset: int  # of the frame
-    length: int  # of the data
+    offset: int  # first byte of the frame
+    length: int  # bytes of data
     damage: Optional[Damage]
 
 
@@ -166,12 +166,12 @@ class _Source:
         while self._begin + len(self._window) < offset + length and not self._ended:
             num_passed = min(max(offset - self._begin, 0), len(self._window))
             self._window, self._begin = (
-                self._window[num_passed:] + self._more(),
+                self._window[num_passed:] + self._next_chunk(),
                 self._begin + num_passed,
             )
         return self._window[offset - self._begin :][:length]
 
-    def _more(self) -> bytes:
+    def _next_chunk(self) -> bytes:
         compressed = self._inflate.unconsumed_tail or self._file.read(CHUNK)
         if not compressed:
             self._ended = True

@@ -17,7 +17,8 @@ from inputs.augment import AUGMENTATIONS, check_steps, make_steps
 from inputs.augment.base import AugmentationStep
 from inputs.augment.mixing import ONLY_AFTER
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
-from inputs.checks.examine import examine_record, reason
+from inputs.checks.examine import examine_record
+from inputs.checks.images import reason
 from inputs.decoding.decoder import make_decoder
 from inputs.records import stream
 from inputs.schema import Sample

@@ -9,8 +9,8 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs.augment import make_augmentation
 from inputs.augment.base import random_between, split_seed
-from inputs.augment.color import random_adjust_brightness
-from tests.inputs.augment.helpers import config_of, sample_of, step
+from inputs.augment.color import compress, random_adjust_brightness
+from tests.inputs.augment.helpers import config_of, run_step, sample_of, step
 
 SEED = (3, 4)
 
@@ -163,3 +163,30 @@ def test_gamma_by_hand() -> None:
     np.testing.assert_allclose(brighter, [[[0, 153, 255, 51]]], atol=1e-3)
     below_zero = _run("adjust_gamma { gamma: 0.5 }", -image)
     assert np.isfinite(below_zero).all()
+
+
+def test_lower_quality_loses_more() -> None:
+    image = np.float32(sample_of().image)
+    loss = [
+        float(np.abs(np.array(compress(tf.constant(image), tf.constant(quality))) - image).mean())
+        for quality in (5, 50, 95)
+    ]
+    assert loss[0] > loss[1] > loss[2] > 0
+
+
+def test_compression_is_that_of_tf_image() -> None:
+    """Of the whole part of values; channels beyond RGB, and one channel alone, too."""
+    image = np.float32(sample_of().image) * 0.9
+    expected = np.array(tf.image.adjust_jpeg_quality(image.astype(np.uint8), 30))
+    five = np.concatenate([image, image[..., :2]], axis=-1)
+    found = np.array(compress(tf.constant(five), tf.constant(30)))
+    np.testing.assert_array_equal(found[..., :3], expected)
+    np.testing.assert_array_equal(found[..., 3:], image[..., :2])
+    gray = tf.constant(image[..., :1])
+    assert compress(gray, tf.constant(30)).shape == (24, 32, 1)
+
+
+def test_not_applied() -> None:
+    sample = sample_of("bare", np.float32)
+    same = run_step("random_jpeg_quality { random_coef: 1 }", sample)
+    np.testing.assert_array_equal(same.image, sample.image)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from inputs.checks.jpeg_end import lacks_data
+from inputs.checks.images import lacks_data
 
 
 def photo(width: int = 96, **options: Any) -> bytes:
