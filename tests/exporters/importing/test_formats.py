@@ -228,7 +228,7 @@ def test_damaged_tfjs_models_before_2019(original, tmp_path):
     manifest.write_text('[{"paths": ["../secret"], "weights": []}]')
     _refused(tfjs.read_tfjs, folder, "'../secret', which is outside the folder")
     manifest.write_text("{}")
-    _refused(tfjs.read_tfjs, folder, "is no list of groups of weights")
+    _refused(tfjs.read_tfjs, folder, "is not a list of groups of weights")
     manifest.unlink()
     _refused(tfjs.read_tfjs, graph, "has no weights_manifest.json beside it")
     graph.write_bytes(graph.read_bytes()[:-100])
