@@ -22,7 +22,7 @@ def reason(error: Any) -> str:
     The message of a failed graph is a heading, the node with its source lines, an empty line, and
     then the kernel's message.
     """
-    text = str(getattr(error, "message", None) or error)
+    text = str(error.message if hasattr(error, "node_def") else error)
     text_of_error = _NODE.sub("", text.split("\n\t [[")[0].split(" [Op:")[0]).strip()
     if text_of_error.startswith("Graph execution error"):
         text_of_error = text_of_error.split("\n\n")[-1]

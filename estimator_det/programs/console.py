@@ -206,7 +206,9 @@ def run(main: Callable[[], int]) -> int:
 
 def error_text(error: BaseException) -> str:
     """The message of an error without the noise TensorFlow adds (node names, stack, codes)."""
-    text = getattr(error, "message", None) or str(error) or type(error).__name__
+    # The text of an OpError repeats the source lines of its node, its message does not.
+    text = getattr(error, "message", "") if hasattr(error, "node_def") else str(error)
+    text = text or type(error).__name__
     if package := _not_installed(error):
         text = f"{package} is not installed. Remedy: pip install {package}"
     elif isinstance(error, FileNotFoundError) and error.filename is not None:

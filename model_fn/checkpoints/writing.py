@@ -137,7 +137,7 @@ def explained(error: BaseException, folder: str, name: str, kept: str) -> Folder
 
 
 def _cause(error: BaseException) -> str:
-    text = getattr(error, "message", None) or str(error)
+    text = getattr(error, "message", "") if hasattr(error, "node_def") else str(error)
     for cause in _CAUSES:
         if cause in text:
             return cause.lower()
