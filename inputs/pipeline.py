@@ -16,10 +16,10 @@ import dataclasses
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config.check_augmentation import check_augmentation
+from estimator_det.config.check import check_augmentation
 from estimator_det.config.check_model import predicts_masks
 from estimator_det.config.context import check_context_reader, context_shape
-from estimator_det.config.evaluated_model import evaluated_model
+from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.problem import Problem
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
@@ -135,7 +135,7 @@ def create_eval_input_fn(
 
     Args:
         pipeline_config: Its model and eval_config are read at the call.
-        preprocess: The one of `estimator_det.config.evaluated_model`.
+        preprocess: The one of `estimator_det.config.derived_models`.
         input_config: An `eval_input_reader`, or `train_input_reader` to evaluate on training data;
             None for the first `eval_input_reader`.
         sample_1_of_n: Reads every n-th record; None for the reader's `sample_1_of_n_examples`.

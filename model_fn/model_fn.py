@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
-from estimator_det.config.static_shapes import with_static_shapes
+from estimator_det.config.derived_models import with_static_shapes
 from estimator_det.detectors.base import make_detector
 from inputs import schema
 from inputs.label_map import LabelMap

@@ -10,12 +10,10 @@ import glob
 import os
 import re
 import sys
-from typing import Iterator, List, Tuple
+from typing import Any, Iterator, List, Sequence, Tuple
 
-from estimator_det.config.check_augmentation import check_augmentation
 from estimator_det.config.check_evaluation import check_evaluation
 from estimator_det.config.check_model import check_model
-from estimator_det.config.check_quantization import check_quantization
 from estimator_det.config.context import check_context_reader
 from estimator_det.config.fields import check_fields, is_news, no_effect
 from estimator_det.config.files import is_remote
@@ -40,6 +38,12 @@ CHECKPOINT_TYPES = ("classification", "detection", "full")
 # Fields of train_config without effect outside a cluster.
 FOR_CLUSTER = ("replicas_to_aggregate", "startup_delay_steps", "sync_replicas")
 _LATER_CHECKPOINT_TYPES = ("fine_tune",)  # of the reference's schema, for TensorFlow 2 alone
+INTEGER_BITS = 8  # bits of the integers that TFLite computes with
+# Fields of steps that contain ids of the label map.
+LABEL_FIELDS = {
+    "drop_label_probabilistically": ("label",),
+    "remap_labels": ("original_labels", "new_label"),
+}
 
 
 def check(config: Config, *, check_files: bool = True) -> List[Problem]:
@@ -59,7 +63,7 @@ def check(config: Config, *, check_files: bool = True) -> List[Problem]:
         *_check_training(config),
         *_check_readers(config),
         *check_evaluation(config),
-        *check_quantization(config),
+        *_check_quantization(config),
         *_check_placeholders(config),
         *check_fields(config),
     ]
@@ -328,3 +332,45 @@ def _check_paths(config: Config) -> Iterator[Problem]:
             f"there is no checkpoint {quoted(checkpoint)}",
             "give its prefix, without .index or .data-…; empty to start from scratch",
         )
+
+
+def check_augmentation(steps: Sequence[Any], num_classes: int) -> Iterator[Problem]:
+    """An error for each label in a `PreprocessingStep` that is not a class of the model."""
+    for index, step in enumerate(steps):
+        name = step.WhichOneof("preprocessing_step")
+        for field in LABEL_FIELDS.get(name, ()):
+            value = getattr(getattr(step, name), field)
+            for label in [value] if isinstance(value, int) else value:
+                if label > num_classes >= 1:
+                    yield error(
+                        f"train_config.data_augmentation_options[{index}].{name}.{field}",
+                        f"{label} is no class of the model, which has {num_classes}",
+                        f"use ids of the label map from 1 to {num_classes}",
+                    )
+
+
+def _check_quantization(config: Any) -> Iterator[Problem]:
+    """Warnings for a `graph_rewriter` that changes nothing, or not what it seems to."""
+    if not config.HasField("graph_rewriter"):
+        return
+    path = "graph_rewriter.quantization"
+    options = config.graph_rewriter.quantization
+    if not config.graph_rewriter.HasField("quantization"):
+        yield no_effect("graph_rewriter", "quantization is not set")
+        return
+    num_steps = config.train_config.num_steps
+    if 0 < num_steps <= options.delay:
+        yield warning(
+            f"{path}.delay",
+            f"is {options.delay}: training ends at step {num_steps}, before tensors are rounded, "
+            "and only ranges are learned",
+            "set it to a step before the end",
+        )
+    for field in ("weight_bits", "activation_bits"):
+        bits = getattr(options, field)
+        if bits != INTEGER_BITS:
+            yield warning(
+                f"{path}.{field}",
+                f"is {bits}: TFLite computes with {INTEGER_BITS} bits",
+                f"set it to {INTEGER_BITS}, unless this is an experiment",
+            )

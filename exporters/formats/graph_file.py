@@ -10,7 +10,7 @@ import os
 from typing import List, NamedTuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.static_shapes import with_static_shapes
+from estimator_det.config.derived_models import with_static_shapes
 from exporters.formats.base import Plan, inference_detector
 from inputs.serving import additional_channels, make_receiver
 from model_fn.checkpoints.errors import RunError

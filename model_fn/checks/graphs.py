@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.context import context_shape
-from estimator_det.config.evaluated_model import evaluated_model
+from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, from_error, warning
 from estimator_det.config.text import ConfigError

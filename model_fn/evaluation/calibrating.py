@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf import text_format
 
 from estimator_det.compat import tf
-from estimator_det.config.final_scores import FinalScores, final_scores
+from estimator_det.config.derived_models import FinalScores, final_scores
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import calibration_pb2, pipeline_pb2
 from model_fn.checkpoints.errors import RunError

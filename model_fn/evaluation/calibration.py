@@ -21,7 +21,7 @@ import numpy as np
 
 from estimator_det.boxes.score_conversion import CALIBRATIONS
 from estimator_det.compat import tf, tf1
-from estimator_det.config.final_scores import FinalScores
+from estimator_det.config.derived_models import FinalScores
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import calibration_pb2, post_processing_pb2

@@ -13,7 +13,7 @@ from typing import Any, Dict, NamedTuple, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config import files, json_lines
-from estimator_det.config.final_scores import final_scores
+from estimator_det.config.derived_models import final_scores
 from estimator_det.config.printing import plain
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.repair import step_of

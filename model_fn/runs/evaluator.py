@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
-from estimator_det.config.evaluated_model import evaluated_model
+from estimator_det.config.derived_models import evaluated_model
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import LOG_FILE, FaultLog

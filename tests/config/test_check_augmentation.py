@@ -5,7 +5,7 @@ from typing import List
 import pytest
 from google.protobuf import text_format
 
-from estimator_det.config.check_augmentation import LABEL_FIELDS, check_augmentation
+from estimator_det.config.check import LABEL_FIELDS, check_augmentation
 from estimator_det.protos import preprocessor_pb2, train_pb2
 
 

@@ -113,7 +113,7 @@ READERS: Dict[str, Tuple[str, ...]] = {
         "model_fn/evaluation/metrics/coco",
         "model_fn/evaluation/metrics/coco_keypoints",
         "model_fn/evaluation/metrics/precision_at_recall",
-        "estimator_det/config/evaluated_model",
+        "estimator_det/config/derived_models",
         "model_fn/model_fn",
         "model_fn/runs/backends/tpu_estimator",
         "model_fn/runs/context",
@@ -125,7 +125,7 @@ READERS: Dict[str, Tuple[str, ...]] = {
     "FeaturePyramidNetworks": ("estimator_det/extractors/base",),
     **dict.fromkeys(
         ("GraphRewriter", "Quantization"),
-        ("estimator_det/nets/quantization", "estimator_det/config/check_quantization"),
+        ("estimator_det/nets/quantization", "estimator_det/config/check"),
     ),
     "HardExampleMiner": ("estimator_det/losses/mining",),
     "InputReader": (

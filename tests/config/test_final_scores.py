@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from estimator_det.config.final_scores import final_scores
+from estimator_det.config.derived_models import final_scores
 from estimator_det.protos import model_pb2
 
 

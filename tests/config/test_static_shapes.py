@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from estimator_det.config.static_shapes import with_static_shapes
+from estimator_det.config.derived_models import with_static_shapes
 from estimator_det.protos import model_pb2
 
 

@@ -185,7 +185,7 @@ def _batches(
 ) -> Tuple[Any, Any, Iterator[Any]]:
     """The preprocessor, the reader, and batches as pairs (features, labels) of arrays."""
     import inputs
-    from estimator_det.config.evaluated_model import evaluated_model
+    from estimator_det.config.derived_models import evaluated_model
     from estimator_det.detectors import make_preprocessor
 
     readers = config.eval_input_reader if options.eval else [config.train_input_reader]

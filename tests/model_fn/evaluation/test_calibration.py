@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 from estimator_det.boxes.score_conversion import CALIBRATIONS
 from estimator_det.compat import tf
-from estimator_det.config.final_scores import FinalScores
+from estimator_det.config.derived_models import FinalScores
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import calibration_pb2, post_processing_pb2
 from model_fn.checkpoints.errors import RunError
