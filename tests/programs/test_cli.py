@@ -338,7 +338,7 @@ def test_programs_refuse_a_metrics_set_before_they_start(program, tmp_path, caps
             "model.ssd.post_processing.batch_non_max_suppression.max_classes_per_detection=2",
             "max_classes_per_detection is 2",
         ),
-        ("model.ssd.feature_extractor.fpn={}", "feature_extractor.fpn is not supported by"),
+        ("model.ssd.feature_extractor.fpn={}", "feature_extractor.fpn: is not supported by"),
         (
             "train_config.data_augmentation_options="
             "[{random_image_scale {min_scale_ratio: 2 max_scale_ratio: 1}}]",
