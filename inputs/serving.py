@@ -144,8 +144,7 @@ def create_predict_input_fn(
             features[schema.CONTEXT_FEATURES] = features_of_context[tf.newaxis]
             features[schema.VALID_CONTEXT_SIZE] = count[tf.newaxis]
         return estimator.export.ServingInputReceiver(
-            features=features,
-            receiver_tensors={SERIALIZED_EXAMPLE: serialized},
+            features=features, receiver_tensors={SERIALIZED_EXAMPLE: serialized}
         )
 
     return serving_input_receiver_fn

@@ -195,10 +195,7 @@ def image_size(image: tf.Tensor) -> tf.Tensor:
 
 
 def apply_with_probability(
-    sample: Sample,
-    seed: tf.Tensor,
-    probability: float,
-    change: Callable[[Sample], Sample],
+    sample: Sample, seed: tf.Tensor, probability: float, change: Callable[[Sample], Sample]
 ) -> Sample:
     """Returns `change(sample)` with a probability, else the unchanged sample.
 

@@ -38,16 +38,14 @@ def blend(samples: Sequence[Sample], share: tf.Tensor, scale_weights: bool) -> S
     first, second = (
         sample.image * share_of_image for sample, share_of_image in zip(padded, shares)
     )
-    return merge(padded)._replace(
-        image=tf.minimum(first + second, 255.0)
-    )  # rounding may exceed 255
+    # Rounding may exceed 255.
+    return merge(padded)._replace(image=tf.minimum(first + second, 255.0))
 
 
 def random_share(seed: tf.Tensor, alpha: float) -> tf.Tensor:
     """Draws a float32 scalar with the distribution Beta(alpha, alpha)."""
-    parts = tf.random.stateless_gamma(
-        [2], seed, alpha
-    )  # their shares of the sum have the Beta distribution
+    # The shares of two gamma-distributed numbers in their sum have the Beta distribution.
+    parts = tf.random.stateless_gamma([2], seed, alpha)
     total = tf.reduce_sum(parts)
     # With a small alpha both can underflow: TensorFlow then returns its least number for both.
     is_first = uniform([], seed) < 0.5

@@ -19,11 +19,8 @@ from inputs.schema import Sample
 
 FILL = 128  # level of pixels outside the image
 LEAST_SIDE = 0.05  # side of a box that left the image, or has no extent at its edge
-SMOOTHING = (
-    (1.0, 1.0, 1.0),
-    (1.0, 5.0, 1.0),
-    (1.0, 1.0, 1.0),
-)  # weights of a pixel and its neighbours
+# Weights of a pixel and its neighbours.
+SMOOTHING = ((1.0, 1.0, 1.0), (1.0, 5.0, 1.0), (1.0, 1.0, 1.0))
 
 Pixels = Callable[[tf.Tensor], tf.Tensor]
 Change = Callable[[Sample, tf.Tensor], Sample]

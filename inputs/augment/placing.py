@@ -36,8 +36,8 @@ def scaled_window(
     Returns:
         int32 [3, 2]; scale and aspect ratio are exact up to rounding to whole pixels.
     """
-    image_size_pixels = tf.cast(size, tf.float32)
-    target = tf.minimum(tf.cast(tf.round(image_size_pixels * scale), tf.int32), area)
+    scaled = tf.round(tf.cast(size, tf.float32) * scale)
+    target = tf.minimum(tf.cast(scaled, tf.int32), area)
     target = tf.maximum(target, 1)
     window = tf.cast(tf.round(tf.cast(target, tf.float32) / scale), tf.int32)
     window = tf.clip_by_value(window, 1, size)
@@ -51,10 +51,7 @@ def largest_scale(size: tf.Tensor, frame: tf.Tensor) -> tf.Tensor:
 
 
 def place(
-    sample: Sample,
-    placement: Placement,
-    overlap_thresh: float,
-    color: Optional[tf.Tensor] = None,
+    sample: Sample, placement: Placement, overlap_thresh: float, color: Optional[tf.Tensor] = None
 ) -> Sample:
     """Cuts out a window, scales it and places it in an area, with all labels; float32.
 

@@ -1,8 +1,7 @@
 """Crops of the SSD family, and crops followed by padding.
 
-Source: Liu et al., SSD: Single Shot MultiBox Detector (2016), section 2.2; one of the operations of
-    a
-step is drawn for each image. Images may be uint8 or float32 and keep their dtype.
+Source: Liu et al., SSD: Single Shot MultiBox Detector (2016), section 2.2; one of the operations
+of a step is drawn for each image. Images may be uint8 or float32 and keep their dtype.
 """
 
 from __future__ import annotations
@@ -12,13 +11,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from inputs.augment.base import (
-    AUGMENTATIONS,
-    check_range,
-    checked_by,
-    image_size,
-    split_seed,
-)
+from inputs.augment.base import AUGMENTATIONS, check_range, checked_by, image_size, split_seed
 from inputs.augment.crop import (
     Operation,
     Pair,
@@ -55,10 +48,7 @@ SSD_OPERATIONS = tuple(
 
 
 def _random_crop_pad(
-    sample: Sample,
-    seed: tf.Tensor,
-    operations: Sequence[Operation],
-    paddings: Sequence[Padding],
+    sample: Sample, seed: tf.Tensor, operations: Sequence[Operation], paddings: Sequence[Padding]
 ) -> Sample:
     crop_seed, pad_seed = split_seed(seed, 2)
     size = tf.cast(image_size(sample.image), tf.float32)

@@ -110,10 +110,7 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
 
 
 def run(
-    plans: Sequence[Plan],
-    *,
-    jobs: int = 1,
-    advance: Callable[[int], Any] = lambda records: None,
+    plans: Sequence[Plan], *, jobs: int = 1, advance: Callable[[int], Any] = lambda records: None
 ) -> List[Scan]:
     """Reads and examines all records in `jobs` processes; a scan for each plan.
 

@@ -145,9 +145,7 @@ def input_patterns(config: input_reader_pb2.InputReader) -> List[str]:
     patterns = list(config.tf_record_input_reader.input_path)
     if not patterns:
         raise ConfigError(
-            "input_reader",
-            "tf_record_input_reader has no input_path",
-            "give it one or more paths",
+            "input_reader", "tf_record_input_reader has no input_path", "give it one or more paths"
         )
     return patterns
 

@@ -308,8 +308,7 @@ DAMAGES: Dict[str, Damage] = {
     ),
     "one point too many": Damage("length_mismatch", _more(OBJECT + "keypoint/x", 0.5)),
     "points of half a box": Damage(
-        "length_mismatch",
-        lambda f: [_more(OBJECT + f"keypoint/{axis}", 0.5)(f) for axis in "yx"],
+        "length_mismatch", lambda f: [_more(OBJECT + f"keypoint/{axis}", 0.5)(f) for axis in "yx"]
     ),
     "scores of half a box": Damage(
         "length_mismatch",

@@ -3,15 +3,13 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError, ConfigWarning
-from estimator_det.protos import string_int_label_map_pb2
 from inputs import label_map as label_map_module
-from inputs.label_map import LabelMap, parse_label_map, read_label_map
+from inputs.label_map import parse_label_map, read_label_map
 from tests.inputs.examples import LABEL_MAP
 
 
@@ -161,22 +159,3 @@ def test_errors_have_the_line_in_the_file() -> None:
         parse_label_map(many + 'item { id: 2147483648 name: "a" }', "m")
     with pytest.raises(ConfigError, match="m:43"):
         parse_label_map(many + 'item {\n  id: 12\n  name: "a"\n', "m")
-
-
-class _Names(dict):
-    """Names by id that count how often all of them are gone through."""
-
-    passes = 0
-
-    def __iter__(self) -> Any:
-        self.passes += 1
-        return super().__iter__()
-
-
-def test_relatives_are_looked_up_and_not_compared_with_all_names() -> None:
-    names = _Names({i: str(i) for i in range(1, 101)})
-    label_map = LabelMap("m", names, {}, {}, {})
-    item = string_int_label_map_pb2.StringIntLabelMapItem(id=1, ancestor_ids=[5, 6])
-    for _ in range(50):
-        label_map_module._add_details(label_map, item)
-    assert names.passes == 0 and label_map.ancestors == {1: (5, 6)}

@@ -14,12 +14,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 from inputs.augment import AUGMENTATIONS, operations
-from inputs.augment.color import (
-    Distortion,
-    distort,
-    rotate_hue,
-    shift_brightness,
-)
+from inputs.augment.color import Distortion, distort, rotate_hue, shift_brightness
 from inputs.augment.crop import (
     Crop,
     apply_crop,
@@ -33,13 +28,7 @@ from inputs.augment.geometry import FLIP_X, move, resize_by
 from inputs.augment.labels import drop_label, jitter
 from inputs.augment.pad import mean_color, pad, pad_to_aspect_ratio
 from inputs.augment.patches import add_noise, blacken
-from inputs.augment.square import (
-    fixed_size_frame,
-    frame_by_scale,
-    image_size,
-    scale_to,
-    to_square,
-)
+from inputs.augment.square import fixed_size_frame, frame_by_scale, image_size, scale_to, to_square
 from inputs.augment.ssd_crop import (
     SECOND_CROP_OVERLAP,
     _crop_pad_parts,

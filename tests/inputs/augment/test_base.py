@@ -80,10 +80,7 @@ def test_empty_step() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "random_horizontal_flip { probability: 1.5 }",
-            "probability is 1.5; it must be 0 to 1",
-        ),
+        ("random_horizontal_flip { probability: 1.5 }", "probability is 1.5; it must be 0 to 1"),
         ("random_vertical_flip { keypoint_flip_permutation: [0, 2] }", "each of 0 to 1 once"),
         ("random_rotation90 { keypoint_rot_permutation: [1, 1] }", "each of 0 to 1 once"),
         ("resize_image { new_height: 10 }", "new_width is 0; set both above 0"),
@@ -107,19 +104,13 @@ def test_empty_step() -> None:
             "temperature is .*; it must be above 0",
         ),
         ("random_crop_image { min_area: 0 }", "min_area is 0 and .* set both above 0"),
-        (
-            "random_crop_image { overlap_thresh: 2 }",
-            "overlap_thresh is 2; it must be 0",
-        ),
+        ("random_crop_image { overlap_thresh: 2 }", "overlap_thresh is 2; it must be 0"),
         ("ssd_random_crop { operations { } }", r"operations\[0\].min_aspect_ratio"),
         (
             "ssd_random_crop_fixed_aspect_ratio { aspect_ratio: 0 }",
             "aspect_ratio is .*; it must be above",
         ),
-        (
-            "ssd_random_crop_pad_fixed_aspect_ratio { min_padded_size_ratio: 1 }",
-            "needs 2 numbers",
-        ),
+        ("ssd_random_crop_pad_fixed_aspect_ratio { min_padded_size_ratio: 1 }", "needs 2 numbers"),
         ("random_crop_pad_image { max_padded_size_ratio: [0.5, 2] }", "min_padded_size_ratio <="),
         (
             "random_crop_to_aspect_ratio { aspect_ratio: 0 }",

@@ -114,10 +114,7 @@ def test_every_field_of_an_operation_is_read() -> None:
     assert operations == [expected]
     assert paddings == [dataclasses.replace(sizes, color=(1.0, 2.0, 3.0))]
     one = config_of(f"random_crop_pad_image {{ {settings} {padding} pad_color: [4, 5, 6] }}")
-    assert _crop_pad_parts(one) == (
-        [expected],
-        [dataclasses.replace(sizes, color=(4.0, 5.0, 6.0))],
-    )
+    assert _crop_pad_parts(one) == ([expected], [dataclasses.replace(sizes, color=(4.0, 5.0, 6.0))])
     plain = config_of(f"random_crop_pad_image {{ {settings} }}")
     assert _crop_pad_parts(plain)[1] == [Padding()]
 

@@ -60,8 +60,7 @@ def _entering_model(config: Any, worker: Tuple[int, int], on_split: Any) -> List
     ids=["files", "records"],
 )
 @pytest.mark.parametrize(
-    ("num_records", "num_workers"),
-    [(300, 2), pytest.param(1000, 3, marks=pytest.mark.exhaustive)],
+    ("num_records", "num_workers"), [(300, 2), pytest.param(1000, 3, marks=pytest.mark.exhaustive)]
 )
 def test_every_record_enters_the_model_once_an_epoch(
     tmp_path: pathlib.Path, num_records: int, num_workers: int, num_files: int, by: str
