@@ -25,9 +25,9 @@ from exporters.importing.calibration import calibrate
 from exporters.importing.mapping import MISSING, OTHER_SHAPE, Mapped, map_variables
 from exporters.importing.names import align_names
 from exporters.importing.own_model import OwnModel, build_own_model
-from exporters.importing.proposal import explain_shapes, propose_config
+from exporters.importing.proposal import explain_shapes
 from exporters.importing.published import FORMATS, Published, refuse_not_finite
-from exporters.importing.report import REPORT_FILE, report_text, summary
+from exporters.importing.report import REPORT_FILE, Note, report_text, summary
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.variables import NEUTRAL_STATISTICS
@@ -57,6 +57,7 @@ def import_model(
     anchor_order: Optional[str] = None,
     calibration_images: Sequence[str] = (),
     overwrite: bool = False,
+    published: Optional[Published] = None,
 ) -> Imported:
     """Writes the weights of a published model as a checkpoint with the names of our variables.
 
@@ -67,6 +68,7 @@ def import_model(
         anchor_order: Of `anchors.ORDERS`; None for that of the anchors in the file, or the last.
         calibration_images: Image files or folders; recompute the statistics of folded batch norm.
         overwrite: Replaces an earlier import.
+        published: Content of the file, if a caller has read it.
 
     Raises:
         ConfigError: if an option or the model of the configuration is not valid.
@@ -81,7 +83,7 @@ def import_model(
             f"{output_dir} is not empty; give a new folder, or --overwrite to replace the import "
             "in it"
         )
-    published = _read(source_format, path)
+    published = read_published(source_format, path) if published is None else published
     refuse_not_finite(published, path)
     model = build_own_model(pipeline_config)
     published, naming = align_names(published, model.structure, path)
@@ -93,34 +95,31 @@ def import_model(
             f"{mapped.rows[0].variable}. Give the configuration of this model, or the right format "
             "with --from"
         )
-    notes = naming + _apply_anchor_order(
-        model, published, mapped, pipeline_config.model, anchor_order
-    )
-    warnings = [note for note in notes if note.startswith("warning: ")]
-    warnings += _absent(mapped, published, pipeline_config.model)
-    warnings += _of_zeros(mapped, published)
+    notes = [Note(text) for text in naming]
+    notes += _apply_anchor_order(model, published, mapped, pipeline_config.model, anchor_order)
+    warnings = _absent(mapped, published, pipeline_config.model) + _of_zeros(mapped, published)
     num_neutral = len(mapped.folded) + published.num_neutral
     if images and mapped.folded:
         _refuse_incomplete(mapped)
         mapped.values.update(calibrate(model, mapped.values, mapped.folded, images))
         notes.append(
-            f"statistics of {counted(num_neutral, 'layer')} recomputed from "
-            f"{counted(len(images), 'image')}"
+            Note(
+                f"statistics of {counted(num_neutral, 'layer')} recomputed from "
+                f"{counted(len(images), 'image')}"
+            )
         )
         num_neutral = 0
     else:
         warnings += _of_statistics(num_neutral, bool(mapped.folded), bool(images))
-    notes += [each for each in warnings if each not in notes]
-    return _write(output_dir, f"{source_format} {path}", mapped, notes, num_neutral, published,
-                  pipeline_config, warnings)  # fmt: skip
+    notes += [Note(text, is_warning=True) for text in warnings]
+    tf.io.gfile.makedirs(output_dir)
+    write_checkpoint(os.path.join(output_dir, CHECKPOINT_NAME), mapped.values, num_neutral)
+    source = f"{source_format} {path}"
+    return _write_beside(output_dir, source, mapped, notes, published.label_map, pipeline_config)
 
 
-def propose(source_format: str, path: str) -> Any:
-    """A `TrainEvalPipelineConfig` for a published model."""
-    return propose_config(_read(source_format, path))
-
-
-def _read(source_format: str, path: str) -> Published:
+def read_published(source_format: str, path: str) -> Published:
+    """The content of a model file, or of a folder with a model."""
     if source_format != "checkpoint" and not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"no such model: {path}")
     return FORMATS.get(source_format)(path)
@@ -132,11 +131,12 @@ def _absent(mapped: Mapped, published: Published, model: Any) -> List[str]:
         return []
     shown = "; ".join(f"{row.variable} ({row.state}: {row.source})" for row in rows[:_LISTED])
     suffix = f" and {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
-    return [
-        f"warning: {counted(len(rows), 'variable')} of the model "
+    text = (
+        f"{counted(len(rows), 'variable')} of the model "
         f"{'is' if len(rows) == 1 else 'are'} not in the checkpoint: {shown}{suffix}. "
         "Fine-tuning can start from it, evaluation and export cannot"
-    ] + [f"warning: {text}" for text in explain_shapes(published, model)]
+    )
+    return [text, *explain_shapes(published, model)]
 
 
 def _of_zeros(mapped: Mapped, published: Published) -> List[str]:
@@ -144,7 +144,7 @@ def _of_zeros(mapped: Mapped, published: Published) -> List[str]:
     if not rows:
         return []
     return [
-        f"warning: {counted(len(rows), 'variable')} of zeros, since their constants have no content"
+        f"{counted(len(rows), 'variable')} of zeros, since their constants have no content"
         f" in the file, such as {rows[0].variable}. TensorFlow leaves out zeros; if they are not "
         "meant to be zeros, get the file again"
     ]
@@ -161,19 +161,19 @@ def _of_statistics(num_neutral: int, has_folded: bool, calibrates: bool) -> List
     layers = counted(num_neutral, "layer")
     if has_folded:
         return [
-            f"warning: batch norm of {layers} is rebuilt with neutral statistics: exact for "
+            f"batch norm of {layers} is rebuilt with neutral statistics: exact for "
             "inference, but training with it starts from a far too high loss. Import with "
             "--calibrate photos/ to fine-tune, or train with batch norm frozen"
         ]
     if num_neutral:
         return [
-            f"warning: batch norm of {layers} of this checkpoint has neutral statistics from "
+            f"batch norm of {layers} of this checkpoint has neutral statistics from "
             "an earlier import: training with it starts from a far too high loss. Import the"
             " published file with --calibrate photos/ to fine-tune"
         ]
     if calibrates:
         return [
-            "warning: --calibrate has no effect: no batch norm is folded in the file, so its "
+            "--calibrate has no effect: no batch norm is folded in the file, so its "
             "statistics are taken as they are"
         ]
     return []
@@ -192,26 +192,13 @@ def _refuse_incomplete(mapped: Mapped) -> None:
 
 def _apply_anchor_order(
     own_model: OwnModel, published: Published, mapped: Mapped, model: Any, chosen: Optional[str]
-) -> List[str]:
+) -> List[Note]:
     """Permutes heads of the order of 2017; returns lines for the report."""
     layouts = anchors.layouts_of(model, own_model.places)
     notes = []
     order = chosen
     if published.anchors is not None and own_model.anchors is not None:
         anchor_order = anchors.find_order(published.anchors, own_model.anchors, layouts)
-        if anchor_order.order is None:
-            notes.append(
-                f"warning: the anchors of the file, {len(published.anchors)}, are not those of the "
-                f"configuration, {len(own_model.anchors)}; they differ by up to "
-                f"{anchor_order.difference:.3g} "
-                "of an image's side. Correct the anchor_generator, or boxes are wrong"
-            )
-        else:
-            notes.append(
-                "anchors: those of the file and of the configuration are equal (largest difference "
-                f"{anchor_order.difference:.1g} of an image's side); order of anchors: "
-                f"{anchor_order.order}"
-            )
         if chosen and anchor_order.order not in (None, chosen):
             raise ConfigError(
                 None,
@@ -219,44 +206,62 @@ def _apply_anchor_order(
                 f"{anchor_order.order}",
                 "leave the option out",
             )
+        notes.append(_anchor_note(anchor_order, len(published.anchors), len(own_model.anchors)))
         order = chosen or anchor_order.order
     elif chosen is None and layouts is not None:
         notes.append(
-            "anchors: the file contains none. If boxes are wrong, the model may be of 2017; try "
-            f"--anchor_order {anchors.OF_2017}"
+            Note(
+                "anchors: the file contains none. If boxes are wrong, the model may be of 2017; "
+                f"try --anchor_order {anchors.OF_2017}"
+            )
         )
     if order == anchors.OF_2017:
         permuted = anchors.permute_heads(mapped.values, layouts)
         notes.append(
-            f"anchor order of 2017: {counted(len(permuted), 'variable')} of heads permuted"
+            Note(f"anchor order of 2017: {counted(len(permuted), 'variable')} of heads permuted")
         )
     return notes
 
 
-def _write(
+def _anchor_note(anchor_order: Any, num_published: int, num_configured: int) -> Note:
+    if anchor_order.order is None:
+        return Note(
+            f"the anchors of the file, {num_published}, are not those of the configuration, "
+            f"{num_configured}; they differ by up to {anchor_order.difference:.3g} of an image's "
+            "side. Correct the anchor_generator, or boxes are wrong",
+            is_warning=True,
+        )
+    return Note(
+        "anchors: those of the file and of the configuration are equal (largest difference "
+        f"{anchor_order.difference:.1g} of an image's side); order of anchors: "
+        f"{anchor_order.order}"
+    )
+
+
+def _write_beside(
     output_dir: str,
     source: str,
     mapped: Mapped,
-    notes: List[str],
-    num_neutral: int,
-    published: Published,
+    notes: Sequence[Note],
+    class_names: Optional[Dict[int, str]],
     config: Any,
-    warnings: List[str],
 ) -> Imported:
-    tf.io.gfile.makedirs(output_dir)
-    prefix = os.path.join(output_dir, CHECKPOINT_NAME)
-    write_checkpoint(prefix, mapped.values, num_neutral)
+    """Writes label map, report and configuration beside the checkpoint."""
     label_map = os.path.join(output_dir, LABEL_MAP_FILE)
-    if published.label_map:
-        write_label_map(published.label_map, label_map)
+    if class_names:
+        write_label_map(class_names, label_map)
     elif tf.io.gfile.exists(label_map):  # left by an earlier import
         tf.io.gfile.remove(label_map)
-    report = os.path.join(output_dir, REPORT_FILE)
-    files.write_text(report, report_text(source, mapped, notes))
-    config_file = pipeline.save_pipeline(config, output_dir)
-    lines = summary(mapped) + [each for each in notes if each not in warnings]
-    written_map = label_map if published.label_map else None
-    return Imported(prefix, config_file, written_map, report, lines, warnings)
+    report_file = os.path.join(output_dir, REPORT_FILE)
+    files.write_text(report_file, report_text(source, mapped, notes))
+    return Imported(
+        os.path.join(output_dir, CHECKPOINT_NAME),
+        pipeline.save_pipeline(config, output_dir),
+        label_map if class_names else None,
+        report_file,
+        summary(mapped) + [note.text for note in notes if not note.is_warning],
+        [note.text for note in notes if note.is_warning],
+    )
 
 
 def write_checkpoint(prefix: str, values: Dict[str, np.ndarray], num_neutral: int) -> None:

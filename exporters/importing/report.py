@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import List, Sequence
+from typing import List, NamedTuple, Sequence
 
 from estimator_det.config.printing import escaped
 from exporters.importing.mapping import COPIED, MISSING, OTHER_SHAPE, REBUILT, Mapped
@@ -18,6 +18,13 @@ _MEANINGS = {
 }
 
 
+class Note(NamedTuple):
+    """A line about an import."""
+
+    text: str
+    is_warning: bool = False
+
+
 def summary(mapped: Mapped) -> List[str]:
     """A line for each state of variables."""
     counts = Counter(row.state for row in mapped.rows)
@@ -28,15 +35,15 @@ def summary(mapped: Mapped) -> List[str]:
     ]
 
 
-def report_text(source: str, mapped: Mapped, notes: Sequence[str]) -> str:
+def report_text(source: str, mapped: Mapped, notes: Sequence[Note]) -> str:
     """The whole report.
 
     Args:
         source: Format and path of the file.
-        mapped: What was found.
         notes: Further lines, e.g. about anchors.
     """
-    lines = [f"Import of {source}", "", *summary(mapped), *notes]
+    lines = [f"Import of {source}", "", *summary(mapped)]
+    lines += [f"warning: {note.text}" if note.is_warning else note.text for note in notes]
     lines += ["", "Variables: state, name, names in the file"]
     lines += [f"  {row.state:<8} {row.variable}: {row.source}" for row in mapped.rows]
     lines += ["", f"Layers whose batch norm is rebuilt: {len(mapped.folded)}"]

@@ -69,12 +69,14 @@ def run(options: argparse.Namespace) -> int:
     if path is not None:
         config = console.load_config(path, options.config_override, options.set)
     from estimator_det.config import pipeline
-    from exporters.importing.importer import import_model, propose
+    from exporters.importing.importer import import_model, read_published
+    from exporters.importing.proposal import propose_config
     from model_fn.checkpoints import writing
 
+    published = None
     if path is None:
-        proposed = propose(options.source, options.path)
-        merged = pipeline.merge_text(proposed, options.config_override)
+        published = read_published(options.source, options.path)
+        merged = pipeline.merge_text(propose_config(published), options.config_override)
         config = pipeline.apply_overrides(merged, options.set)
         console.say("configuration: proposed from shapes; check scales of anchors and image size")
 
@@ -87,6 +89,7 @@ def run(options: argparse.Namespace) -> int:
             anchor_order=options.anchor_order,
             calibration_images=options.calibrate,
             overwrite=options.overwrite,
+            published=published,
         )
     for line in imported.summary:
         console.say(line)

@@ -247,7 +247,7 @@ def test_constants_without_content(original, published_file, tmp_path):
     _clear(graph_def, weights)
     file.write_bytes(graph_def.SerializeToString())
     message = rf"empty.pb contains no weights: 1 layer of it, such as .* constant {weights}, has"
-    for read in (importer.propose, _import(original.config, tmp_path / "b")):
+    for read in (importer.read_published, _import(original.config, tmp_path / "b")):
         with pytest.raises(RunError, match=message):
             read("frozen_graph", str(file))
     with pytest.raises(RunError, match=message):

@@ -14,6 +14,7 @@ from estimator_det.detectors.base import make_detector
 from exporters.importing import importer, mapping
 from exporters.importing.names import align_names
 from exporters.importing.own_model import build_own_model
+from exporters.importing.proposal import propose_config
 from exporters.importing.published import FORMATS, refuse_not_finite
 from inputs import serving
 from model_fn.serving.graph import serve
@@ -50,7 +51,7 @@ def test_proposed_configurations(shared, source, folder, file, config):
     base = shared / "real_models" / folder
     if not base.is_dir():
         pytest.skip(f"needs {base}")
-    proposed = importer.propose(source, str(base / file)).model.ssd
+    proposed = propose_config(importer.read_published(source, str(base / file))).model.ssd
     given = pipeline.read_pipeline(str(base / config)).model.ssd
     assert proposed.num_classes == given.num_classes
     assert proposed.image_resizer == given.image_resizer
@@ -139,7 +140,8 @@ def test_frozen_graph_that_tensorflow_2_saved(shared, tmp_path, prefix):
     tf.saved_model.save(module, str(tmp_path), signatures=module.run)
     config = pipeline.read_pipeline(str(base / "pipeline.config"))
     published = FORMATS.get("saved_model")(str(tmp_path))
-    assert importer.propose("saved_model", str(tmp_path)).model.ssd.num_classes == 37
+    proposed = propose_config(importer.read_published("saved_model", str(tmp_path)))
+    assert proposed.model.ssd.num_classes == 37
     own = build_own_model(config)
     assert np.abs(published.anchors - own.anchors).max() < 1e-6
     published, _ = align_names(published, own.structure, str(tmp_path))
