@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     for line in imported.summary:
         console.say(line)
     for line in imported.warnings:
-        _LOG.warning("%s", line)
+        _LOG.warning("warning: %s", line)
     console.say(f"checkpoint:    {imported.checkpoint}")
     console.say(f"configuration: {imported.pipeline_config}")
     console.say(f"label map:     {imported.label_map or 'none in the file'}")
