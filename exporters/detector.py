@@ -29,12 +29,12 @@ OUTPUT_PREFIXES = ("detection_", NUM, "raw_detection_")  # names of operations i
 class ClassThresholds(NamedTuple):
     """The lowest score of a detection that is kept, by class."""
 
-    of_others: float  # for classes that `by_class` lacks
-    by_class: Mapping[int, float]
+    default: float  # for classes that `per_class` lacks
+    per_class: Mapping[int, float]
 
     def of(self, class_ids: np.ndarray) -> np.ndarray:
         """float32 [n], for class ids [n]."""
-        return np.array([self.by_class.get(int(k), self.of_others) for k in class_ids], np.float32)
+        return np.array([self.per_class.get(int(k), self.default) for k in class_ids], np.float32)
 
 
 class ImageDetections(NamedTuple):
@@ -74,7 +74,7 @@ class ModelDetector(abc.ABC):
         """Runs the model on images of one size, uint8 [B, h, w, 3] RGB.
 
         Returns:
-            The arrays of the model under the names of `Detections.as_dict`, at least
+            The arrays of the model under the names of `Detections.to_dict`, at least
             REQUIRED_OUTPUTS; float32, class ids from 1, boxes as fractions of the image.
         """
 
@@ -123,7 +123,7 @@ class ModelDetector(abc.ABC):
                 f"{plain(path)}: no threshold is best, since the evaluation had no correct "
                 "detection; train longer, or give --threshold a number"
             )
-        return ClassThresholds(table.all_classes.threshold, table.by_class())
+        return ClassThresholds(table.all_classes.threshold, table.per_class())
 
 
 def asset_class_names(saved_model_dir: str) -> Dict[int, str]:

@@ -41,7 +41,7 @@ class ProcessDiedError(Exception):
         self.tasks = tasks
 
 
-def in_processes(
+def run_in_processes(
     function: Callable[[Any], Any],
     tasks: Sequence[Any],
     *,

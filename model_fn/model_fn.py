@@ -206,7 +206,7 @@ def _eval_spec(
     global_step = tf1.train.get_or_create_global_step()
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.EVAL,
-        predictions=detections.as_dict(),
+        predictions=detections.to_dict(),
         loss=losses[step.TOTAL_LOSS],
         eval_metrics=eval_ops.eval_metrics(
             detections,

@@ -92,7 +92,7 @@ class Detections(NamedTuple):
     cropped_features: Optional[tf.Tensor] = None
     mask_output: Optional[Any] = None  # boxes and logits of masks, for their loss in evaluation
 
-    def as_dict(self) -> Dict[str, tf.Tensor]:
+    def to_dict(self) -> Dict[str, tf.Tensor]:
         """Returns the tensors that are not None, under their names in exported models."""
         tensors = {
             "detection_boxes": self.boxes,

@@ -117,7 +117,7 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
 def _measured(task: Task) -> Row:
     """Measures in a new process."""
     try:
-        (measurement,) = machine.in_processes(measure, [task], jobs=1, start=_quiet)
+        (measurement,) = machine.run_in_processes(measure, [task], jobs=1, start=_quiet)
     except (RunError, ConfigError) as error:
         return Row(task.name, task.path, None, str(error))
     except machine.ProcessDiedError:

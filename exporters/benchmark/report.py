@@ -86,7 +86,7 @@ def _metric(measured: Measured, name: str) -> str:
     return _NONE if value < 0 or math.isnan(value) else f"{value:.3f}"
 
 
-def as_dictionary(results: Benchmark) -> Dict[str, Any]:
+def to_dictionary(results: Benchmark) -> Dict[str, Any]:
     """The benchmark for JSON; what was not measured is None."""
     return {
         "path": results.path,
@@ -176,7 +176,7 @@ def write(results: Benchmark, folder: str) -> List[str]:
     paths = [os.path.join(folder, name) for name in (TEXT_FILE, JSON_FILE, PICTURE_FILE)]
     tf.io.gfile.makedirs(folder)
     files.write_text(paths[0], printing.printable("\n".join(text_lines(results))) + "\n")
-    files.write_text(paths[1], json_lines.dumps(as_dictionary(results), indent=2) + "\n")
+    files.write_text(paths[1], json_lines.dumps(to_dictionary(results), indent=2) + "\n")
     if not any(row.measured for row in results.rows):
         return paths[:2]
     with tf.io.gfile.GFile(paths[2], "wb") as file:

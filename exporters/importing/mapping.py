@@ -86,8 +86,8 @@ def map_variables(own_model: OwnModel, published: Published) -> Mapped:
     matches = match_layers(
         own_model.structure,
         published.structure,
-        by_name=published.has_names,
-        in_order=not published.from_functions,
+        names_match=published.has_names,
+        follows_order=not published.from_functions,
     )
     for layer in own_model.structure.convolutions:
         names = _variables_of(layer)

@@ -19,22 +19,22 @@ def scope_of(name: str) -> str:
 
 
 def match_layers(
-    ours: Structure, theirs: Structure, *, by_name: bool, in_order: bool = True
+    ours: Structure, theirs: Structure, *, names_match: bool, follows_order: bool = True
 ) -> Dict[str, Tuple[Convolution, str]]:
     """Our convolutions by name of operation -> theirs, with how it was found: name or structure.
 
     Args:
         ours: The layers to find.
         theirs: Those of the file.
-        by_name: Whether the names of the file are those of our layers.
-        in_order: Whether the order of the file decides where nothing else does.
+        names_match: Whether the names of the file are those of our layers.
+        follows_order: Whether the order of the file decides where nothing else does.
     """
     matches: Dict[str, Tuple[Convolution, str]] = {}
-    if by_name:
+    if names_match:
         for name, layer in _by_scope(ours, theirs).items():
             matches[name] = (layer, "name")
     used = {layer.name for layer, _ in matches.values()}
-    for name, layer in _by_structure(ours, theirs, in_order).items():
+    for name, layer in _by_structure(ours, theirs, follows_order).items():
         if name not in matches and layer.name not in used:
             matches[name] = (layer, "structure")
     return matches

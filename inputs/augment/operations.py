@@ -26,7 +26,7 @@ Pixels = Callable[[tf.Tensor], tf.Tensor]
 Change = Callable[[Sample, tf.Tensor], Sample]
 
 
-def on_rgb(image: tf.Tensor, change: Pixels) -> tf.Tensor:
+def change_rgb(image: tf.Tensor, change: Pixels) -> tf.Tensor:
     """Applies `change` to the colour channels; other channels do not change."""
     channels = image.shape[-1]
     changed = change(image) if channels in (1, 3) else change(image[..., :3])

@@ -108,7 +108,7 @@ class Operation(NamedTuple):
 
 def _pixels(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Apply:
     def apply(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
-        image = operations.on_rgb(sample.image, lambda rgb: change(rgb, magnitude))
+        image = operations.change_rgb(sample.image, lambda rgb: change(rgb, magnitude))
         return sample._replace(image=image)
 
     return apply

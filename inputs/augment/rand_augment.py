@@ -44,7 +44,7 @@ Operation = Callable[[Sample, tf.Tensor], Sample]
 def _pixels(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Operation:
     def apply(sample: Sample, strength: tf.Tensor) -> Sample:
         return sample._replace(
-            image=operations.on_rgb(sample.image, lambda rgb: change(rgb, strength))
+            image=operations.change_rgb(sample.image, lambda rgb: change(rgb, strength))
         )
 
     return apply

@@ -158,7 +158,7 @@ def _at_once(
     tasks: Sequence[Task], policies: Dict[str, BadRecordPolicy], jobs: int
 ) -> Iterator[Scan]:
     """Results in the order of the tasks."""
-    results = machine.in_processes(
+    results = machine.run_in_processes(
         _examine_in_worker, tasks, jobs=jobs, start=_set_policies, arguments=(policies,)
     )
     try:

@@ -192,7 +192,7 @@ def _run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
             yield shards.convert_shard(job, shard)
         return
     try:
-        yield from machine.in_processes(
+        yield from machine.run_in_processes(
             shards.convert_in_process, numbers, jobs=jobs, start=shards.start_process,
             arguments=(job,),
         )  # fmt: skip
@@ -276,7 +276,7 @@ class _Faults:
 
     def report(self, fault: SourceFault) -> None:
         self._file.write(json.dumps(fault._asdict()) + "\n")
-        self.tally = tally.add([self.tally, tally.of_faults([fault])])
+        self.tally = tally.add([self.tally, tally.count_faults([fault])])
 
     def close(self) -> None:
         self._file.close()

@@ -15,7 +15,7 @@ from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.checks.images import END_TOO_EARLY, lacks_data
 from inputs.conversion import images
 from inputs.conversion.images import Checked, ImageFault, ImageOptions
-from inputs.conversion.objects import SoundObject, check_objects, has_mask, in_pixels
+from inputs.conversion.objects import SoundObject, check_objects, has_mask, pixel_polygons
 from inputs.datasets import decimals, writer
 from inputs.datasets.source import (
     DROPPED,
@@ -57,7 +57,7 @@ class Converted(NamedTuple):
 
 def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
     """The record of an image; faults drop objects, or the whole image."""
-    faults = [_settled(fault) for fault in image.faults]
+    faults = [_with_action(fault) for fault in image.faults]
     if not image.image:
         return Converted(b"", faults)
     try:
@@ -100,7 +100,7 @@ def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
         np.asarray([sound.box for sound in objects], np.float32).reshape(-1, 4),
         [sound.class_id for sound in objects],
         checked.is_encoded_again,
-        0 if options.masks else sum(has_mask(sound.given) for sound in objects),
+        0 if options.masks else sum(has_mask(sound.annotated) for sound in objects),
     )
 
 
@@ -112,7 +112,7 @@ def _sha256(content: bytes, example: Any, checked: Checked) -> str:
     return digest.decode()
 
 
-def _settled(fault: SourceFault) -> SourceFault:
+def _with_action(fault: SourceFault) -> SourceFault:
     return fault._replace(action=DROPPED if SOURCE_KINDS[fault.kind].unit == "box" else SKIPPED)
 
 
@@ -142,7 +142,7 @@ def _annotations(
 ) -> writer.Annotations:
     def column(name: str, default: Any) -> Any:
         """A value for each object, if any of them has one."""
-        values = [getattr(sound.given, name) for sound in objects]
+        values = [getattr(sound.annotated, name) for sound in objects]
         if all(value is None for value in values):
             return None
         return [default if value is None else value for value in values]
@@ -150,7 +150,7 @@ def _annotations(
     area = column("area", 0.0)
     if area is not None:
         area = [
-            _area(sound, checked) if sound.given.area is None else sound.given.area
+            _area(sound, checked) if sound.annotated.area is None else sound.annotated.area
             for sound in objects
         ]
     sides = [1, 1] if image.normalized else [checked.height, checked.width]
@@ -159,7 +159,7 @@ def _annotations(
     return writer.Annotations(
         boxes=np.asarray([sound.box for sound in objects]).reshape(-1, 4),
         class_ids=[sound.class_id for sound in objects],
-        class_names=[sound.given.class_name for sound in objects],
+        class_names=[sound.annotated.class_name for sound in objects],
         area=area,
         is_crowd=column("is_crowd", False),
         difficult=column("difficult", False),
@@ -182,10 +182,10 @@ def _keypoints(
 
     `sides` are what y and x are divided by.
     """
-    most = max((len(sound.given.keypoints or ()) for sound in objects), default=0)
+    most = max((len(sound.annotated.keypoints or ()) for sound in objects), default=0)
     if not most:
         return None, None
-    rows = [sound.given.keypoints or [0.0] * most for sound in objects]
+    rows = [sound.annotated.keypoints or [0.0] * most for sound in objects]
     points = np.asarray(rows, np.float64).reshape(len(rows), -1, 3)
     visibilities = points[..., 2].astype(np.int64)
     places = points[..., 1::-1] / sides
@@ -236,7 +236,7 @@ def _object_fields(
     image: AnnotatedImage, sound: SoundObject, size: Tuple[int, int]
 ) -> Dict[str, Any]:
     """Values that the keys of a record do not contain, or only rounded."""
-    annotated = sound.given
+    annotated = sound.annotated
     fields = dict(annotated.fields or {})
     if fields.get("bbox") == decimals.box_from_stored(sound.box, *size):
         del fields["bbox"]
@@ -246,7 +246,7 @@ def _object_fields(
         sound.mask is not None and annotated.mask_file is None
     ):  # polygons are more than their pixels, run lengths have two forms
         fields["segmentation"] = (
-            in_pixels(annotated.polygons, image, size)
+            pixel_polygons(annotated.polygons, image, size)
             if annotated.polygons is not None
             else annotated.run_lengths
         )

@@ -93,7 +93,7 @@ def build(
             report(error.fault._replace(action=SKIPPED))
             continue
         _collect_names(image, names)
-        dropped = tally.add([dropped, tally.of_faults(image.faults)])
+        dropped = tally.add([dropped, tally.count_faults(image.faults)])
     for fault in lists.unused() if lists is not None else ():
         report(fault._replace(action=SKIPPED))
     _drop_copies(database, folder, duplicates, report)
@@ -122,7 +122,7 @@ def read_entries(path: str) -> Iterator[Entry]:
     with open(path, encoding="utf-8") as file:
         for line in file:
             split, identity, image = json.loads(line)
-            yield Entry(split, identity, AnnotatedImage.of_values(image))
+            yield Entry(split, identity, AnnotatedImage.from_values(image))
 
 
 def _path(scratch: str) -> str:

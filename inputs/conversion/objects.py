@@ -20,7 +20,7 @@ _BOX_CHECKS = ("box_nan", "box_inverted", "box_degenerate", "box_outside")
 class SoundObject(NamedTuple):
     """An object that has passed the checks so far."""
 
-    given: AnnotatedObject
+    annotated: AnnotatedObject
     box: np.ndarray  # float64 [4], yxyx, as fractions
     class_id: int
     mask: Optional[bytes] = None  # PNG
@@ -80,7 +80,7 @@ def check_objects(
         if kind == "box_outside" and clip_boxes:
             clipped = np.clip(sound.box, 0.0, 1.0)
             if (clipped[:2] < clipped[2:]).all():
-                report(sound.given, kind, _shown(sound, size), CLIPPED)
+                report(sound.annotated, kind, _shown(sound, size), CLIPPED)
                 sound, kind = _with_box(sound, clipped), ""
         if not kind and with_masks:
             kind = _mask_fault(sound, size)
@@ -88,10 +88,12 @@ def check_objects(
             kept.append(sound)
         elif kind == "mask_mismatch":
             report(
-                sound.given, kind, f"{_shown(sound, size)}, its mask {_pixels(sound.mask_extent)}"
+                sound.annotated,
+                kind,
+                f"{_shown(sound, size)}, its mask {_pixels(sound.mask_extent)}",
             )
         else:
-            report(sound.given, kind, _shown(sound, size))
+            report(sound.annotated, kind, _shown(sound, size))
     return _with_sound_keypoints(kept, report), faults
 
 
@@ -122,10 +124,10 @@ def _mask(
     if annotated.run_lengths is not None:
         return masks.from_run_lengths(annotated.run_lengths, size)
     assert annotated.polygons is not None
-    return masks.from_polygons(in_pixels(annotated.polygons, image, size), size)
+    return masks.from_polygons(pixel_polygons(annotated.polygons, image, size), size)
 
 
-def in_pixels(
+def pixel_polygons(
     polygons: Sequence[Sequence[float]], image: AnnotatedImage, size: Tuple[int, int]
 ) -> Sequence[Sequence[float]]:
     """Polygons x, y, x, y, … in pixels of an image of this height and width."""
@@ -175,8 +177,8 @@ def _is_sound(box: np.ndarray) -> bool:
 
 def _with_box(sound: SoundObject, box: np.ndarray) -> SoundObject:
     """Without the box that the source has, which it no longer is."""
-    fields = {key: value for key, value in (sound.given.fields or {}).items() if key != "bbox"}
-    return sound._replace(box=box, given=sound.given._replace(fields=fields))
+    fields = {key: value for key, value in (sound.annotated.fields or {}).items() if key != "bbox"}
+    return sound._replace(box=box, annotated=sound.annotated._replace(fields=fields))
 
 
 def _mask_fault(sound: SoundObject, size: Tuple[int, int]) -> str:
@@ -193,7 +195,7 @@ def _mask_fault(sound: SoundObject, size: Tuple[int, int]) -> str:
 def _shown(sound: SoundObject, size: Tuple[int, int]) -> str:
     pixels = sound.box * np.array([*size, *size])
     return (
-        f"the box of class {quoted(sound.given.class_name)} is {_pixels(pixels)} pixels (ymin, "
+        f"the box of class {quoted(sound.annotated.class_name)} is {_pixels(pixels)} pixels (ymin, "
         "xmin, "
         f"ymax, xmax) in an image of {size[1]} x {size[0]}"
     )
@@ -205,16 +207,16 @@ def _pixels(box: Any) -> str:
 
 def _with_sound_keypoints(objects: List[SoundObject], report: Any) -> List[SoundObject]:
     """Without objects whose lists of keypoints are not whole, of several lengths, or not valid."""
-    most = max((len(sound.given.keypoints or ()) for sound in objects), default=0)
+    most = max((len(sound.annotated.keypoints or ()) for sound in objects), default=0)
     kept = []
     for sound in objects:
-        points = sound.given.keypoints or ()
+        points = sound.annotated.keypoints or ()
         if len(points) % 3 or len(points) not in (0, most):
             message = f"{len(points)} numbers of keypoints; {most - most % 3} are expected"
-            report(sound.given, "length_mismatch", message)
+            report(sound.annotated, "length_mismatch", message)
         elif not all(map(math.isfinite, points)) or not set(points[2::3]) <= {0, 1, 2}:
             message = f"keypoints (x, y, visibility) {plain(points)}; visibilities are 0, 1 or 2"
-            report(sound.given, "broken_keypoints", message)
+            report(sound.annotated, "broken_keypoints", message)
         else:
             kept.append(sound)
     return kept

@@ -94,10 +94,10 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
         {name: os.path.getsize(job.record_file(name, shard) + UNFINISHED) for name in names},
         {
             "splits": {
-                name: tally.of_columns(collector.columns())
+                name: tally.count_columns(collector.columns())
                 for name, collector in collectors.items()
             },
-            "faults": tally.of_faults(faults),
+            "faults": tally.count_faults(faults),
             **notes,
         },
     )

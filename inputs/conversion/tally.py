@@ -15,7 +15,7 @@ NUM_EXAMPLES = 3  # faults of a kind that a report shows
 Tally = Dict[str, Any]  # numbers, lists of numbers and dictionaries of them, as JSON keeps them
 
 
-def of_columns(columns: Columns, resized_boxes: Optional[np.ndarray] = None) -> Tally:
+def count_columns(columns: Columns, resized_boxes: Optional[np.ndarray] = None) -> Tally:
     """The counts of some images of one part; `resized_boxes` as for `count_by_scales`."""
     counts = statistics.count_by_scales(columns, resized_boxes)
     return {
@@ -29,7 +29,7 @@ def of_columns(columns: Columns, resized_boxes: Optional[np.ndarray] = None) -> 
     }
 
 
-def of_faults(faults: Iterable[SourceFault]) -> Tally:
+def count_faults(faults: Iterable[SourceFault]) -> Tally:
     """Kind and action with a space between -> how many, and the first of them as sentences."""
     tally: Tally = {}
     for fault in faults:

@@ -75,7 +75,7 @@ class Groups:
         )
         return row.fetchone() is not None
 
-    def of_table(self, table: str) -> Iterator[Part]:
+    def table_parts(self, table: str) -> Iterator[Part]:
         """All parts of a table, in the order in which they were added."""
         cursor = self._database.cursor()
         for line, value in cursor.execute(

@@ -92,7 +92,7 @@ class AnnotatedImage(NamedTuple):
         return _ENCODER.encode(self)
 
     @classmethod
-    def of_values(cls, values: List[Any]) -> AnnotatedImage:
+    def from_values(cls, values: List[Any]) -> AnnotatedImage:
         """The image whose `to_json` has these values."""
         image = cls(*values)
         return image._replace(

@@ -49,14 +49,14 @@ def make_tables(conversion: Conversion) -> List[tables.Table]:
     return tables.make_tables(conversion.tally["splits"], conversion.names)
 
 
-def as_dictionary(conversion: Conversion) -> Dict[str, Any]:
+def to_dictionary(conversion: Conversion) -> Dict[str, Any]:
     """The report as JSON takes it."""
     all_tables, names = make_tables(conversion), conversion.names
     return {
         "splits": {
             name: {
                 "records": conversion.patterns[name],
-                **tables.as_dictionary(counts, name, all_tables, names),
+                **tables.to_dictionary(counts, name, all_tables, names),
             }
             for name, counts in conversion.tally["splits"].items()
         },

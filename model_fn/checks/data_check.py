@@ -81,7 +81,7 @@ def check_data(
     names = {i: name for part in reversed(maps.values()) for i, name in part.names.items()}
     resized = _resized(model, scans)
     tallies = {
-        part.reader: tally.of_columns(part.columns, resized.get(part.reader)) for part in scans
+        part.reader: tally.count_columns(part.columns, resized.get(part.reader)) for part in scans
     }
     return DataReport(
         config=title,

@@ -135,7 +135,7 @@ def _repair_lines(report: DataReport) -> List[str]:
     return [f"to train on the rest, with {skipped} skipped and boxes clipped:", f"  {text}"]
 
 
-def as_dictionary(report: DataReport) -> Dict[str, Any]:
+def to_dictionary(report: DataReport) -> Dict[str, Any]:
     """The report as JSON takes it; findings of records are counted by kind."""
     readers = {}
     for scan in report.scans:
@@ -155,7 +155,7 @@ def as_dictionary(report: DataReport) -> Dict[str, Any]:
                 for (kind, action), entries in by_kind(scan).items()
             ],
             "mend": settings._asdict() if (settings := repair(scan)) is not None else None,
-            **tables.as_dictionary(tally, scan.reader, report.tables, report.names),
+            **tables.to_dictionary(tally, scan.reader, report.tables, report.names),
         }
     return {
         "config": report.config,

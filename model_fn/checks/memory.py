@@ -43,13 +43,13 @@ class InputMemory(NamedTuple):
     """Bytes that the input pipeline takes on the host."""
 
     shuffled: int  # encoded records in the shuffle buffer
-    in_flight: int  # images being decoded and augmented
+    num_in_flight: int  # images being decoded and augmented
     prefetched: int  # batches that wait
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.shuffled + self.in_flight + self.prefetched
+        return self.shuffled + self.num_in_flight + self.prefetched
 
 
 def _size(tensor: tf.Tensor) -> int:
@@ -109,7 +109,7 @@ def input_memory(pipeline_config: Any, memory: Memory, cores: int) -> InputMemor
     per_image = memory.batch / memory.images
     return InputMemory(
         shuffled=int(min(buffered, sum(tf.io.gfile.stat(path).length for path in paths))),
-        in_flight=int(
+        num_in_flight=int(
             decoded_at_once(reader, memory.images, cores) * _COPIES_IN_FLIGHT * per_image
         ),
         prefetched=int((reader.num_prefetch_batches + 1) * memory.batch),

@@ -95,7 +95,7 @@ def panel(table: Table) -> charts.Panel:
     )
 
 
-def as_dictionary(
+def to_dictionary(
     tally: Tally, part: str, tables: Sequence[Table], names: Mapping[int, str]
 ) -> Dict[str, Any]:
     """The classes and histograms of a part as JSON takes them."""

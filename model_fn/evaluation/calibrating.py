@@ -63,7 +63,7 @@ def make(pipeline_config: Any, kind: str, matches: Matches) -> Calibrated:
     """
     scores = scores_of(pipeline_config)
     config = calibration.fit(kind, matches, scores)
-    every = matches.of_all()
+    every = matches.all_classes_merged()
     return Calibrated(
         kind,
         config,
@@ -77,14 +77,14 @@ def _reliability_with(
     config: calibration_pb2.CalibrationConfig, matches: Matches, scores: FinalScores
 ) -> Reliability:
     columns = np.array([scores.column_of(k) for k in matches.class_ids])[matches.classes()]
-    every = matches.of_all()
+    every = matches.all_classes_merged()
     calibrated = calibration.calibrate(config, every.scores, columns)
     return calibration.reliability(calibrated, every.correct)
 
 
 def _held_out_error(kind: str, matches: Matches, scores: FinalScores) -> Optional[float]:
     halves = [matches.every_second_image(start) for start in (0, 1)]
-    if not all(calibration.has_enough(half.of_all()) for half in halves):
+    if not all(calibration.has_enough(half.all_classes_merged()) for half in halves):
         return None
     errors, counts = [], []
     for fitted, held_out in (halves, reversed(halves)):

@@ -110,7 +110,7 @@ def fit(kind: str, matches: Matches, scores: FinalScores) -> calibration_pb2.Cal
     """
     make = FITS.get(kind)
     check_model(kind, scores)
-    _check_detections(matches.of_all())
+    _check_detections(matches.all_classes_merged())
     return make(matches, scores)
 
 
@@ -220,7 +220,7 @@ def _add_points(pairs: Any, points: Sequence[Point]) -> None:
 def _fit_function(matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
     del scores
     config = calibration_pb2.CalibrationConfig()
-    points = function_points(matches.of_all())
+    points = function_points(matches.all_classes_merged())
     _add_points(config.function_approximation.x_y_pairs, points)
     return config
 
@@ -235,8 +235,8 @@ def _fit_functions(matches: Matches, scores: FinalScores) -> calibration_pb2.Cal
     most = int(np.clip(MAX_POINTS_OF_CLASSES // max(len(matches.class_ids), 1), 3, 30))
     config = calibration_pb2.CalibrationConfig()
     table = config.class_id_function_approximations.class_id_xy_pairs_map
-    common = function_points(matches.of_all(), most)
-    for class_id, class_matches in zip(matches.class_ids, matches.by_class()):
+    common = function_points(matches.all_classes_merged(), most)
+    for class_id, class_matches in zip(matches.class_ids, matches.per_class()):
         points = function_points(class_matches, most) if has_enough(class_matches) else common
         _add_points(table[scores.column_of(class_id)], points)
     return config
@@ -274,7 +274,7 @@ def sigmoid_parameters(matches: ClassMatches) -> Optional[Point]:
 
 
 def _sigmoid_of_all(matches: Matches) -> Point:
-    parameters = sigmoid_parameters(matches.of_all())
+    parameters = sigmoid_parameters(matches.all_classes_merged())
     if parameters is None:
         raise _not_more_precise("sigmoid")
     return parameters
@@ -305,7 +305,7 @@ def _fit_sigmoids(matches: Matches, scores: FinalScores) -> calibration_pb2.Cali
     config = calibration_pb2.CalibrationConfig()
     table = config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
     common = _sigmoid_of_all(matches)
-    for class_id, class_matches in zip(matches.class_ids, matches.by_class()):
+    for class_id, class_matches in zip(matches.class_ids, matches.per_class()):
         parameters = sigmoid_parameters(class_matches) if has_enough(class_matches) else None
         _set_sigmoid(table[scores.column_of(class_id)], parameters or common)
     return config
@@ -334,6 +334,6 @@ def temperature(matches: ClassMatches) -> float:
 def _fit_temperature(matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
     del scores
     config = calibration_pb2.CalibrationConfig()
-    scaler = temperature(matches.of_all())
+    scaler = temperature(matches.all_classes_merged())
     config.temperature_scaling_calibration.scaler = float(f"{scaler:.6g}")
     return config

@@ -219,7 +219,7 @@ class EvalDiagnostics:
         recalls = np.linspace(0, 1, 101)
         precisions = {
             k: matching.precision_at(recalls, class_matches)
-            for k, class_matches in enumerate(self._matches.by_class())
+            for k, class_matches in enumerate(self._matches.per_class())
             if class_matches.num_boxes
         }
         if not precisions:

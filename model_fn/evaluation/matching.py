@@ -58,9 +58,9 @@ class Matches:
         self._scores.append(np.asarray(scores, np.float32))
         self._correct.append(np.asarray(correct, bool))
 
-    def by_class(self) -> List[ClassMatches]:
+    def per_class(self) -> List[ClassMatches]:
         """The detections of each class."""
-        every, classes = self.of_all(), self.classes()
+        every, classes = self.all_classes_merged(), self.classes()
         order = np.argsort(classes, kind="stable")
         ends = np.searchsorted(classes[order], np.arange(1, len(self.class_ids)))
         return [
@@ -69,10 +69,10 @@ class Matches:
         ]
 
     def classes(self) -> Array:
-        """int32 [n]: position of the class of each detection in `of_all`."""
+        """int32 [n]: position of the class of each detection in `all_classes_merged`."""
         return self._sorted(self._classes, np.int32)
 
-    def of_all(self) -> ClassMatches:
+    def all_classes_merged(self) -> ClassMatches:
         """The detections of all classes together."""
         return ClassMatches(
             self._sorted(self._scores, np.float32),

@@ -50,7 +50,7 @@ def write(folder: str, step: int, reader: str, table: Table, model: Optional[Any
         "reader": reader,
         "step": step,
         "scores": None if scores is None else scores.fingerprint(),
-        **table.as_json(),
+        **table.to_json(),
     }
     files.write_text(path, json_lines.dumps(content, indent=1, allow_nan=False) + "\n")
     return path
@@ -67,7 +67,7 @@ def read(path: str) -> Thresholds:
         table, scores = Table.from_json(values), values.get("scores")
     except (KeyError, TypeError) as error:
         raise _not_thresholds(path, f"a value is missing or wrong: {error}") from None
-    numbers = [*table.by_class().values(), table.all_classes.threshold]
+    numbers = [*table.per_class().values(), table.all_classes.threshold]
     if not all(x is None or math.isfinite(x) for x in numbers):
         raise _not_thresholds(path, "a threshold is not finite")
     return Thresholds(table, scores)

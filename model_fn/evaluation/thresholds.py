@@ -45,7 +45,7 @@ class Table:
     all_classes: Row
     classes: Tuple[Row, ...]
 
-    def as_json(self) -> Dict[str, Any]:
+    def to_json(self) -> Dict[str, Any]:
         """The table as JSON values; `from_json` reads it."""
         return {
             "match_iou": MATCH_IOU,
@@ -68,7 +68,7 @@ class Table:
                 raise TypeError(f"not a row of a table: {row}")
         return cls(rows[0], tuple(rows[1:]))
 
-    def by_class(self) -> Dict[int, float]:
+    def per_class(self) -> Dict[int, float]:
         """Id -> threshold of each class that has one."""
         return {
             row.class_id: row.threshold
@@ -79,9 +79,9 @@ class Table:
 
 def make_table(matches: Matches) -> Table:
     """The thresholds of an evaluation."""
-    classes = zip(matches.class_ids, matches.class_names, matches.by_class())
+    classes = zip(matches.class_ids, matches.class_names, matches.per_class())
     rows = tuple(best_f1(name, matches, class_id) for class_id, name, matches in classes)
-    return Table(best_f1(ALL_CLASSES, matches.of_all()), rows)
+    return Table(best_f1(ALL_CLASSES, matches.all_classes_merged()), rows)
 
 
 def best_f1(name: str, matches: ClassMatches, class_id: Optional[int] = None) -> Row:

@@ -40,7 +40,7 @@ def named_outputs(detections: Detections, scope: str = "") -> Dict[str, tf.Tenso
         scope: Name scope of the tensors, for the further signatures of a graph that already has
             outputs of these names.
     """
-    tensors = detections._replace(classes=detections.classes + CLASS_OFFSET).as_dict()
+    tensors = detections._replace(classes=detections.classes + CLASS_OFFSET).to_dict()
     prefix = f"{scope}/" if scope else ""
     with tf1.name_scope(None):
         outputs = {

@@ -90,7 +90,7 @@ def run_small(overrides: str = "", is_training: bool = False) -> Any:
         kept = {k: v for k, v in predictions._asdict().items() if v is not None}
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            return session.run([kept, detections.as_dict()])
+            return session.run([kept, detections.to_dict()])
 
 
 def test_small_detector() -> None:
@@ -388,7 +388,7 @@ def test_evaluation_equals_the_reference(name: str, shared: pathlib.Path) -> Non
         raw = detector.predict(inputs, shapes)
         detections = detector.postprocess(raw, shapes)
         raw, detections = golden.run(
-            [(raw.anchors, raw.box_encodings, raw.class_logits), detections.as_dict()]
+            [(raw.anchors, raw.box_encodings, raw.class_logits), detections.to_dict()]
         )
     keys = ("anchors", "box_encodings", "class_predictions_with_background")
     for key, values in zip(keys, raw):

@@ -130,7 +130,7 @@ def _direct(trained: Trained, images: np.ndarray) -> Any:
             tf1.train.Saver(tf1.trainable_variables() + _statistics()).restore(
                 session, trained.checkpoint
             )
-            return session.run(detections.as_dict())
+            return session.run(detections.to_dict())
 
 
 def _statistics() -> List[Any]:

@@ -235,7 +235,7 @@ def test_thresholds_of_each_class(exported, pictures, tmp_path, capsys):
 
 
 def test_classes_without_threshold_get_that_of_all():
-    thresholds = ClassThresholds(0.5, THRESHOLDS.by_class())
+    thresholds = ClassThresholds(0.5, THRESHOLDS.per_class())
     assert thresholds.of(np.array([1, 2, 99])).tolist() == [0.25, 0.5, 0.5]
 
 

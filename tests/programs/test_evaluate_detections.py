@@ -57,7 +57,7 @@ def test_without_a_configuration(
         "records_without_detections": 1,
     }
     path = threshold_files.path_for(str(run / "eval_0"), 0)
-    assert threshold_files.read(path).table.by_class() == pytest.approx({1: 0.9, 2: 0.8})
+    assert threshold_files.read(path).table.per_class() == pytest.approx({1: 0.9, 2: 0.8})
     assert threshold_files.read(path).scores is None  # of no model, so exports may be given it
     assert list((run / "eval_0").glob("events*"))
     captured = capsys.readouterr()

@@ -37,21 +37,21 @@ def run(options: argparse.Namespace) -> int:
     from model_fn.checks import config_check
 
     config = load(options)
-    on_tpu = tpu_checks.wanted(options)
-    if on_tpu:
+    targets_tpu = tpu_checks.wanted(options)
+    if targets_tpu:
         tpu_checks.target_of(options)  # Reports wrong options before anything is built.
     if options.print_config:
         printing.report(pipeline.format_pipeline(config), whole=True)
     depth = config_check.CONTENTS if options.no_build else config_check.GRAPHS
-    checked = config_check.check(config, depth, on_tpu=on_tpu)
-    ignored = console.FOR_TPU if on_tpu else ()
+    checked = config_check.check(config, depth, on_tpu=targets_tpu)
+    ignored = console.FOR_TPU if targets_tpu else ()
     problems = [problem for problem in checked.problems if problem.field not in ignored]
     lines = summary_lines(config)
     if options.no_build:
         lines.append("graph:      not built (--no_build): what only the graph shows is not checked")
     if checked.graphs is not None:
         lines += _graph_lines(config, checked.graphs, list_quantized=options.list_quantized)
-        if checked.graphs.memory is not None and not on_tpu:
+        if checked.graphs.memory is not None and not targets_tpu:
             reads = not any("path" in problem.field for problem in problems)
             reads &= not any(problem.severity == "error" for problem in checked.graphs.problems)
             memory_problems, memory_lines = _memory(config, checked.graphs.memory, with_input=reads)
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
             console.say(str(problem))
     for line in lines:
         console.say(line)
-    if on_tpu:
+    if targets_tpu:
         build = checked.graphs is not None and checked.graphs.num_operations > 0
         problems += tpu_checks.run(config, options, problems, build=build)
     errors = [problem for problem in problems if problem.severity == "error"]

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         seconds = time.monotonic() - started
         _write_findings(report, options.output_dir)
         lines = data_report.text_lines(report)
-        document = json_lines.dumps(data_report.as_dictionary(report), indent=2)
+        document = json_lines.dumps(data_report.to_dictionary(report), indent=2)
         panels = data_report.panels(report)
         png = charts.figure(panels, title=f"data of {report.config}") if panels else b""
         write_report(options.output_dir, "", lines, document, png)

@@ -229,7 +229,7 @@ def _report(conversion: Any, arguments: Dict[str, Any]) -> None:
 
     folder = arguments["output_dir"]
     lines = conversion_report.text_lines(conversion)
-    document = json_lines.dumps(conversion_report.as_dictionary(conversion), indent=2)
+    document = json_lines.dumps(conversion_report.to_dictionary(conversion), indent=2)
     panels = [tables.panel(table) for table in conversion_report.make_tables(conversion)]
     png = charts.figure(panels, title=f"records in {folder}")
     write_report(folder, "convert_", lines, document, png)

@@ -88,12 +88,12 @@ def _add_category(entry: Value, path: str, names: Dict[int, str]) -> None:
 
 
 def _images(file: _File) -> Iterator[AnnotatedImage]:
-    for part in file.groups.of_table(IMAGES):
+    for part in file.groups.table_parts(IMAGES):
         try:
             yield _image(file, part)
         except SourceError as error:
             yield fault_image(error)
-    for part in file.groups.of_table(ANNOTATIONS):
+    for part in file.groups.table_parts(ANNOTATIONS):
         image = part.value.get("image_id") if isinstance(part.value, dict) else None
         if image is None or not file.groups.has(image, IMAGES):
             message = f"an annotation of image {plain(json.dumps(image))}, which is not listed"

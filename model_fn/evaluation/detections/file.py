@@ -238,7 +238,7 @@ class DetectionFile:
         """Number of detections of an image."""
         return int(self._starts[image + 1] - self._starts[image])
 
-    def of_image(self, image: int, height: int, width: int) -> ImageDetections:
+    def image_detections(self, image: int, height: int, width: int) -> ImageDetections:
         """The detections of an image of this size."""
         part = slice(self._starts[image], self._starts[image + 1])
         detections = ImageDetections(*(values[part] for values in self._ordered))

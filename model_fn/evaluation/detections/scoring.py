@@ -218,7 +218,7 @@ class Lookup:
         use = _Use(*(name.decode("utf-8", "replace") for name in (source_id, filename)))
         image = self._image(use)
         if image is not None:
-            return self._found.of_image(image, *size)
+            return self._found.image_detections(image, *size)
         self._num_without += 1
         if len(self._records_without) < _SHOWN:
             self._records_without.append(use.source_id)

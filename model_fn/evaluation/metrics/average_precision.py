@@ -29,7 +29,7 @@ class ApOptions:
     """Objects that a metrics set counts, and how.
 
     Attributes:
-        of_masks: Compares masks; a box without one, all zero, does not count.
+        uses_masks: Compares masks; a box without one, all zero, does not count.
         is_weighted: The mean has one curve of all classes together.
         ignores_difficult: Difficult boxes and what matches them do not count.
         group_of_weight: None: boxes of groups are like others. Else detections inside the box of a
@@ -42,7 +42,7 @@ class ApOptions:
     """
 
     prefix: str
-    of_masks: bool = False
+    uses_masks: bool = False
     is_weighted: bool = False
     ignores_difficult: bool = False
     group_of_weight: Optional[float] = None
@@ -83,7 +83,7 @@ class AveragePrecision:
         self._mean_name = f"{options.prefix}Precision/mAP@{options.threshold}IOU{bounds}"
         named = list(dict.fromkeys(map(self._name_of, self._categories)))
         self.names = [self._mean_name, *named]
-        self.needs: FrozenSet[str] = frozenset({"masks"}) if options.of_masks else NO_NEEDS
+        self.needs: FrozenSet[str] = frozenset({"masks"}) if options.uses_masks else NO_NEEDS
         self._reset()
 
     def _name_of(self, class_id: int) -> str:
@@ -112,7 +112,7 @@ class AveragePrecision:
         is_correct = self._match(batch.detection_scores, masked, iou, verdicts)
         verdicts[is_correct] = _TRUE
         groups = self._match_groups(batch.detection_scores, masked, cover, verdicts)
-        if self._options.of_masks:
+        if self._options.uses_masks:
             # A detected box without mask, in place of a mask, is neither right nor wrong.
             boxes = objects._replace(is_true=objects.is_true & ~objects.has_mask)
             iou, cover = _box_overlaps(batch)
@@ -139,7 +139,7 @@ class AveragePrecision:
         if options.group_of_weight is not None and batch.group_of is not None:
             is_group = np.asarray(batch.group_of, bool)
         has_mask = np.ones(is_true.shape, bool)
-        if options.of_masks:
+        if options.uses_masks:
             for row, masks in enumerate(masks_of(batch).groundtruth):
                 has_mask[row, : len(masks)] = mask_areas(masks) > 0
         same_class = batch.detection_classes[:, :, np.newaxis] == batch.classes[:, np.newaxis]
@@ -157,7 +157,7 @@ class AveragePrecision:
         self, batch: EvaluatedBatch, is_true: np.ndarray
     ) -> Tuple[np.ndarray, np.ndarray]:
         """IoU, and the part of a detection inside a box or mask; [B, N, G] each."""
-        if not self._options.of_masks:
+        if not self._options.uses_masks:
             return _box_overlaps(batch)
         shape = (*batch.detection_scores.shape, is_true.shape[1])
         iou, cover = np.zeros(shape), np.zeros(shape)

@@ -37,7 +37,7 @@ def _make_segmentation(eval_config: Any, categories: Sequence[Dict[str, Any]]) -
     del eval_config
     options = ApOptions(
         "OpenImagesInstanceSegmentationChallenge_",
-        of_masks=True,
+        uses_masks=True,
         group_of_weight=0.0,
         of_labeled_classes=True,
     )

@@ -16,10 +16,10 @@ SETS = {
         "WeightedPascalBoxes_", ignores_difficult=True, is_weighted=True
     ),
     ("pascal_voc_instance_segmentation_metrics",): ApOptions(
-        "PascalMasks_", ignores_difficult=True, of_masks=True
+        "PascalMasks_", ignores_difficult=True, uses_masks=True
     ),
     ("weighted_pascal_voc_instance_segmentation_metrics",): ApOptions(
-        "WeightedPascalMasks_", ignores_difficult=True, of_masks=True, is_weighted=True
+        "WeightedPascalMasks_", ignores_difficult=True, uses_masks=True, is_weighted=True
     ),
 }
 

@@ -35,7 +35,7 @@ def run(overrides: str = "", is_training: bool = False) -> Tuple[Dict[str, Any],
         labels = groundtruth(padding=1)
         predictions = detector.predict(inputs, shapes, labels if is_training else None)
         final = detector.postprocess(predictions, shapes)
-        detections = final.as_dict()
+        detections = final.to_dict()
         terms = detector.loss(predictions, labels, final).terms
         kept = {k: v for k, v in predictions._asdict().items() if v is not None}
         output = kept.pop("mask_output", None) or final.mask_output
@@ -183,7 +183,7 @@ def test_detections_are_those_of_the_given_predictions_and_shapes() -> None:
         changed = predictions._replace(
             regions=Regions(boxes, tf.constant([1, 1])), second_stage=second
         )
-        detections = detector.postprocess(changed, tf.constant([[24, 32, 3]] * 2)).as_dict()
+        detections = detector.postprocess(changed, tf.constant([[24, 32, 3]] * 2)).to_dict()
         with tf1.Session(config=AS_IT_IS) as session:
             session.run(tf1.global_variables_initializer())
             values = session.run(detections)

@@ -31,7 +31,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(function: Any, tasks: Any, **_: Any) -> Iterator[Any]:
         yield from map(function, tasks)
 
-    monkeypatch.setattr(machine, "in_processes", run)
+    monkeypatch.setattr(machine, "run_in_processes", run)
     monkeypatch.setattr(measure, "MIN_RUNS", 2)
     monkeypatch.setattr(measure, "WARM_UP_RUNS", 1)
 
@@ -105,7 +105,7 @@ def test_a_process_that_dies(
         raise machine.ProcessDiedError([])
         yield
 
-    monkeypatch.setattr(machine, "in_processes", die)
+    monkeypatch.setattr(machine, "run_in_processes", die)
     found = compare.benchmark(str(folder), compare.BenchmarkOptions([records]))
     assert {row.error for row in found.rows} == {"its process died, perhaps because memory ran out"}
 

@@ -49,7 +49,7 @@ def test_table(found: Benchmark) -> None:
 
 
 def test_json(found: Benchmark) -> None:
-    document = json.loads(json.dumps(report.as_dictionary(found), allow_nan=False))
+    document = json.loads(json.dumps(report.to_dictionary(found), allow_nan=False))
     checkpoint, saved_model, onnx = document["models"]
     assert document["image"] == {"height": 480, "width": 640}
     assert checkpoint["difference_from_checkpoint"] is None
@@ -74,7 +74,7 @@ def test_metrics_without_objects_are_absent(found: Benchmark) -> None:
 def test_files(found: Benchmark, tmp_path: pathlib.Path) -> None:
     text, document, picture = report.write(found, str(tmp_path / "new"))
     assert pathlib.Path(text).read_text().splitlines() == report.text_lines(found)
-    assert json.loads(pathlib.Path(document).read_text()) == report.as_dictionary(found)
+    assert json.loads(pathlib.Path(document).read_text()) == report.to_dictionary(found)
     assert Image.open(picture).width > 800
     failed = found._replace(rows=found.rows[2:])
     assert len(report.write(failed, str(tmp_path / "failed"))) == 2

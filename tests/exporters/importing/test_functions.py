@@ -382,7 +382,9 @@ def test_equal_layers_have_no_order_in_functions():
         graph_def.node.add(name=f"{name}/Conv2D", op="Conv2D", input=["x", f"{name}/w"])
     structure = graphs.read_structure(graphs.from_graph_def(graph_def, arrays))
     for in_order, count in ((True, 2), (False, 0)):
-        found = matching.match_layers(structure, structure, by_name=False, in_order=in_order)
+        found = matching.match_layers(
+            structure, structure, names_match=False, follows_order=in_order
+        )
         assert len(found) == count
 
 

@@ -73,7 +73,7 @@ def test_colours_are_the_first_three_channels(channels: int) -> None:
     changes += [lambda rgb, c=c: c(rgb, 1.7) for c in (operations.color, operations.contrast,
                                                         operations.sharpness)]  # fmt: skip
     for change in changes:
-        changed = np.array(operations.on_rgb(tf.constant(image), change))
+        changed = np.array(operations.change_rgb(tf.constant(image), change))
         assert changed.shape == image.shape and changed.dtype == np.uint8
         np.testing.assert_array_equal(changed[..., 3:], image[..., 3:])
 

@@ -179,7 +179,7 @@ def test_descriptions_survive_json():
     )  # fmt: skip
     text = image.to_json()
     assert "\n" not in text
-    again = AnnotatedImage.of_values(json.loads(text))
+    again = AnnotatedImage.from_values(json.loads(text))
     assert again.to_json() == text and again.objects == image.objects
     assert again.faults == image.faults
 

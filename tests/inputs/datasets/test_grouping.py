@@ -22,7 +22,7 @@ def test_parts_by_key_in_the_order_of_their_addition(has_folder, tmp_path, monke
     assert groups.take("b") == [Part("x", 0, ["b"]), Part("y", 2, ["b"])]
     assert groups.take(1) == [Part("x", 1, ["1"])] and not groups.take("c")
     assert groups.has("b", "y") and not groups.has("1", "y")
-    assert [part.line for part in groups.of_table("x")] == [0, 1, 3]
+    assert [part.line for part in groups.table_parts("x")] == [0, 1, 3]
     assert [key for key, _ in groups.all()] == ["b", 1, "1"]
     groups.close()
     assert os.listdir(tmp_path) == ["scratch"] and os.listdir(folder) == []

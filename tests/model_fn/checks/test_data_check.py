@@ -86,7 +86,7 @@ def test_report_of_a_whole_configuration(config) -> None:
     )
     assert text.endswith(settings)
 
-    document = json.loads(json.dumps(data_report.as_dictionary(report)))
+    document = json.loads(json.dumps(data_report.to_dictionary(report)))
     found = document["readers"]["train_input_reader"]
     assert found["findings"] == [
         {
@@ -181,7 +181,7 @@ def test_bars_of_text() -> None:
 
 
 def class_lines(columns: Any) -> List[str]:
-    return tables.text_bars(tables.make_tables({"r": tally.of_columns(columns)}, {})[0], "r")
+    return tables.text_bars(tables.make_tables({"r": tally.count_columns(columns)}, {})[0], "r")
 
 
 def test_many_classes_are_cut_in_the_middle(no_anchors, config) -> None:
@@ -213,7 +213,7 @@ def test_classes_of_all_parts_are_in_one_table() -> None:
     assert classes.parts == {"train": [1, 2], "eval": [3, 0]}
     assert classes.images == {"train": [1, 1], "eval": [2, 0]}
     assert [line.split()[0] for line in tables.text_bars(classes, "eval")[1:]] == ["10"]
-    document = tables.as_dictionary(tallies["train"], "train", [], {2: "dog"})
+    document = tables.to_dictionary(tallies["train"], "train", [], {2: "dog"})
     assert document["classes"] == [
         {"id": 2, "name": "dog", "boxes": 2, "images": 1},
         {"id": 10, "name": "", "boxes": 1, "images": 1},

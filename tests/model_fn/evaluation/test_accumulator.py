@@ -61,8 +61,8 @@ def test_a_graph_and_a_loop_give_the_same_results() -> None:
     (results,) = received
     assert results.metrics == expected.metrics and results.counts == expected.counts
     assert results.counts["images"] == 4 and results.counts["boxes"] == {"cat": 6, "dog": 4}
-    assert results.matches.of_all().num_boxes == 10
-    assert results.matches.of_all().correct.sum() == 8
+    assert results.matches.all_classes_merged().num_boxes == 10
+    assert results.matches.all_classes_merged().correct.sum() == 8
     assert values.pop(EVAL_DIAGNOSTICS) == chart_summary(results.chart)
     assert values == {name: np.float32(value) for name, value in expected.metrics.items()}
     assert 0 < results.metrics["PascalBoxes_Precision/mAP@0.5IOU"] < 1

@@ -113,7 +113,7 @@ def test_functions_rise_where_no_detection_or_every_one_is_correct() -> None:
 
 def test_parameters_of_a_known_sigmoid() -> None:
     matches = synthetic(lambda scores: sigmoid(6 * scores - 4), images=200)
-    a, b = calibration.sigmoid_parameters(matches.of_all()) or (0, 0)
+    a, b = calibration.sigmoid_parameters(matches.all_classes_merged()) or (0, 0)
     assert (a, b) == (pytest.approx(-6, abs=0.25), pytest.approx(4, abs=0.2))
 
 
@@ -126,9 +126,9 @@ def test_sigmoid_of_separable_detections_is_finite() -> None:
 
 def test_known_temperature() -> None:
     matches = synthetic(lambda scores: sigmoid(logit(scores) / 2.5), images=200)
-    assert calibration.temperature(matches.of_all()) == pytest.approx(2.5, rel=0.05)
+    assert calibration.temperature(matches.all_classes_merged()) == pytest.approx(2.5, rel=0.05)
     matches = synthetic(lambda scores: sigmoid(2 * logit(scores)), images=200)
-    assert calibration.temperature(matches.of_all()) == pytest.approx(0.5, rel=0.05)
+    assert calibration.temperature(matches.all_classes_merged()) == pytest.approx(0.5, rel=0.05)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,7 +140,7 @@ def test_the_expected_error_falls_and_the_order_stays(kind: str) -> None:
     assert fitted.WhichOneof("calibrator") == kind
     # Other detections than those of the fit, in the columns of the classes 3 and 4.
     others = synthetic(known, seed=1)
-    found = others.of_all()
+    found = others.all_classes_merged()
     columns = np.array([3, 4])[others.classes()]
     calibrated = calibration.calibrate(fitted, found.scores, columns)
     before = calibration.reliability(found.scores, found.correct).expected_error
@@ -187,7 +187,7 @@ def test_classes_have_the_columns_of_the_predictor(kind: str, background: int) -
 def test_rare_classes_get_the_fit_of_all(kind: str) -> None:
     matches = synthetic(overconfident, classes=1)
     rare = Matches([1, 2], ["often", "rarely"])
-    every = matches.of_all()
+    every = matches.all_classes_merged()
     rare.add_image(
         np.zeros(0, int), np.r_[np.zeros(len(every.scores), int), [1] * 5],
         np.r_[every.scores, [0.5] * 5], np.r_[every.correct, [True] * 5],
@@ -206,7 +206,7 @@ def test_classes_whose_high_scores_are_wrong_get_the_sigmoid_of_all() -> None:
     matches = synthetic(overconfident, classes=1, images=80)
     upside_down = synthetic(lambda scores: 0.5 - 0.4 * scores, classes=1, images=5)
     both = Matches([1, 2], ["right", "wrong"])
-    for k, one in enumerate((matches.of_all(), upside_down.of_all())):
+    for k, one in enumerate((matches.all_classes_merged(), upside_down.all_classes_merged())):
         both.add_image(np.zeros(0, int), np.full(len(one.scores), k), one.scores, one.correct)
     fitted = calibration.fit("class_id_sigmoid_calibrations", both, final())
     table = fitted.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
@@ -296,7 +296,7 @@ def test_each_class_with_enough_detections_has_a_fit(kind: str) -> None:
     precisions = (lambda scores: 0.5 * scores, lambda scores: 0.5 + 0.5 * scores)
     both = Matches([1, 2], ["too high", "too low"])
     for k, precision in enumerate(precisions):
-        found = synthetic(precision, classes=1).of_all()
+        found = synthetic(precision, classes=1).all_classes_merged()
         both.add_image(np.zeros(0, int), np.full(4000, k), found.scores, found.correct)
     fitted = calibration.fit(kind, both, final())
     grid = np.float32([0.2, 0.5, 0.8])

@@ -77,14 +77,17 @@ def test_results_have_counts_matches_and_chart_and_start_a_new_evaluation():
     evaluation = _diagnostics(_batch([BOX], [1], [BOX], [0.9], [1]))
     counts, matches, chart = evaluation.results()
     assert counts["boxes"]["cat"] == 1
-    assert matches.of_all().correct.tolist() == [True] and matches.of_all().num_boxes == 1
+    assert (
+        matches.all_classes_merged().correct.tolist() == [True]
+        and matches.all_classes_merged().num_boxes == 1
+    )
     (summary,) = tf1.Summary.FromString(diagnostics.chart_summary(chart)).value
     assert summary.tag == diagnostics.EVAL_DIAGNOSTICS
     assert summary.image.encoded_image_string == chart
     image = Image.open(io.BytesIO(chart))
     assert image.size == (summary.image.width, summary.image.height)
     counts, matches, chart = evaluation.results()
-    assert counts["images"] == 0 and matches.of_all().num_boxes == 0 and chart == b""
+    assert counts["images"] == 0 and matches.all_classes_merged().num_boxes == 0 and chart == b""
     assert not tf1.Summary.FromString(diagnostics.chart_summary(chart)).value
 
 

@@ -44,7 +44,7 @@ def matches_of(*batches: EvaluatedBatch) -> Matches:
 
 def _judged(*batches: EvaluatedBatch, k: int = 0) -> list[tuple[float, bool]]:
     """Score and correctness of each detection of a class that counts."""
-    found = matches_of(*batches).by_class()[k]
+    found = matches_of(*batches).per_class()[k]
     return [(round(float(s), 3), bool(right)) for s, right in zip(found.scores, found.correct)]
 
 
@@ -61,11 +61,11 @@ def test_detections_of_all_images_by_score() -> None:
     assert _judged(first, second, k=1) == [(0.6, True)]
     assert _judged(first, second, k=2) == [(0.4, False)]
     assert found.num_boxes.tolist() == [2, 1, 0]
-    assert found.of_all().correct.tolist() == [False, True, True, False]
+    assert found.all_classes_merged().correct.tolist() == [False, True, True, False]
     assert found.classes().tolist() == [0, 1, 0, 2]
-    assert found.of_all().num_boxes == 3
+    assert found.all_classes_merged().num_boxes == 3
     half = found.every_second_image(1)
-    np.testing.assert_allclose(half.of_all().scores, [0.7, 0.4])
+    np.testing.assert_allclose(half.all_classes_merged().scores, [0.7, 0.4])
     assert half.classes().tolist() == [0, 2]
 
 
@@ -105,8 +105,8 @@ def test_precision_at_recalls() -> None:
 @pytest.mark.parametrize("count", [0, 3])
 def test_an_evaluation_without_images_has_no_matches(count: int) -> None:
     found = matches_of(*[batch([], [], [], [], [])] * count)
-    assert found.of_all().scores.size == 0
-    assert [len(one.scores) for one in found.by_class()] == [0, 0, 0]
+    assert found.all_classes_merged().scores.size == 0
+    assert [len(one.scores) for one in found.per_class()] == [0, 0, 0]
 
 
 def test_the_least_overlap_is_enough() -> None:

@@ -98,7 +98,7 @@ def test_other_files_are_refused(content: bytes, message: str, tmp_path: pathlib
 
 
 def test_thresholds_that_are_not_finite_are_refused(tmp_path: pathlib.Path) -> None:
-    values = Table(Row("all", 1, 1, math.inf), ()).as_json()
+    values = Table(Row("all", 1, 1, math.inf), ()).to_json()
     (tmp_path / "a.json").write_text(json.dumps(values))
     with pytest.raises(ConfigError, match="a threshold is not finite"):
         threshold_files.read(str(tmp_path / "a.json"))

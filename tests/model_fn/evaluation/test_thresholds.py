@@ -67,11 +67,11 @@ def test_table_of_an_evaluation() -> None:
     assert (cat.threshold, cat.f1) == pytest.approx((0.9, 2 / 3))
     assert (dog.threshold, dog.f1) == pytest.approx((0.4, 1.0))
     assert owl.threshold is None
-    assert table.by_class() == pytest.approx({1: 0.9, 2: 0.4})
+    assert table.per_class() == pytest.approx({1: 0.9, 2: 0.4})
     # All: 1 of 1, 1 of 2, 2 of 3 at 0.4, 2 of 4; of 3 boxes: F1 1/2, 2/5, 2/3, 4/7.
     assert (table.all_classes.threshold, table.all_classes.f1) == pytest.approx((0.4, 2 / 3))
     assert table.all_classes.class_id is None
-    assert Table.from_json(json.loads(json.dumps(table.as_json()))) == table
+    assert Table.from_json(json.loads(json.dumps(table.to_json()))) == table
 
 
 def test_printed_tables_are_short_and_escaped() -> None:
@@ -91,7 +91,7 @@ def test_printed_tables_are_short_and_escaped() -> None:
     "change", [{"threshold": "high"}, {"class_id": "x"}, {"class_id": 1.5}, {"other": 1}]
 )
 def test_what_is_no_table_is_refused(change: dict[str, object]) -> None:
-    table = Table(Row("all", 1, 1), (Row("cat", 1, 1, 0.5, class_id=1),)).as_json()
+    table = Table(Row("all", 1, 1), (Row("cat", 1, 1, 0.5, class_id=1),)).to_json()
     table["classes"][0].update(change)
     with pytest.raises(TypeError):
         Table.from_json(table)

@@ -80,7 +80,9 @@ def test_evaluate_and_continuous_eval(
     assert first["training_data"]["global_step"] == 2
     assert (tmp_path / "eval_training_data" / "thresholds-2.json").exists()
     # Each of two batches has two images of one box and one detection.
-    assert found["training_data"].of_all().num_boxes == len(found["training_data"].classes())
+    assert found["training_data"].all_classes_merged().num_boxes == len(
+        found["training_data"].classes()
+    )
 
     # Ends by itself at num_steps, and after a time without a new checkpoint.
     last = evaluator.continuous_eval(config, model_dir, min_interval_secs=0)

@@ -49,13 +49,13 @@ def test_coco_results(tmp_path: pathlib.Path) -> None:
     assert found.is_coco
     assert found.names == ["7", "b.jpg"]
     assert (len(found), found.num_read, dict(found.unknown_classes)) == (4, 5, {90: 1})
-    first = found.of_image(0, 400, 200)
+    first = found.image_detections(0, 400, 200)
     assert first.scores.tolist() == [1.0, 0.75, 0.5]
     assert first.class_ids.tolist() == [1, 1, 1]
     # [x, y, width, height] in pixels becomes yxyx as fractions.
     expected = [[0.05, 0.05, 0.15, 0.2], [0, 0, 200.5 / 400, 0.5], [0.05, 0.05, 0.15, 0.2]]
     np.testing.assert_allclose(first.boxes, expected, rtol=1e-6)
-    assert found.of_image(1, 400, 200).class_ids.tolist() == [2]
+    assert found.image_detections(1, 400, 200).class_ids.tolist() == [2]
     assert [found.count_of(image) for image in (0, 1)] == [3, 1]
 
 
@@ -72,8 +72,12 @@ def test_lines_of_detect(tmp_path: pathlib.Path) -> None:
     assert not found.is_coco
     assert found.names == ["photos/a.jpg", "b.jpg", "broken.jpg"]
     assert (len(found), found.num_failed) == (1, 1)
-    np.testing.assert_allclose(found.of_image(0, 999, 999).boxes, [[0.1, 0.2, 0.5, 0.6]])
-    assert found.of_image(1, 4, 5).scores.size == found.of_image(2, 4, 5).scores.size == 0
+    np.testing.assert_allclose(found.image_detections(0, 999, 999).boxes, [[0.1, 0.2, 0.5, 0.6]])
+    assert (
+        found.image_detections(1, 4, 5).scores.size
+        == found.image_detections(2, 4, 5).scores.size
+        == 0
+    )
 
 
 def test_names_of_images(tmp_path: pathlib.Path) -> None:
@@ -185,13 +189,17 @@ def test_masks_of_results(given: Any, tmp_path: pathlib.Path) -> None:
     entries = [result(segmentation=given), result(segmentation=given, score=0.75)]
     del entries[0]["bbox"]
     (tmp_path / "a.json").write_text(json.dumps(entries))
-    found = read_detections(str(tmp_path / "a.json"), NAMES, Wanted(masks=True)).of_image(0, 6, 4)
+    found = read_detections(str(tmp_path / "a.json"), NAMES, Wanted(masks=True)).image_detections(
+        0, 6, 4
+    )
     decoded = [coco_mask.decode({"size": [6, 4], "counts": one}) for one in found.masks]
     np.testing.assert_array_equal(decoded, [MASK, MASK])
     # The box around the mask replaces a missing one.
     np.testing.assert_allclose(found.boxes[1], [2 / 6, 1 / 4, 5 / 6, 3 / 4], rtol=1e-6)
     with pytest.raises(RunError, match=r"a mask of image '7' has the size \[6, 4\], and "):
-        read_detections(str(tmp_path / "a.json"), NAMES, Wanted(masks=True)).of_image(0, 4, 6)
+        read_detections(str(tmp_path / "a.json"), NAMES, Wanted(masks=True)).image_detections(
+            0, 4, 6
+        )
 
 
 def test_masks_of_many_shapes_are_read_as_pycocotools_writes_them() -> None:
@@ -208,7 +216,7 @@ def test_masks_of_lines(tmp_path: pathlib.Path) -> None:
     one = {**line()["detections"][0], "segmentation": _compressed()}
     (tmp_path / "a.jsonl").write_text(json.dumps(line(detections=[one])))
     found = read_detections(str(tmp_path / "a.jsonl"), NAMES, Wanted(masks=True))
-    assert found.of_image(0, 6, 4).masks[0] == _compressed()["counts"].encode()
+    assert found.image_detections(0, 6, 4).masks[0] == _compressed()["counts"].encode()
 
 
 @pytest.mark.parametrize(
@@ -251,7 +259,7 @@ def test_keypoints(tmp_path: pathlib.Path) -> None:
     del entries[1]["bbox"]
     (tmp_path / "a.json").write_text(json.dumps(entries))
     wanted = Wanted(num_keypoints=2)
-    found = read_detections(str(tmp_path / "a.json"), NAMES, wanted).of_image(0, 40, 50)
+    found = read_detections(str(tmp_path / "a.json"), NAMES, wanted).image_detections(0, 40, 50)
     expected = [[[0.5, 0.2], [0.125, 0.6]], [[0.05, 0.02], [0.1, 0.06]]]
     np.testing.assert_allclose(found.keypoints[:2], expected, rtol=1e-6)
     assert np.isnan(found.keypoints[2]).all()

@@ -171,7 +171,7 @@ def test_values(name: str) -> None:
 COMPONENT = {
     "pascal": (ApOptions("PascalBoxes_", ignores_difficult=True), ["difficult"]),
     "pascal_nodifficult": (ApOptions("PascalBoxes_"), []),
-    "pascal_masks": (ApOptions("PascalMasks_", of_masks=True), ["masks"]),
+    "pascal_masks": (ApOptions("PascalMasks_", uses_masks=True), ["masks"]),
     "weighted_pascal": (
         ApOptions("WeightedPascalBoxes_", ignores_difficult=True, is_weighted=True),
         ["difficult"],
@@ -193,7 +193,7 @@ COMPONENT = {
 def test_values_of_the_component(case: str) -> None:
     settings, arrays = golden_component("metrics")
     options, given = COMPONENT[case]
-    images = [f"mask{k}" for k in range(3)] if options.of_masks else [f"img{k}" for k in range(6)]
+    images = [f"mask{k}" for k in range(3)] if options.uses_masks else [f"img{k}" for k in range(6)]
     metrics = AveragePrecision(CATEGORIES, options)
     metrics.add(make_batch(images, given, [], arrays))
     results = metrics.results()
@@ -223,7 +223,7 @@ def test_boxes_of_lvis() -> None:
 
 
 def test_masks_of_open_images_v2() -> None:
-    options = ApOptions("OpenImagesV2_", of_masks=True, group_of_weight=0.0)
+    options = ApOptions("OpenImagesV2_", uses_masks=True, group_of_weight=0.0)
     metrics = AveragePrecision(CATEGORIES, options)
     metrics.add(_batch("oid_v2_masks"))
     _check(metrics.results(), RESULTS["oid_v2_masks"])
