@@ -21,7 +21,7 @@ def test_forms_of_the_option(tmp_path):
         ("a=1.5,b=-0.5", "the ratio of a is 1.5; allowed: above 0, at most 1"),
         ("a=0.5,b=nowhere.txt", "give a ratio to every part, or a list to each"),
         ("a=nowhere.txt", "the list of --split a is 'nowhere.txt': there is no such file"),
-        ("../x=0.5,b=0.5", "is no name for files"),
+        ("../x=0.5,b=0.5", "is not a name for files"),
         ("0.25,0.25,0.25,0.25", "part 4 has no name; write NAME=0.25"),
     ],
 )

@@ -267,7 +267,7 @@ def test_faults_of_records_are_reported_by_file_and_number(tmp_path):
     mask = {"object__mask": feature_of([samples.png(0, 4, 4)])}
     assert "a mask is no PNG of the image's size" in _refusal(tmp_path, _records(tmp_path, **mask))
     no_image = {"encoded": feature_of([b"x"])}
-    assert "image/encoded is no image" in _refusal(tmp_path, _records(tmp_path, **no_image))
+    assert "image/encoded is not an image" in _refusal(tmp_path, _records(tmp_path, **no_image))
     with open(path, "r+b") as file:
         file.seek(40)
         file.write(b"damage")
