@@ -24,7 +24,7 @@ from inputs.augment.base import (
     split_seed,
     uniform,
 )
-from inputs.augment.operations import on_rgb
+from inputs.augment.operations import change_rgb
 from inputs.schema import Sample
 
 LUMA = (0.2989, 0.5870, 0.1140)  # weights of red, green and blue in the brightness of a pixel
@@ -32,7 +32,7 @@ LUMA = (0.2989, 0.5870, 0.1140)  # weights of red, green and blue in the brightn
 
 def _change_rgb(sample: Sample, change: Callable[[tf.Tensor], tf.Tensor]) -> Sample:
     """Applies `change` to the colour channels and clips them; other channels do not change."""
-    image = on_rgb(sample.image, lambda rgb: tf.clip_by_value(change(rgb), 0.0, 255.0))
+    image = change_rgb(sample.image, lambda rgb: tf.clip_by_value(change(rgb), 0.0, 255.0))
     return sample._replace(image=image)
 
 
@@ -253,7 +253,7 @@ def compress(image: tf.Tensor, quality: tf.Tensor) -> tf.Tensor:
 
     `quality` is an int32 scalar, 0 to 100. Pixel values are truncated to whole numbers.
     """
-    return on_rgb(image, lambda rgb: _compress_rgb(rgb, quality))
+    return change_rgb(image, lambda rgb: _compress_rgb(rgb, quality))
 
 
 def _compress_rgb(rgb: tf.Tensor, quality: tf.Tensor) -> tf.Tensor:
