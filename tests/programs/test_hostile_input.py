@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from typing import Any, List
 
 import numpy as np
@@ -229,7 +230,8 @@ def test_absurd_numbers(
         assert cli.main([*verb.split(), *arguments, "--set", assignment]) in (1, 2)
         field = assignment.partition("=")[0]
         text = _output(capsys)
-        assert f"error: {field}: is 1,000,000" in text and "allowed are " in text, text
+        assert re.search(rf"error: {re.escape(field)}:? is 1,000,000", text), text
+        assert "allowed are " in text, text
 
 
 def test_absurd_numbers_of_model_main(
