@@ -63,10 +63,8 @@ class BestCheckpoints:
             _LOG.warning(
                 "%s cannot be read (%r): the best checkpoint so far is not known, and the next "
                 "evaluation counts as the best. Checkpoints in %s are not deleted",
-                path,
-                error,
-                self._folder,
-            )
+                path, error, self._folder,
+            )  # fmt: skip
             return []
         return kept if metric == self._metric else []  # Others cannot be compared.
 
@@ -96,7 +94,8 @@ class BestCheckpoints:
         kept = [*better, entry, *before[len(better) :]]
         self._write(kept[: self._keep])
         for old in kept[self._keep :]:
-            self._delete(old["checkpoint"])
+            for path in tf.io.gfile.glob(os.path.join(self._folder, f"{old['checkpoint']}.*")):
+                tf.io.gfile.remove(path)
         return not better
 
     def _copy(self, checkpoint: str, name: str) -> None:
@@ -112,10 +111,6 @@ class BestCheckpoints:
         repair.write_state(self._folder, [kept[0]["checkpoint"]])
         path = os.path.join(self._folder, BEST_FILE)
         atomic.write(path, json.dumps({"metric": self._metric, "kept": kept}, indent=1) + "\n")
-
-    def _delete(self, name: str) -> None:
-        for path in tf.io.gfile.glob(os.path.join(self._folder, f"{name}.*")):
-            tf.io.gfile.remove(path)
 
 
 def keep_and_record(

@@ -52,6 +52,11 @@ class Task(NamedTuple):
         return f"cluster.{self.type}[{self.number}]"
 
     @property
+    def device(self) -> str:
+        """TensorFlow's name of its devices."""
+        return f"/job:{self.type}/task:{self.number}"
+
+    @property
     def file_name(self) -> str:
         """For files that each task has of its own: "worker-0"."""
         return f"{self.type}-{self.number}"

@@ -82,16 +82,13 @@ class ProgressReport(NamedTuple):
 
     def rates(self) -> List[str]:
         """Speed, input and memory."""
-        parts = []
-        if self.images_per_second is not None:
-            parts.append(f"{self.images_per_second:.1f} images/s")
-        if self.input_wait is not None:
-            parts.append(f"input wait {self.input_wait:.0%}")
-        if self.memory is not None:
-            parts.append(f"{self.memory / _GIGA:.2f} GB")
-        if self.accelerator_memory is not None:
-            parts.append(f"GPU {self.accelerator_memory / _GIGA:.2f} GB")
-        return parts
+        rates = (
+            (self.images_per_second, "{:.1f} images/s"),
+            (self.input_wait, "input wait {:.0%}"),
+            (self.memory and self.memory / _GIGA, "{:.2f} GB"),
+            (self.accelerator_memory and self.accelerator_memory / _GIGA, "GPU {:.2f} GB"),
+        )
+        return [text.format(value) for value, text in rates if value is not None]
 
     def figures(self) -> Dict[str, float]:
         """What is known besides `values`, by name and in basic units."""

@@ -193,35 +193,22 @@ class Tasks:
             _LOG.info("%s of the cluster serves at %s", task, address)
         return self._server
 
-    def wait_for(self, others: Sequence[Task]) -> None:
-        """Waits until other tasks are there; a signal interrupts it, unlike TensorFlow."""
-        wait_for(self.cluster, others, self._context.stop)
-
     def wait_for_end(self) -> None:
         """Waits until the chief has ended training."""
         while self._context.stop.cause is None and not self._end.has_come():
             time.sleep(WAIT_SECS)
         self._context.stop.raise_if_requested()
 
-    @property
-    def device(self) -> str:
-        """The devices of this task."""
-        return f"/job:{self.cluster.task.type}/task:{self.cluster.task.number}"
-
 
 def wait_for(cluster: Cluster, tasks: Sequence[Task], stop: Stop) -> None:
-    """Waits until tasks are there, while a thread watches them."""
+    """Waits until tasks are there; a signal interrupts it, unlike TensorFlow's own waiting."""
     while not all(is_listening(cluster.address(task)) for task in tasks):
         stop.raise_if_requested()
         time.sleep(WAIT_SECS)
 
 
 def serve(context: RunContext, leave_first: Sequence[Task]) -> None:
-    """Serves until training has ended, and tasks that use this one have left.
-
-    Args:
-        leave_first: The tasks that use this one.
-    """
+    """Serves until training has ended, and the tasks that use this one have left."""
     stop = context.stop
     with StopSignals(stop) as signals:
         tasks = Tasks(context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import logging
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
@@ -139,14 +138,7 @@ def make_estimator(
     handle_results: Optional[OnResults] = None,
     **run_options: Any,
 ) -> Any:
-    """An `Estimator` of a pipeline configuration.
-
-    Args:
-        cluster: Processes that train together; evaluations need none.
-        checkpoints: When it saves; by default every ten minutes.
-        seed: Of initial values and whatever else is random in the graph.
-        **run_options: More settings of its `RunConfig`.
-    """
+    """Builds an `Estimator`; `run_options` are more settings of its `RunConfig`."""
     checkpoints = checkpoints or CheckpointOptions()
     with estimator_environment(cluster):
         run_config = estimator.RunConfig(
@@ -166,25 +158,6 @@ def make_estimator(
     return estimator.Estimator(model_fn, config=run_config, params={})
 
 
-def estimator_maker(context: RunContext) -> Callable[..., Any]:
-    """`make_estimator` for a run."""
-    return functools.partial(
-        make_estimator,
-        context.config,
-        context.model_dir,
-        checkpoints=context.options.checkpoints,
-        seed=context.options.seed,
-    )
-
-
-def make_trainer(context: RunContext, graph: TrainGraph, **run_options: Any) -> Any:
-    """The Estimator that trains, in the cluster of the run."""
-    make = estimator_maker(context)
-    # A hook of the run saves.
-    saving = {"save_checkpoints_steps": None, "save_checkpoints_secs": None}
-    return make(cluster=context.cluster, graph=graph, **saving, **run_options)
-
-
 def make_train_input_fn(
     context: RunContext,
     cursor: Optional[DataCursor],
@@ -194,11 +167,11 @@ def make_train_input_fn(
     shares_steps: bool = False,
     **options: Any,
 ) -> Callable[..., Any]:
-    """The input function of a training by Estimator.
+    """Builds the input function of a training by Estimator.
 
     Args:
-        cursor: Position in the data; None where it is not kept.
-        shares_steps: Whether other workers take steps, too, so that the step is not known.
+        cursor: Position in the data; None if it is not kept.
+        shares_steps: Other workers take steps, too, so that the step is not known.
         **options: More of `create_train_input_fn`.
     """
     config, seed = copy.deepcopy(context.config), context.options.seed
@@ -244,7 +217,23 @@ class EstimatorBackend:
 
     def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
         adapter = HookAdapter(self._context, self.graph, hooks)
-        self._train(make_trainer(self._context, self.graph), input_fn, adapter)
+        self._train(self._make_trainer(), input_fn, adapter)
+
+    def _make_trainer(self, **run_options: Any) -> Any:
+        saving = {"save_checkpoints_steps": None, "save_checkpoints_secs": None}  # by a hook
+        return self._make_estimator(
+            cluster=self._context.cluster, graph=self.graph, **saving, **run_options
+        )
+
+    def _make_estimator(self, **arguments: Any) -> Any:
+        context = self._context
+        return make_estimator(
+            context.config,
+            context.model_dir,
+            checkpoints=context.options.checkpoints,
+            seed=context.options.seed,
+            **arguments,
+        )
 
     def _train(self, trainer: Any, input_fn: Callable[..., Any], adapter: HookAdapter) -> None:
         self._adapter = adapter
@@ -261,4 +250,4 @@ class EstimatorBackend:
         return self._adapter.session.graph.as_graph_def(add_shapes=True)
 
     def evaluator(self) -> Evaluator:
-        return Evaluator(self._context.model_dir, estimator_maker(self._context))
+        return Evaluator(self._context.model_dir, self._make_estimator)

@@ -24,7 +24,6 @@ from model_fn.runs.backends.estimator import (
     EstimatorBackend,
     HookAdapter,
     make_train_input_fn,
-    make_trainer,
 )
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import report_split
@@ -62,7 +61,7 @@ class ParameterServerBackend(EstimatorBackend):
 
         def input_fn() -> Any:
             # Its tables are this process's own: an Estimator would put them on parameter servers.
-            with tf.device(f"{self._tasks.device}/cpu:0"):
+            with tf.device(f"{self._cluster.task.device}/cpu:0"):
                 return made()
 
         return input_fn
@@ -71,11 +70,11 @@ class ParameterServerBackend(EstimatorBackend):
         tasks, is_chief, stop = self._tasks, self._cluster.is_chief, self._context.stop
         # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
         options = {} if is_chief else {"session_creation_timeout_secs": 1}
-        trainer = make_trainer(self._context, self.graph, **options)
+        trainer = self._make_trainer(**options)
         adapter = HookAdapter(self._context, self.graph, hooks)
         with tasks.watch.watching():
             assert tasks.server
-            tasks.wait_for(self._cluster.servers)
+            task_watch.wait_for(self._cluster, self._cluster.servers, stop)
             if not is_chief:
                 _wait_for_variables(self._context, tasks)
                 if stop.is_requested:
@@ -96,7 +95,7 @@ def _wait_for_variables(context: RunContext, tasks: Tasks) -> None:
     min_step = _first_step(context)
     if min_step:
         _LOG.info("%s starts at step %d (startup_delay_steps)", tasks.cluster.task, min_step)
-    config = tf1.ConfigProto(device_filters=["/job:ps", tasks.device])
+    config = tf1.ConfigProto(device_filters=["/job:ps", tasks.cluster.task.device])
     with tf.Graph().as_default():
         with tf.device("/job:ps/task:0/cpu:0"):  # where the step is, for it is made first
             handle = tf.raw_ops.VarHandleOp(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Sequence, Tuple
 
@@ -233,13 +232,16 @@ class TpuBackend(EstimatorBackend):
         super().__init__(context)
         self.position_files = []
         self._on_tpu = on_tpu
-        self._make_estimator = functools.partial(
-            make_estimator,
+
+    def _make_estimator(self, **arguments: Any) -> Any:
+        context = self._context
+        return make_estimator(
             context.config,
             context.model_dir,
-            on_tpu,
+            self._on_tpu,
             checkpoints=context.options.checkpoints,
             seed=context.options.seed,
+            **arguments,
         )
 
     def running(self) -> ContextManager[None]:
