@@ -116,7 +116,7 @@ def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> 
 
 
 def _num_replicas(run_config: Optional[Any]) -> Optional[int]:
-    """How many workers, chief included, share the variables of parameter servers, if any do."""
+    """Number of workers, with the chief, that share variables of parameter servers; else None."""
     if run_config is None or not run_config.num_ps_replicas:
         return None
     return int(run_config.num_worker_replicas)

@@ -66,7 +66,7 @@ ALONE = Task("", 0)
 
 
 class Cluster(NamedTuple):
-    """Which processes take part in a training, and which one this is."""
+    """Processes that train together, and which one this is."""
 
     jobs: Mapping[str, List[str]]  # addresses of each job, evaluators left out
     task: Task

@@ -1,4 +1,4 @@
-"""What a run is, what a step gives, and what happens around steps: the same with every backend."""
+"""Context of a run, results of steps and hooks around them: the same with every backend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StepResult(NamedTuple):
     scalars: Mapping[str, float]  # losses, LEARNING_RATE, GRADIENT_NORM of the last step
     checks: Mapping[str, float] = _NOTHING  # more numbers that must be finite
     input_wait: Optional[float] = None  # seconds that the steps waited for their batches
-    positions: Sequence[Mapping[str, np.ndarray]] = ()  # of each reader of records: step.POSITION
+    positions: Sequence[Mapping[str, np.ndarray]] = ()  # for each reader of records: step.POSITION
     rejected: Mapping[str, np.ndarray] = _NOTHING  # batch of a step that was not finite; else empty
     summary: bytes = b""  # serialized Summary for TensorBoard; empty unless one is due
 

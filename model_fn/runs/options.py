@@ -43,7 +43,7 @@ class LoopOptions:
             float32, or on a TPU what `use_bfloat16` says.
         jit_compile: Compile forward and backward pass by XLA.
         tpu_name: "local" on the TPU's own machine, or an address, grpc://host:port.
-        made: The strategy of `tf.distribute`, where a program has made it.
+        distribution: The strategy of `tf.distribute`, if a program has made it.
     """
 
     strategy: str = NONE
@@ -55,7 +55,7 @@ class LoopOptions:
     tpu_name: Optional[str] = None
     tpu_zone: Optional[str] = None
     gcp_project: Optional[str] = None
-    made: Optional[Any] = None
+    distribution: Optional[Any] = None
 
     def __post_init__(self) -> None:
         for field, allowed in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
@@ -215,13 +215,13 @@ class TpuOptions:
         return self.rehearses or self.name == LOCAL
 
 
-def check_tpu(pipeline_config: Any, model_dir: str, on_tpu: TpuOptions) -> List[Problem]:
+def check_tpu(pipeline_config: Any, model_dir: str, tpu: TpuOptions) -> List[Problem]:
     """Returns warnings; ConfigError lists all that makes the run impossible, with the edits."""
     target = tpu_lint.Target(
-        num_shards=on_tpu.num_shards,
+        num_shards=tpu.num_shards,
         model_dir=model_dir,
-        inference=on_tpu.evaluates,
-        local_files=on_tpu.has_local_files,
+        inference=tpu.evaluates,
+        local_files=tpu.has_local_files,
     )
     findings = tpu_lint.lint(pipeline_config, target)
     fatal = [finding for finding in findings if finding.severity in ("error", "placeholder")]

@@ -325,7 +325,7 @@ class SummaryHook(Hook):
             return
         writer, now = event_writer(self._model_dir), time.monotonic()
         if self._last is None:
-            # What a run before this one wrote about later steps counts no more.
+            # TensorBoard drops later steps of a run before this one.
             writer.add_session_log(tf1.SessionLog(status=tf1.SessionLog.START), result.step)
         else:
             step, seconds = self._last

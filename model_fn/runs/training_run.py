@@ -26,7 +26,7 @@ from model_fn.runs.data_cursor import (
 from model_fn.runs.saver import CheckpointListener, CheckpointSaver
 from model_fn.runs.signals import Stopped, StopSignals, signal_name
 
-_MMAP_THRESHOLD, _ARENA_MAX = -3, -8  # of <malloc.h>
+_MMAP_THRESHOLD, _ARENA_MAX = -3, -8  # constants in <malloc.h>
 _LARGE_BYTES = 1024 * 1024
 _ARENAS = 2
 

@@ -132,7 +132,7 @@ def _add_loop_arguments(looping: Any) -> None:
 def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
     """The options of the TF2 loop; None without --strategy."""
     fields = [field.name for field in dataclasses.fields(run_options.LoopOptions)]
-    values = {name: getattr(arguments, name) for name in fields if name != "made"}
+    values = {name: getattr(arguments, name) for name in fields if name != "distribution"}
     chosen = {
         name: value for name, value in values.items() if value is not None and value is not False
     }

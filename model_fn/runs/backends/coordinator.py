@@ -67,28 +67,28 @@ class CoordinatorBackend(LoopBackend):
         """Context manager: there are workers; a lost parameter server begins training again."""
         if self._strategy is None:
             check_free(self._cluster)  # Later this process itself listens there.
-        made = strategies.connected(self._cluster, self._context.options.task_timeout_secs)
-        self._loop = dataclasses.replace(self._loop, made=made)
+        distribution = strategies.connected(self._cluster, self._context.options.task_timeout_secs)
+        self._loop = dataclasses.replace(self._loop, distribution=distribution)
         super()._make_strategy()
         with self._watch.watching():
             try:
                 yield
             except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
                 if not failures.names_task(error):
-                    raise  # Of storage, for example.
+                    raise  # For example, an error of storage.
                 _LOG.warning("A parameter server was lost: %s", failures.reason(error))
                 raise SessionLostError(VARIABLES_LOST) from error
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
-        """The input function of one worker, by its number."""
+        """Returns a function from a worker's number to its input function."""
         readers = {WORKER: list(self._cluster.jobs[WORKER])}
         reported: Set[int] = set()
 
-        def of_worker(number: int) -> Callable[..., Any]:
-            made = Cluster(readers, Task(WORKER, number))
-            report = functools.partial(report_split, self._context.model_dir, made)
+        def worker_input_fn(number: int) -> Callable[..., Any]:
+            member = Cluster(readers, Task(WORKER, number))
+            report = functools.partial(report_split, self._context.model_dir, member)
             is_new = number not in reported
             reported.add(number)
             return make_train_input_fn(
@@ -101,7 +101,7 @@ class CoordinatorBackend(LoopBackend):
                 on_split=report if is_new else None,
             )
 
-        return of_worker
+        return worker_input_fn
 
     def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
         with self._connected():
@@ -111,8 +111,8 @@ class CoordinatorBackend(LoopBackend):
     def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Take:
         strategy = self._strategy
 
-        def of_worker(number: int, context: Any) -> Any:
-            """TensorFlow tells each worker that it is the only one."""
+        def worker_context(number: int, context: Any) -> Any:
+            # In TensorFlow's context each worker is the only one.
             replicas = context.num_replicas_in_sync
             return tf.distribute.InputContext(len(self._workers), number, replicas)
 
@@ -122,15 +122,15 @@ class CoordinatorBackend(LoopBackend):
             @tf.function(autograph=False)
             def dataset() -> Any:
                 return strategy.distribute_datasets_from_function(
-                    lambda context: input_fn(number)(input_context=of_worker(number, context))
+                    lambda context: input_fn(number)(input_context=worker_context(number, context))
                 )
 
             return dataset.get_concrete_function()
 
         pool = WorkerPool(strategy)
-        # All of them here, where their errors are those of this process.
-        made = [make_dataset(number) for number in range(len(self._workers))]
-        dataset = made[0].structured_outputs
+        # All of them are built here, so that their errors are raised in this process.
+        datasets = [make_dataset(number) for number in range(len(self._workers))]
+        dataset = datasets[0].structured_outputs
         loop_step.build(dataset.element_spec)
         spec = iterator_spec(strategy, dataset)
         function, example = loop_step.function_of_worker(spec)
@@ -147,10 +147,10 @@ class CoordinatorBackend(LoopBackend):
             del stops
             before = int(loop_step.global_step.numpy())
             with _explained_errors():
-                taken = self._steps_of_workers(pool, begin, read, num_steps)
-            if not taken:
+                results = self._steps_of_workers(pool, begin, read, num_steps)
+            if not results:
                 return None
-            outcome = _merged(taken, len(self._workers))
+            outcome = _merged(results, len(self._workers))
             # A step of a worker that is lost meanwhile may have been taken twice.
             loop_step.global_step.assign(before + int(outcome.num_taken))
             return outcome
@@ -174,7 +174,7 @@ class CoordinatorBackend(LoopBackend):
             begin: Starts a step, whose batch is wanted or not; returns its future result.
         """
         running: List[Any] = []
-        taken: List[_Taken] = []
+        results: List[_Taken] = []
         number, is_over, ended_at = 0, False, time.monotonic()
         while True:
             while number < num_steps and len(running) < _AHEAD * len(self._workers):
@@ -183,11 +183,11 @@ class CoordinatorBackend(LoopBackend):
                 running.append(begin(number == 0))
                 number += 1
             if not running:
-                return taken
+                return results
             for result in [each for each in running if pool.has_ended(each)]:
                 running.remove(result)
-                taken.append(read(result))
-                is_over = is_over or not bool(taken[-1][1].is_finite)
+                results.append(read(result))
+                is_over = is_over or not bool(results[-1][1].is_finite)
                 ended_at = time.monotonic()
             self._check_waited(time.monotonic() - ended_at)
             time.sleep(_POLL_SECS)
@@ -219,9 +219,9 @@ def _explained_errors() -> Iterator[None]:
         ) from error
 
 
-def _merged(taken: Sequence[_Taken], num_workers: int) -> Outcome:
+def _merged(results: Sequence[_Taken], num_workers: int) -> Outcome:
     """Outcome of a call: that of the step that was not finite, or else of the last one."""
-    outcomes = [outcome for _, outcome in taken]
+    outcomes = [outcome for _, outcome in results]
     bad = [outcome for outcome in outcomes if not bool(outcome.is_finite)]
     reported = bad[0] if bad else outcomes[-1]
     with_batch = [each for each in outcomes if len(each.batches[0][0][schema.IMAGE])]
@@ -229,7 +229,7 @@ def _merged(taken: Sequence[_Taken], num_workers: int) -> Outcome:
     positions: List[Dict[str, List[Any]]] = [
         {key: [value] for key, value in nothing.items()} for _ in range(num_workers)
     ]
-    for worker, outcome in taken:
+    for worker, outcome in results:
         for key, value in outcome.positions[0].items():
             positions[worker][key].append(value)
     return reported._replace(
@@ -238,8 +238,8 @@ def _merged(taken: Sequence[_Taken], num_workers: int) -> Outcome:
         # Workers wait for their batches at the same time.
         input_wait=tf.add_n([outcome.input_wait for outcome in outcomes]) / num_workers,
         positions=tuple(
-            {key: tf.concat(values, 0) for key, values in of_worker.items()}
-            for of_worker in positions
+            {key: tf.concat(values, 0) for key, values in worker_positions.items()}
+            for worker_positions in positions
         ),
     )
 

@@ -87,7 +87,7 @@ class HookAdapter(tf1.train.SessionRunHook):
         self._step = result.step
         for hook in self._hooks:
             hook.after_step(result)
-        # Of steps of other workers, an Estimator's own hook hears one batch later.
+        # An Estimator's own hook notices the steps of other workers one batch later.
         num_steps = self._context.num_steps
         is_last = num_steps is not None and result.step >= num_steps
         if is_last or self._context.stop.is_requested:

@@ -77,10 +77,10 @@ class LoopBackend(EstimatorBackend):
         self._has_workers = loop.strategy == MULTI_WORKER
         self._is_on_tpu = loop.strategy == TPU
         is_narrow = self._is_on_tpu and context.config.train_config.use_bfloat16
-        by_default = MIXED_BFLOAT16 if is_narrow else FLOAT32
-        self._precision = loop.precision or by_default
+        default_precision = MIXED_BFLOAT16 if is_narrow else FLOAT32
+        self._precision = loop.precision or default_precision
         self._strategy: Any = None
-        self._graph: Any = None  # of a step
+        self._graph: Any = None  # graph of a step
         self._has_agreed = False  # that the run stops, with the other workers
 
     @contextlib.contextmanager
@@ -98,7 +98,7 @@ class LoopBackend(EstimatorBackend):
 
     def _make_strategy(self) -> None:
         secs = self._context.options.task_timeout_secs
-        self._strategy = strategies.set_up(self._loop, self._context.cluster, secs).made
+        self._strategy = strategies.set_up(self._loop, self._context.cluster, secs).distribution
         number = self._strategy.num_replicas_in_sync
         if self._is_on_tpu:
             self._suit_tpu(number)
@@ -114,8 +114,8 @@ class LoopBackend(EstimatorBackend):
 
     def _suit_tpu(self, num_cores: int) -> None:
         config = static_batches(self._context.config)
-        on_tpu = TpuOptions(self._loop.tpu_name, num_shards=num_cores)
-        for finding in check_tpu(config, self._context.model_dir, on_tpu):
+        tpu_options = TpuOptions(self._loop.tpu_name, num_shards=num_cores)
+        for finding in check_tpu(config, self._context.model_dir, tpu_options):
             if finding.severity == "warning":
                 _LOG.warning("%s", finding)
         self._context = dataclasses.replace(self._context, config=config)
@@ -233,17 +233,17 @@ class LoopBackend(EstimatorBackend):
     def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Take:
         """Builds the variables, and what a call of the loop executes."""
         # Texts, such as names of images, cannot go to a GPU.
-        on_host = tf.distribute.InputOptions(experimental_fetch_to_device=False)
+        host_options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
 
-        def of_worker(context: Any) -> tf.data.Dataset:
+        def worker_dataset(context: Any) -> tf.data.Dataset:
             dataset = input_fn(input_context=context)
             if not self._has_workers:
                 return dataset
-            # Where data may end, workers would agree at each step whether they have.
+            # If data may end, workers have to agree on that at each step.
             endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
             return dataset.apply(endless)
 
-        distributed = self._strategy.distribute_datasets_from_function(of_worker, on_host)
+        distributed = self._strategy.distribute_datasets_from_function(worker_dataset, host_options)
         iterator = iter(distributed)
         if self._is_on_tpu:
             for specs in distributed.element_spec:
@@ -254,8 +254,8 @@ class LoopBackend(EstimatorBackend):
         )
 
         def take(num_steps: int, stops: Sequence[bool]) -> Outcome:
-            given = tf.constant([float(each) for each in stops])
-            return function(iterator, tf.constant(num_steps), given)
+            stop_values = tf.constant([float(each) for each in stops])
+            return function(iterator, tf.constant(num_steps), stop_values)
 
         self._graph = function.graph
         return take
@@ -364,8 +364,8 @@ class LoopSummary:
                 lambda tensor: tf.TensorSpec([None] * tensor.shape.rank, tensor.dtype), tensors
             )
             self._function = tf.function(self._draw, input_signature=specs, autograph=False)
-        drawn: bytes = self._function(*tensors).numpy()
-        return summary.SerializeToString() + drawn  # One after the other, they are one message.
+        pictures: bytes = self._function(*tensors).numpy()
+        return summary.SerializeToString() + pictures  # One after the other, they are one message.
 
     def _draw(self, images: tf.Tensor, labels: Any, gradients: Any) -> tf.Tensor:
         with tf.device("/cpu:0"):

@@ -49,7 +49,7 @@ class ParameterServerBackend(EstimatorBackend):
     ) -> Callable[..., Any]:
         readers = self._cluster.readers
         index = readers.index(self._cluster.task)
-        made = make_train_input_fn(
+        local_input_fn = make_train_input_fn(
             self._context,
             next(iter(cursors), None),
             first_step,
@@ -62,7 +62,7 @@ class ParameterServerBackend(EstimatorBackend):
         def input_fn() -> Any:
             # Its tables are this process's own: an Estimator would put them on parameter servers.
             with tf.device(f"{self._cluster.task.device}/cpu:0"):
-                return made()
+                return local_input_fn()
 
         return input_fn
 

@@ -27,6 +27,8 @@ from model_fn.runs.options import (
 from model_fn.runs.signals import Stop, handlers_kept
 from model_fn.runs.task_watch import TaskWatch, is_listening, wait_for
 
+_LOG = logging.getLogger(__name__)
+
 
 class NoTpuError(RunError):
     """The TPU that a run is meant for cannot be reached."""
@@ -59,9 +61,6 @@ def make_resolver(name: Optional[str], zone: Optional[str], project: Optional[st
     return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name, zone=zone, project=project)
 
 
-_LOG = logging.getLogger(__name__)
-
-
 def set_up(
     loop: LoopOptions, members: Cluster, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
 ) -> LoopOptions:
@@ -71,16 +70,16 @@ def set_up(
     An evaluator, which is not part of a strategy, has none. That of parameter servers is made
     later, by `connected`.
     """
-    if loop.made is not None or members.is_evaluator:
+    if loop.distribution is not None or members.is_evaluator:
         return loop
     check_cluster(loop, members)
     if loop.strategy == PARAMETER_SERVER:
         return loop
     if loop.strategy == MULTI_WORKER:
-        made = _multi_worker(members, task_timeout_secs)
+        distribution = _multi_worker(members, task_timeout_secs)
     else:
-        made = _MAKERS[loop.strategy](loop)
-    return dataclasses.replace(loop, made=made)
+        distribution = _MAKERS[loop.strategy](loop)
+    return dataclasses.replace(loop, distribution=distribution)
 
 
 def _one_device(loop: LoopOptions) -> Any:
@@ -155,7 +154,7 @@ def _tpu(loop: LoopOptions) -> Any:
 
 
 def _check_reachable(master: str) -> None:
-    """Refuses an address where nothing listens, for which TensorFlow would wait without end."""
+    """Refuses an address where nothing listens, for which TensorFlow would wait for ever."""
     address = master.rpartition("/")[2]
     if not is_listening(address):
         raise OSError(f"nothing listens at {address}")
@@ -184,18 +183,18 @@ _MAKERS: Dict[str, Callable[[LoopOptions], Any]] = {
 
 
 def _logical_cpus(number: int) -> List[str]:
-    """The names of so many logical CPUs, made where TensorFlow has not started."""
+    """Names of logical CPUs, which are made unless TensorFlow has started."""
     (cpu,) = tf.config.list_physical_devices("CPU")
     if number > 1:
         try:
-            made = [tf.config.LogicalDeviceConfiguration()] * number
-            tf.config.set_logical_device_configuration(cpu, made)
+            devices = [tf.config.LogicalDeviceConfiguration()] * number
+            tf.config.set_logical_device_configuration(cpu, devices)
         except RuntimeError as error:
-            found = len(tf.config.list_logical_devices("CPU"))
-            if found < number:
+            number_made = len(tf.config.list_logical_devices("CPU"))
+            if number_made < number:
                 raise RunError(
-                    f"this process has {found} logical CPUs, and num_replicas is {number}; they "
-                    "must be made before TensorFlow starts. Train in a new process"
+                    f"this process has {number_made} logical CPUs, and num_replicas is {number}; "
+                    "they must be made before TensorFlow starts. Train in a new process"
                 ) from error
     return [device.name for device in tf.config.list_logical_devices("CPU")][:number]
 

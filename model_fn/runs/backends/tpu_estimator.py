@@ -43,7 +43,7 @@ _NOT_FINITE = re.compile(r"Gradient for (\S+?)(:0)? is NaN")
 def make_estimator(
     pipeline_config: Any,
     model_dir: str,
-    on_tpu: TpuOptions,
+    tpu: TpuOptions,
     *,
     checkpoints: Optional[CheckpointOptions] = None,
     seed: Optional[int] = None,
@@ -51,36 +51,36 @@ def make_estimator(
     handle_results: Optional[OnResults] = None,
 ) -> Any:
     """Builds a `TPUEstimator`, which saves no checkpoints by itself; runs bring a hook for that."""
-    check_tpu(pipeline_config, model_dir, on_tpu)
+    check_tpu(pipeline_config, model_dir, tpu)
     evaluation_batch = pipeline_config.eval_config.batch_size
     return tpu_estimator.TPUEstimator(
         create_model_fn(pipeline_config, use_tpu=True, graph=graph, handle_results=handle_results),
-        config=make_run_config(model_dir, on_tpu, checkpoints=checkpoints, seed=seed),
-        use_tpu=not on_tpu.rehearses,
+        config=make_run_config(model_dir, tpu, checkpoints=checkpoints, seed=seed),
+        use_tpu=not tpu.rehearses,
         train_batch_size=pipeline_config.train_config.batch_size,
         eval_batch_size=evaluation_batch,
         predict_batch_size=evaluation_batch,
-        eval_on_tpu=on_tpu.evaluates,
+        eval_tpu=tpu.evaluates,
         export_to_tpu=False,
     )
 
 
 def make_run_config(
     model_dir: str,
-    on_tpu: TpuOptions,
+    tpu: TpuOptions,
     *,
     checkpoints: Optional[CheckpointOptions] = None,
     seed: Optional[int] = None,
 ) -> Any:
     """The `RunConfig`: one synchronous batch over all cores, each host reading its own records."""
-    finding = strategies.finding(on_tpu.name, on_tpu.zone, on_tpu.project)
+    finding = strategies.finding(tpu.name, tpu.zone, tpu.project)
     with estimator_environment(SINGLE), finding:
         resolver = None
-        if not on_tpu.rehearses:
-            resolver = strategies.make_resolver(on_tpu.name, on_tpu.zone, on_tpu.project)
+        if not tpu.rehearses:
+            resolver = strategies.make_resolver(tpu.name, tpu.zone, tpu.project)
         # One entry of the speed a loop. TPUEstimator counts runs of its session, and without a TPU
         # each of them is a step.
-        runs = on_tpu.iterations_per_loop if on_tpu.rehearses else 1
+        runs = tpu.iterations_per_loop if tpu.rehearses else 1
         return tpu_estimator.RunConfig(
             model_dir=model_dir,
             tf_random_seed=seed,
@@ -89,11 +89,11 @@ def make_run_config(
             # A hook of the run saves; a second one would do so again.
             save_checkpoints_secs=None,
             save_checkpoints_steps=None,
-            log_step_count_steps=on_tpu.iterations_per_loop * runs,
+            log_step_count_steps=tpu.iterations_per_loop * runs,
             tpu_config=tpu_estimator.TPUConfig(
-                iterations_per_loop=on_tpu.iterations_per_loop,
+                iterations_per_loop=tpu.iterations_per_loop,
                 # Estimators handle a single shard as one that is not replicated at all.
-                num_shards=on_tpu.num_shards if on_tpu.num_shards > 1 else None,
+                num_shards=tpu.num_shards if tpu.num_shards > 1 else None,
                 per_host_input_for_training=tpu_estimator.InputPipelineConfig.PER_HOST_V2,
             ),
         )
@@ -105,7 +105,7 @@ _LOOPS = contextlib.ExitStack()
 
 
 @contextlib.contextmanager
-def running(on_tpu: TpuOptions) -> Iterator[None]:
+def running(tpu: TpuOptions) -> Iterator[None]:
     """Within, a TPUEstimator can train: its graph is built as it must be, and errors are explained.
 
     The error of a missing TPU becomes a `NoTpuError`, that of a variable that is NaN a
@@ -121,14 +121,14 @@ def running(on_tpu: TpuOptions) -> Iterator[None]:
         if match is None:
             raise
         raise NotFiniteLossError(
-            f"not finite after a loop of {on_tpu.iterations_per_loop} steps: {match[1]}. "
+            f"not finite after a loop of {tpu.iterations_per_loop} steps: {match[1]}. "
             f"{progress.TPU_REMEDY}"
         ) from error
     except (RuntimeError, ValueError) as error:
         if not any(text in str(error) for text in _NO_TPU):
             raise
         raise NoTpuError(
-            f"TPU {on_tpu.name!r} has no cores that this machine can reach. Is it running, and "
+            f"TPU {tpu.name!r} has no cores that this machine can reach. Is it running, and "
             "this its network? To try the run without one, rehearse it: --rehearse_tpu"
         ) from error
     finally:
@@ -228,24 +228,24 @@ class TpuEvaluator(Evaluator):
 class TpuBackend(EstimatorBackend):
     """A TPUEstimator, or its rehearsal on this machine; `Backend` says what its methods do."""
 
-    def __init__(self, context: RunContext, on_tpu: TpuOptions) -> None:
+    def __init__(self, context: RunContext, tpu: TpuOptions) -> None:
         super().__init__(context)
         self.position_files = []
-        self._on_tpu = on_tpu
+        self._tpu = tpu
 
     def _make_estimator(self, **arguments: Any) -> Any:
         context = self._context
         return make_estimator(
             context.config,
             context.model_dir,
-            self._on_tpu,
+            self._tpu,
             checkpoints=context.options.checkpoints,
             seed=context.options.seed,
             **arguments,
         )
 
     def running(self) -> ContextManager[None]:
-        return running(self._on_tpu)
+        return running(self._tpu)
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
@@ -259,7 +259,7 @@ class TpuBackend(EstimatorBackend):
                 seed=seed_at(self._context.options.seed, first_step),
                 fault_log=fault_log,
                 cursor=None,
-                runs_elsewhere=not self._on_tpu.has_local_files,
+                runs_elsewhere=not self._tpu.has_local_files,
                 first_step=first_step,
                 images_per_step=config.train_config.batch_size,
             )
@@ -270,6 +270,6 @@ class TpuBackend(EstimatorBackend):
         self._train(self._make_estimator(graph=self.graph), input_fn, adapter)
 
     def evaluator(self) -> Evaluator:
-        if self._on_tpu.evaluates:
+        if self._tpu.evaluates:
             return TpuEvaluator(self._context.config, self._context.model_dir, self._make_estimator)
         return super().evaluator()

@@ -1,4 +1,4 @@
-"""What workers of a loop do about each other: none can take a step without all the others."""
+"""Workers of a loop wait for each other: none can take a step without all the others."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
 _LOG = logging.getLogger(__name__)
 
 _POLL_SECS = 0.5
-TENSORFLOW_JOBS = {"master": "chief"}  # of which it has no master
+TENSORFLOW_JOBS = {"master": "chief"}  # TensorFlow has no master
 _REPORTED = re.compile(r"reported from /job:(\w+)/(?:replica:\d+/)?task:(\d+)")
 _REMEDY = "Start all tasks again: training resumes from the last checkpoint"
-# What a collective operation ends in where a worker has gone.
+# Errors of collective operations after the loss of a worker.
 _LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -89,9 +89,9 @@ def check_folder(model_dir: str) -> None:
 
 def _silent(others: Sequence[Task], error: Any) -> str:
     """The task from which TensorFlow has heard nothing."""
-    found = _REPORTED.search(error.message)
+    match = _REPORTED.search(error.message)
     names = {(TENSORFLOW_JOBS.get(task.type, task.type), str(task.number)): task for task in others}
-    return str(names.get((found[1], found[2]), "a task")) if found else "a task"
+    return str(names.get((match[1], match[2]), "a task")) if match else "a task"
 
 
 @contextlib.contextmanager
@@ -107,12 +107,12 @@ def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
         with watch.watching():
             yield
     except _LOST as error:
-        gone = [str(task) for task in others if not is_listening(cluster.address(task))]
+        lost = [str(task) for task in others if not is_listening(cluster.address(task))]
         # Errors of storage are unavailable, too, but name no task.
         is_of_task = isinstance(error, tf.errors.UnavailableError) and failures.names_task(error)
-        if not gone and (getattr(error, _IS_OWN, False) or not is_of_task):
+        if not lost and (getattr(error, _IS_OWN, False) or not is_of_task):
             raise
-        names = " and ".join(gone) or f"{_silent(others, error)}, which hangs or has started again"
+        names = " and ".join(lost) or f"{_silent(others, error)}, which hangs or has started again"
         raise MissingTaskError(
             f"the cluster has lost {names}: steps need all workers. See the log of that process. "
             f"{_REMEDY} ({failures.reason(error)})"
@@ -135,8 +135,8 @@ def broadcast_from_chief(strategy: Any, number: int) -> int:
     def chosen() -> tf.Tensor:
         context = tf.distribute.get_replica_context()
         is_first = tf.equal(context.replica_id_in_sync_group, 0)
-        given = tf.where(is_first, tf.constant(number, tf.int64), tf.constant(0, tf.int64))
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, given)
+        value = tf.where(is_first, tf.constant(number, tf.int64), tf.constant(0, tf.int64))
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
     @tf.function(autograph=False)
     def collect() -> Any:
