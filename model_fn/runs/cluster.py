@@ -43,12 +43,12 @@ class Task(NamedTuple):
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other process takes part."""
+        """True if no other process takes part."""
         return not self.type
 
     @property
     def field(self) -> str:
-        """Where its address is in TF_CONFIG."""
+        """Field of its address in TF_CONFIG."""
         return f"cluster.{self.type}[{self.number}]"
 
     @property
@@ -91,17 +91,17 @@ class Cluster(NamedTuple):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process saves; without a chief, worker 0 does."""
+        """True if this process saves; without a chief, worker 0 does."""
         return self.task.is_alone or self.task == next(iter(self.readers), None)
 
     @property
     def is_evaluator(self) -> bool:
-        """Whether this process evaluates the checkpoints of the others."""
+        """True if this process evaluates the checkpoints of the others."""
         return self.task.type == EVALUATOR
 
     @property
     def evaluates(self) -> bool:
-        """Whether the process that trains also evaluates; beside a chief an evaluator does."""
+        """True if the process that trains also evaluates; beside a chief an evaluator does."""
         return self.task.is_alone or self.task.type == "master"
 
 

@@ -132,11 +132,10 @@ def write_cursor_state(
     *,
     is_last: bool = False,
 ) -> None:
-    """Saves it for the checkpoint of a step, and drops entries of deleted checkpoints.
+    """Saves a position for the checkpoint of a step; drops entries of deleted checkpoints.
 
     Args:
-        file: Its name in `model_dir`.
-        is_last: Whether the worker that writes takes no step after that.
+        is_last: True if the worker that writes takes no step after that.
     """
     path = os.path.join(model_dir, file)
     try:
@@ -158,11 +157,10 @@ def _entries(path: str) -> Dict[str, Any]:
 
 
 class DataCursorHook(Hook):
-    """Moves a cursor past each batch that a step has used; to be placed before what saves.
+    """Moves a cursor past each batch that a step has used; stands before the hook that saves.
 
     Args:
-        cursor: Given to the input function, too.
-        reader: Whose batches the cursor passes, of `StepResult.positions`.
+        reader: Index in `StepResult.positions`.
     """
 
     def __init__(self, cursor: DataCursor, reader: int = 0) -> None:
@@ -184,12 +182,7 @@ class DataCursorHook(Hook):
 
 
 class WorkerPositionHook(Hook):
-    """Saves the position of a worker for the checkpoints of its chief; after `DataCursorHook`.
-
-    Args:
-        cursor: Moved by `DataCursorHook`.
-        look_secs: Seconds between two searches for a new checkpoint.
-    """
+    """Saves the position of a worker for the checkpoints of its chief; after `DataCursorHook`."""
 
     def __init__(
         self, model_dir: str, cursor: DataCursor, file: str, look_secs: float = _LOOK_SECS
@@ -232,12 +225,7 @@ SPLIT_FILE = "data_split.json"
 
 
 def report_split(model_dir: str, cluster: Cluster, split: Split) -> None:
-    """Logs the part of this process; the chief writes all parts to `SPLIT_FILE`.
-
-    Args:
-        model_dir: Gets the file.
-        split: Of the records among `cluster.readers`, in their order.
-    """
+    """Logs the part of this process; the chief writes the parts of `cluster.readers` to a file."""
     readers = cluster.readers
     _LOG.info("%s is %s", cluster.task, split.describe(readers.index(cluster.task)))
     if not cluster.is_chief:

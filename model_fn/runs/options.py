@@ -28,7 +28,7 @@ DEFAULT_TASK_TIMEOUT_SECS = 600.0  # another machine may need minutes to start a
 
 @dataclasses.dataclass(frozen=True)
 class LoopOptions:
-    """How the TF2 loop takes its steps.
+    """Steps of the TF2 loop: strategy, precision and devices.
 
     Attributes:
         strategy: One of `STRATEGIES`: a single device, all GPUs of this machine, those of all
@@ -183,7 +183,7 @@ class TpuOptions:
             rehearsal.
         num_shards: TPU cores, which share a batch.
         iterations_per_loop: Steps between two returns from the TPU.
-        evaluates: Whether evaluations run on the TPU too, not on this machine.
+        evaluates: True if evaluations run on the TPU too, not on this machine.
         rehearses: Run the same program on this machine, without a TPU: the same graph but for what
             connects cores, with the same input and the same reports.
     """
@@ -286,7 +286,7 @@ class CheckpointOptions:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationOptions:
-    """What is evaluated during training, when, and what becomes of the results.
+    """Evaluations during training: their data, their times, and the checkpoints that are kept.
 
     Attributes:
         sample_1_of_n: Evaluate on every n-th example; None for what the reader says.
@@ -348,7 +348,7 @@ class EvaluationOptions:
 
 @dataclasses.dataclass(frozen=True)
 class TrainOptions:
-    """How a run trains; programs fill it from flags.
+    """Options of a training run; programs fill it from flags.
 
     Attributes:
         num_train_steps: Global step at which to stop; by default `train_config.num_steps`, where 0

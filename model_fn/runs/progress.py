@@ -91,7 +91,7 @@ class ProgressReport(NamedTuple):
         return [text.format(value) for value, text in rates if value is not None]
 
     def figures(self) -> Dict[str, float]:
-        """What is known besides `values`, by name and in basic units."""
+        """Figures besides `values`, by name and in basic units."""
         named = {
             "images_per_second": self.images_per_second,
             "input_wait_share": self.input_wait,
@@ -278,12 +278,9 @@ class TensorBoardLogger:
 
 
 def training_hooks(context: RunContext, backend: Backend, fault_log: Optional[Any]) -> List[Hook]:
-    """The hooks that report progress, and end training at a step that is not finite.
+    """Builds the hooks that report progress, and end training at a step that is not finite.
 
-    Args:
-        context: Of the run; its model_dir gets progress.jsonl, events, and the folder of a bad
-            step, all written by the chief.
-        fault_log: An `inputs.bad_records.kinds.FaultLog`, whose counts go to TensorBoard.
+    The chief writes progress.jsonl, events, and the folder of a bad step to model_dir.
     """
     options, model_dir, is_chief = context.options, context.model_dir, context.cluster.is_chief
     jsonl = JsonlLogger(os.path.join(model_dir, PROGRESS_FILE))

@@ -28,7 +28,7 @@ _EXIT_FAILED = 1  # the exit code of every other `RunError`
 
 
 def is_listening(address: str) -> bool:
-    """Whether a process accepts connections at "host:port"."""
+    """True if a process accepts connections at "host:port"."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECS):
@@ -61,9 +61,8 @@ class TaskWatch:
     be saved, or if all tasks are needed. If training is over, the run is stopped without an error.
 
     Args:
-        is_over: Whether training is over, so that tasks leave.
-        needs_all: Whether no step ends without each of the tasks.
-        is_there: Whether a process listens on an address.
+        is_over: Returns True if training is over, so that tasks leave.
+        needs_all: True if no step ends without each of the tasks.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class TrainingEvaluations(CheckpointListener):
             self.evaluate(step)
 
     def is_exhausted(self) -> bool:
-        """Whether the metric has not improved in as many evaluations as `patience` allows."""
+        """True if the metric has not improved in as many evaluations as `patience` allows."""
         options = self._options
         if options.best_metric is None or options.patience is None:
             return False

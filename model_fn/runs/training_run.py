@@ -82,7 +82,7 @@ class TrainingRun:
         verify: Read all of the checkpoint to resume from before it is restored.
 
     Attributes:
-        first_step: Where it starts.
+        first_step: Step at which it starts.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class TrainingRun:
         self._faults = FaultLog(log_file if may_save is not None else None)
 
     def is_over(self) -> bool:
-        """Whether there is nothing left to train, which is logged."""
+        """True if there is nothing left to train, which is logged."""
         model_dir, num_steps = self._context.model_dir, self._context.num_steps
         if num_steps is None or self.first_step < num_steps:
             reader = self._context.config.train_input_reader
@@ -140,12 +140,12 @@ class TrainingRun:
         return True
 
     def input_fn(self) -> Callable[..., Any]:
-        """Of training; reports faults of records to this run's log."""
+        """Input function of training; reports faults of records to this run's log."""
         cursors = list(self._cursors.values())
         return self._backend.input_fn(cursors, self.first_step, self._faults)
 
     def log_faults(self) -> None:
-        """Logs what was wrong with records so far."""
+        """Logs the faults of records so far."""
         summary = self._faults.summary()
         if summary:
             _LOG.warning("%s", summary)
@@ -159,11 +159,7 @@ class TrainingRun:
         history.mark_over(self._context.model_dir, step, reason)
 
     def hooks(self, listener: Optional[CheckpointListener] = None) -> List[Hook]:
-        """All hooks of the run in order: a step that one of them rejects is not saved.
-
-        Args:
-            listener: Called when the run saves a checkpoint.
-        """
+        """Returns all hooks of the run in order: a step that one of them rejects is not saved."""
         context = self._context
         hooks = [
             _Start(self._signals),
@@ -180,7 +176,7 @@ class TrainingRun:
         return hooks
 
     def stopped_text(self, number: int) -> str:
-        """What a stop by a signal left behind, and how to continue."""
+        """Message about a stop by a signal: the step that is saved, and how to continue."""
         text = f"stopped by {signal_name(number)}"
         if self._saver is None:
             return text
@@ -201,13 +197,7 @@ class TrainingRun:
 
 @contextlib.contextmanager
 def running(context: RunContext, backend: Backend, verify: bool = True) -> Iterator[TrainingRun]:
-    """A run for as long as the context lasts: signals are caught, and no other writes the folder.
-
-    Raises:
-        Stopped: after a signal, with what the run left behind.
-        FolderInUseError: if another process trains there.
-        FolderNotWritableError: if the folder cannot be written to.
-    """
+    """Context manager: signals are caught, and no other process writes the folder."""
     run: Optional[TrainingRun] = None
     return_freed_memory()
     try:

@@ -44,32 +44,26 @@ class Backend(Protocol):
     """Executes the steps of one run.
 
     Attributes:
-        position_files: Where in model_dir positions in the data are saved, one for each reader of
-            records whose batches this process uses; none where positions are not kept.
+        position_files: Names of the files for positions in the data, one for each reader of records
+            whose batches this process uses; none if positions are not kept.
     """
 
     position_files: Sequence[str]
 
     def running(self) -> ContextManager[None]:
-        """Within, the backend can train; its errors become those of a run."""
+        """Context manager: the backend can train; its errors become those of a run."""
 
     def common_step(self, own_step: int) -> int:
-        """The step at which all processes of the run start; for some this is where they meet.
+        """Returns the step at which all processes start; for some this is where they meet.
 
         Args:
-            own_step: Where this process would start, by what it has found in model_dir.
+            own_step: Step at which this process would start by itself.
         """
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
-        """The input function of training.
-
-        Args:
-            cursors: Positions in the data, of `position_files`.
-            first_step: Where training starts.
-            fault_log: Gets the faults of records.
-        """
+        """Builds the input function of training; the cursors are those of `position_files`."""
 
     def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
         """Trains to the last step, or until the run's `Stop` is requested."""

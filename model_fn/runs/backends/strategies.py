@@ -36,7 +36,7 @@ class NoTpuError(RunError):
 
 @contextlib.contextmanager
 def finding(name: Optional[str], zone: Optional[str], project: Optional[str]) -> Iterator[None]:
-    """Within, errors of TensorFlow's search for a TPU become a `NoTpuError`."""
+    """Context manager: errors of TensorFlow's search for a TPU become a `NoTpuError`."""
     try:
         yield
     except ImportError as error:
@@ -53,11 +53,7 @@ def finding(name: Optional[str], zone: Optional[str], project: Optional[str]) ->
 
 
 def make_resolver(name: Optional[str], zone: Optional[str], project: Optional[str]) -> Any:
-    """TensorFlow's resolver of a TPU; to be called within `finding`.
-
-    Args:
-        name: Of the TPU; "local" on its own machine, or an address, grpc://host:port.
-    """
+    """TensorFlow's resolver of a TPU; called inside of `finding`."""
     return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name, zone=zone, project=project)
 
 

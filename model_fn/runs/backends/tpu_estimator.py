@@ -60,7 +60,7 @@ def make_estimator(
         train_batch_size=pipeline_config.train_config.batch_size,
         eval_batch_size=evaluation_batch,
         predict_batch_size=evaluation_batch,
-        eval_tpu=tpu.evaluates,
+        eval_on_tpu=tpu.evaluates,
         export_to_tpu=False,
     )
 
@@ -72,7 +72,7 @@ def make_run_config(
     checkpoints: Optional[CheckpointOptions] = None,
     seed: Optional[int] = None,
 ) -> Any:
-    """The `RunConfig`: one synchronous batch over all cores, each host reading its own records."""
+    """Builds the `RunConfig`: a synchronous batch over all cores, records read by each host."""
     finding = strategies.finding(tpu.name, tpu.zone, tpu.project)
     with estimator_environment(SINGLE), finding:
         resolver = None
@@ -106,11 +106,7 @@ _LOOPS = contextlib.ExitStack()
 
 @contextlib.contextmanager
 def running(tpu: TpuOptions) -> Iterator[None]:
-    """Within, a TPUEstimator can train: its graph is built as it must be, and errors are explained.
-
-    The error of a missing TPU becomes a `NoTpuError`, that of a variable that is NaN a
-    `NotFiniteLossError`.
-    """
+    """Context manager: a TPUEstimator can build its graph and train, and errors are explained."""
     if tf1.control_flow_v2_enabled():
         tf1.disable_control_flow_v2()
         _LOOPS.callback(tf1.enable_control_flow_v2)
@@ -143,7 +139,7 @@ def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..
 
     Args:
         input_fn: Of `inputs.pipeline`, with a configuration of `static_batches`.
-        evaluates: Whether it is for evaluation, which needs more.
+        evaluates: True if it is for evaluation, which needs more.
 
     Returns:
         `input_fn(params)`; it raises `ConfigError` if the configuration leaves a shape open.
@@ -167,7 +163,7 @@ def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..
 
 
 def _part_of_host(params: Dict[str, Any]) -> Optional[tf.distribute.InputContext]:
-    """Which part of the records is this host's; None where there is one host."""
+    """Part of the records that this host reads; None if there is one host."""
     context = params.get("context")
     if context is None:
         return None

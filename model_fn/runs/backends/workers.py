@@ -96,7 +96,7 @@ def _silent(others: Sequence[Task], error: Any) -> str:
 
 @contextlib.contextmanager
 def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
-    """Within, workers take steps together, and the loss of one ends the others.
+    """Context manager: workers take steps together, and the loss of one ends the others.
 
     A worker that only waits is ended with the same message once another one was missing for too
     long.
