@@ -22,6 +22,9 @@ def test_models_are_recognized_by_content(exported: pathlib.Path, tmp_path: path
     graph = shutil.copy(exported / FROZEN_GRAPH_FILE, tmp_path / "graph.onnx")
     (found,) = formats.exported_models(str(graph))
     assert found.format.name == "frozen_graph"
+    (tmp_path / "phone").write_bytes(b"\0\0\0\0TFL3")
+    (found,) = formats.exported_models(str(tmp_path / "phone"))
+    assert found.format.name == "tflite"
     graph = shutil.copy(exported / FROZEN_GRAPH_FILE, tmp_path / "other.pb")
     assert [each.path for each in formats.exported_models(str(tmp_path))] == [str(graph)]
     (found,) = formats.exported_models(str(exported / "saved_model" / "saved_model.pb"))
