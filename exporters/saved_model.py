@@ -185,7 +185,7 @@ def export_saved_model(
 def restored_network(
     pipeline_config: Any, checkpoint_prefix: str, output_dir: str, options: NetworkOptions
 ) -> Iterator[RestoredNetwork]:
-    """Context manager: builds and restores a network once, for any number of formats.
+    """Context manager: builds and restores the network that SavedModel and frozen graph share.
 
     Writes checkpoint, `pipeline.config` and the graph as text, if wanted, to a folder, which is
     made if the model is accepted. Errors are those of `export_saved_model`.

@@ -70,8 +70,9 @@ def export_formats(
 ) -> Export:
     """Writes `pipeline.config`, a checkpoint and each format to a folder, and compares them.
 
-    The network is built and restored once. All is written beside an earlier export, which stays
-    until the new one is whole and compared, and if a model is refused. A model is not compared if
+    SavedModel and frozen graph share one restored network; other formats build graphs of their
+    own from its checkpoint. All is written beside an earlier export, which stays until the new
+    one is whole and compared, and if a model is refused. A model is not compared if
     it takes more than color images: additional channels or context.
 
     Args:

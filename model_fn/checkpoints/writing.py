@@ -71,14 +71,19 @@ def check_folder(folder: str, name: str) -> None:
     try:
         if files.is_remote(folder):
             tf.io.gfile.makedirs(folder)
-        else:  # TensorFlow ignores the umask, by which a group may share its folders.
-            os.makedirs(folder, exist_ok=True)
-        with tf.io.gfile.GFile(probe, "wb") as file:
-            file.write(bytes(_PROBE_BYTES))
-        tf.io.gfile.remove(probe)
-    except WRITE_ERRORS as error:
-        with contextlib.suppress(tf.errors.OpError):
+            with tf.io.gfile.GFile(probe, "wb") as file:
+                file.write(bytes(_PROBE_BYTES))
             tf.io.gfile.remove(probe)
+        else:
+            # TensorFlow ignores the umask, by which a group may share its folders, and takes no
+            # names that are not UTF-8.
+            os.makedirs(folder, exist_ok=True)
+            with open(probe, "wb") as local:
+                local.write(bytes(_PROBE_BYTES))
+            os.remove(probe)
+    except WRITE_ERRORS as error:
+        with contextlib.suppress(OSError):
+            os.remove(probe)
         raise _refusal(_cause(error), folder, name) from error
 
 
