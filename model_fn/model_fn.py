@@ -248,7 +248,7 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, is_on_core: bool) -> A
 
 
 def _type_on_core(train_config: Any, is_on_core: bool) -> tf.DType:
-    """What the network computes in."""
+    """Type that the network computes in."""
     return tf.bfloat16 if is_on_core and train_config.use_bfloat16 else tf.float32
 
 

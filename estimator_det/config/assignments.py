@@ -249,7 +249,7 @@ def _unfit(field: Any, step: _Step, value: str) -> ConfigError:
 
 
 def _items(text: str) -> Iterator[str]:
-    """What the commas of a list separate; commas in quotes separate nothing."""
+    """Entries of a list between its commas; commas in quotes separate nothing."""
     for match in _ITEM.finditer(text):
         if match["item"] or match["end"]:
             yield match["item"]

@@ -37,7 +37,7 @@ _ENDLESS = sys.maxsize  # steps of a training that has no last one
 CHECKPOINT_TYPES = ("classification", "detection", "full")
 # Fields of train_config without effect outside a cluster.
 FOR_CLUSTER = ("replicas_to_aggregate", "startup_delay_steps", "sync_replicas")
-_LATER_CHECKPOINT_TYPES = ("fine_tune",)  # of the reference's schema, for TensorFlow 2 alone
+_LATER_CHECKPOINT_TYPES = ("fine_tune",)  # types of the reference's schema, for TensorFlow 2 alone
 INTEGER_BITS = 8  # bits of the integers that TFLite computes with
 # Fields of steps that contain ids of the label map.
 LABEL_FIELDS = {
@@ -179,7 +179,7 @@ def _check_exponential(
         yield warning(
             f"{path}.decay_steps",
             f"the rate stays {schedule.initial_learning_rate:g}: its first decay is at step "
-            f"{schedule.decay_steps}, training has {num_steps} steps",
+            f"{schedule.decay_steps}, but training stops at {num_steps}",
             "lower decay_steps, or ignore this if it is intended",
         )
 
@@ -198,7 +198,7 @@ def _check_manual_steps(
     if late:
         yield warning(
             f"{path}.schedule",
-            f"its steps {late} are never reached, training has {num_steps} steps",
+            f"its steps {late} are never reached, because training stops at {num_steps}",
             "lower them or train for longer, or ignore this if it is intended",
         )
 
@@ -223,20 +223,22 @@ def _check_cosine(
         )
     total = schedule.total_steps
     if num_steps not in (_ENDLESS, total):
-        rate = f"the rate comes down until step {total}"
+        schedule_text = f"the learning-rate schedule ends at step {total}"
         if total < num_steps:
-            rate = f"the rate is 0 from step {total} on"
+            schedule_text = f"the learning rate is 0 from step {total} on"
         remedy = f"--set {path}.total_steps={num_steps}"
         if schedule.warmup_steps > num_steps:
             remedy += f" --set {path}.warmup_steps={num_steps // 10}"
-        yield warning(f"{path}.total_steps", f"{rate}, training has {num_steps} steps", remedy)
+        yield warning(
+            f"{path}.total_steps", f"{schedule_text}, but training stops at {num_steps}", remedy
+        )
 
 
 def _check_warmup(warmup_steps: int, path: str, num_steps: int) -> Iterator[Problem]:
     if warmup_steps >= num_steps:
         yield warning(
             path,
-            f"training has {num_steps} steps, all of them within the {warmup_steps} of warm-up",
+            f"training stops at step {num_steps}, within the {warmup_steps} steps of warm-up",
             "lower it, or train for longer",
         )
 
@@ -344,7 +346,7 @@ def check_augmentation(steps: Sequence[Any], num_classes: int) -> Iterator[Probl
                 if label > num_classes >= 1:
                     yield error(
                         f"train_config.data_augmentation_options[{index}].{name}.{field}",
-                        f"{label} is no class of the model, which has {num_classes}",
+                        f"{label} is not a class of the model, which has {num_classes}",
                         f"use ids of the label map from 1 to {num_classes}",
                     )
 

@@ -47,7 +47,7 @@ def check_evaluation(config: Any) -> Iterator[Problem]:
                 f"--set {path}.load_instance_masks=true",
             )
         if reader.HasField("num_epochs") and not reader.num_epochs:
-            yield no_effect(f"{path}.num_epochs", "0 is without end, and an evaluation ends")
+            yield no_effect(f"{path}.num_epochs", "0 means no limit, but an evaluation ends")
     yield from _check_keypoint_edges(config)
     yield from _check_unused(config)
 
@@ -58,7 +58,7 @@ def _check_names(readers: Sequence[Any]) -> Iterator[Problem]:
     for index, reader in enumerate(readers):
         name = reader.name or str(index)
         if first.setdefault(name, index) != index:
-            name_text = quoted(name) if reader.name else f"not set, which stands for {quoted(name)}"
+            name_text = quoted(name) if reader.name else f"not set, which means {quoted(name)}"
             yield error(
                 f"eval_input_reader[{index}].name",
                 f"is {name_text}, the name of eval_input_reader[{first[name]}], too: one's results "

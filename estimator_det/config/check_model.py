@@ -34,7 +34,7 @@ _FIRST_STAGE_PARTS = ("image_resizer", "feature_extractor", "first_stage_anchor_
 _CROP_PARTS = ("initial_crop_size", "maxpool_kernel_size", "maxpool_stride")
 
 
-MOST_BATCH_BYTES = 2**40  # of the images that enter the network
+MOST_BATCH_BYTES = 2**40  # bytes of the images that enter the network
 
 
 def check_model(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Problem]:

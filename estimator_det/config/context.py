@@ -37,7 +37,7 @@ def check_context_reader(reader: Any, model: Any, path: str) -> Iterator[Problem
 
 
 def check_context(model: Any, path: str) -> Iterator[Problem]:
-    """What is wrong with the `context_config` of a `FasterRcnn` message, if it has one."""
+    """Problems of the `context_config` of a `FasterRcnn` message, if it has one."""
     if not model.HasField("context_config"):
         return
     config, path = model.context_config, f"{path}.context_config"

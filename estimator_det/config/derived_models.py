@@ -50,7 +50,7 @@ def with_static_shapes(model: model_pb2.DetectionModel) -> model_pb2.DetectionMo
 class FinalScores(NamedTuple):
     """The part of a configuration that turns logits into the scores of detections."""
 
-    path: str  # of the `PostProcessing` message in the configuration
+    path: str  # path of the `PostProcessing` message in the configuration
     post_processing: Any
     num_background_columns: int  # before the classes: 1, or 0 without a background class
 

@@ -157,7 +157,7 @@ def is_news(message: Message, field: Any) -> bool:
 
 
 def news_among(message: Message, names: Iterable[str]) -> Tuple[str, ...]:
-    """Those of some fields that are set to another value than their default."""
+    """Fields among some that are set to another value than their default."""
     fields = message.DESCRIPTOR.fields_by_name
     return tuple(name for name in names if is_news(message, fields[name]))
 

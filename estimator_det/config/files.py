@@ -64,7 +64,7 @@ def _remove_empty(folder: str) -> bool:
 
 
 def special_kind(path: AnyPath) -> str:
-    """What a local path is if not a regular file, e.g. "a named pipe"; "" for any other path.
+    """Kind of a local path that is not a regular file, e.g. "a named pipe"; "" for any other path.
 
     A link that leads back to itself is "a loop of symbolic links".
 

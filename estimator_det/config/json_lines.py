@@ -62,7 +62,7 @@ def append(path: str, entry: Dict[str, Any]) -> None:
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read(1) == b"\n" else b"\n" + line
             file.write(line)
-    except OSError as error:  # that of a write does not name the file
+    except OSError as error:  # the error of a write does not name the file
         raise OSError(error.errno, error.strerror, path) from error
 
 

@@ -19,7 +19,7 @@ from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
 Config = pipeline_pb2.TrainEvalPipelineConfig
 Setter = Callable[[Config, Any], None]
 
-_LARGEST = 2**32 - 1  # of a field of type uint32
+_LARGEST = 2**32 - 1  # largest value of a field of type uint32
 
 
 def merge_text(config: Config, text: str, source: str = "config_override") -> Config:

@@ -25,9 +25,9 @@ LONGEST_VALUE = 200  # characters of one value in a message
 LONGEST_LINE = 4_000  # characters of one printed line
 _LONGEST_WAIT_SECS = 1.0
 _STDERR = 2
-_CLEAR_LINE = b"\r\x1b[K"  # that of a progress bar
+_CLEAR_LINE = b"\r\x1b[K"  # removes the line of a progress bar
 _LAYOUT = "\n\t"  # characters that lay out a text of several lines
-_PREFIXES = {"error:": "ERROR", "warning:": "WARNING"}  # of reports
+_PREFIXES = {"error:": "ERROR", "warning:": "WARNING"}  # severity by the first word of a report
 
 
 class _Format:
@@ -76,9 +76,8 @@ def escaped(text: str, keep: str = "") -> str:
 
 
 def shortened(text: str, most: int = LONGEST_VALUE) -> str:
-    """`text` without its middle if it has more than `most` characters; its end says most often
-    what to do.
-    """
+    """`text` without its middle if it has more than `most` characters."""
+    # The end is kept because it usually says what to do.
     if len(text) <= most:
         return text
     head = most * 3 // 4

@@ -1,4 +1,4 @@
-"""What a check of a configuration reports."""
+"""Problems that a check of a configuration reports."""
 
 from __future__ import annotations
 

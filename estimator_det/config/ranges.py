@@ -24,7 +24,7 @@ class Range(NamedTuple):
 
     least: float
     largest: float
-    unit: str  # what is counted or measured; "" for a plain number
+    unit: str  # the thing that is counted or measured; "" for a plain number
     fields: Tuple[str, ...]  # patterns of Message.field
     above: bool = False  # whether `least` itself is too small
 
@@ -39,15 +39,15 @@ class Range(NamedTuple):
 
 
 MOST_CLASSES = 100_000
-MOST_BOXES = 20_000  # of an image
-MOST_DETECTIONS = 100_000  # of an image
-MOST_IMAGES = 65_536  # of a batch
-MOST_PIXELS = 16_384  # of a side
+MOST_BOXES = 20_000  # boxes of one image
+MOST_DETECTIONS = 100_000  # detections of one image
+MOST_IMAGES = 65_536  # images of one batch
+MOST_PIXELS = 16_384  # length of a side
 MOST_LAYERS = 100
 MOST_CHANNELS = 65_536
 MOST_BUFFERED = 10_000_000  # records, or names of files
 MOST_AT_ONCE = 4_096  # threads, files, batches
-MOST_STEPS = 2**32 - 1  # what the fields can hold
+MOST_STEPS = 2**32 - 1  # the largest number that the fields can hold
 
 # The first row that has a field counts.
 RANGES: Tuple[Range, ...] = (
@@ -197,7 +197,7 @@ RANGES: Tuple[Range, ...] = (
     ),
 )  # fmt: skip
 
-# What no row has: fractions, weights, colours and the like.
+# Fields without a row: fractions, weights, colours and the like.
 ANY_NUMBER = Range(-1e9, 1e9, "", ("*",))
 
 _FLOATS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)

@@ -43,7 +43,7 @@ class Registry(Generic[Maker]):
         return self._makers[name]
 
     def refusal(self, name: str, reserved: Collection[str] = ()) -> Tuple[str, str]:
-        """What is wrong with a name that has no entry, and what to do; `reserved` adds names."""
+        """Message and remedy for a name that has no entry; `reserved` adds names."""
         supported = ", ".join(sorted(self))
         if name in reserved or name in self.reserved:
             return f"{name!r} is not supported yet", f"supported: {supported}"
@@ -51,7 +51,7 @@ class Registry(Generic[Maker]):
         return f"{name!r} is not known", f"{hint} Supported: {supported}".strip()
 
     def make_chosen(self, message: Any, oneof: str, field: str, *arguments: Any) -> Any:
-        """What the maker of the member set in `oneof` of `message` makes of it and `arguments`.
+        """Result of the maker of the member set in `oneof` of `message`, called with `arguments`.
 
         An error names the `field` that holds `message`.
         """

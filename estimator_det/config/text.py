@@ -65,11 +65,11 @@ class ConfigWarning(UserWarning):
 
 class _Block(NamedTuple):
     name: str
-    line: int  # where its brace opens, from 1
+    line: int  # line where its brace opens, from 1
 
 
 class _Place(NamedTuple):
-    """Where a parse error lies: the blocks around it, outermost first, and the last name read."""
+    """Place of a parse error: the blocks around it, outermost first, and the last name read."""
 
     blocks: List[_Block]
     last_name: str
@@ -153,7 +153,7 @@ def _explained(error: text_format.ParseError, text: str, root: Message, source: 
     """The parser's complaint with file, line, enclosing block, nearest name and the line itself."""
     complaint = plain(_PREFIX.sub("", str(error)))
     line = error.GetLine() or 1
-    lines = text.split("\n")  # as the parser counts them
+    lines = text.split("\n")  # the parser counts lines in the same way
     place = _place(text, line, error.GetColumn() or 1)
     what = (
         _unknown_field(complaint, place, root)

@@ -10,7 +10,7 @@ from estimator_det.config.tpu_rules import Config, Target, rule, setting, unless
 FOCAL = "{ weighted_sigmoid_focal { alpha: 0.25 gamma: 2.0 } }"
 # Decays at which moving averages of batch norm follow within the few steps of large batches.
 LEAST_DECAY, MOST_DECAY = 0.97, 0.997
-_ROUNDING = 1e-6  # of fields that are 32-bit floats
+_ROUNDING = 1e-6  # relative rounding of fields that are 32-bit floats
 # Backbones whose own moving averages are slower than that: 0.9997.
 _SLOW_BACKBONES = (
     "embedded_ssd_mobilenet_v1",

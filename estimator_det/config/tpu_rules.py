@@ -1,4 +1,4 @@
-"""What a rule for TPU is: a function from configuration and target to problems."""
+"""Rules for TPU: functions from configuration and target to problems."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACEHOLDERS = (PLACEHOLDER, "YOUR_BUCKET")
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What a configuration is to run on.
+    """Target that a configuration is to run on.
 
     Attributes:
         num_shards: TPU cores that share a batch.

@@ -108,7 +108,7 @@ _Key = Tuple[_Frame, str]  # an operation: its place, and its name there
 
 
 class _Tensor(NamedTuple):
-    """An output of an operation that is no call."""
+    """An output of an operation that is not a call."""
 
     frame: _Frame
     node: Any

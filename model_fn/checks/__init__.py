@@ -1,1 +1,1 @@
-"""What is known before step 1: configuration, data, anchors, memory, TPU graph."""
+"""Checks before step 1: configuration, data, anchors, memory, TPU graph."""

@@ -17,7 +17,7 @@ from estimator_det.compat import tf, tf1
 from inputs.checks.statistics import Columns, boxes_per_image, ranks, resized
 
 PAIRS_AT_ONCE = 8_000_000  # box and anchor; bounds memory to some hundred megabytes
-SHAPE_DECIMALS = 2  # of pixels; anchors of one shape differ by rounding only
+SHAPE_DECIMALS = 2  # hundredths of a pixel: anchors of one shape differ by rounding only
 
 # Why no anchor is similar enough to a box.
 SMALL, LARGE, ELONGATED, BETWEEN = "too small", "too large", "too elongated", "between anchors"
@@ -30,7 +30,7 @@ class MapAnchors(NamedTuple):
     num_anchors: int
     shapes: np.ndarray  # float32 [S, 2], distinct heights and widths in pixels
     num_best: int  # boxes that have their best anchor here
-    mean_iou: float  # of these; 0 if there are none
+    mean_iou: float  # mean over these boxes; 0 if there are none
 
 
 class Coverage(NamedTuple):
@@ -43,7 +43,7 @@ class Coverage(NamedTuple):
     reasons: Dict[str, np.ndarray]  # bool [M] each; together they are `below`
     maps: List[MapAnchors]
     input_sizes: List[Tuple[int, int]]  # heights and widths of the network's input that occur
-    threshold: Optional[float]  # of the matcher; None if it has none
+    threshold: Optional[float]  # threshold of the matcher; None if it has none
     forced: bool  # whether the matcher gives each box its best anchor all the same
     poor: np.ndarray  # bool [M], even the best anchor is so dissimilar that it is background
     num_left_out: int = 0  # anchors across the border, on inputs of the first size
@@ -65,7 +65,7 @@ class _Layout(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """Where the anchors of a detector come from."""
+    """Source of the anchors of a detector."""
 
     assigner: Any  # matches them to groundtruth
     lay: Callable[[int, int, int], _Layout]  # height, width and channels of the network's input

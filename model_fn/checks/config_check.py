@@ -13,7 +13,7 @@ from model_fn.checks.metric_names import check_metrics
 from model_fn.checks.names import check_names, check_unused
 
 # Each depth contains those before it.
-NAMES = "names"  # what the configuration alone shows
+NAMES = "names"  # finds problems that the configuration alone shows
 FILES = "files"  # local files exist, and label maps fit the model and the metrics
 CONTENTS = "contents"  # all files can be read, first records fit, components can be made
 GRAPHS = "graphs"  # graphs can be built, and the checkpoint to fine-tune from fits

@@ -120,7 +120,8 @@ def _rules(
     if field == TRAIN_READER and not reader.HasField("max_number_of_boxes"):
         max_boxes = config.train_config.max_number_of_boxes
     context = context_shape(config.model)
-    without_map = copy.deepcopy(reader)  # whose file is read, or its problem reported
+    # The label map is read elsewhere, and its problems are reported there.
+    without_map = copy.deepcopy(reader)
     without_map.ClearField("label_map_path")
     policy = make_policy(without_map, num_classes, max_boxes, context[1] if context else None)
     if label_map is None:  # The records are read by their ids.

@@ -16,8 +16,8 @@ from model_fn.checks.files import remedy_of_ids
 
 FEW_BOXES = 10  # a class with fewer can hardly be learnt
 TINY_SIDE = 4.0  # pixels of the network's input; hardly anything is left to see
-NOTABLE_SHARE = 0.01  # of boxes, from which on they are worth a warning
-EMPTY_SHARE = 0.5  # of images without boxes
+NOTABLE_SHARE = 0.01  # share of boxes from which on a warning is worth it
+EMPTY_SHARE = 0.5  # share of images without boxes
 NUM_SHOWN = 5
 TWO_STAGES = "model.faster_rcnn"
 KEEP_CROSSING = "set clip_anchors_to_image: true, which keeps anchors across the border"

@@ -27,7 +27,7 @@ from model_fn.drawing import charts
 
 ERROR, WARNING = "error", "warning"
 NUM_SIZES_SHOWN = 4
-CHART_SIZES = 12  # of each reader
+CHART_SIZES = 12  # most frequent sizes of each reader
 SUMMARY_READERS, SUMMARY_FINDINGS = 3, 6  # lines of a summary
 IOU_EDGES = np.linspace(0.0, 1.0, 41)
 CENTRE_CELLS = 24  # rows and columns that the image is divided into

@@ -30,7 +30,8 @@ from model_fn.training import warm_start
 ModeKeys = estimator.ModeKeys
 
 FEATURES = (schema.IMAGE, schema.TRUE_IMAGE_SHAPE, schema.HASH)  # in every batch
-CONTEXT = (schema.CONTEXT_FEATURES, schema.VALID_CONTEXT_SIZE)  # of models that attend to it
+# Inputs of models that attend to context.
+CONTEXT = (schema.CONTEXT_FEATURES, schema.VALID_CONTEXT_SIZE)
 
 
 class Graphs(NamedTuple):
@@ -115,7 +116,8 @@ def _without_files(pipeline_config: Any, maps: LabelMaps) -> Tuple[Any, Optional
     for reader in config.eval_input_reader:
         reader.ClearField("label_map_path")
     if label_map is None:
-        config.eval_config.ClearField("super_categories")  # of names in the label map
+        # They are names in the label map, which is not read here.
+        config.eval_config.ClearField("super_categories")
         if any(paths):  # An error that the check of label maps reports; here it would be another.
             known = [x for x in config.eval_config.metrics_set if x not in NEED_LABEL_MAP]
             config.eval_config.metrics_set[:] = known

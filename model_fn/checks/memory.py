@@ -1,4 +1,4 @@
-"""How much memory training takes on the host, estimated from its graph and its records."""
+"""Memory of training on the host, estimated from its graph and its records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inputs.pipeline import decoded_at_once
 from inputs.records import stream as records
 from model_fn.checkpoints.errors import RunError
 
-# What TensorFlow holds before there is a batch, and what each operation of the graph adds to it in
+# Memory of TensorFlow before there is a batch, and of each operation of the graph, in
 # the session, measured on networks of 4,600 to 15,400 operations.
 BASE_BYTES = 0.5e9
 OPERATION_BYTES = 45e3
@@ -25,12 +25,12 @@ class Memory(NamedTuple):
     """Bytes that training takes."""
 
     graph: int  # TensorFlow's own
-    parameters: int  # of the model
-    slots: int  # of the optimizer and moving averages
+    parameters: int  # bytes of the model's variables
+    slots: int  # bytes of the optimizer and moving averages
     gradients: int
     activations: int  # that the backward pass needs
     batch: int  # features and labels of one batch
-    images: int  # of the batch
+    images: int  # number of images in a batch
 
     @property
     def training(self) -> int:
@@ -48,7 +48,7 @@ class InputMemory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all parts."""
         return self.shuffled + self.num_in_flight + self.prefetched
 
 
@@ -64,7 +64,7 @@ def _width(tensor: Any) -> int:
 
 
 def training_memory(graph: tf.Graph, batch: Dict[str, tf.Tensor]) -> Memory:
-    """What training takes, from its graph, the default one, and the placeholders of a batch."""
+    """Memory of training, from its graph, the default one, and the placeholders of a batch."""
     model = set(tf1.trainable_variables())
     statistics = {v for v in tf1.global_variables() if "/moving_" in v.op.name} - model
 
@@ -93,7 +93,7 @@ def training_memory(graph: tf.Graph, batch: Dict[str, tf.Tensor]) -> Memory:
 
 
 def input_memory(pipeline_config: Any, memory: Memory, cores: int) -> InputMemory:
-    """What the input pipeline of training takes on a host with `cores` processors.
+    """Memory of the input pipeline of training on a host with `cores` processors.
 
     The size of encoded records is measured on the first `SAMPLED_RECORDS` of the data.
 

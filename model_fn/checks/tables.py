@@ -11,9 +11,9 @@ from inputs.checks.statistics import SCALES
 from inputs.conversion.tally import Tally
 from model_fn.drawing import charts
 
-BAR_CELLS = 32  # of a bar of text
+BAR_CELLS = 32  # width of a bar of text
 NAME_CELLS = 26
-MAX_BARS = 40  # of text; the first and the last
+MAX_BARS = 40  # bars of text: the first and the last ones
 NUM_EXAMPLES = 3  # faults of a kind
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -22,7 +22,7 @@ class Table(NamedTuple):
     """Counts by name."""
 
     title: str
-    unit: str  # what is counted
+    unit: str  # the thing that is counted
     names: Sequence[str]
     parts: Mapping[str, Sequence[int]]  # part -> a count for each name
     images: Mapping[str, Sequence[int]] = {}  # part -> images that have any, if boxes are counted

@@ -41,11 +41,11 @@ _SUMMARIES = ("AudioSummary", "HistogramSummary", "ImageSummary", "ScalarSummary
 _SUMMARIES_V2 = ("AudioSummaryV2", "MergeSummary", "TensorSummaryV2")
 _LEFT_OUT = frozenset([*_SUMMARIES, *_SUMMARIES_V2, "Print", "PrintV2"])
 _BATCH_NORM = "FusedBatchNormV3"
-_RESERVED_OUTPUT = 5  # of batch norm: only for CPU and GPU, and never read on TPU
+_RESERVED_OUTPUT = 5  # an output of batch norm for CPU and GPU only, never read on TPU
 
 
 class CompileReport(NamedTuple):
-    """What `compile_check` finds."""
+    """Findings of `compile_check`."""
 
     findings: List[Problem]
     num_operations: int  # that would run on a core
@@ -53,11 +53,11 @@ class CompileReport(NamedTuple):
 
 
 class CoreGraph(NamedTuple):
-    """What one core would run."""
+    """Program of one core."""
 
     graph: tf.Graph
     inputs: List[tf.Tensor]  # placeholders, for what the host feeds
-    outputs: List[tf.Tensor]  # of the core
+    outputs: List[tf.Tensor]  # tensors that the core returns
 
 
 class Trouble(NamedTuple):
@@ -208,8 +208,8 @@ def _functions_of(operation: tf.Operation) -> List[str]:
 
 
 def troubles_of(operations: List[tf.Operation]) -> Iterator[Trouble]:
-    """What would be refused of these operations, each after those it depends on."""
-    # What a tensor of unknown shape flows into is not to blame for its own.
+    """Problems of these operations, each after those it depends on."""
+    # An operation that gets a tensor of unknown shape is not to blame for its own.
     tainted: Set[tf.Operation] = set()
     known: Dict[str, List[Any]] = {}
     for operation in operations:

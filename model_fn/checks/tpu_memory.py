@@ -1,4 +1,4 @@
-"""How much of a TPU core's memory a training step takes, and which batch fits.
+"""Memory of a TPU core in a training step, and the batch that fits.
 
 An estimate from the graph of one core: variables, gradients, what the backward pass needs of the
 forward one, and the batch. Two habits of TPUs are taken into account. Their compiler computes
@@ -25,7 +25,7 @@ LANES, SUBLANES = 128, 8  # lengths of a tile's axes
 MOST_PER_CORE = 1024  # images; more are of no use
 _WIDE_STEP = 8  # larger batches are rounded down to multiples of this
 
-# What the compiler recomputes from its inputs where the backward pass needs it.
+# Operations that the compiler repeats if the backward pass needs their results.
 _ACTIVATIONS = ("Relu", "Relu6", "Sigmoid", "Softplus")
 _OF_ONE = ("Abs", "Exp", "IsNan", "Log", "Log1p", "LogicalNot", "Neg", "Rsqrt", "Square")
 _OF_TWO = ("BiasAdd", "Maximum", "Minimum", "Mul", "Pow", "RealDiv", "Sub")
@@ -51,13 +51,13 @@ class Block(NamedTuple):
 
 
 class CoreMemory(NamedTuple):
-    """What a core holds in a training step."""
+    """Contents of a core's memory in a training step."""
 
     variables: int  # bytes of parameters, statistics, optimizer slots, moving averages
     gradients: int  # bytes
     kept: List[Block]  # for the backward pass
-    largest: Optional[Block]  # of the backward pass; two are alive at a time
-    batch: List[Block]  # what the host hands over; one waits while one is computed on
+    largest: Optional[Block]  # largest block of the backward pass; two are alive at a time
+    batch: List[Block]  # blocks from the host; one batch waits while one is computed on
     images: int  # per core, of the graph that was measured
 
     def total(self, images: Optional[int] = None) -> int:
@@ -151,7 +151,7 @@ def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
 
 
 def _roots(tensor: tf.Tensor) -> List[tf.Tensor]:
-    """What must be kept so that `tensor` can be had again."""
+    """Blocks that must be kept so that `tensor` can be computed again."""
     roots: List[tf.Tensor] = []
     seen: Set[Any] = set()
     waiting = [tensor]

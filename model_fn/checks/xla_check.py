@@ -18,7 +18,7 @@ _LONGEST = 400
 
 
 class XlaStep:
-    """What one core runs, as a function compiled by XLA for CPU.
+    """Program of one core, as a function compiled by XLA for CPU.
 
     Of the rewrite for TPU only sums over cores are replaced: with one core they are what they sum.
 

@@ -35,7 +35,7 @@ _LARGEST_PORT = 65535
 class Task(NamedTuple):
     """A process of a cluster."""
 
-    type: str  # of JOBS; "" where the process is the only one
+    type: str  # one of JOBS; "" if the process is the only one
     number: int  # task.index, among those of its type
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Task(NamedTuple):
 
     @property
     def is_alone(self) -> bool:
-        """True if no other process takes part."""
+        """True if there is no other process."""
         return not self.type
 
     @property
@@ -265,8 +265,8 @@ def _check(variable: str, jobs: Mapping[str, List[str]], task: Dict[str, Any]) -
     if not _is_task_of(jobs, task):
         raise ConfigError(
             variable,
-            f"the task {json.dumps(task)} is none of its cluster, whose jobs have so "
-            f"many tasks: {json.dumps(counts)}",
+            f"the task {json.dumps(task)} is not in the cluster; tasks of each job: "
+            f"{json.dumps(counts)}",
             "Set task.type and task.index",
         )
 

@@ -63,7 +63,7 @@ class RunContext:
         config: `TrainEvalPipelineConfig` proto.
         model_dir: Gets checkpoints, events and exports.
         options: How the run trains.
-        cluster: Processes that take part, and which one this is.
+        cluster: Processes of the training, and which one this is.
         stop: Says that the run is to end.
     """
 

@@ -106,7 +106,7 @@ Listener = Callable[[ProgressReport], None]
 
 
 class TrainingReport(Hook):
-    """Reports progress: a bar on a terminal, elsewhere a line every so many steps.
+    """Reports progress: a bar on a terminal, elsewhere a line after every `every_steps`.
 
     The first step is reported as soon as it is done, and the last one however training ends.
     A value that is not finite ends it with `NotFiniteLossError`.
@@ -140,7 +140,7 @@ class TrainingReport(Hook):
         self._step = self._first_step = 0
         self._num_taken = 0  # by this process
         self._reported = 0  # step of the last report
-        self._values: Dict[str, float] = {}  # of the current step
+        self._values: Dict[str, float] = {}  # values of the current step
         self._started = 0.0  # the current step
         self._ended = 0.0  # the step before
         self._durations: List[float] = []  # from end to end
@@ -219,7 +219,8 @@ class TrainingReport(Hook):
         report = report._replace(images_per_second=self._batch_size / seconds)
         if self._num_steps:
             steps_left = max(self._num_steps - self._step, 0)
-            share = self._num_taken / max(self._step - self._first_step, 1)  # of this process
+            # Share of the steps that this process took.
+            share = self._num_taken / max(self._step - self._first_step, 1)
             report = report._replace(seconds_left=steps_left * share * seconds)
         return report
 

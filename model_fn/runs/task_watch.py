@@ -1,7 +1,7 @@
 """Notices that another task of the cluster is missing, or that training is over.
 
 A task is there while something listens on its address, as TensorFlow's server does from its start
-to the end of its process. TensorFlow itself waits for missing tasks for ever.
+to the end of its process. TensorFlow itself waits for missing tasks without a limit.
 """
 
 from __future__ import annotations

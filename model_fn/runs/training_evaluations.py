@@ -68,7 +68,7 @@ class TrainingEvaluations(CheckpointListener):
     def _is_due(self, step: int) -> bool:
         every = self._options.every_steps
         if every is not None:
-            # Of multiples, so that a run that was interrupted evaluates the same steps.
+            # Multiples, so that a run that was interrupted evaluates the same steps.
             return step // every > self._last_step // every
         return time.monotonic() - self._last_time >= self._throttle_secs
 

@@ -131,7 +131,7 @@ def test_errors_stand_before_warnings_and_read_well() -> None:
             "train_config.data_augmentation_options=[{remap_labels "
             "{original_labels: 1 new_label: 9000}}]",
             "train_config.data_augmentation_options[0].remap_labels.new_label",
-            "9000 is no class of the model",
+            "9000 is not a class of the model",
         ),
         (
             "train_config.use_multiclass_scores=true",
@@ -186,7 +186,7 @@ def test_errors(assignment: str, field: str, message: str) -> None:
         ("train_config.batch_queue_capacity=3", "train_config.batch_queue_capacity", "no effect"),
         ("eval_config.num_examples=3", "eval_config.num_examples", "deprecated"),
         ("train_config.use_bfloat16=true", "train_config.use_bfloat16", "only a TPU computes"),
-        ("eval_input_reader[0].num_epochs=0", "eval_input_reader[0].num_epochs", "without end"),
+        ("eval_input_reader[0].num_epochs=0", "eval_input_reader[0].num_epochs", "means no limit"),
         (
             "eval_config.image_classes_field_map_empty_to_ones=false",
             "eval_config.image_classes_field_map_empty_to_ones",
@@ -363,7 +363,7 @@ def test_schedules_that_outlast_training() -> None:
         "warmup_steps",
         "total_steps",
     ]
-    assert "comes down until step 100" in warned(cosine, 51).message
+    assert "ends at step 100" in warned(cosine, 51).message
 
     stairs = "exponential_decay_learning_rate={initial_learning_rate: 0.5 decay_steps: 11}"
     assert "the rate stays 0.5" in warned(stairs, 10).message

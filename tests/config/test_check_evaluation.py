@@ -19,7 +19,7 @@ from tests.config.test_check import GOOD, only
             "eval_input_reader[2].name",
             "is 'a', the name of .*er\\[0\\], too",
         ),
-        (["'1'", "''"], "eval_input_reader[1].name", "not set, which stands for '1', the name of"),
+        (["'1'", "''"], "eval_input_reader[1].name", "not set, which means '1', the name of"),
         (["'a'", "'0'", "''"], "", ""),
         (["''", "''"], "", ""),
     ],

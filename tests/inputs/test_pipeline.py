@@ -171,7 +171,7 @@ def test_labels_of_one_place_are_merged(tmp_path: pathlib.Path) -> None:
 def test_steps_for_other_classes(tmp_path: pathlib.Path) -> None:
     step = "data_augmentation_options { drop_label_probabilistically { label: 9 } }"
     config = reading(tmp_path, [example({})], f"train_config {{ {step} }}")
-    with pytest.raises(ConfigError, match=r"options\[0\]\..*label: 9 is no class of the model"):
+    with pytest.raises(ConfigError, match=r"options\[0\]\..*label: 9 is not a class of the model"):
         inputs.create_train_input_fn(config, preprocess_of(config))()
 
 

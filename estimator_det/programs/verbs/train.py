@@ -97,8 +97,8 @@ def _add_loop_arguments(looping: Any) -> None:
     looping.add_argument(
         "--num_replicas",
         type=int,
-        help="devices of this machine that share a batch; default: all GPUs. Without a GPU, so "
-        "many logical CPUs, 1 by default",
+        help="devices of this machine that share a batch; default: all GPUs. Without a GPU, "
+        "this many logical CPUs, 1 by default",
     )
     looping.add_argument(
         "--accumulate_steps",

@@ -193,7 +193,7 @@ def make_train_input_fn(
 class EstimatorBackend:
     """An Estimator in this process; `Backend` says what its methods do."""
 
-    _adapter: HookAdapter  # of the training
+    _adapter: HookAdapter  # adapter of the training that runs
 
     def __init__(self, context: RunContext) -> None:
         self._context = context

@@ -31,7 +31,8 @@ from model_fn.runs.task_watch import WAIT_SECS, Tasks
 
 _LOG = logging.getLogger(__name__)
 
-_NOT_READY = "Session was not ready"  # of a worker's session whose variables have no values
+# TensorFlow's text for a worker's session whose variables have no values.
+_NOT_READY = "Session was not ready"
 
 
 class ParameterServerBackend(EstimatorBackend):
@@ -97,7 +98,8 @@ def _wait_for_variables(context: RunContext, tasks: Tasks) -> None:
         _LOG.info("%s starts at step %d (startup_delay_steps)", tasks.cluster.task, min_step)
     config = tf1.ConfigProto(device_filters=["/job:ps", tasks.cluster.task.device])
     with tf.Graph().as_default():
-        with tf.device("/job:ps/task:0/cpu:0"):  # where the step is, for it is made first
+        # The global step is there, because it is created first.
+        with tf.device("/job:ps/task:0/cpu:0"):
             handle = tf.raw_ops.VarHandleOp(
                 dtype=tf.int64, shape=[], shared_name=tf1.GraphKeys.GLOBAL_STEP
             )

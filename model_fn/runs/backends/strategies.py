@@ -150,7 +150,7 @@ def _tpu(loop: LoopOptions) -> Any:
 
 
 def _check_reachable(master: str) -> None:
-    """Refuses an address where nothing listens, for which TensorFlow would wait for ever."""
+    """Refuses an address where nothing listens, for which TensorFlow would wait without a limit."""
     address = master.rpartition("/")[2]
     if not is_listening(address):
         raise OSError(f"nothing listens at {address}")

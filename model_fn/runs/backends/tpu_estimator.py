@@ -31,12 +31,12 @@ from model_fn.runs.options import (
 from model_fn.runs.progress import NotFiniteLossError
 from model_fn.training.step import TrainGraph
 
-# What a train step reads; the rest would only fill the path from the host to the cores.
+# Features that a train step reads; the rest would only fill the path from host to cores.
 FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_train_step)
 EVALUATION_FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_eval_step)
 _UNUSED_LABELS = tuple(key for key, spec in schema.LABELS.items() if not spec.on_tpu)
 _NO_TPU = ("Cannot find any TPU cores", "Failed to connect to the Tensorflow master")
-# What TPUEstimator reports of a variable after a loop, even where something else is NaN.
+# TPUEstimator's report of a variable after a loop, even if something else is NaN.
 _NOT_FINITE = re.compile(r"Gradient for (\S+?)(:0)? is NaN")
 
 

@@ -109,8 +109,8 @@ def test_the_evaluator_of_a_lone_chief_is_in_a_cluster(monkeypatch: pytest.Monke
             '{"cluster": {"chief": ["h:1"], "master": ["h:2"]}, "task": {"type": "chief"}}',
             r"one chief \(or master\); given 2",
         ),
-        (json.dumps({"cluster": MANY}), "task .* is none of its cluster"),
-        (json.dumps({"cluster": MANY, "task": {"type": "worker", "index": 2}}), "is none of its"),
+        (json.dumps({"cluster": MANY}), "task .* is not in the cluster"),
+        (json.dumps({"cluster": MANY, "task": {"type": "worker", "index": 2}}), "is not in the cluster"),
         ('{"cluster": {}, "task": {"type": "evaluator", "index": 0}}', "an evaluator needs"),
     ],
 )
@@ -151,7 +151,7 @@ def test_pools_of_vertex_ai(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             '{"cluster": {"workerpool0": ["h:1"], "workerpool2": ["h:2"]}, "task": {}}',
-            r"CLUSTER_SPEC: the task \{\} is none of its cluster",
+            r"CLUSTER_SPEC: the task \{\} is not in the cluster",
         ),
     ],
 )
