@@ -19,7 +19,7 @@ def description():
     return readme.read_text(encoding="utf-8") if readme.is_file() else ""
 
 
-# What each of these is for: docs/dependencies.md.
+# Reasons: docs/dependencies.md.
 REQUIRED = [
     "absl-py>=1.4",
     "google-cloud-storage>=3.0",
@@ -54,7 +54,7 @@ TEST = [
     "types-protobuf==4.25.0.20240417",
 ]
 
-# Of protobuf 4, whose output all later releases read; so it stands beside TensorFlow 2.15 alone.
+# It needs protobuf 4, whose output all later releases read, so it fits TensorFlow 2.15 only.
 PROTOS = ["grpcio-tools==1.62.3"]
 
 # For `convert --runner`; the range allows the protobuf of TensorFlow 2.15.

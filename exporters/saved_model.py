@@ -91,25 +91,20 @@ class ServingOptions:
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """Inputs and outputs of an exported network.
+    """Inputs and outputs of an exported network."""
 
-    Attributes:
-        input_types: The first one is `serving_default`.
-        input_shape: Batch, height, width and channels for the types that take image tensors; None
-            for any size.
-        label_map_path: Label map that becomes an asset; default: the one that the configuration
-            names, if it exists.
-        extras: More files and outputs. The additional outputs are in `serving_default` and in the
-            frozen graph; their keys are their names.
-        serving_options: Constants or variables, and the largest batch.
-        side_inputs: For models that attend to context features; None for others.
-    """
-
-    input_types: Sequence[str] = ("image_tensor",)
+    input_types: Sequence[str] = ("image_tensor",)  # the first one is `serving_default`
+    # Batch, height, width and channels for the types that take image tensors; None for any size.
     input_shape: Optional[Sequence[Optional[int]]] = None
+    # Label map that becomes an asset; default: the one that the configuration names, if it
+    # exists.
     label_map_path: Optional[str] = None
+    # More files and outputs. The additional outputs are in `serving_default` and in the frozen
+    # graph; their keys are their names.
     extras: GraphExtras = GraphExtras()
+    # Constants or variables, and the largest batch.
     serving_options: ServingOptions = ServingOptions()
+    # For models that attend to context features; None for others.
     side_inputs: Optional[Sequence[SideInput]] = None
 
 

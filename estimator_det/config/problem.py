@@ -13,28 +13,20 @@ SEVERITIES = ("error", "warning", "advice", "placeholder")
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a configuration.
+    """One thing that is wrong with a configuration."""
 
-    Attributes:
-        severity: "error": it stops a run or makes it useless; "warning": the run works, but badly
-            or not as meant; "advice": the run may work better; "placeholder": a path that the user
-            still has to fill in.
-        field: Path of the field, in the form that `--set` takes.
-        message: What is wrong with it.
-        remedy: What to do about it, besides `edits`.
-        edits: Assignments, as `--set` takes them, that remove the problem.
-        safe: Whether the edits keep the model's variables and its task and loss, so that they can
-            be applied without review.
-        rule: Name of the rule that found it, if it was one for TPU.
-    """
-
+    # "error": it stops a run or makes it useless; "warning": the run works, but badly or not as
+    # meant; "advice": the run may work better; "placeholder": a path that the user still has to
+    # fill in.
     severity: str
-    field: str
-    message: str
-    remedy: str = ""
-    edits: Tuple[str, ...] = ()
+    field: str  # path of the field, in the form that `--set` takes
+    message: str  # the fault, with the value
+    remedy: str = ""  # advice besides `edits`
+    edits: Tuple[str, ...] = ()  # assignments, as `--set` takes them, that remove the problem
+    # True if the edits keep the model's variables and its task and loss, so that they can be
+    # applied without review.
     safe: bool = False
-    rule: str = ""
+    rule: str = ""  # name of the rule that found it, if it was one for TPU
 
     def __post_init__(self) -> None:
         if self.severity not in SEVERITIES:

@@ -14,7 +14,7 @@ from estimator_det.config.printing import plain, quoted, shortened
 
 MessageT = TypeVar("MessageT", bound=Message)
 
-# What separates names and braces; strings and comments are consumed whole so that braces in
+# Separators of names and braces; strings and comments are consumed whole so that braces in
 # them do not count.
 _TOKEN = re.compile(r"\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?|#[^\n]*|[{}<>]|\[[^\]\n]*\]|\w+")
 _PREFIX = re.compile(r"^\d+:\d+ : (?:'.*': )?", re.DOTALL)

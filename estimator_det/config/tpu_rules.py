@@ -19,19 +19,14 @@ PLACEHOLDERS = (PLACEHOLDER, "YOUR_BUCKET")
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Target that a configuration is to run on.
+    """Target that a configuration is to run on."""
 
-    Attributes:
-        num_shards: TPU cores that share a batch.
-        model_dir: Folder of checkpoints; None if it is not known yet.
-        inference: Whether predictions are computed on the TPU too, not the training alone.
-        local_files: Whether the machine of the TPU has the files, as a TPU VM of one host may;
-            otherwise they must lie in Google Cloud Storage.
-    """
-
-    num_shards: int = 8
-    model_dir: Optional[str] = None
+    num_shards: int = 8  # TPU cores that share a batch
+    model_dir: Optional[str] = None  # folder of checkpoints; None if it is not known yet
+    # True if predictions are computed on the TPU too, not the training alone.
     inference: bool = False
+    # True if the machine of the TPU has the files, as a TPU VM of one host may; otherwise they
+    # must lie in Google Cloud Storage.
     local_files: bool = False
 
     def __post_init__(self) -> None:

@@ -26,17 +26,11 @@ NUM_IMAGES = 16  # for speed and difference
 
 @dataclass(frozen=True)
 class BenchmarkOptions:
-    """Measurements of a benchmark, and their length.
+    """Measurements of a benchmark, and their length."""
 
-    Attributes:
-        records: TFRecord files or patterns.
-        label_map: Path; None for that of the export.
-        batch_sizes: Each is measured for every model that takes it.
-    """
-
-    records: Sequence[str]
-    label_map: Optional[str] = None
-    batch_sizes: Tuple[int, ...] = (1, 8)
+    records: Sequence[str]  # TFRecord files or patterns
+    label_map: Optional[str] = None  # path; None for that of the export
+    batch_sizes: Tuple[int, ...] = (1, 8)  # each is measured for every model that takes it
     seconds: float = 5.0
     num_records: Optional[int] = None
 

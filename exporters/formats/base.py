@@ -52,17 +52,14 @@ class TfliteOptions:
 
 @dataclass(frozen=True)
 class FormatOptions:
-    """How formats are written.
+    """How formats are written."""
 
-    Attributes:
-        quantize: One of QUANTIZATIONS; None for float, or for the ranges of training.
-        sample_images: Image files for the check of each format and the ranges of int8; without,
-            images of the records of the configuration.
-        converter_python: The interpreter that converters run in; see `converters.python_of`.
-    """
-
+    # One of QUANTIZATIONS; None for float, or for the ranges of training.
     quantize: Optional[str] = None
+    # Image files for the check of each format and the ranges of int8; without, images of the
+    # records of the configuration.
     sample_images: Sequence[str] = ()
+    # The interpreter that converters run in; see `converters.python_of`.
     converter_python: Optional[str] = None
     tflite: TfliteOptions = field(default_factory=TfliteOptions)
 

@@ -35,7 +35,7 @@ CONTEXT = (schema.CONTEXT_FEATURES, schema.VALID_CONTEXT_SIZE)
 
 
 class Graphs(NamedTuple):
-    """What `examine` finds; the numbers are those of training, 0 if its graph cannot be built."""
+    """Findings of `examine`; the numbers are those of training, 0 if its graph cannot be built."""
 
     memory: Optional[Memory]
     warm_start: Optional[warm_start.RestoreTable]
@@ -76,7 +76,7 @@ def examine(pipeline_config: Any, maps: Optional[LabelMaps] = None) -> Graphs:
 
 
 def examine_components(pipeline_config: Any, maps: LabelMaps) -> List[Problem]:
-    """What is wrong with the parts of a run that are made before any graph.
+    """Problems of the parts of a run that are made before any graph.
 
     `examine` finds all of it and more; this takes a fraction of its time.
     """

@@ -28,25 +28,17 @@ _PALETTE = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class DrawOptions:
-    """Which boxes `draw_boxes` draws, and how.
+    """Which boxes `draw_boxes` draws, and how."""
 
-    Attributes:
-        min_score: Skips detections below this score.
-        max_boxes: Draws only the first ones.
-        skip_labels: Draws no class names.
-        skip_scores: Draws no scores.
-        line_width: In pixels; None for a width in proportion to the image.
-        same_object_iou: Draws only the first of several boxes that overlap this much, for example
-            of the same object in two classes; None draws all.
-        keypoint_edges: Pairs of keypoints, by index, that a line connects.
-    """
-
-    min_score: float = 0.5
-    max_boxes: int = 20
-    skip_labels: bool = False
-    skip_scores: bool = False
-    line_width: Optional[int] = None
+    min_score: float = 0.5  # skips detections below this score
+    max_boxes: int = 20  # draws only the first ones
+    skip_labels: bool = False  # draws no class names
+    skip_scores: bool = False  # draws no scores
+    line_width: Optional[int] = None  # in pixels; None for a width in proportion to the image
+    # Draws only the first of several boxes that overlap this much, for example of the same object
+    # in two classes; None draws all.
     same_object_iou: Optional[float] = None
+    # Pairs of keypoints, by index, that a line connects.
     keypoint_edges: Tuple[Tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:

@@ -57,20 +57,13 @@ class Hook:
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-    """A run: what is trained, where, how, and by which processes.
+    """A run: what is trained, where, how, and by which processes."""
 
-    Attributes:
-        config: `TrainEvalPipelineConfig` proto.
-        model_dir: Gets checkpoints, events and exports.
-        options: How the run trains.
-        cluster: Processes of the training, and which one this is.
-        stop: Says that the run is to end.
-    """
-
-    config: Any
-    model_dir: str
-    options: TrainOptions = dataclasses.field(default_factory=TrainOptions)
-    cluster: Cluster = SINGLE
+    config: Any  # `TrainEvalPipelineConfig` proto
+    model_dir: str  # gets checkpoints, events and exports
+    options: TrainOptions = dataclasses.field(default_factory=TrainOptions)  # how the run trains
+    cluster: Cluster = SINGLE  # processes of the training, and which one this is
+    # Says that the run is to end.
     stop: Stop = dataclasses.field(default_factory=Stop, compare=False)
 
     @property

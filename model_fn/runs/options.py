@@ -28,34 +28,27 @@ DEFAULT_TASK_TIMEOUT_SECS = 600.0  # another machine may need minutes to start a
 
 @dataclasses.dataclass(frozen=True)
 class LoopOptions:
-    """Steps of the TF2 loop: strategy, precision and devices.
+    """Steps of the TF2 loop: strategy, precision and devices."""
 
-    Attributes:
-        strategy: One of `STRATEGIES`: a single device, all GPUs of this machine, those of all
-            machines in TF_CONFIG, those of its workers, which share variables but not steps, or all
-            cores of a TPU.
-        num_replicas: Devices of this machine that share a batch; None for all GPUs. Where there is
-            no GPU, the number of logical CPUs, by default 1.
-        accumulate_steps: Parts of a replica's share of the batch, taken one after the other.
-        steps_per_call: Steps between two returns to the hooks, at most; None for 1, and with
-            parameter servers for `STEPS_OF_WORKER` of each worker.
-        precision: One of `PRECISIONS`, what networks compute in; variables stay float32. None for
-            float32, or on a TPU what `use_bfloat16` says.
-        jit_compile: Compile forward and backward pass by XLA.
-        tpu_name: "local" on the TPU's own machine, or an address, grpc://host:port.
-        distribution: The strategy of `tf.distribute`, if a program has made it.
-    """
-
+    # One of `STRATEGIES`: a single device, all GPUs of this machine, those of all machines in
+    # TF_CONFIG, those of its workers, which share variables but not steps, or all cores of a TPU.
     strategy: str = NONE
+    # Devices of this machine that share a batch; None for all GPUs. Where there is no GPU, the
+    # number of logical CPUs, by default 1.
     num_replicas: Optional[int] = None
-    accumulate_steps: int = 1
+    accumulate_steps: int = 1  # parts of a replica's share of the batch, taken one after the other
+    # Steps between two returns to the hooks, at most; None for 1, and with parameter servers for
+    # `STEPS_OF_WORKER` of each worker.
     steps_per_call: Optional[int] = None
+    # One of `PRECISIONS`, what networks compute in; variables stay float32. None for float32, or
+    # on a TPU what `use_bfloat16` says.
     precision: Optional[str] = None
-    jit_compile: bool = False
+    jit_compile: bool = False  # compile forward and backward pass by XLA
+    # "local" on the TPU's own machine, or an address, grpc://host:port.
     tpu_name: Optional[str] = None
     tpu_zone: Optional[str] = None
     gcp_project: Optional[str] = None
-    distribution: Optional[Any] = None
+    distribution: Optional[Any] = None  # the strategy of `tf.distribute`, if a program has made it
 
     def __post_init__(self) -> None:
         for field, allowed in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
@@ -176,24 +169,18 @@ def check_batch(pipeline_config: Any, loop: LoopOptions, num_replicas: int) -> N
 
 @dataclasses.dataclass(frozen=True)
 class TpuOptions:
-    """Place of the TPU, and how a run uses it.
+    """Place of the TPU, and how a run uses it."""
 
-    Attributes:
-        name: "local" on the TPU's own machine, or an address, grpc://host:port; None only for a
-            rehearsal.
-        num_shards: TPU cores, which share a batch.
-        iterations_per_loop: Steps between two returns from the TPU.
-        evaluates: True if evaluations run on the TPU too, not on this machine.
-        rehearses: Run the same program on this machine, without a TPU: the same graph but for what
-            connects cores, with the same input and the same reports.
-    """
-
+    # "local" on the TPU's own machine, or an address, grpc://host:port; None only for a
+    # rehearsal.
     name: Optional[str] = None
     zone: Optional[str] = None
     project: Optional[str] = None
-    num_shards: int = 8
-    iterations_per_loop: int = 100
-    evaluates: bool = False
+    num_shards: int = 8  # TPU cores, which share a batch
+    iterations_per_loop: int = 100  # steps between two returns from the TPU
+    evaluates: bool = False  # true if evaluations run on the TPU too, not on this machine
+    # Run the same program on this machine, without a TPU: the same graph but for what connects
+    # cores, with the same input and the same reports.
     rehearses: bool = False
 
     def __post_init__(self) -> None:
@@ -253,17 +240,12 @@ def check_static(specs: Mapping[str, Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointOptions:
-    """Times of checkpoints, and the number that is kept.
+    """Times of checkpoints, and the number that is kept."""
 
-    Attributes:
-        steps: Steps between two checkpoints; not together with `secs`.
-        secs: Seconds between two checkpoints; ten minutes where neither is given.
-        keep_max: Older checkpoints than this many are deleted; 0 keeps all.
-    """
-
-    steps: Optional[int] = None
+    steps: Optional[int] = None  # steps between two checkpoints; not together with `secs`
+    # Seconds between two checkpoints; ten minutes where neither is given.
     secs: Optional[int] = None
-    keep_max: int = 5
+    keep_max: int = 5  # older checkpoints than this many are deleted; 0 keeps all
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.secs is not None:
@@ -286,36 +268,25 @@ class CheckpointOptions:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationOptions:
-    """Evaluations during training: their data, their times, and the checkpoints that are kept.
+    """Evaluations during training: their data, their times, and the checkpoints that are kept."""
 
-    Attributes:
-        sample_1_of_n: Evaluate on every n-th example; None for what the reader says.
-        on_training_data: Evaluate on the training data, too.
-        training_data_sample_1_of_n: Every n-th example of it.
-        every_steps: Save and evaluate a checkpoint at each multiple of this; on a TPU at the first
-            return after that. The last checkpoint always. Not together with `throttle_secs`.
-        throttle_secs: Least seconds between two evaluations; by default
-            `eval_config.eval_interval_secs`.
-        best_metric: Keep the best checkpoints in best/ and an export of the very best in
-            export/best: highest, or lowest where its name says loss, e.g.
-            "DetectionBoxes_Precision/mAP".
-        keep_best: How many checkpoints are kept as the best.
-        patience: Stop after this many evaluations without a better `best_metric`; None trains to
-            the end.
-        min_delta: Least difference that counts as better for `patience`.
-        export_final: Export the last checkpoint to export/Servo.
-    """
-
+    # Evaluate on every n-th example; None for what the reader says.
     sample_1_of_n: Optional[int] = None
-    on_training_data: bool = False
-    training_data_sample_1_of_n: int = 5
+    on_training_data: bool = False  # evaluate on the training data, too
+    training_data_sample_1_of_n: int = 5  # every n-th example of it
+    # Save and evaluate a checkpoint at each multiple of this; on a TPU at the first return after
+    # that. The last checkpoint always. Not together with `throttle_secs`.
     every_steps: Optional[int] = None
+    # Least seconds between two evaluations; by default `eval_config.eval_interval_secs`.
     throttle_secs: Optional[int] = None
+    # Keep the best checkpoints in best/ and an export of the very best in export/best: highest,
+    # or lowest where its name says loss, e.g. "DetectionBoxes_Precision/mAP".
     best_metric: Optional[str] = None
-    keep_best: int = 1
+    keep_best: int = 1  # how many checkpoints are kept as the best
+    # Stop after this many evaluations without a better `best_metric`; None trains to the end.
     patience: Optional[int] = None
-    min_delta: float = 0.0
-    export_final: bool = True
+    min_delta: float = 0.0  # least difference that counts as better for `patience`
+    export_final: bool = True  # export the last checkpoint to export/Servo
 
     def __post_init__(self) -> None:
         if self.every_steps is not None and self.throttle_secs is not None:
@@ -348,37 +319,31 @@ class EvaluationOptions:
 
 @dataclasses.dataclass(frozen=True)
 class TrainOptions:
-    """Options of a training run; programs fill it from flags.
+    """Options of a training run; programs fill it from flags."""
 
-    Attributes:
-        num_train_steps: Global step at which to stop; by default `train_config.num_steps`, where 0
-            means never.
-        seed: Of initial values, shuffling and augmentation; None for a random one.
-        checkpoints: When checkpoints are saved.
-        evaluation: What is evaluated during training, and when.
-        loop: Train by the TF2 loop, which restores the checkpoints of an Estimator, and an
-            Estimator its; evaluations and exports are the same.
-        tpu: Train on a TPU by TPUEstimator, or rehearse that; evaluations run on this machine
-            unless it says otherwise, and reports come once a loop.
-        progress: Report loss terms, rate and time left on standard error.
-        progress_steps: Steps between two reports.
-        hooks: More training hooks: `model_fn.Hook`s, or, not with the TF2 loop, hooks of an
-            Estimator's session.
-        task_timeout_secs: In a cluster, seconds that another task may be missing.
-        data_service: Address of the dispatcher of a `tf.data` service that reads and augments the
-            training records, "host:port"; None to do it in this process.
-    """
-
+    # Global step at which to stop; by default `train_config.num_steps`, where 0 means never.
     num_train_steps: Optional[int] = None
+    # Seed of initial values, shuffling and augmentation; None for a random one.
     seed: Optional[int] = None
+    # When checkpoints are saved.
     checkpoints: CheckpointOptions = dataclasses.field(default_factory=CheckpointOptions)
+    # Evaluations during training.
     evaluation: EvaluationOptions = dataclasses.field(default_factory=EvaluationOptions)
+    # Train by the TF2 loop, which restores the checkpoints of an Estimator, and an Estimator its;
+    # evaluations and exports are the same.
     loop: Optional[LoopOptions] = None
+    # Train on a TPU by TPUEstimator, or rehearse that; evaluations run on this machine unless it
+    # says otherwise, and reports come once a loop.
     tpu: Optional[TpuOptions] = None
-    progress: bool = True
-    progress_steps: int = 20
+    progress: bool = True  # report loss terms, rate and time left on standard error
+    progress_steps: int = 20  # steps between two reports
+    # More training hooks: `model_fn.Hook`s, or, not with the TF2 loop, hooks of an Estimator's
+    # session.
     hooks: Sequence[Any] = ()
+    # In a cluster, seconds that another task may be missing.
     task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
+    # Address of the dispatcher of a `tf.data` service that reads and augments the training
+    # records, "host:port"; None to do it in this process.
     data_service: Optional[str] = None
 
     def __post_init__(self) -> None:

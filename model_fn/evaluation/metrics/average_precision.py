@@ -26,30 +26,23 @@ _FALSE, _TRUE, _LEFT_OUT = range(3)  # verdicts on a detection
 
 @dataclasses.dataclass(frozen=True)
 class ApOptions:
-    """Objects that a metrics set counts, and how.
-
-    Attributes:
-        uses_masks: Compares masks; a box without one, all zero, does not count.
-        is_weighted: The mean has one curve of all classes together.
-        ignores_difficult: Difficult boxes and what matches them do not count.
-        group_of_weight: None: boxes of groups are like others. Else detections inside the box of a
-            group count as one correct detection of this weight; with 0 they do not count.
-        of_labeled_classes: Only detections of classes that the image has boxes of, or a label for.
-        skip_unlabeled: Leaves out detections of classes that are not annotated in the image, where
-            annotated classes are given.
-        recall_range: Least and greatest recall of the curve's points that count.
-        threshold: IoU from which a detection matches.
-    """
+    """Objects that a metrics set counts, and how."""
 
     prefix: str
-    uses_masks: bool = False
-    is_weighted: bool = False
-    ignores_difficult: bool = False
+    uses_masks: bool = False  # compares masks; a box without one, all zero, does not count
+    is_weighted: bool = False  # the mean has one curve of all classes together
+    ignores_difficult: bool = False  # difficult boxes and what matches them do not count
+    # None: boxes of groups are like others. Else detections inside the box of a group count as
+    # one correct detection of this weight; with 0 they do not count.
     group_of_weight: Optional[float] = None
+    # Only detections of classes that the image has boxes of, or a label for.
     of_labeled_classes: bool = False
+    # Leaves out detections of classes that are not annotated in the image, where annotated
+    # classes are given.
     skip_unlabeled: bool = False
+    # Least and greatest recall of the curve's points that count.
     recall_range: Tuple[float, float] = (0.0, 1.0)
-    threshold: float = 0.5
+    threshold: float = 0.5  # ioU from which a detection matches
 
 
 class _Objects(NamedTuple):

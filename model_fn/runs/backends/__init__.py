@@ -41,13 +41,10 @@ class Evaluator:
 
 
 class Backend(Protocol):
-    """Executes the steps of one run.
+    """Executes the steps of one run."""
 
-    Attributes:
-        position_files: Names of the files for positions in the data, one for each reader of records
-            whose batches this process uses; none if positions are not kept.
-    """
-
+    # Names of the files for positions in the data, one for each reader of records whose batches
+    # this process uses; none if positions are not kept.
     position_files: Sequence[str]
 
     def running(self) -> ContextManager[None]:

@@ -110,7 +110,10 @@ def test_the_evaluator_of_a_lone_chief_is_in_a_cluster(monkeypatch: pytest.Monke
             r"one chief \(or master\); given 2",
         ),
         (json.dumps({"cluster": MANY}), "task .* is not in the cluster"),
-        (json.dumps({"cluster": MANY, "task": {"type": "worker", "index": 2}}), "is not in the cluster"),
+        (
+            json.dumps({"cluster": MANY, "task": {"type": "worker", "index": 2}}),
+            "is not in the cluster",
+        ),
         ('{"cluster": {}, "task": {"type": "evaluator", "index": 0}}', "an evaluator needs"),
     ],
 )
