@@ -63,6 +63,7 @@ def create_model_fn(
     ) -> Any:
         batch = _Batch(features, labels or {}, config)
         is_on_core = use_tpu and bool((params or {}).get("use_tpu", mode != ModeKeys.EVAL))
+        # A rehearsal trains by the TPU's code on CPU, so `use_tpu` decides, not the device.
         if mode == ModeKeys.TRAIN:
             if use_tpu:
                 return _train_spec_for_tpu(
@@ -76,6 +77,7 @@ def create_model_fn(
             )
         else:
             spec = _predict_spec(pipeline_config, batch, is_on_core=is_on_core)
+        # Off a core, TPUEstimator hands the spec to an Estimator, which knows only its own type.
         return spec if is_on_core else spec.as_estimator_spec()
 
     return model_fn
@@ -153,6 +155,7 @@ def _train_spec_for_tpu(
     )
     reported = None
     if batch.run_config is not None:
+        # The host must read the step after its update, else reports are one step late.
         with tf.control_dependencies([train_op]):
             step_taken = tf.identity(tf1.train.get_global_step())
         graph.host_values = host_call.HostValues()
@@ -164,6 +167,7 @@ def _train_spec_for_tpu(
             graph.host_values,
         )
 
+    # Called on the host after the core's program is built: variables do not exist before.
     def scaffold() -> Any:
         if table:
             tpu_step.initialize_from(table)
@@ -198,11 +202,13 @@ def _eval_spec(
         losses = {step.TOTAL_LOSS: tf.constant(1.0)}
     else:
         penalties = train_config.add_regularization_loss and detector.regularization_losses()
+        # Two-stage detectors learn masks on their detections, so these come before the loss.
         terms = detector.loss(predictions, groundtruth, detections).terms
         losses = step.with_total(terms, penalties or [])
     if detector.is_class_agnostic:
         groundtruth = eval_ops.without_classes(groundtruth)
         categories = eval_ops.AGNOSTIC_CATEGORIES
+    # An export's checkpoint has no step; the evaluation then reports step 0.
     global_step = tf1.train.get_or_create_global_step()
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.EVAL,
@@ -267,6 +273,7 @@ def _inference_scaffold(batch: _Batch, make_inference_saver: Callable[[], Any]) 
 
 
 def _model_dir(batch: _Batch) -> Optional[str]:
+    # Tests and users call the function without a RunConfig.
     return batch.run_config and batch.run_config.model_dir
 
 

@@ -63,6 +63,7 @@ def assign(root: Message, assignment: str) -> None:
             "is not an assignment: write PATH=VALUE, for example train_config.batch_size=8",
         )
     message = root
+    # All steps but the last enter a message; the last one names the field to set.
     steps = _steps(match["path"])
     for step in steps[:-1]:
         message = _entered(root, message, step)
@@ -96,12 +97,14 @@ def _field(root: Message, message: Message, step: _Step) -> Any:
 def _paths_to(root: Message, name: str) -> Iterator[str]:
     """Shortest paths that end in a field of this name, within the oneof members in use."""
     level = [("", root)]
+    # Breadth first, so that the shortest paths come first; messages may contain themselves.
     for _ in range(_MOST_DEPTH):
         deeper = []
         for prefix, message in level:
             for field in message.DESCRIPTOR.fields:
                 group = field.containing_oneof
                 chosen = message.WhichOneof(group.name) if group else None
+                # Members that another choice excludes would be suggestions that cannot be used.
                 if chosen not in (None, field.name):
                     continue
                 if field.name == name:
@@ -159,6 +162,7 @@ def _entered(root: Message, message: Message, step: _Step) -> Message:
     if is_repeated(field):
         if step.key is not None:
             return value[_index(field, step, value)]
+        # Most configurations have one entry: its index may be left out.
         if len(value) == 1:
             return value[0]
         few = f"write {step.path}[0] for the first" if value else f"{step.path}+={{…}} adds one"
@@ -190,6 +194,7 @@ def _set(root: Message, message: Message, step: _Step, sign: str, value: str) ->
             raise ConfigError(
                 None, f"{step.path}={plain(value)}: one entry takes one value, not {len(new)}"
             )
+        # Entries that are messages have no assignment by index.
         if field.message_type is None:
             entries[index] = new[0]
         else:
@@ -223,6 +228,7 @@ def _set_map_entry(message: Message, field: Any, step: _Step, sign: str, value: 
 
 def _parsed(message: Message, field: Any, step: _Step, value: str) -> Message:
     """A message like `message` that has `field` alone, with the value that was written."""
+    # The value is parsed into an empty message, so that an error leaves the real one unchanged.
     scratch = type(message)()
     if field.message_type is not None:
         if not value.startswith(("{", "[")):
@@ -238,6 +244,7 @@ def _parsed(message: Message, field: Any, step: _Step, value: str) -> Message:
             text_format.Parse(f"{field.name}: {text}", scratch)
         except text_format.ParseError:
             raise _unfit(field, step, value) from None
+    # A value such as "1 other_field: 2" would set another field, too.
     if any(present.name != field.name for present, _ in scratch.ListFields()):
         raise _unfit(field, step, value)
     return scratch

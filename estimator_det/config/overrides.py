@@ -83,6 +83,7 @@ def override(config: Config, **settings: Any) -> Config:
                 f"there is no setting {name!r}{nearest(name, list(_SETTERS)) or '.'} "
                 f"Known: {', '.join(sorted(_SETTERS))}; any other field: apply_overrides",
             )
+        # Callers pass flags as they are; a flag that is not given is None.
         if value is None:
             continue
         try:
@@ -95,6 +96,7 @@ def override(config: Config, **settings: Any) -> Config:
 def _eval_readers(config: Config) -> List[input_reader_pb2.InputReader]:
     """All evaluation readers; one is made where there is none, so that a path finds its place."""
     if not config.eval_input_reader:
+        # The default of the schema shuffles, which an evaluation does not need.
         reader = config.eval_input_reader.add(shuffle=False)
         reader.label_map_path = config.train_input_reader.label_map_path
     return list(config.eval_input_reader)
@@ -146,6 +148,7 @@ def _set_input_path(reader: input_reader_pb2.InputReader, value: Union[str, Sequ
     paths = [value] if isinstance(value, (str, os.PathLike)) else list(value)
     if not paths:
         raise ValueError("needs at least one path")
+    # MergeFrom would append: the old paths must not be read as well.
     del reader.tf_record_input_reader.input_path[:]
     reader.tf_record_input_reader.input_path.extend(os.fspath(path) for path in paths)
 
@@ -164,6 +167,7 @@ def _set_mask_type(config: Config, value: str) -> None:
     if value not in known:
         raise ValueError(f"must be one of {', '.join(known)}{nearest(value, list(known))}")
     for reader in _readers(config):
+        # Setting the attribute takes a number; the constructor takes the name.
         reader.MergeFrom(input_reader_pb2.InputReader(mask_type=value))
 
 
@@ -178,6 +182,7 @@ def _set_num_classes(config: Config, value: int) -> None:
 def _set_loss_weight_ratio(config: Config, value: float) -> None:
     kind = config.model.WhichOneof("model")
     if kind == "ssd":
+        # The ratio is defined with this weight at 1, like in the reference.
         config.model.ssd.loss.localization_weight = 1.0
         config.model.ssd.loss.classification_weight = value
     elif kind == "faster_rcnn":
@@ -212,12 +217,14 @@ def _set_learning_rate(config: Config, value: float) -> None:
         manual = rate.manual_step_learning_rate
         ratio = _ratio(value, manual.initial_learning_rate)
         manual.initial_learning_rate = value
+        # Later rates keep their proportion to the first one.
         for entry in manual.schedule:
             entry.learning_rate *= ratio
     elif kind == "cosine_decay_learning_rate":
         cosine = rate.cosine_decay_learning_rate
         ratio = _ratio(value, cosine.learning_rate_base)
         cosine.learning_rate_base = value
+        # Else a lower base rate could begin below its own warm-up.
         cosine.warmup_learning_rate *= ratio
     else:
         raise ValueError("the optimizer has no learning rate schedule chosen")

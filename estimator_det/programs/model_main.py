@@ -49,9 +49,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """
     printing.open_closed_streams()
     values = define_flags()
+    # Before flags are parsed, so that their errors are JSON in a cloud job as well.
     printing.use_json(environment.is_cloud_job(os.environ))
     try:
         arguments = list(sys.argv if argv is None else argv)
+        # Else absl reports them as unknown flags, without the replacement.
         old_trainer.refuse(arguments[1:])
         rest = values(arguments)
         if values["help"].value:
@@ -73,6 +75,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def _log_level(verbosity: int) -> int:
     """The level of `logging` for a verbosity of absl."""
     names = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
+    # absl counts from -3 (fatal) to 1 (debug).
     return int(getattr(logging, names[min(verbosity, 1) + 3]))
 
 
@@ -103,6 +106,7 @@ def _copied_events(model_dir: str) -> ContextManager[None]:
     log_dir = os.environ.get(environment.TENSORBOARD_VARIABLE, "").rstrip("/")
     from model_fn.runs import cluster
 
+    # Each copy by another task would overwrite those of the chief.
     if log_dir in ("", model_dir.rstrip("/")) or not cluster.read_cluster().is_chief:
         return contextlib.nullcontext()
     from estimator_det.programs.cloud import event_files
@@ -156,6 +160,7 @@ def _on_tpu(config: Any, flag: Dict[str, Any]) -> Any:
 
 def _evaluate(config: Any, flag: Dict[str, Any]) -> int:
     on_training_data = flag["eval_training_data"]
+    # The reference has a flag of each name, with different defaults.
     sampling = "eval_on_train_examples" if on_training_data else "eval_examples"
     return evaluate.run_evaluation(
         config,

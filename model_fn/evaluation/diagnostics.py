@@ -100,14 +100,17 @@ class EvalDiagnostics:
         self._images += 1
         finite = np.isfinite(scores) & np.isfinite(detection_boxes).all(axis=1)
         self._not_finite += int(np.sum(~finite))
+        # NaN compares false with every threshold: such detections would vanish without a count.
         use = finite & (detection_classes >= 0)
         detection_boxes, scores = detection_boxes[use], scores[use]
         detection_classes = detection_classes[use]
         boxes, classes, counted = groundtruth.boxes, groundtruth.classes, groundtruth.counted
         real = (classes >= 0) & ~groundtruth.is_crowd
         sizes = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
+        # A box of exactly the limit counts as the larger area, like in COCO.
         areas = np.searchsorted(AREA_LIMITS, sizes[real].prod(axis=1), side="right")
         np.add.at(self._areas, areas, 1)
+        # `+=` with an index array would count a class only once per image.
         np.add.at(self._boxes, classes[real], 1)
         np.add.at(self._detections, detection_classes, 1)
         shown = scores >= self._min_score
@@ -117,13 +120,17 @@ class EvalDiagnostics:
         ignored = matching.ignored_overlap(detection_boxes, groundtruth, iou)
         same = detection_classes[:, np.newaxis] == classes
         self._best_iou = max(self._best_iou, float(iou[:, real][same[:, real]].max(initial=0.0)))
+        # Difficult boxes and crowds take no detection away from the boxes that count.
         iou = np.where(counted, iou, 0.0)
+        # Stable, so that equal scores keep the order of the model and results repeat.
         order = np.argsort(-scores, kind="stable")
         correct = matching.match(np.where(same, iou, 0.0), order) >= 0
+        # A detection of an ignored box of its class is neither right nor wrong.
         counts = correct | ~(ignored & same).any(axis=1)
         self._matches.add_image(
             classes[counted], detection_classes[counts], scores[counts], correct[counts]
         )
+        # The matrix compares classes, so it matches boxes of any class, unlike the metrics above.
         matched = matching.match(iou, order[shown[order]])
         self._confuse(groundtruth, matched, shown & ~ignored.any(axis=1), detection_classes)
 
@@ -211,6 +218,7 @@ class EvalDiagnostics:
         """Indices of the most frequent classes that occur, by id; of any if none occurs."""
         occurrences = self._boxes + self._over_score
         order = np.argsort(-occurrences, kind="stable")
+        # Classes that do not occur would fill the chart with empty rows.
         order = order[occurrences[order] > 0] if occurrences.any() else order
         return np.sort(order[:count])
 
@@ -241,7 +249,11 @@ def chart_summary(png: bytes) -> bytes:
     if png:
         width, height = Image.open(io.BytesIO(png)).size
         image = tf1.Summary.Image(
-            height=height, width=width, colorspace=4, encoded_image_string=png
+            # 4 is RGBA.
+            height=height,
+            width=width,
+            colorspace=4,
+            encoded_image_string=png,
         )
         summary.value.add(tag=EVAL_DIAGNOSTICS, image=image)
     return summary.SerializeToString()
@@ -283,6 +295,7 @@ def _why_nan(name: str, counts: Mapping[str, Any]) -> str:
             f"{counts['detections_not_finite']} detections are not finite: the weights of the "
             "checkpoint are damaged or training has diverged; use an earlier checkpoint"
         )
+    # Both "Loss/…" of the terms and Estimator's "loss".
     if "oss" in name:
         return "the loss is not finite: weights are not finite, or records have boxes without area"
     if _is_of_detections(name):
@@ -294,6 +307,7 @@ def _why_nan(name: str, counts: Mapping[str, Any]) -> str:
 
 
 def _area_of(name: str) -> Optional[str]:
+    # LVIS names areas by their first letter, COCO by the word in brackets.
     lvis_area = re.search(r"_A[PR]([sml])(@\d+)?$", name)
     initial = lvis_area.group(1) if lvis_area else ""
     return next((a for a in AREA_NAMES if f"({a})" in name or a[0] == initial), None)
@@ -302,6 +316,8 @@ def _area_of(name: str) -> Optional[str]:
 def _category_of(name: str, counts: Mapping[str, Any]) -> Optional[str]:
     """The category of a metric of one category, whose name may have slashes."""
     suffix = name.partition("ByCategory/")[2]
+    # Names may end alike ("bear" and "teddy bear"), so whole parts are compared and the longest
+    # wins.
     categories = [category for category in counts["boxes"] if f"/{suffix}".endswith(f"/{category}")]
     return max(categories, key=len) if suffix and categories else None
 

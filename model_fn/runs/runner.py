@@ -134,6 +134,7 @@ def _retried(attempt: Callable[[bool], Result], context: RunContext) -> Result:
     Args:
         attempt: Takes whether to verify the checkpoint that it resumes from.
     """
+    # All processes of a cluster restore at once, so nobody could fall back alone.
     verify = not context.cluster.task.is_alone
     step, pauses = -1, iter(_RESTART_SECS)
     while True:
@@ -145,6 +146,7 @@ def _retried(attempt: Callable[[bool], Result], context: RunContext) -> Result:
             verify = True
         except SessionLostError as error:
             newest = newest_step(context.model_dir) or 0
+            # Progress since the last loss: the pauses begin again with the shortest.
             if newest != step:
                 step, pauses = newest, iter(_RESTART_SECS)
             secs = next(pauses, None)
@@ -177,6 +179,7 @@ def _evaluate_beside(context: RunContext, backend: Backend) -> Metrics:
         _LOG.warning("The evaluator of a cluster does not evaluate on the training data")
     _report_unused(evaluation)
     end = EndOfTraining(context.model_dir, context.num_steps)
+    # A chief alone in its cluster may start later than the evaluator: it is not waited for.
     chiefs = cluster.readers[:1] if len(cluster.readers) > 1 or cluster.servers else []
     watch = TaskWatch(cluster, chiefs, context.options.task_timeout_secs, stop, end.has_come)
 

@@ -36,11 +36,13 @@ def exponential_decay(
         raise ConfigError(
             None, f"exponential decay: decay_steps must be positive; given {decay_steps}"
         )
+    # Exact up to step 2^24, and the type of every rate in the reference.
     step = tf.cast(global_step, tf.float32)
     periods = (step - burnin_steps) / decay_steps
     if staircase:
         periods = tf.floor(periods)
     decayed = initial_rate * tf.pow(decay_factor, periods)
+    # 0 is not a rate here: the reference treats the field's default like an absent one.
     during_burnin = burnin_rate if burnin_rate else initial_rate
     return tf.maximum(tf.where(step < burnin_steps, during_burnin, decayed), min_rate)
 
@@ -76,10 +78,13 @@ def cosine_decay(
     angle = math.pi * (step - warmup_steps - hold_steps) / decay_steps
     rate = 0.5 * base_rate * (1.0 + tf.cos(angle))
     if hold_steps:
+        # Before the decay begins, the angle is negative and the cosine would be below the base
+        # rate.
         rate = tf.where(step > warmup_steps + hold_steps, rate, base_rate)
     if warmup_steps:
         slope = (base_rate - warmup_rate) / warmup_steps
         rate = tf.where(step < warmup_steps, warmup_rate + slope * step, rate)
+    # The cosine would rise again after its end.
     return tf.where(step > total_steps, 0.0, rate)
 
 
@@ -107,6 +112,7 @@ def manual_steps(
             f"manual steps: {len(boundaries)} boundaries need {len(boundaries) + 1} "
             f"rates; given {len(rates)}",
         )
+    # The number of boundaries that have passed is the index of the rate; none is index 0.
     is_past = tf.cast(global_step, tf.int64) >= tf.constant(list(boundaries), tf.int64)
     rate = tf.gather(
         tf.constant(list(rates), tf.float32), tf.reduce_sum(tf.cast(is_past, tf.int32))
@@ -160,4 +166,5 @@ def _make_cosine(config: Any, global_step: tf.Tensor) -> tf.Tensor:
 def make_learning_rate(config: Any, global_step: tf.Tensor) -> tf.Tensor:
     """The learning rate, float32 scalar named "learning_rate", that a `LearningRate` proto asks."""
     rate = LEARNING_RATES.make_chosen(config, "learning_rate", "learning_rate", global_step)
+    # The reference's name of the tensor, by which hooks of users find it.
     return tf.identity(rate, name="learning_rate")

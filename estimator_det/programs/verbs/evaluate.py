@@ -136,8 +136,10 @@ def _evaluate_file(options: argparse.Namespace) -> int:
         config = load(options)
         ignored = console.unused_in_evaluation(options.eval_training_data)
         console.check_config(config, ignore=ignored)
+    # A model that cannot be calibrated is refused before the evaluation, not after it.
     if options.calibrate:
         _check_calibration(config, options.calibrate)
+    # A file of detections has no run whose folder could take the results.
     model_dir = options.model_dir or f"{os.path.splitext(options.detections)[0]}_evaluation"
     matches: Dict[str, Any] = {}
     with writing.writable_folder(model_dir, "model_dir"):
@@ -218,6 +220,7 @@ def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, 
     from model_fn.evaluation import calibrating
     from model_fn.evaluation.report import folder_of
 
+    # Exports use the thresholds and calibration of the first reader, too.
     reader, class_matches = next(iter(matches.items()))
     calibrated = calibrating.make(config, kind, class_matches)
     scores = calibrating.scores_of(config)
@@ -235,6 +238,7 @@ def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, 
     console.say("to use it, add this option to evaluate and export:")
     console.say(f'  --config_override "$(cat {shlex.quote(files.text)})"')
     suppression = scores.post_processing.batch_non_max_suppression
+    # Published configurations have 1e-8; only a threshold that drops detections is worth a line.
     if suppression.score_threshold > 0.01:
         console.say(
             f"{scores.path}.batch_non_max_suppression.score_threshold is "

@@ -133,6 +133,7 @@ def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
     """The options of the TF2 loop; None without --strategy."""
     fields = [field.name for field in dataclasses.fields(run_options.LoopOptions)]
     values = {name: getattr(arguments, name) for name in fields if name != "distribution"}
+    # A switch that is not given is False, other options are None.
     chosen = {
         name: value for name, value in values.items() if value is not None and value is not False
     }
@@ -148,6 +149,7 @@ def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
             "--rehearse_tpu runs the training loop of a TPU, and --strategy another one: give one "
             "of them"
         )
+    # Services set the TPU's address in the environment; an option comes first.
     if arguments.strategy == run_options.TPU and arguments.tpu_name is None:
         address = tpu_environment.read_tpu_address(os.environ)
         named = {"tpu_name": address.name, "tpu_zone": address.zone, "gcp_project": address.project}
@@ -222,6 +224,7 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
+    # Checked before TensorFlow is imported, which takes seconds.
     data_service = options.tf_data_service
     if data_service is not None:
         data_service = data_worker.check_address("--tf_data_service", data_service)
@@ -236,6 +239,7 @@ def run(options: argparse.Namespace) -> int:
         run_options.check_loop(config, loop)
         from model_fn.runs.backends import strategies
 
+        # Devices cannot be set up any more once anything else uses TensorFlow.
         loop = strategies.set_up(loop, cluster.read_cluster(), options.task_timeout_secs)
     if options.rehearse_tpu:
         tpu = run_options.TpuOptions(iterations_per_loop=options.progress_steps, rehearses=True)
@@ -245,6 +249,7 @@ def run(options: argparse.Namespace) -> int:
     console.check_config(
         config, ignore=console.unused_in_training(options.model_dir, config, on_tpu=is_for_tpu)
     )
+    # Imports TensorFlow: only after everything cheap is checked.
     from model_fn.runs import runner
 
     metrics = runner.train_and_evaluate(

@@ -69,6 +69,7 @@ def set_up(
     if loop.distribution is not None or members.is_evaluator:
         return loop
     check_cluster(loop, members)
+    # Made by `connected`, which may have to make it again during a run.
     if loop.strategy == PARAMETER_SERVER:
         return loop
     if loop.strategy == MULTI_WORKER:
@@ -80,6 +81,7 @@ def set_up(
 
 def _one_device(loop: LoopOptions) -> Any:
     del loop
+    # OneDeviceStrategy, unlike no strategy, keeps the code of the loop the same for one device.
     gpus = tf.config.list_logical_devices("GPU")
     return tf.distribute.OneDeviceStrategy(gpus[0].name if gpus else "/cpu:0")
 
@@ -126,6 +128,7 @@ def connected(members: Cluster, task_timeout_secs: float) -> Any:
     _LOG.info("%s waits for %s", members.task, ", ".join(map(str, others)))
     with watch.watching():
         wait_for(members, others, stop)
+        # TensorFlow's coordination service installs a SIGTERM handler of its own.
         with handlers_kept():
             return tf.distribute.ParameterServerStrategy(_resolver(members))
 
@@ -134,6 +137,7 @@ def _tpu(loop: LoopOptions) -> Any:
     name = loop.tpu_name
     with finding(name, loop.tpu_zone, loop.gcp_project):
         resolver = make_resolver(name, loop.tpu_zone, loop.gcp_project)
+        # On its own machine a TPU has no address.
         if name != LOCAL:
             _check_reachable(resolver.master())
     try:
@@ -157,10 +161,12 @@ def _check_reachable(master: str) -> None:
 
 
 def _multi_worker(members: Cluster, task_timeout_secs: float) -> Any:
+    # TensorFlow itself waits for missing workers without a limit.
     workers.wait_for_others(members, task_timeout_secs)
     gpus = len(tf.config.list_physical_devices("GPU"))
     resolver = _resolver(members, num_accelerators={"GPU": gpus})
     try:
+        # A worker that ends while the others connect would leave them waiting.
         with handlers_kept(), workers.together(members, task_timeout_secs):
             limit_waiting(resolver, task_timeout_secs)
             return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
