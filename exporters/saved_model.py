@@ -239,6 +239,7 @@ def write_frozen_graph(network: RestoredNetwork, path: str) -> bool:
     Returns:
         False if they do not fit in a file.
     """
+    # A protobuf file ends at 2 GB.
     if network.constants is None:
         return False
     outputs = served.output_operations([next(iter(network.definitions.values()))])
@@ -306,6 +307,7 @@ def _build_signatures(
     for index, input_type in enumerate(input_types):
         # With several input types the shape applies to those that take image tensors.
         strings_beside_images = input_type in signatures.STRING_INPUT_TYPES and len(input_types) > 1
+        # Serialized examples have no height and width of their own.
         shape = None if strings_beside_images else options.input_shape
         receiver = serving.make_receiver(
             input_type, detector.preprocess, shape, num_additional_channels, max_batch

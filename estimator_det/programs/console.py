@@ -81,6 +81,7 @@ def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> N
     handler = printing.LogHandler(sys.stderr)
     handler.setFormatter(printing.LogFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=level)
+    # In a cloud job each line must be JSON; on a terminal Python prints warnings itself.
     logging.captureWarnings(printing.is_json())
     for noisy in ("tensorflow", "absl", "matplotlib", "PIL", "h5py"):
         logging.getLogger(noisy).setLevel(level if of_libraries else max(level, logging.ERROR))
@@ -178,6 +179,7 @@ def run(main: Callable[[], int]) -> int:
     from model_fn.runs.signals import Stop
 
     try:
+        # Without a watching thread: programs that train have one of their own.
         with bars.closed_at_end(), signals.StopSignals(Stop(), watches=False):
             return main()
     except signals.Stopped as stop:
@@ -189,6 +191,7 @@ def run(main: Callable[[], int]) -> int:
         return EXIT_INTERRUPTED
     except Exception as error:
         code = _exit_code(error)
+        # Not an error of the user: the traceback is the report of a defect.
         if code is None:
             if not printing.is_json():
                 raise
@@ -252,6 +255,7 @@ def _exit_code(error: Exception) -> Optional[int]:
         (FileNotFoundError, EXIT_MISSING),
         ((failures.RunError, PermissionError), EXIT_FAILED),
     ]
+    # Importing it only to compare types would take seconds.
     if "tensorflow" in sys.modules:
         from model_fn.runs.progress import NotFiniteLossError
 

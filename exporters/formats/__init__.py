@@ -62,6 +62,7 @@ def exported_models(path: str) -> List[FoundModel]:
     """
     if not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"no such model: {plain(path)}")
+    # The SavedModel first: it contains its label map and thresholds.
     names = sorted(FORMATS, key=lambda name: (name != _FIRST, name))
     formats = [FORMATS.get(name)() for name in names]
     models = [

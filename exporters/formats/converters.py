@@ -65,6 +65,7 @@ def _find(chosen: ExportFormat, given_python: Optional[str]) -> Tuple[str, str]:
     """The interpreter that has the converter of a format, or what is missing."""
     named = python_of(given_python)
     missing = ""
+    # The named interpreter first, then this one; once if they are the same.
     for python in dict.fromkeys((named, sys.executable)):
         command = [python, "-c", _FIND, *chosen.converter]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -89,6 +90,7 @@ def run_converter(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace", check=False,
     )  # fmt: skip
+    # Some converters end with code 0 although they have written nothing.
     has_output = os.path.isfile(output) or (os.path.isdir(output) and os.listdir(output))
     if result.returncode or not has_output:
         what = f"fails with code {result.returncode}" if result.returncode else "writes no model"

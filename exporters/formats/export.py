@@ -91,6 +91,7 @@ def export_formats(
     plan = Plan(pipeline_config, options, types, network_options.input_shape)
     for each in formats:
         each.check(plan)
+    # Minutes of work would be lost if a converter were missing at the end.
     check_installed(formats, options.converter_python)
     list_images(options.sample_images)  # raises for what does not exist
     check_folder(output_dir, overwrite)
@@ -110,6 +111,7 @@ def export_formats(
         checkpoint = os.path.join(folder, CHECKPOINT_NAME)
         differences = _compare(plan, checkpoint, models) if is_comparable else {}
         refused = _refused(plan, models, differences, output_dir)
+        # A refused model is the only thing that a failed export leaves beside an earlier one.
         if is_new or not refused:
             _copy_label_map_and_thresholds(exported, folder, formats)
             _remove_earlier(output_dir, (exported.label_map, exported.thresholds))
@@ -135,6 +137,7 @@ def _unfinished(output_dir: str) -> Iterator[str]:
         return
     folder = os.path.join(output_dir, UNFINISHED)
     with files.removed_if_empty(output_dir):
+        # A killed export leaves it.
         shutil.rmtree(folder, ignore_errors=True)  # left by an export that was killed
         os.makedirs(folder)
         try:
@@ -221,6 +224,7 @@ def _compare(
 ) -> Dict[str, check.Difference]:
     """The differences by the name of the format."""
     config, options, _, input_shape = plan
+    # The checkpoint's outputs are computed for one image at a time.
     if input_shape and input_shape[0] not in (None, 1):
         return {}
     images = images_to_compare(config, options.sample_images)

@@ -108,6 +108,7 @@ class GraphDetector(ModelDetector):
             node.outputs[0] for node in graph.get_operations() if node.type == "Placeholder"
         ]
         names = [tensor.op.name for tensor in placeholders]
+        # Other placeholders are context features or training flags, which an image does not set.
         if len(placeholders) != 1 or placeholders[0].dtype not in (tf.uint8, tf.float32, tf.string):
             raise RunError(
                 f"{self.path} is not a detector that takes images only: its inputs are {names}; "
@@ -126,5 +127,6 @@ class GraphDetector(ModelDetector):
             )
         if shape.rank == 4:
             self.image_size = (shape[1], shape[2])
+        # A scalar input is one serialized example.
         self.batch_size = 1 if shape.rank == 0 or (shape.rank and shape[0] == 1) else None
         return placeholders[0]

@@ -79,11 +79,13 @@ class OpenvinoDetector(ModelDetector):
     def __init__(self, path: str) -> None:
         import openvino as runtime
 
+        # The label map is beside the model's folder, not in it.
         folder = path if tf.io.gfile.isdir(path) else folder_of(path)
         super().__init__(path, class_names_beside(folder), thresholds_beside(folder))
         core = runtime.Core()
         try:
             model = core.read_model(*_readable(_model_file(path)))
+            # By default OpenVINO computes in bfloat16 on CPUs that have it.
             compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         except RuntimeError as error:
             raise RunError(

@@ -34,6 +34,7 @@ def sample_images(config: Any, paths: Sequence[str], most: int) -> List[np.ndarr
 def images_to_compare(config: Any, paths: Sequence[str]) -> List[np.ndarray]:
     """COMPARED images of `sample_images`; drawn shapes where the configuration has no records."""
     images = sample_images(config, paths, COMPARED)
+    # Detectors answer noise with next to nothing, so that a comparison would show little.
     shape_images = [shapes.make_image((0, i)).pixels for i in range(COMPARED)]
     return [*images, *shape_images][:COMPARED]
 

@@ -123,6 +123,7 @@ def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     functions = [function.node_def for function in copied.library.function]
     for node in itertools.chain(copied.node, *functions):
         if node.op == "Const":
+            # The converter moves weights of constants to files of their own.
             if node.name not in arrays:
                 raise DamagedGraph(f"there are no weights for the constant {node.name}")
             dtype = _NUMBERS.get(node.attr["dtype"].type)
@@ -136,6 +137,7 @@ def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 def _add_unfused(graph_def: Any, node: Any) -> None:
     """Adds a fused operation as the first one, and those after it, the last under its name."""
     steps = [name.decode("utf-8", "replace") for name in node.attr["fused_ops"].list.s]
+    # A damaged file must not end as an IndexError.
     if len(node.input) < 2 + steps.count("BiasAdd"):
         raise DamagedGraph(f"{node.name} has {len(node.input)} inputs, too few for {steps}")
     first = graph_def.node.add(name=f"{node.name}/{_FUSED[node.op]}", op=_FUSED[node.op])
@@ -145,6 +147,7 @@ def _add_unfused(graph_def: Any, node: Any) -> None:
             first.attr[key].CopyFrom(value)
     previous, extra = first.name, list(node.input[2:])
     for number, step in enumerate(steps, 1):
+        # The last step takes the fused operation's name, because others refer to that.
         name = node.name if number == len(steps) else f"{node.name}/{step}"
         new = graph_def.node.add(name=name, op=step)
         new.input.append(previous)

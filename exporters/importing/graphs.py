@@ -60,6 +60,7 @@ def from_graph_def(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Graph:
     nodes = {}
     for node in graph_def.node:
         epsilon = node.attr["epsilon"].f if "epsilon" in node.attr else _DEFAULT_EPSILON
+        # An epsilon of 0 is a protobuf default that the file left out.
         nodes[node.name] = Node(node.name, node.op, operation_names(node.input), epsilon or 1e-3)
     return Graph(nodes, arrays)
 
@@ -86,6 +87,7 @@ def image_size(graph: Graph) -> Optional[Tuple[int, int]]:
     for node in graph.nodes.values():
         if node.op == "ResizeBilinear" and len(node.inputs) > 1:
             size = evaluate(graph, node.inputs[1])
+            # Resizing to a computed size is part of a feature pyramid, not of the input.
             if size is not None and size.shape == (2,):
                 return int(size[0]), int(size[1])
     return None
@@ -97,6 +99,7 @@ def constant_weights(graph: Graph, names: Set[str]) -> List[str]:
     for node in graph.nodes.values():
         if node.op in CONVOLUTIONS and len(node.inputs) > 1:
             name = node.inputs[1]
+            # Identities and casts stand between a layer and its constant.
             for _ in range(_MAX_DEPTH):
                 if name in graph.nodes and graph.nodes[name].op in SAME_VALUE:
                     name = next(iter(graph.nodes[name].inputs), name)
@@ -112,6 +115,7 @@ def leaf(graph: Graph, name: str) -> Optional[str]:
         node = graph.nodes.get(name)
         if node is None or not node.inputs:
             return None
+        # The first input carries the value; others are shapes, axes or factors.
         name = node.inputs[0]
     return None
 
@@ -182,9 +186,11 @@ def _named(graph: Graph, name: str) -> Optional[Named]:
 def _convolution(graph: Graph, node: Node, users: Dict[str, List[Node]]) -> Optional[Convolution]:
     kind = CONVOLUTIONS[node.op]
     weights = _named(graph, node.inputs[1])
+    # Weights that depend on the input belong to no layer of a published detector.
     if weights is None or weights.values.ndim != (2 if kind == "dense" else 4):
         return None
     shape = weights.values.shape
+    # Depthwise kernels are [h, w, channels, multiplier].
     channels = int(shape[2] * shape[3] if kind == "depthwise" else shape[-1])
     affine = _Affine(channels)
     if "Fused" in node.op and len(node.inputs) > 2:
@@ -204,6 +210,7 @@ class _Affine:
     def _fits(self, named: Optional[Named]) -> bool:
         if named is None or named.values.ndim == 0:  # a number is of an activation
             return False
+        # Values per channel have any number of leading dimensions of 1.
         return named.values.size == named.values.shape[-1] == self.channels
 
     def add(self, named: Optional[Named], sign: float = 1.0) -> bool:
@@ -219,6 +226,7 @@ class _Affine:
             return False
         values = named.values.reshape(-1)
         self.scale = Named(named.name, values * (1.0 if self.scale is None else self.scale.values))
+        # Earlier offsets are multiplied as well: (x + b) * s = x * s + b * s.
         if self.offset is not None:
             self.offset = Named(self.offset.name, self.offset.values * values)
         return True
@@ -230,6 +238,7 @@ def _follow(
     """Collects the constants after an operation; returns the batch norm that ends them."""
     for _ in range(_MAX_DEPTH):
         followers = users.get(name, [])
+        # A branch ends the layer: the branches would see different constants.
         if len(followers) != 1:
             return None
         node = followers[0]
@@ -243,6 +252,7 @@ def _follow(
         ) or (
             node.op in ("Add", "AddV2", "BiasAdd", "Sub")
             and len(others) == 1
+            # A constant minus the layer would flip its sign.
             and (node.op != "Sub" or node.inputs[0] == name)
             and affine.add(_named(graph, others[0]), -1.0 if node.op == "Sub" else 1.0)
         ):
@@ -265,6 +275,7 @@ def _norm(graph: Graph, node: Node, channels: int) -> Optional[Norm]:
 
 def parents_of(graph: Graph, name: str, tokens: Mapping[str, object]) -> Tuple[str, ...]:
     """The nearest operations with a token before an operation, from its first input on."""
+    # Second inputs are weights.
     waiting = list(graph.nodes[name].inputs[:1])
     seen: Set[str] = set()
     parents = []

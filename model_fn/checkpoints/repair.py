@@ -180,6 +180,7 @@ def _retried(read: Callable[[], Result], path: str) -> Result:
 
 def write_through(prefix: str) -> None:
     """Has the files of a local checkpoint, and their names, written to the disk itself."""
+    # An object store has the whole object or none.
     if is_remote(prefix):
         return
     folder = os.path.dirname(prefix) or "."
@@ -187,6 +188,7 @@ def write_through(prefix: str) -> None:
     for path in [*sorted(glob.glob(f"{glob.escape(prefix)}.*")), folder]:
         descriptor = os.open(path, os.O_RDONLY)
         try:
+            # TensorFlow never does.
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

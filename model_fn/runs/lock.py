@@ -140,6 +140,7 @@ class _Lease:
         """Waits until nobody else holds the lease, and takes it."""
         self._wait()
         self._write()
+        # Object stores have no exclusive creation: the last writer wins, and must see that it has.
         time.sleep(SETTLE_SECS)
         self._check_holder()
         self._thread.start()
@@ -199,6 +200,7 @@ class _Lease:
             return None
 
     def _write(self) -> None:
+        # Taken before the write, which may be slow: the lease must not look younger than it is.
         started = time.monotonic()
         files.write_text(self._path, json.dumps(self._record) + "\n")
         self._written_at = started

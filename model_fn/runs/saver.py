@@ -78,6 +78,7 @@ class CheckpointSaver(Hook):
         graph_def = self._backend.graph_def()
         with tf.io.gfile.GFile(os.path.join(self._model_dir, GRAPH_FILE), "w") as file:
             file.write(str(graph_def))  # in C++; TensorFlow prints it in Python, in seconds
+        # TensorBoard shows the graph of an event, not of graph.pbtxt.
         event = tf1.Event(wall_time=time.time(), graph_def=graph_def.SerializeToString())
         event_writer(self._model_dir).add_event(event)
         self._save(step)
@@ -109,12 +110,15 @@ class CheckpointSaver(Hook):
 
     def _write(self, step: int) -> None:
         prefix = os.path.join(self._model_dir, f"{_NAME}-{step}")
+        # Another process may have taken the folder over while this one was suspended.
         self._may_save()
         try:
             for file, cursor in self._cursors.items():
                 if cursor.state is not None:
                     data_cursor.write_cursor_state(self._model_dir, step, cursor.state, file)
             self._backend.save(prefix)
+            # Before `checkpoint` names it: a crash of the machine must not leave a name without
+            # data.
             repair.write_through(prefix)
             self._kept.add(os.path.basename(prefix))
         except writing.WRITE_ERRORS as error:
@@ -163,6 +167,7 @@ class KeptCheckpoints:
         self._listed = kept[first:]
         repair.write_state(self._model_dir, [name for name, _ in self._listed])
         for old, saved in kept[:first]:
+            # keep_checkpoint_every_n_hours: this one is never deleted.
             if saved > self._next_kept:
                 self._next_kept += self._keep_secs
             else:

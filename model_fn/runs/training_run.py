@@ -199,6 +199,7 @@ class TrainingRun:
 def running(context: RunContext, backend: Backend, verify: bool = True) -> Iterator[TrainingRun]:
     """Context manager: signals are caught, and no other process writes the folder."""
     run: Optional[TrainingRun] = None
+    # Must be set before large tensors are allocated.
     return_freed_memory()
     try:
         with contextlib.ExitStack() as stack:
@@ -209,6 +210,7 @@ def running(context: RunContext, backend: Backend, verify: bool = True) -> Itera
             stack.enter_context(backend.running())
             may_save: Optional[Callable[[], None]] = None
             if context.cluster.is_chief:
+                # A refused run leaves no new folder.
                 stack.enter_context(files.removed_if_empty(context.model_dir))
                 writing.check_folder(context.model_dir, "model_dir")
                 may_save = stack.enter_context(lock.locked(context.model_dir))

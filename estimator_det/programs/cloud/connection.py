@@ -80,6 +80,7 @@ class Connection(NamedTuple):
         settings: Dict[str, Any] = {"prefix": path.prefix, "fields": fields}
         try:
             with self.request(path, "read") as sending:
+                # Listing reads pages lazily, so errors must come inside of the context.
                 blobs = list(self.client.list_blobs(path.bucket, **settings, **sending))
         except MissingError:
             raise _no_bucket(path.bucket) from None
@@ -120,6 +121,7 @@ class Retry:
         """Called by Google's library for each request; returns the one that is repeated."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
+        # A retry would outlive the interrupt that ended the other transfers.
         self._connection.raise_if_cancelled()
         self.failures = 0
         # The library's sleep cannot be cancelled: `_wait` waits.
@@ -130,6 +132,7 @@ class Retry:
         if _UNKNOWN_CERTIFICATE in str(error):  # The library takes it for a failed connection.
             raise _untrusted(self._path) from error
         options, what = self._connection.options, f"{self._path}: {self._action}"
+        # Counted since the last progress: a large file may fail often and still arrive.
         self.failures += 1
         if self.failures >= options.attempts:
             raise StorageError(
@@ -157,6 +160,7 @@ def connect(options: Optional[Options] = None) -> Connection:
 
         # At the level DEBUG it logs addresses of uploads.
         logging.getLogger("urllib3").setLevel(logging.WARNING)
+        # The emulator takes no credentials, and asking for them would fail on most machines.
         if os.environ.get("STORAGE_EMULATOR_HOST"):
             client = storage.Client(project="emulator")
         else:
@@ -195,6 +199,7 @@ def explained(error: BaseException, path: CloudPath, action: str) -> Optional[St
             f"gs://{path.bucket} --member=user:YOU --role={_ROLES[action]}; or log in as an "
             "account that has it",
         )
+    # A write to a missing bucket is answered like a read of a missing file.
     if code == 404:
         return _no_bucket(path.bucket) if action == "write" else no_file(path)
     if isinstance(error, GoogleAuthError) and not getattr(error, "retryable", False):

@@ -90,6 +90,7 @@ def upload(
     folder = parse(destination)
     local_files = _local_files(sources, exclude)
     connection = connect(options)
+    # One listing instead of a request for each file.
     blobs = connection.list_blobs(CloudPath(folder.bucket, folder.folder))
     stored = {blob.name: blob for blob in blobs}
 
@@ -133,6 +134,7 @@ def download(
         wanted = remote_files(connection, parsed, exclude)
         done, deleted = fetch(connection, wanted, folder)
         total = Copied(total.files + done.files, total.size + done.size, done.same, done.paths)
+        # Files were replaced while they were copied: list and copy the difference again.
         if not deleted:
             return total
     raise StorageError(
@@ -159,6 +161,7 @@ def remote_files(
             below = blob.name[len(source.folder) :] if is_inside else blob.name.rpartition("/")[2]
             if _matches(below, (*NEVER, *exclude)):
                 continue
+            # Names in a bucket are free text, and must not lead out of the folder.
             if ".." in below.split("/") or os.path.isabs(below):
                 raise StorageError(
                     f"{path_of(blob)}: the name leaves the local folder",
@@ -176,6 +179,7 @@ def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[C
     deleted: List[str] = []
 
     def transfer(below: str, blob: Any, advance: Callable[[int], Any]) -> None:
+        # A `checkpoint` file must not name a checkpoint whose files have gone.
         if deleted and _rank(below):
             return
         try:
@@ -205,6 +209,7 @@ def run_all(connection: Connection, tasks: Sequence[Work], title: str) -> int:
             with lock:
                 bar.update(count)
 
+        # All files of one rank are complete before those that name them begin.
         for rank in range(len(_LAST) + 1):
             _run_together(connection, [task for task in tasks if _rank(task.name) == rank], advance)
     return size

@@ -36,6 +36,7 @@ def path_of(blob: Any) -> CloudPath:
 def is_same(local: str, blob: Any) -> bool:
     """True if a local file exists and has the size and checksum of a stored one."""
     try:
+        # Cheaper than the checksum, which reads the whole file.
         if os.stat(local).st_size != blob.size:
             return False
     except FileNotFoundError:
@@ -75,6 +76,7 @@ def upload_file(
             )
         except ValueError as error:  # from the library's checks of what it reads
             raise explained(error, target, "write") or changed from error
+        # The library checks what it has read, not whether the file changed meanwhile.
         after = os.stat(local)
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             blob.delete(if_generation_match=blob.generation, **sending)
@@ -91,6 +93,7 @@ class _Target:
 
     def write(self, data: bytes) -> int:
         self._connection.raise_if_cancelled()
+        # Bytes arrived, so failures are counted from here.
         self._retry.failures = 0
         self._file.write(data)
         self.checksum.update(data)
@@ -110,6 +113,7 @@ def download_file(
             "Upload it again without -z, -Z or -j of gcloud and gsutil",
         )
     os.makedirs(os.path.dirname(os.path.abspath(local)), exist_ok=True)
+    # A reader never sees half a file, and two processes do not share one.
     unfinished = f"{local}.tmp-{os.getpid()}"
     try:
         received = _fetch(connection, blob, unfinished, advance)
@@ -126,6 +130,7 @@ def download_file(
         os.replace(unfinished, local)
     finally:
         pathlib.Path(unfinished).unlink(missing_ok=True)
+    # TensorBoard and evaluators order files by their times.
     if updated is not None:
         os.utime(local, (updated.timestamp(), updated.timestamp()))
 
