@@ -70,6 +70,7 @@ def _module(
 
     def add() -> None:
         module = make(module_name)
+        # Both places: `import a.b` reads the first, `a.b` as an attribute the second.
         sys.modules[module_name] = module
         setattr(importlib.import_module(parent), child, module)
 
@@ -78,6 +79,7 @@ def _module(
 
 def _label_estimator_names() -> None:
     """Adds the API name under which Estimator registers its exports in TensorFlow 2.15."""
+    # The class has a private name, so it is taken from an entry.
     labels = type(_tf_export.API_ATTRS[_tf_export.TENSORFLOW_API_NAME])
     _tf_export.ESTIMATOR_API_NAME = "estimator"
     _tf_export.API_ATTRS["estimator"] = labels("_estimator_api_names", "_estimator_api_constants")
@@ -98,6 +100,7 @@ def _legacy_batch_norm() -> str:
 
 def _find_legacy_batch_norm() -> None:
     """Corrects the lazy import of the TF1 batch norm layer."""
+    # Still lazy: Keras takes a second to import, and most runs never use it.
     _normalization.normalization = _lazy_loader.LazyLoader(
         "normalization", vars(_normalization), _legacy_batch_norm()
     )
@@ -181,6 +184,7 @@ PATCHES: Tuple[Patch, ...] = (
 
 def apply_needed() -> Tuple[str, ...]:
     """Applies the patches that this TensorFlow needs; returns their names."""
+    # Parts that TensorFlow still has are never replaced.
     needed = [patch for patch in PATCHES if patch.is_needed()]
     for patch in needed:
         patch.apply()
@@ -217,6 +221,7 @@ def hide_deprecations() -> None:
 
     Advice on calls from other packages is still logged.
     """
+    # TensorFlow's advice begins with the file of the caller.
     prefixes = tuple(f"From {folder}/" for name in _CALLERS for folder in _folders(name))
 
     def is_shown(record: logging.LogRecord) -> bool:

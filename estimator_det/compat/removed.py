@@ -82,6 +82,7 @@ def session_support(name: str) -> types.ModuleType:
         name,
         session_support.__doc__ or "",
         GracefulShutdownHook=_NoGracefulShutdown,
+        # Read as a default argument, so it must exist.
         ResetComputation=lambda: None,
         ShutdownLameWorkers=_refuse_calls("TF_TPU_GRACEFUL_SHUTDOWN_MODE=shutdown_worker"),
         ShutdownAllWorkers=_refuse_calls("TF_TPU_GRACEFUL_SHUTDOWN_MODE=shutdown_all_workers"),
@@ -115,6 +116,7 @@ def tpu_embedding(name: str) -> types.ModuleType:
 
     def unavailable(class_name: str) -> type:
         feature = f"TPU embedding ({class_name})"
+        # Classes, because TPUEstimator uses them in isinstance checks.
         return type(class_name, (), {"__module__": name, "__init__": _refuse_calls(feature)})
 
     classes = {class_name: unavailable(class_name) for class_name in _EMBEDDING_CLASSES}

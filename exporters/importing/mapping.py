@@ -82,6 +82,7 @@ class _Mapping:
 
 def map_variables(own_model: OwnModel, published: Published) -> Mapped:
     """The value of each variable of our model that the file gives one."""
+    # Copies by name first; layers that names do not find come from the structure.
     mapping = _Mapping(own_model, published)
     matches = match_layers(
         own_model.structure,
@@ -106,6 +107,7 @@ def map_variables(own_model: OwnModel, published: Published) -> Mapped:
     unused = [
         name
         for name, values in published.arrays.items()
+        # Scalars and whole numbers are anchors' settings and thresholds, not weights.
         if name not in mapping.used and values.dtype.kind == "f" and values.ndim
     ]
     return Mapped(mapping.values, rows, mapping.folded, sorted(unused))
@@ -147,6 +149,7 @@ def _variables_of(layer: Convolution) -> List[str]:
 
 def _take_layer(mapping: _Mapping, ours: Convolution, theirs: Convolution) -> None:
     """Gives our layer the weights of theirs, unfolding batch norm where theirs has none."""
+    # Heads that share weights: an earlier feature map has set them.
     if ours.weights.name in mapping.values:
         weights, scale = None, _ratio(theirs.weights.values, mapping.values[ours.weights.name])
         if scale is None:
@@ -164,6 +167,7 @@ def _take_layer(mapping: _Mapping, ours: Convolution, theirs: Convolution) -> No
     if ours.norm is None:
         if scale is not None and weights is not None:
             weights, sources = weights * _over_outputs(scale, ours), sources + scale_sources
+        # Zeros would hide that the file's bias belongs to another model.
         has_other_shape = shift is None and _name(ours.offset) in mapping.arrays
         if ours.offset is not None and not has_other_shape:
             bias = np.zeros(mapping.own.shapes[ours.offset.name]) if shift is None else shift
@@ -175,6 +179,7 @@ def _take_layer(mapping: _Mapping, ours: Convolution, theirs: Convolution) -> No
             scale, shift = _compose(theirs.norm, scale, shift)
             scale_sources = [theirs.norm.variance.name]
             offset_sources = [theirs.norm.mean.name]
+        # Without gamma the weights themselves must carry the scale.
         if ours.norm.gamma is None and scale is not None and weights is not None:
             weights, sources = weights * _over_outputs(scale, ours), sources + scale_sources
             scale = None
@@ -195,6 +200,7 @@ def _compose(
     norm: Norm, scale: Optional[np.ndarray], shift: Optional[np.ndarray]
 ) -> Tuple[np.ndarray, np.ndarray]:
     """Scale and offset of an affine step and the batch norm after it."""
+    # Batch norm in inference is affine: (x - mean) * factor + beta.
     factor = 1 / np.sqrt(norm.variance.values + norm.epsilon)
     if norm.gamma is not None:
         factor = factor * norm.gamma.values
@@ -212,6 +218,7 @@ def _copy_norm(mapping: _Mapping, ours: Norm, theirs: Norm) -> None:
         beta = np.zeros(size) if theirs.beta is None else theirs.beta.values
         mapping.put(ours.beta.name, beta, COPIED, [_name(theirs.beta) or ""])
     mapping.put(ours.mean.name, theirs.mean.values, COPIED, [theirs.mean.name])
+    # Our epsilon may be another one; the sum of both is what counts.
     variance = theirs.variance.values + (theirs.epsilon - ours.epsilon)
     mapping.put(ours.variance.name, variance, COPIED, [theirs.variance.name])
 
@@ -233,8 +240,10 @@ def _rebuild_norm(
     if ours.beta is not None:
         mapping.put(ours.beta.name, offset, REBUILT, offset_sources)
     else:
+        # Without beta the mean carries the offset; a factor of 0 leaves nothing to shift.
         mean = -offset / np.where(factor == 0, 1, factor)
     mapping.put(ours.mean.name, mean, REBUILT, [])
+    # Variance + epsilon = 1, so that gamma alone is the factor.
     mapping.put(ours.variance.name, np.full(size, 1 - ours.epsilon), REBUILT, [])
     mapping.folded.append(
         Folded(
@@ -272,6 +281,7 @@ def _ratio(weights: np.ndarray, base: np.ndarray) -> Optional[np.ndarray]:
     if weights.shape != base.shape:
         return None
     axes = tuple(range(weights.ndim - 1))
+    # Least squares: exact if the weights are multiples, and robust to rounding.
     power = (base * base).sum(axes)
     ratio = (weights * base).sum(axes) / np.where(power == 0, 1, power)
     error = np.abs(weights - base * ratio).max()

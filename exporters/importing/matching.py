@@ -33,6 +33,7 @@ def match_layers(
     if names_match:
         for name, layer in _by_scope(ours, theirs).items():
             matches[name] = (layer, "name")
+    # One layer of the file cannot be two of ours.
     used = {layer.name for layer, _ in matches.values()}
     for name, layer in _by_structure(ours, theirs, follows_order).items():
         if name not in matches and layer.name not in used:
@@ -47,6 +48,7 @@ def _by_scope(ours: Structure, theirs: Structure) -> Dict[str, Convolution]:
         scopes.setdefault(scope_of(layer.weights.name), []).append(layer)
     candidates: Dict[str, List[Convolution]] = {}
     for layer in theirs.convolutions:
+        # Converters rename operations or weights, seldom both.
         for name in (layer.name, layer.weights.name):
             scope = longest_scope(name, scopes)
             if scope:
@@ -76,6 +78,7 @@ def _by_structure(
     mine, their_groups = _groups(ours), _groups(theirs)
     for color, names in mine.items():
         candidates = their_groups.get(color, [])
+        # Inlined functions have lost their order, so only unique layers are safe then.
         if len(candidates) == len(names) and (follows_order or len(names) == 1):
             matches.update((name, layers[each]) for name, each in zip(names, candidates))
     return matches
@@ -83,6 +86,7 @@ def _by_structure(
 
 def _groups(structure: Structure) -> Dict[Hashable, List[str]]:
     """Convolutions that nothing but their order distinguishes, in that order."""
+    # Colors by the past alone often identify every layer, and survive a cut-off head.
     before = _colors(structure, structure.parents)
     children: Dict[str, List[str]] = {}
     for name, parents in structure.parents.items():
@@ -106,6 +110,7 @@ def _groups(structure: Structure) -> Dict[Hashable, List[str]]:
 def _colors(structure: Structure, links: _Links) -> Dict[str, int]:
     """Numbers that are equal for layers whose linked layers, to any depth, have equal tokens."""
     colors = {name: hash(token) for name, token in structure.tokens.items()}
+    # Each round looks one layer farther; no path is longer than the number of layers.
     for _ in range(len(colors) + 1):
         new = {
             name: hash((token, tuple(sorted(colors[each] for each in links.get(name, ())))))

@@ -67,6 +67,7 @@ def read_tfjs(path: str) -> Published:
 def _graph_file(path: str) -> str:
     """The file of the graph: `model.json`, or the `.pb` file of an older model."""
     if not tf.io.gfile.isdir(path):
+        # Users name the manifest, which is the larger text file, instead of the graph.
         older = files.path_in(os.path.dirname(path) or ".", OLD_GRAPH_FILE)
         is_manifest = os.path.basename(path) == TFJS_MANIFEST
         return older if is_manifest and files.exists(older) else path
@@ -80,6 +81,7 @@ def _graph_file(path: str) -> str:
 def _parse(path: str) -> Dict[str, Any]:
     model = _parse_json(path)
     is_dictionary = isinstance(model, dict)
+    # Tell weights without a graph from files of another kind: the remedies differ.
     if not is_dictionary or "modelTopology" not in model:
         if (is_dictionary and "weightsManifest" in model) or _is_manifest(model):
             raise RunError(
@@ -143,6 +145,7 @@ def _nodes(model: Dict[str, Any], path: str) -> Dict[str, graphs.Node]:
     nodes = {}
     try:
         for node in topology["node"]:
+            # JSON leaves out attributes that have the default of the schema.
             epsilon = float(node.get("attr", {}).get("epsilon", {}).get("f", 1e-3))
             inputs = graphs.operation_names(node.get("input", []))
             name, op = node["name"], node["op"]
@@ -157,6 +160,7 @@ def _nodes(model: Dict[str, Any], path: str) -> Dict[str, graphs.Node]:
 
 
 def _read_group(group: Dict[str, Any], folder: str, path: str) -> Dict[str, np.ndarray]:
+    # Weights may begin in one shard and end in the next.
     content = b"".join(_read_shard(name, folder, path) for name in group["paths"])
     arrays = {}
     position = 0
@@ -165,6 +169,7 @@ def _read_group(group: Dict[str, Any], folder: str, path: str) -> Dict[str, np.n
             raise RunError(f"{path}: weights {entry['name']!r} are text, which is not supported")
         values, position = _take(entry, content, position, path)
         arrays[entry["name"]] = values
+    # Bytes without a name mean that the manifest is of another model.
     if position != len(content):
         raise RunError(
             f"{path}: the shards {group['paths']} have {len(content)} bytes, and its weights "
@@ -196,6 +201,7 @@ def _inside(folder: str, name: str) -> Optional[str]:
         inner = posixpath.normpath(name)
         leads_out = inner.startswith(("/", "..")) or inner == "." or files.is_remote(name)
         return None if leads_out else files.path_in(folder, inner)
+    # Symbolic links must not lead out of the folder either.
     root = os.path.realpath(folder)
     target = os.path.realpath(os.path.join(root, name))
     return target if os.path.commonpath([root, target]) == root and target != root else None
@@ -212,6 +218,7 @@ def _take(entry: Dict[str, Any], content: bytes, position: int, path: str) -> An
             f"not supported; types: {sorted(_TYPES)}"
         )
     dtype = np.dtype(_TYPES[stored])
+    # In Python's integers: NumPy's would overflow with the sizes of a hostile file.
     count = 1
     for size in shape:
         count *= size
@@ -223,6 +230,7 @@ def _take(entry: Dict[str, Any], content: bytes, position: int, path: str) -> An
         )
     values = np.frombuffer(content, dtype, count, position).reshape(shape)
     if quantization and "scale" in quantization:
+        # In float32, like TensorFlow.js computes it.
         scale, least = np.float32(quantization["scale"]), np.float32(quantization["min"])
         values = values.astype(np.float32) * scale + least
     elif dtype.kind == "f":

@@ -65,6 +65,7 @@ def mixes(
 def check_steps(chain: Sequence[AugmentationStep], reader: Any) -> None:
     """Raises ConfigError unless mixtures fit the training `InputReader` and other steps."""
     for number, step in enumerate(chain):
+        # Steps on one record fit any reader.
         if step.num_records == 1:
             continue
         if reader.load_context_features:
@@ -92,6 +93,7 @@ def check_steps(chain: Sequence[AugmentationStep], reader: Any) -> None:
 
 def split_stages(chain: Sequence[AugmentationStep]) -> List[range]:
     """Cuts the chain before each mixture into ranges of steps; the first range may be empty."""
+    # A mixture needs partners that have gone through the steps before it.
     starts = [number for number, step in enumerate(chain) if step.num_records > 1]
     ends = [*starts, len(chain)]
     return [range(begin, end) for begin, end in zip([0, *starts], ends)]
@@ -132,6 +134,7 @@ def apply_mixture(
     chance_seed, seed = split_seed(seeds[0], 2)
     chance = uniform([], chance_seed)
     is_mixed = allowed & (chance < mixture.config.probability)
+    # Both branches of the condition must have one type.
     first = samples[0]._replace(image=tf.cast(samples[0].image, tf.float32))
     with tf.name_scope(mixture.name):
         sample: Sample = tf.cond(
@@ -156,6 +159,7 @@ def image_limit(
             "is unknown",
             "remove the field, or train in one process",
         )
+    # Exact in a resumed run, because images count from the step that it resumes at.
     return max(step.config.stop_at_step - first_step, 0) * images_per_step
 
 
@@ -181,11 +185,13 @@ def _merge_levels(levels: Sequence[Dict[str, tf.Tensor]]) -> Dict[str, tf.Tensor
             merged[ids], merged[confidences] = _common_labels(
                 (merged[ids], merged[confidences]), (level[ids], level[confidences])
             )
+        # A class is absent from the mixture only if it is absent from every part.
         if schema.VERIFIED_NEG_CLASSES in merged:
             ids = merged[schema.VERIFIED_NEG_CLASSES]
             merged[schema.VERIFIED_NEG_CLASSES] = tf.boolean_mask(
                 ids, tf.reduce_any(_pairs(ids, level[schema.VERIFIED_NEG_CLASSES]), axis=1)
             )
+        # One part that may lack boxes of a class is enough.
         if schema.NOT_EXHAUSTIVE_CLASSES in merged:
             key = schema.NOT_EXHAUSTIVE_CLASSES
             merged[key] = tf.concat([merged[key], level[key]], 0)
@@ -205,6 +211,7 @@ def _common_labels(
     highest = tf.reduce_max(tf.where(pairs, other_confidences, 0.0), axis=1)
     num_appended = tf.where(tf.equal(num_ids, 0), num_others, 0)
     is_empty = (num_ids > 0) & tf.logical_not(tf.reduce_any(common))
+    # An empty list would mean "no image labels", which is another statement than "none in common".
     num_placeholders = tf.cast(is_empty, tf.int32)[tf.newaxis]
     merged_ids = tf.concat(
         [

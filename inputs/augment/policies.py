@@ -152,15 +152,18 @@ def _cutout_in_box(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sam
     box_seed, center_seed = split_seed(seed, 2)
     count = tf.shape(sample.boxes)[:1]
     index = random_integers(box_seed, tf.zeros_like(count), count)[0]
+    # The added row makes the index valid in images without boxes.
     box = tf.pad(sample.boxes, [[0, 1], [0, 0]])[index]
     first, last = operations.pixel_rectangle(box, image_size(sample.image))
     center = random_integers(center_seed, first, last + 1)
+    # A fraction of 0 covers nothing.
     fraction = tf.where(count[0] > 0, magnitude, 0.0)
     image = operations.cutout_in_box(sample.image, box, center, fraction)
     return sample._replace(image=image)
 
 
 def _factor(level: float) -> float:
+    # Levels 0 to 10 become factors 0.1 to 1.9, by the AutoAugment paper.
     return level / 10.0 * 1.8 + 0.1
 
 
@@ -215,6 +218,7 @@ def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
     kind, probability, magnitude = (
         tf.gather(tf.constant(table), row_index) for table in (kinds, probabilities, magnitudes)
     )
+    # Loop variables must be tensors; other fields do not change in a policy.
     fields = [
         name
         for name in ("image", "boxes", "area", "masks", "keypoints", "keypoint_visibilities")
@@ -223,6 +227,7 @@ def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
 
     def step(position: tf.Tensor, state: Dict[str, tf.Tensor]) -> Any:
         current = sample._replace(image_level=None, **state)
+        # By position, so that the same step draws other numbers each time.
         chance_seed, change_seed = split_seed(tf.random.fold_in(step_seed, position), 2)
 
         def branch_of(operation: Operation) -> Callable[[], Dict[str, tf.Tensor]]:
@@ -264,6 +269,7 @@ def _apply_to_boxes(
     order_seed, chance_seed, change_seed = split_seed(seed, 3)
     count = tf.shape(sample.boxes)[:1]
     is_selected = uniform(count, chance_seed) < probability
+    # Boxes overlap: the order decides which change is on top.
     order = tf.argsort(uniform(count, order_seed))
     return operations.change_boxes(
         sample,
@@ -280,6 +286,7 @@ def _tables(policy: Policy) -> Tuple[List[str], np.ndarray, np.ndarray, np.ndarr
     The arrays are kind, probability and magnitude, [sub-policies, steps]; a step that is never
     applied has probability 0.
     """
+    # Each name is a branch of the graph, so operations that are never applied are left out.
     names = sorted({name for steps in policy for name, probability, _ in steps if probability > 0})
     shape = (len(policy), max(len(steps) for steps in policy))
     kinds = np.zeros(shape, np.int32)

@@ -53,6 +53,7 @@ def _random_crop_pad(
     crop_seed, pad_seed = split_seed(seed, 2)
     size = tf.cast(image_size(sample.image), tf.float32)
     selection = draw_crop(sample, crop_seed, operations)
+    # The canvas is relative to the uncropped image, so its size is taken before.
     cropped = apply_crop(sample, operations, selection)
     min_size = size * gather_option(paddings, "min_ratio", selection.index)
     max_size = size * gather_option(paddings, "max_ratio", selection.index)
@@ -114,6 +115,7 @@ def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
     The standard ones are `SSD_OPERATIONS` without the first one, which requires no overlap.
     """
     if not config.operations:
+        # The reference's standard operations of this step begin at 0.1.
         return list(SSD_OPERATIONS[1:]), [Padding()] * len(SSD_OPERATIONS[1:])
     paddings = _make_each(
         config,
@@ -174,6 +176,7 @@ def ssd_random_crop_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: 
     crop_seed, cut_seed = split_seed(seed, 2)
     selection = draw_crop(sample, crop_seed, operations)
     cropped = apply_crop(sample, operations, selection)
+    # The operation that was drawn decides about the second crop as well.
     clip = gather_option(operations, "clip_boxes", selection.index)
     return crop_to_aspect_ratio(cropped, cut_seed, aspect_ratio, SECOND_CROP_OVERLAP, clip)
 

@@ -88,6 +88,7 @@ def evaluate_detections(
     config = without_resizing(pipeline_config)
     readers = named_readers(config, on_training_data=on_training_data)
     categories = eval_ops.make_categories(config)
+    # Masks and keypoints are read only if a metrics set compares them.
     needs = {need for each in make_metrics(config.eval_config, categories) for need in each.needs}
     num_keypoints = max(reader.num_keypoints for reader in readers.values())
     detections = detection_file.read_detections(
@@ -137,7 +138,9 @@ def without_resizing(pipeline_config: Any) -> Any:
     """The configuration with images in the size of the records, one by one, and their names."""
     config = copy.deepcopy(pipeline_config)
     config.eval_config.force_no_resize = True
+    # Images of their own size do not stack.
     config.eval_config.batch_size = 1
+    # They are the images themselves, without resizing.
     config.eval_config.retain_original_images = False
     for reader in (*config.eval_input_reader, config.train_input_reader):
         reader.include_source_id = True
