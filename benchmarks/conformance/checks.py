@@ -220,11 +220,11 @@ def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
         values = prediction_values(predictions, recorded["predictions"])
         for index, map_ in enumerate(predictions.feature_maps):
             values[f"feature_maps/{index}"] = map_
-        detections = detector.postprocess(predictions, true_shapes).as_dict()
+        detections = detector.postprocess(predictions, true_shapes).to_dict()
         overflow = tf.constant(False)
         if has_regions:
             exact = two_stage.with_recorded_regions(predictions, recorded["predictions"], arrays)
-            detections.update(detector.postprocess(exact, true_shapes).as_dict())
+            detections.update(detector.postprocess(exact, true_shapes).to_dict())
             overflow = two_stage.areas_overflow(exact)
         with tf1.Session() as session:
             _load_for(case, session, recorded)

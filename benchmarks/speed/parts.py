@@ -327,7 +327,7 @@ def _serving_steps(config: Any, checkpoint: str, images: np.ndarray) -> Figures:
         inputs, shapes = detector.preprocess(tf.constant(images))
         predictions = detector.predict(inputs, shapes)
         before = len(graph.get_operations())
-        detections = list(detector.postprocess(predictions, shapes).as_dict().values())
+        detections = list(detector.postprocess(predictions, shapes).to_dict().values())
         num_ops = len(graph.get_operations()) - before
         with tf1.Session() as session:
             tf1.train.Saver().restore(session, checkpoint)

@@ -55,7 +55,7 @@ class Table:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Table:
-        """The table of `as_json`.
+        """The table of `to_json`.
 
         Raises:
             KeyError: if a part is missing.

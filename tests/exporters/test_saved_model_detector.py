@@ -20,7 +20,7 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import threshold_files
 from model_fn.evaluation.thresholds import Row, Table
 from tests.exporters.conftest import NAMES
-from tests.inputs import storm
+from tests.inputs import faults
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_subfolders_are_reported_or_read(exported, pictures, tmp_path, capsys):
 def test_hostile_files_cost_one_line_each(exported, pictures, tmp_path, capsys):
     folder = tmp_path / "images"
     folder.mkdir()
-    (folder / "bomb.png").write_bytes(storm.bomb())
+    (folder / "bomb.png").write_bytes(faults.bomb())
     os.mkfifo(folder / "pipe.jpg")
     (folder / "folder.png").mkdir()
     Image.fromarray(pictures[0]).save(folder / "z.png")

@@ -103,8 +103,8 @@ def test_equal_anchors_are_reported_with_their_order(shift, difference):
     own = types.SimpleNamespace(places=(2, 1), anchors=ours)
     published = types.SimpleNamespace(anchors=ours + shift)
     mapped = types.SimpleNamespace(values={})
-    (line,) = importer._apply_anchor_order(own, published, mapped, model, None)
-    assert line == (
+    (note,) = importer._apply_anchor_order(own, published, mapped, model, None)
+    assert note.text == (
         "anchors: those of the file and of the configuration are equal (largest difference "
         f"{difference} of an image's side); order of anchors: last"
     )
