@@ -212,4 +212,4 @@ def test_refused_before_a_server_starts(forker: Forker, tmp_path: pathlib.Path) 
         environment={"TF_CONFIG": json.dumps(settings)},
     )  # fmt: skip
     assert run.wait() == console.EXIT_USAGE
-    assert 'TF_CONFIG: the task {"type": "worker", "index": 5} is none of its' in run.output()
+    assert 'the task {"type": "worker", "index": 5} is not in the cluster' in run.output()
