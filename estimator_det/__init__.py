@@ -1,3 +1,3 @@
 """estimator-det: object detection training, evaluation and export on `tf.estimator`."""
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"

@@ -24,7 +24,7 @@ LONE = Job(
     project="my-project",
     job_dir="gs://bucket/run",
     pools=(Pool("chief", CPU, 1),),
-    package="estimator_det-0.1.0.tar.gz",
+    package="estimator_det-0.3.0.tar.gz",
     image=IMAGE,
     flags=("--num_train_steps=1000",),
 )

@@ -10,7 +10,7 @@ CHIEF = Pool("chief", CPU, 1)
 
 def test_what_the_job_reads_is_below_its_folder():
     assert LONE.config_uri == "gs://bucket/run/jobs/first-job/pipeline.config"
-    assert LONE.package_uri == "gs://bucket/run/jobs/first-job/estimator_det-0.1.0.tar.gz"
+    assert LONE.package_uri == "gs://bucket/run/jobs/first-job/estimator_det-0.3.0.tar.gz"
 
 
 def test_arguments_name_configuration_and_folder():
