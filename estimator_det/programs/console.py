@@ -49,7 +49,9 @@ DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
 _PACKAGES = {
     "PIL": "pillow",
     "google_crc32c": "google-crc32c",
+    "jinja2": "jinja2",
     "matplotlib": "matplotlib",
+    "pooch": "pooch",
     "pycocotools": "pycocotools",
     "requests": "requests",
     "tqdm": "tqdm",

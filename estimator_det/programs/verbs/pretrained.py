@@ -1,0 +1,60 @@
+"""`estimator-det pretrained`: weights of the public model zoo, by name."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any
+
+from estimator_det.programs import console
+
+SUMMARY = "Lists and downloads pretrained detectors of the TensorFlow 1 model zoo"
+EXAMPLE = "ssd_mobilenet_v2_coco"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="a name from --list, which is downloaded once, or the path of an archive (.tar.gz)",
+    )
+    parser.add_argument("--list", action="store_true", help="print all names; downloads nothing")
+    parser.add_argument(
+        "--cache_dir",
+        metavar="DIR",
+        help="folder of archives and their contents; default: $ESTIMATOR_DET_CACHE, or "
+        "~/.cache/estimator-det",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    from estimator_det.programs import pretrained
+
+    if options.list == (options.name is not None):
+        raise console.UsageError("give the name of a model, or --list, which prints all names")
+    if options.list:
+        _print_list(pretrained)
+        return console.EXIT_OK
+    weights = pretrained.resolve(options.name, options.cache_dir)
+    console.say(f"folder:        {weights.folder}")
+    console.say(f"checkpoint:    {weights.checkpoint}")
+    console.say(f"configuration: {weights.config_path or 'none in the archive'}")
+    if weights.zoo_model is not None:
+        console.say(f"published:     {weights.zoo_model.published}")
+    console.say("to fine-tune a configuration with the same feature extractor:")
+    console.say("  estimator-det train FILE --model_dir DIR " + "\\")
+    for assignment in weights.assignments:
+        end = "" if assignment == weights.assignments[-1] else " \\"
+        console.say(f"    --set {shlex.quote(assignment)}{end}")
+    return console.EXIT_OK
+
+
+def _print_list(pretrained: Any) -> None:
+    models = pretrained.zoo()
+    names = max(len(model.name) for model in models)
+    extractors = max(len(model.extractor) for model in models)
+    for model in models:
+        console.say(f"{model.name:<{names}}  {model.extractor:<{extractors}}  {model.published}")

@@ -1,0 +1,346 @@
+"""Pretrained weights: names, downloads over a bad network, hostile archives, fine-tuning."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import http.server
+import io
+import pathlib
+import tarfile
+import threading
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import pytest
+from google.protobuf import text_format
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import pipeline
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors import make_detector
+from estimator_det.extractors.ssd.recipe import EXTRACTORS as SSD_EXTRACTORS
+from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
+from estimator_det.programs import cli, pretrained
+from exporters.importing.importer import write_checkpoint
+from model_fn.checkpoints.errors import RunError
+from model_fn.training import warm_start
+from tests.conftest import SHARED
+from tests.detectors.configs import small_config
+
+# Fields that configurations of 2017 have and later ones renamed.
+OLD_FIELDS = """
+model { ssd { feature_extractor { batch_norm_trainable: true } } }
+train_config { from_detection_checkpoint: true fine_tune_checkpoint: "PATH_TO_BE_CONFIGURED" }
+eval_config { num_examples: 8000 max_evals: 10 }
+"""
+
+Members = List[Tuple[tarfile.TarInfo, bytes]]
+
+
+def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Any:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, len(content)
+    if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+        info.linkname = "/etc"
+    return info, content
+
+
+def write_archive(path: pathlib.Path, members: Members) -> pathlib.Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for info, content in members:
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def zoo_files(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, bytes]:
+    """Files of an archive as the zoo publishes them, of a small detector with four classes."""
+    folder = tmp_path_factory.mktemp("zoo")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        model = small_config("num_classes: 4")
+        make_detector(model, is_training=True).predict(tf.zeros([1, 64, 64, 3]))
+        session.run(tf1.global_variables_initializer())
+        values = dict(zip((v.op.name for v in tf1.global_variables()), _values(session)))
+    write_checkpoint(str(folder / "model.ckpt"), values, num_neutral=0)
+    config = pipeline.parse_pipeline(OLD_FIELDS)
+    config.model.MergeFrom(model)
+    (folder / "pipeline.config").write_text(text_format.MessageToString(config))
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _values(session: Any) -> List[Any]:
+    return session.run(tf1.global_variables())
+
+
+@pytest.fixture
+def archive(zoo_files: Dict[str, bytes], tmp_path: pathlib.Path) -> pathlib.Path:
+    members = [member(f"small_2018_01_28/{name}", data) for name, data in zoo_files.items()]
+    members.append(member("small_2018_01_28/saved_model/variables/variables.index", b"-"))
+    return write_archive(tmp_path / "small_2018_01_28.tar.gz", members)
+
+
+class Server:
+    """Serves one file on loopback; `faults` are (bytes until the connection breaks) by request."""
+
+    def __init__(self, content: bytes, faults: Any = (), pause: float = 0.0, status: int = 200):
+        self.requests = 0
+        server = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                end = dict(enumerate(faults)).get(server.requests, len(content))
+                server.requests += 1
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                with contextlib.suppress(OSError):  # the client has gone
+                    for start in range(0, end, 4096):
+                        self.wfile.write(content[start : min(start + 4096, end)])
+                        time.sleep(pause)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/small_2018_01_28.tar.gz"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+    """Starts a server, and puts its file into the zoo as "small"."""
+    servers: List[Server] = []
+
+    def start(content: bytes, checksum: Optional[str] = None, **settings: Any) -> Server:
+        server = Server(content, **settings)
+        servers.append(server)
+        checksum = f"sha256:{hashlib.sha256(content).hexdigest()}" if checksum is None else checksum
+        model = pretrained.ZooModel("small", server.url, "small", "COCO", "21", checksum)
+        monkeypatch.setattr(pretrained, "zoo", lambda: [model])
+        return server
+
+    monkeypatch.setattr(time, "sleep", lambda secs, sleep=time.sleep: sleep(min(secs, 0.05)))
+    yield start
+    for server in servers:
+        server.close()
+
+
+def test_every_model_of_the_zoo_has_an_extractor_and_a_sound_checksum() -> None:
+    models = pretrained.zoo()
+    assert len({model.name for model in models}) == len({model.file for model in models}) == 47
+    for model in models:
+        assert model.extractor in SSD_EXTRACTORS or model.extractor in TWO_STAGE_EXTRACTORS
+        assert model.url.startswith("https://") and model.url.endswith(".tar.gz")
+        assert model.data in model.published
+        algorithm, _, checksum = model.checksum.partition(":")
+        assert len(checksum) == {"": 0, "sha256": 64, "sha384": 96}[algorithm]
+        assert pretrained.find_model(model.file[: -len(".tar.gz")]) == model
+    assert sum(bool(model.checksum) for model in models) == 15
+
+
+def test_download_once_then_from_the_cache(
+    archive: pathlib.Path, serve: Any, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    server = serve(archive.read_bytes())
+    weights = pretrained.resolve("small", str(tmp_path / "cache"))
+    assert pretrained.resolve("small_2018_01_28", str(tmp_path / "cache")) == weights
+    assert server.requests == 1
+    assert weights.checkpoint.endswith("small_2018_01_28/model.ckpt")
+    assert weights.checkpoint_type == "detection"
+    assert weights.config.model.ssd.num_classes == 4
+    assert weights.zoo_model and weights.zoo_model.published == "COCO mAP 21"
+    assert "(as published)" in caplog.text
+    assert not list((tmp_path / "cache").glob(".unpack*"))
+
+
+def test_slow_and_broken_connections_are_tried_again(
+    archive: pathlib.Path, serve: Any, tmp_path: pathlib.Path
+) -> None:
+    content = archive.read_bytes()
+    server = serve(content, faults=[len(content) // 2, 0], pause=0.01)
+    assert pretrained.resolve("small", str(tmp_path / "cache")).name == "small"
+    assert server.requests == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"faults": [5000] * 9}, "IncompleteRead"),
+        ({"checksum": "sha256:" + "0" * 64}, "its checksum is not the published sha256:000"),
+        ({"pause": 9.0}, "Read timed out"),
+        ({"status": 404}, "404 Client Error"),
+    ],
+    ids=["broken", "checksum", "stalled", "missing"],
+)
+def test_failed_downloads_say_what_to_put_where(
+    settings: Dict[str, Any],
+    cause: str,
+    archive: pathlib.Path,
+    serve: Any,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.setattr(pretrained, "TIMEOUT_SECS", 0.2)
+    if "pause" in settings:
+        monkeypatch.setattr(time, "sleep", threading.Event().wait)
+    server = serve(archive.read_bytes(), **settings)
+    cache = tmp_path / "cache"
+    assert cli.main(["pretrained", "small", "--cache_dir", str(cache)]) == 1
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: small cannot be downloaded: ") and cause in error
+    assert error.endswith(f"get {server.url} by other means and put it at {cache / archive.name}")
+    assert list(cache.iterdir()) == []
+
+
+def test_without_a_network_a_file_put_into_the_cache_is_used(
+    archive: pathlib.Path, serve: Any, tmp_path: pathlib.Path
+) -> None:
+    server = serve(archive.read_bytes())
+    server.close()
+    cache = tmp_path / "cache"
+    with pytest.raises(RunError, match=r"no connection to 127\.0\.0\.1:\d+\. Run the command"):
+        pretrained.resolve("small", str(cache))
+    (cache / archive.name).write_bytes(b"something else")
+    with pytest.raises(
+        RunError, match=r"Delete the file to download it again, or replace it by http://"
+    ):
+        pretrained.resolve("small", str(cache))
+    (cache / archive.name).write_bytes(archive.read_bytes())
+    assert pretrained.resolve("small", str(cache)).checkpoint_type == "detection"
+
+
+PAX_HEADER = tarfile.TarInfo("header")
+PAX_HEADER.type, PAX_HEADER.size = tarfile.XHDTYPE, 2**26
+
+
+@pytest.mark.parametrize(
+    ("hostile", "fault"),
+    [
+        (member("../outside", b"1"), "leaves the folder"),
+        (member("a/../../outside", b"1"), "leaves the folder"),
+        (member("/tmp/outside", b"1"), "leaves the folder"),
+        (member("a\\..\\outside", b"1"), "leaves the folder"),
+        (member("C:/outside", b"1"), "leaves the folder"),
+        (member("link", kind=tarfile.SYMTYPE), "is a link or a device"),
+        (member("link", kind=tarfile.LNKTYPE), "is a link or a device"),
+        (member("device", kind=tarfile.CHRTYPE), "is a link or a device"),
+        (member("pipe", kind=tarfile.FIFOTYPE), "is a link or a device"),
+        (member("zeros", bytes(2**23)), "brings the unpacked size to 8,388,609 bytes; allowed: "),
+        ((PAX_HEADER, bytes(2**26)), r"is not a whole .tar.gz file \(a header has 67,108,864"),
+    ],
+)
+def test_hostile_archives_leave_nothing(hostile: Any, fault: str, tmp_path: pathlib.Path) -> None:
+    path = write_archive(tmp_path / "a.tar.gz", [member("a/good", b"1"), hostile])
+    with pytest.raises(RunError, match=fault):
+        pretrained.resolve(str(path), str(tmp_path / "cache"))
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["a.tar.gz", "cache"]
+
+
+def test_too_many_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "MAX_FILES", 2)
+    path = write_archive(tmp_path / "a.tar.gz", [member(name) for name in "abc"])
+    with pytest.raises(RunError, match=r"'c' is file 3; allowed: 2"):
+        pretrained.unpack(str(path), str(tmp_path / "cache"))
+
+
+def test_damaged_archives(archive: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    content = archive.read_bytes()
+    flipped = bytearray(gzip.decompress(content))
+    flipped[0] ^= 1
+    for data in (b"", b"no archive", content[: len(content) // 2], gzip.compress(bytes(flipped))):
+        archive.write_bytes(data)
+        with pytest.raises(RunError, match=r"not a whole \.tar\.gz file .*get it again"):
+            pretrained.resolve(str(archive), str(tmp_path / "cache"))
+
+
+def test_archives_of_other_kinds_are_refused(tmp_path: pathlib.Path) -> None:
+    path = write_archive(tmp_path / "a.tgz", [member("notes.txt", b"1")])
+    with pytest.raises(FileNotFoundError, match="contains neither a checkpoint"):
+        pretrained.resolve(str(path), str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"no such archive .*missing\.tar\.gz"):
+        pretrained.resolve("missing.tar.gz", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"did you mean 'ssd_mobilenet_v2_coco'\?"):
+        pretrained.resolve("ssd_mobilenet_v2_cocoo", str(tmp_path))
+    folder = tmp_path / "keras"
+    folder.mkdir()
+    tf.train.Checkpoint(step=tf.Variable(1)).write(str(folder / "ckpt-0"))
+    with pytest.raises(RunError, match="is of TensorFlow 2"):
+        pretrained.resolve(str(folder))
+
+
+def test_float_before_quantized_and_the_newest_step(
+    zoo_files: Dict[str, bytes], tmp_path: pathlib.Path
+) -> None:
+    for name in ("uint8/model.ckpt-9", "fp32/model.ckpt-4", "fp32/model.ckpt-12"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        for suffix in (".index", ".data-00000-of-00001"):
+            (tmp_path / (name + suffix)).write_bytes(zoo_files[f"model.ckpt{suffix}"])
+        (tmp_path / name).with_name("pipeline.config").write_bytes(zoo_files["pipeline.config"])
+    weights = pretrained.resolve(str(tmp_path))
+    assert weights.checkpoint == str(tmp_path / "fp32" / "model.ckpt-12")
+    assert weights.config_path == str(tmp_path / "fp32" / "pipeline.config")
+
+
+def test_a_training_with_other_classes_starts_from_the_archive(
+    archive: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    weights = pretrained.resolve(str(archive), str(tmp_path / "cache"))
+    config = pipeline.apply_overrides(weights.config, weights.assignments)
+    with tf.Graph().as_default():
+        detector = make_detector(small_config("num_classes: 2"), is_training=True)
+        detector.predict(tf.zeros([1, 64, 64, 3]))
+        table = warm_start.table_of(detector, config.train_config)
+    assert table.share == 1.0
+    assert [name for name, _, _ in table.mismatched]  # heads of classes
+    assert all("ClassPredictor" in name for name, _, _ in table.mismatched)
+    assert any("BoxEncodingPredictor" in name for name in table.restored)
+    assert table.missing == []
+
+
+def test_checkpoint_of_a_classifier(tmp_path: pathlib.Path) -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        weight = tf1.get_variable("MobilenetV1/Conv2d_0/weights", [1])
+        session.run(weight.initializer)
+        tf1.train.Saver().save(session, str(tmp_path / "mobilenet_v1_1.0_224.ckpt"))
+    weights = pretrained.resolve(str(tmp_path))
+    assert (weights.checkpoint_type, weights.config) == ("classification", None)
+    assert weights.assignments[1:] == [
+        "train_config.fine_tune_checkpoint_type=classification",
+        "train_config.load_all_detection_checkpoint_vars=false",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared")
+def test_a_frozen_graph_alone_becomes_a_checkpoint(tmp_path: pathlib.Path) -> None:
+    source = SHARED / "real_models" / "native_tf115_pets"
+    names = ("frozen_inference_graph.pb", "pipeline.config")
+    members = [member(f"model/{name}", (source / name).read_bytes()) for name in names]
+    archive = write_archive(tmp_path / "model.tar.gz", members)
+    weights = pretrained.resolve(str(archive), str(tmp_path))
+    assert weights == pretrained.resolve(str(archive), str(tmp_path))  # imported once
+    reader = tf1.train.NewCheckpointReader(weights.checkpoint)
+    original = tf1.train.NewCheckpointReader(str(source / "model.ckpt"))
+    name = "BoxPredictor_0/ClassPredictor/weights"
+    assert (reader.get_tensor(name) == original.get_tensor(name)).all()
+    assert weights.config.model.ssd.num_classes == 37
+
+
+def test_the_verb_lists_and_explains(
+    archive: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert cli.main(["pretrained", "--list"]) == 0
+    assert "ssd_mobilenet_v2_coco " in capsys.readouterr().out
+    assert cli.main(["pretrained"]) == 2
+    assert cli.main(["pretrained", str(archive), "--cache_dir", str(tmp_path / "cache")]) == 0
+    lines = capsys.readouterr().out
+    assert "--set train_config.fine_tune_checkpoint_type=detection" in lines
+    assert "published" not in lines
