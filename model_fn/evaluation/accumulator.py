@@ -33,6 +33,7 @@ class Results(NamedTuple):
     counts: Dict[str, Any]  # result of `EvalDiagnostics.counts`
     matches: Matches
     chart: bytes  # PNG; empty if no image was evaluated
+    details: Dict[str, Any]  # JSON values, see `model_fn.evaluation.details`
 
 
 OnResults = Callable[[Results], None]

@@ -15,7 +15,7 @@ from PIL import Image
 
 from estimator_det.compat import tf1
 from model_fn.drawing import charts
-from model_fn.evaluation import matching
+from model_fn.evaluation import calibration, details, matching
 from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.overlaps import box_iou
@@ -63,6 +63,7 @@ class EvalDiagnostics:
         self._best_iou = 0.0
         self._confusion = np.zeros((size + 1, size + 1), np.int64)
         self._matches = Matches(self._ids, self._names)
+        self._examples = details.Examples(self._names, self._min_score)
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch, as arrays."""
@@ -116,7 +117,7 @@ class EvalDiagnostics:
         shown = scores >= self._min_score
         np.add.at(self._over_score, detection_classes[shown], 1)
         self._best_score = max(self._best_score, float(scores.max(initial=0.0)))
-        iou = box_iou(detection_boxes, boxes)
+        all_iou = iou = box_iou(detection_boxes, boxes)
         ignored = matching.ignored_overlap(detection_boxes, groundtruth, iou)
         same = detection_classes[:, np.newaxis] == classes
         self._best_iou = max(self._best_iou, float(iou[:, real][same[:, real]].max(initial=0.0)))
@@ -124,11 +125,19 @@ class EvalDiagnostics:
         iou = np.where(counted, iou, 0.0)
         # Stable, so that equal scores keep the order of the model and results repeat.
         order = np.argsort(-scores, kind="stable")
-        correct = matching.match(np.where(same, iou, 0.0), order) >= 0
+        matched_in_class = matching.match(np.where(same, iou, 0.0), order)
+        correct = matched_in_class >= 0
         # A detection of an ignored box of its class is neither right nor wrong.
         counts = correct | ~(ignored & same).any(axis=1)
         self._matches.add_image(
             classes[counted], detection_classes[counts], scores[counts], correct[counts]
+        )
+        self._examples.add(
+            self._images - 1,
+            groundtruth,
+            details.ImageDetections(
+                detection_boxes, scores, detection_classes, all_iou, matched_in_class, counts
+            ),
         )
         # The matrix compares classes, so it matches boxes of any class, unlike the metrics above.
         matched = matching.match(iou, order[shown[order]])
@@ -170,12 +179,43 @@ class EvalDiagnostics:
             "min_score": self._min_score,
         }
 
-    def results(self) -> Tuple[Dict[str, Any], Matches, bytes]:
-        """Counts, matches and chart (PNG; empty without images); starts a new evaluation."""
+    def results(self) -> Tuple[Dict[str, Any], Matches, bytes, Dict[str, Any]]:
+        """Counts, matches, chart (PNG; empty without images) and details as JSON values.
+
+        Starts a new evaluation.
+        """
         chart = charts.figure(self._panels(), columns=3) if self._images else b""
-        results = self.counts(), self._matches, chart
+        results = self.counts(), self._matches, chart, self._details()
         self._reset()
         return results
+
+    def _details(self) -> Dict[str, Any]:
+        """See `model_fn.evaluation.details`."""
+        indices = self._most_frequent(MAX_CLASSES_DRAWN)
+        rows = [*indices, len(self._ids)]
+        every = self._matches.all_classes_merged()
+        reliability = calibration.reliability(every.scores.clip(0, 1), every.correct)
+        recalls = np.linspace(0, 1, 101)
+        return {
+            "counts": self.counts(),
+            "confusion": {
+                "names": [*(self._names[k] for k in indices), BACKGROUND],
+                "rows": self._confusion[np.ix_(rows, rows)].tolist(),
+            },
+            "curves": [{"name": curve.name, "precisions": curve.y} for curve in self._curves()],
+            "average_precisions": {
+                name: float(np.mean(matching.precision_at(recalls, class_matches)))
+                for name, class_matches in zip(self._names, self._matches.per_class())
+                if class_matches.num_boxes
+            },
+            "reliability": {
+                "counts": reliability.counts.tolist(),
+                "scores": reliability.mean_scores.tolist(),
+                "precisions": reliability.precisions.tolist(),
+                "expected_error": reliability.expected_error,
+            },
+            **self._examples.to_json(),
+        }
 
     def _panels(self) -> List[charts.Panel]:
         class_indices = self._most_frequent(MAX_CLASSES_DRAWN)

@@ -13,7 +13,7 @@ from estimator_det.config import printing
 from estimator_det.config.check_model import score_threshold_field
 from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
-from model_fn.evaluation import diagnostics, threshold_files, thresholds
+from model_fn.evaluation import details, diagnostics, threshold_files, thresholds
 from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.history import Evaluation, Metrics
 
@@ -53,7 +53,7 @@ def report(
 
     Args:
         model: `DetectionModel` proto that made the detections; None if none did.
-        folder: Gets events and thresholds.
+        folder: Gets events, thresholds and details.
         values: Metrics and losses by name, and the global step.
     """
     metrics, step = scalars(values), int(values[tf1.GraphKeys.GLOBAL_STEP])
@@ -64,6 +64,7 @@ def report(
     write_figures(folder, figures, step, flush=True)
     table = thresholds.make_table(results.matches)
     path = threshold_files.write(folder, step, reader, table, model)
+    details.write(folder, step, results.details)
     if verbose:
         print_results(reader, values)
         print_notes(notes)

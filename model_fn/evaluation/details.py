@@ -1,0 +1,172 @@
+"""Details of an evaluation for a report of the run: curves, confusion, mistakes, missed objects.
+
+Each evaluation writes them as `details-STEP.json` beside its thresholds. An image is known by its
+number in the evaluation, which reads its records in the same order each time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from estimator_det.compat import tf
+from estimator_det.config import files, json_lines
+from estimator_det.config.text import ConfigError
+from model_fn.evaluation.matching import MATCH_IOU, Array, ImageBoxes
+
+EXAMPLES = 8  # mistakes and missed objects that are kept, one of each kind from an image
+MAX_BOXES = 20  # detections and boxes of each example
+# A wrong detection that overlaps a box of its class this much has found it, in a wrong place.
+NEAR_IOU = 0.1
+
+DUPLICATE, MISPLACED, OTHER_CLASS, BACKGROUND = (
+    "duplicate",
+    "misplaced",
+    "other class",
+    "background",
+)
+
+
+class ImageDetections(NamedTuple):
+    """The detections of one image with what was found about them."""
+
+    boxes: Array  # float32 [n, 4], yxyx in pixels of the original image
+    scores: Array  # float32 [n]
+    classes: Array  # int [n]
+    iou: Array  # float [n, m] with the boxes of the groundtruth
+    matched: Array  # int [n], the box of the same class that it finds, -1 for none
+    counts: Array  # bool [n], false if it is to be ignored
+
+
+class Examples:
+    """Collects the most confident mistakes and the largest missed objects of an evaluation.
+
+    Args:
+        names: Names of the classes.
+        min_score: An object is missed if no detection of this score or more finds it.
+    """
+
+    def __init__(self, names: Sequence[str], min_score: float) -> None:
+        self._names, self._min_score = names, min_score
+        self._mistakes: List[Dict[str, Any]] = []
+        self._missed: List[Dict[str, Any]] = []
+
+    def add(self, number: int, groundtruth: ImageBoxes, detections: ImageDetections) -> None:
+        """Adds the image with this number in the evaluation."""
+        wrong = np.flatnonzero(detections.counts & (detections.matched < 0))
+        if len(wrong):
+            first = int(wrong[np.argmax(detections.scores[wrong])])
+            self._offer(
+                self._mistakes,
+                float(detections.scores[first]),
+                lambda: self._mistake(number, groundtruth, detections, first),
+            )
+        hits = detections.matched[detections.scores >= self._min_score]
+        is_missed = groundtruth.counted
+        is_missed[hits[hits >= 0]] = False
+        missed = np.flatnonzero(is_missed)
+        if len(missed):
+            sides = np.maximum(groundtruth.boxes[:, 2:] - groundtruth.boxes[:, :2], 0)
+            areas = sides.prod(axis=1)
+            largest = int(missed[np.argmax(areas[missed])])
+            self._offer(
+                self._missed,
+                float(areas[largest]),
+                lambda: self._miss(number, groundtruth, detections, largest),
+            )
+
+    def _offer(self, kept: List[Dict[str, Any]], rank: float, make: Any) -> None:
+        """Keeps an example that is among those of the highest rank; the first of equal ones."""
+        if len(kept) == EXAMPLES and rank <= kept[-1]["rank"]:
+            return
+        kept.append({"rank": rank, **make()})
+        kept.sort(key=lambda example: -example["rank"])
+        del kept[EXAMPLES:]
+
+    def _mistake(
+        self, number: int, groundtruth: ImageBoxes, detections: ImageDetections, index: int
+    ) -> Dict[str, Any]:
+        iou = np.where(groundtruth.counted, detections.iou[index], 0.0)
+        same = groundtruth.classes == detections.classes[index]
+        same_iou, other_iou = (float(iou[mask].max(initial=0.0)) for mask in (same, ~same))
+        kind = BACKGROUND
+        if same_iou >= MATCH_IOU:
+            kind = DUPLICATE
+        elif other_iou >= MATCH_IOU:
+            kind = OTHER_CLASS
+        elif same_iou >= NEAR_IOU:
+            kind = MISPLACED
+        actual: Optional[str] = None
+        if kind == OTHER_CLASS:
+            actual = self._names[groundtruth.classes[int(np.argmax(np.where(same, 0.0, iou)))]]
+        return {
+            "kind": kind,
+            "class": self._names[detections.classes[index]],
+            "actual": actual,
+            "score": float(detections.scores[index]),
+            "iou": other_iou if kind == OTHER_CLASS else same_iou,
+            "box": _rounded(detections.boxes[index]),
+            **self._image(number, groundtruth, detections),
+        }
+
+    def _miss(
+        self, number: int, groundtruth: ImageBoxes, detections: ImageDetections, index: int
+    ) -> Dict[str, Any]:
+        same = detections.classes == groundtruth.classes[index]
+        near = same & (detections.iou[:, index] >= MATCH_IOU)
+        return {
+            "class": self._names[groundtruth.classes[index]],
+            "best_score": float(detections.scores[near].max(initial=0.0)),
+            "box": _rounded(groundtruth.boxes[index]),
+            **self._image(number, groundtruth, detections),
+        }
+
+    def _image(
+        self, number: int, groundtruth: ImageBoxes, detections: ImageDetections
+    ) -> Dict[str, Any]:
+        real = np.flatnonzero((groundtruth.classes >= 0) & ~groundtruth.is_crowd)[:MAX_BOXES]
+        order = np.argsort(-detections.scores, kind="stable")
+        shown = order[detections.scores[order] >= self._min_score][:MAX_BOXES]
+        return {
+            "image": number,
+            "boxes": _rounded(groundtruth.boxes[real]),
+            "classes": [self._names[k] for k in groundtruth.classes[real]],
+            "detections": _rounded(detections.boxes[shown]),
+            "detected": [self._names[k] for k in detections.classes[shown]],
+            "scores": [float(score) for score in detections.scores[shown]],
+        }
+
+    def to_json(self) -> Dict[str, Any]:
+        """`mistakes`, the most confident first, and `missed` objects, the largest first."""
+        return {"mistakes": self._mistakes, "missed": self._missed}
+
+
+def _rounded(boxes: Array) -> Any:
+    return np.round(np.asarray(boxes, float), 1).tolist()
+
+
+def path_for(folder: str, step: int) -> str:
+    """Path of an evaluation's details, in the folder of its events."""
+    return os.path.join(folder, f"details-{step}.json")
+
+
+def write(folder: str, step: int, details: Mapping[str, Any]) -> None:
+    """Writes the details of an evaluation."""
+    files.write_text(path_for(folder, step), json_lines.dumps(details) + "\n")
+
+
+def read(folder: str, step: int) -> Optional[Dict[str, Any]]:
+    """The details of an evaluation; None if it wrote none."""
+    path = path_for(folder, step)
+    if not tf.io.gfile.exists(path):
+        return None
+    try:
+        details: Dict[str, Any] = json.loads(files.read_text(path))
+    except ValueError as error:
+        raise ConfigError(
+            None, f"{path}: is not a file of details: {error}", "delete it, and evaluate again"
+        ) from None
+    return details
