@@ -8,6 +8,7 @@ that any thread may draw while the program uses matplotlib for something else.
 from __future__ import annotations
 
 import io
+import re
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -17,6 +18,8 @@ from estimator_det.config.printing import escaped
 
 COLORS = ("#2f6fab", "#e08a2c", "#3f9a5f", "#c2474f", "#7d62a8", "#4fa6a6", "#8a8a8a", "#b0892f")
 TEXT_COLOR = "#333333"
+LINE_COLORS = ("#aaaaaa", "#e6e6e6")  # axes, grid
+CELL_TEXT_COLOR = "#2e2e2e"  # on light cells, which are light on a dark page, too
 PANEL_INCHES = (5.2, 3.5)
 TITLE_POINTS = 6  # between the title and what is below
 LEGEND_ROW_POINTS = 14
@@ -84,6 +87,43 @@ def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> byt
     buffer = io.BytesIO()
     Image.fromarray(np.asarray(canvas.buffer_rgba())).save(buffer, "png")
     return buffer.getvalue()
+
+
+def svg(panel: Panel, *, inches: Tuple[float, float] = (4.6, 3.1)) -> str:
+    """A panel without its title as an SVG element of an HTML page.
+
+    Text has the colour of the page, axes and grid that of its CSS variable --line.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    page = Figure(figsize=inches, layout="constrained")
+    page.patch.set_alpha(0)
+    axes = page.add_subplot()
+    axes.patch.set_alpha(0)
+    _draw(axes, panel._replace(title=""))
+    names = axes.get_legend_handles_labels()[1]
+    if legend := axes.get_legend():
+        legend.remove()
+    if len(names) > 1:  # Above the chart, where it covers nothing.
+        columns = 4 if max(map(len, names)) < 12 else 2
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, fontsize=8, frameon=False,
+            handlelength=1.2, columnspacing=1.2, borderaxespad=0.2,
+        )  # fmt: skip
+    buffer = io.StringIO()
+    # Text stays text: it is a quarter of the size of outlines, and can be searched.
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        FigureCanvasSVG(page).print_svg(buffer, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    # Fonts are those of the page.
+    text = re.sub(r"<metadata>.*</metadata>|<style .*?</style>|font-family:[^;\"]*;?", "",
+                  text[text.index("<svg") :], flags=re.DOTALL)  # fmt: skip
+    text = text.replace(TEXT_COLOR, "currentColor")
+    for color in LINE_COLORS:
+        text = text.replace(color, "var(--line)")
+    return text
 
 
 def _draw(axes: Any, panel: Panel) -> None:
@@ -223,7 +263,7 @@ def heatmap(
             for row, column in np.ndindex(*values.shape):
                 value = values[row, column]
                 if value and np.isfinite(value):
-                    color = "white" if value > middle else TEXT_COLOR
+                    color = "white" if value > middle else CELL_TEXT_COLOR
                     text = _short_number(value)
                     axes.text(column, row, text, ha="center", va="center", fontsize=6, color=color)
         axes.set_xlabel(x_label)
@@ -272,11 +312,11 @@ def _style(axes: Any) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
-        axes.spines[side].set_color("#aaaaaa")
+        axes.spines[side].set_color(LINE_COLORS[0])
     axes.tick_params(labelsize=8, colors=TEXT_COLOR, length=3)
     axes.xaxis.label.set(fontsize=9, color=TEXT_COLOR)
     axes.yaxis.label.set(fontsize=9, color=TEXT_COLOR)
-    axes.grid(color="#e6e6e6", linewidth=0.7)
+    axes.grid(color=LINE_COLORS[1], linewidth=0.7)
     axes.set_axisbelow(True)
 
 

@@ -20,7 +20,7 @@ from model_fn.evaluation.history import Evaluation, Metrics
 TRAINING_DATA = "training_data"  # name of the training reader where it is evaluated on
 
 # Loss, mAPs that are not of a category or size, AP of LVIS, panoptic quality.
-_HEADLINE = re.compile(r"loss|\w+_Precision/mAP[^/( ]*|\w+_AP|PanopticQuality@[\d.]+IOU")
+HEADLINE = re.compile(r"loss|\w+_Precision/mAP[^/( ]*|\w+_AP|PanopticQuality@[\d.]+IOU")
 _NAMED = 4  # metrics that share a reason, by name
 
 
@@ -117,7 +117,7 @@ def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] =
 
     Names are cut down to their last part, unless several metrics share it.
     """
-    chosen = {key: value for key, value in scalars(results).items() if _HEADLINE.fullmatch(key)}
+    chosen = {key: value for key, value in scalars(results).items() if HEADLINE.fullmatch(key)}
     ends = [key.split("/")[-1] for key in chosen]
     shown = {
         end if ends.count(end) == 1 else key: value

@@ -1,0 +1,414 @@
+"""One HTML page about a training run, or two runs side by side.
+
+The page is made of files that a run has written. Only if its checkpoint was never evaluated, or by
+an earlier version, it is evaluated once. Pictures come from the records of the evaluation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import shlex
+import statistics
+import time
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+import estimator_det
+from estimator_det.compat import tf
+from estimator_det.config import files, json_lines, pipeline
+from estimator_det.config.printing import counted
+from estimator_det.config.text import ConfigError, entries
+from estimator_det.programs import report_pictures
+from inputs.records.stream import find_files, input_patterns
+from model_fn.checkpoints.find import find_checkpoint
+from model_fn.checks import data_check, data_report
+from model_fn.drawing import charts
+from model_fn.evaluation import details, history, threshold_files
+from model_fn.evaluation.history import Evaluation
+from model_fn.evaluation.report import HEADLINE, folder_of, named_readers
+from model_fn.runs import evaluator
+from model_fn.runs.best_checkpoints import BEST_FILE, BEST_FOLDER
+from model_fn.runs.progress import PROGRESS_FILE
+
+TEMPLATE = "report.html"
+MAX_POINTS = 400  # in a curve
+MAX_ROWS = 100  # classes of a table
+MAX_RECORDS = 1000  # read for the data report from each reader
+BENCHMARKS = ("benchmark.json", "*/benchmark.json", "*/*/benchmark.json")
+
+Points = Tuple[List[float], List[float]]
+
+
+class Run(NamedTuple):
+    """Files of a run, read once."""
+
+    name: str
+    folder: str
+    config: Any  # `TrainEvalPipelineConfig`
+    reader: str  # the evaluation reader that the page is about; "" if there is none
+    progress: List[Dict[str, Any]]  # lines of progress.jsonl
+    evaluations: Dict[str, List[Evaluation]]  # by reader, in order of steps
+    chosen: Optional[Evaluation]  # the best one, or the last
+    is_best: bool
+    table: Any  # `thresholds.Table` of the chosen evaluation
+    details: Dict[str, Any]  # empty without an evaluation
+    missing: str  # why there is no evaluation
+
+
+def render(folders: Sequence[str], benchmark: Optional[str] = None) -> str:
+    """The page of one run, or of two."""
+    import jinja2
+
+    runs = [read_run(folder) for folder in folders]
+    if len({run.name for run in runs}) < len(runs):
+        runs = [run._replace(name=run.folder) for run in runs]
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(os.path.dirname(__file__)),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = {
+        "title": " and ".join(run.name for run in runs),
+        "version": estimator_det.__version__,
+        "tensorflow": tf.__version__,
+        "time": time.strftime("%Y-%m-%d %H:%M"),
+        "runs": [_sections(run, benchmark) for run in runs],
+        "curves": _curves(runs),
+        "metrics": _metrics(runs),
+        "differences": _differences(runs) if len(runs) > 1 else [],
+    }
+    return environment.get_template(TEMPLATE).render(page)
+
+
+def read_run(folder: str) -> Run:
+    """Reads a run; evaluates its checkpoint if that was not done."""
+    folder = folder.rstrip("/") or folder
+    path = files.path_in(folder, pipeline.PIPELINE_FILE)
+    if not files.exists(path):
+        raise FileNotFoundError(
+            f"there is no training run in {folder}, for it has no {pipeline.PIPELINE_FILE}; give "
+            "the model_dir of a run"
+        )
+    config = pipeline.read_pipeline(path)
+    readers = list(named_readers(config)) if config.eval_input_reader else []
+    run = Run(
+        name=os.path.basename(folder),
+        folder=folder,
+        config=config,
+        reader=readers[0] if readers else "",
+        progress=json_lines.read(os.path.join(folder, PROGRESS_FILE), ("step", "time")),
+        evaluations={reader: history.read(folder, reader) for reader in readers},
+        chosen=None,
+        is_best=False,
+        table=None,
+        details={},
+        missing="" if readers else "the configuration has no eval_input_reader",
+    )
+    return _with_evaluation(run) if readers else run
+
+
+def _with_evaluation(run: Run) -> Run:
+    """Adds the best evaluation, or the last one, with its details."""
+    steps = {evaluation.step: evaluation for evaluation in run.evaluations[run.reader]}
+    kept = _json(run.folder, BEST_FOLDER, BEST_FILE).get("kept", [])
+    best = kept[0]["step"] if kept else None
+    step: Optional[int] = best if best in steps else max(steps, default=None)
+    folder = folder_of(run.folder, run.reader)
+    values = None if step is None else details.read(folder, step)
+    if step is None or values is None:
+        try:
+            evaluation = _evaluate(run, step)
+        except report_pictures.ABSENT as error:
+            return run._replace(missing=str(error))
+        step, steps = evaluation.step, {evaluation.step: evaluation}
+        values = details.read(folder, step)
+    thresholds = threshold_files.read(threshold_files.path_for(folder, step))
+    return run._replace(
+        chosen=steps[step], is_best=step == best, table=thresholds.table, details=values or {}
+    )
+
+
+def _json(*parts: str) -> Dict[str, Any]:
+    """The JSON object of a file; empty if it is absent or cut off."""
+    try:
+        return dict(json.loads(files.read_text(os.path.join(*parts))))
+    except (ConfigError, ValueError, TypeError):
+        return {}
+
+
+def _evaluate(run: Run, step: Optional[int]) -> Evaluation:
+    """Evaluates the checkpoint of a step, or the last one."""
+    prefixes = [
+        os.path.join(run.folder, *parts, f"model.ckpt-{step}") for parts in ((BEST_FOLDER,), ())
+    ]
+    kept = [prefix for prefix in prefixes if tf.io.gfile.exists(f"{prefix}.index")]
+    checkpoint = kept[0] if kept else find_checkpoint(run.folder)
+    metrics = evaluator.evaluate(run.config, checkpoint, model_dir=run.folder)[run.reader]
+    return Evaluation(run.reader, int(metrics["global_step"]), metrics)
+
+
+def _sections(run: Run, benchmark: Optional[str]) -> Dict[str, Any]:
+    """Values of the template for one run."""
+    values = run.details
+    names = [row.name for row in run.table.classes] if run.table else []
+    return {
+        "name": run.name,
+        "folder": run.folder,
+        "missing": run.missing,
+        "step": run.chosen.step if run.chosen else None,
+        "is_best": run.is_best,
+        "reader": run.reader,
+        "headline": _headline(run),
+        "commands": _commands(run),
+        "config": pipeline.format_pipeline(run.config),
+        "classes": _classes(run),
+        "details": values,
+        "charts": _charts(values),
+        **report_pictures.draw(run.config, run.reader, names, values),
+        "data": _data(run),
+        "speed": _speed(run),
+        "benchmark": _benchmark(run, benchmark),
+    }
+
+
+def _number(value: Any) -> str:
+    """A metric in three digits; – if it was not measured."""
+    if value is None or math.isnan(value) or value == -1:
+        return "–"
+    return f"{value:.3f}"
+
+
+def _headline_names(evaluation: Evaluation) -> List[str]:
+    return [name for name in evaluation.metrics if HEADLINE.fullmatch(name) and name != "loss"]
+
+
+def _headline(run: Run) -> List[Tuple[str, str]]:
+    """The main numbers: name and value."""
+    tiles = []
+    if run.chosen is not None:
+        names = _headline_names(run.chosen)[:3]
+        tiles = [(name.split("/")[-1], _number(run.chosen.metrics[name])) for name in names]
+        row = run.table.all_classes
+        tiles.append(("best F1", _number(row.f1)))
+    if run.progress:
+        tiles.append(("steps", f"{run.progress[-1]['step']:,}"))
+    return tiles
+
+
+def _commands(run: Run) -> List[Tuple[str, str]]:
+    """Purpose and text of the commands that repeat the run and use its result."""
+    config = shlex.quote(os.path.join(run.folder, pipeline.PIPELINE_FILE))
+    train = [f"train {config}", "--model_dir NEW_RUN"]
+    if steps := run.config.train_config.num_steps:
+        train.append(f"--num_train_steps {steps}")
+    for position in list(_json(run.folder, "data_position.json").values())[:1]:
+        train.append(f"--seed {position['seed']}")
+    commands = [("train again", train)]
+    if run.chosen is not None:
+        place = os.path.join(run.folder, BEST_FOLDER) if run.is_best else run.folder
+        prefix = shlex.quote(os.path.join(place, f"model.ckpt-{run.chosen.step}"))
+        checkpoint = f"--trained_checkpoint_prefix {prefix}"
+        commands += [
+            ("evaluate", ["evaluate", f"--checkpoint_dir {shlex.quote(run.folder)}"]),
+            ("export", [f"export {config}", checkpoint, "--output_directory exported"]),
+        ]
+    return [(name, "estimator-det " + " \\\n    ".join(parts)) for name, parts in commands]
+
+
+def _differences(runs: Sequence[Run]) -> List[Tuple[str, str, str]]:
+    """Fields of the configurations that differ: path, first value, second value."""
+    fields = [
+        {
+            entry.path: str(entry.value)
+            for entry in entries(run.config)
+            if not hasattr(entry.value, "ListFields")
+        }
+        for run in runs
+    ]
+    paths = dict.fromkeys(itertools.chain(*fields))
+    rows = [(path, *(each.get(path, "–") for each in fields)) for path in paths]
+    return [(path, first, second) for path, first, second in rows if first != second]
+
+
+def _metrics(runs: Sequence[Run]) -> List[Tuple[str, List[str], str]]:
+    """Name, value of each run, and note of the metrics that are not of a single class."""
+    chosen = [run.chosen for run in runs if run.chosen is not None]
+    names = dict.fromkeys(name for evaluation in chosen for name in evaluation.metrics)
+    rows = []
+    for name in sorted(names, key=lambda name: (not name.startswith("Detection"), name)):
+        if "ByCategory" in name or name in ("global_step", "learning_rate", "loss"):
+            continue
+        values = [run.chosen.metrics.get(name) if run.chosen else None for run in runs]
+        notes = [run.chosen.notes.get(name, "") for run in runs if run.chosen]
+        rows.append((name, list(map(_number, values)), next(filter(None, notes), "")))
+    return rows
+
+
+def _curves(runs: Sequence[Run]) -> List[Tuple[str, Any]]:
+    """Title and chart of what changes during training."""
+    losses: Dict[str, Points] = {}
+    metrics: Dict[str, Points] = {}
+    rates: Dict[str, Points] = {}
+    speeds: Dict[str, Points] = {}
+    for run in runs:
+        prefix = f"{run.name}: " if len(runs) > 1 else ""
+        keys = [key for key in dict.fromkeys(itertools.chain(*run.progress)) if "Loss/" in key]
+        for key in ["Loss/total_loss"] if prefix else keys:
+            name = key.rpartition("/")[2].replace("_loss", "").replace("_", " ")
+            losses[prefix + name] = _points(run.progress, key)
+        rates[prefix + "learning rate"] = _points(run.progress, "learning_rate")
+        speeds[prefix + "images/s"] = _points(run.progress, "images_per_second")
+        for reader, evaluations in run.evaluations.items():
+            rows = [{**evaluation.metrics, "step": evaluation.step} for evaluation in evaluations]
+            label = f"{reader}: " if len(run.evaluations) > 1 else ""
+            names = _headline_names(evaluations[-1]) if evaluations else []
+            for name in names[: 2 if prefix else 4]:
+                metrics[prefix + label + name.split("/")[-1]] = _points(rows, name)
+            if evaluations and reader == run.reader:
+                losses[f"{prefix}evaluation"] = _points(rows, "Loss/total_loss")
+    panels = [
+        ("Loss", losses),
+        ("Evaluations", metrics),
+        ("Learning rate", rates),
+        ("Speed of training, images/s", speeds),
+    ]
+    return [(title, _line_chart(points)) for title, points in panels]
+
+
+def _points(rows: Sequence[Mapping[str, Any]], key: str) -> Points:
+    """Steps and finite values of a key, thinned out."""
+    pairs = [
+        (float(row["step"]), float(row[key]))
+        for row in rows
+        if row.get(key) is not None and math.isfinite(row[key]) and row[key] != -1
+    ]
+    # The last point stays, whatever the distance.
+    pairs = pairs[:: -max(len(pairs) // MAX_POINTS, 1)][::-1]
+    return [step for step, _ in pairs], [value for _, value in pairs]
+
+
+def _line_chart(points: Mapping[str, Points]) -> Optional[Any]:
+    lines = [charts.Curve(name, *pair) for name, pair in points.items() if pair[0]]
+    return _svg(charts.curves("", lines, x_label="step")) if lines else None
+
+
+def _svg(panel: charts.Panel) -> Any:
+    import markupsafe
+
+    return markupsafe.Markup(charts.svg(panel))  # matplotlib escapes texts
+
+
+def _charts(values: Mapping[str, Any]) -> List[Tuple[str, Any]]:
+    """Precision and recall, and reliability."""
+    if not values:
+        return []
+    recalls = np.linspace(0, 1, 101).tolist()
+    curves = [charts.Curve(each["name"], recalls, each["precisions"]) for each in values["curves"]]
+    reliability = values["reliability"]
+    used = [i for i, count in enumerate(reliability["counts"]) if count]
+    scores, precisions = ([reliability[key][i] for i in used] for key in ("scores", "precisions"))
+    reliable = [
+        charts.Curve(f"expected error {reliability['expected_error']:.3f}", scores, precisions),
+        charts.Curve("precision = score", [0, 1], [0, 1]),
+    ]
+    panels = [
+        ("Precision and recall at IoU 0.5", curves, "recall"),
+        ("Reliability of scores", reliable, "score"),
+    ]
+    limits = (0.0, 1.0, 0.0, 1.02)
+    return [
+        (title, _svg(charts.curves("", lines, x_label=x, y_label="precision", limits=limits)))
+        for title, lines, x in panels
+    ]
+
+
+def _classes(run: Run) -> Dict[str, Any]:
+    """Rows of the table of classes, those with most boxes, and how many are left out."""
+    if run.table is None:
+        return {"rows": [], "hidden": 0}
+    precisions = run.details.get("average_precisions", {})
+    ranked = sorted(run.table.classes, key=lambda row: -row.num_boxes)
+    rows = [
+        {
+            "name": row.name,
+            "boxes": f"{row.num_boxes:,}",
+            "detections": f"{row.num_detections:,}",
+            "share": precisions.get(row.name) or 0.0,
+            "ap": _number(precisions.get(row.name)),
+            "numbers": list(map(_number, (row.threshold, row.precision, row.recall, row.f1))),
+        }
+        for row in [run.table.all_classes, *ranked[:MAX_ROWS]]
+    ]
+    return {"rows": rows, "hidden": max(len(ranked) - MAX_ROWS, 0)}
+
+
+def _data(run: Run) -> Dict[str, Any]:
+    """Lines and charts of the data report, of the first records of each file."""
+    try:
+        readers = (run.config.train_input_reader, *run.config.eval_input_reader)
+        counts = [
+            sum(len(find_files(pattern)) for pattern in input_patterns(reader))
+            for reader in readers
+        ]
+        per_file = max(MAX_RECORDS // max(counts), 1)
+        report = data_check.check_data(run.config, run.name, max_records=per_file, progress=False)
+    except report_pictures.ABSENT as error:
+        return {"missing": str(error), "lines": [], "charts": [], "records": ""}
+    panels = data_report.panels(report)
+    return {
+        "missing": "",
+        "records": counted(sum(scan.num_records for scan in report.scans), "record"),
+        "lines": data_report.summary_lines(report),
+        "charts": [(panel.title, _svg(panel)) for panel in panels],
+    }
+
+
+def _speed(run: Run) -> List[Tuple[str, str]]:
+    """Name and value of what training needed."""
+
+    def values(key: str) -> List[float]:
+        return [float(row[key]) for row in run.progress if row.get(key) is not None]
+
+    rows = []
+    if speeds := values("images_per_second"):
+        rows.append(("images/s, median", f"{statistics.median(speeds):,.1f}"))
+    if waits := values("input_wait_share"):
+        rows.append(("waiting for data, median", f"{statistics.median(waits):.0%}"))
+    if memory := values("memory_bytes"):
+        rows.append(("memory of the process, at most", f"{max(memory) / 1e9:.2f} GB"))
+    evaluations = run.evaluations.get(run.reader, [])
+    rows.append(("evaluations", str(len(evaluations))))
+    rows.append(("batch size", str(run.config.train_config.batch_size)))
+    return rows
+
+
+def _benchmark(run: Run, path: Optional[str]) -> List[List[str]]:
+    """Rows of the benchmark of exports; empty if there is none."""
+    patterns = [path] if path else [os.path.join(run.folder, each) for each in BENCHMARKS]
+    paths = list(itertools.chain(*(sorted(tf.io.gfile.glob(pattern)) for pattern in patterns)))
+    if path and not paths:
+        raise FileNotFoundError(f"there is no benchmark {path}; correct the path")
+    rows: List[List[str]] = []
+    for model in json.loads(files.read_text(paths[0]))["models"] if paths else []:
+        for timing in model.get("timings", []):
+            rows.append(
+                [
+                    model["format"],
+                    str(timing["batch_size"]),
+                    f"{timing['median_ms']:.1f}",
+                    f"{timing['p95_ms']:.1f}",
+                    f"{timing['images_per_second']:.1f}",
+                    f"{model['bytes'] / 1e6:.1f}",
+                    f"{model['memory_peak_bytes'] / 1e6:.0f}",
+                    _number(model["metrics"].get("DetectionBoxes_Precision/mAP")),
+                ]
+            )
+        if "error" in model:
+            rows.append([model["format"], model["error"], *[""] * 6])
+    return rows

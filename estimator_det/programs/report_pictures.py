@@ -1,0 +1,120 @@
+"""Pictures of a report: mistakes and missed objects of an evaluation beside their groundtruth."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+from PIL import Image
+
+from estimator_det.compat import eagerly
+from estimator_det.config.text import ConfigError
+from inputs import pipeline as input_pipeline
+from inputs import schema
+from model_fn.drawing.boxes import DrawOptions, draw_boxes
+from model_fn.evaluation.detections import scoring
+from model_fn.evaluation.report import named_readers
+
+PICTURE_SIDE = 300  # pixels
+JPEG_QUALITY = 80
+THIN, THICK = 1, 4  # lines in pixels
+# Errors of inputs that are absent, as on another machine than that of the training.
+ABSENT = (ConfigError, FileNotFoundError)
+
+Example = Mapping[str, Any]  # see `model_fn.evaluation.details`
+
+
+def draw(
+    config: Any, reader: str, names: Sequence[str], details: Mapping[str, Any]
+) -> Dict[str, List[Dict[str, Any]]]:
+    """`mistakes` and `missed` objects of the details, each with `urls`.
+
+    These are data URLs of the detections and of the groundtruth, none if the image is absent.
+
+    Args:
+        names: All classes; each has its colour on every picture.
+    """
+    colors = {name: number for number, name in enumerate(names)}
+    kinds = {kind: details.get(kind, []) for kind in ("mistakes", "missed")}
+    every = {example["image"]: example for examples in kinds.values() for example in examples}
+    try:
+        images = dict(_images(config, reader, every)) if every else {}
+    except ABSENT:
+        images = {}
+    results: Dict[str, List[Dict[str, Any]]] = {kind: [] for kind in kinds}
+    for kind, examples in kinds.items():
+        for example in examples:
+            urls: List[str] = []
+            if example["image"] in images:
+                image = images[example["image"]]
+                mistake, miss = (None, example) if kind == "missed" else (example, None)
+                urls = [
+                    _picture(image, colors, example["detections"], example["detected"], mistake),
+                    _picture(image, colors, example["boxes"], example["classes"], miss),
+                ]
+            results[kind].append({**example, "urls": urls})
+    return results
+
+
+def _images(
+    config: Any, reader: str, examples: Mapping[int, Example]
+) -> Iterator[Tuple[int, np.ndarray]]:
+    """Numbers and pixels, uint8 [H, W, 3], of images of the evaluation.
+
+    An image without the boxes of its example is left out: the records have changed since.
+    """
+    config = scoring.without_resizing(config)
+    make_dataset = input_pipeline.create_eval_input_fn(
+        config, scoring.identity_preprocessor(), named_readers(config)[reader]
+    )
+    with eagerly():
+        batches = itertools.islice(make_dataset(), max(examples) + 1)
+        for number, (features, labels) in enumerate(batches):
+            if number not in examples:
+                continue
+            image = features[schema.IMAGE][0].numpy()[..., :3]
+            boxes = labels[schema.BOXES][0].numpy() * np.tile(image.shape[:2], 2)
+            tolerance = 1 + 0.01 * max(image.shape)
+            distances = [
+                np.abs(boxes - box).max(axis=1, initial=0).min(initial=np.inf)
+                for box in examples[number]["boxes"]
+            ]
+            if max(distances, default=0) < tolerance:
+                yield number, np.clip(image, 0, 255).astype(np.uint8)
+
+
+def _picture(
+    image: np.ndarray,
+    colors: Mapping[str, int],
+    boxes: Sequence[Any],
+    names: Sequence[str],
+    example: Optional[Example],
+) -> str:
+    """Data URL of an image with thin boxes, and a thick one with its label for the example."""
+    height, width = image.shape[:2]
+    scale = PICTURE_SIDE / max(height, width)
+    size = (max(round(width * scale), 1), max(round(height * scale), 1))
+    pixels = Image.fromarray(image if image.shape[2] == 3 else image[..., :1].repeat(3, axis=2))
+    canvas = np.asarray(pixels.resize(size, Image.Resampling.LANCZOS))
+    sides = np.array([height, width, height, width], float)
+    if len(boxes):
+        options = DrawOptions(
+            line_width=THIN, max_boxes=len(boxes), skip_labels=example is not None
+        )
+        numbers = [colors[name] for name in names]
+        canvas = draw_boxes(canvas, np.array(boxes) / sides, names, colors=numbers, options=options)
+    if example is not None:
+        score = f" {example['score']:.2f}" if "score" in example else ""
+        canvas = draw_boxes(
+            canvas,
+            np.array([example["box"]]) / sides,
+            [example["class"] + score],
+            colors=[colors[example["class"]]],
+            options=DrawOptions(line_width=THICK),
+        )
+    buffer = io.BytesIO()
+    Image.fromarray(canvas).save(buffer, "JPEG", quality=JPEG_QUALITY)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"

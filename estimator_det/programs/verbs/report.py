@@ -1,0 +1,41 @@
+"""`estimator-det report`: one HTML page about a training run, or about two."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from estimator_det.programs import console
+
+SUMMARY = "Writes an HTML page about a training run, or about two runs side by side"
+EXAMPLE = "run --output report.html"
+PAGE = "report.html"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="model_dir of a run; one or two")
+    parser.add_argument(
+        "--output", metavar="FILE", help=f"the page; default: {PAGE} in the folder of the first run"
+    )
+    parser.add_argument(
+        "--benchmark",
+        metavar="FILE",
+        help="benchmark.json of the run's exports; default: the first one below its folder",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    if len(options.runs) > 2:
+        raise console.UsageError(f"{len(options.runs)} runs are given: give one or two")
+    if options.benchmark and len(options.runs) > 1:
+        raise console.UsageError("--benchmark is of one run: give one, or remove it")
+    from estimator_det.config import files
+    from estimator_det.programs import report
+
+    path = options.output or os.path.join(options.runs[0], PAGE)
+    page = report.render(options.runs, options.benchmark)
+    files.write_text(path, page)
+    console.say(f"page: {path} ({len(page.encode()) / 1e6:.1f} MB)")
+    return console.EXIT_OK

@@ -1,0 +1,234 @@
+"""The HTML page of a run: contents, escaping, size, and runs that lack something."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import pathlib
+import re
+import shutil
+from typing import Any, List, Tuple
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf
+from estimator_det.config import pipeline
+from estimator_det.programs import cli, demo, report
+from inputs.datasets import shapes, writer
+from model_fn.evaluation import history
+from model_fn.evaluation.detections import scoring
+from tests.programs.test_runs import SMALL
+
+SCRIPT = "<script>alert('&\"')</script>"
+NAMES = {1: SCRIPT, 2: "{{ 7 * 7 }}"}
+STEPS = range(0, 2000, 100)  # of 20 evaluations
+BOXES = [[10, 10, 60, 50], [30, 60, 90, 110]]
+
+
+class Page(html.parser.HTMLParser):
+    """Tags and visible text of a page; fails at an element that is not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: List[Tuple[str, Any]] = []
+        self.text = ""
+        self._open: List[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in ("meta", "img", "path", "use"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: Any) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("path", "use"):
+            assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def write_run(folder: pathlib.Path, name: str, gain: float = 1.0) -> pathlib.Path:
+    """A run of 20 evaluations of six images, whose detections come from a file."""
+    run = folder / name
+    run.mkdir()
+    records, label_map = folder / "eval.record", folder / "map.pbtxt"
+    results = []
+    with tf.io.TFRecordWriter(str(records)) as file:
+        for number in range(6):
+            labels = writer.Annotations(
+                np.array(BOXES) / [100, 120, 100, 120], [1, 2], class_names=list(NAMES.values())
+            )
+            image = writer.encode_image(np.full([100, 120, 3], 40 * number), "png")
+            example = writer.make_example(
+                image, labels, filename=f"{number}.png", source_id=str(number)
+            )
+            file.write(example.SerializeToString())
+            # The second object is missed, or taken for the first class.
+            for box in BOXES[: 1 + number % 2]:
+                y, x, bottom, right = box
+                size = [x, y, right - x, bottom - y]
+                result = {"image_id": str(number), "category_id": 1, "bbox": size}
+                results.append({**result, "score": 0.9 - number / 10})
+    (folder / "results.json").write_text(json.dumps(results))
+    writer.write_label_map(NAMES, str(label_map))
+    config = scoring.config_of_records([str(records)], str(label_map))
+    config.train_config.num_steps = 2000
+    config.train_config.batch_size = 7 if gain == 1 else 8
+    config.train_input_reader.CopyFrom(config.eval_input_reader[0])
+    pipeline.save_pipeline(config, str(run))
+    scoring.evaluate_detections(config, str(folder / "results.json"), str(run))
+    (first,) = history.read(str(run), "0")
+    for step in STEPS[1:]:
+        metrics = {key: gain * value * step / 2000 for key, value in first.metrics.items()}
+        history.record(str(run), history.Evaluation("0", step, metrics))
+    for kind in ("details", "thresholds"):
+        shutil.copy(run / "eval_0" / f"{kind}-0.json", run / "eval_0" / f"{kind}-{STEPS[-1]}.json")
+    row = {"time": "2026-01-01T00:00:00", "learning_rate": 0.1, "images_per_second": 30.0}
+    row.update({"memory_bytes": 2e9, "input_wait_share": 0.25})
+    lines = [{**row, "step": step, "Loss/total_loss": 9 / (step + 1)} for step in range(0, 2000, 5)]
+    (run / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Tuple[pathlib.Path, pathlib.Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    return write_run(folder, "first"), write_run(folder, "second", gain=0.5)
+
+
+def page_of(*arguments: Any, output: pathlib.Path) -> Tuple[str, Page]:
+    assert cli.main(["report", *map(str, arguments), "--output", str(output)]) == 0
+    text = output.read_text()
+    return text, Page(text)
+
+
+def test_one_run(runs: Any, tmp_path: pathlib.Path) -> None:
+    benchmark = {
+        "models": [
+            {
+                "format": "tflite", "bytes": 5e6, "memory_peak_bytes": 3e8, "metrics": {},
+                "timings": [{"batch_size": 1, "median_ms": 12.34, "p95_ms": 20.0,
+                             "images_per_second": 81.0}],
+            },
+            {"format": "onnx", "error": "onnxruntime is not installed"},
+        ]
+    }  # fmt: skip
+    path = tmp_path / "benchmark.json"
+    path.write_text(json.dumps(benchmark))
+    text, page = page_of(runs[0], "--benchmark", path, output=tmp_path / "page.html")
+    for heading in ("Training", "Classes", "Most confident mistakes", "Missed objects", "Data"):
+        assert f"<h2>{heading}</h2>" in text
+    assert "last evaluation, at step 1,900" in page.text
+    assert f"estimator-det train {runs[0]}/pipeline.config" in page.text
+    assert "--num_train_steps 2000" in page.text
+    assert "memory of the process, at most2.00 GB" in page.text
+    assert "tflite112.320.081.05.0300–" in page.text
+    assert "onnxruntime is not installed" in page.text
+    assert "batch_size: 7" in page.text  # the whole configuration
+    pictures = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
+    # Three images with a wrong class, all six without the second object.
+    assert len(pictures) == 2 * (3 + 6)
+    assert all(each.startswith("data:image/jpeg;base64,") for each in pictures)
+    assert len(text) < 5e6
+
+
+@pytest.fixture(scope="module")
+def comparison(runs: Any, tmp_path_factory: pytest.TempPathFactory) -> Tuple[str, Page]:
+    return page_of(*runs, output=tmp_path_factory.mktemp("comparison") / "page.html")
+
+
+def test_names_are_text_and_nothing_is_loaded(comparison: Any) -> None:
+    text, page = comparison
+    assert SCRIPT in page.text  # visible as it is
+    assert "{{ 7 * 7 }}" in page.text
+    tags = {tag for tag, _ in page.tags}
+    assert not tags & {"script", "iframe", "object", "embed", "link", "base", "form"}
+    for _, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("src", "href", "xlink:href"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:image/"))
+    assert not re.search(r"@import|url\((?!#)", text)
+    assert "default-src 'none'" in text
+    assert "prefers-color-scheme: dark" in text
+    assert len(text) < 5e6
+
+
+def test_two_runs_side_by_side(runs: Any, comparison: Any) -> None:
+    _, page = comparison
+    assert "train_config.batch_size78" in page.text
+    first, second = (history.read(str(run), "0")[-1].metrics for run in runs)
+    key = "DetectionBoxes_Precision/mAP"
+    assert f"{key}{first[key]:.3f}{second[key]:.3f}" in page.text
+    assert first[key] != second[key]
+    assert "first: total" in page.text and "second: mAP" in page.text  # curves
+
+
+def test_the_best_evaluation_is_shown(runs: Any, tmp_path: pathlib.Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs[0], run)
+    (run / "best").mkdir()
+    (run / "best" / "best.json").write_text(json.dumps({"metric": "x", "kept": [{"step": 0}]}))
+    assert cli.main(["report", str(run)]) == 0
+    assert "best evaluation, at step 0" in Page((run / "report.html").read_text()).text
+
+
+@pytest.mark.parametrize("are_absent", [False, True])
+def test_other_records_give_no_pictures(
+    are_absent: bool, runs: Any, tmp_path: pathlib.Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs[0], run)
+    if are_absent:
+        config = pipeline.read_pipeline(str(run / "pipeline.config"))
+        for reader in (config.train_input_reader, config.eval_input_reader[0]):
+            reader.tf_record_input_reader.input_path[:] = [str(tmp_path / "absent")]
+        pipeline.save_pipeline(config, str(run))
+    else:
+        path = run / "eval_0" / f"details-{STEPS[-1]}.json"
+        path.write_text(
+            path.read_text().replace("[10.0, 10.0, 60.0, 50.0]", "[1.0, 1.0, 9.0, 9.0]")
+        )
+    _, page = page_of(run, output=tmp_path / "page.html")
+    assert page.text.count("The picture is not here") == 9
+    assert ("The records cannot be read here" in page.text) == are_absent
+
+
+def test_a_run_without_evaluation(runs: Any, tmp_path: pathlib.Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("pipeline.config", "progress.jsonl"):
+        shutil.copy(runs[0] / name, run / name)
+    _, page = page_of(run, output=tmp_path / "page.html")
+    assert "No evaluation: no checkpoint in the folder" in page.text
+
+
+def test_refusals(runs: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["report", str(tmp_path)]) == 3
+    assert "there is no training run in" in capsys.readouterr().err
+    assert cli.main(["report", str(runs[0]), "--benchmark", str(tmp_path / "absent.json")]) == 3
+    assert cli.main(["report", "a", "b", "c"]) == 2
+    assert cli.main(["report", "a", "b", "--benchmark", "c"]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_network", "no_charts")
+def test_a_checkpoint_without_details_is_evaluated_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
+    config = demo.demo_config(data, 2, SMALL)
+    path = tmp_path / "small.config"
+    path.write_text(pipeline.format_pipeline(config))
+    run = tmp_path / "run"
+    assert cli.main(["train", str(path), "--model_dir", str(run)]) == 0
+    (run / "eval_0" / "details-2.json").unlink()
+    _, page = page_of(run, output=tmp_path / "page.html")
+    assert "at step 2, on reader “0”" in page.text
+    monkeypatch.delattr(report.evaluator, "evaluate")
+    page_of(run, output=tmp_path / "page.html")
