@@ -36,7 +36,6 @@ from exporters import signatures
 from exporters.side_inputs import SideInput, check_side_inputs, make_placeholders
 from inputs import serving
 from model_fn.checkpoints.find import find_checkpoint
-from model_fn.checkpoints.label_map_asset import find_label_map
 from model_fn.checkpoints.repair import restoring
 from model_fn.checkpoints.variables import check_variables, inference_variables
 from model_fn.evaluation import threshold_files
@@ -189,7 +188,7 @@ def restored_network(
     refuse_absurd(pipeline_config.model, "model.")
     channels = serving.additional_channels(pipeline_config)
     checkpoint = find_checkpoint(checkpoint_prefix)
-    label_map = _existing(options.label_map_path) or find_label_map(pipeline_config)
+    label_map = _existing(options.label_map_path) or served.find_label_map(pipeline_config)
     thresholds = options.extras.thresholds
     if thresholds is not None:
         threshold_files.check(thresholds, pipeline_config.model)

@@ -9,16 +9,13 @@ from estimator_det.config.derived_models import with_static_shapes
 from estimator_det.detectors.base import make_detector
 from inputs import schema
 from inputs.label_map import LabelMap
-from model_fn.checkpoints.savers import (
-    evaluation_saver,
-    make_saver,
-    make_scaffold,
-    moving_average_saver,
-)
+from model_fn.checkpoints.savers import EvaluationSaver, Saver, make_saver, make_scaffold
+from model_fn.checkpoints.variables import inference_variables
 from model_fn.evaluation import eval_ops
 from model_fn.evaluation.accumulator import OnResults
 from model_fn.serving import graph as serving_graph
-from model_fn.training import host_call, optimizers, step, tpu_step, warm_start
+from model_fn.training import optimizers, step, tpu_step, warm_start
+from model_fn.training.sync_replicas import SyncReplicasHook
 
 ModeKeys = estimator.ModeKeys
 
@@ -107,7 +104,7 @@ def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> 
         _num_replicas(batch.run_config),
     )
     saver = make_saver(train_config, _keep_checkpoint_max(batch))
-    graph.fill(saver, train_step)
+    graph.saver, graph.step = saver, train_step
     return estimator.EstimatorSpec(
         ModeKeys.TRAIN,
         loss=forward.losses[step.TOTAL_LOSS],
@@ -130,7 +127,8 @@ def _synchronization(
     """The hook of workers that share each step."""
     if train_step.synchronizing is None:
         return []
-    return [train_step.synchronizing.make_hook(run_config.is_chief, graph.stop_requested)]
+    optimizer = train_step.synchronizing
+    return [SyncReplicasHook(optimizer, run_config.is_chief, graph.stop_requested)]
 
 
 def _train_spec_for_tpu(
@@ -158,8 +156,8 @@ def _train_spec_for_tpu(
         # The host must read the step after its update, else reports are one step late.
         with tf.control_dependencies([train_op]):
             step_taken = tf.identity(tf1.train.get_global_step())
-        graph.host_values = host_call.HostValues()
-        reported = host_call.make_host_call(
+        graph.host_values = tpu_step.HostValues()
+        reported = tpu_step.make_host_call(
             batch.run_config.model_dir,
             scalars,
             step_taken,
@@ -170,10 +168,9 @@ def _train_spec_for_tpu(
     # Called on the host after the core's program is built: variables do not exist before.
     def scaffold() -> Any:
         if table:
-            tpu_step.initialize_from(table)
-        saver = make_saver(train_config, _keep_checkpoint_max(batch))
-        graph.fill(saver)
-        return make_scaffold(saver, batch.run_config)
+            warm_start.initialize_from(table)
+        graph.saver = make_saver(train_config, _keep_checkpoint_max(batch))
+        return make_scaffold(graph.saver, batch.run_config)
 
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.TRAIN,
@@ -226,8 +223,8 @@ def _eval_spec(
         ),
         scaffold_fn=_inference_scaffold(
             batch,
-            lambda: evaluation_saver(
-                pipeline_config.model, use_moving_averages=eval_config.use_moving_averages
+            lambda: EvaluationSaver(
+                inference_variables(eval_config.use_moving_averages), pipeline_config.model
             ),
         ),
     )
@@ -239,7 +236,12 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, is_on_core: bool) -> A
     predictions = step.predict(detector, batch.features, compute_dtype=dtype)
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     served = serving_graph.named_outputs(detections)
-    averages = pipeline_config.eval_config.use_moving_averages
+
+    def saver() -> Optional[Saver]:
+        if not pipeline_config.eval_config.use_moving_averages:
+            return None
+        return Saver(inference_variables(True), sharded=True)
+
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=served,
@@ -247,9 +249,7 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, is_on_core: bool) -> A
             key: estimator.export.PredictOutput(served)
             for key in (serving_graph.SERVING_DEFAULT, serving_graph.PREDICT)
         },
-        scaffold_fn=_inference_scaffold(
-            batch, lambda: moving_average_saver() if averages else None
-        ),
+        scaffold_fn=_inference_scaffold(batch, saver),
     )
 
 

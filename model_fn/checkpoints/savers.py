@@ -6,14 +6,13 @@ from typing import Any, Dict, Optional
 
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints.repair import restoring, step_of
-from model_fn.checkpoints.variables import check_variables, inference_variables
+from model_fn.checkpoints.variables import check_variables
 
 
 class Saver(tf1.train.Saver):
     """A saver whose errors say what is wrong with the checkpoint."""
 
     def restore(self, sess: tf1.Session, save_path: str) -> None:
-        """Restores as TensorFlow does, with the errors of `restoring`."""
         with restoring(save_path):
             super().restore(sess, save_path)
 
@@ -24,7 +23,8 @@ class EvaluationSaver(Saver):
     The global step is 0 if the checkpoint has none, for example after an export.
 
     Args:
-        variables: Checkpoint name -> variable.
+        variables: By checkpoint name.
+        model: `DetectionModel` proto; an error names its options that explain another shape.
     """
 
     def __init__(self, variables: Dict[str, tf.Variable], model: Any) -> None:
@@ -35,7 +35,6 @@ class EvaluationSaver(Saver):
         self._step = variables.get(tf1.GraphKeys.GLOBAL_STEP)
 
     def restore(self, sess: tf1.Session, save_path: str) -> None:
-        """Restores, with the errors of `restoring`, and RunError if the model is another one."""
         with restoring(save_path):
             check_variables(save_path, self._variables, self._model)
         super().restore(sess, save_path)
@@ -51,19 +50,6 @@ def make_saver(train_config: Any, keep_checkpoint_max: Optional[int] = 5) -> tf1
         keep_checkpoint_every_n_hours=train_config.keep_checkpoint_every_n_hours,
         save_relative_paths=True,
     )
-
-
-def moving_average_saver() -> tf1.train.Saver:
-    """A saver that fills each trainable variable from its moving average in the checkpoint.
-
-    Other variables, such as the statistics of batch norm, are restored as they are.
-    """
-    return Saver(inference_variables(use_moving_averages=True), sharded=True)
-
-
-def evaluation_saver(model: Any, *, use_moving_averages: bool) -> EvaluationSaver:
-    """A saver of all variables of the current graph, or of their moving averages."""
-    return EvaluationSaver(inference_variables(use_moving_averages), model)
 
 
 def make_scaffold(

@@ -15,7 +15,6 @@ from model_fn.checkpoints.errors import FolderNotWritableError, RunError
 
 # The C++ writer of event files turns its codes into built-in errors.
 WRITE_ERRORS = (tf.errors.OpError, OSError, RuntimeError, IndexError)
-# A smaller file may still fit on a full disk.
 _PROBE_BYTES = 64 * 1024  # more than a full disk takes in the last block of another file
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 # Texts, because TensorFlow has one code for a full disk and for memory.
@@ -160,7 +159,6 @@ def _free_space(cause: str, path: str) -> str:
     if cause not in map(str.lower, _FULL) or not os.path.exists(path):
         return ""
     usage = shutil.disk_usage(path)
-    # /proc and the like.
     if not usage.total:  # not a file system for files, such as /proc
         return ""
     return f"{usage.free / 1e6:,.1f} MB of {usage.total / 1e6:,.1f} MB free"

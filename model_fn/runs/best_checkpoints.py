@@ -19,7 +19,6 @@ from estimator_det.files import atomic
 from inputs import serving
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.find import find_checkpoint
-from model_fn.checkpoints.label_map_asset import add_label_map, find_readable_label_map
 from model_fn.evaluation import history, threshold_files
 from model_fn.evaluation.history import Evaluation, is_better
 from model_fn.runs.backends import Evaluator
@@ -160,12 +159,12 @@ def export(
     make_receiver = serving.create_predict_input_fn(
         pipeline_config, make_preprocessor(pipeline_config.model)
     )
-    label_map = find_readable_label_map(pipeline_config)
+    label_map = saved_model.find_readable_label_map(pipeline_config)
 
     def receiver() -> Any:
         # Called within the graph that is exported, which is where assets are entered.
         if label_map is not None:
-            add_label_map(label_map)
+            saved_model.add_label_map(label_map)
         return make_receiver()
 
     folder = os.path.join(model_dir, "export", name)

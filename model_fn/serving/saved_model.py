@@ -6,14 +6,18 @@ of constants has an empty folder `variables`, which loaders do not need.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any, Dict, Iterable, List, Optional
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.files import is_remote
-from model_fn.checkpoints.label_map_asset import add_label_map
+from estimator_det.config.text import ConfigError
+from inputs.label_map import read_label_map
 from model_fn.serving import warmup
 from model_fn.serving.folding import fold_batch_norms
+
+_LOG = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 2**31 - 1  # limit of a protobuf file, which contains a graph and its constants
 UNFINISHED = "temp-"  # prefix of folders that are not complete yet
@@ -117,3 +121,34 @@ def copy_folder(source: str, target: str) -> None:
         paths += [os.path.join(inside, name) for name in names]
     for path in sorted(paths, key=lambda path: path.endswith("saved_model.pb")):
         tf.io.gfile.copy(os.path.join(source, path), os.path.join(target, path))
+
+
+def find_label_map(pipeline_config: Any) -> Optional[str]:
+    """The first existing label map of the configuration's readers, those of evaluation first."""
+    return next((path for path in _label_maps(pipeline_config) if tf.io.gfile.exists(path)), None)
+
+
+def find_readable_label_map(pipeline_config: Any) -> Optional[str]:
+    """Like `find_label_map`, but one that cannot be read is logged as a warning and left out.
+
+    For exports at the end of a long training, which must not fail because names are missing.
+    """
+    path = next(iter(_label_maps(pipeline_config)), None)
+    try:
+        path = find_label_map(pipeline_config) or path
+        if path is not None:
+            read_label_map(path)
+    except (ConfigError, OSError, tf.errors.OpError) as error:
+        _LOG.warning("Exporting without the label map %s: %s", path, error)
+        return None
+    return path
+
+
+def _label_maps(pipeline_config: Any) -> List[str]:
+    readers = [*pipeline_config.eval_input_reader, pipeline_config.train_input_reader]
+    return [reader.label_map_path for reader in readers if reader.label_map_path]
+
+
+def add_label_map(path: str) -> None:
+    """Makes a label map an asset of the SavedModel that the current graph becomes."""
+    tf1.add_to_collection(tf1.GraphKeys.ASSET_FILEPATHS, tf.constant(path))

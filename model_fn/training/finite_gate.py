@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 import numpy as np
 
@@ -21,10 +21,8 @@ class RejectedBatch:
         self._tensors = tensors
         self.arrays: Dict[str, np.ndarray] = {}
 
-    def store(self) -> Optional[tf.Operation]:
-        """The operation that fills `arrays`; None for an empty batch."""
-        if not self._tensors:
-            return None
+    def store(self) -> tf.Operation:
+        """The operation that fills `arrays`."""
 
         def copy(*arrays: np.ndarray) -> None:
             # TensorFlow uses the memory of the arrays again.
@@ -54,7 +52,7 @@ def guarded(
     values: Sequence[tf.Tensor],
     updates: Sequence[Any],
     apply: Callable[[], tf.Operation],
-    batch: Optional[RejectedBatch],
+    batch: RejectedBatch,
 ) -> tf.Tensor:
     """Runs `apply()` and `updates` if all `values` are finite, else stores the batch.
 
@@ -81,8 +79,8 @@ def guarded(
         step = apply()
     with tf1.name_scope("guard"):
         with tf.control_dependencies([closed]):
-            stored = batch.store() if batch is not None else None
-        with tf.control_dependencies([stored] if stored is not None else []):
+            stored = batch.store()
+        with tf.control_dependencies([stored]):
             rejected = tf.identity(closed)
         with tf.control_dependencies([tf.group(step, *updates)]):
             accepted = tf.identity(opened)

@@ -7,16 +7,16 @@ norm get their values back.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
-import numpy as np
-
-from estimator_det.compat import apply_summed, make_slots, quiet_layers, shared_state, tf
+from estimator_det.compat import apply_summed, make_slots, quiet_layers, tf
 from inputs import schema
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training import step
+from model_fn.training.loop_state import LoopState, optimizer_variables
 from model_fn.training.loss_scale import LossScale
-from model_fn.training.optimizers import make_loop_optimizer, state_names
+from model_fn.training.optimizers import make_loop_optimizer
 from model_fn.training.replica import Network, Reduced, Replica
 from model_fn.training.step import Tensors
 from model_fn.training.train_op import APPLIED_NORM, MOVING_AVERAGES, name_of
@@ -34,8 +34,8 @@ _LABELS = (
 NO_STOP = (0.0, 0.0)
 
 
-class Outcome(NamedTuple):
-    """Result of a call of the loop's function, for its last step."""
+class _Step(NamedTuple):
+    """Results of a step, the same on all replicas; the first fields of `Outcome`."""
 
     num_taken: tf.Tensor  # int32 scalar, steps that changed the variables
     is_finite: tf.Tensor  # bool scalar, True if the last step changed them
@@ -44,23 +44,21 @@ class Outcome(NamedTuple):
     counts: Tensors  # counts of `Forward`
     gradients: Tensors  # by variable, before clipping, where `summarize_gradients` is set
     checks: Tensors  # more float32 scalars that must be finite
-    batches: Tuple[Any, ...]  # (features, labels) of each replica of this process
-    input_wait: tf.Tensor  # float64 scalar, seconds that all steps waited for their batches
-    positions: Tuple[Tensors, ...]  # for each reader of records: `step.POSITION` of all its images
 
 
-class _StepResult(NamedTuple):
-    """Results of a step, the same on all replicas."""
+class Outcome(NamedTuple):
+    """Result of a call of the loop's function, for its last step."""
 
     num_taken: tf.Tensor
     is_finite: tf.Tensor
     stops: tf.Tensor
-    losses: Tensors
+    scalars: Tensors
     counts: Tensors
-    norm: tf.Tensor
-    rate: tf.Tensor
-    checks: Tensors
     gradients: Tensors
+    checks: Tensors
+    batches: Tuple[Any, ...]  # (features, labels) of each replica of this process
+    input_wait: tf.Tensor  # float64 scalar, seconds that all steps waited for their batches
+    positions: Tuple[Tensors, ...]  # for each reader of records: `step.POSITION` of all its images
 
 
 class LoopStep:
@@ -69,7 +67,12 @@ class LoopStep:
     Args:
         num_parts: Parts of a replica's share of the batch, taken one after the other.
         compute_dtype: Type of the network's arithmetic; float16 has a dynamic scale of the loss.
+
+    Attributes:
+        state: The variables, once a function is traced.
     """
+
+    state: LoopState
 
     def __init__(
         self,
@@ -102,7 +105,6 @@ class LoopStep:
             jit_compile=jit_compile,
         )
         self._averages: Dict[str, Any] = {}  # by the names of variables
-        self._variables: Dict[str, Any] = {}
 
     def build(self, batch_spec: Any) -> None:
         """Creates the variables of the network, and their moving averages."""
@@ -139,9 +141,8 @@ class LoopStep:
 
         @tf.function(autograph=False, input_signature=signature)
         def call(iterator: Any, num_steps: tf.Tensor, stops: tf.Tensor) -> Outcome:
-            if loops:
-                return self._take_several(iterator, num_steps, stops)
-            return self._take(iterator, stops)
+            take = functools.partial(self._take, iterator, stops)
+            return _repeated(take, num_steps) if loops else take()
 
         return self._traced(call)
 
@@ -175,33 +176,32 @@ class LoopStep:
         with self._strategy.scope(), quiet_layers():
             traced = call.get_concrete_function()
         # Here, because an optimizer returns its variables only without a default graph.
-        self._variables = self._all_variables()
+        extra = {} if self._loss_scale is None else self._loss_scale.variables()
+        trained = self._replica.trained
+        variables = {
+            **{name_of(variable): variable for variable in self.network.variables},
+            **optimizer_variables(self._optimizer, self._config, trained),
+            **{name + AVERAGE_SUFFIX: each for name, each in self._averages.items()},
+            GLOBAL_STEP: self.global_step,
+        }
+        names = [name_of(variable) for variable in trained]
+        self.state = LoopState(self._strategy, variables, extra, names)
         return traced
 
     def _take(self, iterator: Any, stops: tf.Tensor) -> Outcome:
         """One step, outside of replicas."""
         batch = next(iterator)
         take = self._take_on_tpu if self._is_on_tpu else self._take_over_replicas
-        outcome = take(_used(batch), stops)
+        result = take(_used(batch), stops)
         batches = _local(self._strategy, batch)
         return Outcome(
-            num_taken=outcome.num_taken,
-            is_finite=outcome.is_finite,
-            stops=outcome.stops,
-            scalars={
-                **outcome.losses,
-                step.LEARNING_RATE: outcome.rate,
-                step.GRADIENT_NORM: outcome.norm,
-            },
-            counts=outcome.counts,
-            gradients=outcome.gradients,
-            checks=outcome.checks,
+            *result,
             batches=batches,
             input_wait=step.measure_input_wait(tf.nest.flatten(batches)),
             positions=(_position(batches),),
         )
 
-    def _take_over_replicas(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _StepResult:
+    def _take_over_replicas(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _Step:
         """Replicas compute, and their sums are applied outside of them."""
 
         def compute(scale: tf.Tensor) -> Any:
@@ -217,18 +217,22 @@ class LoopStep:
                 for name in ("losses", "counts", "norm", "is_moved_finite", "stops", "unclipped")
             }
         )
-        return self._apply_if_finite(
-            unpacked, lambda: self._apply(reduced), lambda: self._put_back(reduced)
+        return _applied_if_finite(
+            unpacked,
+            self._learning_rate(),
+            lambda: self._apply(reduced),
+            lambda: self._put_back(reduced),
         )
 
-    def _take_on_tpu(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _StepResult:
+    def _take_on_tpu(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _Step:
         """Takes the step in one computation of the cores: each one passes through the host."""
 
-        def take(features: Tensors, labels: Tensors, stops: tf.Tensor) -> _StepResult:
+        def take(features: Tensors, labels: Tensors, stops: tf.Tensor) -> _Step:
             reduced = self._replica.compute(features, labels, tf.constant(1.0), stops)
             context = tf.distribute.get_replica_context()
-            return self._apply_if_finite(
+            return _applied_if_finite(
                 reduced,
+                self._learning_rate(),
                 lambda: context.merge_call(lambda _: self._apply(reduced)),
                 lambda: self._replica.put_back(reduced.statistics),
             )
@@ -237,63 +241,6 @@ class LoopStep:
 
     def _first(self, value: Any) -> tf.Tensor:
         return self._strategy.experimental_local_results(value)[0]
-
-    def _apply_if_finite(
-        self, reduced: Reduced, apply: Callable[[], None], reject: Callable[[], None]
-    ) -> _StepResult:
-        """Applies a step whose numbers are finite, and rejects any other."""
-        rate, norm = self._learning_rate(), reduced.norm
-        checks = {APPLIED_NORM: rate * norm, MOVING_AVERAGES: reduced.is_moved_finite}
-        values = [reduced.losses[step.TOTAL_LOSS], norm, rate, *checks.values()]
-        is_finite = tf.reduce_all(tf.math.is_finite(tf.stack(values)))
-
-        def counted(act: Callable[[], None], number: int) -> Callable[[], tf.Tensor]:
-            def branch() -> tf.Tensor:
-                act()
-                return tf.constant(number)
-
-            return branch
-
-        return _StepResult(
-            num_taken=tf.cond(is_finite, counted(apply, 1), counted(reject, 0)),
-            is_finite=is_finite,
-            stops=reduced.stops,
-            losses=reduced.losses,
-            counts=reduced.counts,
-            norm=norm,
-            rate=rate,
-            checks=checks,
-            gradients=reduced.unclipped,
-        )
-
-    def _take_several(self, iterator: Any, num_steps: tf.Tensor, stops: tf.Tensor) -> Outcome:
-        """Up to `num_steps` steps; the last one is that which was not finite, or wants to stop."""
-
-        def should_continue(before: Outcome) -> tf.Tensor:
-            ends = tf.reduce_any(before.stops) | tf.logical_not(before.is_finite)
-            return (before.num_taken < num_steps) & tf.logical_not(ends)
-
-        def take(before: Outcome) -> Tuple[Outcome]:
-            outcome = self._take(iterator, stops)
-            position = {
-                key: tf.concat([value, outcome.positions[0][key]], 0)
-                for key, value in before.positions[0].items()
-            }
-            outcome = outcome._replace(
-                num_taken=before.num_taken + outcome.num_taken,
-                input_wait=before.input_wait + outcome.input_wait,
-                positions=(position,),
-            )
-            return (outcome,)
-
-        # The first one has the structure of all.
-        first = self._take(iterator, stops)
-        shapes = tf.nest.map_structure(lambda tensor: tensor.shape, first)
-        growing = {key: [None, *value.shape[1:]] for key, value in first.positions[0].items()}
-        growing = {key: tf.TensorShape(shape) for key, shape in growing.items()}
-        invariants = (shapes._replace(positions=(growing,)),)
-        (last,) = tf.while_loop(should_continue, take, (first,), invariants, parallel_iterations=1)
-        return last
 
     def _apply(self, reduced: Reduced) -> None:
         pairs = [
@@ -317,79 +264,62 @@ class LoopStep:
     def _put_back(self, reduced: Reduced) -> None:
         self._strategy.run(self._replica.put_back, (reduced.statistics,))
 
-    def values(self) -> Dict[str, np.ndarray]:
-        """All variables by their names in checkpoints; statistics are averaged over replicas.
 
-        Only over the replicas of this process: no other process is involved.
-        """
-        variables = {**self.variables(), **self.own_variables()}
-        return {name: self._value(variable) for name, variable in variables.items()}
+def _applied_if_finite(
+    reduced: Reduced, rate: tf.Tensor, apply: Callable[[], None], reject: Callable[[], None]
+) -> _Step:
+    """Applies a step whose numbers are finite, and rejects any other."""
+    checks = {APPLIED_NORM: rate * reduced.norm, MOVING_AVERAGES: reduced.is_moved_finite}
+    values = [reduced.losses[step.TOTAL_LOSS], reduced.norm, rate, *checks.values()]
+    is_finite = tf.reduce_all(tf.math.is_finite(tf.stack(values)))
 
-    def _value(self, variable: Any) -> np.ndarray:
-        copies = self._strategy.experimental_local_results(variable)
-        if variable.synchronization != tf.VariableSynchronization.ON_READ:
-            copies = copies[:1]
-        if len(copies) == 1:
-            return np.asarray(copies[0].numpy())
-        return np.mean([copy.numpy() for copy in copies], axis=0)
+    def counted(act: Callable[[], None], number: int) -> Callable[[], tf.Tensor]:
+        def branch() -> tf.Tensor:
+            act()
+            return tf.constant(number)
 
-    def agree(self) -> None:
-        """Gives the variables of all workers the values that those of the first one have.
+        return branch
 
-        Every worker must call this.
-        """
-        strategy = self._strategy
-        variables = [*self.variables().values(), *self.own_variables().values()]
+    return _Step(
+        num_taken=tf.cond(is_finite, counted(apply, 1), counted(reject, 0)),
+        is_finite=is_finite,
+        stops=reduced.stops,
+        scalars={**reduced.losses, step.LEARNING_RATE: rate, step.GRADIENT_NORM: reduced.norm},
+        counts=reduced.counts,
+        gradients=reduced.unclipped,
+        checks=checks,
+    )
 
-        def masked_values() -> Any:
-            context = tf.distribute.get_replica_context()
-            is_first = tf.equal(context.replica_id_in_sync_group, 0)
-            values = [
-                tf.where(is_first, each, tf.zeros_like(each))
-                for each in (variable.read_value() for variable in variables)
-            ]
-            # Types are not mixed in one sum.
-            return [context.all_reduce(tf.distribute.ReduceOp.SUM, each) for each in values]
 
-        @tf.function(autograph=False)
-        def collect() -> Any:
-            agreed = strategy.run(masked_values)
-            return [strategy.experimental_local_results(each)[0] for each in agreed]
+def _repeated(take: Callable[[], Outcome], num_steps: tf.Tensor) -> Outcome:
+    """Up to `num_steps` steps; the last one is that which was not finite, or wants to stop."""
 
-        for variable, value in zip(variables, collect()):
-            variable.assign(value)
+    def should_continue(before: Outcome) -> tf.Tensor:
+        ends = tf.reduce_any(before.stops) | tf.logical_not(before.is_finite)
+        return (before.num_taken < num_steps) & tf.logical_not(ends)
 
-    def restore(self, values: Mapping[str, np.ndarray]) -> None:
-        """Gives variables the values under their names; others keep theirs."""
-        for name, variable in {**self.variables(), **self.own_variables()}.items():
-            if name in values:
-                variable.assign(values[name])
+    def take_next(before: Outcome) -> Tuple[Outcome]:
+        outcome = take()
+        position = {
+            key: tf.concat([value, outcome.positions[0][key]], 0)
+            for key, value in before.positions[0].items()
+        }
+        outcome = outcome._replace(
+            num_taken=before.num_taken + outcome.num_taken,
+            input_wait=before.input_wait + outcome.input_wait,
+            positions=(position,),
+        )
+        return (outcome,)
 
-    def trained_names(self) -> List[str]:
-        """Variables that the step trains."""
-        return [name_of(variable) for variable in self._replica.trained]
-
-    def variables(self) -> Dict[str, Any]:
-        """All variables by their names in checkpoints, the same as an Estimator's."""
-        return self._variables
-
-    def _all_variables(self) -> Dict[str, Any]:
-        named = {name_of(variable): variable for variable in self.network.variables}
-        states = state_names(self._config)
-        trained = {name_of(variable): variable for variable in self._replica.trained}
-        for name, variable in trained.items():
-            for slot, suffix in states.suffixes.items():
-                value = self._optimizer.get_slot(variable, slot)
-                if value is not None:
-                    named[name + suffix] = value
-        others = shared_state(self._optimizer)
-        named.update({name: others[name] for name in states.others})
-        averages = {name + AVERAGE_SUFFIX: each for name, each in self._averages.items()}
-        return {**named, **averages, GLOBAL_STEP: self.global_step}
-
-    def own_variables(self) -> Dict[str, Any]:
-        """Further variables, which an Estimator does not have."""
-        return {} if self._loss_scale is None else self._loss_scale.variables()
+    # The first one has the structure of all.
+    first = take()
+    shapes = tf.nest.map_structure(lambda tensor: tensor.shape, first)
+    growing = {
+        key: tf.TensorShape([None, *value.shape[1:]]) for key, value in first.positions[0].items()
+    }
+    invariants = (shapes._replace(positions=(growing,)),)
+    (last,) = tf.while_loop(should_continue, take_next, (first,), invariants, parallel_iterations=1)
+    return last
 
 
 def unpacked(packed: tf.Tensor, example: Outcome) -> Tuple[int, Outcome]:

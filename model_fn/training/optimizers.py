@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import math
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from model_fn.training.schedules import make_learning_rate
@@ -125,11 +124,9 @@ def state_names(config: Any) -> StateNames:
 
     In a TF2 loop, slots of one optimizer share a name.
     """
-    plain = copy.deepcopy(config)
-    plain.use_moving_average = False
     with tf.Graph().as_default():
         variable = tf1.get_variable("v", [], use_resource=True)
-        optimizer, _ = make_optimizer(plain, tf1.train.create_global_step())
+        optimizer, _ = make_loop_optimizer(config, tf1.train.create_global_step())
         optimizer.apply_gradients([(tf.constant(0.0), variable)])
         suffixes = {
             slot: optimizer.get_slot(variable, slot).op.name[len("v") :]
@@ -144,22 +141,6 @@ def _chosen(config: Any) -> Tuple[str, Any]:
     kind = config.WhichOneof("optimizer")
     if kind is None:
         raise ConfigError("train_config.optimizer", f"set one of {sorted(OPTIMIZERS)}; found none")
-    options = getattr(config, kind)
-    _check_numbers(options, f"train_config.optimizer.{kind}")
-    _check_numbers(config, "train_config.optimizer")
-    return kind, options
-
-
-def _check_numbers(options: Any, path: str) -> None:
-    """Refuses numbers with which an update writes NaN for any gradients."""
-    for field in options.DESCRIPTOR.fields:
-        if field.cpp_type not in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
-            continue
-        value = getattr(options, field.name)
-        if not math.isfinite(value):
-            raise ConfigError(f"{path}.{field.name}", f"{value} is not finite", "Give a number")
-        if field.name == "epsilon" and value <= 0:
-            # If a gradient is 0, the update divides 0 by the root of epsilon.
-            raise ConfigError(
-                f"{path}.epsilon", f"{value} is not above 0", "Give a small number: 1e-8"
-            )
+    # Numbers with which an update writes NaN although all gradients are finite.
+    refuse_absurd(config, "train_config.optimizer.")
+    return kind, getattr(config, kind)

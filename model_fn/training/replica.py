@@ -171,13 +171,14 @@ class Replica:
         reduced = iter(_all_reduce(context, present))
         gradients = [None if gradient is None else next(reduced) for gradient in local]
         norm = tf.linalg.global_norm(gradients)
+        max_norm = self._train_config.gradient_clipping_by_norm
         return Reduced(
             losses=losses,
             counts={name: count / num_shares for name, count in counts.items()},
             norm=norm,
             is_moved_finite=moved,
             stops=stops > 0.0,
-            gradients=self._clipped(gradients, norm),
+            gradients=clip_gradients(gradients, max_norm, norm),
             unclipped=self._to_summarize(gradients),
             statistics=before,
         )
@@ -186,13 +187,6 @@ class Replica:
         """Gives the moving averages of batch norm the values of `Reduced.statistics`."""
         for variable, value in zip(self._network.statistics(), statistics):
             variable.assign(value)
-
-    def _clipped(self, gradients: Gradients, norm: tf.Tensor) -> Gradients:
-        max_norm = self._train_config.gradient_clipping_by_norm
-        if max_norm <= 0:
-            return gradients
-        clipped = clip_gradients(list(zip(gradients, self.trained)), max_norm, norm)
-        return [gradient for gradient, _ in clipped]
 
     def _to_summarize(self, gradients: Gradients) -> Tensors:
         if not self._train_config.summarize_gradients:

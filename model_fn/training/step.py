@@ -84,13 +84,6 @@ def groundtruth_from_labels(labels: Tensors) -> Groundtruth:
     return Groundtruth(valid=valid, **fields)
 
 
-def context_from_features(features: Tensors) -> Optional[Context]:
-    """Context features under the keys of `inputs.schema`; None if the reader loads none."""
-    if schema.CONTEXT_FEATURES not in features:
-        return None
-    return Context(features[schema.CONTEXT_FEATURES], features[schema.VALID_CONTEXT_SIZE])
-
-
 def predict(
     detector: Detector,
     features: Tensors,
@@ -105,7 +98,9 @@ def predict(
         compute_dtype: tf.float32, tf.bfloat16 or tf.float16; variables are float32 all the same.
     """
     images, true_shapes = features[schema.IMAGE], features[schema.TRUE_IMAGE_SHAPE]
-    context = context_from_features(features)
+    context = None
+    if schema.CONTEXT_FEATURES in features:  # The reader loads them for models that take them.
+        context = Context(features[schema.CONTEXT_FEATURES], features[schema.VALID_CONTEXT_SIZE])
     if compute_dtype == tf.float32:
         return detector.predict(images, true_shapes, groundtruth, context)
     with tf1.variable_scope("", custom_getter=_wide_variables(compute_dtype)):
@@ -174,7 +169,10 @@ def make_train_step(
             each step with `sync_replicas`; None without parameter servers.
     """
     train_config = pipeline_config.train_config
-    inputs = _by_path(features=features, labels=labels)
+    inputs = {
+        **{f"features/{key}": tensor for key, tensor in features.items()},
+        **{f"labels/{key}": tensor for key, tensor in labels.items()},
+    }
     rejected = RejectedBatch(inputs)
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = make_optimizer(train_config.optimizer, global_step)
@@ -239,15 +237,6 @@ def _synchronizing(
     return SyncReplicas(optimizer, train_config.replicas_to_aggregate, num_replicas)
 
 
-def _by_path(**tensors: Tensors) -> Tensors:
-    """Tensors by path: features/image, labels/groundtruth_boxes, …."""
-    return {
-        f"{prefix}/{key}": tensor
-        for prefix, values in tensors.items()
-        for key, tensor in values.items()
-    }
-
-
 def measure_input_wait(batch: List[tf.Tensor]) -> tf.Tensor:
     """Seconds from the start of a step to its batch being there, by two clocks in the graph.
 
@@ -265,29 +254,17 @@ class TrainGraph:
     The backend makes it and hands it to `create_model_fn`, which fills it in.
 
     Attributes:
-        host_values: What the host of a TPU received last (`host_call.HostValues`); None elsewhere.
+        step: Not set on a TPU, where there is no step that hooks could fetch from.
+        host_values: What the host of a TPU received last (`tpu_step.HostValues`); None elsewhere.
         stop_requested: True once the run is to stop: a step that waits for other workers must end.
     """
 
+    step: TrainStep
+    saver: tf1.train.Saver
+    host_values: Any = None
+
     def __init__(self, stop_requested: Callable[[], bool] = lambda: False) -> None:
-        self._step: Optional[TrainStep] = None
-        self._saver: Optional[tf1.train.Saver] = None
-        self.host_values: Any = None
         self.stop_requested = stop_requested
-
-    def fill(self, saver: tf1.train.Saver, step: Optional[TrainStep] = None) -> None:
-        """Called by the model_fn; on a TPU there is no step that hooks could fetch from."""
-        self._saver, self._step = saver, step
-
-    @property
-    def step(self) -> TrainStep:
-        assert self._step is not None, "no training graph was built"
-        return self._step
-
-    @property
-    def saver(self) -> tf1.train.Saver:
-        assert self._saver is not None, "no training graph was built"
-        return self._saver
 
 
 def make_summary(

@@ -82,15 +82,6 @@ class SyncReplicas(OptimizerAround):
         assert synchronizing.ready_for_local_init_op.op is not None
         return sent
 
-    def make_hook(self, is_chief: bool, stop_requested: Callable[[], bool]) -> SyncReplicasHook:
-        """Hook that a training session needs; after `apply_gradients`.
-
-        Args:
-            is_chief: This process applies the mean gradients.
-            stop_requested: True once nobody may wait for this worker's gradients.
-        """
-        return SyncReplicasHook(self, is_chief, stop_requested)
-
     def operations(self, is_chief: bool) -> Operations:
         """Operations that a hook runs."""
         synchronizing: Any = self._optimizer
@@ -122,6 +113,11 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
     TensorFlow's own hook leaves that to a queue runner. It waits for gradients that never come when
     training ends, and the session waits two minutes for it; and workers wait for tokens without
     end.
+
+    Args:
+        optimizer: Has applied its gradients.
+        is_chief: This process applies the mean gradients.
+        stop_requested: True once nobody may wait for this worker's gradients.
     """
 
     def __init__(

@@ -1,15 +1,24 @@
-"""The training step of a TPU core: gradients summed over cores, then clipped and applied."""
+"""The training step of a TPU core, and the scalars that it sends to its host.
+
+Gradients are summed over cores, then clipped and applied. A TPU returns to the host once in many
+steps, and cannot write: the scalars of each step leave it through the outfeed. The host writes some
+of them for TensorBoard, and keeps the last in a variable of its own, for hooks.
+"""
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detector
-from model_fn.checkpoints.variables import AVERAGE_SUFFIX
-from model_fn.training import optimizers, train_op, warm_start
+from model_fn.training import optimizers, train_op
 from model_fn.training.step import GRADIENT_NORM, LEARNING_RATE, TOTAL_LOSS, Forward, Tensors
+
+HostCall = Tuple[Callable[..., Any], Dict[str, tf.Tensor]]
+
+STEP = "global_step"
+FILE_SUFFIX = ".tpu"
+_NOTHING_YET = -1.0
 
 
 class ClippingOptimizer(optimizers.OptimizerAround):
@@ -34,17 +43,18 @@ class ClippingOptimizer(optimizers.OptimizerAround):
         global_step: Optional[tf.Variable] = None,
         name: Optional[str] = None,
     ) -> tf.Operation:
-        pairs = list(grads_and_vars)
-        self.norm = tf.linalg.global_norm([gradient for gradient, _ in pairs])
-        if self._max_norm > 0:
-            pairs = train_op.clip_gradients(pairs, self._max_norm, self.norm)
-        return super().apply_gradients(pairs, global_step, name)
+        gradients, variables = zip(*grads_and_vars)
+        self.norm = tf.linalg.global_norm(gradients)
+        clipped = train_op.clip_gradients(gradients, self._max_norm, self.norm)
+        return super().apply_gradients(list(zip(clipped, variables)), global_step, name)
 
 
 def make_core_step(
     detector: Detector, forward_pass: Forward, train_config: Any, *, is_on_core: bool
 ) -> Tuple[tf.Tensor, Tensors]:
     """The train op of a core and what it reports: losses, learning rate, gradient norm.
+
+    The step is taken even if its numbers are not finite: one core cannot hold back the others.
 
     Args:
         forward_pass: Result for this core's share of the batch.
@@ -53,32 +63,86 @@ def make_core_step(
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = optimizers.make_optimizer(train_config.optimizer, global_step)
     clipping = ClippingOptimizer(optimizer, train_config.gradient_clipping_by_norm)
-    unclipped = copy.deepcopy(train_config)
-    unclipped.gradient_clipping_by_norm = 0.0
-    applied = train_op.make_unguarded_train_op(
-        forward_pass.losses[TOTAL_LOSS],
-        tf1.tpu.CrossShardOptimizer(clipping) if is_on_core else clipping,
-        global_step,
-        unclipped,
-        detector.updates(),
-    )
+    applying = tf1.tpu.CrossShardOptimizer(clipping) if is_on_core else clipping
+    with tf.control_dependencies(list(detector.updates())):
+        loss = tf.identity(forward_pass.losses[TOTAL_LOSS])
+    pairs = train_op.compute_gradients(loss, applying, train_config, tf1.trainable_variables())
+    # A gradient may be known before the loss that is reported has read its variables.
+    with tf.control_dependencies([loss]):
+        applied = applying.apply_gradients(pairs, global_step=global_step)
+    with tf.control_dependencies([applied]):
+        reported_loss = tf.identity(loss, name="train_op")
     assert clipping.norm is not None  # applied above
     scalars = {**forward_pass.losses, LEARNING_RATE: learning_rate, GRADIENT_NORM: clipping.norm}
-    return applied.op, scalars
+    return reported_loss, scalars
 
 
-def initialize_from(table: warm_start.RestoreTable) -> None:
-    """Makes variables start at a checkpoint's values, and their moving averages with them.
+class HostValues:
+    """Scalars of the last step that arrived at the host, averaged over the TPU's cores."""
 
-    To be called when the whole graph is built, as `scaffold_fn` is: averages made earlier would
-    start at what their variables would have started at without the checkpoint.
+    def __init__(self) -> None:
+        self._names: List[str] = []
+        self._variable: Any = None  # float64 [1 + names]: the step, then the scalars
+
+    def store(self, names: List[str], values: tf.Tensor) -> tf.Operation:
+        """Stores the step and its scalars, float64 [1 + names], in a variable of the host."""
+        with tf1.variable_scope("host_call", reuse=tf1.AUTO_REUSE):
+            self._variable = tf1.get_variable(
+                "last_figures",
+                [1 + len(names)],
+                tf.float64,
+                initializer=tf1.constant_initializer(_NOTHING_YET),
+                trainable=False,
+                collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+                use_resource=True,
+            )
+        self._names = names
+        return self._variable.assign(values, read_value=False)
+
+    def prepare(self) -> None:
+        """To be called before the graph is finalized."""
+        self._value = self._variable.read_value()
+
+    def read(self, session: Any) -> Dict[str, float]:
+        """Scalars of the last step that has arrived; empty before the first one."""
+        step, *values = (float(value) for value in session.run(self._value))
+        return {} if step == _NOTHING_YET else dict(zip(self._names, values))
+
+
+def make_host_call(
+    model_dir: str,
+    scalars: Dict[str, tf.Tensor],
+    step: tf.Tensor,
+    every_steps: int,
+    last: HostValues,
+) -> HostCall:
+    """The `host_call` of a `TPUEstimatorSpec`.
+
+    Args:
+        model_dir: Gets an event file of its own.
+        step: Global step after the step of the scalars.
+        last: Gets the scalars of each step.
+
+    Returns:
+        A function for the host, and what the core sends it: everything as [1], because the
+        host gets the values of all cores in one tensor.
     """
-    warm_start.initialize_from(table)
-    existing = {variable.op.name: variable for variable in tf1.global_variables()}
-    averages = {
-        name: existing[variable.op.name + AVERAGE_SUFFIX]
-        for name, variable in table.restored.items()
-        if variable.op.name + AVERAGE_SUFFIX in existing
-    }
-    if averages:
-        warm_start.initialize_from(table._replace(restored=averages))
+    names = list(scalars)
+
+    def write(**sent: tf.Tensor) -> List[Any]:
+        now = sent[STEP][0]
+        means = {name: tf.reduce_mean(sent[name]) for name in names}
+        writer = tf.summary.create_file_writer(model_dir, filename_suffix=FILE_SUFFIX)
+        is_time = tf.equal(tf.math.floormod(now, every_steps), 0)
+        # Tags are names as they are, wherever the host function is called.
+        with tf1.name_scope(None), writer.as_default(), tf.summary.record_if(is_time):
+            written = [
+                tf.summary.scalar(name, value, step=now, description=None)
+                for name, value in means.items()
+            ]
+        values = [tf.cast(value, tf.float64) for value in (now, *means.values())]
+        return [*written, last.store(names, tf.stack(values))]
+
+    tensors = {name: tf.reshape(tf.cast(value, tf.float32), [1]) for name, value in scalars.items()}
+    tensors[STEP] = tf.reshape(step, [1])
+    return write, tensors

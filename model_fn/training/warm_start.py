@@ -6,7 +6,6 @@ import logging
 from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.check import CHECKPOINT_TYPES
 from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
@@ -17,6 +16,7 @@ from model_fn.checkpoints.explanations import explain_shapes
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.repair import require_whole
 from model_fn.checkpoints.variables import (
+    AVERAGE_SUFFIX,
     SLOT,
     is_of_detector,
     network_name,
@@ -104,16 +104,8 @@ def _rows(state: str, names: List[str]) -> List[str]:
 
 def checkpoint_type(train_config: Any) -> str:
     """`fine_tune_checkpoint_type`, or the value of the older `from_detection_checkpoint`."""
-    kind = train_config.fine_tune_checkpoint_type
-    if not kind:
-        return "detection" if train_config.from_detection_checkpoint else "classification"
-    if kind not in CHECKPOINT_TYPES:
-        raise ConfigError(
-            "train_config.fine_tune_checkpoint_type",
-            f"{kind!r} is not known",
-            f"use one of {list(CHECKPOINT_TYPES)}",
-        )
-    return kind
+    older = "detection" if train_config.from_detection_checkpoint else "classification"
+    return train_config.fine_tune_checkpoint_type or older
 
 
 def restore_table(
@@ -291,5 +283,15 @@ def _remedy(table: RestoreTable, stored: Collection[str], wanted: Collection[str
 
 
 def initialize_from(table: RestoreTable) -> None:
-    """Makes the restored variables start at the checkpoint's values."""
-    tf1.train.init_from_checkpoint(table.path, table.restored)
+    """Makes the restored variables start at the checkpoint's values.
+
+    So do their moving averages, if the graph has them already, as that of a TPU does.
+    """
+    existing = {variable.op.name: variable for variable in tf1.global_variables()}
+    averages = {
+        name: existing[variable.op.name + AVERAGE_SUFFIX]
+        for name, variable in table.restored.items()
+        if variable.op.name + AVERAGE_SUFFIX in existing
+    }
+    for variables in filter(None, (table.restored, averages)):
+        tf1.train.init_from_checkpoint(table.path, variables)

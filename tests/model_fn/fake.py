@@ -155,7 +155,7 @@ class SaverHook(tf1.train.CheckpointSaverHook):
 def graph_with(train_op: Any = None, wait: Any = None, **scalars: tf.Tensor) -> TrainGraph:
     """A training graph whose step reports some scalars."""
     graph = TrainGraph()
-    made = TrainStep(
+    graph.step = TrainStep(
         train_op=train_op,
         losses={},
         scalars=scalars,
@@ -168,7 +168,6 @@ def graph_with(train_op: Any = None, wait: Any = None, **scalars: tf.Tensor) -> 
         input_wait=tf.constant(0.0, tf.float64) if wait is None else wait,
         rejected=RejectedBatch({}),
     )
-    graph.fill(None, made)
     return graph
 
 

@@ -14,7 +14,7 @@ from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.runs import best_checkpoints, runner
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TpuOptions
-from model_fn.training import host_call
+from model_fn.training import tpu_step
 from tests.model_fn import fake
 
 FIT = """
@@ -79,7 +79,7 @@ def test_run_and_resume(
     lines = (tmp_path / "progress.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 4, 5, 6]
     assert json.loads(lines[-1])["gradient_norm"] > 0
-    assert len(list(tmp_path.glob(f"events.*{host_call.FILE_SUFFIX}"))) == 2
+    assert len(list(tmp_path.glob(f"events.*{tpu_step.FILE_SUFFIX}"))) == 2
     assert (tmp_path / "eval_0").is_dir() and (tmp_path / "export" / "Servo").is_dir()
     state = tf1.train.get_checkpoint_state(str(tmp_path))
     steps = [path.rsplit("-", 1)[1] for path in state.all_model_checkpoint_paths]

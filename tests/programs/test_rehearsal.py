@@ -14,7 +14,7 @@ from estimator_det.config import pipeline
 from estimator_det.programs import cli, demo, model_main
 from exporters.saved_model_detector import DETECTIONS_FILE
 from inputs.datasets import shapes
-from model_fn.training import host_call
+from model_fn.training import tpu_step
 from tests import small_extractor
 from tests.programs.test_runs import PLAIN, SMALL
 
@@ -63,7 +63,7 @@ def _check_starts_at(checkpoint: pathlib.Path, source: pathlib.Path) -> None:
 def _check_reports(folder: pathlib.Path) -> None:
     """Checks what two loops of two steps report."""
     assert tf1.train.load_variable(str(folder), "global_step") == 4
-    found = _scalars(folder, f"events.*{host_call.FILE_SUFFIX}")
+    found = _scalars(folder, f"events.*{tpu_step.FILE_SUFFIX}")
     assert set(found) == FIGURES and all(steps == [2, 4] for steps in found.values())
     assert _scalars(folder, "events.*")["global_step/sec"] == [3], "one entry a loop"
 

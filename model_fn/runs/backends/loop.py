@@ -43,6 +43,7 @@ from model_fn.runs.options import (
 )
 from model_fn.runs.signals import Stopped
 from model_fn.training import input_images, step, warm_start
+from model_fn.training.loop_state import LoopState
 from model_fn.training.loop_step import LoopStep, Outcome, used_by_step
 from model_fn.training.train_op import gradient_summaries
 
@@ -160,7 +161,7 @@ class LoopBackend(EstimatorBackend):
             )
             self._loop_step = loop_step
             self._take_steps_of_call = self._make_call(loop_step, input_fn)
-            start(loop_step, self._context, has_copies=self._has_workers)
+            start(loop_step.state, self._context, has_copies=self._has_workers)
             self._summary = LoopSummary(self._context.config, loop_step)
             self._has_agreed = False
             self._timer = tf1.train.SecondOrStepTimer(every_steps=SUMMARY_STEPS)
@@ -262,7 +263,7 @@ class LoopBackend(EstimatorBackend):
 
     def save(self, prefix: str) -> None:
         tf.io.gfile.makedirs(os.path.dirname(prefix))
-        values = self._loop_step.values()
+        values = self._loop_step.state.values()
         tf.raw_ops.SaveV2(
             prefix=prefix,
             tensor_names=list(values),
@@ -271,7 +272,7 @@ class LoopBackend(EstimatorBackend):
         )
 
     def trained_names(self) -> List[str]:
-        return self._loop_step.trained_names()
+        return self._loop_step.state.trained_names
 
     def graph_def(self) -> Any:
         return self._graph.as_graph_def(add_shapes=True)
@@ -286,27 +287,27 @@ def _inputs(batches: Sequence[Any]) -> Dict[str, np.ndarray]:
     }
 
 
-def start(loop_step: LoopStep, context: RunContext, *, has_copies: bool) -> None:
+def start(state: LoopState, context: RunContext, *, has_copies: bool) -> None:
     """Restores the variables of a loop; in a cluster to the values that its chief has.
 
     Args:
         has_copies: True if each worker of a cluster has the variables, and calls this.
     """
     # The same assignments in every worker, in the same order: some count as communication.
-    values = loop_step.values()
+    values = state.values()
     if context.cluster.is_chief:
-        values.update(_values(loop_step, context))
-    loop_step.restore(values)
+        values.update(_values(state, context))
+    state.restore(values)
     if has_copies:
-        loop_step.agree()
+        state.agree()
 
 
-def _values(loop_step: LoopStep, context: RunContext) -> Dict[str, np.ndarray]:
+def _values(state: LoopState, context: RunContext) -> Dict[str, np.ndarray]:
     latest = tf1.train.latest_checkpoint(context.model_dir)
     if latest is not None:
-        return _stored(latest, loop_step, context.config.model)
-    values = {**loop_step.values(), **_fine_tuned(context)}
-    for name in loop_step.variables():
+        return _stored(latest, state, context.config.model)
+    values = {**state.values(), **_fine_tuned(context)}
+    for name in state.variables:
         if name.endswith(AVERAGE_SUFFIX):  # They start where variables do.
             values[name] = values[name[: -len(AVERAGE_SUFFIX)]]
     return values
@@ -331,13 +332,12 @@ def _fine_tuned(context: RunContext) -> Dict[str, np.ndarray]:
     return {variable.op.name: reader.get_tensor(name) for name, variable in table.restored.items()}
 
 
-def _stored(checkpoint: str, loop_step: LoopStep, model: Any) -> Dict[str, np.ndarray]:
-    variables = loop_step.variables()
+def _stored(checkpoint: str, state: LoopState, model: Any) -> Dict[str, np.ndarray]:
     with restoring(checkpoint):
         reader = tf1.train.load_checkpoint(checkpoint)
         names = set(reader.get_variable_to_shape_map())
-        check_resumable(checkpoint, variables, model)
-        wanted = [*variables, *names.intersection(loop_step.own_variables())]
+        check_resumable(checkpoint, state.variables, model)
+        wanted = [*state.variables, *names.intersection(state.extra)]
         return {name: reader.get_tensor(name) for name in wanted}
 
 

@@ -188,7 +188,7 @@ class TpuAdapter(HookAdapter):
 
     def _result(self, results: Any) -> StepResult:
         step = int(self.session.run(self._global_step))
-        scalars = self._graph.host_values.read(self.session).values
+        scalars = self._graph.host_values.read(self.session)
         return StepResult(step, step - self._step, scalars)
 
 

@@ -24,6 +24,7 @@ from estimator_det.nets.quantization import (
 )
 from estimator_det.protos import train_pb2
 from model_fn.checkpoints import savers
+from model_fn.checkpoints.variables import inference_variables
 from model_fn.training import warm_start
 
 NAMES = (
@@ -101,7 +102,7 @@ def _check(stored: Values, folder: pathlib.Path, build: Callable[[bool], Any], c
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.train.get_or_create_global_step()
         build(False)
-        saver = savers.evaluation_saver(None, use_moving_averages=False)
+        saver = savers.EvaluationSaver(inference_variables(False), None)
         with caplog.at_level(logging.WARNING):
             saver.restore(session, checkpoint)
         assert "no place for" not in caplog.text

@@ -7,11 +7,11 @@ from typing import Any, List
 import pytest
 
 from exporters.saved_model_detector import SavedModelDetector
-from model_fn.checkpoints import label_map_asset
 from model_fn.evaluation import threshold_files
 from model_fn.runs import best_checkpoints, runner
 from model_fn.runs.backends import estimator as estimators
 from model_fn.runs.options import EvaluationOptions
+from model_fn.serving import saved_model
 from tests.model_fn import fake
 
 
@@ -55,8 +55,8 @@ def test_an_export_does_not_fail_for_its_label_map(
     model_dir = str(tmp_path / "model")
     trained = estimators.make_estimator(fake.pipeline_config(), model_dir)
     trained.train(fake.train_input_fn, max_steps=1)
-    with caplog.at_level(logging.WARNING, label_map_asset.__name__):
+    with caplog.at_level(logging.WARNING, saved_model.__name__):
         exported = best_checkpoints.export(_with_label_map(path), trained, "best")
-    (warning,) = (record for record in caplog.records if record.name == label_map_asset.__name__)
+    (warning,) = (record for record in caplog.records if record.name == saved_model.__name__)
     assert f"without the label map {path}: " in warning.getMessage()
     assert SavedModelDetector(exported).class_names == {}

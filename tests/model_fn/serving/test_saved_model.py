@@ -1,11 +1,14 @@
-"""Whether weights fit into the file of a graph."""
+"""Limits and label maps of SavedModels."""
 
 from __future__ import annotations
+
+import pathlib
 
 import pytest
 
 from estimator_det.compat import tf, tf1
 from model_fn.serving import saved_model
+from tests.model_fn import fake
 
 
 @pytest.mark.parametrize(
@@ -20,3 +23,24 @@ def test_a_file_has_less_than_two_gigabytes(dtype: tf.DType, size: int, fits: bo
     with tf.Graph().as_default():
         weights = tf1.get_variable("weights", [size], dtype)
         assert saved_model.fits_in_constants([weights]) == fits
+
+
+def test_label_map_of_an_export(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    one, other, missing = (str(tmp_path / name) for name in ("one", "other", "missing"))
+    for path in (one, other):
+        pathlib.Path(path).write_text("item { id: 1 name: 'cat' }")
+    config = fake.pipeline_config()
+    for find in (saved_model.find_label_map, saved_model.find_readable_label_map):
+        for evaluation, training, found in (
+            (one, other, one),
+            (missing, other, other),
+            ("", other, other),
+            ("", "", None),
+            (missing, missing, None),
+        ):
+            config.eval_input_reader[0].label_map_path = evaluation
+            config.train_input_reader.label_map_path = training
+            assert find(config) == found
+    # Looking for one is silent; a training's export tells that the one it should carry is missing.
+    (warning,) = caplog.records
+    assert f"without the label map {missing}: " in warning.getMessage()

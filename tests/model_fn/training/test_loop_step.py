@@ -108,12 +108,12 @@ def _by_loop(
     if os.environ.get("TF_CONFIG"):
         is_first = json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief"
         others = {name: np.zeros_like(value) for name, value in expected["start"].items()}
-        loop_step.restore(expected["start"] if is_first else others)
-        loop_step.agree()
+        loop_step.state.restore(expected["start"] if is_first else others)
+        loop_step.state.agree()
     else:
-        loop_step.restore(expected["start"])
+        loop_step.state.restore(expected["start"])
     outcomes = [call(iterator, tf.constant(1), tf.constant(NO_STOP)) for _ in expected["losses"]]
-    found, end = loop_step.values(), expected["end"]
+    found, end = loop_step.state.values(), expected["end"]
     moved = [
         name
         for name in end

@@ -9,7 +9,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from model_fn.training.sync_replicas import SyncReplicas
+from model_fn.training.sync_replicas import SyncReplicas, SyncReplicasHook
 
 
 def _train(slopes: List[float], aggregate: int, closed_at: int = -1) -> Tuple[float, int]:
@@ -30,7 +30,7 @@ def _train(slopes: List[float], aggregate: int, closed_at: int = -1) -> Tuple[fl
         with tf.control_dependencies([taken]):
             taken = tf.identity(opened)
         done = tf.raw_ops.Merge(inputs=[taken, tf.identity(closed)]).output
-        hook = optimizer.make_hook(is_chief=True, stop_requested=lambda: False)
+        hook = SyncReplicasHook(optimizer, True, lambda: False)
         with tf1.train.MonitoredSession(hooks=[hook]) as session:
             for number, value in enumerate(slopes):
                 session.run(done, {slope: value, is_open: number != closed_at})

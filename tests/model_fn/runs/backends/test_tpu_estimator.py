@@ -22,7 +22,7 @@ from model_fn.runs import progress
 from model_fn.runs.backends import tpu_estimator as tpu
 from model_fn.runs.options import TpuOptions
 from model_fn.runs.progress import NotFiniteLossError
-from model_fn.training import host_call
+from model_fn.training import tpu_step
 from model_fn.training.step import TrainGraph
 from tests.model_fn import fake
 
@@ -70,7 +70,7 @@ def _train(model_dir: pathlib.Path, config: Any, steps: int, **reporting: Any) -
 def _scalars(model_dir: pathlib.Path) -> Dict[str, List[Tuple[int, float]]]:
     """Of the event files that the host call writes, by tag."""
     found: Dict[str, List[Tuple[int, float]]] = {}
-    for path in glob.glob(str(model_dir / f"*{host_call.FILE_SUFFIX}")):
+    for path in glob.glob(str(model_dir / f"*{tpu_step.FILE_SUFFIX}")):
         for event in tf1.train.summary_iterator(path):
             for value in event.summary.value:
                 number = float(tf.make_ndarray(value.tensor))
@@ -183,14 +183,14 @@ def test_reported_scalars_are_means_over_cores(tmp_path: pathlib.Path) -> None:
         spec = make_spec(*batch, estimator.ModeKeys.TRAIN, {"use_tpu": False}, run_config)
         write, of_core = spec.host_call
         sent: Dict[str, Any] = {name: tf.constant([1.0, 4.0]) for name in of_core}
-        written = write(**{**sent, host_call.STEP: tf.constant([2, 2], tf.int64)})
+        written = write(**{**sent, tpu_step.STEP: tf.constant([2, 2], tf.int64)})
         graph.host_values.prepare()
         session.run([tf1.local_variables_initializer(), tf1.global_variables_initializer()])
         operations = session.graph.get_operations()
         session.run([each for each in operations if each.type == "CreateSummaryFileWriter"])
         session.run(written)
-        step, values = graph.host_values.read(session)
-    assert step == 2 and set(values) == set(of_core) - {host_call.STEP}
+        values = graph.host_values.read(session)
+    assert set(values) == set(of_core) - {tpu_step.STEP}
     assert set(values.values()) == {2.5}
     assert _scalars(tmp_path) == {name: [(2, 2.5)] for name in values}
 

@@ -1,0 +1,93 @@
+"""Variables of a TF2 loop under a strategy, by their names in checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Sequence
+
+import numpy as np
+
+from estimator_det.compat import shared_state, tf
+from model_fn.training.optimizers import state_names
+from model_fn.training.train_op import name_of
+
+
+class LoopState:
+    """Reads and sets the variables of a loop.
+
+    Attributes:
+        variables: Names as an Estimator has them.
+        extra: Further variables, which an Estimator does not have.
+        trained_names: Variables that the step trains.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        variables: Dict[str, Any],
+        extra: Dict[str, Any],
+        trained_names: List[str],
+    ) -> None:
+        self._strategy, self.variables, self.extra = strategy, variables, extra
+        self.trained_names = trained_names
+        self._all = {**variables, **extra}
+
+    def values(self) -> Dict[str, np.ndarray]:
+        """All values; statistics are averaged over replicas.
+
+        Only over the replicas of this process: no other process is involved.
+        """
+        return {name: self._value(variable) for name, variable in self._all.items()}
+
+    def _value(self, variable: Any) -> np.ndarray:
+        copies = self._strategy.experimental_local_results(variable)
+        if variable.synchronization != tf.VariableSynchronization.ON_READ:
+            copies = copies[:1]
+        if len(copies) == 1:
+            return np.asarray(copies[0].numpy())
+        return np.mean([copy.numpy() for copy in copies], axis=0)
+
+    def restore(self, values: Mapping[str, np.ndarray]) -> None:
+        """Gives variables the values under their names; others keep theirs."""
+        for name, variable in self._all.items():
+            if name in values:
+                variable.assign(values[name])
+
+    def agree(self) -> None:
+        """Gives the variables of all workers the values that those of the first one have.
+
+        Every worker must call this.
+        """
+        strategy, variables = self._strategy, list(self._all.values())
+
+        def masked_values() -> Any:
+            context = tf.distribute.get_replica_context()
+            is_first = tf.equal(context.replica_id_in_sync_group, 0)
+            values = [
+                tf.where(is_first, each, tf.zeros_like(each))
+                for each in (variable.read_value() for variable in variables)
+            ]
+            # Types are not mixed in one sum.
+            return [context.all_reduce(tf.distribute.ReduceOp.SUM, each) for each in values]
+
+        @tf.function(autograph=False)
+        def collect() -> Any:
+            agreed = strategy.run(masked_values)
+            return [strategy.experimental_local_results(each)[0] for each in agreed]
+
+        for variable, value in zip(variables, collect()):
+            variable.assign(value)
+
+
+def optimizer_variables(
+    optimizer: Any, config: Any, trained: Sequence[tf.Variable]
+) -> Dict[str, Any]:
+    """Slots of the trained variables, and what an optimizer has once, by an Estimator's names."""
+    states = state_names(config)
+    others = shared_state(optimizer)
+    named = {name: others[name] for name in states.others}
+    for variable in trained:
+        for slot, suffix in states.suffixes.items():
+            value = optimizer.get_slot(variable, slot)
+            if value is not None:
+                named[name_of(variable) + suffix] = value
+    return named
