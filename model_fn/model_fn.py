@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.derived_models import with_static_shapes
-from estimator_det.detectors.base import make_detector
+from estimator_det.detectors.base import Detections, Detector, make_detector
 from inputs import schema
 from inputs.label_map import LabelMap
 from model_fn.checkpoints.savers import EvaluationSaver, Saver, make_saver, make_scaffold
@@ -82,17 +82,8 @@ def create_model_fn(
 
 def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> Any:
     train_config = pipeline_config.train_config
-    detector = _detector(pipeline_config, pipeline_config.model, is_training=True)
-    forward = step.forward(
-        detector,
-        batch.features,
-        batch.labels,
-        add_regularization=train_config.add_regularization_loss,
-    )
+    detector, forward, table = _forward(pipeline_config, pipeline_config.model, batch)
     # Before the optimizer: moving averages start where variables do.
-    table = warm_start.plan_warm_start(
-        detector, train_config, _model_dir(batch), pipeline_config.model
-    )
     if table:
         warm_start.initialize_from(table)
     train_step = step.make_train_step(
@@ -112,6 +103,25 @@ def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> 
         training_hooks=_synchronization(train_step, graph, batch.run_config),
         scaffold=make_scaffold(saver, batch.run_config, train_step.summary.serialized),
     )
+
+
+def _forward(
+    pipeline_config: Any, model: Any, batch: _Batch, compute_dtype: tf.DType = tf.float32
+) -> Tuple[Detector, step.Forward, Optional[warm_start.RestoreTable]]:
+    """Detector and forward pass of training, and what the fine-tuning checkpoint restores."""
+    train_config = pipeline_config.train_config
+    detector = make_detector(model, True, pipeline_config.graph_rewriter)
+    forward = step.forward(
+        detector,
+        batch.features,
+        batch.labels,
+        add_regularization=train_config.add_regularization_loss,
+        compute_dtype=compute_dtype,
+    )
+    # Tests and users call the function without a RunConfig.
+    model_dir = batch.run_config and batch.run_config.model_dir
+    table = warm_start.plan_warm_start(detector, train_config, model_dir, pipeline_config.model)
+    return detector, forward, table
 
 
 def _num_replicas(run_config: Optional[Any]) -> Optional[int]:
@@ -135,18 +145,11 @@ def _train_spec_for_tpu(
     pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, *, is_on_core: bool
 ) -> Any:
     train_config = pipeline_config.train_config
-    detector = _detector(
-        pipeline_config, with_static_shapes(pipeline_config.model), is_training=True
-    )
-    forward = step.forward(
-        detector,
-        batch.features,
-        batch.labels,
-        add_regularization=train_config.add_regularization_loss,
-        compute_dtype=_type_on_core(train_config, is_on_core=True),
-    )
-    table = warm_start.plan_warm_start(
-        detector, train_config, _model_dir(batch), pipeline_config.model
+    detector, forward, table = _forward(
+        pipeline_config,
+        with_static_shapes(pipeline_config.model),
+        batch,
+        _type_on_core(train_config, is_on_core=True),
     )
     train_op, scalars = tpu_step.make_core_step(
         detector, forward, train_config, is_on_core=is_on_core
@@ -190,11 +193,8 @@ def _eval_spec(
     is_on_core: bool,
 ) -> Any:
     train_config, eval_config = pipeline_config.train_config, pipeline_config.eval_config
-    detector = _inference_detector(pipeline_config, is_on_core)
-    dtype = _type_on_core(train_config, is_on_core)
-    predictions = step.predict(detector, batch.features, compute_dtype=dtype)
+    detector, predictions, detections = _detect(pipeline_config, batch, is_on_core)
     groundtruth = step.groundtruth_from_labels(batch.labels)
-    detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     if eval_config.use_dummy_loss_in_eval:
         losses = {step.TOTAL_LOSS: tf.constant(1.0)}
     else:
@@ -231,10 +231,7 @@ def _eval_spec(
 
 
 def _predict_spec(pipeline_config: Any, batch: _Batch, *, is_on_core: bool) -> Any:
-    detector = _inference_detector(pipeline_config, is_on_core)
-    dtype = _type_on_core(pipeline_config.train_config, is_on_core)
-    predictions = step.predict(detector, batch.features, compute_dtype=dtype)
-    detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
+    _, _, detections = _detect(pipeline_config, batch, is_on_core)
     served = serving_graph.named_outputs(detections)
 
     def saver() -> Optional[Saver]:
@@ -258,23 +255,21 @@ def _type_on_core(train_config: Any, is_on_core: bool) -> tf.DType:
     return tf.bfloat16 if is_on_core and train_config.use_bfloat16 else tf.float32
 
 
-def _inference_detector(pipeline_config: Any, is_on_core: bool) -> Any:
+def _detect(
+    pipeline_config: Any, batch: _Batch, is_on_core: bool
+) -> Tuple[Detector, Any, Detections]:
+    """Detector, predictions and detections of an evaluation or a prediction."""
     model = pipeline_config.model
     model = with_static_shapes(model) if is_on_core else model
-    return _detector(pipeline_config, model, is_training=False)
-
-
-def _detector(pipeline_config: Any, model: Any, *, is_training: bool) -> Any:
-    return make_detector(model, is_training, pipeline_config.graph_rewriter)
+    detector = make_detector(model, False, pipeline_config.graph_rewriter)
+    dtype = _type_on_core(pipeline_config.train_config, is_on_core)
+    predictions = step.predict(detector, batch.features, compute_dtype=dtype)
+    true_shapes = batch.features[schema.TRUE_IMAGE_SHAPE]
+    return detector, predictions, detector.postprocess(predictions, true_shapes)
 
 
 def _inference_scaffold(batch: _Batch, make_inference_saver: Callable[[], Any]) -> Any:
     return lambda: make_scaffold(make_inference_saver(), batch.run_config)
-
-
-def _model_dir(batch: _Batch) -> Optional[str]:
-    # Tests and users call the function without a RunConfig.
-    return batch.run_config and batch.run_config.model_dir
 
 
 def _keep_checkpoint_max(batch: _Batch) -> int:

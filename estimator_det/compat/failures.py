@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Optional, Tuple
 
 # Lines instead of source positions if another machine ran the graph.
 _REMOTE_GRAPH_LINES = ("Detected at node ", "<stack traces unavailable>")
 _NODE = re.compile(r"\{\{[^{}]*\}\} ")
+# TPUEstimator's report of a variable after a loop, even if something else is NaN.
+_NOT_FINITE = re.compile(r"Gradient for (\S+?)(:0)? is NaN")
+_NO_TPU = ("Cannot find any TPU cores", "Failed to connect to the Tensorflow master")
+_REPORTED = re.compile(r"reported from /job:(\w+)/(?:replica:\d+/)?task:(\d+)")
 
 
 def names_task(error: Any) -> bool:
@@ -32,3 +36,25 @@ def reason(error: Any) -> str:
         if not line.startswith(_REMOTE_GRAPH_LINES)
     )
     return next(lines, "")
+
+
+def reported_task(error: Any) -> Optional[Tuple[str, int]]:
+    """Job and number of the task from which TensorFlow has heard nothing; None if not known."""
+    match = _REPORTED.search(error.message)
+    return (match[1], int(match[2])) if match else None
+
+
+def variable_with_nan(error: Any) -> Optional[str]:
+    """Variable whose gradients TPUEstimator reports as NaN; None for any other error."""
+    match = _NOT_FINITE.search(str(error))
+    return match[1] if match else None
+
+
+def lacks_tpu(error: Exception) -> bool:
+    """True if TPUEstimator found no TPU."""
+    return any(text in str(error) for text in _NO_TPU)
+
+
+def lacks_variables(error: Any) -> bool:
+    """True if the variables of a worker's session have no values."""
+    return "Session was not ready" in error.message

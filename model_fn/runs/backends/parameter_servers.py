@@ -13,7 +13,7 @@ import logging
 import time
 from typing import Any, Callable, Sequence
 
-from estimator_det.compat import tf, tf1, versions
+from estimator_det.compat import failures, tf, tf1, versions
 from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
@@ -30,9 +30,6 @@ from model_fn.runs.data_cursor import report_split
 from model_fn.runs.task_watch import WAIT_SECS, Tasks
 
 _LOG = logging.getLogger(__name__)
-
-# TensorFlow's text for a worker's session whose variables have no values.
-_NOT_READY = "Session was not ready"
 
 
 class ParameterServerBackend(EstimatorBackend):
@@ -83,7 +80,7 @@ class ParameterServerBackend(EstimatorBackend):
             try:
                 self._train(trainer, input_fn, adapter)
             except tf.errors.DeadlineExceededError as error:
-                if _NOT_READY not in error.message:
+                if not failures.lacks_variables(error):
                     raise
                 raise SessionLostError(VARIABLES_LOST) from error
             stop.raise_if_requested()

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
-from estimator_det.compat import limit_waiting, tf
+from estimator_det.compat import failures, limit_waiting, tf
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.errors import RunError
 from model_fn.runs import cluster
@@ -147,7 +147,7 @@ def _tpu(loop: LoopOptions) -> Any:
         return tf.distribute.TPUStrategy(resolver)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
         raise NoTpuError(
-            f"TPU {name!r} has no cores that this machine can reach: {str(error).splitlines()[0]}. "
+            f"TPU {name!r} has no cores that this machine can reach: {failures.reason(error)}. "
             "Is it running, and is this its network? To rehearse a training by TPUEstimator "
             "without a TPU: --rehearse_tpu in place of --strategy"
         ) from error

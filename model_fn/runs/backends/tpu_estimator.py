@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Sequence, Tuple
 
-from estimator_det.compat import tf, tf1, tpu_estimator
+from estimator_det.compat import failures, tf, tf1, tpu_estimator
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
@@ -35,9 +34,6 @@ from model_fn.training.step import TrainGraph
 FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_train_step)
 EVALUATION_FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_eval_step)
 _UNUSED_LABELS = tuple(key for key, spec in schema.LABELS.items() if not spec.on_tpu)
-_NO_TPU = ("Cannot find any TPU cores", "Failed to connect to the Tensorflow master")
-# TPUEstimator's report of a variable after a loop, even if something else is NaN.
-_NOT_FINITE = re.compile(r"Gradient for (\S+?)(:0)? is NaN")
 
 
 def make_estimator(
@@ -113,15 +109,15 @@ def running(tpu: TpuOptions) -> Iterator[None]:
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
-        match = _NOT_FINITE.search(str(error))
-        if match is None:
+        variable = failures.variable_with_nan(error)
+        if variable is None:
             raise
         raise NotFiniteLossError(
-            f"not finite after a loop of {tpu.iterations_per_loop} steps: {match[1]}. "
+            f"not finite after a loop of {tpu.iterations_per_loop} steps: {variable}. "
             f"{progress.TPU_REMEDY}"
         ) from error
     except (RuntimeError, ValueError) as error:
-        if not any(text in str(error) for text in _NO_TPU):
+        if not failures.lacks_tpu(error):
             raise
         raise NoTpuError(
             f"TPU {tpu.name!r} has no cores that this machine can reach. Is it running, and "

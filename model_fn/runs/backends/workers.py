@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import socket
 import time
 from typing import Any, Iterator, Sequence
@@ -19,7 +18,6 @@ _LOG = logging.getLogger(__name__)
 
 _POLL_SECS = 0.5
 TENSORFLOW_JOBS = {"master": "chief"}  # TensorFlow has no master
-_REPORTED = re.compile(r"reported from /job:(\w+)/(?:replica:\d+/)?task:(\d+)")
 _REMEDY = "Start all tasks again: training resumes from the last checkpoint"
 # Errors of collective operations after the loss of a worker.
 _LOST = (
@@ -89,9 +87,8 @@ def check_folder(model_dir: str) -> None:
 
 def _silent(others: Sequence[Task], error: Any) -> str:
     """The task from which TensorFlow has heard nothing."""
-    match = _REPORTED.search(error.message)
-    names = {(TENSORFLOW_JOBS.get(task.type, task.type), str(task.number)): task for task in others}
-    return str(names.get((match[1], match[2]), "a task")) if match else "a task"
+    names = {(TENSORFLOW_JOBS.get(task.type, task.type), task.number): task for task in others}
+    return str(names.get(failures.reported_task(error), "a task"))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from inputs import pipeline as input_pipeline
 from model_fn.runs import data_cursor, runner
@@ -18,6 +18,7 @@ from model_fn.runs.backends import strategies
 from model_fn.runs.cluster import SINGLE
 from model_fn.runs.options import NONE, TPU, LoopOptions
 from model_fn.runs.progress import NotFiniteLossError
+from model_fn.training import optimizers
 from model_fn.training.loop_step import LoopStep
 from tests.checkpoints import stored
 from tests.model_fn import fake
@@ -97,12 +98,11 @@ def test_a_core_takes_the_same_steps(
 
 
 def test_a_step_that_is_not_finite_is_rejected(
-    tmp_path: pathlib.Path, made: List[tpu_stand_in.Runnable]
+    tmp_path: pathlib.Path, made: List[tpu_stand_in.Runnable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = fake.pipeline_config(FIXED + MOMENTUM)
     before = _train(tmp_path, config, 2, **ON_TPU)
-    momentum = config.train_config.optimizer.momentum_optimizer
-    momentum.learning_rate.constant_learning_rate.learning_rate = 1e38
+    monkeypatch.setattr(optimizers, "make_learning_rate", lambda *_: tf.constant(1e38))
     with pytest.raises(NotFiniteLossError):
         _train(tmp_path, config, 4, **ON_TPU)
     after = stored(tf1.train.latest_checkpoint(str(tmp_path)))

@@ -22,7 +22,7 @@ from model_fn.runs import progress
 from model_fn.runs.backends import tpu_estimator as tpu
 from model_fn.runs.options import TpuOptions
 from model_fn.runs.progress import NotFiniteLossError
-from model_fn.training import tpu_step
+from model_fn.training import optimizers, tpu_step
 from model_fn.training.step import TrainGraph
 from tests.model_fn import fake
 
@@ -166,12 +166,12 @@ def test_evaluation_and_export_by_the_same_estimator(tmp_path: pathlib.Path) -> 
         )
 
 
-def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: pathlib.Path) -> None:
-    config = _config()
-    rate = config.train_config.optimizer.momentum_optimizer.learning_rate
-    rate.constant_learning_rate.learning_rate = 1e38
+def test_a_loss_that_is_not_finite_ends_the_training(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimizers, "make_learning_rate", lambda *_: tf.constant(1e38))
     with pytest.raises(NotFiniteLossError, match="not finite in the steps up to 2"):
-        _train(tmp_path, config, 6, silent=True)
+        _train(tmp_path, _config(), 6, silent=True)
 
 
 def test_reported_scalars_are_means_over_cores(tmp_path: pathlib.Path) -> None:
