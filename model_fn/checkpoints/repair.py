@@ -204,14 +204,12 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5, *, verify: bool = True
     warning that counts the lost steps.
 
     Args:
-        model_dir: It need not exist.
         keep_checkpoint_max: Number of checkpoints in a `checkpoint` file that is rewritten. Older
             ones stay; training no longer deletes them.
         verify: Read every tensor. Without it only the files are looked at: whoever restores then
             calls this again after a `DamagedCheckpointsError`.
 
-    Returns:
-        The step to resume at; None for a new run.
+    Returns the step to resume at; None for a new run.
     """
     if not tf.io.gfile.isdir(model_dir):
         return None

@@ -21,10 +21,6 @@ class EvaluationSaver(Saver):
     """A saver that checks a checkpoint before it restores it, and warns of variables it ignores.
 
     The global step is 0 if the checkpoint has none, for example after an export.
-
-    Args:
-        variables: By checkpoint name.
-        model: `DetectionModel` proto; an error names its options that explain another shape.
     """
 
     def __init__(self, variables: Dict[str, tf.Variable], model: Any) -> None:

@@ -90,11 +90,8 @@ def check_variables(
 ) -> None:
     """Checks that the checkpoint contains each name with the shape of its variable.
 
-    Further variables of the checkpoint, except those of training, are logged as a warning.
-
-    Args:
-        model: `DetectionModel` proto; the error then names the options that explain it.
-        remedy: Last sentence of the error if nothing explains it.
+    Further variables of the checkpoint, except those of training, are logged as a warning. The
+    error ends with options of the `model` that explain it, or with the remedy.
     """
     stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     wanted = {name: variable.shape.as_list() for name, variable in sorted(variables.items())}

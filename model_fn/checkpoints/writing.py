@@ -155,7 +155,6 @@ def _cause(error: BaseException) -> str:
 
 
 def _free_space(cause: str, path: str) -> str:
-    """Free space in words; empty if it is not the cause, or not known."""
     if cause not in map(str.lower, _FULL) or not os.path.exists(path):
         return ""
     usage = shutil.disk_usage(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -36,7 +36,6 @@ class Place(NamedTuple):
     record: int  # number in the file from 0
 
     def sentence(self) -> str:
-        """In one line."""
         return f"{self.file}, record {self.record}"
 
 
@@ -50,7 +49,6 @@ class Record(NamedTuple):
     partners: Sequence[Place] = ()  # the records mixed with this one, by a mosaic for example
 
     def sentence(self) -> str:
-        """In one line."""
         place = Place(self.file, self.record).sentence() if self.file else "file unknown"
         name = f"source_id {printing.quoted(self.source_id)}" if self.source_id else "no source_id"
         mixed = "; ".join(partner.sentence() for partner in self.partners)
@@ -82,18 +80,8 @@ class Report(NamedTuple):
     folder: str
 
 
-class Variables(Protocol):
-    """Variables of a training."""
-
-    def save(self, prefix: str) -> None:
-        """Saves all of them as a checkpoint, which nobody resumes from."""
-
-    def trained_names(self) -> Sequence[str]:
-        """Names of those that steps change."""
-
-
 def save_bad_step(
-    variables: Variables,
+    backend: Any,
     batch: Mapping[str, np.ndarray],
     pipeline_config: Any,
     model_dir: str,
@@ -103,18 +91,17 @@ def save_bad_step(
     """Writes the folder of a bad step.
 
     Args:
-        variables: As they were before the step.
+        backend: `runs.Backend`, whose variables are as they were before the step.
         batch: Batch of the step, by name; empty if it was not kept.
         step: Number of the step, counted from 1.
-        values: Numbers of the step, by name.
     """
     folder = os.path.join(model_dir, f"{FOLDER}-{step}")
     tf.io.gfile.makedirs(folder)
     _save_batch(os.path.join(folder, BATCH_FILE), batch)
     configuration.save_pipeline(pipeline_config, folder)
     prefix = os.path.join(folder, CHECKPOINT)
-    variables.save(prefix)
-    bad_variables, largest = _examine_variables(prefix, variables.trained_names())
+    backend.save(prefix)
+    bad_variables, largest = _examine_variables(prefix, backend.trained_names())
     report = Report(
         step=step,
         not_finite=bad_names(values),
@@ -185,16 +172,14 @@ def _examine_variables(prefix: str, trained: Sequence[str]) -> Tuple[List[str], 
 
 
 def _bad_inputs(batch: Mapping[str, np.ndarray]) -> List[BadInput]:
-    faults = []
-    for key, array in batch.items():
+    return [
+        BadInput(key, image, int((~np.isfinite(value)).sum()))
+        for key, array in batch.items()
         # Keypoints that are absent are NaN by definition.
-        if array.dtype.kind != "f" or key == f"labels/{schema.KEYPOINTS}":
-            continue
-        for image, value in enumerate(array):
-            count = int((~np.isfinite(value)).sum())
-            if count:
-                faults.append(BadInput(key, image, count))
-    return faults
+        if array.dtype.kind == "f" and key != f"labels/{schema.KEYPOINTS}"
+        for image, value in enumerate(array)
+        if not np.isfinite(value).all()
+    ]
 
 
 def _records_of(batch: Mapping[str, np.ndarray], reader: Any) -> List[Record]:

@@ -29,7 +29,6 @@ class FirstNonFinite(NamedTuple):
     high: Optional[float]
 
     def sentence(self) -> str:
-        """The event and its place in one line."""
         size = int(np.prod(self.shape))
         counts = [
             f"{count} {name}"
@@ -45,15 +44,13 @@ class FirstNonFinite(NamedTuple):
 
 
 class Tracer:
-    """Finds the first_non_finite behind targets that are not finite.
+    """Finds the first tensor behind targets that is not finite, from the targets back.
 
-    Adds a check for every tensor of floating point that the targets are computed from; so it is for
-    a graph of its own, before its session starts. A tensor that is not finite but does not reach a
-    target (the logarithm of 0 behind a `where`) is not the cause: from the targets back, each step
-    leads to a tensor that is not finite either, and the earliest one so reached is named.
+    A tensor that is not finite but does not reach a target, such as the logarithm of 0 behind a
+    `where`, is not the cause. Adds a check to the default graph for every tensor of floating point
+    that the targets are computed from.
 
     Args:
-        targets: Tensors of the default graph.
         stop: Tensors that are fed; their origin is not searched.
     """
 

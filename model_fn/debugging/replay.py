@@ -36,7 +36,6 @@ class Step(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """True if all values are finite."""
         return all(math.isfinite(value) for value in self.values.values())
 
 
@@ -49,7 +48,6 @@ class Replay(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """True if all steps are finite."""
         return all(step.is_finite for step in self.steps)
 
 
@@ -77,11 +75,8 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
     """Runs the step of a folder again, on one batch, and stops where it is not finite.
 
     A graph of its own is built from the configuration, so that options may differ from those of the
-    training. Random operations, such as dropout, draw other numbers.
-
-    Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto; its fine-tuning checkpoint is ignored.
-        num_steps: Number of steps with the same batch.
+    training; its fine-tuning checkpoint is ignored. Random operations, such as dropout, draw other
+    numbers.
     """
     batch = load_batch(folder)
     config = copy.deepcopy(pipeline_config)

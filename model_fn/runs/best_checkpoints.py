@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import tempfile
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional
 
 from estimator_det.compat import tf
 from estimator_det.detectors.base import make_preprocessor
@@ -19,10 +19,9 @@ from estimator_det.files import atomic
 from inputs import serving
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.find import find_checkpoint
-from model_fn.evaluation import history, threshold_files
+from model_fn.evaluation import threshold_files
 from model_fn.evaluation.history import Evaluation, is_better
 from model_fn.runs.backends import Evaluator
-from model_fn.runs.options import EvaluationOptions
 from model_fn.serving import saved_model
 
 _LOG = logging.getLogger(__name__)
@@ -37,11 +36,8 @@ _KEPT_EXPORTS = 2  # A server may still load the one before the newest.
 class BestCheckpoints:
     """Keeps copies of the checkpoints that did best in one metric.
 
-    `keep_checkpoint_max` does not delete these.
-
-    Args:
-        model_dir: Gets the folder `best`.
-        metric: Lower is better where its name says loss, otherwise higher.
+    `keep_checkpoint_max` does not delete these. Lower is better where the name of the metric says
+    loss, otherwise higher.
     """
 
     def __init__(self, model_dir: str, metric: str, keep: int) -> None:
@@ -71,12 +67,11 @@ class BestCheckpoints:
         self,
         evaluation: Evaluation,
         checkpoint: str,
-        export_best: Callable[[], None] = lambda: None,
+        export: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Keeps the checkpoint if it is good enough; True if it is the very best so far.
+        """Keeps a checkpoint that is good enough; the very best is exported before it is listed.
 
-        Args:
-            export_best: Called for the very best, before it is listed.
+        Returns True for the very best so far.
         """
         value = evaluation.value(self._metric)
         before = [entry for entry in self.kept() if entry["step"] != evaluation.step]
@@ -88,7 +83,7 @@ class BestCheckpoints:
         name = os.path.basename(checkpoint)
         self._copy(checkpoint, name)
         if not better:
-            export_best()
+            export()
         entry = {"step": evaluation.step, "value": value, "checkpoint": name}
         kept = [*better, entry, *before[len(better) :]]
         self._write(kept[: self._keep])
@@ -112,31 +107,7 @@ class BestCheckpoints:
         atomic.write(path, json.dumps({"metric": self._metric, "kept": kept}, indent=1) + "\n")
 
 
-def keep_and_record(
-    pipeline_config: Any,
-    evaluator: Evaluator,
-    evaluations: Sequence[Evaluation],
-    checkpoint: str,
-    options: EvaluationOptions,
-) -> None:
-    """Keeps the checkpoint if it is among the best, and records its evaluations after that.
-
-    The very best is exported, too. The first evaluation decides, and is recorded last: its record
-    says that nothing is left to do for this checkpoint.
-
-    Args:
-        evaluations: One for each reader.
-    """
-    model_dir = evaluator.model_dir
-    if options.best_metric is not None:
-        BestCheckpoints(model_dir, options.best_metric, options.keep_best).offer(
-            evaluations[0], checkpoint, lambda: _export_best(pipeline_config, evaluator, checkpoint)
-        )
-    for evaluation in reversed(evaluations):
-        history.record(model_dir, evaluation)
-
-
-def _export_best(pipeline_config: Any, evaluator: Evaluator, checkpoint: str) -> None:
+def export_best(pipeline_config: Any, evaluator: Evaluator, checkpoint: str) -> None:
     """Exports a checkpoint to export/best, and deletes old versions and interrupted ones there."""
     folder = os.path.dirname(export(pipeline_config, evaluator, BEST_EXPORT, checkpoint))
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
@@ -149,11 +120,9 @@ def _export_best(pipeline_config: Any, evaluator: Evaluator, checkpoint: str) ->
 def export(
     pipeline_config: Any, evaluator: Evaluator, name: str, checkpoint: Optional[str] = None
 ) -> str:
-    """Writes a SavedModel to a new folder under export/<name>, with the time as its name.
+    """Writes a SavedModel of constants to a new folder under export/<name>; its name is the time.
 
-    Its weights are constants, as in `exporters`. The configuration's label map is added as an
-    asset if it can be read, and the thresholds of the checkpoint's evaluation as
-    `threshold_files.IN_EXPORTS`.
+    Label map and thresholds of the checkpoint's evaluation are added if they can be read.
     """
     model_dir = evaluator.model_dir
     make_receiver = serving.create_predict_input_fn(

@@ -43,7 +43,6 @@ class Task(NamedTuple):
 
     @property
     def is_alone(self) -> bool:
-        """True if there is no other process."""
         return not self.type
 
     @property
@@ -53,7 +52,6 @@ class Task(NamedTuple):
 
     @property
     def device(self) -> str:
-        """TensorFlow's name of its devices."""
         return f"/job:{self.type}/task:{self.number}"
 
     @property
@@ -72,11 +70,9 @@ class Cluster(NamedTuple):
     task: Task
 
     def tasks(self, *types: str) -> List[Task]:
-        """All tasks of some jobs, in order."""
         return [Task(job, index) for job in types for index in range(len(self.jobs.get(job, [])))]
 
     def address(self, task: Task) -> str:
-        """Host and port of a task, with a colon between."""
         return self.jobs[task.type][task.number]
 
     @property
@@ -86,7 +82,6 @@ class Cluster(NamedTuple):
 
     @property
     def servers(self) -> List[Task]:
-        """The parameter servers."""
         return self.tasks(PARAMETER_SERVER)
 
     @property

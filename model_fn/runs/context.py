@@ -30,7 +30,6 @@ class StepResult(NamedTuple):
 
     @property
     def bad_checks(self) -> Dict[str, float]:
-        """Checks that are not finite."""
         return {name: value for name, value in self.checks.items() if not math.isfinite(value)}
 
     @property

@@ -16,7 +16,7 @@ import logging
 import math
 import os
 import time
-from typing import Any, Callable, Deque, Dict, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.files import atomic
@@ -38,37 +38,46 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)  # errors for any
 def resume_cursors(
     context: RunContext, files: Sequence[str], first_step: int, resumed: Optional[int]
 ) -> Dict[str, DataCursor]:
-    """Returns the positions by the files where they are saved.
-
-    Args:
-        resumed: Step of the checkpoint that training resumes from; None without one.
-    """
-    model_dir, is_alone = context.model_dir, context.cluster.task.is_alone
-    read_state: Callable[..., Optional[CursorState]] = read_cursor_state
-    step = resumed
+    """Positions at the checkpoint that training resumes from, by the files where they are saved."""
+    model_dir, is_alone, step = context.model_dir, context.cluster.task.is_alone, resumed
     if resumed is not None and not is_alone:
         # Files have the step in the name of a checkpoint; the one inside may be a later one.
         named = newest_step(model_dir)
-        read_state, step = read_worker_state, resumed if named is None else named
-    states = {file: None if step is None else read_state(model_dir, step, file) for file in files}
+        step = resumed if named is None else named
+    states = {
+        file: None if step is None else read_cursor_state(model_dir, step, file, is_exact=is_alone)
+        for file in files
+    }
     return {file: DataCursor(state, first_step) for file, state in states.items()}
 
 
 def read_cursor_state(
-    model_dir: str, step: int, file: str = POSITION_FILE
+    model_dir: str, step: int, file: str = POSITION_FILE, *, is_exact: bool = True
 ) -> Optional[CursorState]:
-    """Returns the position at the checkpoint of a step; logs if there is none, and returns None."""
+    """Position at the checkpoint of a step; None, which is logged, without one.
+
+    Args:
+        is_exact: False takes the last position up to the step, as a worker of a cluster saves it.
+    """
     path = os.path.join(model_dir, file)
-    reason = f"{path} has no entry for step {step}"
+    reason = f"{path} has no entry {'for' if is_exact else 'up to'} step {step}"
     try:
-        entry = _entries(path).get(str(step))
-        if entry is not None:
-            return CursorState.from_json(entry)
+        entries = {int(number): entry for number, entry in _entries(path).items()}
+        last = max((number for number in entries if number <= step), default=-1)
+        if last == step or (last >= 0 and not is_exact):
+            state = CursorState.from_json(entries[last])
+            if last != step and not entries[last].get(_IS_LAST):
+                _LOG.warning(
+                    "%s has no entry for step %d: the records of this worker since step %d come "
+                    "again", path, step, last,
+                )  # fmt: skip
+            return state
     except tf.errors.NotFoundError:
         pass
     except _MALFORMED as error:
         reason = f"{path} cannot be read ({error!r})"
-    _LOG.warning("%s: the data begin with a new epoch, in a new order", reason)
+    whose = "" if is_exact else " of this worker"
+    _LOG.warning("%s: the data%s begin with a new epoch, in a new order", reason, whose)
     return None
 
 
@@ -95,35 +104,6 @@ def newest_step(model_dir: str) -> Optional[int]:
     return int(number) if number.isdecimal() else None
 
 
-def read_worker_state(model_dir: str, step: int, file: str) -> Optional[CursorState]:
-    """Last position of a worker up to a step; None, which is logged, without any."""
-    path = os.path.join(model_dir, file)
-    try:
-        entries = {
-            int(entry_step): entry
-            for entry_step, entry in _entries(path).items()
-            if int(entry_step) <= step
-        }
-        newest = max(entries, default=None)
-        state = None if newest is None else CursorState.from_json(entries[newest])
-    except tf.errors.NotFoundError:
-        newest = state = None
-    except _MALFORMED as error:
-        _LOG.warning("%s cannot be read (%r)", path, error)
-        newest = state = None
-    if newest is None:
-        _LOG.warning(
-            "%s has no entry up to step %d: the data of this worker begin with a new epoch, in a "
-            "new order", path, step,
-        )  # fmt: skip
-    elif newest != step and not entries[newest].get(_IS_LAST):
-        _LOG.warning(
-            "%s has no entry for step %d: the records of this worker since step %d come again",
-            path, step, newest,
-        )  # fmt: skip
-    return state
-
-
 def write_cursor_state(
     model_dir: str,
     step: int,
@@ -132,11 +112,7 @@ def write_cursor_state(
     *,
     is_last: bool = False,
 ) -> None:
-    """Saves a position for the checkpoint of a step; drops entries of deleted checkpoints.
-
-    Args:
-        is_last: True if the worker that writes takes no step after that.
-    """
+    """Saves a position for the checkpoint of a step; drops entries of deleted checkpoints."""
     path = os.path.join(model_dir, file)
     try:
         entries = _entries(path)
@@ -157,11 +133,7 @@ def _entries(path: str) -> Dict[str, Any]:
 
 
 class DataCursorHook(Hook):
-    """Moves a cursor past each batch that a step has used; stands before the hook that saves.
-
-    Args:
-        reader: Index in `StepResult.positions`.
-    """
+    """Moves a cursor past each batch that a step has used; stands before the hook that saves."""
 
     def __init__(self, cursor: DataCursor, reader: int = 0) -> None:
         self._cursor, self._reader = cursor, reader

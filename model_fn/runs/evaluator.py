@@ -24,7 +24,7 @@ from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.report import EvaluationReport, Metrics, folder_of, named_readers, report
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.backends.estimator import make_estimator
-from model_fn.runs.best_checkpoints import export, keep_and_record
+from model_fn.runs.best_checkpoints import BestCheckpoints, export, export_best
 from model_fn.runs.options import EvaluationOptions
 
 _LOG = logging.getLogger(__name__)
@@ -82,11 +82,7 @@ def evaluate_reader(
 
 
 class Evaluations:
-    """Evaluates checkpoints on readers, keeps and exports the best, and records the results.
-
-    Args:
-        readers: The first one decides which checkpoint is the best.
-    """
+    """Evaluates checkpoints on readers, keeps and exports the best, and records the results."""
 
     def __init__(
         self,
@@ -101,7 +97,6 @@ class Evaluations:
         self._options, self._verbose = options, verbose
 
     def evaluate(self, checkpoint: str) -> List[Evaluation]:
-        """Evaluates a checkpoint on each reader."""
         return [
             evaluate_reader(
                 self._config, self._evaluator, reader, checkpoint, verbose=self._verbose
@@ -110,11 +105,23 @@ class Evaluations:
         ]
 
     def keep(self, evaluations: List[Evaluation], checkpoint: str) -> None:
-        """Keeps the checkpoint if it is among the best, and records its evaluations."""
-        keep_and_record(self._config, self._evaluator, evaluations, checkpoint, self._options)
+        """Keeps and exports the checkpoint if it is among the best, and records its evaluations.
+
+        The evaluation on the first reader decides, and is recorded last: its record says that
+        nothing is left to do for this checkpoint.
+        """
+        options, model_dir = self._options, self._evaluator.model_dir
+        if options.best_metric is not None:
+            best = BestCheckpoints(model_dir, options.best_metric, options.keep_best)
+            best.offer(
+                evaluations[0],
+                checkpoint,
+                lambda: export_best(self._config, self._evaluator, checkpoint),
+            )
+        for evaluation in reversed(evaluations):
+            history.record(model_dir, evaluation)
 
     def export_final(self) -> None:
-        """Exports the last checkpoint, if the options ask for that."""
         if self._options.export_final:
             export(self._config, self._evaluator, FINAL_EXPORT)
 
@@ -135,7 +142,6 @@ def evaluate(
     Args:
         checkpoint: A prefix, or a folder for its last checkpoint.
         model_dir: Gets the events; by default the checkpoint's folder.
-        on_training_data: Read what `train_input_reader` names.
         sample_1_of_n: Evaluate on every n-th example.
         matches: Gets the matches of each reader, by its name.
 
@@ -190,7 +196,6 @@ def continuous_eval(
         model_dir: Gets the events; by default `checkpoint_dir`.
         num_train_steps: Training is over at this step, or when it says so itself, since it may stop
             early; by default `train_config.num_steps`, where 0 means never.
-        on_training_data: Read what `train_input_reader` names.
         max_retries: Number of evaluations that may fail on their data; negative for any number.
         min_interval_secs: Seconds from one evaluation's start to the next; by default
             `eval_config.eval_interval_secs`.
@@ -214,13 +219,9 @@ def continuous_eval(
     readers = evaluation_inputs(
         pipeline_config, on_training_data=on_training_data, sample_1_of_n=choices.sample_1_of_n
     )
+    evaluations = Evaluations(pipeline_config, evaluator, readers, choices)
     return follow(
-        Evaluations(pipeline_config, evaluator, readers, choices),
-        checkpoint_dir,
-        num_train_steps,
-        min_interval_secs,
-        timeout_secs,
-        max_retries,
+        evaluations, checkpoint_dir, num_train_steps, min_interval_secs, timeout_secs, max_retries
     )
 
 

@@ -164,7 +164,6 @@ class _Lease:
             _LOG.warning("%s could not be read: %s", self._path, error.message)
 
     def release(self) -> None:
-        """Ends the lease, unless another process holds it."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -26,6 +26,14 @@ DEFAULT_SAVE_SECS = 600
 DEFAULT_TASK_TIMEOUT_SECS = 600.0  # another machine may need minutes to start again
 
 
+def _check_positive(options: Any, *fields: str) -> None:
+    """Refuses values below 1; None is allowed."""
+    for field in fields:
+        value = getattr(options, field)
+        if value is not None and value < 1:
+            raise ConfigError(field, f"is {value}", "give 1 or more")
+
+
 @dataclasses.dataclass(frozen=True)
 class LoopOptions:
     """Steps of the TF2 loop: strategy, precision and devices."""
@@ -56,10 +64,7 @@ class LoopOptions:
                 raise ConfigError(
                     field, f"is {getattr(self, field)!r}", f"give one of {', '.join(allowed)}"
                 )
-        for field in ("num_replicas", "accumulate_steps", "steps_per_call"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise ConfigError(field, f"is {value}", "give 1 or more")
+        _check_positive(self, "num_replicas", "accumulate_steps", "steps_per_call")
         if self.strategy in OF_MACHINES and self.num_replicas is not None:
             raise ConfigError(
                 "num_replicas",
@@ -191,10 +196,7 @@ class TpuOptions:
                 "own machine, or an address such as grpc://10.0.0.2:8470. Without a TPU, "
                 "rehearse",
             )
-        for field in ("num_shards", "iterations_per_loop"):
-            value = getattr(self, field)
-            if value < 1:
-                raise ConfigError(field, f"must be 1 or more; given {value}")
+        _check_positive(self, "num_shards", "iterations_per_loop")
 
     @property
     def has_local_files(self) -> bool:
@@ -299,16 +301,8 @@ class EvaluationOptions:
             raise ConfigError("throttle_secs", f"must be 0 or more; given {self.throttle_secs}")
         if not 0 <= self.min_delta < math.inf:
             raise ConfigError("min_delta", f"must be 0 or more, and finite; given {self.min_delta}")
-        for name in (
-            "every_steps",
-            "keep_best",
-            "patience",
-            "sample_1_of_n",
-            "training_data_sample_1_of_n",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(name, f"must be 1 or more; given {value}")
+        _check_positive(self, "every_steps", "keep_best", "patience")
+        _check_positive(self, "sample_1_of_n", "training_data_sample_1_of_n")
         if self.patience is not None and self.best_metric is None:
             raise ConfigError(
                 None,

@@ -59,7 +59,6 @@ class ProgressReport(NamedTuple):
     seconds_left: Optional[float] = None
 
     def line(self) -> str:
-        """For a terminal or a log."""
         of = f"/{self.num_steps}" if self.num_steps else ""
         parts = [f"step {self.step}{of}", " ".join(self.numbers()), *self.rates()]
         if self.seconds_left is not None:
@@ -67,7 +66,6 @@ class ProgressReport(NamedTuple):
         return " | ".join(parts)
 
     def numbers(self) -> List[str]:
-        """Loss terms and learning rate."""
         return [
             f"{_short(name)} {value:.4g}"
             for name, value in self.values.items()
@@ -81,7 +79,6 @@ class ProgressReport(NamedTuple):
         return [*numbers[:1], *rates[:1], *numbers[1:], *rates[1:]]
 
     def rates(self) -> List[str]:
-        """Speed, input and memory."""
         rates = (
             (self.images_per_second, "{:.1f} images/s"),
             (self.input_wait, "input wait {:.0%}"),
@@ -109,14 +106,8 @@ class TrainingReport(Hook):
     """Reports progress: a bar on a terminal, elsewhere a line after every `every_steps`.
 
     The first step is reported as soon as it is done, and the last one however training ends.
-    A value that is not finite ends it with `NotFiniteLossError`.
-
-    Args:
-        batch_size: Images per step, for the rate.
-        every_steps: Steps between two reports.
-        silent: Nothing on the terminal.
-        listeners: Get the figures of every report.
-        on_bad_step: Called if a value is not finite; returns the message of the error.
+    A value that is not finite ends it with `NotFiniteLossError`, whose message `on_bad_step`
+    returns.
     """
 
     def __init__(
@@ -135,23 +126,16 @@ class TrainingReport(Hook):
         self._stream = stream or sys.stderr
         self._listeners = list(listeners)
         self._on_bad_step = on_bad_step
-        self._num_steps: Optional[int] = None  # global step at which training ends
         self._bar: Optional[Any] = None
-        self._step = self._first_step = 0
-        self._num_taken = 0  # by this process
-        self._reported = 0  # step of the last report
-        self._values: Dict[str, float] = {}  # values of the current step
-        self._started = 0.0  # the current step
-        self._ended = 0.0  # the step before
-        self._durations: List[float] = []  # from end to end
-        self._waits: List[Tuple[float, float]] = []  # for the batch, and of the whole step
 
     def begin(self, context: RunContext, step: int) -> None:
         self._num_steps = context.num_steps
         self._step = self._first_step = self._reported = step
-        self._values, self._num_taken = {}, 0
-        self._durations, self._waits = [], []
-        self._ended = time.monotonic()
+        self._values: Dict[str, float] = {}  # values of the current step
+        self._num_taken = 0  # steps of this process
+        self._durations: List[float] = []  # from the end of a step to that of the next
+        self._waits: List[Tuple[float, float]] = []  # for the batch, and of the whole step
+        self._started = self._ended = time.monotonic()
         if self._bar is None and not self._silent and bars.has_room(self._stream):
             self._bar = bars.make_steps_bar(self._num_steps, self._step, self._stream)
 
@@ -248,34 +232,26 @@ def accelerator_memory() -> Optional[float]:
     return float(tf.config.experimental.get_memory_info("GPU:0")["current"])
 
 
-class JsonlLogger:
-    """Appends each report to a file as a JSON line, with the time (UTC)."""
+class RunFiles:
+    """Appends reports to progress.jsonl, with the time (UTC), and writes them to TensorBoard.
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    There only what the graph does not compute: rates, memory, faults of records.
+    """
+
+    def __init__(self, model_dir: str, fault_log: Optional[Any]) -> None:
+        self._model_dir, self._fault_log = model_dir, fault_log
 
     def __call__(self, report: ProgressReport) -> None:
         self.write({"step": report.step, **report.values, **report.figures()})
-
-    def write(self, entry: Dict[str, Any]) -> None:
-        """Writes a line of other content."""
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-        json_lines.append(self._path, {"time": now, **entry})
-
-
-class TensorBoardLogger:
-    """Writes what the graph does not compute to TensorBoard: rates, memory, faults of records."""
-
-    def __init__(self, model_dir: str, fault_log: Optional[Any]) -> None:
-        self._model_dir = model_dir
-        self._fault_log = fault_log
-
-    def __call__(self, report: ProgressReport) -> None:
         figures = {f"run/{name}": value for name, value in report.figures().items()}
         if self._fault_log is not None:
             counts = self._fault_log.counts().items()
             figures.update({f"bad_records/{kind}": count for kind, count in counts})
         write_figures(self._model_dir, figures, report.step)
+
+    def write(self, entry: Dict[str, Any]) -> None:
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+        json_lines.append(os.path.join(self._model_dir, PROGRESS_FILE), {"time": now, **entry})
 
 
 def training_hooks(context: RunContext, backend: Backend, fault_log: Optional[Any]) -> List[Hook]:
@@ -284,14 +260,15 @@ def training_hooks(context: RunContext, backend: Backend, fault_log: Optional[An
     The chief writes progress.jsonl, events, and the folder of a bad step to model_dir.
     """
     options, model_dir, is_chief = context.options, context.model_dir, context.cluster.is_chief
-    jsonl = JsonlLogger(os.path.join(model_dir, PROGRESS_FILE))
+    run_files = RunFiles(model_dir, fault_log)
 
     def on_bad_step(result: StepResult) -> str:
         values = {**result.scalars, **result.bad_checks}
         report = bad_step.save_bad_step(
             backend, result.rejected, context.config, model_dir, result.step + 1, values
         )
-        jsonl.write({"step": report.step, "not_finite": report.not_finite, "folder": report.folder})
+        entry = {"step": report.step, "not_finite": report.not_finite, "folder": report.folder}
+        run_files.write(entry)
         return bad_step.summary_text(report)
 
     describe = on_bad_step if is_chief else describe_bad_step
@@ -301,7 +278,7 @@ def training_hooks(context: RunContext, backend: Backend, fault_log: Optional[An
         context.config.train_config.batch_size,
         every_steps=options.tpu.iterations_per_loop if options.tpu else options.progress_steps,
         silent=not speaks,
-        listeners=[jsonl, TensorBoardLogger(model_dir, fault_log)] if is_chief else [],
+        listeners=[run_files] if is_chief else [],
         on_bad_step=describe_bad_loop if options.tpu else describe,
     )
     return [reports, *([SummaryHook(model_dir)] if is_chief else [])]
@@ -313,10 +290,6 @@ class SummaryHook(Hook):
     def __init__(self, model_dir: str) -> None:
         self._model_dir = model_dir
         self._last: Optional[Tuple[int, float]] = None  # step and time of the last summary
-
-    def begin(self, context: RunContext, step: int) -> None:
-        del context, step
-        self._last = None
 
     def after_step(self, result: StepResult) -> None:
         if not result.summary:

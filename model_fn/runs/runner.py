@@ -1,12 +1,8 @@
 """Training runs: a backend, input functions, evaluations and hooks, wired together.
 
-A run resumes the newest whole checkpoint of `model_dir`. It continues with the record after the
-last one of that checkpoint, in the same order: it reads the unfinished epoch again up to there,
-undecoded. It begins a new epoch on a TPU, and if files, their sizes, settings of the reader, the
-seed or the number of workers have changed.
-
-The first SIGINT or SIGTERM ends a run after the current step, with a checkpoint, or an evaluation
-at once; a second one ends the process. For clusters (TF_CONFIG) see docs/distributed.md.
+A run resumes the newest whole checkpoint of `model_dir`, and continues with the record after the
+last one of that checkpoint, in the same order. It begins a new epoch on a TPU, and if the data, the
+seed or the number of workers have changed. For clusters (TF_CONFIG) see docs/distributed.md.
 """
 
 from __future__ import annotations
@@ -78,20 +74,15 @@ def _train_and_evaluate(context: RunContext, backend: Backend, verify: bool) -> 
         if cluster.is_evaluator:
             return _evaluate_beside(context, backend)
         evaluations = TrainingEvaluations(context, backend.evaluator(), run.first_step)
-        if run.is_over():
-            if cluster.evaluates:
-                evaluations.catch_up(run.first_step)
-            run.ended()
-            return evaluations.metrics
-        if cluster.evaluates:
-            evaluations.resume(run.first_step)
-        else:
+        is_over = run.is_over()
+        if not cluster.evaluates:
             _report_unused(evaluation)
-        if cluster.evaluates and evaluations.is_exhausted():
+        elif not is_over:
+            evaluations.resume(run.first_step)
+        if not is_over and not (cluster.evaluates and evaluations.is_exhausted()):
+            backend.train(run.input_fn(), run.hooks(evaluations if cluster.evaluates else None))
+        elif cluster.evaluates:
             evaluations.catch_up(run.first_step)
-            run.ended()
-            return {}
-        backend.train(run.input_fn(), run.hooks(evaluations if cluster.evaluates else None))
         run.ended()
     return evaluations.metrics
 
@@ -128,11 +119,8 @@ def _make_context(
 def _retried(attempt: Callable[[bool], Result], context: RunContext) -> Result:
     """Result of an attempt; begins again if a checkpoint is damaged or variables are lost.
 
-    Restoring finds damage, so an attempt reads the checkpoint once; the next one verifies it first
-    and falls back. In a cluster all processes restore at once, so it is verified at the start.
-
-    Args:
-        attempt: Takes whether to verify the checkpoint that it resumes from.
+    Restoring finds damage, so an attempt reads the checkpoint once; the next one, which is called
+    with True, verifies it first and falls back.
     """
     # All processes of a cluster restore at once, so nobody could fall back alone.
     verify = not context.cluster.task.is_alone
@@ -161,15 +149,12 @@ def _retried(attempt: Callable[[bool], Result], context: RunContext) -> Result:
 
 
 def _report_unused(evaluation: EvaluationOptions) -> None:
-    """Logs the options that have no effect in a training that leaves evaluation to others."""
-    if evaluation.every_steps is not None:
-        _LOG.warning(
-            "every_steps has no effect in a cluster: its evaluator evaluates each checkpoint"
-        )
-    if evaluation.patience is not None:
-        _LOG.warning(
-            "patience has no effect in a cluster: the evaluator cannot stop the other tasks"
-        )
+    for option, reason in (
+        ("every_steps", "its evaluator evaluates each checkpoint"),
+        ("patience", "the evaluator cannot stop the other tasks"),
+    ):
+        if getattr(evaluation, option) is not None:
+            _LOG.warning("%s has no effect in a cluster: %s", option, reason)
 
 
 def _evaluate_beside(context: RunContext, backend: Backend) -> Metrics:

@@ -73,7 +73,6 @@ class CheckpointSaver(Hook):
         self.saved_step = resumed_step
 
     def begin(self, context: RunContext, step: int) -> None:
-        """Writes the graph and saves what training starts from."""
         del context
         graph_def = self._backend.graph_def()
         with tf.io.gfile.GFile(os.path.join(self._model_dir, GRAPH_FILE), "w") as file:
@@ -138,12 +137,7 @@ class CheckpointSaver(Hook):
 
 
 class KeptCheckpoints:
-    """The checkpoints that a model_dir keeps, and its `checkpoint` file, which lists them.
-
-    Args:
-        keep_max: Older checkpoints than this many are deleted; 0 keeps all.
-        keep_every_n_hours: One checkpoint in this many hours is never deleted.
-    """
+    """The checkpoints that a model_dir keeps, and its `checkpoint` file, which lists them."""
 
     def __init__(self, model_dir: str, keep_max: int, keep_every_n_hours: float) -> None:
         self._model_dir, self._keep_max = model_dir, keep_max
@@ -167,7 +161,7 @@ class KeptCheckpoints:
         self._listed = kept[first:]
         repair.write_state(self._model_dir, [name for name, _ in self._listed])
         for old, saved in kept[:first]:
-            # keep_checkpoint_every_n_hours: this one is never deleted.
+            # One checkpoint in `keep_every_n_hours` is never deleted.
             if saved > self._next_kept:
                 self._next_kept += self._keep_secs
             else:
@@ -175,7 +169,6 @@ class KeptCheckpoints:
 
 
 def _remove_remains(model_dir: str, prefix: str) -> None:
-    """Deletes the files of an unfinished checkpoint."""
     with contextlib.suppress(tf.errors.OpError, UnreadableCheckpointError):
         repair.remove_temporaries(model_dir, log=False)
         if repair.find_damage(prefix) is not None:

@@ -26,7 +26,6 @@ class Stop:
 
     @property
     def is_requested(self) -> bool:
-        """True if the run is to end after the current step."""
         return bool(self._requests)
 
     @property
@@ -39,7 +38,6 @@ class Stop:
         self._requests.append(cause)
 
     def raise_if_requested(self) -> None:
-        """Raises the cause, if there is one."""
         if self.cause is not None:
             raise self.cause
 
@@ -48,11 +46,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ended the run; no `Exception`, so that nothing takes it for a failure.
-
-    Attributes:
-        signal_number: SIGINT or SIGTERM.
-    """
+    """A signal ended the run; no `Exception`, so that nothing takes it for a failure."""
 
     def __init__(self, signal_number: int, text: str = "") -> None:
         super().__init__(text or f"stopped by {signal_name(signal_number)}")
@@ -60,7 +54,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def signal_name(number: int) -> str:
-    """SIGTERM for 15."""
+    """Name such as SIGTERM."""
     return signal.Signals(number).name
 
 
@@ -73,13 +67,9 @@ class StopSignals:
     """Context manager: SIGINT and SIGTERM request a stop.
 
     The first signal also raises `Stopped` in the main thread, unless signals are deferred. The
-    second one ends the process at once, even while TensorFlow computes. A signal that is ignored,
-    as SIGINT is in a job in the background, stays so. In other threads than the main one, where
-    Python has no signals, the context does nothing.
-
-    Args:
-        stop: Gets `Stopped` as its cause.
-        watches: Notice signals while the main thread is inside TensorFlow, too.
+    second one ends the process at once: with `watches`, even while TensorFlow computes. A signal
+    that is ignored, as SIGINT is in a job in the background, stays so. In other threads than the
+    main one, where Python has no signals, the context does nothing.
     """
 
     def __init__(self, stop: Stop, *, watches: bool = True) -> None:

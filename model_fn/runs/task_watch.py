@@ -11,7 +11,7 @@ import logging
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config import printing
@@ -47,7 +47,7 @@ def check_free(cluster: Cluster) -> None:
         )
 
 
-def _end_process(error: MissingTaskError) -> NoReturn:
+def _end_process(error: MissingTaskError) -> None:
     """Ends the process, whose main thread waits inside TensorFlow."""
     end_at_once(f"error: {error}", "ERROR", _EXIT_FAILED)
 
@@ -58,11 +58,8 @@ class TaskWatch:
     If one is missing for too long, the run is stopped by a `MissingTaskError`, and the process is
     expected to end by itself: the chief saves before. It is ended if it has not done so in the same
     time once more, and at once for a parameter server, without which no step ends and nothing can
-    be saved, or if all tasks are needed. If training is over, the run is stopped without an error.
-
-    Args:
-        is_over: Returns True if training is over, so that tasks leave.
-        needs_all: True if no step ends without each of the tasks.
+    be saved, or if no step ends without each of the tasks. If training is over, the run is stopped
+    without an error.
     """
 
     def __init__(
@@ -74,15 +71,11 @@ class TaskWatch:
         is_over: Callable[[], bool] = lambda: False,
         *,
         needs_all: bool = False,
-        is_there: Callable[[str], bool] = is_listening,
-        clock: Callable[[], float] = time.monotonic,
-        leave: Callable[[MissingTaskError], None] = _end_process,
     ) -> None:
         self._cluster, self._timeout, self._stop = cluster, timeout_secs, stop
         self._needs_all = needs_all
-        self._is_over, self._is_there = is_over, is_there
-        self._clock, self._leave = clock, leave
-        now = clock()
+        self._is_over = is_over
+        now = time.monotonic()
         self._seen: Dict[Task, float] = {task: now for task in tasks if task != cluster.task}
         self._missing_since = now
         self._ended = threading.Event()
@@ -91,10 +84,9 @@ class TaskWatch:
 
     def give_up(self, error: MissingTaskError) -> None:
         """Ends the process, which could not end by itself: TensorFlow waits for a silent task."""
-        self._leave(self._missing or error)
+        _end_process(self._missing or error)
 
     def look(self) -> None:
-        """Looks once at all tasks."""
         if self._is_at_end:
             return
         if self._has_ended():
@@ -102,18 +94,18 @@ class TaskWatch:
             self._stop.request()
             return
         if self._missing is not None:
-            if self._clock() - self._missing_since >= self._timeout:
-                self._leave(self._missing)
+            if time.monotonic() - self._missing_since >= self._timeout:
+                _end_process(self._missing)
             return
         for task, seen in self._seen.items():
-            if self._is_there(self._cluster.address(task)):
-                self._seen[task] = self._clock()
-            elif self._clock() - seen >= self._timeout:
+            if is_listening(self._cluster.address(task)):
+                self._seen[task] = time.monotonic()
+            elif time.monotonic() - seen >= self._timeout:
                 self._missing = self._error(task)
-                self._missing_since = self._clock()
+                self._missing_since = time.monotonic()
                 self._stop.request(self._missing)
                 if self._needs_all or task.type == PARAMETER_SERVER:
-                    self._leave(self._missing)
+                    _end_process(self._missing)
                 return
 
     def _has_ended(self) -> bool:
@@ -138,7 +130,6 @@ class TaskWatch:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Context manager: the thread runs."""
         self._ended.clear()
         thread = threading.Thread(target=self._run, name="task watch", daemon=True)
         thread.start()
@@ -193,7 +184,6 @@ class Tasks:
         return self._server
 
     def wait_for_end(self) -> None:
-        """Waits until the chief has ended training."""
         while self._context.stop.cause is None and not self._end.has_come():
             time.sleep(WAIT_SECS)
         self._context.stop.raise_if_requested()

@@ -22,9 +22,6 @@ class TrainingEvaluations(CheckpointListener):
     The training session waits meanwhile, and keeps its graph and its position in the data. What
     training starts from is not evaluated; the last checkpoint always is. The first reader decides
     which checkpoint is best and when to stop.
-
-    Args:
-        first_step: Step at which training starts.
     """
 
     def __init__(self, context: RunContext, evaluator: Evaluator, first_step: int) -> None:
@@ -46,7 +43,6 @@ class TrainingEvaluations(CheckpointListener):
         self.metrics: Metrics = {}
 
     def after_save(self, step: int) -> bool:
-        """Evaluates, if it is time; True if training is to stop."""
         if not self._started:
             self._started = True
             return False
@@ -73,7 +69,6 @@ class TrainingEvaluations(CheckpointListener):
         return time.monotonic() - self._last_time >= self._throttle_secs
 
     def evaluate(self, step: int) -> None:
-        """Evaluates the checkpoint of a step on every reader."""
         self._last_step, self._last_time = int(step), time.monotonic()
         self._evaluated_step = int(step)
         checkpoint = find_checkpoint(self._model_dir)

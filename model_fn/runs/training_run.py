@@ -80,9 +80,6 @@ class TrainingRun:
     Args:
         may_save: Raises if the folder has become another process's; None where another one saves.
         verify: Read all of the checkpoint to resume from before it is restored.
-
-    Attributes:
-        first_step: Step at which it starts.
     """
 
     def __init__(
@@ -145,7 +142,6 @@ class TrainingRun:
         return self._backend.input_fn(cursors, self.first_step, self._faults)
 
     def log_faults(self) -> None:
-        """Logs the faults of records so far."""
         summary = self._faults.summary()
         if summary:
             _LOG.warning("%s", summary)

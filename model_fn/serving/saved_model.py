@@ -77,12 +77,8 @@ def rewrite_as_constants(
 ) -> None:
     """Copies a SavedModel with variables, which become constants unless they are too large.
 
-    It gets warm-up requests, and keeps other files of `assets.extra`.
-
-    Args:
-        source: Local folder of a SavedModel with predict signatures.
-        folder: A new one, which appears when it is complete.
-        label_map: File that becomes an asset.
+    The new folder, which appears when it is complete, gets warm-up requests, and keeps other files
+    of `assets.extra`. The source is local.
     """
     with tf.Graph().as_default(), tf1.Session() as session:
         meta = tf1.saved_model.load(session, [tf1.saved_model.tag_constants.SERVING], source)

@@ -37,10 +37,6 @@ def write_requests(
 
     There is a request for each signature and each batch size of `batch_sizes`. Signatures that are
     equal have requests together.
-
-    Args:
-        max_batch: The largest batch; None for batches of 1.
-        num_additional_channels: Channels of an example beside its image.
     """
     path = os.path.join(folder, WARMUP_FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))

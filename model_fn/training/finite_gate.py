@@ -11,15 +11,11 @@ from estimator_det.compat import tf, tf1
 
 
 class RejectedBatch:
-    """The batch of the step that was rejected last.
-
-    Attributes:
-        arrays: By the same names; empty until a step is rejected.
-    """
+    """The batch of the step that was rejected last."""
 
     def __init__(self, tensors: Dict[str, tf.Tensor]) -> None:
         self._tensors = tensors
-        self.arrays: Dict[str, np.ndarray] = {}
+        self.arrays: Dict[str, np.ndarray] = {}  # empty until a step is rejected
 
     def store(self) -> tf.Operation:
         """The operation that fills `arrays`."""
@@ -61,7 +57,6 @@ def guarded(
     as usual, and the batch is copied to Python in a rejected step alone.
 
     Args:
-        values: float scalars that must be finite.
         updates: Existing operations, tensors or assigned variables that belong to the step.
         apply: Builds the operation that changes the variables.
 

@@ -28,10 +28,7 @@ def summary(
     """The first images of the batch with their groundtruth, as a serialized Summary.
 
     Augmented, resized and padded; only pixel values are converted back to colours. They are drawn
-    in the steps that write summaries alone.
-
-    Args:
-        reader: `InputReader` proto; its label map gives the names of classes.
+    in the steps that write summaries alone, with the names in the label map of the `reader`.
     """
     path = reader.label_map_path
     names = read_label_map(path).names if path else {}

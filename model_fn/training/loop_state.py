@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 import numpy as np
 
@@ -57,25 +57,38 @@ class LoopState:
 
         Every worker must call this.
         """
-        strategy, variables = self._strategy, list(self._all.values())
-
-        def masked_values() -> Any:
-            context = tf.distribute.get_replica_context()
-            is_first = tf.equal(context.replica_id_in_sync_group, 0)
-            values = [
-                tf.where(is_first, each, tf.zeros_like(each))
-                for each in (variable.read_value() for variable in variables)
-            ]
-            # Types are not mixed in one sum.
-            return [context.all_reduce(tf.distribute.ReduceOp.SUM, each) for each in values]
-
-        @tf.function(autograph=False)
-        def collect() -> Any:
-            agreed = strategy.run(masked_values)
-            return [strategy.experimental_local_results(each)[0] for each in agreed]
-
-        for variable, value in zip(variables, collect()):
+        variables = list(self._all.values())
+        values = of_first_worker(
+            self._strategy, lambda: [variable.read_value() for variable in variables]
+        )
+        for variable, value in zip(variables, values):
             variable.assign(value)
+
+
+def of_first_worker(strategy: Any, make_values: Callable[[], List[tf.Tensor]]) -> List[tf.Tensor]:
+    """Values of the first replica, in every worker; all workers must call this.
+
+    Args:
+        make_values: Called in each replica.
+    """
+
+    def masked_values() -> List[tf.Tensor]:
+        context = tf.distribute.get_replica_context()
+        is_first = tf.equal(context.replica_id_in_sync_group, 0)
+        # Types are not mixed in one sum.
+        return [
+            context.all_reduce(
+                tf.distribute.ReduceOp.SUM, tf.where(is_first, value, tf.zeros_like(value))
+            )
+            for value in make_values()
+        ]
+
+    @tf.function(autograph=False)
+    def collect() -> List[tf.Tensor]:
+        agreed = strategy.run(masked_values)
+        return [strategy.experimental_local_results(value)[0] for value in agreed]
+
+    return list(collect())
 
 
 def optimizer_variables(

@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
-from estimator_det.compat import apply_summed, make_slots, quiet_layers, tf
+from estimator_det.compat import apply_summed, make_slots, quiet_layers, tf, tf1
 from inputs import schema
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
-from model_fn.training import step
+from model_fn.training import input_images, step
 from model_fn.training.loop_state import LoopState, optimizer_variables
 from model_fn.training.loss_scale import LossScale
 from model_fn.training.optimizers import make_loop_optimizer
 from model_fn.training.replica import Network, Reduced, Replica
 from model_fn.training.step import Tensors
-from model_fn.training.train_op import APPLIED_NORM, MOVING_AVERAGES, name_of
+from model_fn.training.train_op import APPLIED_NORM, MOVING_AVERAGES, gradient_summaries, name_of
 
 GLOBAL_STEP = "global_step"
 
@@ -128,10 +128,7 @@ class LoopStep:
                 }
 
     def function(self, iterator_spec: Any, *, loops: bool) -> Any:
-        """Traces the function of a call, which creates the optimizer's variables.
-
-        Args:
-            loops: True if a call takes more than one step.
+        """Traces the function of a call, of one step unless it `loops`; creates slots.
 
         Returns:
             Concrete function: iterator, num_steps int32, stops float32 [2] as in `Replica.compute`
@@ -338,13 +335,11 @@ def used_by_step(named: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _used(batch: Any) -> Tuple[Any, Any]:
-    """The same of (features, labels)."""
     features, labels = batch
     return used_by_step(features), used_by_step(labels)
 
 
 def _local(strategy: Any, batch: Any) -> Tuple[Any, ...]:
-    """The batch of each replica of this process."""
     flat = [strategy.experimental_local_results(each) for each in tf.nest.flatten(batch)]
     return tuple(tf.nest.pack_sequence_as(batch, list(each)) for each in zip(*flat))
 
@@ -357,3 +352,38 @@ def _position(batches: Tuple[Any, ...]) -> Tensors:
         for key in step.POSITION
         if key in features[0]
     }
+
+
+class LoopSummary:
+    """Losses, counts, pictures of the batch, and gradients where configured."""
+
+    def __init__(self, reader: Any, loop_step: LoopStep) -> None:
+        self._preprocess, self._reader = loop_step.network.detector.preprocess, reader
+        self._function: Any = None
+
+    def __call__(self, outcome: Outcome) -> bytes:
+        """The serialized Summary of a call's last step."""
+        figures = {**outcome.scalars, **outcome.counts, "loss": outcome.scalars[step.TOTAL_LOSS]}
+        summary = tf1.Summary()
+        for tag, value in figures.items():
+            summary.value.add(tag=tag, simple_value=float(value))
+        features, labels = outcome.batches[0]
+        labels = {key: value for key, value in labels.items() if key in schema.LABELS}
+        tensors = (features[schema.IMAGE], labels, outcome.gradients)
+        if self._function is None:
+            # Traced once: lengths of a batch may change.
+            specs = tf.nest.map_structure(
+                lambda tensor: tf.TensorSpec([None] * tensor.shape.rank, tensor.dtype), tensors
+            )
+            self._function = tf.function(self._draw, input_signature=specs, autograph=False)
+        pictures: bytes = self._function(*tensors).numpy()
+        return summary.SerializeToString() + pictures  # One after the other, they are one message.
+
+    def _draw(self, images: tf.Tensor, labels: Any, gradients: Any) -> tf.Tensor:
+        with tf.device("/cpu:0"):
+            groundtruth = step.groundtruth_from_labels(labels)
+            pictures = input_images.summary(
+                {schema.IMAGE: images}, groundtruth, self._preprocess, self._reader
+            )
+            histograms = gradient_summaries(gradients) if gradients else []
+            return tf.raw_ops.MergeSummary(inputs=[pictures, *histograms])

@@ -37,7 +37,6 @@ class LossScale:
         """Result of `compute` at the largest scale that does not overflow, down to 1.
 
         Args:
-            compute: Scale to result.
             put_back: Undoes what computing has changed.
             first: Returns the first replica's value.
         """

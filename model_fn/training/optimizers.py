@@ -34,7 +34,7 @@ def _make_adam(config: Any, learning_rate: Any) -> Any:
 
 
 class OptimizerAround(tf1.train.Optimizer):
-    """Forwards everything to another optimizer; the base of those that add to one."""
+    """Forwards gradients to another optimizer; the base of those that add to one."""
 
     def __init__(self, optimizer: Any, name: str) -> None:
         super().__init__(use_locking=False, name=name)
@@ -51,22 +51,13 @@ class OptimizerAround(tf1.train.Optimizer):
     ) -> tf.Operation:
         return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
 
-    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        return self._optimizer.get_slot(*args, **kwargs)
-
-    def get_slot_names(self, *args: Any, **kwargs: Any) -> List[str]:
-        return self._optimizer.get_slot_names(*args, **kwargs)
-
-    def variables(self) -> List[tf.Variable]:
-        return self._optimizer.variables()
-
 
 class MovingAverageOptimizer(OptimizerAround):
     """Keeps exponential moving averages of the variables that another optimizer trains.
 
-    The averages are updated after each step, start at the variables' initial values and are saved
-    as `<variable>/ExponentialMovingAverage`. Every trainable variable of the graph has one, a
-    frozen one too, so that an evaluation finds them all; moving statistics of batch norm have none.
+    Averages start at the variables' initial values and are saved as
+    `<variable>/ExponentialMovingAverage`. Frozen variables have one too, so that an evaluation
+    finds them all; moving statistics of batch norm have none.
     """
 
     def __init__(self, optimizer: Any, decay: float) -> None:

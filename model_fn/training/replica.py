@@ -259,7 +259,6 @@ class Replica:
 
 
 def _all_reduce(context: Any, tensors: Any) -> Any:
-    """The sum of each tensor over all replicas."""
     # Values that replicas share are on no device of theirs.
     flat = [tf.identity(tensor) for tensor in tf.nest.flatten(tensors)]
     return tf.nest.pack_sequence_as(tensors, context.all_reduce(tf.distribute.ReduceOp.SUM, flat))

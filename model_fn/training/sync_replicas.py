@@ -34,12 +34,7 @@ class Operations(NamedTuple):
 
 
 class SyncReplicas(OptimizerAround):
-    """Applies the mean gradient of several workers.
-
-    Args:
-        replicas_to_aggregate: Number of gradients in a step.
-        num_replicas: Number of workers, chief included.
-    """
+    """Applies the mean of `replicas_to_aggregate` gradients; `num_replicas` includes the chief."""
 
     def __init__(self, optimizer: Any, replicas_to_aggregate: int, num_replicas: int) -> None:
         if replicas_to_aggregate < 1:
@@ -115,8 +110,6 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
     end.
 
     Args:
-        optimizer: Has applied its gradients.
-        is_chief: This process applies the mean gradients.
         stop_requested: True once nobody may wait for this worker's gradients.
     """
 

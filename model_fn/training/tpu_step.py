@@ -27,15 +27,12 @@ class ClippingOptimizer(optimizers.OptimizerAround):
     Inside a `CrossShardOptimizer` these are the gradients of the whole batch. Clipping before, as
     the reference does on TPU, would clip each core's share, which is as many times smaller as
     there are cores.
-
-    Attributes:
-        norm: Norm before clipping, float32 scalar; None until the gradients are applied.
     """
 
     def __init__(self, optimizer: Any, max_norm: float) -> None:
         super().__init__(optimizer, "Clipping")
         self._max_norm = max_norm
-        self.norm: Optional[tf.Tensor] = None
+        self.norm: Optional[tf.Tensor] = None  # before clipping, once the gradients are applied
 
     def apply_gradients(
         self,
@@ -119,9 +116,7 @@ def make_host_call(
     """The `host_call` of a `TPUEstimatorSpec`.
 
     Args:
-        model_dir: Gets an event file of its own.
         step: Global step after the step of the scalars.
-        last: Gets the scalars of each step.
 
     Returns:
         A function for the host, and what the core sends it: everything as [1], because the

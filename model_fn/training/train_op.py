@@ -79,11 +79,7 @@ def clip_gradients(
     """Scales all gradients by one factor so that their global norm stays within `max_norm`.
 
     This is how the reference's Estimator reads `gradient_clipping_by_norm`; its older trainer
-    clipped each gradient by itself.
-
-    Args:
-        max_norm: 0 clips nothing.
-        norm: Global norm of the gradients.
+    clipped each gradient by itself. 0 clips nothing.
     """
     if max_norm <= 0:
         return list(gradients)
@@ -154,12 +150,11 @@ def make_train_op(
     """One optimizer step that changes variables only where its numbers are finite.
 
     If the loss, the norm of the gradients, the learning rate, their product or the values that
-    updates write are not, all variables stay as they are, the global step too. The constants of the
-    optimizer are finite: `make_optimizer` checks them.
+    updates write are not, all variables stay as they are, the global step too, and `batch` gets the
+    batch. The constants of the optimizer are finite: `make_optimizer` checks them.
 
     Args:
         updates: Further assignments of a step, for example to moving averages of batch norm.
-        batch: Gets the batch of a rejected step.
     """
     pairs = compute_gradients(loss, optimizer, train_config, tf1.trainable_variables())
     gradients, variables = zip(*pairs)

@@ -261,7 +261,6 @@ def _extractor_type(model: Any) -> str:
 
 
 def _remedy(table: RestoreTable, stored: Collection[str], wanted: Collection[str]) -> str:
-    """Remedy for a checkpoint with other networks, or with another form of the same."""
     if set(stored) & set(wanted):
         rows = [row for row in table.mismatched if row[0] in set(table.backbone_names)]
         example = f", e.g. {_shapes_text(*rows[0]).partition(';')[0]}" if rows else ""

@@ -167,7 +167,7 @@ def _by_tpu_estimator(config: Any, folder: pathlib.Path) -> Tuple[Values, float]
     report = progress.TrainingReport(BATCH, every_steps=1, silent=True, listeners=[told.append])
     context = fake.run_context(folder, config, num_train_steps=1)
     adapter = tpu_estimator.TpuAdapter(context, graph, [report])
-    runner = tpu_estimator.make_estimator(config, str(folder), on_tpu, graph=graph)
+    runner = tpu_estimator.make_estimator(config, str(folder), tpu=on_tpu, graph=graph)
     saver = fake.SaverHook(str(folder), graph)
     with tpu_estimator.running(on_tpu):
         runner.train(tpu_estimator.fed(input_fn), hooks=[adapter, saver], max_steps=1)

@@ -122,7 +122,7 @@ def test_options_with_dashes(capsys):
         (
             ["train", str(CONFIG), "--model_dir=r", "--eval_every_steps=0"],
             2,
-            "every_steps must be 1 or more; given 0",
+            "every_steps is 0; give 1 or more",
         ),
         (["check-config", "nowhere.config"], 3, "no such configuration file: nowhere.config"),
         (["check-config", str(CONFIG), "--set", "model.ssd.num_clases=3"], 2, "num_classes"),

@@ -51,11 +51,7 @@ class Backend(Protocol):
         """Context manager: the backend can train; its errors become those of a run."""
 
     def common_step(self, own_step: int) -> int:
-        """Returns the step at which all processes start; for some this is where they meet.
-
-        Args:
-            own_step: Step at which this process would start by itself.
-        """
+        """Step at which all processes start, who may meet here; `own_step` in a single one."""
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog

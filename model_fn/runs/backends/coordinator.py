@@ -169,9 +169,6 @@ class CoordinatorBackend(LoopBackend):
 
         None runs any more at the return, so that what is saved then belongs together. If none ends
         for too long, the process does.
-
-        Args:
-            begin: Starts a step, whose batch is wanted or not; returns its future result.
         """
         running: List[Any] = []
         results: List[_Taken] = []
@@ -208,7 +205,6 @@ class CoordinatorBackend(LoopBackend):
 
 @contextlib.contextmanager
 def _explained_errors() -> Iterator[None]:
-    """Context manager: the error of a record that a worker cannot use becomes a RunError."""
     try:
         yield
     except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:

@@ -170,7 +170,6 @@ def make_train_input_fn(
     """Builds the input function of a training by Estimator.
 
     Args:
-        cursor: Position in the data; None if it is not kept.
         shares_steps: Other workers take steps, too, so that the step is not known.
         **options: More of `create_train_input_fn`.
     """
@@ -202,6 +201,7 @@ class EstimatorBackend:
         )
         if context.options.data_service is not None:
             _LOG.warning("%s", SERVICE_LIMITS)
+        self._build_estimator: Callable[..., Any] = make_estimator
         self.graph = TrainGraph(lambda: context.stop.is_requested)
 
     def running(self) -> ContextManager[None]:
@@ -227,7 +227,7 @@ class EstimatorBackend:
 
     def _make_estimator(self, **arguments: Any) -> Any:
         context = self._context
-        return make_estimator(
+        return self._build_estimator(
             context.config,
             context.model_dir,
             checkpoints=context.options.checkpoints,

@@ -17,7 +17,6 @@ from estimator_det.config.fields import check_supported
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
-from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.repair import restoring
@@ -42,10 +41,9 @@ from model_fn.runs.options import (
     static_batches,
 )
 from model_fn.runs.signals import Stopped
-from model_fn.training import input_images, step, warm_start
-from model_fn.training.loop_state import LoopState
-from model_fn.training.loop_step import LoopStep, Outcome, used_by_step
-from model_fn.training.train_op import gradient_summaries
+from model_fn.training import step, warm_start
+from model_fn.training.loop_state import LoopState, of_first_worker
+from model_fn.training.loop_step import LoopStep, LoopSummary, Outcome, used_by_step
 
 _LOG = logging.getLogger(__name__)
 
@@ -133,9 +131,9 @@ class LoopBackend(EstimatorBackend):
         if not self._has_workers or self._context.cluster.is_evaluator:
             return own_step
         with self._together():
-            step = workers.broadcast_from_chief(self._strategy, own_step)
+            (step,) = of_first_worker(self._strategy, lambda: [tf.constant(own_step, tf.int64)])
         workers.check_folder(self._context.model_dir)
-        return step
+        return int(step)
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
@@ -162,7 +160,7 @@ class LoopBackend(EstimatorBackend):
             self._loop_step = loop_step
             self._take_steps_of_call = self._make_call(loop_step, input_fn)
             start(loop_step.state, self._context, has_copies=self._has_workers)
-            self._summary = LoopSummary(self._context.config, loop_step)
+            self._summary = LoopSummary(self._context.config.train_input_reader, loop_step)
             self._has_agreed = False
             self._timer = tf1.train.SecondOrStepTimer(every_steps=SUMMARY_STEPS)
             step = self._take_steps(hooks, int(loop_step.global_step.numpy()))
@@ -339,39 +337,3 @@ def _stored(checkpoint: str, state: LoopState, model: Any) -> Dict[str, np.ndarr
         check_resumable(checkpoint, state.variables, model)
         wanted = [*state.variables, *names.intersection(state.extra)]
         return {name: reader.get_tensor(name) for name in wanted}
-
-
-class LoopSummary:
-    """Losses, counts, pictures of the batch, and gradients where configured."""
-
-    def __init__(self, pipeline_config: Any, loop_step: LoopStep) -> None:
-        self._preprocess = loop_step.network.detector.preprocess
-        self._reader = pipeline_config.train_input_reader
-        self._function: Any = None
-
-    def __call__(self, outcome: Outcome) -> bytes:
-        """The serialized Summary of a call's last step."""
-        figures = {**outcome.scalars, **outcome.counts, "loss": outcome.scalars[step.TOTAL_LOSS]}
-        summary = tf1.Summary()
-        for tag, value in figures.items():
-            summary.value.add(tag=tag, simple_value=float(value))
-        features, labels = outcome.batches[0]
-        labels = {key: value for key, value in labels.items() if key in schema.LABELS}
-        tensors = (features[schema.IMAGE], labels, outcome.gradients)
-        if self._function is None:
-            # Traced once: lengths of a batch may change.
-            specs = tf.nest.map_structure(
-                lambda tensor: tf.TensorSpec([None] * tensor.shape.rank, tensor.dtype), tensors
-            )
-            self._function = tf.function(self._draw, input_signature=specs, autograph=False)
-        pictures: bytes = self._function(*tensors).numpy()
-        return summary.SerializeToString() + pictures  # One after the other, they are one message.
-
-    def _draw(self, images: tf.Tensor, labels: Any, gradients: Any) -> tf.Tensor:
-        with tf.device("/cpu:0"):
-            groundtruth = step.groundtruth_from_labels(labels)
-            pictures = input_images.summary(
-                {schema.IMAGE: images}, groundtruth, self._preprocess, self._reader
-            )
-            histograms = gradient_summaries(gradients) if gradients else []
-            return tf.raw_ops.MergeSummary(inputs=[pictures, *histograms])

@@ -112,7 +112,6 @@ def _wait_for_variables(context: RunContext, tasks: Tasks) -> None:
 
 
 def _first_step(context: RunContext) -> int:
-    """The step from which on workers take part."""
     train = context.config.train_config
     if train.sync_replicas:
         return 0  # The first step needs them.
@@ -139,11 +138,7 @@ def _report_unused(train_config: Any) -> None:
 
 
 def check(context: RunContext) -> None:
-    """Refuses what does not work with parameter servers.
-
-    Raises:
-        ConfigError: if TensorFlow is too new, data come from a service, or data end.
-    """
+    """Refuses what does not work with parameter servers."""
     clusters.check_for_parameter_servers(context.cluster)
     if versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR:
         raise ConfigError(

@@ -14,7 +14,6 @@ from model_fn.runs import cluster
 from model_fn.runs.backends import workers
 from model_fn.runs.cluster import Cluster
 from model_fn.runs.options import (
-    DEFAULT_TASK_TIMEOUT_SECS,
     LOCAL,
     MIRRORED,
     MULTI_WORKER,
@@ -57,9 +56,7 @@ def make_resolver(name: Optional[str], zone: Optional[str], project: Optional[st
     return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name, zone=zone, project=project)
 
 
-def set_up(
-    loop: LoopOptions, members: Cluster, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
-) -> LoopOptions:
+def set_up(loop: LoopOptions, members: Cluster, task_timeout_secs: float) -> LoopOptions:
     """The options with the strategy made; workers wait here for each other.
 
     Programs call this before anything else uses TensorFlow, whose devices cannot be set up later.

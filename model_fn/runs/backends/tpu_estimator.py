@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Sequence, Tuple
 
 from estimator_det.compat import failures, tf, tf1, tpu_estimator
@@ -39,36 +40,18 @@ _UNUSED_LABELS = tuple(key for key, spec in schema.LABELS.items() if not spec.on
 def make_estimator(
     pipeline_config: Any,
     model_dir: str,
-    tpu: TpuOptions,
     *,
+    tpu: TpuOptions,
     checkpoints: Optional[CheckpointOptions] = None,
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
     handle_results: Optional[OnResults] = None,
 ) -> Any:
-    """Builds a `TPUEstimator`, which saves no checkpoints by itself; runs bring a hook for that."""
+    """Builds a `TPUEstimator`: a synchronous batch over all cores, records read by each host.
+
+    It saves no checkpoints by itself: runs bring a hook for that.
+    """
     check_tpu(pipeline_config, model_dir, tpu)
-    evaluation_batch = pipeline_config.eval_config.batch_size
-    return tpu_estimator.TPUEstimator(
-        create_model_fn(pipeline_config, use_tpu=True, graph=graph, handle_results=handle_results),
-        config=make_run_config(model_dir, tpu, checkpoints=checkpoints, seed=seed),
-        use_tpu=not tpu.rehearses,
-        train_batch_size=pipeline_config.train_config.batch_size,
-        eval_batch_size=evaluation_batch,
-        predict_batch_size=evaluation_batch,
-        eval_on_tpu=tpu.evaluates,
-        export_to_tpu=False,
-    )
-
-
-def make_run_config(
-    model_dir: str,
-    tpu: TpuOptions,
-    *,
-    checkpoints: Optional[CheckpointOptions] = None,
-    seed: Optional[int] = None,
-) -> Any:
-    """Builds the `RunConfig`: a synchronous batch over all cores, records read by each host."""
     finding = strategies.finding(tpu.name, tpu.zone, tpu.project)
     with estimator_environment(SINGLE), finding:
         resolver = None
@@ -77,12 +60,11 @@ def make_run_config(
         # One entry of the speed a loop. TPUEstimator counts runs of its session, and without a TPU
         # each of them is a step.
         runs = tpu.iterations_per_loop if tpu.rehearses else 1
-        return tpu_estimator.RunConfig(
+        run_config = tpu_estimator.RunConfig(
             model_dir=model_dir,
             tf_random_seed=seed,
             cluster=resolver,
             keep_checkpoint_max=(checkpoints or CheckpointOptions()).keep_max,
-            # A hook of the run saves; a second one would do so again.
             save_checkpoints_secs=None,
             save_checkpoints_steps=None,
             log_step_count_steps=tpu.iterations_per_loop * runs,
@@ -93,6 +75,17 @@ def make_run_config(
                 per_host_input_for_training=tpu_estimator.InputPipelineConfig.PER_HOST_V2,
             ),
         )
+    evaluation_batch = pipeline_config.eval_config.batch_size
+    return tpu_estimator.TPUEstimator(
+        create_model_fn(pipeline_config, use_tpu=True, graph=graph, handle_results=handle_results),
+        config=run_config,
+        use_tpu=not tpu.rehearses,
+        train_batch_size=pipeline_config.train_config.batch_size,
+        eval_batch_size=evaluation_batch,
+        predict_batch_size=evaluation_batch,
+        eval_on_tpu=tpu.evaluates,
+        export_to_tpu=False,
+    )
 
 
 # Restores functional loops. TPUEstimator puts the whole model into a loop; in a function, layers
@@ -131,14 +124,7 @@ def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..
     """An input function for `TPUEstimator`: batches of static shape, of what cores make use of.
 
     Each host reads its own part of the records; a batch is that of one core,
-    `params["batch_size"]`.
-
-    Args:
-        input_fn: Of `inputs.pipeline`, with a configuration of `static_batches`.
-        evaluates: True if it is for evaluation, which needs more.
-
-    Returns:
-        `input_fn(params)`; it raises `ConfigError` if the configuration leaves a shape open.
+    `params["batch_size"]`. ConfigError if the configuration leaves a shape open.
     """
     wanted = EVALUATION_FEATURES if evaluates else FEATURES
 
@@ -159,7 +145,6 @@ def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..
 
 
 def _part_of_host(params: Dict[str, Any]) -> Optional[tf.distribute.InputContext]:
-    """Part of the records that this host reads; None if there is one host."""
     context = params.get("context")
     if context is None:
         return None
@@ -189,12 +174,7 @@ class TpuAdapter(HookAdapter):
 
 
 class TpuEvaluator(Evaluator):
-    """Evaluates on the TPU, and exports for CPU.
-
-    Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto; `eval_config.num_examples` is the number
-            of images, of which whole batches are evaluated.
-    """
+    """Evaluates whole batches of `eval_config.num_examples` images on the TPU; exports for CPU."""
 
     def __init__(
         self, pipeline_config: Any, model_dir: str, make_estimator: Callable[..., Any]
@@ -213,7 +193,6 @@ class TpuEvaluator(Evaluator):
     def evaluate(
         self, input_fn: Callable[..., Any], **options: Any
     ) -> Tuple[Dict[str, Any], Results]:
-        """Over whole batches."""
         return super().evaluate(fed(input_fn, evaluates=True), steps=self._steps, **options)
 
 
@@ -224,17 +203,7 @@ class TpuBackend(EstimatorBackend):
         super().__init__(context)
         self.position_files = []
         self._tpu = tpu
-
-    def _make_estimator(self, **arguments: Any) -> Any:
-        context = self._context
-        return make_estimator(
-            context.config,
-            context.model_dir,
-            self._tpu,
-            checkpoints=context.options.checkpoints,
-            seed=context.options.seed,
-            **arguments,
-        )
+        self._build_estimator = functools.partial(make_estimator, tpu=tpu)
 
     def running(self) -> ContextManager[None]:
         return running(self._tpu)

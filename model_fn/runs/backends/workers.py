@@ -86,9 +86,9 @@ def check_folder(model_dir: str) -> None:
 
 
 def _silent(others: Sequence[Task], error: Any) -> str:
-    """The task from which TensorFlow has heard nothing."""
-    names = {(TENSORFLOW_JOBS.get(task.type, task.type), task.number): task for task in others}
-    return str(names.get(failures.reported_task(error), "a task"))
+    reported = failures.reported_task(error)
+    names = [(TENSORFLOW_JOBS.get(task.type, task.type), task.number) for task in others]
+    return str(others[names.index(reported)]) if reported in names else "a task"
 
 
 @contextlib.contextmanager
@@ -124,19 +124,3 @@ def own_errors() -> Iterator[None]:
     except _LOST as error:
         setattr(error, _IS_OWN, True)
         raise
-
-
-def broadcast_from_chief(strategy: Any, number: int) -> int:
-    """The number that the chief gives; all workers must call this."""
-
-    def chosen() -> tf.Tensor:
-        context = tf.distribute.get_replica_context()
-        is_first = tf.equal(context.replica_id_in_sync_group, 0)
-        value = tf.where(is_first, tf.constant(number, tf.int64), tf.constant(0, tf.int64))
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
-
-    @tf.function(autograph=False)
-    def collect() -> Any:
-        return strategy.experimental_local_results(strategy.run(chosen))[0]
-
-    return int(collect())

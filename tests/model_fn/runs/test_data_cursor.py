@@ -48,7 +48,7 @@ class Worker:
 
 
 def _read(folder: pathlib.Path, step: int) -> Optional[int]:
-    state = data_cursor.read_worker_state(str(folder), step, FILE)
+    state = data_cursor.read_cursor_state(str(folder), step, FILE, is_exact=False)
     return None if state is None else state.count
 
 

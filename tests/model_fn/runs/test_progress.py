@@ -209,7 +209,7 @@ def test_input_wait_is_the_time_without_a_batch(monkeypatch: pytest.MonkeyPatch)
 def test_journal_goes_on_over_runs(tmp_path: pathlib.Path) -> None:
     path = tmp_path / progress.PROGRESS_FILE
     for first in (0.5, 0.25):
-        listeners = [progress.JsonlLogger(str(path))]
+        listeners = [progress.RunFiles(str(tmp_path), None)]
         options: Any = {"every_steps": 2, "silent": True, "listeners": listeners}
         _run([first, 3.0, 2.0, 1.0], 4, 4, stream=io.StringIO(), **options)
     entries = [json.loads(line) for line in path.read_text().splitlines()]
@@ -226,7 +226,7 @@ def test_figures_and_faults_of_the_data_in_tensorboard(tmp_path: pathlib.Path) -
         def counts(self) -> Dict[str, int]:
             return {"box_nan": 3}
 
-    events = progress.TensorBoardLogger(str(tmp_path), Faults())
+    events = progress.RunFiles(str(tmp_path), Faults())
     with tf.Graph().as_default():
         events(progress.ProgressReport(7, None, {}, images_per_second=5.0, input_wait=0.25))
         tf1.summary.FileWriterCache.get(str(tmp_path)).flush()

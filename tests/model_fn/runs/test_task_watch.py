@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import socket
+import types
 from typing import Any, List, Set
 
 import pytest
 
 from estimator_det.compat import tf
 from model_fn.checkpoints.errors import MissingTaskError
+from model_fn.runs import task_watch
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.signals import Stop
 from model_fn.runs.task_watch import TaskWatch, is_listening
@@ -21,15 +23,15 @@ OTHERS = [Task("chief", 0), Task("worker", 0), Task("worker", 1), Task("ps", 0)]
 class World:
     """A clock, and what listens."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         self.now, self.there = 0.0, {"c:1", "w:2", "p:1"}
         self.left: List[MissingTaskError] = []
         self.asked: Set[str] = set()
         self.stop = Stop()
-        self.watch = TaskWatch(
-            CLUSTER, OTHERS, 10, self.stop, is_there=self._is_there, clock=lambda: self.now,
-            leave=self.left.append, **options,
-        )  # fmt: skip
+        monkeypatch.setattr(task_watch, "is_listening", self._is_there)
+        monkeypatch.setattr(task_watch, "_end_process", self.left.append)
+        monkeypatch.setattr(task_watch, "time", types.SimpleNamespace(monotonic=lambda: self.now))
+        self.watch = TaskWatch(CLUSTER, OTHERS, 10, self.stop, **options)
 
     def _is_there(self, address: str) -> bool:
         self.asked.add(address)
@@ -40,8 +42,8 @@ class World:
         self.watch.look()
 
 
-def test_a_task_may_be_missing_for_a_while() -> None:
-    world = World()
+def test_a_task_may_be_missing_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
     world.there = set()  # Nobody has started yet.
     world.look_at(9)
     assert not world.stop.is_requested
@@ -57,8 +59,8 @@ def test_a_task_may_be_missing_for_a_while() -> None:
     assert world.asked == {"c:1", "w:2", "p:1"} and not world.left  # not itself
 
 
-def test_a_missing_worker_ends_the_process_later() -> None:
-    world = World()
+def test_a_missing_worker_ends_the_process_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
     world.there.remove("w:2")
     world.look_at(5)
     world.look_at(10)
@@ -71,8 +73,8 @@ def test_a_missing_worker_ends_the_process_later() -> None:
     assert world.left == [world.stop.cause]
 
 
-def test_a_missing_server_ends_the_process_at_once() -> None:
-    world = World()
+def test_a_missing_server_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
     world.there = {"c:1", "w:2"}
     world.look_at(10)
     (error,) = world.left
@@ -82,16 +84,18 @@ def test_a_missing_server_ends_the_process_at_once() -> None:
     assert "--task_timeout_secs" in str(error)
 
 
-def test_a_missing_worker_ends_the_process_at_once_where_all_are_needed() -> None:
-    world = World(needs_all=True)
+def test_a_missing_worker_ends_the_process_at_once_where_all_are_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, needs_all=True)
     world.there.remove("w:2")
     world.look_at(10)
     assert world.left == [world.stop.cause]
 
 
-def test_when_training_is_over_tasks_leave() -> None:
+def test_when_training_is_over_tasks_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     over: List[bool] = []
-    world = World(is_over=lambda: bool(over))
+    world = World(monkeypatch, is_over=lambda: bool(over))
     over.append(True)
     world.there = set()
     world.look_at(50)
@@ -101,7 +105,7 @@ def test_when_training_is_over_tasks_leave() -> None:
 
 def test_the_thread_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("model_fn.runs.task_watch.POLL_SECS", 0.001)
-    world = World(is_over=lambda: True)
+    world = World(monkeypatch, is_over=lambda: True)
     with world.watch.watching():
         while not world.stop.is_requested:
             pass
@@ -134,11 +138,11 @@ def test_a_missing_task_ends_a_process_that_cannot_write(forker: Forker, sink: s
     assert forker.program(MISSING_TASK.format(sink=sink)).wait(60) == 1
 
 
-def test_storage_that_is_away_does_not_hide_a_missing_task() -> None:
+def test_storage_that_is_away_does_not_hide_a_missing_task(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_over() -> bool:
         raise tf.errors.UnavailableError(None, None, "storage is away")
 
-    world = World(is_over=is_over)
+    world = World(monkeypatch, is_over=is_over)
     world.there = set()
     world.look_at(10)
     assert isinstance(world.stop.cause, MissingTaskError)

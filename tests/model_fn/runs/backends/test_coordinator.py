@@ -212,12 +212,12 @@ def test_clusters_that_cannot_train(
 ) -> None:
     _set_cluster(monkeypatch, jobs, next(iter(jobs)))
     with pytest.raises(ConfigError, match=message):
-        strategies.set_up(IN_LOOP, read_cluster())
+        strategies.set_up(IN_LOOP, read_cluster(), 9.0)
 
 
 def test_it_needs_a_cluster() -> None:
     with pytest.raises(ConfigError, match="TF_CONFIG lists, and it lists no others"):
-        strategies.set_up(IN_LOOP, read_cluster())
+        strategies.set_up(IN_LOOP, read_cluster(), 9.0)
 
 
 def test_fields_of_synchronous_replicas(

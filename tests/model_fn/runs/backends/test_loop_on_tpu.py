@@ -141,4 +141,4 @@ def test_options_that_a_tpu_does_not_have(options: Dict[str, Any], message: str)
 )
 def test_a_tpu_that_cannot_be_reached(name: str, message: str) -> None:
     with pytest.raises(strategies.NoTpuError, match=message):
-        strategies.set_up(LoopOptions(TPU, tpu_name=name), SINGLE)
+        strategies.set_up(LoopOptions(TPU, tpu_name=name), SINGLE, 9.0)

@@ -54,7 +54,7 @@ def _input_fn(params: Dict[str, Any], input_context: Any = None) -> tf.data.Data
 def _train(model_dir: pathlib.Path, config: Any, steps: int, **reporting: Any) -> Any:
     """Trains; `reporting` are options of a `TrainingReport`."""
     graph = TrainGraph()
-    runner = tpu.make_estimator(config, str(model_dir), REHEARSAL, seed=1, graph=graph)
+    runner = tpu.make_estimator(config, str(model_dir), tpu=REHEARSAL, seed=1, graph=graph)
     hooks: List[Any] = [fake.SaverHook(str(model_dir), graph)]
     if reporting:
         context = fake.run_context(model_dir, config, num_train_steps=steps)
@@ -141,7 +141,7 @@ def test_warm_start_reaches_variables_and_averages(tmp_path: pathlib.Path) -> No
 def test_evaluation_and_export_by_the_same_estimator(tmp_path: pathlib.Path) -> None:
     config = _config("eval_config { batch_size: 2 num_examples: 5 }" + AVERAGED)
     _train(tmp_path, config, 2)
-    make_estimator = functools.partial(tpu.make_estimator, config, str(tmp_path), REHEARSAL)
+    make_estimator = functools.partial(tpu.make_estimator, config, str(tmp_path), tpu=REHEARSAL)
     evaluator = tpu.TpuEvaluator(config, str(tmp_path), make_estimator)
     metrics, results = evaluator.evaluate(_input_fn, name="here")
     assert results.counts["images"] == 4  # whole batches
@@ -177,7 +177,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(
 def test_reported_scalars_are_means_over_cores(tmp_path: pathlib.Path) -> None:
     graph = TrainGraph()
     make_spec = model_fn.create_model_fn(_config(), use_tpu=True, graph=graph)
-    run_config = tpu.make_run_config(str(tmp_path), REHEARSAL)
+    run_config = tpu.make_estimator(_config(), str(tmp_path), tpu=REHEARSAL).config
     with tf.Graph().as_default(), tf1.Session() as session:
         batch = tf.nest.map_structure(tf.constant, fake.arrays())
         spec = make_spec(*batch, estimator.ModeKeys.TRAIN, {"use_tpu": False}, run_config)
@@ -254,18 +254,20 @@ def test_each_host_reads_its_part() -> None:
 def test_unfit_configurations_are_refused_with_the_edit(tmp_path: pathlib.Path) -> None:
     config = _config("model { ssd { inplace_batchnorm_update: false } }")
     with pytest.raises(ConfigError, match=r"--set model\.ssd\.inplace_batchnorm_update=true"):
-        tpu.make_estimator(config, str(tmp_path), REHEARSAL)
+        tpu.make_estimator(config, str(tmp_path), tpu=REHEARSAL)
     with pytest.raises(ConfigError, match=r"--model_dir: .* is not in Cloud Storage"):
-        tpu.make_estimator(_config(), str(tmp_path), TpuOptions(name="mine", num_shards=2))
+        tpu.make_estimator(_config(), str(tmp_path), tpu=TpuOptions(name="mine", num_shards=2))
     with pytest.raises(ConfigError, match="do not divide by 8 cores"):
-        tpu.make_estimator(_config(), str(tmp_path), dataclasses.replace(REHEARSAL, num_shards=8))
+        tpu.make_estimator(
+            _config(), str(tmp_path), tpu=dataclasses.replace(REHEARSAL, num_shards=8)
+        )
     with pytest.raises(ValueError, match="needs the TPU's name"):
         TpuOptions()
 
 
 def test_a_missing_tpu_is_told(tmp_path: pathlib.Path) -> None:
     on_tpu = TpuOptions(name="local", num_shards=2)
-    runner = tpu.make_estimator(_config(), str(tmp_path), on_tpu)
+    runner = tpu.make_estimator(_config(), str(tmp_path), tpu=on_tpu)
     refused = pytest.raises(tpu.NoTpuError, match="no cores that this machine can reach")
     with refused, tpu.running(on_tpu):
         runner.train(tpu.fed(_input_fn), max_steps=1)
@@ -276,8 +278,8 @@ def test_a_missing_tpu_is_told(tmp_path: pathlib.Path) -> None:
         )
 
 
-def test_run_config() -> None:
-    made = tpu.make_run_config("gs://bucket/run", REHEARSAL)
+def test_run_config(tmp_path: pathlib.Path) -> None:
+    made = tpu.make_estimator(_config(), str(tmp_path), tpu=REHEARSAL).config
     assert isinstance(made, tpu_estimator.RunConfig)
     assert made.tpu_config.iterations_per_loop == 2 and made.tpu_config.num_shards == 2
     per_host = tpu_estimator.InputPipelineConfig.PER_HOST_V2
@@ -317,7 +319,7 @@ def _graph_of_tpu(model_dir: pathlib.Path, config: Any, monkeypatch: pytest.Monk
     on_tpu = TpuOptions(name="local", num_shards=8, iterations_per_loop=50)
     hook = _TakeGraph()
     with pytest.raises(_Built), tpu.running(on_tpu):
-        tpu.make_estimator(config, str(model_dir), on_tpu).train(
+        tpu.make_estimator(config, str(model_dir), tpu=on_tpu).train(
             tpu.fed(_input_fn), hooks=[hook], max_steps=100
         )
     return hook.graph
