@@ -175,7 +175,7 @@ RANGES: Tuple[Range, ...] = (
     Range(0, 100, "", ("*.depth_multiplier",), above=True),
     # Training.
     Range(0, 1e9, "", ("InputReader.sample_from_datasets_weights", "*_every_n_hours")),
-    # Where a gradient is 0, an update divides 0 by the root of epsilon.
+    # An update divides a gradient of 0 by the root of epsilon.
     Range(0, 1e6, "", ("AdamOptimizer.epsilon", "RMSPropOptimizer.epsilon"), above=True),
     Range(
         0, 1e6, "",

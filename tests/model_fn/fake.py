@@ -21,7 +21,7 @@ from inputs import schema
 from inputs.records.cursor import DataCursor
 from model_fn import model_fn
 from model_fn.drawing import charts
-from model_fn.runs import best_checkpoints, evaluator
+from model_fn.runs import best_checkpoints, evaluator, runner
 from model_fn.runs.backends import estimator, loop, tpu_estimator
 from model_fn.runs.cluster import Cluster, read_cluster
 from model_fn.runs.context import Hook, RunContext
@@ -201,6 +201,25 @@ def run_context(
     if config is None:
         config = pipeline_config()
     return RunContext(config, str(folder), TrainOptions(**options), cluster or read_cluster())
+
+
+def train(folder: Any, num_steps: Optional[int] = None, config: Any = None, **options: Any) -> None:
+    """Trains silently; options are fields of `TrainOptions`."""
+    _run(runner.train, folder, num_steps, config, options)
+
+
+def train_and_evaluate(
+    folder: Any, num_steps: Optional[int] = None, config: Any = None, **options: Any
+) -> Dict[str, Any]:
+    """Like `train`, with evaluations; returns the last metrics."""
+    metrics: Dict[str, Any] = _run(runner.train_and_evaluate, folder, num_steps, config, options)
+    return metrics
+
+
+def _run(program: Any, folder: Any, num_steps: Optional[int], config: Any, options: Any) -> Any:
+    config = pipeline_config() if config is None else config
+    settings = {"num_train_steps": num_steps, "progress": False, **options}
+    return program(config, str(folder), **settings)
 
 
 def arrays(batch_size: int = 2, seed: int = 0) -> Tuple[Dict[str, Any], Dict[str, Any]]:

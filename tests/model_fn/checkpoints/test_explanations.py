@@ -126,11 +126,7 @@ HEADS = "box_predictor { convolutional_box_predictor { %s } }"
     "overrides",
     [
         "num_classes: 37",
-        HEADS % "kernel_size: 3",
-        HEADS % "use_depthwise: true",
         HEADS % "use_depthwise: true kernel_size: 3",
-        "feature_extractor { use_depthwise: true }",
-        "feature_extractor { depth_multiplier: 0.25 }",
         "num_classes: 5 feature_extractor { use_depthwise: true depth_multiplier: 0.5 }",
         "feature_extractor { type: 'ssd_mobilenet_v2' depth_multiplier: 0.35 }",
     ],

@@ -165,23 +165,6 @@ def test_malformed_pools(monkeypatch: pytest.MonkeyPatch, text: str, message: st
         cluster.read_cluster()
 
 
-@pytest.mark.parametrize(
-    ("jobs", "kind", "message"),
-    [
-        ({"worker": ["a:1", "b:1"], "ps": ["c:1"]}, "worker", r"cluster\.chief is missing"),
-        (MANY, "chief", r"cluster\.ps is missing, and workers share .*'worker': 2"),
-    ],
-)
-def test_what_parameter_servers_need(
-    monkeypatch: pytest.MonkeyPatch, jobs: Any, kind: str, message: str
-) -> None:
-    _set(monkeypatch, {"cluster": jobs, "task": {"type": kind, "index": 0}})
-    found = cluster.read_cluster()
-    assert found.is_chief  # the first worker is, for loops without a chief
-    with pytest.raises(ConfigError, match=message):
-        cluster.check_for_parameter_servers(found)
-
-
 def test_who_evaluates(monkeypatch: pytest.MonkeyPatch) -> None:
     for chief, evaluates in (("chief", False), ("master", True)):
         jobs = {chief: ["h:1"], "ps": ["h:2"]}

@@ -13,7 +13,7 @@ from estimator_det.compat import tf1
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.errors import VARIABLES_LOST, RunError, SessionLostError
 from model_fn.evaluation import history
-from model_fn.runs import evaluator, runner
+from model_fn.runs import evaluator
 from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
@@ -60,14 +60,7 @@ class _SessionStop(tf1.train.SessionRunHook):
 def test_a_stop_before_a_step_ends_training_after_it(
     readers: List[Any], tmp_path: pathlib.Path, loop: Any, hook: Any
 ) -> None:
-    runner.train(
-        fake.pipeline_config(),
-        str(tmp_path),
-        num_train_steps=6,
-        progress=False,
-        hooks=[hook(2)],
-        loop=loop,
-    )
+    fake.train(tmp_path, 6, hooks=[hook(2)], loop=loop)
     assert checkpoints.trained_steps(tmp_path) == 2
 
 
@@ -89,7 +82,7 @@ def test_a_run_without_end_says_so(
     is_endless: bool,
 ) -> None:
     config = fake.pipeline_config(settings)
-    runner.train(config, str(tmp_path), progress=False, hooks=[_Stop(1)], loop=loop)
+    fake.train(tmp_path, config=config, hooks=[_Stop(1)], loop=loop)
     lines = [record.getMessage() for record in caplog.records]
     endless = [line for line in lines if "never ends" in line]
     assert len(endless) == is_endless
@@ -98,13 +91,8 @@ def test_a_run_without_end_says_so(
 
 
 def test_the_loop_refuses_a_hook_of_a_session(tmp_path: pathlib.Path) -> None:
-    refused = pytest.raises(
-        ConfigError, match=r"hooks: _SessionStop needs a session.*model_fn\.Hook"
-    )
-    with refused:
-        runner.train(
-            fake.pipeline_config(), str(tmp_path), hooks=[_SessionStop(1)], loop=LoopOptions()
-        )
+    with pytest.raises(ConfigError, match=r"hooks: _SessionStop needs a session.*model_fn\.Hook"):
+        fake.train(tmp_path, hooks=[_SessionStop(1)], loop=LoopOptions())
     assert not list(tmp_path.iterdir())
 
 
@@ -134,14 +122,7 @@ def test_hooks_of_the_user_get_the_same_with_each_engine(
     readers: List[Any], tmp_path: pathlib.Path, loop: Any
 ) -> None:
     notes = _Notes()
-    runner.train(
-        fake.pipeline_config(),
-        str(tmp_path),
-        num_train_steps=2,
-        progress=False,
-        hooks=[notes],
-        loop=loop,
-    )
+    fake.train(tmp_path, 2, hooks=[notes], loop=loop)
     assert notes.calls == [(2, 0), 0, (1, 1), 1, (2, 1), "end at 2"]
     first, second = notes.results
     assert first.is_finite and first.scalars["learning_rate"] == 0.5
@@ -180,14 +161,10 @@ def test_a_saving_hook_of_the_user_does_not_evaluate(
 
     hook = Hook()
     for num_steps in (4, 6):
-        runner.train_and_evaluate(
-            fake.pipeline_config(),
-            str(tmp_path / "model"),
-            num_train_steps=num_steps,
-            checkpoints=CheckpointOptions(steps=2),
-            evaluation=EvaluationOptions(every_steps=2, export_final=False),
-            progress=False,
-            hooks=[hook],
+        evaluation = EvaluationOptions(every_steps=2, export_final=False)
+        saving = CheckpointOptions(steps=2)
+        fake.train_and_evaluate(
+            tmp_path / "model", num_steps, checkpoints=saving, evaluation=evaluation, hooks=[hook]
         )
     assert evaluated == ["model.ckpt-2", "model.ckpt-4", "model.ckpt-6"]
 
@@ -226,7 +203,7 @@ def test_lost_variables_without_progress_end_the_run(
     attempts: List[int] = []
     _lose(monkeypatch, attempts, until_step=9, gain=0)
     with pytest.raises(RunError, match=r"lost 6 times .* more memory.* start all tasks again"):
-        runner.train(fake.pipeline_config(), str(tmp_path), progress=False)
+        fake.train(tmp_path)
     assert len(attempts) == 6
     assert len(pauses) >= 5 and min(pauses) > 0
 
@@ -236,7 +213,7 @@ def test_lost_variables_with_progress_do_not(
 ) -> None:
     attempts: List[int] = []
     _lose(monkeypatch, attempts, until_step=8, gain=1)
-    runner.train(fake.pipeline_config(), str(tmp_path), num_train_steps=10, progress=False)
+    fake.train(tmp_path, 10)
     assert attempts == list(range(9))
     assert checkpoints.trained_steps(tmp_path) == 10
 

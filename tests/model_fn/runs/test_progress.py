@@ -16,7 +16,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from model_fn.evaluation import report
-from model_fn.runs import progress, runner
+from model_fn.runs import progress
 from model_fn.runs.backends import estimator
 from model_fn.runs.backends.estimator import HookAdapter
 from model_fn.runs.context import StepResult
@@ -291,7 +291,7 @@ def test_summaries_come_every_so_many_steps_of_one_set_of_fetches(
 
     monkeypatch.setattr(tf1.Session, "run", recording_run)
     config = fake.pipeline_config("train_config { summarize_gradients: true }")
-    runner.train(config, str(tmp_path), num_train_steps=4, progress=False)
+    fake.train(tmp_path, 4, config)
 
     assert len(fetched) == 1
     steps = _steps_by_tag(tmp_path)
@@ -303,12 +303,8 @@ def test_summaries_come_every_so_many_steps_of_one_set_of_fetches(
 
 
 def test_a_resumed_run_says_so_to_tensorboard(readers: List[Any], tmp_path: pathlib.Path) -> None:
-    runner.train(fake.pipeline_config(), str(tmp_path), num_train_steps=2, progress=False)
-    runner.train(fake.pipeline_config(), str(tmp_path), num_train_steps=4, progress=False)
-    starts = [
-        event.step
-        for event in _events(tmp_path)
-        if event.session_log.status == tf1.SessionLog.START
-    ]
-    assert starts == [1, 3]
+    fake.train(tmp_path, 2)
+    fake.train(tmp_path, 4)
+    is_start = {event.step: event.session_log.status for event in _events(tmp_path)}
+    assert [step for step, status in is_start.items() if status == tf1.SessionLog.START] == [1, 3]
     assert _steps_by_tag(tmp_path)[PICTURE] == [1, 3]

@@ -15,8 +15,8 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints import repair
 from model_fn.evaluation import history
-from model_fn.runs import data_cursor, evaluator, progress, runner
-from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions, TrainOptions
+from model_fn.runs import data_cursor, progress, runner
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
 from model_fn.runs.signals import Stopped
 from tests import checkpoints
 from tests.model_fn import fake
@@ -39,12 +39,9 @@ def test_train_evaluate_resume_stop(
 ) -> None:
     model_dir = tmp_path / "model"
     config = fake.pipeline_config("train_config { optimizer { use_moving_average: true } }")
+    best = EvaluationOptions(best_metric="loss")
     metrics = runner.train_and_evaluate(
-        config,
-        str(model_dir),
-        seed=3,
-        progress_steps=2,
-        evaluation=EvaluationOptions(best_metric="loss"),
+        config, str(model_dir), seed=3, progress_steps=2, evaluation=best
     )
     assert readers == [("train", 3), ("", None)]
     assert metrics["global_step"] == 4 and PREFIX in metrics
@@ -98,9 +95,7 @@ def test_a_lone_chief_evaluates_and_exports(
     readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", json.dumps(settings))
-    metrics = runner.train_and_evaluate(
-        fake.pipeline_config(), str(tmp_path), num_train_steps=1, progress=False
-    )
+    metrics = fake.train_and_evaluate(tmp_path, 1)
     assert metrics["global_step"] == 1 and PREFIX in metrics
     assert [evaluation.step for evaluation in history.read(str(tmp_path), "0")] == [1]
     assert list((tmp_path / "export" / "Servo").iterdir())
@@ -111,27 +106,25 @@ def test_a_lone_chief_evaluates_and_exports(
 def test_the_position_in_the_data_is_kept(
     readers: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config, model_dir = fake.pipeline_config(), str(tmp_path)
-
     def count(step: int) -> int:
-        position = data_cursor.read_cursor_state(model_dir, step)
+        position = data_cursor.read_cursor_state(str(tmp_path), step)
         return -1 if position is None else position.count
 
     with pytest.raises(Stopped):
-        runner.train(config, model_dir, num_train_steps=9, hooks=[fake.SignalAt(step=3)])
+        fake.train(tmp_path, 9, hooks=[fake.SignalAt(step=3)])
     assert (count(0), count(3), count(9)) == (0, 6, -1)
-    runner.train(config, model_dir, num_train_steps=5)
+    fake.train(tmp_path, 5)
     assert (count(3), count(5)) == (6, 10)
     # Back to an older checkpoint, by hand.
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-3"')
     os.remove(tmp_path / "model.ckpt-5.index")
-    runner.train(config, model_dir, num_train_steps=4)
+    fake.train(tmp_path, 4)
     assert (count(4), count(5)) == (8, -1)
     # Without the file the data begin anew.
     path = tmp_path / data_cursor.POSITION_FILE
     path.write_text("[1]")
     caplog.set_level("INFO")
-    runner.train(config, model_dir, num_train_steps=6, seed=3)
+    fake.train(tmp_path, 6, seed=3)
     assert "cannot be read" in caplog.text and "begin with a new epoch" in caplog.text
     assert count(6) == 4
     assert readers == [("train", None)] * 3 + [("train", 3)]
@@ -158,15 +151,6 @@ def test_the_last_step_is_reported_once(
     runner.train_and_evaluate(config, model_dir, num_train_steps=10, evaluation=NO_EXPORT)
     assert _reported_steps(tmp_path) == [1, 3, 5, 6, 8, 9, 10]
     assert fake.steps_with(tmp_path, "run/images_per_second") == [3, 5, 8, 10]
-
-
-def test_contradictions(tmp_path: pathlib.Path) -> None:
-    config = fake.pipeline_config()
-    with pytest.raises(ValueError, match="not both"):
-        CheckpointOptions(steps=1, secs=1)
-    del config.eval_input_reader[:]
-    with pytest.raises(ValueError, match="none to evaluate on"):
-        evaluator.evaluation_inputs(config)
 
 
 @pytest.mark.parametrize("program", ["train", "train_and_evaluate"])
@@ -219,15 +203,14 @@ def test_restoring_finds_damage_and_training_falls_back(
     caplog: pytest.LogCaptureFixture,
     loop: Any,
 ) -> None:
-    folder, config = str(tmp_path), fake.pipeline_config()
-    options = TrainOptions(checkpoints=CheckpointOptions(steps=1), loop=loop, progress=False)
-    runner.train(config, folder, options, num_train_steps=2)
+    options: Any = {"checkpoints": CheckpointOptions(steps=1), "loop": loop}
+    fake.train(tmp_path, 2, **options)
     with monkeypatch.context() as patch:  # A whole checkpoint is read by restoring alone.
         patch.setattr(repair, "find_damage", None)
-        runner.train(config, folder, options, num_train_steps=3)
+        fake.train(tmp_path, 3, **options)
     data = tmp_path / "model.ckpt-3.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-4])
-    runner.train(config, folder, options, num_train_steps=4)
+    fake.train(tmp_path, 4, **options)
     assert "resuming at step 2 from model.ckpt-2, 1 step lost" in caplog.text
-    assert checkpoints.trained_steps(folder) == 4
+    assert checkpoints.trained_steps(tmp_path) == 4
     assert (tmp_path / repair.DAMAGED_FOLDER / data.name).exists()

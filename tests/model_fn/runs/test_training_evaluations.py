@@ -13,7 +13,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import json_lines
 from model_fn import model_fn
 from model_fn.evaluation import history
-from model_fn.runs import best_checkpoints, evaluator, runner
+from model_fn.runs import best_checkpoints, evaluator
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions
 from model_fn.runs.signals import Stopped
 from model_fn.serving import saved_model
@@ -24,28 +24,11 @@ from tests.model_fn.runs.test_runner import PREFIX
 
 def test_several_readers_and_training_data(readers: List[Any], tmp_path: pathlib.Path) -> None:
     config = fake.pipeline_config("eval_input_reader { name: 'second' }")
-    runner.train_and_evaluate(
-        config,
-        str(tmp_path),
-        evaluation=EvaluationOptions(sample_1_of_n=7, on_training_data=True, export_final=False),
-        progress=False,
-    )
+    evaluation = EvaluationOptions(sample_1_of_n=7, on_training_data=True, export_final=False)
+    fake.train_and_evaluate(tmp_path, config=config, evaluation=evaluation)
     assert readers == [("train", None), ("", 7), ("second", 7), ("", 5)]
-    assert {path.name for path in tmp_path.glob("eval_*")} == {
-        "eval_0",
-        "eval_second",
-        "eval_training_data",
-    }
-
-
-def test_best_metric_must_be_evaluated(readers: List[Any], tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ValueError, match="best_metric: 'mAP' is not evaluated"):
-        runner.train_and_evaluate(
-            fake.pipeline_config(),
-            str(tmp_path),
-            evaluation=EvaluationOptions(best_metric="mAP"),
-            progress=False,
-        )
+    folders = {path.name for path in tmp_path.glob("eval_*")}
+    assert folders == {"eval_0", "eval_second", "eval_training_data"}
 
 
 def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathlib.Path) -> None:
@@ -58,12 +41,14 @@ def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathli
     )
     model_dir = str(tmp_path)
 
-    def train(**options: Any) -> Any:
-        return runner.train_and_evaluate(
-            config, model_dir, checkpoints=CheckpointOptions(steps=1), progress=False, **options
+    saving = CheckpointOptions(steps=1)
+
+    def train(evaluation: EvaluationOptions) -> Any:
+        return fake.train_and_evaluate(
+            tmp_path, config=config, checkpoints=saving, evaluation=evaluation
         )
 
-    train(evaluation=evaluating)
+    train(evaluating)
     evaluations = history.read(model_dir, "0")
     steps = [evaluation.step for evaluation in evaluations]
     assert steps == [2, 4, 6]
@@ -77,9 +62,9 @@ def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathli
     last = evaluator.continuous_eval(config, model_dir, min_interval_secs=0)
     assert last["0"]["global_step"] == steps[-1]
     # A resumed run remembers that its patience is at an end; with more it goes on.
-    assert train(evaluation=evaluating) == {}
+    assert train(evaluating) == {}
     more = dataclasses.replace(evaluating, patience=3)
-    assert train(evaluation=more)["global_step"] == steps[-1] + 2
+    assert train(more)["global_step"] == steps[-1] + 2
 
 
 def test_an_evaluation_saves_its_checkpoint(
@@ -89,18 +74,11 @@ def test_an_evaluation_saves_its_checkpoint(
         return history.Evaluation(reader.name, int(checkpoint.rpartition("-")[2]), {})
 
     monkeypatch.setattr(evaluator, "evaluate_reader", evaluate)
-    config, model_dir = fake.pipeline_config(), str(tmp_path)
+    model_dir = str(tmp_path)
     evaluating = EvaluationOptions(every_steps=3, export_final=False)
 
-    def train(num_train_steps: int, *hooks: Any) -> None:
-        runner.train_and_evaluate(
-            config,
-            model_dir,
-            num_train_steps=num_train_steps,
-            evaluation=evaluating,
-            progress=False,
-            hooks=hooks,
-        )
+    def train(num_steps: int, *hooks: Any) -> None:
+        fake.train_and_evaluate(tmp_path, num_steps, evaluation=evaluating, hooks=hooks)
 
     def evaluated() -> List[int]:
         return [evaluation.step for evaluation in history.read(model_dir, "0")]
@@ -132,13 +110,9 @@ def test_evaluation_leaves_the_training_session_and_its_data_alone(
         return made(model_config, is_training, graph_rewriter)
 
     monkeypatch.setattr(model_fn, "make_detector", make_detector)
-    runner.train_and_evaluate(
-        fake.pipeline_config(),
-        str(tmp_path),
-        num_train_steps=2,
-        checkpoints=CheckpointOptions(steps=1),
-        evaluation=EvaluationOptions(every_steps=1, export_final=False),
-        progress=False,
+    evaluation = EvaluationOptions(every_steps=1, export_final=False)
+    fake.train_and_evaluate(
+        tmp_path, 2, checkpoints=CheckpointOptions(steps=1), evaluation=evaluation
     )
     assert graphs.count(True) == 1 and graphs.count(False) == 2
 
@@ -188,9 +162,7 @@ def test_a_kill_does_not_lose_the_best_checkpoint(
     evaluating = EvaluationOptions(every_steps=2, best_metric=PREFIX, export_final=False)
 
     def train() -> None:
-        runner.train_and_evaluate(
-            config, model_dir, num_train_steps=4, evaluation=evaluating, progress=False
-        )
+        fake.train_and_evaluate(tmp_path, 4, config, evaluation=evaluating)
 
     owner, name, after = _MOMENTS[moment]
     with _killed_at(owner, name, after=after):
@@ -215,28 +187,19 @@ def test_a_line_of_the_first_reader_says_that_all_is_kept(
             seen.append((line["reader"], best.exists() and any(exported.iterdir())))
 
     monkeypatch.setattr(json_lines, "append", append)
-    runner.train_and_evaluate(
-        fake.pipeline_config("eval_input_reader { name: 'second' }"),
-        str(tmp_path),
-        num_train_steps=1,
-        evaluation=EvaluationOptions(best_metric="loss", export_final=False),
-        progress=False,
-    )
+    config = fake.pipeline_config("eval_input_reader { name: 'second' }")
+    evaluation = EvaluationOptions(best_metric="loss", export_final=False)
+    fake.train_and_evaluate(tmp_path, 1, config, evaluation=evaluation)
     assert seen == [("second", True), ("0", True)]
 
 
 def test_a_kill_does_not_lose_the_final_export(readers: List[Any], tmp_path: pathlib.Path) -> None:
-    def train() -> Any:
-        return runner.train_and_evaluate(
-            fake.pipeline_config(), str(tmp_path), num_train_steps=1, progress=False
-        )
-
     with _killed_at(saved_model, "rewrite_as_constants"):
-        train()
+        fake.train_and_evaluate(tmp_path, 1)
     assert len(history.read(str(tmp_path), "0")) == 1
-    train()
+    fake.train_and_evaluate(tmp_path, 1)
     (version,) = (tmp_path / "export" / "Servo").iterdir()
-    train()
+    fake.train_and_evaluate(tmp_path, 1)
     assert list((tmp_path / "export" / "Servo").iterdir()) == [version]
     assert len(history.read(str(tmp_path), "0")) == 1
 
@@ -253,13 +216,8 @@ def test_two_versions_of_the_best_export_are_kept(
         written.append(int(pathlib.Path(folder).name))
 
     monkeypatch.setattr(saved_model, "rewrite_as_constants", write)
-    runner.train_and_evaluate(
-        fake.pipeline_config(),
-        str(tmp_path),
-        num_train_steps=4,
-        evaluation=EvaluationOptions(every_steps=1, best_metric="loss", export_final=False),
-        progress=False,
-    )
+    evaluation = EvaluationOptions(every_steps=1, best_metric="loss", export_final=False)
+    fake.train_and_evaluate(tmp_path, 4, evaluation=evaluation)
     assert len(written) == 4 and written == sorted(written)  # The loss decreases.
     assert present == [set(), {written[0]}, set(written[:2]), set(written[1:3])]
     left = {int(path.name) for path in (tmp_path / "export" / "best").iterdir()}

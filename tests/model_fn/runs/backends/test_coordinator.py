@@ -13,7 +13,7 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.checkpoints.errors import MissingTaskError, RunError
-from model_fn.runs import runner
+from model_fn.runs import runner, task_watch
 from model_fn.runs.backends import coordinator, make_backend, strategies
 from model_fn.runs.cluster import read_cluster
 from model_fn.runs.options import PARAMETER_SERVER, CheckpointOptions, LoopOptions
@@ -186,7 +186,7 @@ def test_steps_that_do_not_end(
     def leave(error: MissingTaskError) -> None:
         raise error
 
-    monkeypatch.setattr(backend._watch, "_leave", leave)
+    monkeypatch.setattr(task_watch, "_end_process", leave)
     with pytest.raises(MissingTaskError, match=message):
         backend._steps_of_workers(pool, pool.begin, _read, 20)
 
@@ -203,7 +203,7 @@ def test_a_step_that_another_worker_took_over() -> None:
     ("jobs", "message"),
     [
         ({"worker": ["h:1", "h:2"], "ps": ["h:3"]}, "cluster.chief is missing"),
-        ({"chief": ["h:1"], "worker": ["h:2"]}, "cluster.ps is missing"),
+        ({"chief": ["h:1"], "worker": ["h:2"]}, "cluster.ps is missing, and workers share"),
         ({"chief": ["h:1"], "ps": ["h:2"]}, "cluster.worker is missing"),
     ],
 )
