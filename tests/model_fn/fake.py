@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pathlib
 import signal
@@ -302,11 +303,32 @@ class SignalAt(Hook):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def events(folder: pathlib.Path, pattern: str = "events.*") -> List[Any]:
+    """Events in the files of a folder."""
+    paths = sorted(folder.glob(pattern))
+    return [event for path in paths for event in tf1.train.summary_iterator(str(path))]
+
+
+def figures(folder: pathlib.Path, pattern: str = "events.*") -> Dict[str, List[Tuple[int, float]]]:
+    """Steps and values by tag; pictures and texts have the value 0."""
+    found: Dict[str, List[Tuple[int, float]]] = {}
+    for event in events(folder, pattern):
+        for value in event.summary.value:
+            number = float(value.simple_value)
+            if value.HasField("tensor") and value.tensor.dtype == tf.float32:
+                number = float(tf.make_ndarray(value.tensor))
+            found.setdefault(value.tag, []).append((event.step, number))
+    return found
+
+
 def steps_with(folder: pathlib.Path, tag: str) -> List[int]:
     """The steps for which the event files of a folder contain a tag."""
-    return sorted(
-        event.step
-        for path in folder.glob("events.*")
-        for event in tf1.train.summary_iterator(str(path))
-        if tag in [value.tag for value in event.summary.value]
-    )
+    return sorted(step for step, _ in figures(folder).get(tag, []))
+
+
+def set_cluster(
+    monkeypatch: pytest.MonkeyPatch, jobs: Dict[str, Any], kind: str, index: int = 0
+) -> None:
+    """Sets TF_CONFIG."""
+    settings = {"cluster": jobs, "task": {"type": kind, "index": index}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(settings))

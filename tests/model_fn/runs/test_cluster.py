@@ -70,20 +70,13 @@ def test_tasks_of_several(
     assert (made.task_type, made.task_id, made.is_chief) == (kind, index, is_chief)
 
 
-def test_the_evaluator_of_workers_without_a_chief(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = {"type": "evaluator", "index": 0}
-    _set(monkeypatch, {"cluster": {"worker": ["h:1", "h:2"]}, "task": task})
-    members = cluster.read_cluster()
-    assert members.is_evaluator
-    with cluster.estimator_environment(members):
-        assert not estimator.RunConfig().cluster_spec.jobs
-
-
-def test_the_evaluator_of_a_lone_chief_is_in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = {"type": "evaluator", "index": 0}
-    _set(monkeypatch, {"cluster": {"chief": ["h:1"]}, "task": task})
+@pytest.mark.parametrize("jobs", [{"worker": ["h:1", "h:2"]}, {"chief": ["h:1"]}])
+def test_an_evaluator_is_in_a_cluster(monkeypatch: pytest.MonkeyPatch, jobs: Any) -> None:
+    _set(monkeypatch, {"cluster": jobs, "task": {"type": "evaluator", "index": 0}})
     members = cluster.read_cluster()
     assert members.is_evaluator and not members.task.is_alone and not members.is_chief
+    with cluster.estimator_environment(members):
+        assert not estimator.RunConfig().cluster_spec.jobs
 
 
 @pytest.mark.parametrize(

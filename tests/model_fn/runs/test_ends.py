@@ -12,11 +12,9 @@ import pytest
 from estimator_det.compat import tf1
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.errors import VARIABLES_LOST, RunError, SessionLostError
-from model_fn.evaluation import history
-from model_fn.runs import evaluator
 from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
+from model_fn.runs.options import LoopOptions
 from model_fn.runs.signals import Stop
 from model_fn.training.step import POSITION
 from tests import checkpoints
@@ -131,42 +129,6 @@ def test_hooks_of_the_user_get_the_same_with_each_engine(
     (position,) = second.positions
     assert position[POSITION[0]].tolist() == [2, 3] and len(position[POSITION[1]]) == 2
     assert first.summary and not second.summary and not first.rejected
-
-
-def test_a_saving_hook_of_the_user_does_not_evaluate(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluated = []
-
-    def evaluate(config: Any, engine: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
-        evaluated.append(pathlib.Path(checkpoint).name)
-        return history.Evaluation(reader.name, int(checkpoint.rpartition("-")[2]), {})
-
-    monkeypatch.setattr(evaluator, "evaluate_reader", evaluate)
-
-    class Hook(tf1.train.CheckpointSaverHook):
-        def __init__(self) -> None:
-            super().__init__(str(tmp_path / "own"), save_steps=2)
-
-        def after_create_session(self, session: Any, coord: Any) -> None:
-            del session, coord
-
-        def _save(self, session: Any, step: int) -> bool:
-            calls = [listener.after_save(session, step) for listener in self._listeners]
-            return any(calls)
-
-        def end(self, session: Any) -> None:
-            for listener in self._listeners:
-                listener.end(session, -1)
-
-    hook = Hook()
-    for num_steps in (4, 6):
-        evaluation = EvaluationOptions(every_steps=2, export_final=False)
-        saving = CheckpointOptions(steps=2)
-        fake.train_and_evaluate(
-            tmp_path / "model", num_steps, checkpoints=saving, evaluation=evaluation, hooks=[hook]
-        )
-    assert evaluated == ["model.ckpt-2", "model.ckpt-4", "model.ckpt-6"]
 
 
 @pytest.fixture

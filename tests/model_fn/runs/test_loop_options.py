@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from google.protobuf import text_format
 
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
@@ -21,19 +22,25 @@ def test_simulated_quantization_is_refused() -> None:
     check_loop(pipeline.apply_overrides(config, [assignment]), LoopOptions())
 
 
-def test_data_of_workers_do_not_end() -> None:
-    config = TrainEvalPipelineConfig()
-    config.train_config.batch_size = 2
-    config.train_input_reader.num_epochs = 3
-    config.train_input_reader.drop_remainder = True
-    check_loop(config, LoopOptions("mirrored"))
-    with pytest.raises(ConfigError, match="num_epochs is 3: with strategy 'multi_worker_mirrored'"):
-        check_loop(config, LoopOptions(MULTI_WORKER))
-
-
-def test_coordinated_workers_are_asynchronous() -> None:
-    config = TrainEvalPipelineConfig()
-    config.train_config.sync_replicas = True
-    check_loop(config, LoopOptions(MULTI_WORKER))
-    with pytest.raises(ConfigError, match=r"sync_replicas is true: .*=false\), or use strategy"):
-        check_loop(config, LoopOptions(PARAMETER_SERVER))
+@pytest.mark.parametrize(
+    ("text", "allowed", "refused", "message"),
+    [
+        (
+            "train_input_reader { num_epochs: 3 drop_remainder: true }",
+            "mirrored",
+            MULTI_WORKER,
+            "num_epochs is 3: with strategy 'multi_worker_mirrored'",
+        ),
+        (
+            "train_config { sync_replicas: true }",
+            MULTI_WORKER,
+            PARAMETER_SERVER,
+            r"sync_replicas is true: .*=false\), or use strategy",
+        ),
+    ],
+)
+def test_what_a_strategy_does_not_have(text: str, allowed: str, refused: str, message: str) -> None:
+    config = text_format.Parse(text, TrainEvalPipelineConfig())
+    check_loop(config, LoopOptions(allowed))
+    with pytest.raises(ConfigError, match=message):
+        check_loop(config, LoopOptions(refused))

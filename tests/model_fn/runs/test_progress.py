@@ -7,9 +7,9 @@ import math
 import os
 import pathlib
 import re
-import threading
+import time
 import types
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from estimator_det.compat import tf, tf1
 from model_fn.evaluation import report
 from model_fn.runs import progress
 from model_fn.runs.backends import estimator
-from model_fn.runs.backends.estimator import HookAdapter
 from model_fn.runs.context import StepResult
 from model_fn.training import step as training_step
 from tests.model_fn import fake
@@ -120,90 +119,28 @@ def test_bad_loss_is_named_though_silent() -> None:
     assert stream.getvalue() == ""
 
 
-class _Clock:
-    """A clock that only `pass_time` moves; the graph reads it twice a step, around its batch."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.num_reads = self.num_batches = 0
-        self._changed = threading.Condition()
-
-    def read(self) -> np.float64:
-        with self._changed:
-            self.num_reads += 1
-            self._changed.notify_all()
-            return np.float64(self.now)
-
-    def pass_time(self, seconds: float, once: Callable[[], bool]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(once, timeout=60)
-            self.now += seconds
-            self._changed.notify_all()
-
-    def make_batch(self, seconds: float, num_reads: int) -> None:
-        """Makes the next batch, once the graph has read the clock so often in its step."""
-        before = 2 * self.num_batches + num_reads
-        self.pass_time(seconds, lambda: self.num_reads >= before)
-        with self._changed:
-            self.num_batches += 1
-            self._changed.notify_all()
-
-
-class _Computing(tf1.train.SessionRunHook):
-    """Seconds that a step takes once its batch is there, and until the next one is made."""
-
-    def __init__(self, clock: _Clock, seconds: float, num_ahead: int) -> None:
-        self._clock, self._seconds, self._num_ahead = clock, seconds, num_ahead
-        self._num_steps = 0
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._num_steps += 1
-        made = self._num_steps + self._num_ahead
-        self._clock.pass_time(self._seconds, lambda: self._clock.num_batches >= made)
-
-
-def _share_of_input(
-    monkeypatch: pytest.MonkeyPatch, batch_secs: float, compute_secs: float, num_ahead: int
-) -> Optional[float]:
-    """What a training reports whose batches are made when it asks for them, or one ahead."""
-    clock = _Clock()
-    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(tf, "timestamp", lambda: tf.numpy_function(clock.read, [], tf.float64))
-
-    def make(value: Any) -> Any:
-        clock.make_batch(batch_secs, num_reads=1 - num_ahead)
-        return value
-
+def test_input_wait_is_a_share_of_the_time_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 9.0, 9.0, 17.0])  # A step takes 8 s, 6 of which it waits.
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     moments: List[progress.ProgressReport] = []
-    with tf.Graph().as_default():
-        step = tf1.train.get_or_create_global_step()
-        dataset = tf.data.Dataset.from_tensors(1.0).repeat()
-        dataset = dataset.map(lambda value: tf.numpy_function(make, [value], tf.float32))
-        dataset = dataset.prefetch(num_ahead) if num_ahead else dataset
-        options = tf.data.Options()
-        options.experimental_optimization.inject_prefetch = False
-        iterator = tf1.data.make_initializable_iterator(dataset.with_options(options))
-        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-        batch = iterator.get_next()
-        wait = training_step.measure_input_wait([batch])
-        report = progress.TrainingReport(1, every_steps=4, silent=True, listeners=[moments.append])
-        train_op = tf1.assign_add(step, 1)
-        graph = fake.graph_with(train_op, wait, **{"Loss/total_loss": tf.reshape(batch, [])})
-        adapter = HookAdapter(fake.run_context("nowhere"), graph, [report])
-        hooks = [_Computing(clock, compute_secs, num_ahead), adapter]
-        with tf1.train.MonitoredTrainingSession(
-            hooks=[*hooks, tf1.train.StopAtStepHook(last_step=4)]
-        ) as session:
-            while not session.should_stop():
-                session.run(train_op)
-    return moments[-1].input_wait
+    report = progress.TrainingReport(1, silent=True, listeners=[moments.append])
+    report.begin(fake.run_context("", num_train_steps=2), 0)
+    for step in (0, 1):
+        report.before_step(step)
+        report.after_step(_result(step + 1, 1.0)._replace(input_wait=6.0))
+    assert [moment.input_wait for moment in moments] == [None, 0.75]
 
 
-def test_input_wait_is_the_time_without_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _share_of_input(monkeypatch, 6.0, 2.0, num_ahead=0) == pytest.approx(6 / (6 + 2))
-    assert _share_of_input(monkeypatch, 0.0, 2.0, num_ahead=0) == 0
-    # A batch that is made while the step before computes is there in time.
-    assert _share_of_input(monkeypatch, 6.0, 2.0, num_ahead=1) == 0
+def test_a_step_waits_for_its_batch() -> None:
+    def make() -> np.float32:
+        time.sleep(0.2)
+        return np.float32(1)
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        batch = tf.numpy_function(make, [], tf.float32)
+        waits = [training_step.measure_input_wait([each]) for each in (batch, tf.zeros([]))]
+        late, soon = session.run(waits)
+    assert late >= 0.2 > soon
 
 
 def test_journal_goes_on_over_runs(tmp_path: pathlib.Path) -> None:
@@ -230,12 +167,7 @@ def test_figures_and_faults_of_the_data_in_tensorboard(tmp_path: pathlib.Path) -
     with tf.Graph().as_default():
         events(progress.ProgressReport(7, None, {}, images_per_second=5.0, input_wait=0.25))
         tf1.summary.FileWriterCache.get(str(tmp_path)).flush()
-    (path,) = tmp_path.glob("events.*")
-    written = {
-        (event.step, value.tag): value.simple_value
-        for event in tf1.train.summary_iterator(str(path))
-        for value in event.summary.value
-    }
+    written = {(step, tag): value for tag, ((step, value),) in fake.figures(tmp_path).items()}
     tf1.summary.FileWriterCache.clear()
     assert written == {
         (7, "run/images_per_second"): 5.0,
@@ -250,22 +182,6 @@ def test_names_of_losses_are_short() -> None:
 
 
 PICTURE = "Training_Inputs/0"
-
-
-def _events(folder: pathlib.Path) -> List[Any]:
-    return [
-        event
-        for path in sorted(folder.glob("events.*"))
-        for event in tf1.train.summary_iterator(str(path))
-    ]
-
-
-def _steps_by_tag(folder: pathlib.Path) -> Dict[str, List[int]]:
-    steps: Dict[str, List[int]] = {}
-    for event in _events(folder):
-        for value in event.summary.value:
-            steps.setdefault(value.tag, []).append(event.step)
-    return steps
 
 
 def test_summaries_come_every_so_many_steps_of_one_set_of_fetches(
@@ -294,7 +210,7 @@ def test_summaries_come_every_so_many_steps_of_one_set_of_fetches(
     fake.train(tmp_path, 4, config)
 
     assert len(fetched) == 1
-    steps = _steps_by_tag(tmp_path)
+    steps = {tag: [step for step, _ in values] for tag, values in fake.figures(tmp_path).items()}
     for tag in (PICTURE, "Loss/total_loss", "loss", "global_norm/gradient_norm"):
         assert steps[tag] == [1, 3], tag
     # Tags have no name of a branch of the graph.
@@ -305,6 +221,6 @@ def test_summaries_come_every_so_many_steps_of_one_set_of_fetches(
 def test_a_resumed_run_says_so_to_tensorboard(readers: List[Any], tmp_path: pathlib.Path) -> None:
     fake.train(tmp_path, 2)
     fake.train(tmp_path, 4)
-    is_start = {event.step: event.session_log.status for event in _events(tmp_path)}
-    assert [step for step, status in is_start.items() if status == tf1.SessionLog.START] == [1, 3]
-    assert _steps_by_tag(tmp_path)[PICTURE] == [1, 3]
+    statuses = [(event.session_log.status, event.step) for event in fake.events(tmp_path)]
+    assert [step for status, step in statuses if status == tf1.SessionLog.START] == [1, 3]
+    assert fake.steps_with(tmp_path, PICTURE) == [1, 3]

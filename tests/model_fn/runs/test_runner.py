@@ -25,15 +25,6 @@ NO_EXPORT = EvaluationOptions(export_final=False)
 PREFIX = "DetectionBoxes_Precision/mAP"
 
 
-def _events(folder: pathlib.Path) -> List[str]:
-    """Tags in the event files of a folder."""
-    tags = []
-    for path in sorted(folder.glob("events.*")):
-        for event in tf1.train.summary_iterator(str(path)):
-            tags += [value.tag for value in event.summary.value]
-    return tags
-
-
 def test_train_evaluate_resume_stop(
     readers: List[Any], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,8 +40,8 @@ def test_train_evaluate_resume_stop(
     assert "step 1/4 | localization" in told.err and "step 4/4" in told.err
     assert "evaluation '0' at step 4 | loss " in told.err and told.out == ""
     assert (model_dir / "pipeline.config").exists()
-    assert "Detections_Left_Groundtruth_Right/0" in _events(model_dir / "eval_0")
-    assert "Loss/total_loss" in _events(model_dir)
+    assert "Detections_Left_Groundtruth_Right/0" in fake.figures(model_dir / "eval_0")
+    assert "Loss/total_loss" in fake.figures(model_dir)
     for name in ("Servo", "best"):
         (exported,) = (model_dir / "export" / name).iterdir()
         loaded = tf.saved_model.load(str(exported)).signatures
@@ -177,8 +168,7 @@ def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
-    task = {"type": "evaluator", "index": 0}
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    fake.set_cluster(monkeypatch, cluster, "evaluator")
 
     def evaluate(*_: Any, is_over: Any, **__: Any) -> Any:
         with contextlib.suppress(BaseException):  # as in a `__del__`

@@ -7,16 +7,14 @@ import signal
 import types
 from typing import Any, List
 
-import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf1
 from model_fn.checkpoints import repair
 from model_fn.runs import saver as saving
 from model_fn.runs import training_run
 from model_fn.runs.backends import make_backend
-from model_fn.runs.backends.estimator import make_estimator
 from model_fn.runs.options import CheckpointOptions
 from model_fn.runs.signals import StopSignals
 from tests import checkpoints
@@ -128,30 +126,6 @@ def test_listeners_stop_training_and_signals_leave_them(tmp_path: pathlib.Path) 
     assert _train(tmp_path / "b", 100, interrupted) == signal.SIGTERM
     assert interrupted.steps == [0, 2] and not interrupted.ended
     assert checkpoints.trained_steps(str(tmp_path / "b")) == 2
-
-
-def test_evaluation_does_not_restart_the_data(tmp_path: pathlib.Path) -> None:
-    taken: List[int] = []
-
-    def take(position: np.ndarray) -> np.ndarray:
-        taken.append(int(position))
-        return position
-
-    def input_fn() -> Any:
-        features, labels = fake.arrays()
-
-        def batch(position: tf.Tensor) -> Any:
-            position = tf.numpy_function(take, [position], tf.int64)
-            with tf.control_dependencies([position]):
-                return {name: tf.identity(value) for name, value in features.items()}, labels
-
-        return tf.data.Dataset.range(1000).map(batch)
-
-    def evaluate() -> None:
-        make_estimator(fake.pipeline_config(), str(tmp_path)).evaluate(fake.eval_input_fn)
-
-    assert _train(tmp_path, 6, Listener({2: evaluate, 4: evaluate}), input_fn) is None
-    assert taken[:6] == list(range(6)) and len(set(taken)) == len(taken)
 
 
 def test_options_are_checked() -> None:

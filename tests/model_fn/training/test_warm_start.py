@@ -100,13 +100,6 @@ def test_an_option_that_restores_heads_is_told(checkpoint: str, kind: str, is_to
         assert text not in warm_start.table_of(detector, config).heading()
 
 
-def test_folder_stands_for_its_last_checkpoint(checkpoint: str) -> None:
-    folder = str(pathlib.Path(checkpoint).parent)
-    with tf.Graph().as_default():
-        table = warm_start.restore_table(folder, {"net/w": tf1.get_variable("w", [2])})
-    assert table.path == checkpoint
-
-
 def test_missing_checkpoint_is_named(tmp_path: pathlib.Path) -> None:
     for path in (str(tmp_path / "PATH_TO_BE_CONFIGURED"), str(tmp_path)):
         with pytest.raises(FileNotFoundError, match="no checkpoint"):

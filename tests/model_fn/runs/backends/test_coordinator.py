@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any, Callable, List, Optional
 
@@ -24,9 +23,8 @@ JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
 IN_LOOP = LoopOptions(PARAMETER_SERVER)
 
 
-def _set_cluster(patch: pytest.MonkeyPatch, jobs: Any = JOBS, job: str = "chief") -> None:
-    task = {"type": job, "index": 0}
-    patch.setenv("TF_CONFIG", json.dumps({"cluster": jobs, "task": task}))
+def _set_cluster(patch: pytest.MonkeyPatch) -> None:
+    fake.set_cluster(patch, JOBS, "chief")
 
 
 def _backend(folder: pathlib.Path, text: str = "", **settings: Any) -> Any:
@@ -210,7 +208,7 @@ def test_a_step_that_another_worker_took_over() -> None:
 def test_clusters_that_cannot_train(
     monkeypatch: pytest.MonkeyPatch, jobs: Any, message: str
 ) -> None:
-    _set_cluster(monkeypatch, jobs, next(iter(jobs)))
+    fake.set_cluster(monkeypatch, jobs, next(iter(jobs)))
     with pytest.raises(ConfigError, match=message):
         strategies.set_up(IN_LOOP, read_cluster(), 9.0)
 
@@ -244,6 +242,6 @@ def test_a_worker_that_cannot_use_a_record() -> None:
 def test_a_data_service_is_refused_in_every_task(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
-    _set_cluster(monkeypatch, job=job)
+    fake.set_cluster(monkeypatch, JOBS, job)
     with pytest.raises(ConfigError, match="tf_data_service works with Estimator alone"):
         runner.train(fake.pipeline_config(), str(tmp_path), loop=IN_LOOP, data_service="h:1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any, Dict, List
 
@@ -37,25 +36,22 @@ def input_fn(model_dir: pathlib.Path, on_tpu: Any = None) -> None:
     make_backend(context).input_fn([], 4, FaultLog())
 
 
-def test_one_process(asked: List[Dict[str, Any]], tmp_path: pathlib.Path) -> None:
+def test_one_process_and_the_cores_of_a_tpu(
+    asked: List[Dict[str, Any]], tmp_path: pathlib.Path
+) -> None:
     input_fn(tmp_path)
-    assert asked[0]["first_step"] == 4 and "images_per_step" not in asked[0]
+    input_fn(tmp_path, TpuOptions(num_shards=2, rehearses=True))
+    alone, shared = asked
+    assert alone["first_step"] == 4 and "images_per_step" not in alone
+    assert (shared["first_step"], shared["images_per_step"]) == (4, 6)
 
 
 def test_a_cluster_does_not_know_the_step(
     asked: List[Dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for task in ("chief", "worker"):
-        settings = {"cluster": CLUSTER, "task": {"type": task, "index": 0}}
-        monkeypatch.setenv("TF_CONFIG", json.dumps(settings))
+        fake.set_cluster(monkeypatch, CLUSTER, task)
         input_fn(tmp_path)
         call = asked.pop()
         assert call["first_step"] is None
         assert call["shard"] == (2, int(task == "worker"))
-
-
-def test_the_cores_of_a_tpu_share_a_step(
-    asked: List[Dict[str, Any]], tmp_path: pathlib.Path
-) -> None:
-    input_fn(tmp_path, TpuOptions(num_shards=2, rehearses=True))
-    assert (asked[0]["first_step"], asked[0]["images_per_step"]) == (4, 6)

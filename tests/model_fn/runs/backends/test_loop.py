@@ -8,7 +8,7 @@ import pathlib
 import shutil
 import time
 import types
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
@@ -71,15 +71,6 @@ def _reports(folder: pathlib.Path) -> List[Dict[str, Any]]:
     return [json.loads(line) for line in (folder / PROGRESS_FILE).read_text().splitlines()]
 
 
-def _tags(folder: pathlib.Path) -> Set[str]:
-    return {
-        value.tag
-        for path in folder.glob("events.*")
-        for event in tf1.train.summary_iterator(str(path))
-        for value in event.summary.value
-    }
-
-
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -112,8 +103,8 @@ def test_the_loop_and_an_estimator_write_the_same_tags(tmp_path: pathlib.Path) -
     config = fake.pipeline_config("train_config { summarize_gradients: true }")
     for name, loop in (("estimator", None), ("loop", LOOP)):
         _train(tmp_path / name, config, 1, loop)
-    tags = _tags(tmp_path / "loop")
-    assert "Loss/total_loss" in tags and tags == _tags(tmp_path / "estimator")
+    tags = set(fake.figures(tmp_path / "loop"))
+    assert "Loss/total_loss" in tags and tags == set(fake.figures(tmp_path / "estimator"))
 
 
 def test_the_loop_starts_at_random_values_that_the_seed_repeats(tmp_path: pathlib.Path) -> None:
@@ -302,14 +293,8 @@ def test_the_position_has_the_streams_of_all_steps_of_a_call(
 
 def test_counts_are_means_over_accumulated_parts(tmp_path: pathlib.Path) -> None:
     _train(tmp_path, _frozen(), 1, LoopOptions(accumulate_steps=2))
-    counts = [
-        tf.make_ndarray(value.tensor).item() if value.HasField("tensor") else value.simple_value
-        for path in tmp_path.glob("events.*")
-        for event in tf1.train.summary_iterator(str(path))
-        for value in event.summary.value
-        if value.tag == "Counted/boxes"
-    ]
-    assert counts == [1.0]  # two images with a box each, in two parts
+    # Two images with a box each, in two parts.
+    assert [count for _, count in fake.figures(tmp_path)["Counted/boxes"]] == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -355,11 +340,10 @@ def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match="TF_CONFIG lists, and it lists no others"):
         _train(tmp_path, config, 1, workers)
     cluster = {"chief": ["h:1"], "worker": ["h:2"]}
-    task = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(task))
+    fake.set_cluster(monkeypatch, cluster, "chief")
     with pytest.raises(ConfigError, match="use strategy 'multi_worker_mirrored'"):
         _train(tmp_path, config, 1)
-    monkeypatch.setenv("TF_CONFIG", json.dumps({**task, "cluster": {**cluster, "ps": ["h:3"]}}))
+    fake.set_cluster(monkeypatch, {**cluster, "ps": ["h:3"]}, "chief")
     with pytest.raises(ConfigError, match=r"cluster\.ps has 1 tasks, and strategy"):
         _train(tmp_path, config, 1, workers)
 

@@ -13,7 +13,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from inputs import pipeline as input_pipeline
-from model_fn.runs import data_cursor, runner
+from model_fn.runs import data_cursor
 from model_fn.runs.backends import strategies
 from model_fn.runs.cluster import SINGLE
 from model_fn.runs.options import NONE, TPU, LoopOptions
@@ -56,14 +56,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> List[tpu_stand_in.Runnable]:
 
 
 def _train(folder: pathlib.Path, config: Any, num_steps: int, **options: Any) -> Dict[str, Any]:
-    runner.train(
-        config,
-        str(folder),
-        num_train_steps=num_steps,
-        seed=3,
-        progress=False,
-        loop=LoopOptions(**options),
-    )
+    fake.train(folder, num_steps, config, seed=3, loop=LoopOptions(**options))
     return stored(tf1.train.latest_checkpoint(str(folder)))
 
 

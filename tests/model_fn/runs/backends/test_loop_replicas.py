@@ -11,13 +11,13 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.nets import normalization
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.records.cursor import DataCursor
 from model_fn.debugging.replay import BATCH_FILE
-from model_fn.runs import data_cursor, runner
+from model_fn.runs import data_cursor
 from model_fn.runs.options import MIRRORED, CheckpointOptions, LoopOptions
 from model_fn.runs.progress import NotFiniteLossError
 from tests.checkpoints import stored
@@ -68,14 +68,7 @@ def train(folder: str) -> None:
     config = fake.pipeline_config("train_config { batch_size: 4 }")
     loop = LoopOptions(MIRRORED, num_replicas=2)
     with pytest.raises(NotFiniteLossError, match="step 2: not finite: moving_averages"):
-        runner.train(
-            config,
-            folder,
-            num_train_steps=3,
-            checkpoints=CheckpointOptions(steps=1),
-            progress=False,
-            loop=loop,
-        )
+        fake.train(folder, 3, config, checkpoints=CheckpointOptions(steps=1), loop=loop)
 
 
 @pytest.fixture(scope="module")
@@ -111,15 +104,7 @@ def test_the_position_in_the_data_is_that_after_the_images_of_all_replicas(
 
 
 def test_reported_counts_are_means_over_replicas(model_dir: pathlib.Path) -> None:
-    counts = {
-        value.tag: float(tf.make_ndarray(value.tensor))
-        if value.HasField("tensor")
-        else value.simple_value
-        for path in model_dir.glob("events.*")
-        for event in tf1.train.summary_iterator(str(path))
-        for value in event.summary.value
-    }
-    assert counts["Counted/boxes"] == 1.5
+    assert fake.figures(model_dir)["Counted/boxes"] == [(1, 1.5)]
 
 
 def test_a_step_that_one_replica_rejects_changes_no_replica(model_dir: pathlib.Path) -> None:

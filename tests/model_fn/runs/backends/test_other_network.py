@@ -11,7 +11,6 @@ from estimator_det.compat import slim, tf, tf1
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
-from model_fn.runs import runner
 from model_fn.runs.options import LoopOptions, TpuOptions
 from tests.model_fn import fake
 
@@ -94,9 +93,7 @@ def test_it_is_refused_and_nothing_changes(
     tmp_path: pathlib.Path, backend: str, change: str, remedies: Any
 ) -> None:
     def train(config: Any, num_steps: int) -> None:
-        runner.train(
-            config, str(tmp_path), num_train_steps=num_steps, progress=False, **_BACKENDS[backend]
-        )
+        fake.train(tmp_path, num_steps, config, **_BACKENDS[backend])
 
     train(fake.pipeline_config(_FIT), 2)
     before = _contents(tmp_path)

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import json
 import pathlib
-from typing import Any, Dict
 
 import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from model_fn.runs import cluster
 from model_fn.runs.backends import make_backend, parameter_servers
 from model_fn.runs.context import RunContext
 from tests.model_fn import fake
@@ -20,19 +17,14 @@ def _context(folder: pathlib.Path, text: str = "") -> RunContext:
     return fake.run_context(folder, fake.pipeline_config(text), num_train_steps=100)
 
 
-def _be(monkeypatch: pytest.MonkeyPatch, kind: str, jobs: Dict[str, Any] = JOBS) -> None:
-    settings = {"cluster": jobs, "task": {"type": kind, "index": 0}}
-    monkeypatch.setenv(cluster.VARIABLE, json.dumps(settings))
-
-
 def test_the_cluster_chooses_the_backend(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     for kind in ("chief", "worker"):
-        _be(monkeypatch, kind)
+        fake.set_cluster(monkeypatch, JOBS, kind)
         made = make_backend(_context(tmp_path))
         assert isinstance(made, parameter_servers.ParameterServerBackend)
-    _be(monkeypatch, "evaluator")
+    fake.set_cluster(monkeypatch, JOBS, "evaluator")
     made = make_backend(_context(tmp_path))
     assert not isinstance(made, parameter_servers.ParameterServerBackend)
 
@@ -40,18 +32,18 @@ def test_the_cluster_chooses_the_backend(
 def test_newer_tensorflow_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    _be(monkeypatch, "chief")
+    fake.set_cluster(monkeypatch, JOBS, "chief")
     monkeypatch.setattr(tf, "__version__", "2.16.1")
     with pytest.raises(ConfigError, match=r"need TensorFlow 2\.15; this is 2\.16\.1.*--strategy"):
         make_backend(_context(tmp_path))
 
 
 def test_data_that_end_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    _be(monkeypatch, "worker")
+    fake.set_cluster(monkeypatch, JOBS, "worker")
     text = "train_input_reader { num_epochs: 2 }"
     with pytest.raises(ConfigError, match=r"^train_input_reader\.num_epochs: in a cluster data do"):
         make_backend(_context(tmp_path, text))
-    _be(monkeypatch, "ps")
+    fake.set_cluster(monkeypatch, JOBS, "ps")
     with pytest.raises(ConfigError, match=r"^train_input_reader\.num_epochs"):
         parameter_servers.serve(_context(tmp_path, text))
 
@@ -78,7 +70,7 @@ def test_fields_without_effect_beside_others(
     text: str,
     message: str,
 ) -> None:
-    _be(monkeypatch, "chief")
+    fake.set_cluster(monkeypatch, JOBS, "chief")
     make_backend(_context(tmp_path, text))
     assert message in caplog.text and bool(message) == bool(caplog.text)
 
