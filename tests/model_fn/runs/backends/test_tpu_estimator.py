@@ -272,14 +272,15 @@ def test_a_missing_tpu_is_told(tmp_path: pathlib.Path) -> None:
 
 
 def test_run_config(tmp_path: pathlib.Path) -> None:
-    made = tpu.make_estimator(_config(), str(tmp_path), tpu=REHEARSAL).config
+    runner = tpu.make_estimator(_config(), str(tmp_path), tpu=REHEARSAL)
+    made = runner.config
     assert isinstance(made, tpu_estimator.RunConfig)
     assert made.tpu_config.iterations_per_loop == 2 and made.tpu_config.num_shards == 2
     per_host = tpu_estimator.InputPipelineConfig.PER_HOST_V2
     assert made.tpu_config.per_host_input_for_training == per_host
     assert made.save_checkpoints_secs is None and made.save_checkpoints_steps is None
     # Counted in sessions' runs there, of a loop each; in a rehearsal, of a step.
-    assert made.log_step_count_steps == 4
+    assert runner._log_every_n_steps == 4
 
 
 class _Built(Exception):
