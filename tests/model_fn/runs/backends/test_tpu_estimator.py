@@ -279,8 +279,8 @@ def test_run_config(tmp_path: pathlib.Path) -> None:
     per_host = tpu_estimator.InputPipelineConfig.PER_HOST_V2
     assert made.tpu_config.per_host_input_for_training == per_host
     assert made.save_checkpoints_secs is None and made.save_checkpoints_steps is None
-    # Counted in sessions' runs there, of a loop each; in a rehearsal, of a step.
-    assert runner._log_every_n_steps == 4
+    # Counted in runs of a session, each of a loop there, and of a step in a rehearsal.
+    assert runner._log_every_n_steps == 2
 
 
 class _Built(Exception):
