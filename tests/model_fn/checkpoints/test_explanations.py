@@ -3,12 +3,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List
 
-import pytest
-
-from estimator_det.compat import tf, tf1
-from estimator_det.config.overrides import apply_overrides
-from estimator_det.detectors import make_detector
-from estimator_det.protos import model_pb2, pipeline_pb2
+from estimator_det.protos import model_pb2
 from model_fn.checkpoints.explanations import explain_shapes
 from tests.detectors.configs import small_config
 
@@ -110,37 +105,3 @@ def test_depth_multiplier() -> None:
 def test_another_network_is_not_explained() -> None:
     other = {f"FeatureExtractor/InceptionV2/{i}/weights": [1, 1, 8, 8] for i in range(9)}
     assert explain_shapes(small_config(), other, SHAPES) == []
-
-
-def _shapes(model: model_pb2.DetectionModel) -> Shapes:
-    with tf.Graph().as_default():
-        make_detector(model, is_training=False).predict(tf.zeros([1, 64, 64, 3]))
-        return {each.op.name: each.shape.as_list() for each in tf1.global_variables()}
-
-
-HEADS = "box_predictor { convolutional_box_predictor { %s } }"
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        "num_classes: 37",
-        HEADS % "use_depthwise: true kernel_size: 3",
-        "num_classes: 5 feature_extractor { use_depthwise: true depth_multiplier: 0.5 }",
-        "feature_extractor { type: 'ssd_mobilenet_v2' depth_multiplier: 0.35 }",
-    ],
-)
-@pytest.mark.parametrize("way", ["more", "less"])
-def test_remedies_work(overrides: str, way: str) -> None:
-    base = "feature_extractor { num_layers: 4 } "
-    base += "anchor_generator { ssd_anchor_generator { num_layers: 4 } } "
-    if "v2" in overrides:
-        base += "feature_extractor { type: 'ssd_mobilenet_v2' depth_multiplier: 0.75 }"
-    models = [small_config(base), small_config(f"{base} {overrides}")]
-    mine, other = models if way == "more" else reversed(models)
-    config, wanted = pipeline_pb2.TrainEvalPipelineConfig(model=mine), _shapes(other)
-    for _ in range(2):  # kernel_size shows when the layers are of the same kind
-        texts = explain_shapes(config.model, wanted, _shapes(config.model))
-        config = apply_overrides(config, [text.split("--set ")[1] for text in texts])
-    assert _shapes(config.model) == wanted

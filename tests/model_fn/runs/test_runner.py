@@ -73,19 +73,10 @@ def test_train_evaluate_resume_stop(
     assert checkpoints.trained_steps(str(model_dir)) == 6
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"cluster": {"chief": ["h:1"]}, "task": {"type": "chief", "index": 0}},
-        pytest.param(
-            {"cluster": {}, "task": {"type": "master", "index": 0}}, marks=pytest.mark.exhaustive
-        ),
-    ],
-)
 def test_a_lone_chief_evaluates_and_exports(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, settings: Any
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TF_CONFIG", json.dumps(settings))
+    fake.set_cluster(monkeypatch, {"chief": ["h:1"]}, "chief")
     metrics = fake.train_and_evaluate(tmp_path, 1)
     assert metrics["global_step"] == 1 and PREFIX in metrics
     assert [evaluation.step for evaluation in history.read(str(tmp_path), "0")] == [1]

@@ -15,24 +15,23 @@ from tests.conftest import golden_component
 SETTINGS, ARRAYS = golden_component("learning_rates")
 
 
+# Fields of a message by the name of a case, where they are not the same.
+EXPONENTIAL = {
+    "learning_rate_base": "initial_learning_rate",
+    "learning_rate_decay_steps": "decay_steps",
+    "learning_rate_decay_factor": "decay_factor",
+}
+
+
 def _proto(name: str, case: Dict[str, Any]) -> optimizer_pb2.LearningRate:
     config = optimizer_pb2.LearningRate()
     if name.startswith("exp_burnin"):
-        exponential = config.exponential_decay_learning_rate
-        exponential.initial_learning_rate = case["learning_rate_base"]
-        exponential.decay_steps = case["learning_rate_decay_steps"]
-        exponential.decay_factor = case["learning_rate_decay_factor"]
-        exponential.staircase = case["staircase"]
-        exponential.burnin_learning_rate = case["burnin_learning_rate"]
-        exponential.burnin_steps = case["burnin_steps"]
-        exponential.min_learning_rate = case.get("min_learning_rate", 0.0)
+        message = config.exponential_decay_learning_rate
+        for key, value in case.items():
+            setattr(message, EXPONENTIAL.get(key, key), value)
     elif name.startswith("cosine"):
-        cosine = config.cosine_decay_learning_rate
-        cosine.learning_rate_base = case["learning_rate_base"]
-        cosine.total_steps = case["total_steps"]
-        cosine.warmup_learning_rate = case.get("warmup_learning_rate", 0.0)
-        cosine.warmup_steps = case.get("warmup_steps", 0)
-        cosine.hold_base_rate_steps = case.get("hold_base_rate_steps", 0)
+        for key, value in {"warmup_learning_rate": 0.0, "warmup_steps": 0, **case}.items():
+            setattr(config.cosine_decay_learning_rate, key, value)
     else:
         manual = config.manual_step_learning_rate
         manual.initial_learning_rate = case["rates"][0]

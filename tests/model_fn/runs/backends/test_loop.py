@@ -21,7 +21,7 @@ from inputs.records.cursor import first_stream_index
 from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
 from model_fn.evaluation import history
-from model_fn.runs import data_cursor, progress, runner, training_run
+from model_fn.runs import data_cursor, progress, training_run
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
 from model_fn.runs.progress import PROGRESS_FILE, NotFiniteLossError
 from model_fn.runs.signals import Stopped
@@ -55,9 +55,7 @@ def _install(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _train(folder: pathlib.Path, config: Any, num_steps: int, loop: Any = LOOP, **how: Any) -> Any:
-    runner.train(
-        config, str(folder), num_train_steps=num_steps, seed=3, progress=False, loop=loop, **how
-    )
+    fake.train(folder, num_steps, config, seed=3, loop=loop, **how)
     return stored(tf1.train.latest_checkpoint(str(folder)))
 
 
@@ -151,23 +149,18 @@ def _poisoned(number: int) -> Any:
     return input_fn
 
 
-@pytest.mark.parametrize("steps_per_call", [1, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_a_step_that_is_not_finite_changes_nothing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, steps_per_call: int
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = LoopOptions(steps_per_call=steps_per_call)
-    if steps_per_call > 1:
-        _train(tmp_path, fake.pipeline_config(), 2)
+    _train(tmp_path, fake.pipeline_config(), 2)
     monkeypatch.setattr(
         input_pipeline, "create_train_input_fn", lambda *_, **__: _poisoned(number=2)
     )
     monkeypatch.setattr(training_run, "resume_cursors", lambda *_: {})
     with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
-        saving = CheckpointOptions(steps=steps_per_call)  # A call ends where a checkpoint is due.
-        _train(tmp_path / "bad", fake.pipeline_config(), 4, loop, checkpoints=saving)
-    good = tmp_path if steps_per_call > 1 else tmp_path / "bad"
+        _train(tmp_path / "bad", fake.pipeline_config(), 4, LoopOptions(steps_per_call=4))
     folder = tmp_path / "bad" / "bad_step-3"
-    _assert_equal(stored(str(folder / CHECKPOINT)), stored(str(good / "model.ckpt-2")))
+    _assert_equal(stored(str(folder / CHECKPOINT)), stored(str(tmp_path / "model.ckpt-2")))
     with np.load(folder / BATCH_FILE) as batch:
         assert np.isnan(batch["features/image"]).all()
     assert _reports(tmp_path / "bad")[-1]["step"] == 3
@@ -175,33 +168,24 @@ def test_a_step_that_is_not_finite_changes_nothing(
 
 def test_checkpoints_in_the_middle_of_a_call(tmp_path: pathlib.Path) -> None:
     loop = LoopOptions(steps_per_call=4)
-    _train(
-        tmp_path,
-        fake.pipeline_config(),
-        7,
-        loop,
-        checkpoints=CheckpointOptions(steps=3),
-        progress_steps=1,
-    )
+    saving = CheckpointOptions(steps=3)
+    _train(tmp_path, fake.pipeline_config(), 7, loop, checkpoints=saving, progress_steps=1)
     steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("model.ckpt-*.index")]
     assert sorted(steps) == [0, 3, 6, 7]
     assert [each["step"] for each in _reports(tmp_path)] == [3, 4, 6, 7]
 
 
 def test_evaluations_and_signals(tmp_path: pathlib.Path) -> None:
-    model_dir = str(tmp_path)
     with pytest.raises(Stopped, match="at step 3, which is saved"):
-        runner.train_and_evaluate(
-            fake.pipeline_config(),
-            model_dir,
-            num_train_steps=9,
-            progress=False,
+        fake.train_and_evaluate(
+            tmp_path,
+            9,
             checkpoints=CheckpointOptions(steps=100),
             evaluation=EvaluationOptions(every_steps=2, export_final=False),
             hooks=[fake.SignalAt(step=3)],
             loop=LOOP,
         )
-    assert [each.step for each in history.read(model_dir, "0")] == [2]
+    assert [each.step for each in history.read(str(tmp_path), "0")] == [2]
     steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("model.ckpt-*.index")]
     assert sorted(steps) == [0, 2, 3]
 
