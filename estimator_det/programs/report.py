@@ -13,7 +13,7 @@ import os
 import shlex
 import statistics
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -98,7 +98,7 @@ def read_run(folder: str) -> Run:
     config = pipeline.read_pipeline(path)
     readers = list(named_readers(config)) if config.eval_input_reader else []
     run = Run(
-        name=os.path.basename(folder),
+        name=os.path.basename(folder if files.is_remote(folder) else os.path.abspath(folder)),
         folder=folder,
         config=config,
         reader=readers[0] if readers else "",
@@ -251,51 +251,52 @@ def _metrics(runs: Sequence[Run]) -> List[Tuple[str, List[str], str]]:
 
 
 def _curves(runs: Sequence[Run]) -> List[Tuple[str, Any]]:
-    """Title and chart of what changes during training."""
-    losses: Dict[str, Points] = {}
-    metrics: Dict[str, Points] = {}
-    rates: Dict[str, Points] = {}
-    speeds: Dict[str, Points] = {}
+    """Title and chart of what changes during training; of two runs, a chart for each quantity."""
+    panels: Dict[str, Dict[str, Points]] = {}
     for run in runs:
-        prefix = f"{run.name}: " if len(runs) > 1 else ""
-        keys = [key for key in dict.fromkeys(itertools.chain(*run.progress)) if "Loss/" in key]
-        for key in ["Loss/total_loss"] if prefix else keys:
-            name = key.rpartition("/")[2].replace("_loss", "").replace("_", " ")
-            losses[prefix + name] = _points(run.progress, key)
-        rates[prefix + "learning rate"] = _points(run.progress, "learning_rate")
-        speeds[prefix + "images/s"] = _points(run.progress, "images_per_second")
-        for reader, evaluations in run.evaluations.items():
-            rows = [{**evaluation.metrics, "step": evaluation.step} for evaluation in evaluations]
-            label = f"{reader}: " if len(run.evaluations) > 1 else ""
-            names = _headline_names(evaluations[-1]) if evaluations else []
-            for name in names[: 2 if prefix else 4]:
-                metrics[prefix + label + name.split("/")[-1]] = _points(rows, name)
-            if evaluations and reader == run.reader:
-                losses[f"{prefix}evaluation"] = _points(rows, "Loss/total_loss")
-    panels = [
-        ("Loss", losses),
-        ("Evaluations", metrics),
-        ("Learning rate", rates),
-        ("Speed of training, images/s", speeds),
+        for title, name, points in _series(run):
+            if len(runs) > 1:
+                title, name = f"{title}: {name}" if name else title, run.name
+            if points[0]:
+                panels.setdefault(title, {})[name] = points
+    return [
+        (title, _svg(charts.curves("", _lines(panel), x_label="step")))
+        for title, panel in panels.items()
     ]
-    return [(title, _line_chart(points)) for title, points in panels]
+
+
+def _lines(panel: Mapping[str, Points]) -> List[charts.Curve]:
+    return [charts.Curve(name, *points) for name, points in panel.items()]
+
+
+def _series(run: Run) -> Iterator[Tuple[str, str, Points]]:
+    """Quantities of a run by step: title of the chart, name of the line, points."""
+    for key in dict.fromkeys(itertools.chain(*run.progress)):
+        if key.startswith("Loss/"):
+            name = key.rpartition("/")[2].replace("_loss", "").replace("_", " ")
+            yield "Loss", name, _points(run.progress, key)
+    for reader, evaluations in run.evaluations.items():
+        rows = [{**evaluation.metrics, "step": evaluation.step} for evaluation in evaluations]
+        label = f"{reader}: " if len(run.evaluations) > 1 else ""
+        yield "Loss", f"{label}evaluation", _points(rows, "Loss/total_loss")
+        for name in _headline_names(evaluations[-1]) if evaluations else []:
+            yield "Evaluation", label + name.split("/")[-1], _points(rows, name)
+    yield "Learning rate", "", _points(run.progress, "learning_rate")
+    yield "Speed of training, images/s", "", _points(run.progress, "images_per_second")
 
 
 def _points(rows: Sequence[Mapping[str, Any]], key: str) -> Points:
     """Steps and finite values of a key, thinned out."""
-    pairs = [
-        (float(row["step"]), float(row[key]))
+    # A resumed run repeats steps; the last value of each counts.
+    values = {
+        float(row["step"]): float(row[key])
         for row in rows
         if row.get(key) is not None and math.isfinite(row[key]) and row[key] != -1
-    ]
+    }
+    pairs = sorted(values.items())
     # The last point stays, whatever the distance.
     pairs = pairs[:: -max(len(pairs) // MAX_POINTS, 1)][::-1]
     return [step for step, _ in pairs], [value for _, value in pairs]
-
-
-def _line_chart(points: Mapping[str, Points]) -> Optional[Any]:
-    lines = [charts.Curve(name, *pair) for name, pair in points.items() if pair[0]]
-    return _svg(charts.curves("", lines, x_label="step")) if lines else None
 
 
 def _svg(panel: charts.Panel) -> Any:
@@ -395,20 +396,29 @@ def _benchmark(run: Run, path: Optional[str]) -> List[List[str]]:
     if path and not paths:
         raise FileNotFoundError(f"there is no benchmark {path}; correct the path")
     rows: List[List[str]] = []
-    for model in json.loads(files.read_text(paths[0]))["models"] if paths else []:
-        for timing in model.get("timings", []):
-            rows.append(
-                [
-                    model["format"],
-                    str(timing["batch_size"]),
-                    f"{timing['median_ms']:.1f}",
-                    f"{timing['p95_ms']:.1f}",
-                    f"{timing['images_per_second']:.1f}",
-                    f"{model['bytes'] / 1e6:.1f}",
-                    f"{model['memory_peak_bytes'] / 1e6:.0f}",
-                    _number(model["metrics"].get("DetectionBoxes_Precision/mAP")),
-                ]
-            )
-        if "error" in model:
-            rows.append([model["format"], model["error"], *[""] * 6])
+    try:
+        for model in json.loads(files.read_text(paths[0]))["models"] if paths else []:
+            rows += _benchmark_rows(model)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(
+            None, f"{paths[0]}: is not a file of `estimator-det benchmark`", "give another file"
+        ) from None
     return rows
+
+
+def _benchmark_rows(model: Mapping[str, Any]) -> List[List[str]]:
+    if "error" in model:
+        return [[model["format"], model["error"], *[""] * 6]]
+    size, memory = f"{model['bytes'] / 1e6:.1f}", f"{model['memory_peak_bytes'] / 1e6:.0f}"
+    accuracy = _number(model["metrics"].get("DetectionBoxes_Precision/mAP"))
+    return [
+        [
+            model["format"],
+            str(timing["batch_size"]),
+            *(f"{timing[key]:.1f}" for key in ("median_ms", "p95_ms", "images_per_second")),
+            size,
+            memory,
+            accuracy,
+        ]
+        for timing in model["timings"]
+    ]

@@ -45,7 +45,7 @@ class Panel(NamedTuple):
 class Curve(NamedTuple):
     """One line of `curves`."""
 
-    name: str
+    name: str  # "" for none in the legend
     x: Numbers
     y: Numbers
 
@@ -301,7 +301,7 @@ def curves(
             axes.set_ylim(limits[2], limits[3])
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
-        if 0 < len(lines) <= len(COLORS):
+        if len(lines) <= len(COLORS) and any(line.name for line in lines):
             # A fixed place: finding the best one takes seconds with much data.
             axes.legend(loc=legend, fontsize=8, framealpha=0.8, edgecolor="none")
 

@@ -39,7 +39,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: Any) -> None:
         self.tags.append((tag, dict(attributes)))
-        if tag not in ("meta", "img", "path", "use"):
+        if tag not in ("meta", "img", "br", "path", "use"):
             self._open.append(tag)
 
     def handle_startendtag(self, tag: str, attributes: Any) -> None:
@@ -166,7 +166,7 @@ def test_two_runs_side_by_side(runs: Any, comparison: Any) -> None:
     key = "DetectionBoxes_Precision/mAP"
     assert f"{key}{first[key]:.3f}{second[key]:.3f}" in page.text
     assert first[key] != second[key]
-    assert "first: total" in page.text and "second: mAP" in page.text  # curves
+    assert "Loss: total" in page.text and "Evaluation: mAP@.50IOU" in page.text  # charts
 
 
 def test_the_best_evaluation_is_shown(runs: Any, tmp_path: pathlib.Path) -> None:
@@ -212,6 +212,8 @@ def test_refusals(runs: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixtu
     assert cli.main(["report", str(tmp_path)]) == 3
     assert "there is no training run in" in capsys.readouterr().err
     assert cli.main(["report", str(runs[0]), "--benchmark", str(tmp_path / "absent.json")]) == 3
+    assert cli.main(["report", str(runs[0]), "--benchmark", str(runs[0] / "pipeline.config")]) == 2
+    assert "is not a file of `estimator-det benchmark`" in capsys.readouterr().err
     assert cli.main(["report", "a", "b", "c"]) == 2
     assert cli.main(["report", "a", "b", "--benchmark", "c"]) == 2
 

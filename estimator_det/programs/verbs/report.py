@@ -35,7 +35,8 @@ def run(options: argparse.Namespace) -> int:
     from estimator_det.programs import report
 
     path = options.output or os.path.join(options.runs[0], PAGE)
-    page = report.render(options.runs, options.benchmark)
+    # A path may contain bytes that are not UTF-8.
+    page = report.render(options.runs, options.benchmark).encode("utf-8", "replace")
     files.write_text(path, page)
-    console.say(f"page: {path} ({len(page.encode()) / 1e6:.1f} MB)")
+    console.say(f"page: {path} ({len(page) / 1e6:.1f} MB)")
     return console.EXIT_OK
