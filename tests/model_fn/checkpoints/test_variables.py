@@ -7,13 +7,17 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.variables import NEUTRAL_STATISTICS
 
 
+def _save(folder, **shapes):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        for name, shape in shapes.items():
+            tf1.get_variable(name, shape)
+        session.run(tf1.global_variables_initializer())
+        return tf1.train.Saver().save(session, str(folder / "model.ckpt"), global_step=200)
+
+
 @pytest.fixture
 def saved(tmp_path):
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.get_variable("weights", [2, 3])
-        tf1.get_variable("mean", [3], trainable=False)
-        session.run(tf1.global_variables_initializer())
-        return tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"), global_step=200)
+    return _save(tmp_path, weights=[2, 3], mean=[3])
 
 
 def test_inference_variables():
@@ -21,10 +25,8 @@ def test_inference_variables():
         tf1.get_variable("weights", [2, 3])
         tf1.get_variable("mean", [3], trainable=False)
         assert set(variables.inference_variables(False)) == {"weights", "mean"}
-        assert set(variables.inference_variables(True)) == {
-            "weights/ExponentialMovingAverage",
-            "mean",
-        }
+        averaged = {"weights/ExponentialMovingAverage", "mean"}
+        assert set(variables.inference_variables(True)) == averaged
 
 
 def test_check_variables(saved):
@@ -59,42 +61,32 @@ def test_variables_without_a_place_are_reported(saved, caplog):
 
 
 def test_what_training_alone_needs_is_not_reported(tmp_path, caplog):
-    with tf.Graph().as_default(), tf1.Session() as session:
-        for end in ("", "/Momentum", "/ExponentialMovingAverage"):
-            tf1.get_variable(f"w{end}", [2])
-        tf1.train.create_global_step()
-        tf1.get_variable(NEUTRAL_STATISTICS, [])
-        session.run(tf1.global_variables_initializer())
-        prefix = tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
-        for name in ("w", "w/ExponentialMovingAverage"):
-            variables.check_variables(prefix, {name: tf1.global_variables()[0]})
+    names = ("w", "w/ExponentialMovingAverage")
+    others = {"w/Momentum": [2], "global_step": [], NEUTRAL_STATISTICS: []}
+    prefix = _save(tmp_path, **{name: [2] for name in names}, **others)
+    with tf.Graph().as_default():
+        weights = tf1.get_variable("w", [2])
+        for name in names:
+            variables.check_variables(prefix, {name: weights})
     assert not caplog.records
 
 
 def test_a_mismatch_is_explained_by_the_option(tmp_path):
-    name = "BoxPredictor_0/%s/biases"
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.get_variable(name % "ClassPredictor", [36])
-        tf1.get_variable(name % "BoxEncodingPredictor", [12])
-        session.run(tf1.global_variables_initializer())
-        prefix = tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    classes, boxes = (f"BoxPredictor_0/{head}Predictor/biases" for head in ("Class", "BoxEncoding"))
+    prefix = _save(tmp_path, **{classes: [36], boxes: [12]})
     model = model_pb2.DetectionModel()
     model.ssd.num_classes = 2
     with tf.Graph().as_default():
-        ours = [
-            tf1.get_variable(name % head, [size])
-            for head, size in (("ClassPredictor", 9), ("BoxEncodingPredictor", 12))
-        ]
+        ours = {name: tf1.get_variable(name, [size]) for name, size in ((classes, 9), (boxes, 12))}
         with pytest.raises(RunError, match=r"(?s)has shape \[36\].*--set model.ssd.num_classes=11"):
-            variables.check_variables(prefix, {each.op.name: each for each in ours}, model)
+            variables.check_variables(prefix, ours, model)
 
 
 def test_one_average_that_is_missing(tmp_path):
     """The others are there: averages were kept, so the configuration is another one."""
-    with tf.Graph().as_default(), tf1.Session() as session:
-        weights = tf1.get_variable("a/ExponentialMovingAverage", [2])
-        session.run(tf1.global_variables_initializer())
-        prefix = tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    prefix = _save(tmp_path, **{"a/ExponentialMovingAverage": [2]})
+    with tf.Graph().as_default():
+        weights = tf1.get_variable("a", [2])
         wanted = {f"{name}/ExponentialMovingAverage": weights for name in "ab"}
         with pytest.raises(RunError, match=r"(?s)b/Exp.* is missing.*Use the pipeline\.config"):
             variables.check_variables(prefix, wanted)

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 import numpy as np
+import pytest
 
 from estimator_det.compat import tf, tf1
 from model_fn.debugging.nan_tracer import FirstNonFinite, Tracer
 
 
 def _find(value: Any) -> Optional[FirstNonFinite]:
-    """The first_non_finite of `sqrt(x) / 2` in a graph that takes the logarithm of 0 by the way."""
+    """The first tensor of `sqrt(x) / 2` that is not finite; the graph has the logarithm of 0, too."""
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [4], name="x")
         with tf1.name_scope("harmless"):
@@ -22,36 +23,28 @@ def _find(value: Any) -> Optional[FirstNonFinite]:
         return tracer.find(session, {x: np.float32(value)})
 
 
-def test_the_first_of_those_that_reach_the_loss() -> None:
-    first_non_finite = _find([1, -1, 4, -1])
-    assert first_non_finite is not None
-    assert first_non_finite == FirstNonFinite(
-        "layer/root:0", "Sqrt", "layer", False, [4], 2, 0, 1.0, 2.0
-    )
-    assert first_non_finite.sentence() == (
-        "layer/root:0 (Sqrt in layer): 2 NaN of 4 values, the others in 1..2"
-    )
-
-
-def test_what_is_masked_is_no_culprit() -> None:
-    assert _find([1, 2, 3, 4]) is None
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # Of those that reach the loss, the first.
+        ([1, -1, 4, -1], FirstNonFinite("layer/root:0", "Sqrt", "layer", False, [4], 2, 0, 1, 2)),
+        # What is masked is not the cause.
+        ([1, 2, 3, 4], None),
+        # A bad batch is named itself.
+        ([np.nan, 1, 1, 1], FirstNonFinite("x:0", "Placeholder", "", False, [4], 1, 0, 1, 1)),
+    ],
+)
+def test_the_first_tensor(values: List[float], expected: Optional[FirstNonFinite]) -> None:
+    tensor = _find(values)
+    assert tensor == expected
+    if tensor is not None and tensor.layer:
+        sentence = "layer/root:0 (Sqrt in layer): 2 NaN of 4 values, the others in 1..2"
+        assert tensor.sentence() == sentence
 
 
 def test_gradients_come_last() -> None:
     # The logarithm of 0 is masked; the slope of the square root there is infinite.
-    first_non_finite = _find([0, 1, 1, 1])
-    assert (
-        first_non_finite is not None
-        and first_non_finite.is_gradient
-        and first_non_finite.num_inf == 1
-    )
-    assert first_non_finite.layer.startswith("layer/root_grad")
-    assert "of the gradients in layer" in first_non_finite.sentence()
-
-
-def test_a_bad_batch_is_named_itself() -> None:
-    first_non_finite = _find([np.nan, 1, 1, 1])
-    assert first_non_finite is not None and (first_non_finite.tensor, first_non_finite.low) == (
-        "x:0",
-        1.0,
-    )
+    tensor = _find([0, 1, 1, 1])
+    assert tensor is not None and tensor.is_gradient and tensor.num_inf == 1
+    assert tensor.layer.startswith("layer/root_grad")
+    assert "of the gradients in layer" in tensor.sentence()

@@ -23,8 +23,9 @@ JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
 IN_LOOP = LoopOptions(PARAMETER_SERVER)
 
 
-def _set_cluster(patch: pytest.MonkeyPatch) -> None:
-    fake.set_cluster(patch, JOBS, "chief")
+@pytest.fixture(autouse=True)
+def _in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.set_cluster(monkeypatch, JOBS, "chief")
 
 
 def _backend(folder: pathlib.Path, text: str = "", **settings: Any) -> Any:
@@ -91,8 +92,7 @@ def _read(result: _Result) -> Any:
     return int(worker), outcome
 
 
-def test_a_call_has_its_steps(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _set_cluster(monkeypatch)
+def test_a_call_has_its_steps(tmp_path: pathlib.Path) -> None:
     backend, pool = _backend(tmp_path), _Pool(_good)
     assert backend.steps_per_call == 32
     taken = backend._steps_of_workers(pool, pool.begin, _read, 7)
@@ -113,10 +113,7 @@ def test_a_worker_without_a_step() -> None:
     assert merged.positions[0][schema.AUGMENTATION_SEED].shape == [0, 2]
 
 
-def test_no_step_begins_after_one_that_is_not_finite(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _set_cluster(monkeypatch)
+def test_no_step_begins_after_one_that_is_not_finite(tmp_path: pathlib.Path) -> None:
 
     def bad(number: int, wants_batch: bool) -> Outcome:
         is_finite = number != 1
@@ -131,10 +128,7 @@ def test_no_step_begins_after_one_that_is_not_finite(
     np.testing.assert_array_equal(merged.batches[0][0][schema.IMAGE], [[1.0], [1.0]])
 
 
-def test_no_step_begins_after_a_signal(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _set_cluster(monkeypatch)
+def test_no_step_begins_after_a_signal(tmp_path: pathlib.Path) -> None:
     backend, pool = _backend(tmp_path), _Pool(_good)
     backend._context.stop.request()
     assert backend._steps_of_workers(pool, pool.begin, _read, 20) == []
@@ -143,7 +137,6 @@ def test_no_step_begins_after_a_signal(
 def test_no_step_begins_while_a_task_is_missing(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _set_cluster(monkeypatch)
     backend, pool = _backend(tmp_path), _Pool(_good)
     sleep = coordinator.time.sleep
 
@@ -172,7 +165,6 @@ def test_no_step_begins_while_a_task_is_missing(
 def test_steps_that_do_not_end(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, missing: Optional[str], message: str
 ) -> None:
-    _set_cluster(monkeypatch)
     backend, pool = _backend(tmp_path, task_timeout_secs=0.1), _Pool(_good)
     pool.ends = False
 
@@ -213,15 +205,15 @@ def test_clusters_that_cannot_train(
         strategies.set_up(IN_LOOP, read_cluster(), 9.0)
 
 
-def test_it_needs_a_cluster() -> None:
+def test_it_needs_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG")
     with pytest.raises(ConfigError, match="TF_CONFIG lists, and it lists no others"):
         strategies.set_up(IN_LOOP, read_cluster(), 9.0)
 
 
 def test_fields_of_synchronous_replicas(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _set_cluster(monkeypatch)
     with pytest.raises(ConfigError, match="sync_replicas is true"):
         _backend(tmp_path, "train_config { sync_replicas: true }")
     assert not caplog.records
