@@ -248,7 +248,7 @@ def _refuse_to_lose_steps(model_dir: str, damage: Dict[str, str]) -> None:
     """Raises DamagedCheckpointsError if one of the damaged checkpoints is of a trained step."""
     if any(map(_step_in, damage)):
         raise DamagedCheckpointsError(
-            f"{model_dir}: none of its checkpoints is whole. Put a sound copy there, or choose "
+            f"{model_dir}: no checkpoint there is whole. Put a sound copy there, or choose "
             f"another model_dir; for a new run in this one, delete its file '{STATE_FILE}' and "
             f"its model.ckpt-* files\n{_lines(damage)}"
         )

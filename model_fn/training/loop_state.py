@@ -58,14 +58,16 @@ class LoopState:
         Every worker must call this.
         """
         variables = list(self._all.values())
-        values = of_first_worker(
+        values = first_worker_values(
             self._strategy, lambda: [variable.read_value() for variable in variables]
         )
         for variable, value in zip(variables, values):
             variable.assign(value)
 
 
-def of_first_worker(strategy: Any, make_values: Callable[[], List[tf.Tensor]]) -> List[tf.Tensor]:
+def first_worker_values(
+    strategy: Any, make_values: Callable[[], List[tf.Tensor]]
+) -> List[tf.Tensor]:
     """Values of the first replica, in every worker; all workers must call this.
 
     Args:

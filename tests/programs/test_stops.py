@@ -252,4 +252,4 @@ def test_truncated_latest_checkpoint(forker: Forker, tmp_path: pathlib.Path) -> 
         data.write_bytes(data.read_bytes()[:100])
     last = forker.fake_training(str(folder), num_steps=12, ballast=100)
     assert last.wait() == console.EXIT_FAILED
-    assert "none of its checkpoints is whole" in _no_traceback(last)
+    assert "no checkpoint there is whole" in _no_traceback(last)

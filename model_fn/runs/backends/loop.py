@@ -42,7 +42,7 @@ from model_fn.runs.options import (
 )
 from model_fn.runs.signals import Stopped
 from model_fn.training import step, warm_start
-from model_fn.training.loop_state import LoopState, of_first_worker
+from model_fn.training.loop_state import LoopState, first_worker_values
 from model_fn.training.loop_step import LoopStep, LoopSummary, Outcome, used_by_step
 
 _LOG = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class LoopBackend(EstimatorBackend):
         if not self._has_workers or self._context.cluster.is_evaluator:
             return own_step
         with self._together():
-            (step,) = of_first_worker(self._strategy, lambda: [tf.constant(own_step, tf.int64)])
+            (step,) = first_worker_values(self._strategy, lambda: [tf.constant(own_step, tf.int64)])
         workers.check_folder(self._context.model_dir)
         return int(step)
 

@@ -102,7 +102,7 @@ def test_nothing_whole_is_no_new_run(tmp_path: pathlib.Path) -> None:
     for step in (5, 10):
         _cut(_data(tmp_path, step), 20)
     files = sorted(os.listdir(tmp_path))
-    with pytest.raises(DamagedCheckpointsError, match="none of its checkpoints is whole"):
+    with pytest.raises(DamagedCheckpointsError, match="no checkpoint there is whole"):
         prepare(str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == files
     for step in (5, 10):

@@ -10,7 +10,7 @@ from model_fn.debugging.nan_tracer import FirstNonFinite, Tracer
 
 
 def _find(value: Any) -> Optional[FirstNonFinite]:
-    """The first tensor of `sqrt(x) / 2` that is not finite; the graph has the logarithm of 0, too."""
+    """The first tensor of `sqrt(x) / 2` that is not finite; the logarithm of 0 is harmless."""
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [4], name="x")
         with tf1.name_scope("harmless"):

@@ -18,7 +18,7 @@ from model_fn.runs.backends.loop import LoopBackend
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.options import LoopOptions
-from model_fn.training.loop_state import of_first_worker
+from model_fn.training.loop_state import first_worker_values
 from tests.model_fn import fake
 from tests.programs.clusters import free_addresses
 
@@ -134,5 +134,5 @@ def test_a_folder_that_a_worker_does_not_see(tmp_path: pathlib.Path) -> None:
 
 def test_the_number_of_the_first_one() -> None:
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    (step,) = of_first_worker(strategy, lambda: [tf.constant(2**40, tf.int64)])
+    (step,) = first_worker_values(strategy, lambda: [tf.constant(2**40, tf.int64)])
     assert step == 2**40
