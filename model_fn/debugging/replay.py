@@ -22,6 +22,7 @@ from model_fn.training.step import GRADIENT_NORM, TOTAL_LOSS, TrainGraph
 
 BATCH_FILE = "batch.npz"
 CHECKPOINT = "model.ckpt"
+_MOST_GRADIENTS = 12  # in a text
 
 Norms = List[Tuple[str, float]]
 
@@ -151,7 +152,7 @@ def _by_size(norms: Dict[str, Any]) -> Norms:
     )
 
 
-def replay_text(result: Replay, most_gradients: int = 12) -> str:
+def replay_text(result: Replay) -> str:
     """The result in lines for people."""
     lines = [f"{result.restored} variables as they were before the step"]
     if result.fresh:
@@ -164,7 +165,7 @@ def replay_text(result: Replay, most_gradients: int = 12) -> str:
         lines.append(f"step {step.step}")
         lines += [f"  {name:<32} {value:.6g}" for name, value in step.values.items()]
     last = result.steps[-1]
-    shown_norms = last.gradient_norms[:most_gradients]
+    shown_norms = last.gradient_norms[:_MOST_GRADIENTS]
     lines.append(
         f"gradient norms of step {last.step}, {len(shown_norms)} of {len(last.gradient_norms)}:"
     )

@@ -156,18 +156,15 @@ class DataCursorHook(Hook):
 class WorkerPositionHook(Hook):
     """Saves the position of a worker for the checkpoints of its chief; after `DataCursorHook`."""
 
-    def __init__(
-        self, model_dir: str, cursor: DataCursor, file: str, look_secs: float = _LOOK_SECS
-    ) -> None:
-        self._model_dir, self._cursor = model_dir, cursor
-        self._file, self._look_secs = file, look_secs
+    def __init__(self, model_dir: str, cursor: DataCursor, file: str) -> None:
+        self._model_dir, self._cursor, self._file = model_dir, cursor, file
         self._taken: Deque[Tuple[int, CursorState]] = collections.deque()  # since a checkpoint
         self._saved_step, self._looked_at = -1, -math.inf
 
     def after_step(self, result: StepResult) -> None:
         assert self._cursor.state is not None
         self._taken.append((result.step, self._cursor.state))
-        if time.monotonic() - self._looked_at < self._look_secs:
+        if time.monotonic() - self._looked_at < _LOOK_SECS:
             return
         self._looked_at = time.monotonic()
         newest = newest_step(self._model_dir)

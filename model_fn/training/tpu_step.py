@@ -63,7 +63,7 @@ def make_core_step(
     applying = tf1.tpu.CrossShardOptimizer(clipping) if is_on_core else clipping
     with tf.control_dependencies(list(detector.updates())):
         loss = tf.identity(forward_pass.losses[TOTAL_LOSS])
-    pairs = train_op.compute_gradients(loss, applying, train_config, tf1.trainable_variables())
+    pairs = train_op.compute_gradients(loss, applying, train_config)
     # A gradient may be known before the loss that is reported has read its variables.
     with tf.control_dependencies([loss]):
         applied = applying.apply_gradients(pairs, global_step=global_step)

@@ -99,11 +99,9 @@ def gradient_summaries(gradients: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
     return [*histograms, scalars]
 
 
-def compute_gradients(
-    loss: tf.Tensor, optimizer: Any, train_config: Any, trainable: Sequence[tf.Variable]
-) -> GradientsAndVariables:
-    """`gradients_of` the variables to train; ConfigError if the loss reaches none."""
-    variables = variables_to_train(train_config, trainable)
+def compute_gradients(loss: tf.Tensor, optimizer: Any, train_config: Any) -> GradientsAndVariables:
+    """`gradients_of` this graph's variables to train; ConfigError if the loss reaches none."""
+    variables = variables_to_train(train_config, tf1.trainable_variables())
     pairs = gradients_of(loss, optimizer, train_config, variables)
     check_reached(pairs, variables)
     return pairs
@@ -156,7 +154,7 @@ def make_train_op(
     Args:
         updates: Further assignments of a step, for example to moving averages of batch norm.
     """
-    pairs = compute_gradients(loss, optimizer, train_config, tf1.trainable_variables())
+    pairs = compute_gradients(loss, optimizer, train_config)
     gradients, variables = zip(*pairs)
     written = written_values(updates)
     norm = tf.linalg.global_norm(gradients)

@@ -34,7 +34,8 @@ class Worker:
         self.cursor: Any = _Cursor()
         self.newest: Optional[int] = None
         monkeypatch.setattr(data_cursor, "newest_step", lambda _: self.newest)
-        self.hook = data_cursor.WorkerPositionHook(str(folder), self.cursor, FILE, look_secs=0)
+        monkeypatch.setattr(data_cursor, "_LOOK_SECS", 0)
+        self.hook = data_cursor.WorkerPositionHook(str(folder), self.cursor, FILE)
 
     def take(self, step: int) -> None:
         self.count += 2
