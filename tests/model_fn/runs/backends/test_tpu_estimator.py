@@ -103,18 +103,6 @@ def test_rehearsal_trains_as_an_estimator_does(tmp_path: pathlib.Path) -> None:
         )
 
 
-def test_checkpoints_go_from_one_to_the_other_and_back(tmp_path: pathlib.Path) -> None:
-    config = _config(AVERAGED)
-    _train(tmp_path, config, 2)
-    plain = estimator.Estimator(
-        model_fn.create_model_fn(config), str(tmp_path), params={"batch_size": 2}
-    )
-    plain.train(_input_fn, max_steps=4)
-    assert int(plain.get_variable_value("global_step")) == 4
-    runner = _train(tmp_path, config, 6)
-    assert int(runner.get_variable_value("global_step")) == 6
-
-
 def test_warm_start_reaches_variables_and_averages(tmp_path: pathlib.Path) -> None:
     source = _train(tmp_path / "source", _config(), 3)
     prefix = tf1.train.latest_checkpoint(str(tmp_path / "source"))
