@@ -23,6 +23,7 @@ NUM, BOXES, SCORES, CLASSES, MASKS = (
     "detection_masks",
 )
 REQUIRED_OUTPUTS = (NUM, BOXES, SCORES, CLASSES)
+SAVED_MODEL_FOLDER = "saved_model"  # in an export
 OUTPUT_PREFIXES = ("detection_", NUM, "raw_detection_")  # names of operations in served models
 
 

@@ -17,6 +17,7 @@ from estimator_det.config import json_lines
 from estimator_det.images.orientation import UPRIGHT
 from exporters.detector import (
     REQUIRED_OUTPUTS,
+    SAVED_MODEL_FOLDER,
     ClassThresholds,
     ImageDetections,
     ModelDetector,
@@ -24,7 +25,6 @@ from exporters.detector import (
     image_feed,
 )
 from exporters.image_files import ImageFile, read_image
-from exporters.saved_model import SAVED_MODEL_FOLDER
 from inputs import schema
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError

@@ -14,7 +14,7 @@ from PIL import Image
 
 from estimator_det.config import pipeline
 from estimator_det.programs import console
-from exporters import saved_model
+from exporters import export_saved_model
 from exporters.saved_model_detector import DETECTIONS_FILE, SavedModelDetector, detect_files
 from inputs.datasets import shapes
 from model_fn.runs import runner
@@ -98,7 +98,7 @@ def run_demo(
     )
     metrics = _train(config, model_dir, seed)
     timer.start("export", "SavedModel and frozen graph of the last checkpoint")
-    export = saved_model.export_saved_model(config, model_dir, exported, input_types=("all",))
+    export = export_saved_model(config, model_dir, exported, input_types=("all",))
     console.say(f"  SavedModel: {export.saved_model}")
     console.say(f"  frozen graph: {export.frozen_graph}")
     timer.start("detection", f"the SavedModel runs on {NUM_TEST_IMAGES} new images")

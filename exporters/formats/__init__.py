@@ -21,6 +21,7 @@ from exporters.formats import (  # noqa: F401  (imports fill the registry)
     tflite,
 )
 from exporters.formats.base import FORMATS, ExportFormat, check_runtime, folder_of
+from exporters.formats.exchange import current
 
 __all__ = ["FoundModel", "exported_models", "load_model", "resolve_formats"]
 
@@ -60,6 +61,7 @@ def exported_models(path: str) -> List[FoundModel]:
     The SavedModel is the first, the others are in the order of their formats' names. Each is
     recognized by its content, not by its name.
     """
+    path = current(path)
     if not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"no such model: {plain(path)}")
     # The SavedModel first: it contains its label map and thresholds.

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-import tempfile
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from estimator_det.config.context import context_shape
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector, make_detector
-from exporters.detector import ModelDetector, asset_class_names
-from exporters.saved_model import SAVED_MODEL_FOLDER, RestoredNetwork
+from exporters.detector import SAVED_MODEL_FOLDER, ModelDetector, asset_class_names
+from exporters.network import RestoredNetwork, Variant
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import threshold_files
@@ -82,6 +78,7 @@ class ExportFormat:
         converter: Modules that `write` needs in the environment of converters.
         runtime: Modules that `load` needs in this one.
         extra: Of the package, `pip install 'estimator-det[EXTRA]'`, with these modules.
+        variant: Adds tensors to the network's graph that `write` needs.
     """
 
     name: str
@@ -89,6 +86,7 @@ class ExportFormat:
     converter: Tuple[str, ...] = ()
     runtime: Tuple[str, ...] = ()
     extra = ""
+    variant: Optional[Variant] = None
 
     def check(self, plan: Plan) -> None:
         """Raises ConfigError for what cannot be written, before anything slow."""
@@ -147,23 +145,16 @@ def missing_runtime(chosen: ExportFormat) -> str:
     )
 
 
-@contextlib.contextmanager
-def written_at(path: str) -> Iterator[str]:
-    """A local path for the file or folder of a converter, which is copied to `path` once complete.
-
-    What fails leaves nothing, and `path` may be remote.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        local = os.path.join(folder, os.path.basename(path))
-        yield local
-        if os.path.isdir(local):
-            tf.io.gfile.makedirs(path)
-            for name in sorted(os.listdir(local)):
-                tf.io.gfile.copy(
-                    os.path.join(local, name), files.path_in(path, name), overwrite=True
-                )
-        else:
-            tf.io.gfile.copy(local, path, overwrite=True)
+def num_bytes(path: str) -> int:
+    """Size of a file, or of all files in a folder and below."""
+    if not tf.io.gfile.isdir(path):
+        return int(tf.io.gfile.stat(path).length)
+    paths = [
+        os.path.join(folder, name) for folder, _, names in tf.io.gfile.walk(path) for name in names
+    ]
+    # TensorFlow's file system in memory also lists parts of the names of other folders.
+    existing = [each for each in paths if tf.io.gfile.exists(each)]
+    return sum(int(tf.io.gfile.stat(each).length) for each in existing)
 
 
 def folder_of(path: str) -> str:
@@ -188,30 +179,6 @@ def thresholds_beside(path: str) -> str:
     return inside if tf.io.gfile.exists(inside) and not tf.io.gfile.exists(beside) else beside
 
 
-def check_graph_format(name: str, plan: Plan) -> None:
-    """Refuses what the graphs of `graph_file` do not contain."""
-    if plan.input_types[0] not in IMAGE_INPUT_TYPES:
-        raise ConfigError(
-            None,
-            f"--format {name} takes images as tensors, and the first --input_type is "
-            f"{plan.input_types[0]}",
-            f"put one of {', '.join(IMAGE_INPUT_TYPES)} first",
-        )
-    if context_shape(plan.config.model) is not None:
-        raise ConfigError(
-            None,
-            f"--format {name}: models that attend to context features are not supported yet",
-            "export saved_model or frozen_graph",
-        )
-    if is_quantized(plan.config):
-        raise ConfigError(
-            None,
-            f"--format {name}: graph_rewriter.quantization is not supported yet",
-            "export saved_model, frozen_graph or tflite, or the float model (--set "
-            "graph_rewriter=null)",
-        )
-
-
 def is_quantized(config: Any) -> bool:
-    """Whether a `TrainEvalPipelineConfig` simulates quantization."""
+    """True if a `TrainEvalPipelineConfig` simulates quantization."""
     return bool(config.graph_rewriter.HasField("quantization"))

@@ -39,7 +39,7 @@ class CheckpointDetector(ModelDetector):
         detector = inference_detector(config)
         with tf.Graph().as_default() as graph:
             receiver = make_receiver("image_tensor", detector.preprocess)
-            self._outputs = serve(detector, receiver.inputs, receiver.true_shapes)
+            _, self._outputs = serve(detector, receiver.inputs, receiver.true_shapes)
             (self._images,) = receiver.placeholders.values()
             self._session = tf1.Session(graph=graph)
             tf1.train.Saver(tf1.global_variables()).restore(self._session, checkpoint)

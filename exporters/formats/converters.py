@@ -6,15 +6,30 @@ environment of their own, whose interpreter CONVERTERS_VARIABLE or `--converter_
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import shlex
 import subprocess
 import sys
-from typing import Optional, Sequence, Tuple
+import tempfile
+import textwrap
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
+from estimator_det.config.context import context_shape
+from estimator_det.config.derived_models import with_static_shapes
 from estimator_det.config.text import ConfigError
-from exporters.formats.base import ExportFormat, missing_runtime
+from exporters.formats.base import (
+    IMAGE_INPUT_TYPES,
+    ExportFormat,
+    Plan,
+    inference_detector,
+    is_quantized,
+    missing_runtime,
+)
+from exporters.network import RestoredNetwork
 from model_fn.checkpoints.errors import RunError
+from model_fn.serving.graph import named_outputs, serve
 
 CONVERTERS_VARIABLE = "ESTIMATOR_DET_CONVERTERS"
 _SHOWN_LINES = 15  # last lines of a failed converter's output that are shown
@@ -23,6 +38,83 @@ _FIND = (
     "sys.path = [p for p in sys.path if p]; "  # not a folder of this name in the current one
     "sys.exit(','.join(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None) or 0)"
 )
+_HEAD = "from __future__ import annotations\nimport json, sys\n"  # of converters' programs
+_SCOPE = "static_outputs"
+
+
+def static_outputs(network: RestoredNetwork) -> List[str]:
+    """Adds detections whose suppression has the operations of TPUs; returns their names.
+
+    Converters know no others. The result is the same.
+    """
+    config, (receiver, predictions, _) = network.config, network.first
+    detector = inference_detector(config, with_static_shapes(config.model))
+    if config.model.WhichOneof("model") == "ssd":
+        # Static shapes change the suppression only, so that the network is built once.
+        detections = detector.postprocess(predictions, receiver.true_shapes)
+        outputs = named_outputs(detections, _SCOPE)
+    else:
+        _, outputs = serve(
+            detector, receiver.inputs, receiver.true_shapes, scope=_SCOPE, reuse=True
+        )
+    return [tensor.op.name for tensor in outputs.values()]
+
+
+def static_graph(network: RestoredNetwork) -> Any:
+    """`GraphDef` of `static_outputs` under the usual names, from the first input type."""
+    names = network.variants[static_outputs]
+    graph_def = network.folded_graph_of(names)
+    for node in graph_def.node:
+        if node.name in names:
+            node.name = node.name[len(_SCOPE) + 1 :]
+    return graph_def
+
+
+class GraphFormat(ExportFormat):
+    """Base class of formats that the converters of other packages write from a graph file."""
+
+    variant = staticmethod(static_outputs)
+    # Writes a model; takes the path of a `GraphDef` file, the names of its input and outputs, and
+    # the path of the model. Its source runs in the interpreter of converters, so that it imports
+    # all that it uses.
+    convert: Callable[[str, str, List[str], str], None]
+    # Runs `convert` in this process if this is the interpreter of converters: one that imports
+    # TensorFlow would spend most of its time on that.
+    uses_tensorflow = False
+
+    def check(self, plan: Plan) -> None:
+        if plan.input_types[0] not in IMAGE_INPUT_TYPES:
+            raise ConfigError(
+                None,
+                f"--format {self.name} takes images as tensors, and the first --input_type is "
+                f"{plan.input_types[0]}",
+                f"put one of {', '.join(IMAGE_INPUT_TYPES)} first",
+            )
+        if context_shape(plan.config.model) is not None:
+            raise ConfigError(
+                None,
+                f"--format {self.name}: models that attend to context features are not supported "
+                "yet",
+                "export saved_model or frozen_graph",
+            )
+        if is_quantized(plan.config):
+            raise ConfigError(
+                None,
+                f"--format {self.name}: graph_rewriter.quantization is not supported yet",
+                "export saved_model, frozen_graph or tflite, or the float model (--set "
+                "graph_rewriter=null)",
+            )
+
+    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
+        graph_def = static_graph(network)
+        names = [name[len(_SCOPE) + 1 :] for name in network.variants[static_outputs]]
+        with tempfile.TemporaryDirectory() as folder:
+            graph = os.path.join(folder, "graph.pb")
+            with open(graph, "wb") as file:
+                file.write(graph_def.SerializeToString())
+            arguments = (graph, plan.input_types[0], names, path)
+            run_converter(self, arguments, plan.options.converter_python)
+        return True
 
 
 def python_of(interpreter: Optional[str]) -> str:
@@ -80,21 +172,33 @@ def _find(chosen: ExportFormat, given_python: Optional[str]) -> Tuple[str, str]:
 
 
 def run_converter(
-    chosen: ExportFormat, arguments: Sequence[str], given_python: Optional[str], output: str
+    chosen: GraphFormat, arguments: Tuple[str, str, List[str], str], given_python: Optional[str]
 ) -> None:
-    """Runs the converter of a format with the interpreter of `find_converter`."""
-    python = find_converter(chosen, given_python)
-    command = [python, *arguments]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    result = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace", check=False,
-    )  # fmt: skip
+    """Runs `convert` of a format with the interpreter of `find_converter`."""
+    python, path = find_converter(chosen, given_python), arguments[-1]
+    code, lines = 0, ["(it prints nothing)"]
+    if chosen.uses_tensorflow and python == sys.executable:
+        try:
+            chosen.convert(*arguments)
+        except Exception as error:  # of any type, as the converter is not ours
+            raise RunError(
+                f"the converter to {chosen.name}, {chosen.converter[0]}, fails: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    else:
+        source = textwrap.dedent(inspect.getsource(chosen.convert))
+        program = f"{_HEAD}{source}{chosen.convert.__name__}(*json.loads(sys.argv[1]))"
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+        result = subprocess.run(
+            [python, "-c", program, json.dumps(arguments)], env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            check=False,
+        )  # fmt: skip
+        code, lines = result.returncode, result.stdout.strip().splitlines()[-_SHOWN_LINES:] or lines
     # Some converters end with code 0 although they have written nothing.
-    has_output = os.path.isfile(output) or (os.path.isdir(output) and os.listdir(output))
-    if result.returncode or not has_output:
-        what = f"fails with code {result.returncode}" if result.returncode else "writes no model"
-        lines = result.stdout.strip().splitlines()[-_SHOWN_LINES:] or ["(it prints nothing)"]
+    has_output = os.path.isfile(path) or (os.path.isdir(path) and os.listdir(path))
+    if code or not has_output:
+        what = f"fails with code {code}" if code else "writes no model"
         raise RunError(
             f"the converter to {chosen.name}, {chosen.converter[0]} of {python}, {what}; its last "
             "lines:\n  " + "\n  ".join(lines)

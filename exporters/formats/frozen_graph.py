@@ -19,10 +19,12 @@ from exporters.formats.base import (
     thresholds_beside,
 )
 from exporters.importing.frozen_graph import VARIABLES, parse_graph, refuse_without_weights
-from exporters.saved_model import FROZEN_GRAPH_FILE, RestoredNetwork, write_frozen_graph
+from exporters.network import RestoredNetwork
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
+from model_fn.serving import saved_model as served
 
+FROZEN_GRAPH_FILE = "frozen_inference_graph.pb"
 # Field 1 (tag 0x0a) with its length, in it field 1 with its length, and the start of a name.
 _FIRST_NODE = re.compile(rb"\x0a[\x80-\xff]{0,4}[\x00-\x7f]\x0a[\x80-\xff]?[\x00-\x7f][\w.]")
 _LONGEST_START = 16  # bytes
@@ -36,8 +38,19 @@ class FrozenGraph(ExportFormat):
     file = FROZEN_GRAPH_FILE
 
     def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
+        """Writes the graph of the first input type, with batch norm and the checkpoint's weights.
+
+        Returns:
+            False if they do not fit in a file.
+        """
         del plan
-        return write_frozen_graph(network, path)
+        if network.constants is None:  # a protobuf file ends at 2 GB
+            return False
+        outputs = served.output_operations([next(iter(network.definitions.values()))])
+        frozen = network.graph_of(outputs)
+        with tf.io.gfile.GFile(path, "wb") as file:
+            file.write(frozen.SerializeToString())
+        return True
 
     def recognizes(self, path: str) -> bool:
         """True if a file begins with a node, and this with its name."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import numpy as np
 
@@ -12,28 +11,46 @@ from estimator_det.config import files
 from exporters.detector import REQUIRED_OUTPUTS, ModelDetector
 from exporters.formats.base import (
     FORMATS,
-    ExportFormat,
-    Plan,
-    check_graph_format,
     class_names_beside,
     thresholds_beside,
-    written_at,
 )
-from exporters.formats.converters import run_converter
-from exporters.formats.graph_file import write_graph_file
-from exporters.saved_model import RestoredNetwork
+from exporters.formats.converters import GraphFormat
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FILE = "model.onnx"
-# Opset of ONNX 1.12, which runtimes since 2022 run; the first with all that detectors need.
-OPSET = 17
 _TYPES = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
 _FIELD_1 = 0x08  # the tag of a number in field 1 of a protobuf
 _LEAST_IR_VERSION = 3  # first field of `ModelProto`; SavedModels, with the same first field, have 1
 
 
+def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
+    import copy
+    import logging
+
+    from tf2onnx import optimizer, tf_loader, tfonnx, utils
+
+    logging.getLogger("tf2onnx").setLevel(logging.WARNING)
+    tensors = [f"{image}:0"], [f"{name}:0" for name in outputs]
+    graph_def, inputs, output_tensors = tf_loader.from_graphdef(graph, *tensors)
+    tf = tf_loader.tf
+    with tf.Graph().as_default() as tf_graph:
+        tf.import_graph_def(graph_def, name="")
+        # Opset of ONNX 1.12, which runtimes since 2022 run; the first with all that detectors need.
+        converted = tfonnx.process_tf_graph(
+            tf_graph, opset=17, input_names=inputs, output_names=output_tensors
+        )
+        # By default, tf2onnx copies the graph before each of its passes in case that one fails,
+        # which is half of its work. One copy is enough: after a failure all begin again as usual.
+        original = copy.deepcopy(converted)
+        try:
+            optimized = optimizer.optimize_graph(converted, catch_errors=False)
+        except Exception:
+            optimized = optimizer.optimize_graph(original)
+        utils.save_protobuf(path, optimized.make_model("converted by tf2onnx"))
+
+
 @FORMATS.register("onnx")
-class Onnx(ExportFormat):
+class Onnx(GraphFormat):
     """The exchange format of onnxruntime, TensorRT and others."""
 
     name = "onnx"
@@ -41,18 +58,8 @@ class Onnx(ExportFormat):
     converter = ("tf2onnx", "tensorflow")
     runtime = ("onnxruntime",)
     extra = "onnx"
-
-    def check(self, plan: Plan) -> None:
-        check_graph_format(self.name, plan)
-
-    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
-        with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
-            graph = write_graph_file(network.checkpoint, plan, folder)
-            arguments = ["-m", "tf2onnx.convert", "--graphdef", graph.path, "--output", output]
-            arguments += ["--inputs", f"{graph.input}:0", "--opset", str(OPSET)]
-            arguments += ["--outputs", ",".join(f"{name}:0" for name in graph.outputs)]
-            run_converter(self, arguments, plan.options.converter_python, output)
-        return True
+    convert = staticmethod(_convert)
+    uses_tensorflow = True
 
     def recognizes(self, path: str) -> bool:
         if tf.io.gfile.isdir(path):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from typing import Any, Dict, Tuple, Union
+from typing import Any, Dict, List, Tuple, Union
 
 import numpy as np
 
@@ -13,31 +12,31 @@ from estimator_det.config import files
 from exporters.detector import REQUIRED_OUTPUTS, ModelDetector
 from exporters.formats.base import (
     FORMATS,
-    ExportFormat,
-    Plan,
-    check_graph_format,
     class_names_beside,
     folder_of,
     thresholds_beside,
-    written_at,
 )
-from exporters.formats.converters import run_converter
-from exporters.formats.graph_file import write_graph_file
-from exporters.saved_model import RestoredNetwork
+from exporters.formats.converters import GraphFormat
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FOLDER = "openvino"
 MODEL_FILE = "model.xml"
-# Weights stay float32: half precision is a choice of the device.
-_CONVERT = (
-    "import sys, openvino; "
-    "openvino.save_model(openvino.convert_model(sys.argv[1]), sys.argv[2], compress_to_fp16=False)"
-)
 _TYPES = {"u8": np.uint8, "f32": np.float32}
 
 
+def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
+    import os
+
+    import openvino
+
+    os.mkdir(path)
+    model = openvino.convert_model(graph)
+    # Weights stay float32: half precision is a choice of the device.
+    openvino.save_model(model, os.path.join(path, "model.xml"), compress_to_fp16=False)
+
+
 @FORMATS.register("openvino")
-class Openvino(ExportFormat):
+class Openvino(GraphFormat):
     """The format of Intel's runtime."""
 
     name = "openvino"
@@ -45,17 +44,7 @@ class Openvino(ExportFormat):
     converter = ("openvino",)
     runtime = ("openvino",)
     extra = "openvino"
-
-    def check(self, plan: Plan) -> None:
-        check_graph_format(self.name, plan)
-
-    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
-        with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
-            os.makedirs(output)
-            graph = write_graph_file(network.checkpoint, plan, folder)
-            arguments = ["-c", _CONVERT, graph.path, os.path.join(output, MODEL_FILE)]
-            run_converter(self, arguments, plan.options.converter_python, output)
-        return True
+    convert = staticmethod(_convert)
 
     def recognizes(self, path: str) -> bool:
         file_path = _model_file(path)

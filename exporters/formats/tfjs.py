@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import tempfile
-from typing import Any, Mapping
+from typing import Any, List, Mapping
 
 import numpy as np
 from google.protobuf import json_format
@@ -18,29 +17,13 @@ from google.protobuf import json_format
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from estimator_det.config.printing import plain
-from exporters.formats.base import (
-    FORMATS,
-    ExportFormat,
-    Plan,
-    check_graph_format,
-    folder_of,
-    written_at,
-)
-from exporters.formats.converters import run_converter
+from exporters.formats.base import FORMATS, folder_of
+from exporters.formats.converters import GraphFormat
 from exporters.formats.frozen_graph import GraphDetector
-from exporters.formats.graph_file import write_graph_file
 from exporters.importing.tfjs import MODEL_FILE, read_tfjs
-from exporters.saved_model import RestoredNetwork
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FOLDER = "tfjs"
-# The converter imports decision forests, which detectors do not have; releases of that package need
-# another protobuf than TensorFlow.
-_CONVERT = (
-    "import sys, types; "
-    "sys.modules['tensorflow_decision_forests'] = types.ModuleType('tensorflow_decision_forests'); "
-    "from tensorflowjs.converters.converter import pip_main; pip_main()"
-)
 # Operations of the converter: the one that each begins with.
 _FUSED = {
     "_FusedConv2D": "Conv2D",
@@ -55,25 +38,30 @@ _NUMBERS = {
 _OWN_ATTRIBUTES = ("fused_ops", "num_args", "epsilon", "leakyrelu_alpha", "explicit_paddings")
 
 
+def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
+    import sys
+    import types
+
+    # The converter imports decision forests, which detectors do not have; releases of that package
+    # need another protobuf than TensorFlow.
+    name = "tensorflow_decision_forests"
+    sys.modules[name] = types.ModuleType(name)
+    from tensorflowjs.converters.converter import pip_main
+
+    names = f"--output_node_names={','.join(outputs)}"
+    sys.argv[1:] = ["--input_format=tf_frozen_model", names, graph, path]
+    pip_main()
+
+
 @FORMATS.register("tfjs")
-class Tfjs(ExportFormat):
+class Tfjs(GraphFormat):
     """The format of TensorFlow.js."""
 
     name = "tfjs"
     file = MODEL_FOLDER
     converter = ("tensorflowjs",)
     extra = "tfjs"
-
-    def check(self, plan: Plan) -> None:
-        check_graph_format(self.name, plan)
-
-    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
-        with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
-            graph = write_graph_file(network.checkpoint, plan, folder)
-            arguments = ["-c", _CONVERT, "--input_format=tf_frozen_model"]
-            arguments += [f"--output_node_names={','.join(graph.outputs)}", graph.path, output]
-            run_converter(self, arguments, plan.options.converter_python, output)
-        return True
+    convert = staticmethod(_convert)
 
     def recognizes(self, path: str) -> bool:
         file_path = _model_file(path)

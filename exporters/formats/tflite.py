@@ -8,7 +8,6 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import make_preprocessor
 from exporters.formats.base import (
     EXACT,
     FORMATS,
@@ -26,9 +25,10 @@ from exporters.formats.tflite_graph import (
     build_tflite_graph,
     check_tflite,
     input_range,
+    raw_outputs,
 )
 from exporters.formats.tflite_metadata import IDENTIFIER, add_metadata
-from exporters.saved_model import RestoredNetwork
+from exporters.network import RestoredNetwork
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
 
@@ -47,6 +47,7 @@ class Tflite(ExportFormat):
 
     name = "tflite"
     file = MODEL_FILE
+    variant = staticmethod(raw_outputs)
 
     def check(self, plan: Plan) -> None:
         check_tflite(plan)
@@ -64,8 +65,8 @@ class Tflite(ExportFormat):
 
     def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
         config, options = plan.config, plan.options
-        graph = build_tflite_graph(config, network.checkpoint, options.tflite)
-        preprocess = make_preprocessor(config.model)
+        graph = build_tflite_graph(network, options.tflite)
+        preprocess = network.detector.preprocess
 
         def representative() -> Iterator[List[np.ndarray]]:
             for pixels in images_to_calibrate(config, options.sample_images):

@@ -5,16 +5,16 @@ The op is TFLite's own `TFLite_Detection_PostProcess`; TensorFlow has no such op
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
-from exporters.formats.base import Plan, TfliteOptions, inference_detector
+from exporters.formats.base import Plan, TfliteOptions
+from exporters.network import RestoredNetwork
 from inputs.serving import additional_channels
-from model_fn.serving.folding import fold_batch_norms
 
 INPUT = "normalized_input_image_tensor"
 POSTPROCESS = "TFLite_Detection_PostProcess"
@@ -25,6 +25,7 @@ OUTPUTS = (
 )  # boxes, classes, scores, number
 COLOR_CHANNELS = 3
 _ANCHORS = "anchors"
+_RAW_ANCHORS = "raw_outputs/anchors"
 _LEVELS = 256  # number of values of 8 bits
 
 
@@ -42,7 +43,7 @@ class TfliteGraph(NamedTuple):
     outputs: Tuple[str, ...]  # names of tensors
     image_shape: Tuple[int, int, int, int]  # shape of INPUT
     normalization: Normalization
-    is_quantized: bool  # whether it has ranges of training
+    is_quantized: bool  # True if it has ranges of training
     options: Dict[str, Any]  # options of POSTPROCESS; empty if the graph does not end in it
 
 
@@ -99,31 +100,30 @@ def _check_options(options: TfliteOptions, num_classes: int) -> None:
         )
 
 
-def build_tflite_graph(config: Any, checkpoint: str, options: TfliteOptions) -> TfliteGraph:
-    """The graph with the weights of a checkpoint, batch norm folded.
+def raw_outputs(network: RestoredNetwork) -> List[str]:
+    """Adds RAW_OUTPUTS and the anchors to the graph of a network; returns their names."""
+    detector: Any = network.detector
+    predictions = network.first.predictions
+    scores = detector.postprocessing.convert_scores(predictions.class_logits)
+    values = (predictions.box_encodings, scores, predictions.anchors)
+    names = (*RAW_OUTPUTS, _RAW_ANCHORS)
+    return [tf.identity(value, name).op.name for value, name in zip(values, names)]
 
-    Args:
-        config: `TrainEvalPipelineConfig` that `check_tflite` accepts.
-        checkpoint: Of an export: its variables have their own names.
-    """
+
+def build_tflite_graph(network: RestoredNetwork, options: TfliteOptions) -> TfliteGraph:
+    """The graph with the weights of a network that has `raw_outputs`, batch norm folded."""
+    config, (receiver, _, _) = network.config, network.first
     size = config.model.ssd.image_resizer.fixed_shape_resizer
     shape = (1, size.height, size.width, COLOR_CHANNELS)
-    detector: Any = inference_detector(config)
-    with tf.Graph().as_default():
+    # The network begins after the preprocessing, with a batch of one image.
+    with tf.Graph().as_default() as graph:
         images = tf1.placeholder(tf.float32, shape, name=INPUT)
-        with tf1.variable_scope(tf1.get_variable_scope(), use_resource=True):
-            predictions = detector.predict(images)
-        tf.identity(predictions.box_encodings, RAW_OUTPUTS[0])
-        scores = detector.postprocessing.convert_scores(predictions.class_logits)
-        tf.identity(scores, RAW_OUTPUTS[1])
-        with tf1.Session() as session:
-            tf1.train.Saver(tf1.global_variables()).restore(session, checkpoint)
-            anchors = center_sizes(session.run(predictions.anchors))
-            constants = tf1.graph_util.convert_variables_to_constants(
-                session, session.graph.as_graph_def(), RAW_OUTPUTS
-            )
-    graph_def = fold_batch_norms(constants, RAW_OUTPUTS)
-    normalization = measure_normalization(detector.preprocess.normalize)
+        tf1.import_graph_def(
+            network.folded_graph_of(RAW_OUTPUTS), {receiver.inputs.name: images}, name=""
+        )
+    graph_def = tf1.graph_util.extract_sub_graph(graph.as_graph_def(), list(RAW_OUTPUTS))
+    anchors = center_sizes(network.session.run(f"{_RAW_ANCHORS}:0"))
+    normalization = measure_normalization(network.detector.preprocess.normalize)
     is_quantized = any(node.op == "FakeQuantWithMinMaxVars" for node in graph_def.node)
     if not options.add_postprocessing_op:
         return TfliteGraph(graph_def, RAW_OUTPUTS, shape, normalization, is_quantized, {})

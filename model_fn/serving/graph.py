@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Context, Detections, Detector
@@ -20,8 +20,8 @@ def serve(
     context: Optional[Context] = None,
     scope: str = "",
     reuse: bool = False,
-) -> Dict[str, tf.Tensor]:
-    """Builds network, postprocessing and named outputs in the current graph.
+) -> Tuple[Any, Dict[str, tf.Tensor]]:
+    """Builds the network in the current graph; returns its predictions and named detections.
 
     Args:
         inputs: float32 [B, H, W, C], preprocessed.
@@ -30,7 +30,7 @@ def serve(
     """
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=reuse, use_resource=True):
         predictions = detector.predict(inputs, true_shapes, context=context)
-    return named_outputs(detector.postprocess(predictions, true_shapes), scope)
+    return predictions, named_outputs(detector.postprocess(predictions, true_shapes), scope)
 
 
 def named_outputs(detections: Detections, scope: str = "") -> Dict[str, tf.Tensor]:

@@ -12,7 +12,7 @@ from estimator_det.compat import require_v2_behavior
 PROGRAM = """
 import tensorflow as tf
 tf.compat.v1.{call}()
-import exporters.saved_model
+import exporters
 from estimator_det.programs import demo
 from estimator_det.config import pipeline
 from model_fn.runs import evaluator, runner
@@ -22,7 +22,7 @@ for entry in (
     lambda: runner.train(config, {folder!r}),
     lambda: runner.train_and_evaluate(config, {folder!r}),
     lambda: evaluator.evaluate(config, {checkpoint!r}),
-    lambda: exporters.saved_model.export_saved_model(config, {checkpoint!r}, {folder!r}),
+    lambda: exporters.export_saved_model(config, {checkpoint!r}, {folder!r}),
 ):
     try:
         entry()

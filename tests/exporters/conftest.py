@@ -12,7 +12,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
 from estimator_det.programs import demo
-from exporters import saved_model
+from exporters import export_saved_model, network
 from inputs.datasets import writer
 
 PREDICTOR = "model.ssd.box_predictor.convolutional_box_predictor"
@@ -85,7 +85,7 @@ def trained(small_network: None, tmp_path_factory: pytest.TempPathFactory) -> Tr
 def exported(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """An export with `image_tensor` alone."""
     folder = tmp_path_factory.mktemp("one") / "exported"
-    saved_model.export_saved_model(trained.config, trained.checkpoint, str(folder))
+    export_saved_model(trained.config, trained.checkpoint, str(folder))
     return folder
 
 
@@ -93,9 +93,7 @@ def exported(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> path
 def exported_all(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """An export with every input type."""
     folder = tmp_path_factory.mktemp("all") / "exported"
-    saved_model.export_saved_model(
-        trained.config, trained.checkpoint, str(folder), input_types=["all"]
-    )
+    export_saved_model(trained.config, trained.checkpoint, str(folder), input_types=["all"])
     return folder
 
 
@@ -103,8 +101,8 @@ def exported_all(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> 
 def exported_trainable(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """An export with variables, every input type, and batches of three images at most."""
     folder = tmp_path_factory.mktemp("trainable") / "exported"
-    options = saved_model.ServingOptions(trainable=True, max_batch=3)
-    saved_model.export_saved_model(
+    options = network.ServingOptions(trainable=True, max_batch=3)
+    export_saved_model(
         trained.config,
         trained.checkpoint,
         str(folder),

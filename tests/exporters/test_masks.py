@@ -12,7 +12,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from estimator_det.boxes.mask_regions import paste_mask
-from exporters import saved_model
+from exporters import export_saved_model
 from exporters.saved_model_detector import SavedModelDetector, detect_files
 from tests import small_extractor
 from tests.detectors.two_stage import configs
@@ -29,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SavedModelDetector:
     with pytest.MonkeyPatch.context() as patch:
         small_extractor.use(patch)
         checkpoint = save_checkpoint(config, str(folder / "model.ckpt"))
-        saved_model.export_saved_model(config, checkpoint, str(folder / "exported"))
+        export_saved_model(config, checkpoint, str(folder / "exported"))
     return SavedModelDetector(str(folder / "exported"))
 
 

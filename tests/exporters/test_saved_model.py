@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
-from exporters import saved_model, signatures
+from exporters import export_saved_model, network, signatures
 from exporters.saved_model_detector import SavedModelDetector
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
@@ -225,12 +225,12 @@ def test_a_batch_above_the_limit_is_refused(loaded_trainable, pictures, trained,
         (2, [4, 50, 70, 3], "has the batch size 4, above max_batch 2"),
     ):
         with pytest.raises(ConfigError, match=message):
-            saved_model.export_saved_model(
+            export_saved_model(
                 trained.config,
                 trained.checkpoint,
                 str(tmp_path / "out"),
                 input_shape=shape,
-                serving_options=saved_model.ServingOptions(max_batch=limit),
+                serving_options=network.ServingOptions(max_batch=limit),
             )
 
 
@@ -241,7 +241,7 @@ def test_weights_that_no_file_can_contain_stay_variables(
     shutil.copytree(exported, folder)
     monkeypatch.setattr(served, "MAX_FILE_BYTES", served.GRAPH_BYTES + 1000)
     with caplog.at_level(logging.WARNING):
-        written = saved_model.export_saved_model(
+        written = export_saved_model(
             trained.config, trained.checkpoint, str(folder), overwrite=True
         )
     assert "more weights than a graph file can contain" in caplog.text

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
-from exporters import saved_model
+from exporters import export_saved_model, network
 from exporters.saved_model_detector import SavedModelDetector
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
@@ -19,7 +19,7 @@ from tests.inputs.examples import example
 
 def test_one_encoded_input_type_alone(trained, pictures, expected, tmp_path):
     folder = tmp_path / "out"
-    written = saved_model.export_saved_model(
+    written = export_saved_model(
         trained.config,
         trained.checkpoint,
         str(folder),
@@ -36,7 +36,7 @@ def test_one_encoded_input_type_alone(trained, pictures, expected, tmp_path):
 
 
 def test_fixed_input_shape(trained, tmp_path):
-    written = saved_model.export_saved_model(
+    written = export_saved_model(
         trained.config,
         trained.checkpoint,
         str(tmp_path / "out"),
@@ -59,8 +59,8 @@ RAW = {
 def test_additional_outputs_and_the_graph_as_text(trained, pictures, expected, tmp_path):
     """The reference's names of raw tensors; all are float32, of every anchor."""
     folder = tmp_path / "out"
-    extras = saved_model.GraphExtras(inference_graph=True, output_tensors=[*RAW, "image_tensor:0"])
-    saved_model.export_saved_model(trained.config, trained.checkpoint, str(folder), extras=extras)
+    extras = network.GraphExtras(inference_graph=True, output_tensors=[*RAW, "image_tensor:0"])
+    export_saved_model(trained.config, trained.checkpoint, str(folder), extras=extras)
     run = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
     outputs = {key: value.numpy() for key, value in run(tf.constant(pictures)).items()}
     assert set(outputs) == {*expected, *RAW, "image_tensor"}
@@ -90,12 +90,12 @@ def test_an_unknown_output_leaves_an_earlier_export(trained, exported, tmp_path,
     folder = tmp_path / "out"
     shutil.copytree(exported, folder)
     with pytest.raises(ConfigError, match=message):
-        saved_model.export_saved_model(
+        export_saved_model(
             trained.config,
             trained.checkpoint,
             str(folder),
             overwrite=True,
-            extras=saved_model.GraphExtras(output_tensors=[name]),
+            extras=network.GraphExtras(output_tensors=[name]),
         )
     assert (folder / "saved_model" / "saved_model.pb").exists()
 
@@ -105,21 +105,21 @@ def test_outputs_are_of_the_first_input_type(trained, tmp_path, suffix):
     """The same layer for another input has no value in the signature of the first."""
     name = "Postprocessor/raw_box_scores"
     with pytest.raises(ConfigError, match=r"graph of the first input type; did you mean 'P"):
-        saved_model.export_saved_model(
+        export_saved_model(
             trained.config,
             trained.checkpoint,
             str(tmp_path / "refused"),
             input_types=["all"],
-            extras=saved_model.GraphExtras(output_tensors=[name.replace("/", f"{suffix}/")]),
+            extras=network.GraphExtras(output_tensors=[name.replace("/", f"{suffix}/")]),
         )
     assert not (tmp_path / "refused").exists()
     folder = tmp_path / "out"
-    saved_model.export_saved_model(
+    export_saved_model(
         trained.config,
         trained.checkpoint,
         str(folder),
         input_types=["all"],
-        extras=saved_model.GraphExtras(output_tensors=[name]),
+        extras=network.GraphExtras(output_tensors=[name]),
     )
     run = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
     outputs = run(tf.zeros([1, 50, 70, 3], tf.uint8))
@@ -133,7 +133,7 @@ def test_additional_channels(trained, tmp_path):
     )
     prefix = save_checkpoint(config, str(tmp_path / "model.ckpt"), channels=5)
     folder = str(tmp_path / "out")
-    written = saved_model.export_saved_model(config, prefix, folder, input_types=["all"])
+    written = export_saved_model(config, prefix, folder, input_types=["all"])
     assert written.input_types == ("image_tensor", "tf_example", "float_image_tensor")
     images = np.random.default_rng(2).integers(0, 256, (2, 50, 70, 5), dtype=np.uint8)
     runs = tf.saved_model.load(written.saved_model).signatures
@@ -160,20 +160,18 @@ def test_additional_channels(trained, tmp_path):
     with pytest.raises(RunError, match="takes images of 5 channels, and detect reads files of"):
         SavedModelDetector(folder)
     with pytest.raises(ConfigError, match=r"encoded_image_string_tensor cannot be exported: num_a"):
-        saved_model.export_saved_model(
+        export_saved_model(
             config, prefix, str(tmp_path / "x"), input_types=["encoded_image_string_tensor"]
         )
     with pytest.raises(ConfigError, match=r"it must be batch, height, width, 5"):
-        saved_model.export_saved_model(
-            config, prefix, str(tmp_path / "x"), input_shape=[1, None, None, 3]
-        )
+        export_saved_model(config, prefix, str(tmp_path / "x"), input_shape=[1, None, None, 3])
     assert not (tmp_path / "x").exists()
 
 
 def test_moving_averages_become_the_weights(trained, exported, tmp_path):
     prefix = save_checkpoint(trained.config, str(tmp_path / "ema.ckpt"), moving_averages=True)
     config = pipeline.apply_overrides(trained.config, ["eval_config.use_moving_averages=true"])
-    written = saved_model.export_saved_model(config, prefix, str(tmp_path / "out"))
+    written = export_saved_model(config, prefix, str(tmp_path / "out"))
     ours = tf.train.load_checkpoint(written.checkpoint)
     plain = tf.train.load_checkpoint(str(exported / "model.ckpt"))
     assert ours.get_variable_to_shape_map() == plain.get_variable_to_shape_map()
@@ -185,17 +183,17 @@ def test_moving_averages_become_the_weights(trained, exported, tmp_path):
 def test_moving_averages_that_were_not_trained(trained, tmp_path):
     config = pipeline.apply_overrides(trained.config, ["eval_config.use_moving_averages=true"])
     with pytest.raises(RunError, match=r"use_moving_averages=false"):
-        saved_model.export_saved_model(config, trained.checkpoint, str(tmp_path / "out"))
+        export_saved_model(config, trained.checkpoint, str(tmp_path / "out"))
 
 
 def test_a_checkpoint_of_another_model(trained, tmp_path, monkeypatch):
     def fail(*_):
         raise AssertionError("what the export would lack does not matter before it is possible")
 
-    monkeypatch.setattr(saved_model.threshold_files, "find_usable", fail)
+    monkeypatch.setattr(network.threshold_files, "find_usable", fail)
     config = pipeline.apply_overrides(trained.config, ["model.ssd.num_classes=7"])
     with pytest.raises(RunError, match=r"ClassPredictor.*has shape \[.*the model needs \["):
-        saved_model.export_saved_model(config, trained.checkpoint, str(tmp_path / "out"))
+        export_saved_model(config, trained.checkpoint, str(tmp_path / "out"))
 
 
 def test_a_full_folder_is_only_replaced_when_asked(trained, tmp_path):
@@ -203,11 +201,11 @@ def test_a_full_folder_is_only_replaced_when_asked(trained, tmp_path):
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="is not empty"):
-        saved_model.export_saved_model(trained.config, trained.checkpoint, str(folder))
+        export_saved_model(trained.config, trained.checkpoint, str(folder))
     old = folder / "saved_model" / "old.txt"
     old.parent.mkdir()
     old.touch()
-    saved_model.export_saved_model(trained.config, trained.checkpoint, str(folder), overwrite=True)
+    export_saved_model(trained.config, trained.checkpoint, str(folder), overwrite=True)
     assert (folder / "notes.txt").read_text() == "mine"
     assert not old.exists()
     assert (folder / "saved_model" / "saved_model.pb").exists()
@@ -216,15 +214,15 @@ def test_a_full_folder_is_only_replaced_when_asked(trained, tmp_path):
 def test_a_failed_export_leaves_no_folder(trained, tmp_path):
     folder = tmp_path / "out"
     with pytest.raises(FileNotFoundError, match=r"did you mean 'model.ckpt-20'"):
-        saved_model.export_saved_model(trained.config, trained.checkpoint[:-1], str(folder))
+        export_saved_model(trained.config, trained.checkpoint[:-1], str(folder))
     assert not folder.exists()
 
 
 def test_label_map_given_or_missing(trained, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"label map .*none\.pbtxt does not exist"):
-        saved_model.export_saved_model(
+        export_saved_model(
             trained.config, trained.checkpoint, str(tmp_path / "a"), label_map_path="none.pbtxt"
         )
     config = small_config("nowhere.pbtxt")
-    written = saved_model.export_saved_model(config, trained.checkpoint, str(tmp_path / "b"))
+    written = export_saved_model(config, trained.checkpoint, str(tmp_path / "b"))
     assert written.label_map is None

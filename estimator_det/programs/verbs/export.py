@@ -197,19 +197,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _export(config: Any, options: argparse.Namespace) -> Any:
-    from exporters import formats, saved_model, signatures
+    from exporters import formats, network, signatures
     from exporters.formats.export import export_formats
 
-    network_options = saved_model.NetworkOptions(
+    network_options = network.NetworkOptions(
         input_types=_names(options.input_type),
         input_shape=signatures.parse_input_shape(options.input_shape),
         label_map_path=options.label_map_path,
-        extras=saved_model.GraphExtras(
+        extras=network.GraphExtras(
             inference_graph=options.write_inference_graph,
             output_tensors=list(filter(None, _names(options.additional_output_tensor_names))),
             thresholds=options.thresholds,
         ),
-        serving_options=saved_model.ServingOptions(options.trainable, options.max_batch),
+        serving_options=network.ServingOptions(options.trainable, options.max_batch),
         side_inputs=_side_inputs(options, config),
     )
     return export_formats(
@@ -224,19 +224,18 @@ def _export(config: Any, options: argparse.Namespace) -> Any:
 
 
 def _report(export: Any, formats: Sequence[str]) -> None:
-    exported, models = export
-    for each in models:
+    for each in export.models:
         what = f"{each.path} ({each.num_bytes / 1e6:.1f} MB)"
         console.say(f"{each.name + ':':<14} {what}{_compared(each.difference)}")
-    console.say(f"inputs:        {', '.join(exported.input_types)}")
-    if "saved_model" in [each.name for each in models]:
-        kind = "variables" if exported.has_variables else "constants"
+    console.say(f"inputs:        {', '.join(export.input_types)}")
+    if "saved_model" in [each.name for each in export.models]:
+        kind = "variables" if export.has_variables else "constants"
         console.say(f"weights:       {kind} in the SavedModel")
-    if "frozen_graph" in formats and exported.frozen_graph is None:
+    if "frozen_graph" in formats and export.frozen_graph is None:
         console.say("frozen_graph:  none (too many weights)")
-    console.say(f"checkpoint:    {exported.checkpoint}")
-    console.say(f"label map:     {exported.label_map or 'none (give --label_map_path)'}")
-    console.say(f"thresholds:    {exported.thresholds or 'none (evaluate the checkpoint first)'}")
+    console.say(f"checkpoint:    {export.checkpoint}")
+    console.say(f"label map:     {export.label_map or 'none (give --label_map_path)'}")
+    console.say(f"thresholds:    {export.thresholds or 'none (evaluate the checkpoint first)'}")
 
 
 def _compared(difference: Optional[Any]) -> str:

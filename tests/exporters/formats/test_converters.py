@@ -74,18 +74,32 @@ def test_all_that_is_missing_is_named_at_once():
     converters.check_installed(chosen[1:2], None)
 
 
-def test_the_output_of_a_converter_that_fails(tmp_path):
-    chosen = _format(converter=("json",))
+def _write(graph, image, outputs, path):
+    import pathlib
 
-    def run(code, output):
-        converters.run_converter(chosen, ["-c", code], None, str(output))
+    if image == "fails":
+        print("the reason")
+        raise SystemExit(3)
+    if image != "silent":
+        pathlib.Path(path).write_text(f"{graph} {image} {outputs}")
 
-    (tmp_path / "file").touch()
-    run("pass", tmp_path / "file")
-    run("pass", tmp_path)
-    with pytest.raises(RunError, match=r"(?s)to x, json of .*fails with code 3.*the reason"):
-        run("print('the reason'); raise SystemExit(3)", tmp_path)
-    (tmp_path / "empty").mkdir()
-    for output in (tmp_path / "none", tmp_path / "empty"):
-        with pytest.raises(RunError, match=r"(?s)to x, json of .*, writes no model; .*the reason"):
-            run("print('the reason')", output)
+
+@pytest.mark.parametrize("in_process", [False, True])
+def test_a_converter_runs_from_its_source(tmp_path, in_process):
+    chosen = converters.GraphFormat()
+    chosen.name, chosen.converter, chosen.convert = "x", ("json",), _write
+    chosen.uses_tensorflow = in_process
+
+    def run(image):
+        path = tmp_path / image
+        converters.run_converter(chosen, ("graph", image, ["a", "b"], str(path)), None)
+        return path.read_text()
+
+    assert run("image") == "graph image ['a', 'b']"
+    with pytest.raises(RunError, match=r"(?s)to x, json of .*, writes no model; .*prints nothing"):
+        run("silent")
+    if not in_process:
+        with pytest.raises(RunError, match=r"(?s)to x, json of .*fails with code 3.*the reason"):
+            run("fails")
+    with pytest.raises(RunError, match=r"(?s)json.* fails.*IsADirectoryError"):
+        run(".")

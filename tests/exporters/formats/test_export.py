@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import make_detector
 from estimator_det.programs import cli
 from exporters import formats
-from exporters.formats import check, converters, export
-from exporters.formats.base import FORMATS, FormatOptions, Plan, TfliteOptions, written_at
-from exporters.formats.export import export_formats, num_bytes
-from exporters.formats.frozen_graph import load_frozen_graph
-from exporters.formats.graph_file import write_graph_file
-from exporters.importing.frozen_graph import parse_graph
-from exporters.saved_model import FROZEN_GRAPH_FILE, NetworkOptions
+from exporters.formats import check, converters, exchange
+from exporters.formats.base import FORMATS, FormatOptions, Plan, TfliteOptions, num_bytes
+from exporters.formats.export import export_formats
+from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE, GraphDetector
+from exporters.network import NetworkOptions, RestoredNetwork, ServingOptions, restored_network
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES, Trained
 
@@ -68,6 +67,10 @@ def test_formats_are_written_compared_and_found(
     assert all(each.load().class_names == NAMES for each in found[1:])
     assert (folder / "label_map.pbtxt").exists()
 
+    (folder / exchange.FINISHED).mkdir()  # as of an exchange that was killed
+    shutil.copyfile(folder / "model.tflite", folder / exchange.FINISHED / "model.tflite")
+    (found,) = formats.exported_models(str(folder))
+    assert found.path == str(folder / exchange.FINISHED / "model.tflite")
     again = _export(
         trained, folder, "tflite", overwrite=True, sample_images=photos, quantize="int8"
     )
@@ -75,6 +78,44 @@ def test_formats_are_written_compared_and_found(
     assert again.models[0].num_bytes < export.models[2].num_bytes
     assert [each.format.name for each in formats.exported_models(str(folder))] == ["tflite"]
     assert {path.name for path in folder.iterdir()} >= {"pipeline.config", "checkpoint"}
+
+
+def test_the_network_is_built_and_restored_once(
+    trained: Trained, photos: List[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    detector = make_detector(trained.config.model, False)
+    for owner, name in (
+        (type(detector), "predict"),
+        (tf1.train.Saver, "restore"),
+        (tf1.graph_util, "convert_variables_to_constants"),
+    ):
+        original = getattr(owner, name)
+
+        def counted(*arguments: Any, original: Any = original, name: str = name, **options: Any):
+            calls.append(name)
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+    _export(trained, tmp_path, "saved_model", "frozen_graph", "tflite", sample_images=photos)
+    assert sorted(calls) == ["convert_variables_to_constants", "predict", "restore"]
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_a_saved_model_contains_no_tensors_of_other_formats(
+    trainable: bool, trained: Trained, tmp_path: pathlib.Path
+) -> None:
+    options = NetworkOptions(serving_options=ServingOptions(trainable=trainable))
+    export = export_formats(
+        trained.config, trained.checkpoint, str(tmp_path / "a"),
+        formats.resolve_formats(["saved_model", "tflite"]), network_options=options,
+    )  # fmt: skip
+    assert export.has_variables == trainable
+    with tf1.Session(graph=tf.Graph()) as session:
+        tf1.saved_model.load(session, ["serve"], export.saved_model)
+        names = [node.name for node in session.graph.get_operations()]
+    assert "detection_boxes" in names
+    assert not [name for name in names if name.startswith(("raw_outputs", "static_outputs"))]
 
 
 def test_an_absent_sample_image_is_reported_before_anything_is_written(
@@ -104,18 +145,6 @@ def test_a_label_map_in_the_folder_of_the_export_stays(
     assert model.detect(pixels).boxes.shape[1] == 4, "resized"
 
 
-def test_what_a_converter_leaves_when_it_fails(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(RunError), written_at(str(tmp_path / "model")) as output:
-        os.makedirs(output)
-        (pathlib.Path(output) / "half").write_bytes(b"a")
-        raise RunError("the converter fails")
-    assert not list(tmp_path.iterdir())
-    with written_at("ram://written/model") as output:
-        os.makedirs(output)
-        (pathlib.Path(output) / "whole").write_bytes(b"a")
-    assert tf.io.gfile.listdir("ram://written/model") == ["whole"]
-
-
 def test_a_model_without_detections_is_written_and_not_compared(
     trained: Trained, photos: List[str], tmp_path: pathlib.Path
 ) -> None:
@@ -128,7 +157,7 @@ def test_a_model_without_detections_is_written_and_not_compared(
 def test_a_model_that_differs_is_refused_and_set_aside(
     trained: Trained, photos: List[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = check.CheckpointDetector.run
+    run = RestoredNetwork.run
 
     def other(self: Any, images: np.ndarray) -> Any:
         found = run(self, images)
@@ -136,7 +165,7 @@ def test_a_model_that_differs_is_refused_and_set_aside(
 
     folder = tmp_path / "exported"
     with monkeypatch.context() as patched:
-        patched.setattr(check.CheckpointDetector, "run", other)
+        patched.setattr(RestoredNetwork, "run", other)
         with pytest.raises(RunError) as refused:
             _export(trained, folder, "saved_model", "frozen_graph", sample_images=photos)
     for name in ("saved_model", "frozen_inference_graph.pb"):
@@ -149,7 +178,7 @@ def test_a_model_that_differs_is_refused_and_set_aside(
     assert not list(folder.glob("*.differs"))
     before = _contents(folder)
     with monkeypatch.context() as patched:
-        patched.setattr(check.CheckpointDetector, "run", other)
+        patched.setattr(RestoredNetwork, "run", other)
         with pytest.raises(RunError, match=rf"\nWhat was in {folder} is unchanged$"):
             _export(trained, folder, "saved_model", sample_images=photos, overwrite=True)
     after = _contents(folder)
@@ -183,7 +212,7 @@ def test_a_converter_that_fails_leaves_the_earlier_export(
 ) -> None:
     folder = tmp_path / "exported"
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit 0\n{converter}\n')
+    python.write_text(f'#!/bin/sh\ncase "$2" in *sys.exit*) exit 0;; esac\n{converter}\n')
     python.chmod(0o755)
     monkeypatch.setattr(converters, "missing_runtime", lambda chosen: "")
     options = {"sample_images": photos, "converter_python": str(python)}
@@ -265,19 +294,19 @@ def test_flags_that_are_refused(
 
 def test_the_graph_of_converters(trained: Trained, tmp_path: pathlib.Path) -> None:
     """Its operations are those that converters know, and it detects the same."""
-    export = _export(trained, tmp_path / "exported", "frozen_graph")
-    plan = Plan(trained.config, FormatOptions(), ("image_tensor",))
-    graph = write_graph_file(export.exported.checkpoint, plan, str(tmp_path))
-    graph_def = parse_graph(pathlib.Path(graph.path).read_bytes(), graph.path)
+    folder = str(tmp_path / "exported")
+    with restored_network(
+        trained.config, trained.checkpoint, folder, NetworkOptions(), [converters.static_outputs]
+    ) as network:
+        graph_def = converters.static_graph(network)
+        pixels = np.random.default_rng(0).integers(0, 256, [1, 40, 60, 3], dtype=np.uint8)
+        expected = network.run(pixels)
     seen = [node.op for node in graph_def.node]
     seen += [node.op for each in graph_def.library.function for node in each.node_def]
     assert not {"CombinedNonMaxSuppression", "DenseBincount", "FusedBatchNormV3"} & set(seen)
     assert "RaggedTensorToTensor" not in seen and "TensorScatterMax" not in seen
-    pixels = np.random.default_rng(0).integers(0, 256, [1, 40, 60, 3], dtype=np.uint8)
-    frozen = load_frozen_graph(export.models[0].path)
-    difference = check.compare(
-        trained.config.model, [frozen.run(pixels)], load_frozen_graph(graph.path), list(pixels)
-    )
+    model = GraphDetector(folder, graph_def)
+    difference = check.compare(trained.config.model, [expected], model, list(pixels))
     assert max(difference.scores, difference.boxes) < 1e-5
 
 
@@ -317,22 +346,3 @@ def test_converters_that_are_installed(
     if not os.path.isdir(written.path):
         tf.io.gfile.copy(written.path, remote)
     np.testing.assert_array_equal(formats.load_model(remote).detect(pixels[2]).scores, one.scores)
-
-
-def test_a_remote_export_is_moved_whole() -> None:
-    """Object stores have no folders to rename."""
-    output, names = "ram://moved/exported", ("saved_model/saved_model.pb", "model.ckpt.index")
-    tf.io.gfile.makedirs(f"{output}/saved_model")
-    with tf.io.gfile.GFile(f"{output}/saved_model/old", "w") as file:
-        file.write("old")
-    with export._unfinished(output) as folder:
-        tf.io.gfile.makedirs(f"{folder}/saved_model")
-        for name in names:
-            with tf.io.gfile.GFile(f"{folder}/{name}", "w") as file:
-                file.write(name)
-        export._move(folder, output, tf.io.gfile.listdir(folder))
-    assert sorted(tf.io.gfile.listdir(output)) == ["model.ckpt.index", "saved_model"]
-    assert tf.io.gfile.listdir(f"{output}/saved_model") == ["saved_model.pb"]
-    for name in names:
-        with tf.io.gfile.GFile(f"{output}/{name}") as file:
-            assert file.read() == name

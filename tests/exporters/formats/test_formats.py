@@ -8,7 +8,7 @@ from estimator_det.config.text import ConfigError
 from exporters import formats
 from exporters.detector import REQUIRED_OUTPUTS
 from exporters.formats.base import FORMATS, class_names_beside
-from exporters.saved_model import FROZEN_GRAPH_FILE
+from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
 from tests.exporters.conftest import NAMES
 
 

@@ -4,8 +4,7 @@ from typing import Any
 import pytest
 
 from estimator_det.compat import tf, tf1
-from exporters.formats.frozen_graph import GraphDetector, load_frozen_graph
-from exporters.saved_model import FROZEN_GRAPH_FILE
+from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE, GraphDetector, load_frozen_graph
 from model_fn.checkpoints.errors import RunError
 
 

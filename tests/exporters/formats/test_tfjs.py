@@ -12,8 +12,8 @@ from google.protobuf import json_format
 
 from estimator_det.compat import tf, tf1
 from exporters import formats
+from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
 from exporters.formats.tfjs import load_tfjs, with_constants
-from exporters.saved_model import FROZEN_GRAPH_FILE
 from model_fn.checkpoints.errors import RunError
 
 

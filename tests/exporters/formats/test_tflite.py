@@ -22,7 +22,6 @@ from exporters.formats.tflite_graph import (
     Normalization,
     TfliteGraph,
     add_postprocessing,
-    build_tflite_graph,
     check_tflite,
     measure_normalization,
     postprocessing_options,
@@ -30,7 +29,7 @@ from exporters.formats.tflite_graph import (
 from exporters.formats.tflite_metadata import add_metadata, read_metadata
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES, Trained
-from tests.exporters.formats.models import operation_names
+from tests.exporters.formats.models import operation_names, tflite_graph
 
 NORMALIZATION = Normalization((127.5,) * 3, (127.5,) * 3)
 
@@ -42,7 +41,7 @@ def _tensors(content: bytes) -> List[Any]:
 
 @pytest.fixture(scope="module")
 def graph(trained: Trained) -> TfliteGraph:
-    return build_tflite_graph(trained.config, trained.checkpoint, TfliteOptions())
+    return tflite_graph(trained.config, trained.checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +96,7 @@ def test_options_of_the_operation(trained, graph):
     options = TfliteOptions(
         max_detections=7, max_classes_per_detection=2, detections_per_class=9, use_regular_nms=True
     )
-    changed = build_tflite_graph(trained.config, trained.checkpoint, options)
+    changed = tflite_graph(trained.config, trained.checkpoint, options)
     found = find_postprocess(tflite.convert(changed))
     assert found is not None
     assert found.options == pytest.approx(changed.options)
@@ -106,7 +105,7 @@ def test_options_of_the_operation(trained, graph):
 
 def test_a_model_without_the_operation(trained, tmp_path):
     options = TfliteOptions(add_postprocessing_op=False)
-    content = tflite.convert(build_tflite_graph(trained.config, trained.checkpoint, options))
+    content = tflite.convert(tflite_graph(trained.config, trained.checkpoint, options))
     assert POSTPROCESS not in operation_names(content)
     path = tmp_path / "model.tflite"
     path.write_bytes(content)

@@ -15,8 +15,8 @@ from estimator_det.config import pipeline
 from exporters.formats import tflite
 from exporters.formats.base import TfliteOptions, inference_detector
 from exporters.formats.tflite_detector import find_postprocess
-from exporters.formats.tflite_graph import POSTPROCESS, build_tflite_graph
-from tests.exporters.formats.models import operation_names
+from exporters.formats.tflite_graph import POSTPROCESS
+from tests.exporters.formats.models import operation_names, tflite_graph
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_the_reference(shared, golden_folder, detinit, tmp_path):
         ("float", TfliteOptions()),
         ("regular_nms_20", TfliteOptions(max_detections=20, use_regular_nms=True)),
     ):
-        content = tflite.convert(build_tflite_graph(config, checkpoint, options))
+        content = tflite.convert(tflite_graph(config, checkpoint, options))
         if key == "float":
             counts = dict(collections.Counter(operation_names(content)))
             wanted = golden["float"]["op_counts"]
@@ -92,7 +92,7 @@ def test_ranges_of_training_of_the_reference(shared, golden_folder, detinit, tmp
 
     config = pipeline.read_pipeline(str(shared / "data" / "configs" / f"{name}.config"))
     checkpoint = _save(config, value, str(tmp_path / "model.ckpt"))
-    graph = build_tflite_graph(config, checkpoint, TfliteOptions())
+    graph = tflite_graph(config, checkpoint)
     assert graph.is_quantized
     content = tflite.convert(graph)
     counts = dict(collections.Counter(operation_names(content)))

@@ -97,7 +97,7 @@ def _detect(config, values, pixels):
     detector = make_detector(config.model, is_training=False)
     with tf.Graph().as_default():
         receiver = serving.make_receiver("image_tensor", detector.preprocess, None, 0)
-        outputs = serve(detector, receiver.inputs, receiver.true_shapes)
+        _, outputs = serve(detector, receiver.inputs, receiver.true_shapes)
         setters = {each.op.name: each.initializer for each in tf1.global_variables()}
         with tf1.Session() as session:
             fed = {setters[name].inputs[1]: value for name, value in values.items()}

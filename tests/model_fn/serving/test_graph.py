@@ -62,5 +62,5 @@ def test_the_context_reaches_the_network():
     with tf.Graph().as_default():
         inputs, shapes = tf.zeros([2, 4, 4, 3]), tf.zeros([2, 3], tf.int32)
         context = Context(tf.zeros([2, 5, 7]), tf.zeros([2], tf.int32))
-        graph.serve(Network(), inputs, shapes, context=context)
-    assert seen == [(inputs, shapes, context)]
+        predictions, _ = graph.serve(Network(), inputs, shapes, context=context)
+    assert seen == [predictions] == [(inputs, shapes, context)]

@@ -1,31 +1,38 @@
-"""Exports a trained checkpoint as SavedModel, frozen graph and checkpoint without slots.
+"""The network of an export: built and restored once, whatever formats are written from it.
 
 The first input type is the signature `serving_default`, which the SavedModel also contains as
 `tensorflow/serving/predict`. The names of its tensors are their keys: `image_tensor:0`,
 `detection_boxes:0`, … With several input types, each also has a signature of its own name. All
 signatures share the variables. The outputs of the second and later ones have names such as
-`<input type>_outputs/detection_boxes`. The frozen graph contains only the first input type.
+`<input type>_outputs/detection_boxes`. Formats other than SavedModel contain the first one only.
 
 A model with `num_additional_channels` n takes images of 3 + n channels. Side inputs are further
-inputs of every signature, under their names.
-
-The weights of the SavedModel are constants, and its convolutions contain their batch norm, which
-changes scores by less than 1e-5. The frozen graph has the weights of the checkpoint. Weights of
-more than 2 GB fit in neither: a warning is logged, the SavedModel has variables, and there is no
-frozen graph. With `eval_config.use_moving_averages` the exported weights are the moving averages.
-
-`assets.extra/tf_serving_warmup_requests` in the SavedModel has requests for TensorFlow Serving.
+inputs of every signature, under their names. With `eval_config.use_moving_averages` the exported
+weights are the moving averages.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import copy
 import functools
 import logging
 import os
-from dataclasses import dataclass
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config import pipeline
@@ -33,36 +40,23 @@ from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector, make_detector
 from exporters import signatures
+from exporters.detector import image_feed
 from exporters.side_inputs import SideInput, check_side_inputs, make_placeholders
 from inputs import serving
+from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.repair import restoring
 from model_fn.checkpoints.variables import check_variables, inference_variables
 from model_fn.evaluation import threshold_files
 from model_fn.serving import saved_model as served
-from model_fn.serving import warmup
-from model_fn.serving.graph import PREDICT, SERVING_DEFAULT, serve
+from model_fn.serving.folding import fold_batch_norms
+from model_fn.serving.graph import serve
 
 _LOG = logging.getLogger(__name__)
 
-SAVED_MODEL_FOLDER = "saved_model"
-FROZEN_GRAPH_FILE = "frozen_inference_graph.pb"
 CHECKPOINT_NAME = "model.ckpt"
 INFERENCE_GRAPH_FILE = "inference_graph.pbtxt"
 MAX_BATCH = 1024  # the largest that `ServingOptions.max_batch` may be
-
-
-class ExportedModel(NamedTuple):
-    """Paths and input types of an export."""
-
-    saved_model: Optional[str]  # folder; None if it was not written
-    frozen_graph: Optional[str]  # None if it was not written, or the weights do not fit in its file
-    checkpoint: str  # prefix
-    pipeline_config: str
-    label_map: Optional[str]  # its copy is an asset of the SavedModel
-    input_types: Tuple[str, ...]  # the first is `serving_default`
-    thresholds: Optional[str]  # the file that was copied into the SavedModel's folder
-    has_variables: bool  # True if the SavedModel's weights are variables, not constants
 
 
 @dataclass(frozen=True)
@@ -107,24 +101,46 @@ class NetworkOptions:
     side_inputs: Optional[Sequence[SideInput]] = None
 
 
+class BuiltInput(NamedTuple):
+    """The network behind one input type."""
+
+    receiver: serving.Receiver
+    predictions: Any  # by `Detector.predict`
+    outputs: Dict[str, tf.Tensor]  # detections by name
+
+
+# Adds tensors to the graph of a network for a format that needs other ones than the detections of
+# its signatures; returns their names.
+Variant = Callable[["RestoredNetwork"], List[str]]
+
+
 @dataclass(frozen=True)
 class RestoredNetwork:
     """A network for serving, with its weights in an open session."""
 
+    config: Any  # `TrainEvalPipelineConfig`
     session: Any
+    detector: Detector
+    first: BuiltInput  # of the first input type
     definitions: Dict[str, Any]  # SignatureDef by input type; the first is `serving_default`
     checkpoint: str  # prefix of the exported checkpoint, whose variables have their own names
     label_map: Optional[str]
     thresholds: Optional[str]
     num_additional_channels: int
     serving_options: ServingOptions
+    variants: Dict[Variant, List[str]] = field(default_factory=dict)  # names of their tensors
 
     @functools.cached_property
     def constants(self) -> Optional[Any]:
         """The graph with constants for weights; None and a warning if a file cannot hold it."""
-        with self.session.graph.as_default():
+        outputs = served.output_operations(self.definitions.values())
+        outputs += [name for names in self.variants.values() for name in names]
+        graph = self.session.graph
+        with graph.as_default():
             if served.fits_in_constants(tf1.global_variables()):
-                return served.constant_graph(self.session, self.definitions.values())
+                return tf1.graph_util.convert_variables_to_constants(
+                    self.session, graph.as_graph_def(), outputs
+                )
         _LOG.warning(
             "The model has more weights than a graph file can contain, which is %.1f GB: the "
             "SavedModel has variables, which makes it slower, and there is no frozen graph",
@@ -137,52 +153,44 @@ class RestoredNetwork:
         """True if the weights of a SavedModel are variables."""
         return self.serving_options.trainable or self.constants is None
 
+    def graph_of(self, outputs: Sequence[str]) -> Any:
+        """`GraphDef` of some outputs only, weights as constants.
 
-def export_saved_model(
-    pipeline_config: Any,
-    checkpoint_prefix: str,
-    output_dir: str,
-    options: Optional[NetworkOptions] = None,
-    *,
-    overwrite: bool = False,
-    **fields: Any,
-) -> ExportedModel:
-    """Writes `saved_model/`, the frozen graph, a checkpoint and `pipeline.config` to a folder.
+        Raises:
+            RunError: if the weights do not fit in a file.
+        """
+        if self.constants is None:
+            raise RunError(
+                "the model has too many weights for a graph file, from which other formats are "
+                "written; export --format saved_model"
+            )
+        graph_def = tf1.graph_util.extract_sub_graph(self.constants, list(outputs))
+        _remove_unused_functions(graph_def)
+        return graph_def
 
-    Args:
-        checkpoint_prefix: The trained checkpoint, or a model_dir for its latest.
-        output_dir: A new or empty folder, unless `overwrite` is set.
-        overwrite: Replaces an earlier export in `output_dir`.
-        **fields: Fields of `NetworkOptions` that replace those of `options`.
+    def folded_graph_of(self, outputs: Sequence[str]) -> Any:
+        """`graph_of` with batch norm folded into convolutions."""
+        return fold_batch_norms(self.graph_of(outputs), list(outputs))
 
-    Raises:
-        ConfigError: if an input type, the input shape, a side input, the name of an output,
-            `max_batch` or a number of the model is not valid, or `extras.thresholds` is not of
-            this model's scores.
-        FileNotFoundError: if the checkpoint or `label_map_path` does not exist.
-        FileExistsError: if `output_dir` is not empty.
-        DamagedCheckpointsError: if the checkpoint cannot be read.
-        RunError: if the checkpoint does not fit the model.
-    """
-    options = dataclasses.replace(options or NetworkOptions(), **fields)
-    check_folder(output_dir, overwrite)
-    saved_model = os.path.join(output_dir, SAVED_MODEL_FOLDER)
-    frozen_graph = os.path.join(output_dir, FROZEN_GRAPH_FILE)
-    with restored_network(pipeline_config, checkpoint_prefix, output_dir, options) as network:
-        _remove_models(output_dir)
-        write_saved_model(network, saved_model)
-        has_graph = write_frozen_graph(network, frozen_graph)
-        return describe(network, output_dir, saved_model, frozen_graph if has_graph else None)
+    def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
+        """The detections of the checkpoint in images, uint8 [B, h, w, 3]; see `LoadedModel.run`."""
+        (placeholder,) = self.first.receiver.placeholders.values()
+        feed = image_feed(placeholder.op.name, placeholder.dtype, placeholder.shape.rank)
+        return dict(self.session.run(self.first.outputs, {placeholder: feed(images)}))
 
 
 @contextlib.contextmanager
 def restored_network(
-    pipeline_config: Any, checkpoint_prefix: str, output_dir: str, options: NetworkOptions
+    pipeline_config: Any,
+    checkpoint_prefix: str,
+    folder: str,
+    options: NetworkOptions,
+    variants: Iterable[Variant] = (),
 ) -> Iterator[RestoredNetwork]:
-    """Context manager: builds and restores the network that SavedModel and frozen graph share.
+    """Context manager: builds and restores the network from which all formats are written.
 
     Writes checkpoint, `pipeline.config` and the graph as text, if wanted, to a folder, which is
-    made if the model is accepted. Errors are those of `export_saved_model`.
+    made if the model is accepted. Errors are those of `export_formats`.
     """
     require_v2_behavior()
     refuse_absurd(pipeline_config.model, "model.")
@@ -194,7 +202,7 @@ def restored_network(
         threshold_files.check(thresholds, pipeline_config.model)
     detector = make_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
     with tf.Graph().as_default() as graph:
-        definitions = _build_signatures(detector, pipeline_config.model, options, channels)
+        first, definitions = _build_signatures(detector, pipeline_config.model, options, channels)
         graph_def = graph.as_graph_def()
         variables = inference_variables(pipeline_config.eval_config.use_moving_averages)
         check_variables(checkpoint, variables, pipeline_config.model)
@@ -206,65 +214,36 @@ def restored_network(
             restorer.restore(session, checkpoint)
         if thresholds is None:  # only now: a warning is useless if the model is refused
             thresholds = threshold_files.find_usable(pipeline_config, checkpoint)
-        tf.io.gfile.makedirs(output_dir)
+        tf.io.gfile.makedirs(folder)
         if options.extras.inference_graph:
-            tf1.train.write_graph(graph_def, output_dir, INFERENCE_GRAPH_FILE)
-        prefix = os.path.join(output_dir, CHECKPOINT_NAME)
+            tf1.train.write_graph(graph_def, folder, INFERENCE_GRAPH_FILE)
+        prefix = os.path.join(folder, CHECKPOINT_NAME)
+        network = RestoredNetwork(
+            pipeline_config, session, detector, first, definitions, prefix, label_map, thresholds,
+            channels, options.serving_options,
+        )  # fmt: skip
         with graph.as_default():
             saver.save(session, prefix)
-        pipeline.save_pipeline(pipeline_config, output_dir)
-        yield RestoredNetwork(
-            session, definitions, prefix, label_map, thresholds, channels, options.serving_options
-        )
+            # Only now, so that the checkpoint's own graph has no tensor of another format.
+            network.variants.update((variant, variant(network)) for variant in variants)
+        pipeline.save_pipeline(pipeline_config, folder)
+        yield network
 
 
-def write_saved_model(network: RestoredNetwork, folder: str) -> None:
-    """Writes the SavedModel with its warm-up requests and thresholds."""
-    signatures_by_key = _by_key(network.definitions)
-    if network.has_variables:
-        with network.session.graph.as_default(), network.session.as_default():
-            served.write_session(folder, network.session, signatures_by_key, network.label_map)
-    else:
-        served.write_constants(folder, network.constants, signatures_by_key, network.label_map)
-    max_batch = network.serving_options.max_batch
-    warmup.write_requests(folder, signatures_by_key, max_batch, network.num_additional_channels)
-    if network.thresholds is not None:
-        threshold_files.add_to_export(network.thresholds, folder)
-
-
-def write_frozen_graph(network: RestoredNetwork, path: str) -> bool:
-    """Writes the graph of the first input type, with batch norm and the checkpoint's weights.
-
-    Returns:
-        False if they do not fit in a file.
-    """
-    # A protobuf file ends at 2 GB.
-    if network.constants is None:
-        return False
-    outputs = served.output_operations([next(iter(network.definitions.values()))])
-    frozen = tf1.graph_util.extract_sub_graph(network.constants, outputs)
-    with tf.io.gfile.GFile(path, "wb") as file:
-        file.write(frozen.SerializeToString())
-    return True
-
-
-def describe(
-    network: RestoredNetwork,
-    output_dir: str,
-    saved_model: Optional[str],
-    frozen_graph: Optional[str],
-) -> ExportedModel:
-    """Paths of an export, as they are in its folder."""
-    return ExportedModel(
-        saved_model,
-        frozen_graph,
-        os.path.join(output_dir, CHECKPOINT_NAME),
-        os.path.join(output_dir, pipeline.PIPELINE_FILE),
-        network.label_map,
-        tuple(network.definitions),
-        network.thresholds,
-        saved_model is not None and network.has_variables,
-    )
+def _remove_unused_functions(graph_def: Any) -> None:
+    """Removes functions that no operation calls, such as loops of another variant."""
+    functions = {each.signature.name: each for each in graph_def.library.function}
+    used: Dict[str, Any] = {}
+    nodes = list(graph_def.node)
+    while nodes:
+        for attribute in nodes.pop().attr.values():
+            for name in (each.name for each in (attribute.func, *attribute.list.func)):
+                if name in functions and name not in used:
+                    used[name] = functions[name]
+                    nodes += functions[name].node_def
+    kept = [copy.deepcopy(each) for name, each in functions.items() if name in used]
+    del graph_def.library.function[:]
+    graph_def.library.function.extend(kept)
 
 
 def _existing(label_map_path: Optional[str]) -> Optional[str]:
@@ -273,35 +252,16 @@ def _existing(label_map_path: Optional[str]) -> Optional[str]:
     return label_map_path
 
 
-def check_folder(output_dir: str, overwrite: bool) -> None:
-    """Refuses a folder that is not empty unless `overwrite` is set."""
-    is_used = tf.io.gfile.exists(output_dir) and tf.io.gfile.listdir(output_dir)
-    if is_used and not overwrite:
-        raise FileExistsError(
-            f"{output_dir} is not empty; give a new folder, or set overwrite "
-            "(--overwrite) to replace the export in it"
-        )
-
-
-def _remove_models(output_dir: str) -> None:
-    """Removes SavedModel and graphs of an earlier export; other files stay."""
-    saved_model = os.path.join(output_dir, SAVED_MODEL_FOLDER)
-    if tf.io.gfile.exists(saved_model):
-        tf.io.gfile.rmtree(saved_model)
-    if tf.io.gfile.exists(path := os.path.join(output_dir, FROZEN_GRAPH_FILE)):
-        tf.io.gfile.remove(path)
-
-
 def _build_signatures(
     detector: Detector, model: Any, options: NetworkOptions, num_additional_channels: int
-) -> Dict[str, Any]:
-    """SignatureDefs by input type; their networks share the variables.
+) -> Tuple[BuiltInput, Dict[str, Any]]:
+    """The first network, and SignatureDefs by input type; their networks share the variables.
 
     The first one has the additional `output_tensors`.
     """
     input_types = signatures.resolve_input_types(options.input_types, num_additional_channels)
     max_batch = options.serving_options.max_batch
-    definitions = {}
+    built, definitions = [], {}
     further, context = make_placeholders(check_side_inputs(model, options.side_inputs))
     for index, input_type in enumerate(input_types):
         # With several input types the shape applies to those that take image tensors.
@@ -311,7 +271,7 @@ def _build_signatures(
         receiver = serving.make_receiver(
             input_type, detector.preprocess, shape, num_additional_channels, max_batch
         )
-        outputs = serve(
+        predictions, outputs = serve(
             detector,
             receiver.inputs,
             receiver.true_shapes,
@@ -319,19 +279,14 @@ def _build_signatures(
             scope=f"{input_type}_outputs" if index else "",
             reuse=index > 0,
         )
+        built.append(BuiltInput(receiver, predictions, outputs))
         placeholders = {**receiver.placeholders, **further}
         definitions[input_type] = signatures.predict_signature(placeholders, outputs)
         if not index:  # while the graph has no other input
             _add_outputs(definitions[input_type], options.extras.output_tensors)
-    return definitions
+    return built[0], definitions
 
 
 def _add_outputs(definition: Any, names: Sequence[str]) -> None:
     for name, tensor in signatures.additional_outputs(names).items():
         definition.outputs[name].CopyFrom(tf1.saved_model.build_tensor_info(tensor))
-
-
-def _by_key(definitions: Dict[str, Any]) -> Dict[str, Any]:
-    """SignatureDefs by key of the SavedModel, from those by input type."""
-    signatures = dict.fromkeys((SERVING_DEFAULT, PREDICT), next(iter(definitions.values())))
-    return {**signatures, **definitions} if len(definitions) > 1 else signatures
