@@ -121,7 +121,7 @@ class RestoredNetwork:
     config: Any  # `TrainEvalPipelineConfig`
     session: Any
     detector: Detector
-    first: BuiltInput  # of the first input type
+    first: BuiltInput  # the network behind the first input type
     definitions: Dict[str, Any]  # SignatureDef by input type; the first is `serving_default`
     checkpoint: str  # prefix of the exported checkpoint, whose variables have their own names
     label_map: Optional[str]

@@ -38,7 +38,9 @@ _FIND = (
     "sys.path = [p for p in sys.path if p]; "  # not a folder of this name in the current one
     "sys.exit(','.join(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None) or 0)"
 )
-_HEAD = "from __future__ import annotations\nimport json, sys\n"  # of converters' programs
+_HEAD = (
+    "from __future__ import annotations\nimport json, sys\n"  # begins the program of a converter
+)
 _SCOPE = "static_outputs"
 
 
@@ -180,7 +182,7 @@ def run_converter(
     if chosen.uses_tensorflow and python == sys.executable:
         try:
             chosen.convert(*arguments)
-        except Exception as error:  # of any type, as the converter is not ours
+        except Exception as error:  # the converter is not ours, so that its errors are of any type
             raise RunError(
                 f"the converter to {chosen.name}, {chosen.converter[0]}, fails: "
                 f"{type(error).__name__}: {error}"

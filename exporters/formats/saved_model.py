@@ -33,21 +33,21 @@ class SavedModel(ExportFormat):
     def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
         """Writes the SavedModel with its warm-up requests and thresholds."""
         del plan
-        by_key = _by_key(network.definitions)
+        definitions = _by_key(network.definitions)
         if not network.has_variables:
-            constants = network.graph_of(served.output_operations(by_key.values()))
-            served.write_constants(path, constants, by_key, network.label_map)
+            constants = network.graph_of(served.output_operations(definitions.values()))
+            served.write_constants(path, constants, definitions, network.label_map)
         elif network.variants:
             # The checkpoint's own graph, which has no tensors of other formats.
             with tf.Graph().as_default(), tf1.Session() as session:
                 saver = tf1.train.import_meta_graph(f"{network.checkpoint}.meta")
                 saver.restore(session, network.checkpoint)
-                served.write_session(path, session, by_key, network.label_map)
+                served.write_session(path, session, definitions, network.label_map)
         else:
             with network.session.graph.as_default(), network.session.as_default():
-                served.write_session(path, network.session, by_key, network.label_map)
+                served.write_session(path, network.session, definitions, network.label_map)
         warmup.write_requests(
-            path, by_key, network.serving_options.max_batch, network.num_additional_channels
+            path, definitions, network.serving_options.max_batch, network.num_additional_channels
         )
         if network.thresholds is not None:
             threshold_files.add_to_export(network.thresholds, path)
