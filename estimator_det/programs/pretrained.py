@@ -33,6 +33,10 @@ MAX_RATIO = 100
 _SMALL_BYTES = 2**20  # unpacked archives up to this size may have any ratio
 _MAX_READ = 2**24  # headers are smaller; a larger one would be read into memory
 
+_DAMAGE = (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile)
+# A member's folder is a file, or its name is that of a folder.
+_CONFLICTS = (FileExistsError, NotADirectoryError, IsADirectoryError)
+
 _LOG = logging.getLogger(__name__)
 _STEP = re.compile(r"-(\d+)$")
 # The name of a tensor in every checkpoint of `tf.train.Checkpoint`.
@@ -209,7 +213,9 @@ def _fetch(model: ZooModel, cache: str, path: str) -> None:
         urls={model.file: model.url},
         retry_if_failed=RETRIES,
     )
-    downloader = pooch.HTTPDownloader(progressbar=_Progress(), timeout=TIMEOUT_SECS)
+    downloader = pooch.HTTPDownloader(
+        progressbar=_Progress(), chunk_size=2**16, timeout=TIMEOUT_SECS
+    )
     try:
         source.fetch(model.file, downloader=downloader)
     except requests.exceptions.RequestException as error:
@@ -254,7 +260,7 @@ def unpack(archive: str, cache: str) -> str:
         os.mkdir(content)  # with the permissions of this process; those of `temporary` are private
         try:
             _unpack_members(archive, content)
-        except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile) as error:
+        except (*_DAMAGE, *_CONFLICTS) as error:
             raise RunError(
                 f"{archive} is not a whole .tar.gz file ({error}). Delete it, and get it again"
             ) from error
@@ -276,6 +282,9 @@ def _unpack_members(archive: str, folder: str) -> None:
                 shutil.copyfileobj(content, file)
             if os.path.getsize(path) != member.size:
                 raise tarfile.ReadError(f"{member.name} is cut off")
+        # tarfile ends at a damaged header; zlib compares its checksum at the end of the stream.
+        if stream.read(_MAX_READ).strip(b"\0") or stream.read(1):
+            raise tarfile.ReadError("a header is damaged")
 
 
 def _checked(tar: tarfile.TarFile, archive: str) -> Iterator[tarfile.TarInfo]:

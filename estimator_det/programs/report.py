@@ -158,6 +158,7 @@ def _sections(run: Run, benchmark: Optional[str]) -> Dict[str, Any]:
     values = run.details
     names = [row.name for row in run.table.classes] if run.table else []
     return {
+        "benchmark": _benchmark(run, benchmark),  # first, since it refuses a wrong file
         "name": run.name,
         "folder": run.folder,
         "missing": run.missing,
@@ -173,7 +174,6 @@ def _sections(run: Run, benchmark: Optional[str]) -> Dict[str, Any]:
         **report_pictures.draw(run.config, run.reader, names, values),
         "data": _data(run),
         "speed": _speed(run),
-        "benchmark": _benchmark(run, benchmark),
     }
 
 

@@ -234,6 +234,8 @@ PAX_HEADER.type, PAX_HEADER.size = tarfile.XHDTYPE, 2**26
         (member("device", kind=tarfile.CHRTYPE), "is a link or a device"),
         (member("pipe", kind=tarfile.FIFOTYPE), "is a link or a device"),
         (member("zeros", bytes(2**23)), "brings the unpacked size to 8,388,609 bytes; allowed: "),
+        (member("a/good/file", b"1"), "is not a whole .tar.gz file"),
+        (member("a", b"1"), "is not a whole .tar.gz file"),
         ((PAX_HEADER, bytes(2**26)), r"is not a whole .tar.gz file \(a header has 67,108,864"),
     ],
 )
@@ -253,9 +255,11 @@ def test_too_many_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_damaged_archives(archive: pathlib.Path, tmp_path: pathlib.Path) -> None:
     content = archive.read_bytes()
-    flipped = bytearray(gzip.decompress(content))
-    flipped[0] ^= 1
-    for data in (b"", b"no archive", content[: len(content) // 2], gzip.compress(bytes(flipped))):
+    tar = gzip.decompress(content)
+    second = tar.index(b"small_2018", 1)  # a header within the archive
+    headers = [tar[:place] + b"?" + tar[place + 1 :] for place in (0, second)]
+    parts = [b"", b"no archive", content[: len(content) // 2], content[:-8] + bytes(8)]
+    for data in [*parts, *map(gzip.compress, headers)]:
         archive.write_bytes(data)
         with pytest.raises(RunError, match=r"not a whole \.tar\.gz file .*get it again"):
             pretrained.resolve(str(archive), str(tmp_path / "cache"))
