@@ -42,6 +42,10 @@ def pad_for_kernel(inputs: tf.Tensor, kernel_size: int) -> tf.Tensor:
 
 def conv2d(inputs: tf.Tensor, num_outputs: int, kernel_size: Sides, **settings: Any) -> tf.Tensor:
     """Computes `slim.conv2d`, quantized if a quantizer is open; the arguments are the same."""
+    if "stride" in settings and inputs.shape[1:3].as_list() == [1, 1]:
+        # A stride has no effect on one pixel; oneDNN, up to TensorFlow 2.21 at least, computes the
+        # bfloat16 gradient of a strided 3x3 kernel there from memory that nobody has written.
+        settings["stride"] = 1
     quantizer = open_quantizer()
     if quantizer is None:
         return slim.conv2d(inputs, num_outputs, kernel_size, **settings)

@@ -230,3 +230,22 @@ def test_normalization_that_cannot_be_folded_is_refused() -> None:
         _scopes(_conv("conv2d", 4, 1, normalizer_fn=slim.group_norm))
     with pytest.raises(ConfigError, match="force_use_bias"):
         _scopes(_conv("conv2d", 4, 1, normalizer_fn=with_bias(batch_norm)))
+
+
+def test_gradient_of_a_strided_kernel_on_one_pixel_in_bfloat16() -> None:
+    generator = np.random.default_rng(0)
+    pixels = generator.normal(size=[16, 1, 1, 128]).astype(np.float32)
+
+    def gradient(dtype: tf.DType) -> tf.Tensor:
+        with tf.Graph().as_default(), tf1.Session() as session:
+            inputs = tf.cast(tf.constant(pixels), dtype)
+            ones = tf1.ones_initializer()
+            outputs = layers.conv2d(inputs, 256, 3, stride=2, weights_initializer=ones)
+            (kernel,) = (v for v in tf1.trainable_variables() if v.shape.rank == 4)
+            session.run(tf1.global_variables_initializer())
+            (gradients,) = tf1.gradients(tf.reduce_sum(tf.cast(outputs, tf.float32)), [kernel])
+            return session.run(tf.cast(gradients, tf.float32))
+
+    exact = gradient(tf.float32)
+    for _ in range(5):
+        np.testing.assert_allclose(gradient(tf.bfloat16), exact, atol=0.02 * np.abs(exact).max())
