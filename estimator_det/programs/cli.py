@@ -22,6 +22,7 @@ from estimator_det.programs.verbs import (
     evaluate,
     export,
     import_model,
+    init,
     old_trainer,
     pretrained,
     replay,
@@ -36,6 +37,7 @@ DESCRIPTION = "Trains, evaluates, exports and runs object detectors."
 VERBS = (
     demo,
     convert,
+    init,
     check_config,
     check_data,
     show_data,

@@ -71,7 +71,7 @@ def build(
         "UNIQUE, size INTEGER, changed INTEGER, split TEXT, tail TEXT, sha256 TEXT, file TEXT, "
         "line INTEGER, text TEXT)"
     )
-    lists = SplitLists(splits, database) if splits[0].list_file else None
+    lists = SplitLists(splits, database) if any(split.list_file for split in splits) else None
     names: Set[str] = set()
     images = paths.ImageFolder(folder)
     unlisted = 0

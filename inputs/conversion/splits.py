@@ -18,7 +18,7 @@ LONGEST_LINE = 4096  # characters in a line of a list; the longest path of a fil
 
 
 class Split(NamedTuple):
-    """One part; all images go to the only one that has neither share nor list."""
+    """One part; the one that has neither share nor list takes all images that no list names."""
 
     name: str
     share: float = 0.0
@@ -26,7 +26,7 @@ class Split(NamedTuple):
 
 
 def parse_splits(text: str) -> Tuple[Split, ...]:
-    """`train`, `0.8,0.2`, `train=0.8,val=0.2` or `train=train.txt,val=val.txt`."""
+    """Parts from a name, ratios or lists, such as `train,val=val.txt` or `train=0.8,val=0.2`."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) == 1 and _NAME.fullmatch(parts[0]) and not _share(parts[0]):
         return (Split(parts[0]),)
@@ -35,6 +35,10 @@ def parse_splits(text: str) -> Tuple[Split, ...]:
     if len(set(names)) < len(names):
         raise ConfigError(None, f"--split {quoted(text)}: a name is given twice")
     with_share = [split for split in splits if split.share]
+    if sum(not (split.share or split.list_file) for split in splits) > 1:
+        raise ConfigError(
+            None, f"--split {quoted(text)}: only one part can take the images of no list"
+        )
     if with_share and len(with_share) < len(splits):
         raise ConfigError(
             None, f"--split {quoted(text)}: give a ratio to every part, or a list to each"
@@ -52,6 +56,8 @@ def parse_splits(text: str) -> Tuple[Split, ...]:
 
 def _split(text: str, index: int) -> Split:
     name, equals, value = text.partition("=")
+    if not equals and text in DEFAULT_NAMES and not os.path.exists(text):
+        return Split(text)
     if not equals:
         if index >= len(DEFAULT_NAMES):
             raise ConfigError(None, f"--split: part {index + 1} has no name", f"write NAME={text}")
@@ -96,8 +102,9 @@ class SplitLists:
             "CREATE TABLE lists (name TEXT PRIMARY KEY, split TEXT, file TEXT, line INTEGER, "
             "used INTEGER DEFAULT 0) WITHOUT ROWID"
         )
+        self._rest = next((split.name for split in splits if not split.list_file), "")
         for split in splits:
-            for line, name in _lines(split.list_file):
+            for line, name in _lines(split.list_file) if split.list_file else ():
                 self._add(name, split, line)
 
     def _add(self, name: str, split: Split, line: int) -> None:
@@ -120,7 +127,7 @@ class SplitLists:
         """The part that lists an image by path, file name, id, either without suffix, or XML file.
 
         Returns:
-            "" if no list names it.
+            The part of the rest if no list names it; "" without one.
         """
         base = os.path.basename(image)
         stem = os.path.splitext(base)[0]
@@ -136,7 +143,7 @@ class SplitLists:
                 self._database.execute("UPDATE lists SET used = 1 WHERE name = ?", (name,))
         if len(splits) > 1:
             raise ConfigError(None, f"the image {quoted(image)} is in several splits: {splits}")
-        return next(iter(splits), "")
+        return next(iter(splits), self._rest)
 
     def unused(self) -> Iterator[SourceFault]:
         """A fault for each line that names no image."""

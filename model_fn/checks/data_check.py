@@ -76,7 +76,7 @@ def check_data(
     if TRAIN_READER in columns:
         others = {field: c for field, c in columns.items() if field != TRAIN_READER}
         problems += data_problems.check_overlap(columns[TRAIN_READER], others)
-    coverage, problems_of_reader = _coverage(config, kind, plans, scans, progress)
+    coverage, problems_of_reader = _coverage(config, plans, scans, progress)
     rank = {"error": 0, "warning": 1}
     names = {i: name for part in reversed(maps.values()) for i, name in part.names.items()}
     resized = _resized(model, scans)
@@ -155,27 +155,40 @@ def _problems_of(
 
 
 def _coverage(
-    config: Any, kind: str, plans: Sequence[Plan], scans: Sequence[Scan], progress: bool
+    config: Any, plans: Sequence[Plan], scans: Sequence[Scan], progress: bool
 ) -> Tuple[Optional[Coverage], List[Problem]]:
     """The first reader's boxes against the anchors; None where there is nothing to compare."""
+    columns, num_channels = None, 3
+    if scans:
+        columns, policy = scans[0].columns, plans[0].policy
+        num_channels += policy.reader.num_additional_channels
+        if policy.max_boxes is not None:
+            columns = statistics.first_boxes(columns, policy.max_boxes)
     try:
-        detector = make_detector(config.model, is_training=True)
-    except ConfigError as reason:
-        return None, [as_problem(reason, config)]
-    if not scans or not scans[0].columns.num_boxes or not anchor_coverage.has_anchors(detector):
-        return None, []
-    columns, max_boxes = scans[0].columns, plans[0].policy.max_boxes
-    if max_boxes is not None:
-        columns = statistics.first_boxes(columns, max_boxes)
-    channels = 3 + plans[0].policy.reader.num_additional_channels
-    try:
-        with ProgressBar("anchors", columns.num_images, "images", shown=progress) as bar:
-            coverage = anchor_coverage.measure(
-                detector, columns, num_channels=channels, advance=bar.update
-            )
+        coverage = coverage_of(config, columns, num_channels=num_channels, progress=progress)
     except ConfigError as reason:
         return None, [as_problem(reason, config, "make the model's parts fit each other")]
+    if coverage is None:
+        return None, []
+    kind = config.model.WhichOneof("model")
     return coverage, list(data_problems.check_anchors(f"model.{kind}", coverage))
+
+
+def coverage_of(
+    config: Any,
+    columns: Optional[statistics.Columns],
+    *,
+    num_channels: int = 3,
+    progress: bool = True,
+) -> Optional[Coverage]:
+    """Boxes against the anchors of a model; None where one of both is missing."""
+    detector = make_detector(config.model, is_training=True)
+    if columns is None or not columns.num_boxes or not anchor_coverage.has_anchors(detector):
+        return None
+    with ProgressBar("anchors", columns.num_images, "images", shown=progress) as bar:
+        return anchor_coverage.measure(
+            detector, columns, num_channels=num_channels, advance=bar.update
+        )
 
 
 def _resized(model: Any, scans: Sequence[Scan]) -> Dict[str, np.ndarray]:

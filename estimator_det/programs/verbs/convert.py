@@ -28,9 +28,20 @@ FORMATS = (
 )  # fmt: skip
 
 
+def format_name(text: str) -> str:
+    """The name of a format; `voc` is short for `pascal_voc`."""
+    return "pascal_voc" if text == "voc" else text
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument("--from", dest="source_format", required=True, choices=(*FORMATS, TFRECORD))
+    parser.add_argument(
+        "--from",
+        dest="source_format",
+        required=True,
+        choices=(*FORMATS, TFRECORD),
+        type=format_name,
+    )
     parser.add_argument("--to", dest="target_format", required=True, choices=(TFRECORD, COCO))
     parser.add_argument(
         "--label_map",
@@ -60,8 +71,8 @@ def _add_record_arguments(group: Any) -> None:
     group.add_argument("--output_dir", metavar="DIR", help="folder for records and report")
     group.add_argument(
         "--split",
-        help="name of the records (train), ratios as 0.8,0.2 or train=0.8,val=0.2, or lists as "
-        "train=train.txt,val=val.txt",
+        help="name of the records (train), ratios as 0.8,0.2 or train=0.8,val=0.2, lists as "
+        "train=train.txt,val=val.txt, or one list as train,val=val.txt",
     )
     group.add_argument("--num_shards", type=int, help="of each split (one for 1,000 images)")
     group.add_argument("--masks", action="store_true", help="write masks as PNG")
@@ -136,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
     from model_fn.checkpoints.errors import RunError
 
     try:
-        return _to_coco(arguments) if to_coco else _to_records(arguments)
+        return _to_coco(arguments) if to_coco else to_records(arguments)
     except ConversionError as error:
         raise RunError(str(error)) from error
 
@@ -155,7 +166,8 @@ def _to_coco(arguments: Dict[str, Any]) -> int:
     return console.EXIT_OK
 
 
-def _to_records(arguments: Dict[str, Any]) -> int:
+def to_records(arguments: Dict[str, Any]) -> int:
+    """Converts by the options of the verb; returns an exit code."""
     from inputs.conversion import engine
     from inputs.conversion.images import ImageOptions
     from inputs.conversion.splits import parse_splits

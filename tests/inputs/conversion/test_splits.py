@@ -11,6 +11,7 @@ def test_forms_of_the_option(tmp_path):
     path = tmp_path / "list.txt"
     path.write_text("x\n")
     assert parse_splits(f"a={path}") == (Split("a", 0.0, str(path)),)
+    assert parse_splits(f"train,val={path}") == (Split("train"), Split("val", 0.0, str(path)))
 
 
 @pytest.mark.parametrize(

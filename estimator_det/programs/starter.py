@@ -1,0 +1,448 @@
+"""Starter configurations: values that follow from data, weights, time and this machine.
+
+Each decision is a pure function that returns `Choice`s: a field, its value, and the reason, which
+becomes the comment in the written file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from estimator_det.config import pipeline
+from estimator_det.config.printing import counted
+from estimator_det.config.text import ConfigError, nearest
+from estimator_det.programs.pretrained import Pretrained, find_model
+from estimator_det.protos import input_reader_pb2
+from inputs.checks.statistics import Columns
+
+CONFIGS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "configs")
+TRAIN = "train"
+HELD_OUT = ("val", "validation", "valid", "eval", "test")  # names of parts, the first one is used
+
+GOOD_EPOCHS = 150  # passes over the data after which a small network from scratch is good
+SMALLEST_SIZE = 160  # pixels; the last feature maps of an SSD are then 1x1
+SIZE_STEP = 32  # the stride of the coarsest map of a backbone
+MIN_OBJECT = 24  # pixels; anchors of smaller objects lie too far apart at stride 16
+MIN_OBJECT_FPN = 12  # pixels, at stride 8
+START_SECS = 25.0  # of a run before its first step, and to save the last one
+EVALUATIONS = 4  # during a run
+SHARE_OF_STEPS = 0.85  # of a run's time; the rest is evaluation and saving
+
+
+class Model(NamedTuple):
+    """A row of `init --list`."""
+
+    name: str
+    config: str  # file whose model it starts from
+    changes: Tuple[str, ...]  # to this file, in the form of --set
+    input_size: str
+    parameters: float  # millions, with 90 classes
+    step_time: float  # of training an image on CPU; 1 for ssd_mobilenet_v1
+    zoo: str  # the published detector of this design
+
+    @property
+    def published(self) -> str:
+        """COCO mAP as published, with the name for `--pretrained`."""
+        model = find_model(self.zoo)
+        return f"{model.quality:>5}  {model.name}"
+
+
+_SSD = "ssd_mobilenet_v1_300x300.config"
+_LITE = (
+    "model.ssd.feature_extractor.use_depthwise=true",
+    "model.ssd.box_predictor.convolutional_box_predictor.use_depthwise=true",
+    "model.ssd.box_predictor.convolutional_box_predictor.kernel_size=3",
+)
+_TYPE = "model.ssd.feature_extractor.type="
+_SIZE_320 = (
+    "model.ssd.image_resizer.fixed_shape_resizer.height=320",
+    "model.ssd.image_resizer.fixed_shape_resizer.width=320",
+)
+MODELS = (
+    Model("ssd_mobilenet_v1", _SSD, (), "300x300", 6.8, 1.0, "ssd_mobilenet_v1_coco"),
+    Model("ssd_mobilenet_v2", _SSD, (_TYPE + "ssd_mobilenet_v2",), "300x300", 6.1, 1.2,
+          "ssd_mobilenet_v2_coco"),
+    Model("ssdlite_mobilenet_v2", _SSD, (_TYPE + "ssd_mobilenet_v2", *_LITE), "300x300", 4.5, 1.3,
+          "ssdlite_mobilenet_v2_coco"),
+    Model("ssdlite_mobilenet_v3_small", _SSD, (_TYPE + "ssd_mobilenet_v3_small", *_LITE,
+          *_SIZE_320), "320x320", 1.8, 0.5, "ssd_mobilenet_v3_small_coco"),
+    Model("ssdlite_mobilenet_v3_large", _SSD, (_TYPE + "ssd_mobilenet_v3_large", *_LITE,
+          *_SIZE_320), "320x320", 3.3, 1.0, "ssd_mobilenet_v3_large_coco"),
+    Model("ssd_mobilenet_v1_fpnlite", "ssd_mobilenet_v1_fpn_640x640.config",
+          ("model.ssd.feature_extractor.use_depthwise=true",
+           "model.ssd.box_predictor.weight_shared_convolutional_box_predictor.use_depthwise=true"),
+          "640x640", 3.3, 9.0, "ssd_mobilenet_v1_fpn_coco"),
+    Model("ssd_resnet50_fpn", "ssd_resnet50_v1_fpn_640x640.config", (), "640x640", 32.8, 40.0,
+          "ssd_resnet_50_fpn_coco"),
+    Model("faster_rcnn_resnet50", "faster_rcnn_resnet50_pets.config", (), "600 to 1024", 44.2, 30.0,
+          "faster_rcnn_resnet50_coco"),
+    Model("mask_rcnn_inception_v2", "mask_rcnn_inception_v2_pets.config", (), "600 to 1024", 13.3,
+          20.0, "mask_rcnn_inception_v2_coco"),
+)  # fmt: skip
+DEFAULT_MODEL = "ssd_mobilenet_v1"
+
+
+class Records(NamedTuple):
+    """Record files and label map of a folder that `convert` has written."""
+
+    train: str  # pattern
+    held_out: str  # pattern
+    label_map: str
+
+
+class Choice(NamedTuple):
+    """A field of the configuration, and why it has its value."""
+
+    field: str  # in the form of --set
+    value: str
+    reason: str
+
+
+class Speed(NamedTuple):
+    """A measured training step."""
+
+    seconds: float
+    batch_size: int
+    num_bytes: int  # peak memory of the process
+
+
+class Budget(NamedTuple):
+    """How long to train; the default follows from the number of images if both are None."""
+
+    hours: Optional[float] = None
+    num_steps: Optional[int] = None
+
+
+def find_records(folder: str) -> Records:
+    """Parts of a data set by name: `train`, and the first of `HELD_OUT` that is there.
+
+    Raises:
+        FileNotFoundError: if one of them, or the label map, is missing.
+    """
+    label_map = os.path.join(folder, "label_map.pbtxt")
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    parts = {name.partition(".record")[0] for name in names if ".record" in name}
+    held_out = next((name for name in HELD_OUT if name in parts), None)
+    if TRAIN not in parts or held_out is None or not os.path.isfile(label_map):
+        contents = ", ".join(sorted(parts)) or "none"
+        raise FileNotFoundError(
+            f"{folder} needs records of a part {TRAIN}, records of a part to evaluate on "
+            f"({', '.join(HELD_OUT)}) and label_map.pbtxt; parts found: {contents}. Write them by "
+            "estimator-det convert --to tfrecord --split train=0.8,val=0.2"
+        )
+    pattern = os.path.join(folder, "{}.record*")
+    return Records(pattern.format(TRAIN), pattern.format(held_out), label_map)
+
+
+def find_starter(name: str) -> Model:
+    """The model with a name of `MODELS`."""
+    models = {model.name: model for model in MODELS}
+    if name not in models:
+        raise ConfigError(
+            "--model",
+            f"{name!r} is not known{nearest(name, list(models))}",
+            "`estimator-det init --list` prints all models",
+        )
+    return models[name]
+
+
+def base_config(model: Optional[str], weights: Optional[Pretrained], records: Records) -> Any:
+    """A configuration with the model of the weights, or else of a row of `MODELS`.
+
+    Raises:
+        ConfigError: if the name is not known, or the weights belong to another model.
+    """
+    name = model or DEFAULT_MODEL
+    row = find_starter(name)
+    source = pipeline.apply_overrides(
+        pipeline.read_pipeline(os.path.join(CONFIGS, row.config)), row.changes
+    )
+    config = pipeline.parse_pipeline("")
+    config.model.CopyFrom(source.model)
+    if weights is not None and weights.config is not None:
+        theirs, ours = extractor_type(weights.config), extractor_type(config)
+        if model is not None and theirs != ours:
+            raise ConfigError(
+                "--model",
+                f"{model} has the feature extractor {ours}, and the weights of {weights.name} "
+                f"have {theirs}",
+                "Leave --model out, or give weights of this model",
+            )
+        config.model.CopyFrom(weights.config.model)
+    part = model_part(config)
+    if config.model.HasField("ssd"):
+        part.ClearField("inplace_batchnorm_update")  # for the training loop of a TPU
+    reader = config.train_input_reader
+    reader.label_map_path = records.label_map
+    reader.tf_record_input_reader.input_path.append(records.train)
+    held_out = config.eval_input_reader.add()
+    held_out.label_map_path = records.label_map
+    held_out.shuffle = False
+    held_out.num_readers = 1
+    held_out.tf_record_input_reader.input_path.append(records.held_out)
+    config.eval_config.metrics_set.append("coco_detection_metrics")
+    if has_masks(config):
+        config.eval_config.metrics_set.append("coco_mask_metrics")
+        for part_reader in (reader, held_out):
+            part_reader.load_instance_masks = True
+            part_reader.mask_type = input_reader_pb2.PNG_MASKS
+    return config
+
+
+def model_part(config: Any) -> Any:
+    """`model.ssd` or `model.faster_rcnn`."""
+    return getattr(config.model, config.model.WhichOneof("model"))
+
+
+def extractor_type(config: Any) -> str:
+    """`feature_extractor.type` of a configuration."""
+    return str(model_part(config).feature_extractor.type)
+
+
+def has_masks(config: Any) -> bool:
+    """True for Mask R-CNN."""
+    return config.model.HasField("faster_rcnn") and config.model.faster_rcnn.number_of_stages == 3
+
+
+def class_choices(config: Any, names: Dict[int, str]) -> List[Choice]:
+    """The number of classes, which must be the largest id of the label map."""
+    field = f"model.{config.model.WhichOneof('model')}.num_classes"
+    shown = ", ".join(list(names.values())[:5]) + (", …" if len(names) > 5 else "")
+    return [Choice(field, str(max(names)), f"The classes of label_map.pbtxt: {shown}.")]
+
+
+def box_choices(config: Any, boxes_per_image: np.ndarray) -> List[Choice]:
+    """Room for the boxes of the fullest image, in batches and in detections."""
+    most = int(boxes_per_image.max())
+    room = max(8, 8 * math.ceil(most / 8))
+    choices = [
+        Choice("train_input_reader.max_number_of_boxes", str(room),
+               f"The fullest image has {counted(most, 'box', 'boxes')}."),
+        Choice("eval_input_reader[0].max_number_of_boxes", str(room), ""),
+    ]  # fmt: skip
+    limit = max(100, 2 * room)
+    if limit > 100:
+        kind = config.model.WhichOneof("model")
+        part = "post_processing" if kind == "ssd" else "second_stage_post_processing"
+        nms = f"model.{kind}.{part}.batch_non_max_suppression"
+        reason = f"The fullest image has {most} boxes."
+        choices.append(Choice(f"{nms}.max_detections_per_class", str(limit), reason))
+        choices.append(Choice(f"{nms}.max_total_detections", str(limit), reason))
+    return choices
+
+
+def augmentation_choices(config: Any, names: Sequence[str]) -> List[Choice]:
+    """Augmentations for photographs, which have an up and a down."""
+    is_sided = any(
+        word in ("left", "right")
+        for name in names
+        for word in name.lower().replace("_", " ").split()
+    )
+    steps = [] if is_sided else ["random_horizontal_flip"]
+    if config.model.HasField("ssd"):
+        steps.append("ssd_random_crop")
+    steps.append("random_distort_color")
+    flip = "no flip, since classes have a left and a right" if is_sided else "mirrored"
+    reason = f"Photographs: {flip}, cropped around objects, in other light; never upside down."
+    value = ", ".join(f"{{ {step} {{ }} }}" for step in steps)
+    return [Choice("train_config.data_augmentation_options", f"[{value}]", reason)]
+
+
+def object_sides(columns: Columns) -> np.ndarray:
+    """Square roots of the areas of boxes, as fractions of their images: float [M]."""
+    extents = columns.boxes[:, 2:] - columns.boxes[:, :2]
+    return np.sqrt(np.maximum(extents[:, 0] * extents[:, 1], 1e-8))
+
+
+def size_choices(config: Any, columns: Columns, epochs: Optional[float]) -> List[Choice]:
+    """The input size of a single-shot detector, larger for small objects; others keep theirs.
+
+    Args:
+        epochs: Passes over the data that fit the time at the present size, from random weights;
+            None if size does not depend on time.
+    """
+    resizer = model_part(config).image_resizer
+    if resizer.WhichOneof("image_resizer_oneof") != "fixed_shape_resizer":
+        return []
+    default = resizer.fixed_shape_resizer.height
+    pyramid = "fpn" in extractor_type(config)
+    smallest = float(np.percentile(object_sides(columns), 10))
+    needed = _rounded((MIN_OBJECT_FPN if pyramid else MIN_OBJECT) / smallest)
+    at_default = f"a tenth of the objects are smaller than {smallest * default:.0f} pixels"
+    size = default
+    reason = f"At this size {at_default}."
+    if needed > default:
+        size = min(needed, 2 * default)
+        reason = f"At {default} pixels {at_default}, too small to find them well."
+    elif epochs is not None and epochs < GOOD_EPOCHS:
+        size = max(needed, _rounded(default * math.sqrt(epochs / GOOD_EPOCHS)), SMALLEST_SIZE)
+        size = min(size, default)
+        reason = (
+            f"{default} pixels would allow {epochs:.0f} passes over the data in the given time, "
+            f"which is few; with them {at_default}."
+        )
+    value = f"{{ fixed_shape_resizer {{ height: {size} width: {size} }} }}"
+    return [Choice(f"model.{config.model.WhichOneof('model')}.image_resizer", value, reason)]
+
+
+def _rounded(size: float) -> int:
+    return int(math.ceil(size / SIZE_STEP) * SIZE_STEP)
+
+
+def anchor_candidate(config: Any, columns: Columns) -> Optional[Choice]:
+    """Anchors whose sizes and shapes follow from the boxes; None for other generators."""
+    kind = config.model.WhichOneof("model")
+    generator = "anchor_generator" if kind == "ssd" else "first_stage_anchor_generator"
+    anchors = getattr(model_part(config), generator)
+    which = anchors.WhichOneof("anchor_generator_oneof")
+    sides, ratios = object_sides(columns), aspect_ratios(columns)
+    low, high = (float(np.percentile(sides, share)) for share in (4, 96))
+    if which == "ssd_anchor_generator":
+        message = anchors.ssd_anchor_generator
+        fields = {"num_layers": message.num_layers, "min_scale": f"{max(0.85 * low, 0.03):.3g}",
+                  "max_scale": f"{min(max(high, 2 * low, 0.3), 0.95):.3g}",
+                  "aspect_ratios": _listed(_with_same_number(ratios, message.aspect_ratios)),
+                  "reduce_boxes_in_lowest_layer": "false"}  # fmt: skip
+    elif which == "multiscale_anchor_generator":
+        message = anchors.multiscale_anchor_generator
+        height = model_part(config).image_resizer.fixed_shape_resizer.height
+        scale = low * height / 2**message.min_level
+        fields = {"min_level": message.min_level, "max_level": message.max_level,
+                  "anchor_scale": f"{min(max(scale, 1.5), 4.0):.2g}",
+                  "aspect_ratios": _listed(_with_same_number(ratios, message.aspect_ratios)),
+                  "scales_per_octave": message.scales_per_octave}  # fmt: skip
+    elif which == "grid_anchor_generator" and columns.num_boxes:
+        message = anchors.grid_anchor_generator
+        side = model_part(config).image_resizer.keep_aspect_ratio_resizer.min_dimension or 600
+        scales = np.geomspace(low, max(high, 2 * low), len(message.scales)) * side / 256
+        fields = {"scales": _listed(np.maximum(scales, 0.05)),
+                  "aspect_ratios": _listed(_with_same_number(ratios, message.aspect_ratios)),
+                  "height_stride": message.height_stride,
+                  "width_stride": message.width_stride}  # fmt: skip
+    else:
+        return None
+    text = " ".join(f"{field}: {value}" for field, value in fields.items())
+    return Choice(f"model.{kind}.{generator}", f"{{ {which} {{ {text} }} }}", "")
+
+
+def aspect_ratios(columns: Columns) -> np.ndarray:
+    """Widths over heights of boxes in images that are resized to a square: float [M], sorted."""
+    extents = np.maximum(columns.boxes[:, 2:] - columns.boxes[:, :2], 1e-4)
+    return np.sort(extents[:, 1] / extents[:, 0])
+
+
+def _with_same_number(ratios: np.ndarray, present: Sequence[float]) -> List[float]:
+    """As many ratios as now, so that heads of a checkpoint fit: 1 and quantiles of the boxes."""
+    number = max(len(present), 1)
+    spread = [float(np.quantile(ratios, (i + 0.5) / (number - 1))) for i in range(number - 1)]
+    return [1.0, *(min(max(value, 0.2), 5.0) for value in spread)]
+
+
+def _listed(values: Any) -> str:
+    return "[" + ", ".join(f"{float(value):.3g}" for value in values) + "]"
+
+
+def batch_choices(config: Any, columns: Columns, is_fine_tuned: bool, speed: Speed,
+                  memory: int) -> List[Choice]:  # fmt: skip
+    """The batch size, as large as is usual if it needs at most half of the memory.
+
+    Args:
+        speed: Of a step with a smaller batch.
+        memory: Bytes of this machine that are free.
+    """
+    wanted = speed.batch_size
+    if config.model.HasField("ssd"):
+        wanted = (8 if is_fine_tuned else 16) * (2 if columns.num_images > 5000 else 1)
+    while wanted > 1 and speed.num_bytes * wanted / speed.batch_size > memory / 2:
+        wanted //= 2
+    reason = f"{memory / 2**30:.0f} GB of memory are free here."
+    return [Choice("train_config.batch_size", str(wanted), reason)]
+
+
+def num_steps(budget: Budget, columns: Columns, batch_size: int, is_fine_tuned: bool,
+              seconds: float) -> Tuple[int, str]:  # fmt: skip
+    """Steps to train, and why.
+
+    Args:
+        seconds: Of one step.
+    """
+    if budget.num_steps is not None:
+        return budget.num_steps, "As asked for."
+    if budget.hours is not None:
+        usable = budget.hours * 3600 * SHARE_OF_STEPS - START_SECS
+        steps = max(20, int(usable / seconds))
+        return steps, f"As many as fit {budget.hours:g} hours, at {seconds:.2f} s a step."
+    epochs = 30 if is_fine_tuned else 200
+    steps = epochs * columns.num_images // batch_size
+    limits = (500, 25_000) if is_fine_tuned else (3_000, 50_000)
+    start = "pretrained" if is_fine_tuned else "random"
+    return min(
+        max(steps, limits[0]), limits[1]
+    ), f"Usual for this many images, from {start} weights."
+
+
+def schedule_choices(config: Any, steps: int, reason: str, is_fine_tuned: bool,
+                     seconds: float) -> List[Choice]:  # fmt: skip
+    """Steps, optimizer, rate, averages and the time between evaluations."""
+    batch = config.train_config.batch_size
+    is_ssd = config.model.HasField("ssd")
+    if is_ssd:
+        rate = 0.0007 * math.sqrt(batch / 8) if is_fine_tuned else 0.002 * math.sqrt(batch / 16)
+    else:
+        rate = 0.0005 * batch if is_fine_tuned else 0.001 * batch
+    warmup = max(1, min(1000, steps // 12))
+    cosine = (
+        f"learning_rate {{ cosine_decay_learning_rate {{ learning_rate_base: {rate:.2g} "
+        f"total_steps: {steps} warmup_learning_rate: {rate / 10:.2g} warmup_steps: {warmup} }} }}"
+    )
+    optimizer = (
+        f"adam_optimizer {{ {cosine} }}" if is_ssd
+        else f"momentum_optimizer {{ {cosine} momentum_optimizer_value: 0.9 }}"
+    )  # fmt: skip
+    average = min(max(1 - 10 / steps, 0.9), 0.9999)
+    choices = [
+        Choice("train_config.num_steps", str(steps), reason),
+        Choice("train_config.optimizer",
+               f"{{ {optimizer} use_moving_average: true moving_average_decay: {average:.4g} }}",
+               "The rate rises for a twelfth of the steps, then falls to 0; evaluations and "
+               "exports use averages of the weights."),
+        Choice("train_config.gradient_clipping_by_norm", "10.0", ""),
+        Choice("eval_config.use_moving_averages", "true", ""),
+        Choice("eval_config.eval_interval_secs",
+               str(max(60, int(steps * seconds / EVALUATIONS))), ""),
+    ]  # fmt: skip
+    decay = min(max(1 - 20 / steps, 0.9), 0.997)
+    for path in _batch_norms(config):
+        choices.append(Choice(f"{path}.decay", f"{decay:.4g}", ""))
+    return choices
+
+
+def _batch_norms(config: Any) -> List[str]:
+    """Paths of the batch norms of a single-shot detector."""
+    if not config.model.HasField("ssd"):
+        return []
+    ssd = config.model.ssd
+    paths = {"feature_extractor.conv_hyperparams": ssd.feature_extractor.conv_hyperparams}
+    predictor = ssd.box_predictor.WhichOneof("box_predictor_oneof")
+    if predictor is not None:
+        owner = getattr(ssd.box_predictor, predictor)
+        if hasattr(owner, "conv_hyperparams"):
+            paths[f"box_predictor.{predictor}.conv_hyperparams"] = owner.conv_hyperparams
+    return [
+        f"model.ssd.{path}.batch_norm" for path, own in paths.items() if own.HasField("batch_norm")
+    ]
+
+
+def fine_tuning_choices(weights: Pretrained) -> List[Choice]:
+    """Fields that make a training start from weights."""
+    choices = [Choice(*text.split("=", 1), "") for text in weights.assignments]
+    return [choices[0]._replace(reason=f"Weights of {weights.name}."), *choices[1:]]
+
+
+def apply(config: Any, choices: Sequence[Choice]) -> Any:
+    """A copy of the configuration with the choices."""
+    return pipeline.apply_overrides(config, [f"{c.field}={c.value}" for c in choices])

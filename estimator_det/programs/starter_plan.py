@@ -1,0 +1,228 @@
+"""Plans a starter configuration: reads the data, measures training steps, and decides.
+
+The order matters: batch and input size follow from memory and speed, anchors from the input size,
+and the schedule from the speed of the final model.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import statistics
+import tempfile
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from estimator_det.config.printing import counted
+from estimator_det.programs import starter
+from estimator_det.programs.pretrained import Pretrained
+from estimator_det.programs.starter import Budget, Choice, Speed
+from inputs.checks.statistics import Columns, boxes_per_image
+from inputs.label_map import read_label_map
+from inputs.machine import available_cpus, available_memory
+from model_fn.checkpoints.errors import RunError
+from model_fn.checks import data_check
+from model_fn.checks.anchor_coverage import Coverage
+from model_fn.runs import runner
+from model_fn.runs.backends import strategies
+from model_fn.runs.cluster import SINGLE
+from model_fn.runs.context import Hook, RunContext, StepResult
+from model_fn.runs.options import LoopOptions, TrainOptions
+
+FIRST_STEPS = 3  # slower, since TensorFlow plans its kernels
+MEASURED_STEPS = 6
+MEASURED_SECS = 15.0  # for slow models, at least one step
+BETTER_IOU = 0.02  # by which anchors of the data must be better than published ones
+MANY_UNMATCHED = 0.05  # share of boxes for which new anchors are worth new heads
+# Processors that compute bfloat16 in hardware; others are slower in it than in float32.
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
+
+_LOG = logging.getLogger(__name__)
+
+
+class Plan(NamedTuple):
+    """A decided configuration."""
+
+    config: Any
+    reasons: Dict[str, str]  # by field
+    findings: List[str]  # about the data and the anchors
+    expectations: List[str]
+    is_bfloat16: bool  # this machine trains faster in it
+
+
+class _Draft:
+    """A configuration that decisions change one after the other."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.reasons: Dict[str, str] = {}
+
+    def decide(self, choices: Sequence[Choice]) -> None:
+        """Takes choices over, with their reasons."""
+        self.config = starter.apply(self.config, choices)
+        self.reasons.update((choice.field, choice.reason) for choice in choices if choice.reason)
+
+
+def make_plan(
+    folder: str, budget: Budget, *, model: Optional[str], weights: Optional[Pretrained]
+) -> Plan:
+    """Decides a configuration for the records of a folder.
+
+    Raises:
+        FileNotFoundError: if the folder does not have what `starter.find_records` needs.
+        ConfigError: if the model is not known, or the weights belong to another one.
+        RunError: if the records have no boxes.
+    """
+    records = starter.find_records(folder)
+    names = read_label_map(records.label_map).names
+    draft = _Draft(starter.base_config(model, weights, records))
+    draft.decide(starter.class_choices(draft.config, names))
+    report = data_check.check_data(draft.config, folder, jobs=available_cpus())
+    columns = report.scans[0].columns
+    if not columns.num_boxes:
+        raise RunError(f"{records.train} has no boxes to train on. Check the annotations")
+    draft.decide(starter.box_choices(draft.config, boxes_per_image(columns)))
+    draft.decide(starter.augmentation_choices(draft.config, list(names.values())))
+    if weights is not None:
+        draft.decide(starter.fine_tuning_choices(weights))
+    is_bfloat16 = has_bfloat16()
+    draft.decide([Choice("train_config.batch_size", _first_batch(draft.config), "")])
+    speed = measure(draft.config, is_bfloat16)
+    draft.decide(
+        starter.batch_choices(draft.config, columns, weights is not None, speed, available_memory())
+    )
+    epochs = None
+    if weights is None and budget.hours is not None:
+        per_image = speed.seconds / speed.batch_size
+        images, _ = starter.num_steps(budget, columns, 1, False, per_image)
+        epochs = images / columns.num_images
+    measured = draft.config
+    draft.decide(starter.size_choices(draft.config, columns, epochs))
+    coverage = _decide_anchors(draft, columns, has_heads=weights is not None)
+    if (
+        draft.config.model != measured.model
+        or speed.batch_size != draft.config.train_config.batch_size
+    ):
+        speed = measure(draft.config, is_bfloat16)
+    batch_size = draft.config.train_config.batch_size
+    steps, why = starter.num_steps(budget, columns, batch_size, weights is not None, speed.seconds)
+    draft.decide(
+        starter.schedule_choices(draft.config, steps, why, weights is not None, speed.seconds)
+    )
+    num_held_out = sum(scan.columns.num_images for scan in report.scans[1:])
+    findings = [
+        f"data: {counted(columns.num_images, 'image')} with {counted(columns.num_boxes, 'box')} of "
+        f"{counted(len(names), 'class')}; evaluated on {counted(num_held_out, 'image')}",
+        *_anchor_findings(coverage),
+    ]
+    minutes = (steps * speed.seconds / starter.SHARE_OF_STEPS + starter.START_SECS) / 60
+    expectation = (
+        f"Expect: {steps:,} steps of {counted(batch_size, 'image')}, "
+        f"{steps * batch_size / columns.num_images:.0f} passes over the data; "
+        f"{speed.seconds:.2f} s a step here, so about {minutes:,.0f} minutes, and "
+        f"{speed.num_bytes / 2**30:.1f} GB of memory"
+    )
+    return Plan(draft.config, draft.reasons, findings, [expectation], is_bfloat16)
+
+
+def _first_batch(config: Any) -> str:
+    return "8" if config.model.HasField("ssd") else "1"
+
+
+def has_bfloat16() -> bool:
+    """True if this processor computes bfloat16 in hardware."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return any(flag in file.read().split() for flag in BFLOAT16_FLAGS)
+    except OSError:
+        return False
+
+
+class _Timer(Hook):
+    """Ends a run when enough steps have been timed."""
+
+    def __init__(self) -> None:
+        self.times: List[float] = []
+
+    def begin(self, context: RunContext, step: int) -> None:
+        self._stop = context.stop
+
+    def after_step(self, result: StepResult) -> None:
+        self.times.append(time.monotonic())
+        timed = len(self.times) - FIRST_STEPS
+        elapsed = self.times[-1] - self.times[max(0, min(FIRST_STEPS, len(self.times)) - 1)]
+        if timed >= MEASURED_STEPS or (timed >= 1 and elapsed > MEASURED_SECS):
+            self._stop.request()
+
+    @property
+    def seconds(self) -> float:
+        """Median seconds of a step."""
+        times = self.times[FIRST_STEPS - 1 :]
+        return statistics.median(after - before for before, after in zip(times, times[1:]))
+
+
+def measure(config: Any, is_bfloat16: bool) -> Speed:
+    """Trains a few steps of a configuration, in a folder that is deleted."""
+    rate = "learning_rate { constant_learning_rate { learning_rate: 1e-5 } }"
+    config = starter.apply(
+        config, [Choice("train_config.optimizer", f"{{ adam_optimizer {{ {rate} }} }}", "")]
+    )
+    loop = None
+    if is_bfloat16:
+        loop = strategies.set_up(LoopOptions("none", precision="mixed_bfloat16"), SINGLE)
+    timer = _Timer()
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # The run is not the user's.
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            runner.train(
+                config, folder,
+                TrainOptions(hooks=(timer,), loop=loop, progress=False, num_train_steps=10**6),
+            )  # fmt: skip
+    finally:
+        root.setLevel(level)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Speed(timer.seconds, config.train_config.batch_size, peak)
+
+
+def _decide_anchors(draft: _Draft, columns: Columns, *, has_heads: bool) -> Optional[Coverage]:
+    """Takes anchors that follow from the data, if they fit its boxes better.
+
+    Args:
+        has_heads: Heads are restored, which have learned the present anchors; they are kept unless
+            many boxes match none of them.
+    """
+    coverage = data_check.coverage_of(draft.config, columns, progress=False)
+    candidate = starter.anchor_candidate(draft.config, columns)
+    if coverage is None or candidate is None:
+        return coverage
+    if has_heads and (coverage.best_iou < 0.5).mean() < MANY_UNMATCHED:
+        reason = "Those of the weights, whose heads have learned them; the boxes match them."
+        draft.reasons[candidate.field] = reason
+        return coverage
+    changed = starter.apply(draft.config, [candidate])
+    other = data_check.coverage_of(changed, columns, progress=False)
+    if other is None or other.best_iou.mean() < coverage.best_iou.mean() + BETTER_IOU:
+        return coverage
+    reason = (
+        "From the sizes and shapes of the boxes, which overlap their best anchor by "
+        f"{other.best_iou.mean():.2f} on average; without that by {coverage.best_iou.mean():.2f}."
+    )
+    draft.decide([candidate._replace(reason=reason)])
+    return other
+
+
+def _anchor_findings(coverage: Optional[Coverage]) -> List[str]:
+    if coverage is None:
+        return []
+    below = int(coverage.below.sum())
+    lines = [
+        f"anchors: boxes overlap their best anchor by {coverage.best_iou.mean():.2f} on average; "
+        f"{counted(below, 'box overlaps', 'boxes overlap')} none by half"
+    ]
+    unused = [part for part in coverage.maps if not part.num_best]
+    if unused:
+        sizes = ", ".join(f"{part.size[0]}x{part.size[1]}" for part in unused)
+        lines.append(f"no box matches the anchors of the feature maps of {sizes} cells")
+    return lines

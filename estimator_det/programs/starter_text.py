@@ -1,0 +1,138 @@
+"""Text of a configuration that explains itself, with a comment above each part."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any, Dict, Iterator, List, Mapping, Sequence
+
+from google.protobuf import text_format
+from google.protobuf.descriptor import FieldDescriptor
+
+WIDTH = 110
+
+# By the name of a field, where no choice explains it.
+NOTES = {
+    "feature_extractor": "The network that turns an image into feature maps.",
+    "conv_hyperparams": "Regularizer, first values and batch norm of the convolutions.",
+    "override_base_feature_extractor_hyperparams": "They are those of the backbone, too.",
+    "anchor_generator": "Boxes of several sizes and shapes around each cell of the feature maps.",
+    "first_stage_anchor_generator": "Boxes of several sizes around each cell of the feature map.",
+    "box_coder": "A box is learned as its offset from an anchor, in these units.",
+    "matcher": "An anchor learns a box that it overlaps by half; each box gets its best anchor.",
+    "similarity_calculator": "Overlap is intersection over union.",
+    "box_predictor": "Heads: a score for each class and an offset for each anchor.",
+    "loss": "Losses of scores and of offsets.",
+    "normalize_loss_by_num_matches": "Losses are divided by the number of matched anchors.",
+    "post_processing": "Detections that overlap a better one of their class are dropped.",
+    "encode_background_as_zeros": "Background has no class of its own.",
+    "first_stage_nms_iou_threshold": "Proposals that overlap a better one are dropped.",
+    "initial_crop_size": "Each proposal becomes a crop of the feature map.",
+    "second_stage_box_predictor": "Heads of the second stage: classes, boxes and masks of crops.",
+    "second_stage_post_processing": "Detections that overlap a better one are dropped.",
+    "first_stage_box_predictor_conv_hyperparams": "The head that finds proposals.",
+    "train_input_reader": "Records to train on.",
+    "eval_config": "Metrics of the held-out part; the best of each class is in thresholds.json.",
+    "eval_input_reader": "Records to evaluate on, which training never sees.",
+    "fine_tune_checkpoint_type": "Which variables are restored: all of the detector.",
+    "gradient_clipping_by_norm": "A single bad batch cannot destroy the weights.",
+    "metrics_set": "COCO's average precision.",
+}
+
+
+def commented(config: Any, reasons: Mapping[str, str], header: Sequence[str]) -> str:
+    """Text form of a message, with comments.
+
+    Args:
+        reasons: Comments by path, such as `train_config.batch_size`.
+        header: Lines of a comment at the beginning.
+    """
+    notes = dict(NOTES)
+    lines = [part for line in header for part in comment(line) or ["#"]]
+    lines.append("")
+    for line in _fields(config, "", dict(reasons), notes, 0):
+        is_top = line.endswith("{") and not line.startswith(" ")
+        if is_top and lines[-1]:
+            # The comment of a part stands above it.
+            place = len(lines)
+            while lines[place - 1].startswith("#"):
+                place -= 1
+            lines[place:place] = [""]
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def comment(text: str, indent: int = 0) -> List[str]:
+    """Lines of a comment."""
+    prefix = " " * indent + "# "
+    return textwrap.wrap(text, WIDTH, initial_indent=prefix, subsequent_indent=prefix)
+
+
+def _fields(
+    message: Any, path: str, reasons: Dict[str, str], notes: Dict[str, str], indent: int
+) -> Iterator[str]:
+    row = ""  # numbers and words without a comment, which share a line
+    for field, value in message.ListFields():
+        place = path + field.name
+        note = reasons.pop(place, "") or notes.pop(field.name, "")
+        is_message = field.type == FieldDescriptor.TYPE_MESSAGE
+        text = "" if is_message else _text(message, field)
+        if row and (note or is_message or len(row) + len(text) >= WIDTH):
+            yield row
+            row = ""
+        yield from comment(note, indent)
+        if not is_message:
+            row = f"{row} {text}" if row else " " * indent + text
+            continue
+        for number, part in enumerate(value if _is_list(value) else [value]):
+            below = f"{place}[{number}]" if _is_list(value) else place
+            yield from _message(part, field.name, below, reasons, notes, indent)
+    if row:
+        yield row
+
+
+def _message(
+    message: Any,
+    name: str,
+    path: str,
+    reasons: Dict[str, str],
+    notes: Dict[str, str],
+    indent: int,
+) -> Iterator[str]:
+    """A message on one line if it fits, and nothing below it has a reason."""
+    has_reason = any(key.startswith(path + ".") for key in reasons)
+    text = text_format.MessageToString(
+        message, as_one_line=True, use_short_repeated_primitives=True
+    )
+    line = " " * indent + (f"{name} {{ {text} }}" if text else f"{name} {{ }}")
+    if len(line) <= WIDTH and not has_reason:
+        yield line
+        return
+    # A message that only contains another one begins and ends on its lines.
+    opening, closing = f"{name} {{", "}"
+    while True:
+        fields = message.ListFields()
+        (field, value) = fields[0]
+        is_message = field.type == FieldDescriptor.TYPE_MESSAGE and not _is_list(value)
+        if len(fields) > 1 or not is_message or f"{path}.{field.name}" in reasons:
+            break
+        message, path = value, f"{path}.{field.name}"
+        opening, closing = f"{opening} {field.name} {{", closing + " }"
+    yield " " * indent + opening
+    yield from _fields(message, f"{path}.", reasons, notes, indent + 2)
+    yield " " * indent + closing
+
+
+def _is_list(value: Any) -> bool:
+    return hasattr(value, "append") or hasattr(value, "add")
+
+
+def _text(message: Any, field: FieldDescriptor) -> str:
+    single = type(message)()
+    value = getattr(message, field.name)
+    if _is_list(value):
+        getattr(single, field.name).extend(value)
+    else:
+        setattr(single, field.name, value)
+    return text_format.MessageToString(
+        single, as_one_line=True, use_short_repeated_primitives=True
+    ).strip()

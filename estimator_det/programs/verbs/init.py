@@ -1,0 +1,151 @@
+"""`estimator-det init`: writes a configuration for a data set, weights and this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from typing import Any, Dict
+
+from estimator_det.programs import console
+from estimator_det.programs.verbs import convert
+from estimator_det.programs.verbs.base import CONFIG_FILE
+
+SUMMARY = "Writes a configuration that trains well on your data"
+EXAMPLE = "--records records --hours 1 --output_dir project"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    parser.add_argument("--list", action="store_true", help="print all models for --model")
+    parser.add_argument("--output_dir", metavar="DIR", help="folder for the configuration")
+    parser.add_argument(
+        "--model", metavar="NAME", help="a name from --list; default: that of the weights, or "
+        "ssd_mobilenet_v1",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pretrained",
+        metavar="NAME|PATH",
+        help="weights to start from: a name from `estimator-det pretrained --list`, an archive "
+        "(.tar.gz), or the folder of a run or an import",
+    )
+    data = parser.add_argument_group("data")
+    data.add_argument("--records", metavar="DIR", help="folder that `convert` has written")
+    data.add_argument(
+        "--from", dest="source_format", choices=convert.FORMATS, type=convert.format_name,
+        help="convert this data set first, to OUTPUT_DIR/records",
+    )  # fmt: skip
+    data.add_argument("--images", metavar="DIR", help="with --from: folder of all images")
+    data.add_argument("--annotations", metavar="PATH", help="with --from: annotations")
+    data.add_argument("--classes", metavar="FILE", help="with --from yolo or open_images")
+    data.add_argument("--split", help="with --from: as in convert (default: train=0.8,val=0.2)")
+    length = parser.add_argument_group("length of the training").add_mutually_exclusive_group()
+    length.add_argument("--hours", type=_hours, help="time of the whole run on this machine")
+    length.add_argument("--num_train_steps", type=int, metavar="N", help="steps to train")
+    parser.add_argument(
+        "--overwrite", action="store_true", help=f"replace an earlier {CONFIG_FILE}"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    if options.list:
+        return _print_list()
+    _check_usage(options)
+    path = os.path.join(options.output_dir, CONFIG_FILE)
+    if os.path.exists(path) and not options.overwrite:
+        raise FileExistsError(f"{path} exists. Add --overwrite to replace it")
+    from estimator_det.config import files
+    from estimator_det.programs import pretrained, starter, starter_plan, starter_text
+    from model_fn.checkpoints import writing
+
+    with writing.writable_folder(options.output_dir, "output_dir"):
+        plan = starter_plan.make_plan(
+            options.records or _convert(options),
+            starter.Budget(options.hours, options.num_train_steps),
+            model=options.model,
+            weights=pretrained.resolve(options.pretrained) if options.pretrained else None,
+        )
+        command = _train_command(path, plan)
+        header = [_command(options), "", f"Train:  {command}", *plan.expectations]
+        files.write_text(path, starter_text.commented(plan.config, plan.reasons, header))
+    for line in [*plan.findings, *plan.expectations]:
+        console.say(line)
+    console.say(f"configuration: {path}; train it by")
+    console.say(f"  {command}")
+    return console.EXIT_OK
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = 0.0
+    if not 0 < hours < 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: give hours, such as 0.5 or 12")
+    return hours
+
+
+def _check_usage(options: argparse.Namespace) -> None:
+    if options.output_dir is None:
+        raise console.UsageError("init needs --output_dir: the folder for the configuration")
+    if (options.records is None) == (options.source_format is None):
+        raise console.UsageError(
+            "give --records DIR, a folder that `convert` has written, or --from FORMAT with "
+            "--images and --annotations"
+        )
+    if options.num_train_steps is not None and options.num_train_steps < 1:
+        raise console.UsageError("--num_train_steps must be 1 or more")
+    for name in ("images", "annotations", "classes", "split"):
+        if options.records is not None and getattr(options, name) is not None:
+            raise console.UsageError(f"--{name} has no effect with --records; remove it")
+
+
+def _print_list() -> int:
+    from estimator_det.programs import starter
+
+    console.say(
+        f"{'model':<27}{'input size':<13}{'parameters':<12}{'time':<7}COCO mAP as published"
+    )
+    for row in starter.MODELS:
+        console.say(
+            f"{row.name:<27}{row.input_size:<13}{row.parameters:>5.1f} M     {row.step_time:<7.1f}"
+            f"{row.published}"
+        )
+    console.say("time: of training an image on a CPU; 1 is that of ssd_mobilenet_v1")
+    console.say("published: the name of these weights, for --pretrained")
+    return console.EXIT_OK
+
+
+def _convert(options: argparse.Namespace) -> str:
+    """Converts the data set; returns the folder of its records."""
+    folder = os.path.join(options.output_dir, "records")
+    arguments: Dict[str, Any] = {
+        "source_format": options.source_format, "images": options.images, "output_dir": folder,
+        "annotations": options.annotations, "classes": options.classes,
+        "split": options.split or "train=0.8,val=0.2", "overwrite": options.overwrite,
+    }  # fmt: skip
+    convert.to_records({name: value for name, value in arguments.items() if value})
+    return folder
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The command line as it was given."""
+    names = ("records", "from", "images", "annotations", "classes", "split", "model", "pretrained",
+             "hours", "num_train_steps", "output_dir")  # fmt: skip
+    values = {**vars(options), "from": options.source_format}
+    words = [
+        word
+        for name in names
+        if values[name] is not None
+        for word in (f"--{name}", f"{values[name]:g}" if name == "hours" else str(values[name]))
+    ]
+    return "estimator-det init " + " ".join(map(shlex.quote, words))
+
+
+def _train_command(path: str, plan: Any) -> str:
+    precision = ""
+    if plan.is_bfloat16:
+        precision = " --strategy none --precision mixed_bfloat16"
+    run_dir = os.path.join(os.path.dirname(path), "run")
+    return f"estimator-det train {shlex.quote(path)} --model_dir {shlex.quote(run_dir)}{precision}"

@@ -1,0 +1,275 @@
+"""`estimator-det init`: what it decides, and the file that it writes."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from estimator_det.config import pipeline
+from estimator_det.config.text import ConfigError
+from estimator_det.programs import cli, console, starter, starter_plan, starter_text
+from estimator_det.programs.starter import Budget, Choice, Speed
+from inputs.checks.statistics import Columns
+from inputs.datasets import shapes
+from model_fn.checks import config_check, data_check
+
+FAST = Speed(seconds=0.1, batch_size=8, num_bytes=10**9)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("records"))
+    shapes.make_dataset(folder, seed=0, size="tiny")
+    return folder
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter_plan, "measure", lambda config, is_bfloat16: FAST)
+    monkeypatch.setattr(starter_plan, "has_bfloat16", lambda: True)
+
+
+def columns_of(boxes: List[List[float]], num_images: int = 10) -> Columns:
+    count = len(boxes)
+    return Columns(
+        file_numbers=np.zeros(num_images, np.int32),
+        record_numbers=np.arange(num_images),
+        sizes=np.full([num_images, 2], 500, np.int32),
+        source_ids=[str(number) for number in range(num_images)],
+        images=np.arange(count) % num_images,
+        boxes=np.asarray(boxes, np.float32).reshape(-1, 4),
+        class_ids=np.ones(count, np.int32),
+        contents=np.zeros(num_images, np.int64),
+    )
+
+
+def config_of(model: str) -> Any:
+    return starter.base_config(model, None, starter.Records("train*", "val*", "label_map.pbtxt"))
+
+
+def value_of(choices: List[Choice], field: str) -> str:
+    return next(choice.value for choice in choices if choice.field.endswith(field))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        model
+        if model.name in ("ssd_mobilenet_v1", "mask_rcnn_inception_v2")
+        else pytest.param(model, marks=pytest.mark.exhaustive)
+        for model in starter.MODELS
+    ],
+    ids=lambda model: model.name,
+)
+def test_each_model_gives_a_short_file_that_can_be_run(
+    model: starter.Model, records: str, quick: None
+) -> None:
+    plan = starter_plan.make_plan(records, Budget(num_steps=100), model=model.name, weights=None)
+    text = starter_text.commented(plan.config, plan.reasons, ["estimator-det init"])
+    assert pipeline.parse_pipeline(text) == plan.config
+    assert text.count("\n") < 115
+    assert not [p for p in config_check.check(plan.config).problems if p.severity == "error"]
+    assert "vertical" not in text
+    assert "inplace_batchnorm_update" not in text
+    assert model.published.split()[1] == model.zoo
+
+
+def test_the_verb_writes_its_command_and_what_to_expect(
+    records: str, quick: None, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["init", "--records", records, "--hours", "0.1", "--output_dir", str(tmp_path)]
+    assert cli.main(arguments) == console.EXIT_OK
+    text = (tmp_path / "pipeline.config").read_text()
+    assert text.startswith(f"# estimator-det init --records {records} --hours 0.1 --output_dir")
+    # 360 s, of which 85 % are for steps, less 25 s for the start.
+    assert pipeline.parse_pipeline(text).train_config.num_steps == 2810
+    printed = capsys.readouterr().out
+    assert "Expect: 2,810 steps of 16 images" in printed
+    assert "--strategy none --precision mixed_bfloat16" in printed
+    assert cli.main(arguments) == console.EXIT_USAGE
+    assert "Add --overwrite" in capsys.readouterr().err
+    assert cli.main([*arguments, "--overwrite"]) == console.EXIT_OK
+
+
+def test_a_data_set_is_converted_first(quick: None, tmp_path: pathlib.Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "images").mkdir()
+    (tmp_path / "annotations").mkdir()
+    for number in range(12):
+        image = Image.fromarray(np.full([64, 64, 3], 20 * number, np.uint8))
+        image.save(tmp_path / "images" / f"{number}.jpg")
+        (tmp_path / "annotations" / f"{number}.xml").write_text(
+            f"<annotation><filename>{number}.jpg</filename><object><name>cat</name><bndbox>"
+            "<xmin>8</xmin><ymin>8</ymin><xmax>40</xmax><ymax>48</ymax></bndbox></object>"
+            "</annotation>"
+        )
+    (tmp_path / "val.txt").write_text("3.jpg\n7.jpg\n")
+    arguments = ["init", "--from", "voc", "--images", str(tmp_path / "images"), "--annotations",
+                 str(tmp_path / "annotations"), "--num_train_steps", "5", "--split",
+                 f"train,val={tmp_path}/val.txt", "--output_dir",
+                 str(tmp_path / "out")]  # fmt: skip
+    assert cli.main(arguments) == console.EXIT_OK
+    text = (tmp_path / "out" / "pipeline.config").read_text()
+    assert "label_map.pbtxt: cat." in text
+    assert "num_steps: 5" in text
+    records = tmp_path / "out" / "records"
+    assert (records / "val.record-00000-of-00001").is_file()
+    with pytest.raises(RunError, match="convert with --masks"):
+        starter_plan.make_plan(str(records), Budget(), model="mask_rcnn_inception_v2", weights=None)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--records", "r"], "needs --output_dir"),
+        (["--output_dir", "o"], "give --records DIR"),
+        (["--records", "r", "--from", "voc", "--output_dir", "o"], "give --records DIR"),
+        (["--records", "r", "--images", "i", "--output_dir", "o"], "--images has no effect"),
+        (["--records", "r", "--num_train_steps", "0", "--output_dir", "o"], "must be 1 or more"),
+        (["--records", "r", "--hours", "no", "--output_dir", "o"], "is not a time"),
+    ],
+)
+def test_wrong_usage(
+    arguments: List[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        assert cli.main(["init", *arguments]) == console.EXIT_USAGE
+    except SystemExit as reason:
+        assert reason.code == console.EXIT_USAGE
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_without_held_out_records_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.record-00000-of-00001").touch()
+    with pytest.raises(FileNotFoundError, match=r"parts found: train.*--split train=0.8,val=0.2"):
+        starter.find_records(str(tmp_path))
+
+
+def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="ssd_mobilenet_v2"):
+        starter.find_starter("ssd_mobilnet_v2")
+
+
+def test_small_objects_get_a_larger_image() -> None:
+    config = config_of("ssd_mobilenet_v2")
+    small = columns_of([[0.1, 0.1, 0.15, 0.15]] * 20)
+    large = columns_of([[0.1, 0.1, 0.6, 0.6]] * 20)
+    assert "height: 480 width: 480" in starter.size_choices(config, small, None)[0].value
+    assert "height: 300 width: 300" in starter.size_choices(config, large, None)[0].value
+    # 38 passes fit the time: half of the side gives 150.
+    assert "height: 160 width: 160" in starter.size_choices(config, large, 38.0)[0].value
+    assert "height: 480 width: 480" in starter.size_choices(config, small, 38.0)[0].value
+    assert not starter.size_choices(config_of("faster_rcnn_resnet50"), small, None)
+
+
+@pytest.mark.parametrize(
+    "names, flips", [(["cat", "dog"], True), (["left_hand", "right_hand"], False)]
+)
+def test_classes_with_a_side_are_not_mirrored(names: List[str], flips: bool) -> None:
+    (choice,) = starter.augmentation_choices(config_of("ssd_mobilenet_v1"), names)
+    assert ("random_horizontal_flip" in choice.value) == flips
+    assert "random_vertical_flip" not in choice.value
+
+
+@pytest.mark.parametrize(
+    "model", ["ssd_mobilenet_v1", "ssd_mobilenet_v1_fpnlite", "faster_rcnn_resnet50"]
+)
+def test_anchors_follow_from_elongated_boxes(model: str) -> None:
+    config = starter.apply(config_of(model), [Choice("train_config.batch_size", "1", "")])
+    generator = np.random.default_rng(0)
+    corners = generator.uniform(0.0, 0.4, [40, 2])
+    extents = generator.uniform([0.03, 0.3], [0.06, 0.5], [40, 2])  # wide and low
+    columns = columns_of(np.concatenate([corners, corners + extents], axis=1).tolist())
+    candidate = starter.anchor_candidate(config, columns)
+    assert candidate is not None
+    changed = starter.apply(config, [candidate])
+    before, after = (
+        data_check.coverage_of(part, columns, progress=False) for part in (config, changed)
+    )
+    assert before is not None and after is not None
+    assert after.best_iou.mean() > before.best_iou.mean() + 0.1
+
+
+def test_batches_follow_from_memory() -> None:
+    config, columns = config_of("ssd_mobilenet_v1"), columns_of([[0, 0, 1, 1]])
+    free = {2**40: "16", 3 * 10**9: "8", 10**9: "4"}
+    for memory, batch in free.items():
+        (choice,) = starter.batch_choices(config, columns, False, FAST, memory)
+        assert choice.value == batch
+
+
+@pytest.mark.parametrize(
+    "budget, is_fine_tuned, steps",
+    [
+        (Budget(num_steps=77), False, 77),
+        (Budget(hours=1.0), False, 30350),  # 3,600 s * 0.85 - 25 s, at 0.1 s
+        (Budget(), True, 500),  # 30 passes are fewer
+        (Budget(), False, 3000),
+    ],
+)
+def test_steps_follow_from_the_budget(budget: Budget, is_fine_tuned: bool, steps: int) -> None:
+    columns = columns_of([[0, 0, 1, 1]])
+    assert starter.num_steps(budget, columns, 8, is_fine_tuned, 0.1)[0] == steps
+
+
+def test_crowded_images_get_room() -> None:
+    choices = starter.box_choices(config_of("ssd_mobilenet_v1"), np.array([3, 130]))
+    assert value_of(choices, "train_input_reader.max_number_of_boxes") == "136"
+    assert value_of(choices, "max_total_detections") == "272"
+    few = starter.box_choices(config_of("ssd_mobilenet_v1"), np.array([3]))
+    assert value_of(few, "train_input_reader.max_number_of_boxes") == "8"
+
+
+def test_weights_keep_their_anchors_and_classes_are_replaced(
+    records: str, quick: None, tmp_path: pathlib.Path
+) -> None:
+    from estimator_det.programs.pretrained import Pretrained
+
+    theirs = config_of("ssdlite_mobilenet_v2")
+    theirs.model.ssd.num_classes = 90
+    theirs.model.ssd.anchor_generator.ssd_anchor_generator.min_scale = 0.15
+    weights = Pretrained("weights", str(tmp_path), "model.ckpt", "detection", None, theirs)
+    plan = starter_plan.make_plan(records, Budget(), model=None, weights=weights)
+    ssd = plan.config.model.ssd
+    assert (ssd.num_classes, ssd.feature_extractor.type) == (4, "ssd_mobilenet_v2")
+    assert ssd.feature_extractor.use_depthwise
+    assert ssd.anchor_generator == theirs.model.ssd.anchor_generator
+    assert plan.config.train_config.fine_tune_checkpoint == "model.ckpt"
+    assert plan.config.train_config.load_all_detection_checkpoint_vars
+    with pytest.raises(ConfigError, match="have ssd_mobilenet_v2"):
+        starter_plan.make_plan(records, Budget(), model="ssd_mobilenet_v1", weights=weights)
+
+
+def test_comments_explain_each_field_once() -> None:
+    config = config_of("ssd_mobilenet_v1")
+    reasons: Dict[str, str] = {"model.ssd.num_classes": "The classes."}
+    text = starter_text.commented(config, reasons, ["first", "", "last"])
+    assert text.startswith("# first\n#\n# last\n\nmodel { ssd {\n  # The classes.\n  num_classes: ")
+    assert text.count(starter_text.NOTES["conv_hyperparams"]) == 1
+    assert reasons  # the caller's
+
+
+@pytest.mark.exhaustive
+def test_the_speed_of_a_real_step(records: str) -> None:
+    config = starter.apply(
+        config_of("ssd_mobilenet_v1"),
+        [
+            Choice("train_input_reader.label_map_path", f"{records}/label_map.pbtxt", ""),
+            Choice("train_input_reader.tf_record_input_reader.input_path",
+                   f'["{records}/train.record*"]', ""),
+            Choice("model.ssd.num_classes", "4", ""),
+            Choice("train_config.batch_size", "2", ""),
+        ],
+    )  # fmt: skip
+    speed = starter_plan.measure(config, is_bfloat16=False)
+    assert 0.001 < speed.seconds < 60
+    assert 10**8 < speed.num_bytes < 10**11
