@@ -28,9 +28,9 @@ SMALLEST_SIZE = 160  # pixels; the last feature maps of an SSD are then 1x1
 SIZE_STEP = 32  # the stride of the coarsest map of a backbone
 MIN_OBJECT = 24  # pixels; anchors of smaller objects lie too far apart at stride 16
 MIN_OBJECT_FPN = 12  # pixels, at stride 8
-START_SECS = 25.0  # of a run before its first step, and to save the last one
+START_SECS = 25.0  # before the first step of a run, and to save the last one
 EVALUATIONS = 4  # during a run
-SHARE_OF_STEPS = 0.85  # of a run's time; the rest is evaluation and saving
+SHARE_OF_STEPS = 0.85  # the rest of a run's time is for evaluation and saving
 
 
 class Model(NamedTuple):
@@ -41,7 +41,7 @@ class Model(NamedTuple):
     changes: Tuple[str, ...]  # to this file, in the form of --set
     input_size: str
     parameters: float  # millions, with 90 classes
-    step_time: float  # of training an image on CPU; 1 for ssd_mobilenet_v1
+    step_time: float  # relative to ssd_mobilenet_v1, for training an image on a CPU
     zoo: str  # the published detector of this design
 
     @property
@@ -111,7 +111,7 @@ class Speed(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How long to train; the default follows from the number of images if both are None."""
+    """Length of a training; it follows from the number of images if both are None."""
 
     hours: Optional[float] = None
     num_steps: Optional[int] = None
@@ -351,7 +351,7 @@ def batch_choices(config: Any, columns: Columns, is_fine_tuned: bool, speed: Spe
     """The batch size, as large as is usual if it needs at most half of the memory.
 
     Args:
-        speed: Of a step with a smaller batch.
+        speed: Measured with a small batch.
         memory: Bytes of this machine that are free.
     """
     wanted = speed.batch_size
@@ -368,7 +368,7 @@ def num_steps(budget: Budget, columns: Columns, batch_size: int, is_fine_tuned: 
     """Steps to train, and why.
 
     Args:
-        seconds: Of one step.
+        seconds: Duration of a step.
     """
     if budget.num_steps is not None:
         return budget.num_steps, "As asked for."
@@ -426,20 +426,23 @@ def _batch_norms(config: Any) -> List[str]:
     if not config.model.HasField("ssd"):
         return []
     ssd = config.model.ssd
-    paths = {"feature_extractor.conv_hyperparams": ssd.feature_extractor.conv_hyperparams}
+    messages = {"feature_extractor.conv_hyperparams": ssd.feature_extractor.conv_hyperparams}
     predictor = ssd.box_predictor.WhichOneof("box_predictor_oneof")
     if predictor is not None:
-        owner = getattr(ssd.box_predictor, predictor)
-        if hasattr(owner, "conv_hyperparams"):
-            paths[f"box_predictor.{predictor}.conv_hyperparams"] = owner.conv_hyperparams
+        head = getattr(ssd.box_predictor, predictor)
+        if hasattr(head, "conv_hyperparams"):
+            messages[f"box_predictor.{predictor}.conv_hyperparams"] = head.conv_hyperparams
     return [
-        f"model.ssd.{path}.batch_norm" for path, own in paths.items() if own.HasField("batch_norm")
+        f"model.ssd.{path}.batch_norm"
+        for path, message in messages.items()
+        if message.HasField("batch_norm")
     ]
 
 
 def fine_tuning_choices(weights: Pretrained) -> List[Choice]:
     """Fields that make a training start from weights."""
-    choices = [Choice(*text.split("=", 1), "") for text in weights.assignments]
+    pairs = [text.partition("=") for text in weights.assignments]
+    choices = [Choice(field, value, "") for field, _, value in pairs]
     return [choices[0]._replace(reason=f"Weights of {weights.name}."), *choices[1:]]
 
 

@@ -27,7 +27,7 @@ from model_fn.runs import runner
 from model_fn.runs.backends import strategies
 from model_fn.runs.cluster import SINGLE
 from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.runs.options import LoopOptions, TrainOptions
+from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS, LoopOptions, TrainOptions
 
 FIRST_STEPS = 3  # slower, since TensorFlow plans its kernels
 MEASURED_STEPS = 6
@@ -169,7 +169,9 @@ def measure(config: Any, is_bfloat16: bool) -> Speed:
     )
     loop = None
     if is_bfloat16:
-        loop = strategies.set_up(LoopOptions("none", precision="mixed_bfloat16"), SINGLE)
+        loop = strategies.set_up(
+            LoopOptions("none", precision="mixed_bfloat16"), SINGLE, DEFAULT_TASK_TIMEOUT_SECS
+        )
     timer = _Timer()
     root = logging.getLogger()
     level = root.level
@@ -202,15 +204,15 @@ def _decide_anchors(draft: _Draft, columns: Columns, *, has_heads: bool) -> Opti
         draft.reasons[candidate.field] = reason
         return coverage
     changed = starter.apply(draft.config, [candidate])
-    other = data_check.coverage_of(changed, columns, progress=False)
-    if other is None or other.best_iou.mean() < coverage.best_iou.mean() + BETTER_IOU:
+    fit = data_check.coverage_of(changed, columns, progress=False)
+    if fit is None or fit.best_iou.mean() < coverage.best_iou.mean() + BETTER_IOU:
         return coverage
     reason = (
         "From the sizes and shapes of the boxes, which overlap their best anchor by "
-        f"{other.best_iou.mean():.2f} on average; without that by {coverage.best_iou.mean():.2f}."
+        f"{fit.best_iou.mean():.2f} on average; without that by {coverage.best_iou.mean():.2f}."
     )
     draft.decide([candidate._replace(reason=reason)])
-    return other
+    return fit
 
 
 def _anchor_findings(coverage: Optional[Coverage]) -> List[str]:
