@@ -19,6 +19,12 @@ def description():
     return readme.read_text(encoding="utf-8") if readme.is_file() else ""
 
 
+def plugins():
+    """Modules of a user that `estimator-det submit` adds to the package of a job."""
+    names = HERE / "plugins.txt"
+    return names.read_text(encoding="utf-8").split() if names.is_file() else []
+
+
 # Reasons: docs/dependencies.md.
 REQUIRED = [
     "absl-py>=1.4",
@@ -112,6 +118,7 @@ setup(
             for suffix in ("", ".*")
         ]
     ),
+    py_modules=plugins(),
     package_data={
         "estimator_det.protos": ["*.proto", "*.pyi"],
         "estimator_det": ["configs/*.config"],

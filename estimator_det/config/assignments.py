@@ -10,17 +10,20 @@ eval_input_reader.label_map_path=x                  the same, if it is the only 
 train_config.freeze_variables=[a, b]                a repeated field as a whole
 train_config.freeze_variables+=c                    one more entry, or several: +=[c, d]
 eval_config.super_categories[dog]=animal            an entry of a map
+….custom.parameters.gamma=2                         a parameter of a plug-in, as JSON or text
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from typing import Any, Iterator, List, NamedTuple, Optional
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.struct_pb2 import Struct
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError, is_map, is_repeated, nearest, parse_message
@@ -179,6 +182,9 @@ def _refuse_key(field: Any, step: _Step) -> None:
 
 
 def _set(root: Message, message: Message, step: _Step, sign: str, value: str) -> None:
+    if isinstance(message, Struct) and step.name not in message.DESCRIPTOR.fields_by_name:
+        _set_parameter(message, step, sign, value)
+        return
     field = _field(root, message, step)
     if is_map(field):
         _set_map_entry(message, field, step, sign, value)
@@ -224,6 +230,16 @@ def _set_map_entry(message: Message, field: Any, step: _Step, sign: str, value: 
         value = _literal(entry, step, value)
     text = f"{field.name} {{ key: {key} value: {value} }}"
     message.MergeFrom(parse_message(text, type(message)(), step.path))
+
+
+def _set_parameter(struct: Struct, step: _Step, sign: str, value: str) -> None:
+    _refuse_key(struct.DESCRIPTOR, step)
+    if sign != "=":
+        raise ConfigError(step.path, "is a parameter of a plug-in: write '=', not '+='")
+    try:
+        struct[step.name] = json.loads(value)
+    except ValueError:
+        struct[step.name] = value
 
 
 def _parsed(message: Message, field: Any, step: _Step, value: str) -> Message:

@@ -71,7 +71,9 @@ def _check_keypoint_metrics(config: Any) -> Iterator[Problem]:
     """Metrics of keypoints need a model that finds them and readers that load them."""
     evaluation = config.eval_config
     field = "eval_config.parameterized_metric"
-    if not evaluation.parameterized_metric:
+    if not any(
+        entry.HasField("coco_keypoint_metrics") for entry in evaluation.parameterized_metric
+    ):
         field = "eval_config.metrics_set"
         if not any("keypoint" in name for name in evaluation.metrics_set):
             return

@@ -11,6 +11,7 @@ import os
 
 from google.protobuf import text_format
 
+from estimator_det.config import plugins
 from estimator_det.config.check import Problem, check
 from estimator_det.config.files import AnyPath, path_in, read_text, write_text
 from estimator_det.config.overrides import apply_overrides, merge_text, override
@@ -68,11 +69,13 @@ def format_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig) -> str:
 def save_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: AnyPath) -> str:
     """Writes `config` to `pipeline.config` in `model_dir`, whole or not at all.
 
-    The folder is made if it is missing; an earlier file is replaced.
+    The folder is made if it is missing; an earlier file is replaced. The record of plug-ins, if
+    there are any, is written beside it.
 
     Returns:
         Path of the written file.
     """
     path = path_in(model_dir, PIPELINE_FILE)
     write_text(path, format_pipeline(config))
+    plugins.save_record(model_dir)
     return path

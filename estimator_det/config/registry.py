@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Collection, Dict, Generic, Iterator, Tuple, TypeVar
+import functools
+from typing import Any, Callable, Collection, Dict, Generic, Iterator, Optional, Tuple, TypeVar
 
+from estimator_det.config import plugins
 from estimator_det.config.text import ConfigError, nearest
 
 Maker = TypeVar("Maker", bound=Callable[..., object])
@@ -22,18 +24,41 @@ class Registry(Generic[Maker]):
         self.kind = kind
         self.reserved = reserved
         self._makers: Dict[str, Maker] = {}
+        self._functions: Optional[Registry[Callable[..., Any]]] = None
 
     def register(self, *names: str) -> Callable[[Maker], Maker]:
-        """Decorator that enters a maker under each of `names`; ValueError if one is taken."""
+        """Decorator that enters a maker under each of `names`; ConfigError if one is taken."""
 
         def enter(maker: Maker) -> Maker:
             for name in names:
                 if name in self._makers:
-                    raise ValueError(f"{self.kind} {name!r} is registered twice")
+                    raise ConfigError(
+                        None, f"{self.kind} {name!r} is registered twice", "choose another name"
+                    )
                 self._makers[name] = maker
             return maker
 
         return enter
+
+    def custom(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Decorator that enters a function of a plug-in as `custom { name: … }`."""
+        return self._customs().register(name)
+
+    def _customs(self) -> Registry[Callable[..., Any]]:
+        # Not in the constructor, because each registry would make another one.
+        if self._functions is None:
+            self._functions = Registry(f"custom {self.kind}")
+        return self._functions
+
+    def custom_function(self, config: Any) -> functools.partial[Any]:
+        """The function that a `Custom` message names, with its parameters."""
+        customs = self._customs()
+        try:
+            if config.name not in customs:
+                raise ConfigError("name", *customs.refusal(config.name))
+            return plugins.bind(customs.get(config.name), config.parameters, config.name)
+        except ConfigError as error:
+            raise ConfigError(f"custom.{error.field}", error.message, error.remedy) from None
 
     def get(self, name: str) -> Maker:
         """The maker entered under `name`."""
@@ -48,7 +73,8 @@ class Registry(Generic[Maker]):
         if name in reserved or name in self.reserved:
             return f"{name!r} is not supported yet", f"supported: {supported}"
         hint = nearest(name, list(self)).removeprefix("; ")
-        return f"{name!r} is not known", f"{hint} Supported: {supported}".strip()
+        known = f"Supported: {supported or 'none'}. {plugins.HINT}"
+        return f"{name!r} is not known", f"{hint} {known}".strip()
 
     def make_chosen(self, message: Any, oneof: str, field: str, *arguments: Any) -> Any:
         """Result of the maker of the member set in `oneof` of `message`, called with `arguments`.

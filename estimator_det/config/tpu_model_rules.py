@@ -183,7 +183,7 @@ def _imbalance(config: Config, target: Target) -> Iterator[Problem]:
         or loss.HasField("random_example_sampler")
         or loss.expected_loss_weights
     )
-    if kind not in (None, "weighted_sigmoid_focal") and not held:
+    if kind not in (None, "weighted_sigmoid_focal", "custom") and not held:
         yield Problem(
             "warning",
             f"{path}.classification_loss.{kind}",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any, Callable, Generic, NamedTuple, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Generic, NamedTuple, Sequence, Tuple, TypeVar, cast
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config import plugins
 from estimator_det.config.fields import news_among
 from estimator_det.config.text import ConfigError
 
@@ -36,9 +38,21 @@ class ExtractorEntry(Generic[RecipeType]):
     recipe: RecipeType  # parts and rules of the extractor
     # (recipe, message of the feature extractor, True in training) -> extractor.
     build: Callable[[RecipeType, Any, bool], Any]
+    # Fields of the recipe whose functions receive `custom_parameters` as keyword arguments.
+    functions: Tuple[str, ...] = ()
 
     def __call__(self, config: Any, is_training: bool) -> Any:
-        return self.build(self.recipe, config, is_training)
+        return self.build(self.with_parameters(config), config, is_training)
+
+    def with_parameters(self, config: Any) -> RecipeType:
+        """The recipe with the `custom_parameters` of a message; ConfigError if it refuses one."""
+        functions = {name: getattr(self.recipe, name) for name in self.functions}
+        try:
+            bound = plugins.bind_all(functions, config.custom_parameters, config.type)
+        except ConfigError as error:
+            field = f"feature_extractor.custom_{error.field}"
+            raise ConfigError(field, error.message, error.remedy) from None
+        return dataclasses.replace(cast(Any, self.recipe), **bound)
 
 
 def fields_in_effect(config: Any, ignores: Sequence[str]) -> Any:

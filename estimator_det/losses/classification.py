@@ -210,6 +210,8 @@ def dice(
 
 def make_classification_loss(config: Any) -> ClassificationLoss:
     """Builds the loss of a `ClassificationLoss` message; ConfigError if none is set."""
+    if config.HasField("custom"):
+        return _Loss(CLASSIFICATION_LOSSES.custom_function(config.custom))
     return CLASSIFICATION_LOSSES.make_chosen(config, "classification_loss", "classification_loss")
 
 

@@ -105,6 +105,9 @@ def giou_loss(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) ->
 
 def make_localization_loss(config: Any) -> LocalizationLoss:
     """Builds the loss of a `LocalizationLoss` message; ConfigError if none is set."""
+    if config.HasField("custom"):
+        function = LOCALIZATION_LOSSES.custom_function(config.custom)
+        return _Loss(function, on_boxes=getattr(function.func, "on_boxes", False))
     return LOCALIZATION_LOSSES.make_chosen(config, "localization_loss", "localization_loss")
 
 

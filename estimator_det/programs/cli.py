@@ -148,7 +148,16 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
     console.quiet_logging()
-    return console.run(lambda: options.run(options))
+    return console.run(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Imports plug-ins, then runs the verb, which does not see their option."""
+    from estimator_det.config import plugins
+
+    folders = (getattr(options, name, None) for name in ("model_dir", "checkpoint_dir"))
+    plugins.load(vars(options).pop("plugins"), folders)
+    return int(options.run(options))
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -203,6 +212,15 @@ def make_parser() -> _Parser:
             epilog=_example(f"{name} {verb.EXAMPLE}"),
         )
         verb.add_arguments(inner)
+        inner.add_argument(
+            "--import",
+            dest="plugins",
+            action="append",
+            default=[],
+            metavar="MODULE",
+            help="import a module of yours, from the working folder or installed, that registers "
+            "components; may be repeated",
+        )
         inner.set_defaults(run=verb.run)
     return parser
 

@@ -91,10 +91,11 @@ def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> N
 
 def load_config(path: str, config_override: str = "", assignments: Sequence[str] = ()) -> Any:
     """A pipeline configuration with `--config_override` and then `--set` applied."""
-    from estimator_det.config import files, pipeline
+    from estimator_det.config import files, pipeline, plugins
 
     if not files.exists(path) and not files.special_kind(path):
         raise FileNotFoundError(f"no such configuration file: {path}")
+    plugins.load_record(os.path.dirname(path))
     return change_config(pipeline.read_pipeline(path), config_override, assignments)
 
 

@@ -112,6 +112,13 @@ def define_flags() -> flags.FlagValues:
         lower_bound=0.001,
         flag_values=values,
     )
+    flags.DEFINE_multi_string(
+        "import",
+        [],
+        "Module of yours, in the working folder or installed, that registers components; may be "
+        "repeated.",
+        flag_values=values,
+    )
     flags.DEFINE_enum("mode", None, MODES, _MODE_HELP, flag_values=values)
     flags.DEFINE_enum("log_format", None, LOG_FORMATS, _LOG_FORMAT_HELP, flag_values=values)
     flags.DEFINE_integer(

@@ -80,9 +80,10 @@ def _log_level(verbosity: int) -> int:
 
 
 def _run(values: flags.FlagValues) -> int:
-    from estimator_det.config import pipeline
+    from estimator_det.config import pipeline, plugins
 
     flag: Dict[str, Any] = {name: values[name].value for name in values}
+    plugins.load(flag["import"], [flag["model_dir"], flag["checkpoint_dir"]])
     config = pipeline.override(
         console.load_config(flag["pipeline_config_path"], flag["config_override"]),
         batch_size=flag["train_batch_size"],

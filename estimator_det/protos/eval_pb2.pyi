@@ -1,3 +1,4 @@
+from estimator_det.protos import custom_pb2 as _custom_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -83,10 +84,12 @@ class EvalConfig(_message.Message):
     def __init__(self, batch_size: _Optional[int] = ..., num_visualizations: _Optional[int] = ..., num_examples: _Optional[int] = ..., eval_interval_secs: _Optional[int] = ..., max_evals: _Optional[int] = ..., save_graph: bool = ..., visualization_export_dir: _Optional[str] = ..., eval_master: _Optional[str] = ..., metrics_set: _Optional[_Iterable[str]] = ..., parameterized_metric: _Optional[_Iterable[_Union[ParameterizedMetric, _Mapping]]] = ..., export_path: _Optional[str] = ..., ignore_groundtruth: bool = ..., use_moving_averages: bool = ..., eval_instance_masks: bool = ..., min_score_threshold: _Optional[float] = ..., max_num_boxes_to_visualize: _Optional[int] = ..., skip_scores: bool = ..., skip_labels: bool = ..., visualize_groundtruth_boxes: bool = ..., groundtruth_box_visualization_color: _Optional[str] = ..., keep_image_id_for_visualization_export: bool = ..., retain_original_images: bool = ..., include_metrics_per_category: bool = ..., all_metrics_per_category: bool = ..., super_categories: _Optional[_Mapping[str, str]] = ..., recall_lower_bound: _Optional[float] = ..., recall_upper_bound: _Optional[float] = ..., retain_original_image_additional_channels: bool = ..., force_no_resize: bool = ..., use_dummy_loss_in_eval: bool = ..., keypoint_edge: _Optional[_Iterable[_Union[KeypointEdge, _Mapping]]] = ..., skip_predictions_for_unlabeled_class: bool = ..., image_classes_field_map_empty_to_ones: bool = ...) -> None: ...
 
 class ParameterizedMetric(_message.Message):
-    __slots__ = ("coco_keypoint_metrics",)
+    __slots__ = ("coco_keypoint_metrics", "custom")
     COCO_KEYPOINT_METRICS_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_FIELD_NUMBER: _ClassVar[int]
     coco_keypoint_metrics: CocoKeypointMetrics
-    def __init__(self, coco_keypoint_metrics: _Optional[_Union[CocoKeypointMetrics, _Mapping]] = ...) -> None: ...
+    custom: _custom_pb2.Custom
+    def __init__(self, coco_keypoint_metrics: _Optional[_Union[CocoKeypointMetrics, _Mapping]] = ..., custom: _Optional[_Union[_custom_pb2.Custom, _Mapping]] = ...) -> None: ...
 
 class CocoKeypointMetrics(_message.Message):
     __slots__ = ("class_label", "keypoint_label_to_sigmas")

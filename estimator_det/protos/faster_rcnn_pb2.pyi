@@ -5,6 +5,7 @@ from estimator_det.protos import hyperparams_pb2 as _hyperparams_pb2
 from estimator_det.protos import image_resizer_pb2 as _image_resizer_pb2
 from estimator_det.protos import losses_pb2 as _losses_pb2
 from estimator_det.protos import post_processing_pb2 as _post_processing_pb2
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -134,7 +135,7 @@ class Context(_message.Message):
     def __init__(self, max_num_context_features: _Optional[int] = ..., attention_bottleneck_dimension: _Optional[int] = ..., attention_temperature: _Optional[float] = ..., context_feature_length: _Optional[int] = ..., use_self_attention: bool = ..., use_long_term_attention: bool = ..., self_attention_in_sequence: bool = ..., num_attention_heads: _Optional[int] = ..., num_attention_layers: _Optional[int] = ..., attention_position: _Optional[_Union[AttentionPosition, str]] = ...) -> None: ...
 
 class FasterRcnnFeatureExtractor(_message.Message):
-    __slots__ = ("type", "first_stage_features_stride", "batch_norm_trainable", "conv_hyperparams", "override_base_feature_extractor_hyperparams", "pad_to_multiple", "fpn")
+    __slots__ = ("type", "first_stage_features_stride", "batch_norm_trainable", "conv_hyperparams", "override_base_feature_extractor_hyperparams", "pad_to_multiple", "fpn", "custom_parameters")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_FEATURES_STRIDE_FIELD_NUMBER: _ClassVar[int]
     BATCH_NORM_TRAINABLE_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +143,7 @@ class FasterRcnnFeatureExtractor(_message.Message):
     OVERRIDE_BASE_FEATURE_EXTRACTOR_HYPERPARAMS_FIELD_NUMBER: _ClassVar[int]
     PAD_TO_MULTIPLE_FIELD_NUMBER: _ClassVar[int]
     FPN_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     type: str
     first_stage_features_stride: int
     batch_norm_trainable: bool
@@ -149,4 +151,5 @@ class FasterRcnnFeatureExtractor(_message.Message):
     override_base_feature_extractor_hyperparams: bool
     pad_to_multiple: int
     fpn: _fpn_pb2.FeaturePyramidNetworks
-    def __init__(self, type: _Optional[str] = ..., first_stage_features_stride: _Optional[int] = ..., batch_norm_trainable: bool = ..., conv_hyperparams: _Optional[_Union[_hyperparams_pb2.Hyperparams, _Mapping]] = ..., override_base_feature_extractor_hyperparams: bool = ..., pad_to_multiple: _Optional[int] = ..., fpn: _Optional[_Union[_fpn_pb2.FeaturePyramidNetworks, _Mapping]] = ...) -> None: ...
+    custom_parameters: _struct_pb2.Struct
+    def __init__(self, type: _Optional[str] = ..., first_stage_features_stride: _Optional[int] = ..., batch_norm_trainable: bool = ..., conv_hyperparams: _Optional[_Union[_hyperparams_pb2.Hyperparams, _Mapping]] = ..., override_base_feature_extractor_hyperparams: bool = ..., pad_to_multiple: _Optional[int] = ..., fpn: _Optional[_Union[_fpn_pb2.FeaturePyramidNetworks, _Mapping]] = ..., custom_parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...

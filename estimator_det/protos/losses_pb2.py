@@ -12,53 +12,54 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import custom_pb2 as estimator__det_dot_protos_dot_custom__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!estimator_det/protos/losses.proto\x12\x14\x65stimator_det.protos\"\xec\x05\n\x04Loss\x12\x41\n\x11localization_loss\x18\x01 \x01(\x0b\x32&.estimator_det.protos.LocalizationLoss\x12\x45\n\x13\x63lassification_loss\x18\x02 \x01(\x0b\x32(.estimator_det.protos.ClassificationLoss\x12\x42\n\x12hard_example_miner\x18\x03 \x01(\x0b\x32&.estimator_det.protos.HardExampleMiner\x12 \n\x15\x63lassification_weight\x18\x04 \x01(\x02:\x01\x31\x12\x1e\n\x13localization_weight\x18\x05 \x01(\x02:\x01\x31\x12J\n\x16random_example_sampler\x18\x06 \x01(\x0b\x32*.estimator_det.protos.RandomExampleSampler\x12\x46\n\x11\x65qualization_loss\x18\x07 \x01(\x0b\x32+.estimator_det.protos.Loss.EqualizationLoss\x12S\n\x15\x65xpected_loss_weights\x18\x12 \x01(\x0e\x32..estimator_det.protos.Loss.ExpectedLossWeights:\x04NONE\x12#\n\x18min_num_negative_samples\x18\x13 \x01(\x02:\x01\x30\x12*\n\x1f\x64\x65sired_negative_sampling_ratio\x18\x14 \x01(\x02:\x01\x33\x1a?\n\x10\x45qualizationLoss\x12\x11\n\x06weight\x18\x01 \x01(\x02:\x01\x30\x12\x18\n\x10\x65xclude_prefixes\x18\x02 \x03(\t\"Y\n\x13\x45xpectedLossWeights\x12\x08\n\x04NONE\x10\x00\x12\x15\n\x11\x45XPECTED_SAMPLING\x10\x01\x12!\n\x1dREWEIGHTING_UNMATCHED_ANCHORS\x10\x02\"\xa8\x03\n\x10LocalizationLoss\x12G\n\x0bweighted_l2\x18\x01 \x01(\x0b\x32\x30.estimator_det.protos.WeightedL2LocalizationLossH\x00\x12T\n\x12weighted_smooth_l1\x18\x02 \x01(\x0b\x32\x36.estimator_det.protos.WeightedSmoothL1LocalizationLossH\x00\x12I\n\x0cweighted_iou\x18\x03 \x01(\x0b\x32\x31.estimator_det.protos.WeightedIOULocalizationLossH\x00\x12H\n\x14l1_localization_loss\x18\x04 \x01(\x0b\x32(.estimator_det.protos.L1LocalizationLossH\x00\x12K\n\rweighted_giou\x18\x05 \x01(\x0b\x32\x32.estimator_det.protos.WeightedGIOULocalizationLossH\x00\x42\x13\n\x11localization_loss\">\n\x1aWeightedL2LocalizationLoss\x12 \n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lse\"V\n WeightedSmoothL1LocalizationLoss\x12 \n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lse\x12\x10\n\x05\x64\x65lta\x18\x02 \x01(\x02:\x01\x31\"\x1d\n\x1bWeightedIOULocalizationLoss\"\x14\n\x12L1LocalizationLoss\"\x1e\n\x1cWeightedGIOULocalizationLoss\"\xbc\x05\n\x12\x43lassificationLoss\x12S\n\x10weighted_sigmoid\x18\x01 \x01(\x0b\x32\x37.estimator_det.protos.WeightedSigmoidClassificationLossH\x00\x12S\n\x10weighted_softmax\x18\x02 \x01(\x0b\x32\x37.estimator_det.protos.WeightedSoftmaxClassificationLossH\x00\x12g\n\x17weighted_logits_softmax\x18\x05 \x01(\x0b\x32\x44.estimator_det.protos.WeightedSoftmaxClassificationAgainstLogitsLossH\x00\x12[\n\x14\x62ootstrapped_sigmoid\x18\x03 \x01(\x0b\x32;.estimator_det.protos.BootstrappedSigmoidClassificationLossH\x00\x12V\n\x16weighted_sigmoid_focal\x18\x04 \x01(\x0b\x32\x34.estimator_det.protos.SigmoidFocalClassificationLossH\x00\x12\x64\n#penalty_reduced_logistic_focal_loss\x18\x06 \x01(\x0b\x32\x35.estimator_det.protos.PenaltyReducedLogisticFocalLossH\x00\x12\x61\n!weighted_dice_classification_loss\x18\x07 \x01(\x0b\x32\x34.estimator_det.protos.WeightedDiceClassificationLossH\x00\x42\x15\n\x13\x63lassification_loss\"E\n!WeightedSigmoidClassificationLoss\x12 \n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lse\"c\n\x1eSigmoidFocalClassificationLoss\x12 \n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lse\x12\x10\n\x05gamma\x18\x02 \x01(\x02:\x01\x32\x12\r\n\x05\x61lpha\x18\x03 \x01(\x02\"]\n!WeightedSoftmaxClassificationLoss\x12 \n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lse\x12\x16\n\x0blogit_scale\x18\x02 \x01(\x02:\x01\x31\"j\n.WeightedSoftmaxClassificationAgainstLogitsLoss\x12 \n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lse\x12\x16\n\x0blogit_scale\x18\x02 \x01(\x02:\x01\x31\"w\n%BootstrappedSigmoidClassificationLoss\x12\r\n\x05\x61lpha\x18\x01 \x01(\x02\x12\x1d\n\x0ehard_bootstrap\x18\x02 \x01(\x08:\x05\x66\x61lse\x12 \n\x11\x61nchorwise_output\x18\x03 \x01(\x08:\x05\x66\x61lse\">\n\x1fPenaltyReducedLogisticFocalLoss\x12\r\n\x05\x61lpha\x18\x01 \x01(\x02\x12\x0c\n\x04\x62\x65ta\x18\x02 \x01(\x02\"\x9e\x02\n\x10HardExampleMiner\x12\x1d\n\x11num_hard_examples\x18\x01 \x01(\x05:\x02\x36\x34\x12\x1a\n\riou_threshold\x18\x02 \x01(\x02:\x03\x30.7\x12H\n\tloss_type\x18\x03 \x01(\x0e\x32/.estimator_det.protos.HardExampleMiner.LossType:\x04\x42OTH\x12%\n\x1amax_negatives_per_positive\x18\x04 \x01(\x05:\x01\x30\x12\"\n\x17min_negatives_per_image\x18\x05 \x01(\x05:\x01\x30\":\n\x08LossType\x12\x08\n\x04\x42OTH\x10\x00\x12\x12\n\x0e\x43LASSIFICATION\x10\x01\x12\x10\n\x0cLOCALIZATION\x10\x02\">\n\x14RandomExampleSampler\x12&\n\x18positive_sample_fraction\x18\x01 \x01(\x02:\x04\x30.01\"p\n\x1eWeightedDiceClassificationLoss\x12$\n\x15squared_normalization\x18\x01 \x01(\x08:\x05\x66\x61lse\x12(\n\x19is_prediction_probability\x18\x02 \x01(\x08:\x05\x66\x61lse')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!estimator_det/protos/losses.proto\x12\x14\x65stimator_det.protos\x1a!estimator_det/protos/custom.proto\"\xec\x05\n\x04Loss\x12\x41\n\x11localization_loss\x18\x01 \x01(\x0b\x32&.estimator_det.protos.LocalizationLoss\x12\x45\n\x13\x63lassification_loss\x18\x02 \x01(\x0b\x32(.estimator_det.protos.ClassificationLoss\x12\x42\n\x12hard_example_miner\x18\x03 \x01(\x0b\x32&.estimator_det.protos.HardExampleMiner\x12 \n\x15\x63lassification_weight\x18\x04 \x01(\x02:\x01\x31\x12\x1e\n\x13localization_weight\x18\x05 \x01(\x02:\x01\x31\x12J\n\x16random_example_sampler\x18\x06 \x01(\x0b\x32*.estimator_det.protos.RandomExampleSampler\x12\x46\n\x11\x65qualization_loss\x18\x07 \x01(\x0b\x32+.estimator_det.protos.Loss.EqualizationLoss\x12S\n\x15\x65xpected_loss_weights\x18\x12 \x01(\x0e\x32..estimator_det.protos.Loss.ExpectedLossWeights:\x04NONE\x12#\n\x18min_num_negative_samples\x18\x13 \x01(\x02:\x01\x30\x12*\n\x1f\x64\x65sired_negative_sampling_ratio\x18\x14 \x01(\x02:\x01\x33\x1a?\n\x10\x45qualizationLoss\x12\x11\n\x06weight\x18\x01 \x01(\x02:\x01\x30\x12\x18\n\x10\x65xclude_prefixes\x18\x02 \x03(\t\"Y\n\x13\x45xpectedLossWeights\x12\x08\n\x04NONE\x10\x00\x12\x15\n\x11\x45XPECTED_SAMPLING\x10\x01\x12!\n\x1dREWEIGHTING_UNMATCHED_ANCHORS\x10\x02\"\xd9\x03\n\x10LocalizationLoss\x12G\n\x0bweighted_l2\x18\x01 \x01(\x0b\x32\x30.estimator_det.protos.WeightedL2LocalizationLossH\x00\x12T\n\x12weighted_smooth_l1\x18\x02 \x01(\x0b\x32\x36.estimator_det.protos.WeightedSmoothL1LocalizationLossH\x00\x12I\n\x0cweighted_iou\x18\x03 \x01(\x0b\x32\x31.estimator_det.protos.WeightedIOULocalizationLossH\x00\x12H\n\x14l1_localization_loss\x18\x04 \x01(\x0b\x32(.estimator_det.protos.L1LocalizationLossH\x00\x12K\n\rweighted_giou\x18\x05 \x01(\x0b\x32\x32.estimator_det.protos.WeightedGIOULocalizationLossH\x00\x12/\n\x06\x63ustom\x18\xe8\x07 \x01(\x0b\x32\x1c.estimator_det.protos.CustomH\x00\x42\x13\n\x11localization_loss\">\n\x1aWeightedL2LocalizationLoss\x12 \n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lse\"V\n WeightedSmoothL1LocalizationLoss\x12 \n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lse\x12\x10\n\x05\x64\x65lta\x18\x02 \x01(\x02:\x01\x31\"\x1d\n\x1bWeightedIOULocalizationLoss\"\x14\n\x12L1LocalizationLoss\"\x1e\n\x1cWeightedGIOULocalizationLoss\"\xed\x05\n\x12\x43lassificationLoss\x12S\n\x10weighted_sigmoid\x18\x01 \x01(\x0b\x32\x37.estimator_det.protos.WeightedSigmoidClassificationLossH\x00\x12S\n\x10weighted_softmax\x18\x02 \x01(\x0b\x32\x37.estimator_det.protos.WeightedSoftmaxClassificationLossH\x00\x12g\n\x17weighted_logits_softmax\x18\x05 \x01(\x0b\x32\x44.estimator_det.protos.WeightedSoftmaxClassificationAgainstLogitsLossH\x00\x12[\n\x14\x62ootstrapped_sigmoid\x18\x03 \x01(\x0b\x32;.estimator_det.protos.BootstrappedSigmoidClassificationLossH\x00\x12V\n\x16weighted_sigmoid_focal\x18\x04 \x01(\x0b\x32\x34.estimator_det.protos.SigmoidFocalClassificationLossH\x00\x12\x64\n#penalty_reduced_logistic_focal_loss\x18\x06 \x01(\x0b\x32\x35.estimator_det.protos.PenaltyReducedLogisticFocalLossH\x00\x12\x61\n!weighted_dice_classification_loss\x18\x07 \x01(\x0b\x32\x34.estimator_det.protos.WeightedDiceClassificationLossH\x00\x12/\n\x06\x63ustom\x18\xe8\x07 \x01(\x0b\x32\x1c.estimator_det.protos.CustomH\x00\x42\x15\n\x13\x63lassification_loss\"E\n!WeightedSigmoidClassificationLoss\x12 \n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lse\"c\n\x1eSigmoidFocalClassificationLoss\x12 \n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lse\x12\x10\n\x05gamma\x18\x02 \x01(\x02:\x01\x32\x12\r\n\x05\x61lpha\x18\x03 \x01(\x02\"]\n!WeightedSoftmaxClassificationLoss\x12 \n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lse\x12\x16\n\x0blogit_scale\x18\x02 \x01(\x02:\x01\x31\"j\n.WeightedSoftmaxClassificationAgainstLogitsLoss\x12 \n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lse\x12\x16\n\x0blogit_scale\x18\x02 \x01(\x02:\x01\x31\"w\n%BootstrappedSigmoidClassificationLoss\x12\r\n\x05\x61lpha\x18\x01 \x01(\x02\x12\x1d\n\x0ehard_bootstrap\x18\x02 \x01(\x08:\x05\x66\x61lse\x12 \n\x11\x61nchorwise_output\x18\x03 \x01(\x08:\x05\x66\x61lse\">\n\x1fPenaltyReducedLogisticFocalLoss\x12\r\n\x05\x61lpha\x18\x01 \x01(\x02\x12\x0c\n\x04\x62\x65ta\x18\x02 \x01(\x02\"\x9e\x02\n\x10HardExampleMiner\x12\x1d\n\x11num_hard_examples\x18\x01 \x01(\x05:\x02\x36\x34\x12\x1a\n\riou_threshold\x18\x02 \x01(\x02:\x03\x30.7\x12H\n\tloss_type\x18\x03 \x01(\x0e\x32/.estimator_det.protos.HardExampleMiner.LossType:\x04\x42OTH\x12%\n\x1amax_negatives_per_positive\x18\x04 \x01(\x05:\x01\x30\x12\"\n\x17min_negatives_per_image\x18\x05 \x01(\x05:\x01\x30\":\n\x08LossType\x12\x08\n\x04\x42OTH\x10\x00\x12\x12\n\x0e\x43LASSIFICATION\x10\x01\x12\x10\n\x0cLOCALIZATION\x10\x02\">\n\x14RandomExampleSampler\x12&\n\x18positive_sample_fraction\x18\x01 \x01(\x02:\x04\x30.01\"p\n\x1eWeightedDiceClassificationLoss\x12$\n\x15squared_normalization\x18\x01 \x01(\x08:\x05\x66\x61lse\x12(\n\x19is_prediction_probability\x18\x02 \x01(\x08:\x05\x66\x61lse')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.losses_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_LOSS']._serialized_start=60
-  _globals['_LOSS']._serialized_end=808
-  _globals['_LOSS_EQUALIZATIONLOSS']._serialized_start=654
-  _globals['_LOSS_EQUALIZATIONLOSS']._serialized_end=717
-  _globals['_LOSS_EXPECTEDLOSSWEIGHTS']._serialized_start=719
-  _globals['_LOSS_EXPECTEDLOSSWEIGHTS']._serialized_end=808
-  _globals['_LOCALIZATIONLOSS']._serialized_start=811
-  _globals['_LOCALIZATIONLOSS']._serialized_end=1235
-  _globals['_WEIGHTEDL2LOCALIZATIONLOSS']._serialized_start=1237
-  _globals['_WEIGHTEDL2LOCALIZATIONLOSS']._serialized_end=1299
-  _globals['_WEIGHTEDSMOOTHL1LOCALIZATIONLOSS']._serialized_start=1301
-  _globals['_WEIGHTEDSMOOTHL1LOCALIZATIONLOSS']._serialized_end=1387
-  _globals['_WEIGHTEDIOULOCALIZATIONLOSS']._serialized_start=1389
-  _globals['_WEIGHTEDIOULOCALIZATIONLOSS']._serialized_end=1418
-  _globals['_L1LOCALIZATIONLOSS']._serialized_start=1420
-  _globals['_L1LOCALIZATIONLOSS']._serialized_end=1440
-  _globals['_WEIGHTEDGIOULOCALIZATIONLOSS']._serialized_start=1442
-  _globals['_WEIGHTEDGIOULOCALIZATIONLOSS']._serialized_end=1472
-  _globals['_CLASSIFICATIONLOSS']._serialized_start=1475
-  _globals['_CLASSIFICATIONLOSS']._serialized_end=2175
-  _globals['_WEIGHTEDSIGMOIDCLASSIFICATIONLOSS']._serialized_start=2177
-  _globals['_WEIGHTEDSIGMOIDCLASSIFICATIONLOSS']._serialized_end=2246
-  _globals['_SIGMOIDFOCALCLASSIFICATIONLOSS']._serialized_start=2248
-  _globals['_SIGMOIDFOCALCLASSIFICATIONLOSS']._serialized_end=2347
-  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONLOSS']._serialized_start=2349
-  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONLOSS']._serialized_end=2442
-  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONAGAINSTLOGITSLOSS']._serialized_start=2444
-  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONAGAINSTLOGITSLOSS']._serialized_end=2550
-  _globals['_BOOTSTRAPPEDSIGMOIDCLASSIFICATIONLOSS']._serialized_start=2552
-  _globals['_BOOTSTRAPPEDSIGMOIDCLASSIFICATIONLOSS']._serialized_end=2671
-  _globals['_PENALTYREDUCEDLOGISTICFOCALLOSS']._serialized_start=2673
-  _globals['_PENALTYREDUCEDLOGISTICFOCALLOSS']._serialized_end=2735
-  _globals['_HARDEXAMPLEMINER']._serialized_start=2738
-  _globals['_HARDEXAMPLEMINER']._serialized_end=3024
-  _globals['_HARDEXAMPLEMINER_LOSSTYPE']._serialized_start=2966
-  _globals['_HARDEXAMPLEMINER_LOSSTYPE']._serialized_end=3024
-  _globals['_RANDOMEXAMPLESAMPLER']._serialized_start=3026
-  _globals['_RANDOMEXAMPLESAMPLER']._serialized_end=3088
-  _globals['_WEIGHTEDDICECLASSIFICATIONLOSS']._serialized_start=3090
-  _globals['_WEIGHTEDDICECLASSIFICATIONLOSS']._serialized_end=3202
+  _globals['_LOSS']._serialized_start=95
+  _globals['_LOSS']._serialized_end=843
+  _globals['_LOSS_EQUALIZATIONLOSS']._serialized_start=689
+  _globals['_LOSS_EQUALIZATIONLOSS']._serialized_end=752
+  _globals['_LOSS_EXPECTEDLOSSWEIGHTS']._serialized_start=754
+  _globals['_LOSS_EXPECTEDLOSSWEIGHTS']._serialized_end=843
+  _globals['_LOCALIZATIONLOSS']._serialized_start=846
+  _globals['_LOCALIZATIONLOSS']._serialized_end=1319
+  _globals['_WEIGHTEDL2LOCALIZATIONLOSS']._serialized_start=1321
+  _globals['_WEIGHTEDL2LOCALIZATIONLOSS']._serialized_end=1383
+  _globals['_WEIGHTEDSMOOTHL1LOCALIZATIONLOSS']._serialized_start=1385
+  _globals['_WEIGHTEDSMOOTHL1LOCALIZATIONLOSS']._serialized_end=1471
+  _globals['_WEIGHTEDIOULOCALIZATIONLOSS']._serialized_start=1473
+  _globals['_WEIGHTEDIOULOCALIZATIONLOSS']._serialized_end=1502
+  _globals['_L1LOCALIZATIONLOSS']._serialized_start=1504
+  _globals['_L1LOCALIZATIONLOSS']._serialized_end=1524
+  _globals['_WEIGHTEDGIOULOCALIZATIONLOSS']._serialized_start=1526
+  _globals['_WEIGHTEDGIOULOCALIZATIONLOSS']._serialized_end=1556
+  _globals['_CLASSIFICATIONLOSS']._serialized_start=1559
+  _globals['_CLASSIFICATIONLOSS']._serialized_end=2308
+  _globals['_WEIGHTEDSIGMOIDCLASSIFICATIONLOSS']._serialized_start=2310
+  _globals['_WEIGHTEDSIGMOIDCLASSIFICATIONLOSS']._serialized_end=2379
+  _globals['_SIGMOIDFOCALCLASSIFICATIONLOSS']._serialized_start=2381
+  _globals['_SIGMOIDFOCALCLASSIFICATIONLOSS']._serialized_end=2480
+  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONLOSS']._serialized_start=2482
+  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONLOSS']._serialized_end=2575
+  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONAGAINSTLOGITSLOSS']._serialized_start=2577
+  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONAGAINSTLOGITSLOSS']._serialized_end=2683
+  _globals['_BOOTSTRAPPEDSIGMOIDCLASSIFICATIONLOSS']._serialized_start=2685
+  _globals['_BOOTSTRAPPEDSIGMOIDCLASSIFICATIONLOSS']._serialized_end=2804
+  _globals['_PENALTYREDUCEDLOGISTICFOCALLOSS']._serialized_start=2806
+  _globals['_PENALTYREDUCEDLOGISTICFOCALLOSS']._serialized_end=2868
+  _globals['_HARDEXAMPLEMINER']._serialized_start=2871
+  _globals['_HARDEXAMPLEMINER']._serialized_end=3157
+  _globals['_HARDEXAMPLEMINER_LOSSTYPE']._serialized_start=3099
+  _globals['_HARDEXAMPLEMINER_LOSSTYPE']._serialized_end=3157
+  _globals['_RANDOMEXAMPLESAMPLER']._serialized_start=3159
+  _globals['_RANDOMEXAMPLESAMPLER']._serialized_end=3221
+  _globals['_WEIGHTEDDICECLASSIFICATIONLOSS']._serialized_start=3223
+  _globals['_WEIGHTEDDICECLASSIFICATIONLOSS']._serialized_end=3335
 # @@protoc_insertion_point(module_scope)

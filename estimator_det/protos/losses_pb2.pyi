@@ -1,3 +1,4 @@
+from estimator_det.protos import custom_pb2 as _custom_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -46,18 +47,20 @@ class Loss(_message.Message):
     def __init__(self, localization_loss: _Optional[_Union[LocalizationLoss, _Mapping]] = ..., classification_loss: _Optional[_Union[ClassificationLoss, _Mapping]] = ..., hard_example_miner: _Optional[_Union[HardExampleMiner, _Mapping]] = ..., classification_weight: _Optional[float] = ..., localization_weight: _Optional[float] = ..., random_example_sampler: _Optional[_Union[RandomExampleSampler, _Mapping]] = ..., equalization_loss: _Optional[_Union[Loss.EqualizationLoss, _Mapping]] = ..., expected_loss_weights: _Optional[_Union[Loss.ExpectedLossWeights, str]] = ..., min_num_negative_samples: _Optional[float] = ..., desired_negative_sampling_ratio: _Optional[float] = ...) -> None: ...
 
 class LocalizationLoss(_message.Message):
-    __slots__ = ("weighted_l2", "weighted_smooth_l1", "weighted_iou", "l1_localization_loss", "weighted_giou")
+    __slots__ = ("weighted_l2", "weighted_smooth_l1", "weighted_iou", "l1_localization_loss", "weighted_giou", "custom")
     WEIGHTED_L2_FIELD_NUMBER: _ClassVar[int]
     WEIGHTED_SMOOTH_L1_FIELD_NUMBER: _ClassVar[int]
     WEIGHTED_IOU_FIELD_NUMBER: _ClassVar[int]
     L1_LOCALIZATION_LOSS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTED_GIOU_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_FIELD_NUMBER: _ClassVar[int]
     weighted_l2: WeightedL2LocalizationLoss
     weighted_smooth_l1: WeightedSmoothL1LocalizationLoss
     weighted_iou: WeightedIOULocalizationLoss
     l1_localization_loss: L1LocalizationLoss
     weighted_giou: WeightedGIOULocalizationLoss
-    def __init__(self, weighted_l2: _Optional[_Union[WeightedL2LocalizationLoss, _Mapping]] = ..., weighted_smooth_l1: _Optional[_Union[WeightedSmoothL1LocalizationLoss, _Mapping]] = ..., weighted_iou: _Optional[_Union[WeightedIOULocalizationLoss, _Mapping]] = ..., l1_localization_loss: _Optional[_Union[L1LocalizationLoss, _Mapping]] = ..., weighted_giou: _Optional[_Union[WeightedGIOULocalizationLoss, _Mapping]] = ...) -> None: ...
+    custom: _custom_pb2.Custom
+    def __init__(self, weighted_l2: _Optional[_Union[WeightedL2LocalizationLoss, _Mapping]] = ..., weighted_smooth_l1: _Optional[_Union[WeightedSmoothL1LocalizationLoss, _Mapping]] = ..., weighted_iou: _Optional[_Union[WeightedIOULocalizationLoss, _Mapping]] = ..., l1_localization_loss: _Optional[_Union[L1LocalizationLoss, _Mapping]] = ..., weighted_giou: _Optional[_Union[WeightedGIOULocalizationLoss, _Mapping]] = ..., custom: _Optional[_Union[_custom_pb2.Custom, _Mapping]] = ...) -> None: ...
 
 class WeightedL2LocalizationLoss(_message.Message):
     __slots__ = ("anchorwise_output",)
@@ -86,7 +89,7 @@ class WeightedGIOULocalizationLoss(_message.Message):
     def __init__(self) -> None: ...
 
 class ClassificationLoss(_message.Message):
-    __slots__ = ("weighted_sigmoid", "weighted_softmax", "weighted_logits_softmax", "bootstrapped_sigmoid", "weighted_sigmoid_focal", "penalty_reduced_logistic_focal_loss", "weighted_dice_classification_loss")
+    __slots__ = ("weighted_sigmoid", "weighted_softmax", "weighted_logits_softmax", "bootstrapped_sigmoid", "weighted_sigmoid_focal", "penalty_reduced_logistic_focal_loss", "weighted_dice_classification_loss", "custom")
     WEIGHTED_SIGMOID_FIELD_NUMBER: _ClassVar[int]
     WEIGHTED_SOFTMAX_FIELD_NUMBER: _ClassVar[int]
     WEIGHTED_LOGITS_SOFTMAX_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +97,7 @@ class ClassificationLoss(_message.Message):
     WEIGHTED_SIGMOID_FOCAL_FIELD_NUMBER: _ClassVar[int]
     PENALTY_REDUCED_LOGISTIC_FOCAL_LOSS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTED_DICE_CLASSIFICATION_LOSS_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_FIELD_NUMBER: _ClassVar[int]
     weighted_sigmoid: WeightedSigmoidClassificationLoss
     weighted_softmax: WeightedSoftmaxClassificationLoss
     weighted_logits_softmax: WeightedSoftmaxClassificationAgainstLogitsLoss
@@ -101,7 +105,8 @@ class ClassificationLoss(_message.Message):
     weighted_sigmoid_focal: SigmoidFocalClassificationLoss
     penalty_reduced_logistic_focal_loss: PenaltyReducedLogisticFocalLoss
     weighted_dice_classification_loss: WeightedDiceClassificationLoss
-    def __init__(self, weighted_sigmoid: _Optional[_Union[WeightedSigmoidClassificationLoss, _Mapping]] = ..., weighted_softmax: _Optional[_Union[WeightedSoftmaxClassificationLoss, _Mapping]] = ..., weighted_logits_softmax: _Optional[_Union[WeightedSoftmaxClassificationAgainstLogitsLoss, _Mapping]] = ..., bootstrapped_sigmoid: _Optional[_Union[BootstrappedSigmoidClassificationLoss, _Mapping]] = ..., weighted_sigmoid_focal: _Optional[_Union[SigmoidFocalClassificationLoss, _Mapping]] = ..., penalty_reduced_logistic_focal_loss: _Optional[_Union[PenaltyReducedLogisticFocalLoss, _Mapping]] = ..., weighted_dice_classification_loss: _Optional[_Union[WeightedDiceClassificationLoss, _Mapping]] = ...) -> None: ...
+    custom: _custom_pb2.Custom
+    def __init__(self, weighted_sigmoid: _Optional[_Union[WeightedSigmoidClassificationLoss, _Mapping]] = ..., weighted_softmax: _Optional[_Union[WeightedSoftmaxClassificationLoss, _Mapping]] = ..., weighted_logits_softmax: _Optional[_Union[WeightedSoftmaxClassificationAgainstLogitsLoss, _Mapping]] = ..., bootstrapped_sigmoid: _Optional[_Union[BootstrappedSigmoidClassificationLoss, _Mapping]] = ..., weighted_sigmoid_focal: _Optional[_Union[SigmoidFocalClassificationLoss, _Mapping]] = ..., penalty_reduced_logistic_focal_loss: _Optional[_Union[PenaltyReducedLogisticFocalLoss, _Mapping]] = ..., weighted_dice_classification_loss: _Optional[_Union[WeightedDiceClassificationLoss, _Mapping]] = ..., custom: _Optional[_Union[_custom_pb2.Custom, _Mapping]] = ...) -> None: ...
 
 class WeightedSigmoidClassificationLoss(_message.Message):
     __slots__ = ("anchorwise_output",)

@@ -8,6 +8,7 @@ from estimator_det.protos import losses_pb2 as _losses_pb2
 from estimator_det.protos import matcher_pb2 as _matcher_pb2
 from estimator_det.protos import post_processing_pb2 as _post_processing_pb2
 from estimator_det.protos import region_similarity_calculator_pb2 as _region_similarity_calculator_pb2
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Optional, Union as _Union
@@ -86,7 +87,7 @@ class Ssd(_message.Message):
     def __init__(self, num_classes: _Optional[int] = ..., image_resizer: _Optional[_Union[_image_resizer_pb2.ImageResizer, _Mapping]] = ..., feature_extractor: _Optional[_Union[SsdFeatureExtractor, _Mapping]] = ..., box_coder: _Optional[_Union[_box_coder_pb2.BoxCoder, _Mapping]] = ..., matcher: _Optional[_Union[_matcher_pb2.Matcher, _Mapping]] = ..., similarity_calculator: _Optional[_Union[_region_similarity_calculator_pb2.RegionSimilarityCalculator, _Mapping]] = ..., encode_background_as_zeros: bool = ..., negative_class_weight: _Optional[float] = ..., box_predictor: _Optional[_Union[_box_predictor_pb2.BoxPredictor, _Mapping]] = ..., anchor_generator: _Optional[_Union[_anchor_generator_pb2.AnchorGenerator, _Mapping]] = ..., post_processing: _Optional[_Union[_post_processing_pb2.PostProcessing, _Mapping]] = ..., normalize_loss_by_num_matches: bool = ..., normalize_loc_loss_by_codesize: bool = ..., loss: _Optional[_Union[_losses_pb2.Loss, _Mapping]] = ..., freeze_batchnorm: bool = ..., inplace_batchnorm_update: bool = ..., add_background_class: bool = ..., explicit_background_class: bool = ..., use_confidences_as_targets: bool = ..., implicit_example_weight: _Optional[float] = ..., return_raw_detections_during_predict: bool = ..., mask_head_config: _Optional[_Union[Ssd.MaskHead, _Mapping]] = ...) -> None: ...
 
 class SsdFeatureExtractor(_message.Message):
-    __slots__ = ("type", "depth_multiplier", "min_depth", "conv_hyperparams", "override_base_feature_extractor_hyperparams", "pad_to_multiple", "use_explicit_padding", "use_depthwise", "fpn", "bifpn", "replace_preprocessor_with_placeholder", "num_layers", "spaghettinet_arch_name", "use_hardswish", "batch_norm_trainable")
+    __slots__ = ("type", "depth_multiplier", "min_depth", "conv_hyperparams", "override_base_feature_extractor_hyperparams", "pad_to_multiple", "use_explicit_padding", "use_depthwise", "fpn", "bifpn", "replace_preprocessor_with_placeholder", "num_layers", "spaghettinet_arch_name", "use_hardswish", "batch_norm_trainable", "custom_parameters")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     DEPTH_MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
     MIN_DEPTH_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +103,7 @@ class SsdFeatureExtractor(_message.Message):
     SPAGHETTINET_ARCH_NAME_FIELD_NUMBER: _ClassVar[int]
     USE_HARDSWISH_FIELD_NUMBER: _ClassVar[int]
     BATCH_NORM_TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     type: str
     depth_multiplier: float
     min_depth: int
@@ -117,4 +119,5 @@ class SsdFeatureExtractor(_message.Message):
     spaghettinet_arch_name: str
     use_hardswish: bool
     batch_norm_trainable: bool
-    def __init__(self, type: _Optional[str] = ..., depth_multiplier: _Optional[float] = ..., min_depth: _Optional[int] = ..., conv_hyperparams: _Optional[_Union[_hyperparams_pb2.Hyperparams, _Mapping]] = ..., override_base_feature_extractor_hyperparams: bool = ..., pad_to_multiple: _Optional[int] = ..., use_explicit_padding: bool = ..., use_depthwise: bool = ..., fpn: _Optional[_Union[_fpn_pb2.FeaturePyramidNetworks, _Mapping]] = ..., bifpn: _Optional[_Union[_fpn_pb2.BidirectionalFeaturePyramidNetworks, _Mapping]] = ..., replace_preprocessor_with_placeholder: bool = ..., num_layers: _Optional[int] = ..., spaghettinet_arch_name: _Optional[str] = ..., use_hardswish: bool = ..., batch_norm_trainable: bool = ...) -> None: ...
+    custom_parameters: _struct_pb2.Struct
+    def __init__(self, type: _Optional[str] = ..., depth_multiplier: _Optional[float] = ..., min_depth: _Optional[int] = ..., conv_hyperparams: _Optional[_Union[_hyperparams_pb2.Hyperparams, _Mapping]] = ..., override_base_feature_extractor_hyperparams: bool = ..., pad_to_multiple: _Optional[int] = ..., use_explicit_padding: bool = ..., use_depthwise: bool = ..., fpn: _Optional[_Union[_fpn_pb2.FeaturePyramidNetworks, _Mapping]] = ..., bifpn: _Optional[_Union[_fpn_pb2.BidirectionalFeaturePyramidNetworks, _Mapping]] = ..., replace_preprocessor_with_placeholder: bool = ..., num_layers: _Optional[int] = ..., spaghettinet_arch_name: _Optional[str] = ..., use_hardswish: bool = ..., batch_norm_trainable: bool = ..., custom_parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...

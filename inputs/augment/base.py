@@ -22,7 +22,7 @@ from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError, nearest
 from inputs.schema import PER_BOX_FIELDS, Sample
 
-Step = Callable[[Sample, tf.Tensor, Any], Sample]
+Step = Callable[..., Sample]  # (sample, seed, config), or (sample, seed, **parameters)
 
 AUGMENTATIONS: Registry[Callable[..., Sample]] = Registry("augmentation")
 FIELD = "data_augmentation_options"
@@ -116,6 +116,12 @@ def _find_function(step: Any, where: str) -> Tuple[str, StepFunction]:
     name = step.WhichOneof("preprocessing_step")
     if name is None:
         raise ConfigError(None, f"{where} is empty", f"set one of {sorted(AUGMENTATIONS)}")
+    if name == "custom":
+        try:
+            custom = AUGMENTATIONS.custom_function(step.custom)
+        except ConfigError as error:
+            raise ConfigError(f"{where}.{error.field}", error.message, error.remedy) from None
+        return name, StepFunction(lambda sample, seed, config: custom(sample, seed))
     if name not in AUGMENTATIONS:
         hint = nearest(name, list(AUGMENTATIONS)) or "."
         raise ConfigError(
@@ -131,8 +137,9 @@ def float_image(function: Step) -> Step:
     """Decorates steps that compute with pixel values, so that they receive a float32 image."""
 
     @functools.wraps(function)
-    def float_step(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-        return function(sample._replace(image=tf.cast(sample.image, tf.float32)), seed, config)
+    def float_step(sample: Sample, seed: tf.Tensor, *config: Any, **parameters: Any) -> Sample:
+        float_sample = sample._replace(image=tf.cast(sample.image, tf.float32))
+        return function(float_sample, seed, *config, **parameters)
 
     return float_step
 

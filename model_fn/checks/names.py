@@ -25,7 +25,7 @@ from estimator_det.losses.localization import LOCALIZATION_LOSSES
 from estimator_det.predictors.base import BOX_HEADS
 from inputs.augment import AUGMENTATIONS
 from model_fn.evaluation.metrics import METRICS
-from model_fn.evaluation.metrics.base import EVAL_FIELDS, chosen_metrics
+from model_fn.evaluation.metrics.base import EVAL_FIELDS, PARAMETERIZED, chosen_metrics
 from model_fn.training.optimizers import OPTIMIZERS
 from model_fn.training.schedules import LEARNING_RATES
 
@@ -42,6 +42,7 @@ CHOICES: Dict[str, Registry[Any]] = {
     "matcher_oneof": MATCHERS,
     "model": DETECTORS,
     "optimizer": OPTIMIZERS,
+    "parameterized_metric": PARAMETERIZED,
     "preprocessing_step": AUGMENTATIONS,
     "region_similarity": SIMILARITIES,
 }
@@ -73,12 +74,26 @@ def check_names(pipeline_config: Any) -> List[Problem]:
         holder = path.rpartition(".")[0].rpartition(".")[2]
         choices = CHOICES_OF_FIELDS.get(holder, CHOICES.get(group.name)) if group else None
         texts = TEXTS.get(f"{parent.DESCRIPTOR.name}.{field.name}")
-        if choices is not None and field.name not in choices:
+        if choices is not None and field.name == "custom":
+            refused += (f"{path}.",)
+            problems += _plugin_problems(choices.custom_function, value, path)
+        elif choices is not None and field.name not in choices:
             refused = (f"{path}.",)
             problems.append(error(path, *choices.refusal(field.name, reserved=(field.name,))))
         elif texts is not None and value and value not in texts:  # `config.check` reports ""
             problems.append(error(path, *texts.refusal(value)))
+        elif texts is not None and value and field.name == "type":
+            holder_path = path.rpartition(".")[0]
+            problems += _plugin_problems(texts.get(value).with_parameters, parent, holder_path)
     return problems
+
+
+def _plugin_problems(make: Callable[[Any], Any], config: Any, path: str) -> Iterator[Problem]:
+    """The error in the parameters of a plug-in; its field begins with the last name of `path`."""
+    try:
+        make(config)
+    except ConfigError as reason:
+        yield from_error(reason, f"{path.rpartition('.')[0]}.{reason.field}", "correct it")
 
 
 def check_unused(pipeline_config: Any) -> List[Problem]:

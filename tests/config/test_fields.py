@@ -105,6 +105,7 @@ READERS: Dict[str, Tuple[str, ...]] = {
     "BatchNonMaxSuppression": ("estimator_det/boxes/nms/multiclass",),
     "BipartiteMatcher": ("estimator_det/boxes/matching",),
     "Context": ("estimator_det/nets/context_attention", "estimator_det/config/context"),
+    "Custom": ("estimator_det/config/registry",),
     "DetectionModel": (),
     "EvalConfig": (
         "inputs/pipeline",
@@ -121,7 +122,10 @@ READERS: Dict[str, Tuple[str, ...]] = {
         "model_fn/runs/training_evaluations",
     ),
     "FasterRcnn": (*TWO_STAGE, "estimator_det/predictors/rpn"),
-    "FasterRcnnFeatureExtractor": ("estimator_det/extractors/two_stage/recipe",),
+    "FasterRcnnFeatureExtractor": (
+        "estimator_det/extractors/two_stage/recipe",
+        "estimator_det/extractors/base",
+    ),
     "FeaturePyramidNetworks": ("estimator_det/extractors/base",),
     **dict.fromkeys(
         ("GraphRewriter", "Quantization"),
@@ -159,7 +163,7 @@ READERS: Dict[str, Tuple[str, ...]] = {
     "RandomExampleSampler": ("estimator_det/boxes/sampling",),
     "RfcnBoxPredictor": ("estimator_det/predictors/rfcn",),
     "Ssd": ("estimator_det/detectors/ssd", "estimator_det/detectors/ssd_loss"),
-    "SsdFeatureExtractor": ("estimator_det/extractors/ssd/recipe",),
+    "SsdFeatureExtractor": ("estimator_det/extractors/ssd/recipe", "estimator_det/extractors/base"),
     "TFRecordInputReader": ("inputs/records/stream",),
     "TrainConfig": (
         "inputs/pipeline",
@@ -206,7 +210,7 @@ def refused_by_registry(found: Field) -> bool:
     group = found.descriptor.containing_oneof
     holder = found.path[-1].name if found.path else ""
     registry = names.CHOICES_OF_FIELDS.get(holder, names.CHOICES.get(group.name)) if group else None
-    return registry is not None and found.descriptor.name not in registry
+    return registry is not None and found.descriptor.name not in (*registry, "custom")
 
 
 def reachable() -> Iterator[Field]:
@@ -228,7 +232,9 @@ def reachable() -> Iterator[Field]:
             inner = field.message_type
             if is_map(field):
                 inner = inner.fields_by_name["value"].message_type
-            if inner is None or found.name in fields.REFUSED or refused_by_registry(found):
+            if inner is None or inner.file.package == "google.protobuf":
+                continue
+            if found.name in fields.REFUSED or refused_by_registry(found):
                 continue
             todo.append(((*path, field), inner))
 

@@ -278,7 +278,7 @@ def register_recipe(
     def build(recipe: Recipe, config: Any, is_training: bool) -> RecipeExtractor:
         return extractor(recipe, make_options(recipe, config, is_training))
 
-    EXTRACTORS.register(name, *aliases)(ExtractorEntry(recipe, build))
+    EXTRACTORS.register(name, *aliases)(ExtractorEntry(recipe, build, ("backbone", "pyramid")))
 
 
 def make_extractor(config: Any, is_training: bool) -> Extractor:

@@ -184,7 +184,8 @@ def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> N
     def build(recipe: Recipe, config: Any, is_training: bool) -> RecipeExtractor:
         return RecipeExtractor(recipe, make_options(recipe, config, is_training))
 
-    EXTRACTORS.register(name, *aliases)(ExtractorEntry(recipe, build))
+    functions = ("first_stage", "second_stage")
+    EXTRACTORS.register(name, *aliases)(ExtractorEntry(recipe, build, functions))
 
 
 def make_extractor(config: Any, is_training: bool) -> TwoStageExtractor:

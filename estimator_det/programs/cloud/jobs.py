@@ -17,6 +17,7 @@ _BUCKET_PATH = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}(/[^\s]*)?")
 # Flags that `submit` sets itself, with the option of `submit` to give instead.
 _SET_BY_SUBMIT = {
     "pipeline_config_path": "the option --pipeline_config_path, before the --",
+    "import": "the option --import, before the --",
     "job-dir": "the option --job_dir, before the --",
     "use_tpu": "the option --tpu, before the --",
     "tpu_name": "the option --tpu, before the --",
@@ -44,6 +45,7 @@ class Job:
     flags: Tuple[str, ...] = ()  # flags of model_main, except those that `arguments` adds
     service_account: str = ""  # "" for that of the service
     spot: bool = False  # machines that the service may take back at any time
+    modules: Tuple[str, ...] = ()  # plug-ins, which the package or the image has
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -81,6 +83,7 @@ class Job:
         """All flags of `model_main`, as each replica gets them."""
         flag_names = {_flag_name(flag) for flag in self.flags}
         arguments = [f"--pipeline_config_path={self.config_uri}"]
+        arguments += [f"--import={name}" for name in self.modules]
         if "model_dir" not in flag_names:
             arguments.append(f"--model_dir={self.job_dir}")
         return [*arguments, *self.flags]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import pathlib
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import tarfile
 import tempfile
 import zlib
-from typing import Optional, Set
+from typing import Mapping, Optional, Set
 
 import estimator_det
 from estimator_det.config import printing
@@ -21,6 +22,7 @@ ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
 _DATA = (".py", ".proto", ".config")
 _ROOT_FILES = ("setup.py", "pyproject.toml", "LICENSE", "PKG-INFO")
 _MOST_NAMED = 3
+_PLUGINS = "plugins.txt"  # names of plug-ins, a line each; setup.py installs them
 
 
 def installed_root() -> pathlib.Path:
@@ -28,13 +30,50 @@ def installed_root() -> pathlib.Path:
     return pathlib.Path(estimator_det.__file__).resolve().parent.parent
 
 
-def get(path: Optional[str], target: pathlib.Path) -> pathlib.Path:
-    """The checked source distribution at `target`: a copy of the given one, or built."""
+def get(
+    path: Optional[str], target: pathlib.Path, modules: Optional[Mapping[str, str]] = None
+) -> pathlib.Path:
+    """The checked source distribution at `target`: a copy of the given one, or built.
+
+    Plug-ins, files of modules by name, are added to it.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(path) if path else build(pathlib.Path(folder))
         check(source)
+        if modules:
+            source = _with_modules(source, pathlib.Path(folder) / "with_plugins.tar.gz", modules)
         if source.resolve() != target.resolve():
             shutil.copyfile(source, target)
+    return target
+
+
+def _with_modules(
+    source: pathlib.Path, target: pathlib.Path, modules: Mapping[str, str]
+) -> pathlib.Path:
+    """Copies a source distribution and adds modules, which its setup.py installs."""
+    for name, file in modules.items():
+        if "." in name or not file.endswith(f"{name}.py"):
+            raise RunError(
+                f"--import {name}: {printing.plain(file)} is part of a package of several files, "
+                "but a job gets single files. Put the plug-in into one file, or install it in the "
+                "image of --container_image"
+            )
+    with tarfile.open(source, "r:gz") as old, tarfile.open(target, "w:gz") as new:
+        members = old.getmembers()
+        top = members[0].name.partition("/")[0]
+        replaced = {f"{top}/{_PLUGINS}", *(f"{top}/{name}.py" for name in modules)}
+        for member in members:
+            if member.name not in replaced:
+                new.addfile(member, old.extractfile(member) if member.isfile() else None)
+        for name, file in modules.items():
+            new.add(file, f"{top}/{name}.py")
+        listed = tarfile.TarInfo(f"{top}/{_PLUGINS}")
+        content = "\n".join(modules).encode()
+        listed.size = len(content)
+        new.addfile(listed, io.BytesIO(content))
+    missing = {_PLUGINS, *(f"{name}.py" for name in modules)} - _names(target)
+    if missing:
+        raise RunError(f"{target}: the package has no {', '.join(sorted(missing))}; submit again")
     return target
 
 

@@ -39,8 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="source_format",
         required=True,
-        choices=(*FORMATS, TFRECORD),
         type=format_name,
+        metavar="FORMAT",
+        help=f"{', '.join(FORMATS)}, that of a converter of yours (--import), or {TFRECORD}",
     )
     parser.add_argument("--to", dest="target_format", required=True, choices=(TFRECORD, COCO))
     parser.add_argument(
@@ -126,6 +127,7 @@ _BOTH = ("label_map", "max_megapixels", "source_format", "target_format", "verb"
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
+    check_format(options.source_format)
     to_coco = options.target_format == COCO
     if to_coco != (options.source_format == TFRECORD):
         raise console.UsageError(
@@ -150,6 +152,16 @@ def run(options: argparse.Namespace) -> int:
         return _to_coco(arguments) if to_coco else to_records(arguments)
     except ConversionError as error:
         raise RunError(str(error)) from error
+
+
+def check_format(name: str) -> None:
+    """Refuses a data set format that neither this package nor a plug-in reads."""
+    if name not in (*FORMATS, TFRECORD):
+        from inputs.datasets.converters import CONVERTERS
+
+        if name not in CONVERTERS:
+            what, remedy = CONVERTERS.refusal(name)
+            raise console.UsageError(f"--from: the dataset format {what}. {remedy}")
 
 
 def _to_coco(arguments: Dict[str, Any]) -> int:

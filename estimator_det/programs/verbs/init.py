@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
     data.add_argument("--records", metavar="DIR", help="folder that `convert` has written")
     data.add_argument(
-        "--from", dest="source_format", choices=convert.FORMATS, type=convert.format_name,
-        help="convert this data set first, to OUTPUT_DIR/records",
+        "--from", dest="source_format", metavar="FORMAT", type=convert.format_name,
+        help="convert this data set first, to OUTPUT_DIR/records; formats as in convert",
     )  # fmt: skip
     data.add_argument("--images", metavar="DIR", help="with --from: folder of all images")
     data.add_argument("--annotations", metavar="PATH", help="with --from: annotations")
@@ -119,6 +119,7 @@ def _print_list() -> int:
 
 def _convert(options: argparse.Namespace) -> str:
     """Converts the data set; returns the folder of its records."""
+    convert.check_format(options.source_format)
     folder = os.path.join(options.output_dir, "records")
     arguments: Dict[str, Any] = {
         "source_format": options.source_format, "images": options.images, "output_dir": folder,

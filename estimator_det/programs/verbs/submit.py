@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import json
 import pathlib
@@ -142,13 +143,17 @@ def _add_rehearsal(group: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    from estimator_det.config import pipeline
+    from estimator_det.config import pipeline, plugins
     from model_fn.checkpoints import writing
 
     _check_options(options)
     job = _job(options)
     _check_flags(job)
     config = load(options)
+    modules = plugins.module_files()
+    if modules and job.image.has_package:
+        console.say(f"the image {job.image.uri} must have the plug-ins: {', '.join(modules)}")
+    job = dataclasses.replace(job, modules=tuple(modules))
     is_dry = _is_dry(options)
     staged = preparation.staged_paths(config, job, stages=options.stage_data)
     preparation.check_config(config, job, reads_files=options.rehearse or not is_dry)
@@ -156,7 +161,7 @@ def run(options: argparse.Namespace) -> int:
         preparation.check_paths(config, job, staged)
     folder = pathlib.Path(options.output_dir or f"jobs/{job.name}").resolve()
     writing.check_folder(str(folder), "output_dir")
-    package = source_package.get(options.package, folder / job.package)
+    package = source_package.get(options.package, folder / job.package, modules)
     platform = PLATFORMS[options.platform]
     if options.rehearse:
         extent = rehearsal.Extent(

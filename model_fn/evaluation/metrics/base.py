@@ -125,7 +125,13 @@ def register(
     if needs_label_map:
         NEED_LABEL_MAP.update(names)
     EVAL_FIELDS.update(dict.fromkeys(names, tuple(eval_fields)))
-    return METRICS.register(*names)
+
+    def enter(maker: MetricsMaker) -> MetricsMaker:
+        for name in names:  # for `parameterized_metric { custom { … } }`
+            PARAMETERIZED.custom(name)(maker)
+        return METRICS.register(*names)(maker)
+
+    return enter
 
 
 def chosen_metrics(eval_config: Any) -> List[str]:
@@ -152,7 +158,12 @@ def make_named_metrics(
     ]
     for index, entry in enumerate(eval_config.parameterized_metric):
         field = f"eval_config.parameterized_metric[{index}]"
-        metrics = PARAMETERIZED.make_chosen(entry, "parameterized_metric", field, field, categories)
+        if entry.HasField("custom"):
+            metrics = PARAMETERIZED.custom_function(entry.custom)(eval_config, categories)
+        else:
+            metrics = PARAMETERIZED.make_chosen(
+                entry, "parameterized_metric", field, field, categories
+            )
         for earlier_name, before in named:
             if set(metrics.names) & set(before.names):
                 raise ConfigError(

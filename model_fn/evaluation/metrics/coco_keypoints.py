@@ -193,7 +193,12 @@ def _make_for_class(
 
 @register(NAME, needs_label_map=True)
 def _make_for_all(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> AllKeypointMetrics:
-    chosen = {entry.coco_keypoint_metrics.class_label for entry in eval_config.parameterized_metric}
+    entries = eval_config.parameterized_metric
+    chosen = {
+        entry.coco_keypoint_metrics.class_label
+        for entry in entries
+        if entry.HasField("coco_keypoint_metrics")
+    }
     having = [c for c in categories if c.get("keypoints") and c["name"] not in chosen]
     if not having and not chosen:
         raise ConfigError(

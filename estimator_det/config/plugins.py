@@ -1,0 +1,251 @@
+"""Plug-ins: components in a user's own modules, without a change of this package.
+
+A module registers its components when it is imported. Three kinds of modules are imported, and no
+others: those that `--import` names, those of the entry points `estimator_det.plugins` of installed
+packages, and those that the record of a run, `plugins.json` beside `pipeline.config`, names.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import json
+import math
+import os
+import sys
+import typing
+from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple, Union
+
+from google.protobuf.struct_pb2 import Struct
+
+from estimator_det.config import files
+from estimator_det.config.printing import plain
+from estimator_det.config.text import ConfigError, nearest
+
+GROUP = "estimator_det.plugins"
+RECORD_FILE = "plugins.json"
+HINT = "If a module of yours registers it, add --import MODULE"
+
+_folders: Dict[str, str] = {}  # imported modules, and the folder that each was found in
+_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_SETTERS = {bool: "bool_value: true", str: 'string_value: "…"'}
+
+
+def load(modules: Sequence[str], runs: Iterable[Optional[str]] = ()) -> None:
+    """Imports entry points, the named modules, and those that the records in `runs` name."""
+    _load_entry_points()
+    for name in modules:
+        _import(
+            name,
+            os.getcwd(),
+            f"--import {name}",
+            "Correct the name, or start in the folder that has it",
+        )
+    for folder in runs:
+        if folder:
+            load_record(folder)
+
+
+def _load_entry_points() -> None:
+    points = importlib.metadata.entry_points()
+    # Python 3.9 returns a dictionary, which has no `select`.
+    group = points.select(group=GROUP) if hasattr(points, "select") else points.get(GROUP, ())
+    for point in group:
+        try:
+            point.load()
+        except ImportError as error:
+            raise ConfigError(
+                None,
+                f"the plug-in {point.name} ({plain(point.value)}) of an installed package cannot "
+                f"be imported: {plain(str(error))}",
+                "Repair the package, or remove it with pip uninstall",
+            ) from error
+
+
+def _import(name: str, folder: str, field: str, remedy: str) -> None:
+    """Imports a module of `folder` or an installed one; other modules of its name are refused."""
+    if name in _folders:
+        return
+    if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+        example = name.removesuffix(".py").replace("/", ".")
+        raise ConfigError(field, "is not the name of a module", f"Write it like {plain(example)}")
+    # At the end: a file of the user such as queue.py must not replace a module of Python.
+    if folder not in sys.path:
+        sys.path.append(folder)
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # A module that the plug-in itself misses is another fault: its traceback says where.
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(
+            field,
+            f"there is no such module in {plain(folder)} or installed",
+            f"{_nearest_file(name, folder)} {remedy}".strip(),
+        ) from None
+    file = os.path.realpath(getattr(module, "__file__", None) or "")
+    stem = os.path.join(os.path.realpath(folder), *name.split("."))
+    wanted = [path for path in (f"{stem}.py", f"{stem}{os.sep}__init__.py") if os.path.exists(path)]
+    if wanted and file not in wanted:
+        raise ConfigError(
+            field,
+            f"{plain(file) or 'a part of Python'} has the same name as {plain(wanted[0])}",
+            "Rename your module",
+        )
+    # The folder on the path below which the name leads to the file.
+    levels = name.count(".") + (os.path.basename(file) == "__init__.py") + 1
+    _folders[name] = file and functools.reduce(
+        lambda path, _: os.path.dirname(path), range(levels), file
+    )
+
+
+def _nearest_file(name: str, folder: str) -> str:
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    modules = [each[:-3] for each in names if each.endswith(".py")]
+    return nearest(name, modules).removeprefix("; ")
+
+
+def module_files() -> Dict[str, str]:
+    """The modules that `load` and `load_record` have imported, and the file of each."""
+    return {name: str(sys.modules[name].__file__) for name in _folders}
+
+
+def save_record(folder: files.AnyPath) -> None:
+    """Writes the record of the imported modules into the folder of a run or of an export."""
+    if _folders:
+        text = json.dumps({"modules": _folders}, indent=1)
+        files.write_text(files.path_in(folder, RECORD_FILE), text + "\n")
+
+
+def load_record(folder: files.AnyPath) -> None:
+    """Imports the modules that the record in a folder names, if it has one."""
+    path = files.path_in(folder, RECORD_FILE)
+    if not files.exists(path):
+        return
+    try:
+        modules = dict(json.loads(files.read_text(path, max_bytes=10**6))["modules"])
+        if not all(isinstance(each, str) for pair in modules.items() for each in pair):
+            raise ValueError("names and folders must be text")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            None,
+            f"{plain(path)} is not a record of plug-ins: {plain(str(error))}",
+            "Remove it, and name the modules with --import",
+        ) from None
+    for name, home in modules.items():
+        remedy = f"Give --import {plain(name)} in the folder that has it, or install it"
+        _import(name, home, f"{plain(path)}: {plain(name)}", remedy)
+
+
+def bind(function: Callable[..., Any], parameters: Struct, name: str) -> functools.partial[Any]:
+    """Returns `function` with `parameters` as keyword arguments.
+
+    It accepts those arguments that it declares after `*`, with values that fit their annotations
+    or else their defaults. A ConfigError names the others.
+    """
+    return bind_all({"": function}, parameters, name)[""]
+
+
+def bind_all(
+    functions: Dict[str, Callable[..., Any]], parameters: Struct, name: str
+) -> Dict[str, functools.partial[Any]]:
+    """Like `bind` for several functions, each of which gets the parameters that it declares."""
+    kinds = {key: parameters_of(function) for key, function in functions.items()}
+    known = {parameter: kind for each in kinds.values() for parameter, kind in each.items()}
+    values = {}
+    for parameter, value in parameters.fields.items():
+        field = f"parameters.{parameter}"
+        if parameter not in known:
+            listed = ", ".join(f"{key} ({_words(kind[0])})" for key, kind in sorted(known.items()))
+            hint = nearest(parameter, list(known)).removeprefix("; ")
+            remedy = f"{hint} Its parameters: {listed}" if listed else "Remove it: it has none"
+            raise ConfigError(field, f"{plain(name)} has no such parameter", remedy.strip())
+        kind = known[parameter][0]
+        try:
+            values[parameter] = _fitted(_plain_value(value), kind)
+        except TypeError:
+            text = plain(json.dumps(_plain_value(value)))
+            raise ConfigError(
+                field,
+                f"is {text}, but {plain(name)} takes {_words(kind)}",
+                f"write value {{ {_SETTERS.get(kind, 'number_value: 1')} }}",
+            ) from None
+    for parameter, (kind, is_required) in known.items():
+        if is_required and parameter not in values:
+            raise ConfigError(
+                f"parameters.{parameter}",
+                f"is not set, but {plain(name)} needs it",
+                f"set it to {_words(kind)}",
+            )
+    return {
+        key: functools.partial(
+            function, **{each: values[each] for each in kinds[key] if each in values}
+        )
+        for key, function in functions.items()
+    }
+
+
+def parameters_of(function: Callable[..., Any]) -> Dict[str, Tuple[Any, bool]]:
+    """Arguments of a function after `*`: name -> type (Any if unknown), True if required."""
+    # Arguments that a partial sets are its author's choice.
+    fixed = function.keywords if isinstance(function, functools.partial) else {}
+    signature = inspect.signature(function)
+    target = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
+    try:
+        hints = typing.get_type_hints(target)
+    except (NameError, TypeError):  # annotations that only a type checker can resolve
+        hints = {}
+    parameters = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is not parameter.KEYWORD_ONLY or name in fixed:
+            continue
+        is_required = parameter.default is parameter.empty
+        default = None if is_required else parameter.default
+        kind = hints.get(name, Any if default is None else type(default))
+        parameters[name] = (kind, is_required)
+    return parameters
+
+
+def _plain_value(value: Any) -> Any:
+    """A `google.protobuf.Value` as a Python value; all numbers are floats."""
+    kind = value.WhichOneof("kind")
+    if kind == "list_value":
+        return [_plain_value(each) for each in value.list_value.values]
+    if kind == "struct_value":
+        return {key: _plain_value(each) for key, each in value.struct_value.fields.items()}
+    return None if kind in (None, "null_value") else getattr(value, kind)
+
+
+def _fitted(value: Any, kind: Any) -> Any:
+    """A value as an annotated type, or TypeError."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if arguments and type(None) in arguments:  # Optional, which Python spells in two ways
+        others = tuple(each for each in arguments if each is not type(None))
+        return None if value is None else _fitted(value, Union[others])
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if kind is float and isinstance(value, float) and math.isfinite(value):
+        return value
+    if kind in (bool, str) and isinstance(value, kind):
+        return value
+    if kind in (list, tuple) or origin in (list, tuple, collections.abc.Sequence):
+        if isinstance(value, list):
+            each_kind = arguments[0] if arguments else Any
+            sequence = tuple if tuple in (kind, origin) else list
+            return sequence(_fitted(each, each_kind) for each in value)
+    elif kind not in _TYPES:
+        return value
+    raise TypeError
+
+
+def _words(kind: Any) -> str:
+    arguments = [each for each in typing.get_args(kind) if isinstance(each, type)]
+    if type(None) in arguments:
+        return _words(arguments[0])
+    if kind in (list, tuple) or typing.get_origin(kind) is not None:
+        return "a list"
+    return _TYPES.get(kind, "any value")

@@ -1,0 +1,225 @@
+"""Plug-ins: modules that are imported, their record, and parameters of their functions."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+import sys
+from typing import Any, Callable, Iterator, List, Optional, Sequence
+
+import pytest
+from google.protobuf import text_format
+from google.protobuf.struct_pb2 import Struct
+
+from estimator_det.config import pipeline, plugins
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+from estimator_det.protos import custom_pb2
+
+LOSS = "model.ssd.loss.classification_loss.custom"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    """An empty working folder; modules that a test imports are forgotten after it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(plugins, "_folders", {})
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_module_of_the_working_folder_is_imported_once(project: pathlib.Path) -> None:
+    (project / "part.py").write_text("import pathlib\npathlib.Path('log').open('a').write('x')\n")
+    plugins.load(["part", "part"])
+    plugins.load(["part"])
+    assert (project / "log").read_text() == "x"
+    assert plugins.module_files() == {"part": str(project / "part.py")}
+
+
+def test_record_leads_to_the_modules_from_any_folder(
+    project: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "parts").mkdir()
+    (project / "parts" / "__init__.py").write_text("")
+    (project / "parts" / "deep.py").write_text("")
+    (project / "flat.py").write_text("")
+    (project / "run").mkdir()
+    plugins.load(["parts.deep", "flat"])
+    plugins.save_record(project / "run")
+    record = json.loads((project / "run" / "plugins.json").read_text())
+    assert record == {"modules": {"parts.deep": str(project), "flat": str(project)}}
+    for name in ("parts", "parts.deep", "flat"):
+        del sys.modules[name]
+    monkeypatch.setattr(plugins, "_folders", {})
+    monkeypatch.chdir("/")
+    sys.path.remove(str(project))
+    plugins.load([], [None, str(project / "run")])
+    assert set(plugins.module_files()) == {"parts.deep", "flat"}
+
+
+def test_run_without_plugins_has_no_record(project: pathlib.Path) -> None:
+    plugins.load([], [str(project)])
+    plugins.save_record(project)
+    assert not list(project.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my_prt", "--import my_prt: there is no such module in .* did you mean 'my_part'"),
+        ("my_part.py", "is not the name of a module. Write it like my_part$"),
+        ("dir/my_part.py", "Write it like dir.my_part$"),
+        ("json", "json/__init__.py has the same name as .*/json.py. Rename your module"),
+        ("my_part.inner", "there is no such module"),
+    ],
+)
+def test_module_that_cannot_be_used_is_refused(
+    project: pathlib.Path, name: str, message: str
+) -> None:
+    (project / "my_part.py").write_text("")
+    (project / "json.py").write_text("raise SystemExit")
+    with pytest.raises(ConfigError, match=message):
+        plugins.load([name])
+
+
+def test_fault_inside_a_module_keeps_its_traceback(project: pathlib.Path) -> None:
+    (project / "broken.py").write_text("import not_installed_anywhere\n")
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        plugins.load(["broken"])
+
+
+def test_missing_module_of_a_record_is_named(project: pathlib.Path) -> None:
+    (project / "plugins.json").write_text('{"modules": {"gone_part": "/nowhere"}}')
+    with pytest.raises(ConfigError, match=r"plugins.json: gone_part.*Give --import gone_part"):
+        plugins.load([], [str(project)])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"modules": {"a": 1}}', '{"modules": 3}', "{}"])
+def test_damaged_record_is_refused(project: pathlib.Path, text: str) -> None:
+    (project / "plugins.json").write_text(text)
+    with pytest.raises(ConfigError, match="is not a record of plug-ins"):
+        plugins.load_record(project)
+
+
+def test_entry_points_are_loaded(project: pathlib.Path) -> None:
+    (project / "installed_part.py").write_text("imported = True\n")
+    info = project / "part-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: part\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[estimator_det.plugins]\nmine = installed_part\n")
+    sys.path.append(str(project))
+    plugins.load([])
+    assert sys.modules["installed_part"].imported
+    (info / "entry_points.txt").write_text("[estimator_det.plugins]\nmine = gone_module\n")
+    with pytest.raises(ConfigError, match=r"plug-in mine \(gone_module\) of an installed package"):
+        plugins.load([])
+
+
+def part(
+    x: Any,
+    *,
+    power: float = 2.0,
+    count: int = 1,
+    kind: str = "a",
+    squared=False,
+    sizes: Sequence[float] = (),
+    limit: Optional[float] = None,
+    anything=None,
+) -> Any:
+    return x, power, count, kind, squared, sizes, limit, anything
+
+
+def needs(x: Any, *, power: float, names: List[str]) -> Any:
+    return x, power, names
+
+
+def struct(text: str) -> Struct:
+    """Parameters from texts such as `power: number_value: 2, kind: …`."""
+    return text_format.Parse(text, Struct())
+
+
+def field(key: str, value: str) -> str:
+    return f'fields {{ key: "{key}" value {{ {value} }} }}'
+
+
+NUMBERS = "list_value { values { number_value: 1 } values { number_value: 2 } }"
+
+
+def test_parameters_become_arguments_of_their_types() -> None:
+    text = " ".join(
+        [
+            field("power", "number_value: 3"),
+            field("count", "number_value: 4"),
+            field("kind", 'string_value: "b"'),
+            field("squared", "bool_value: true"),
+            field("sizes", NUMBERS),
+            field("limit", "null_value: NULL_VALUE"),
+            field("anything", "struct_value { fields { key: 'a' value { number_value: 1 } } }"),
+        ]
+    )
+    bound = plugins.bind(part, struct(text), "part")
+    values = bound("x")
+    assert values == ("x", 3.0, 4, "b", True, [1.0, 2.0], None, {"a": 1.0})
+    assert type(values[2]) is int
+    assert plugins.bind(part, Struct(), "part")("x")[1:3] == (2.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "message"),
+    [
+        (part, field("powr", "number_value: 1"), "parameters.powr: part has no such .*'power'"),
+        (part, field("x", "number_value: 1"), "parameters.x: part has no such parameter"),
+        (part, field("power", 'string_value: "1"'), '"1", but part takes a number; write value'),
+        (part, field("power", "bool_value: true"), "is true, but part takes a number"),
+        (part, field("power", "number_value: nan"), "is NaN, but part takes a number"),
+        (part, field("count", "number_value: 1.5"), "is 1.5, but part takes a whole number"),
+        (part, field("kind", "number_value: 1"), "takes text; write value { string_value"),
+        (part, field("squared", "number_value: 1"), "takes true or false; write value"),
+        (part, field("sizes", "number_value: 1"), "takes a list"),
+        (part, field("sizes", 'list_value { values { string_value: "a" } }'), "takes a list"),
+        (part, field("power", "null_value: NULL_VALUE"), "is null, but part takes a number"),
+        (part, field("limit", 'string_value: "a"'), "takes a number"),
+        (needs, field("power", "number_value: 1"), "parameters.names is not set, but part needs"),
+        (lambda x: x, field("a", "number_value: 1"), "has no such parameter. Remove it"),
+        (functools.partial(part, power=3), field("power", "number_value: 1"), "has no such"),
+    ],
+)
+def test_wrong_parameters_are_refused(
+    function: Callable[..., Any], text: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plugins.bind(function, struct(text), "part")
+
+
+def test_custom_functions_of_a_registry() -> None:
+    registry: Registry[Callable[..., Any]] = Registry("loss")
+    registry.custom("mine")(part)
+    message = custom_pb2.Custom(name="mine", parameters=struct(field("count", "number_value: 7")))
+    assert registry.custom_function(message)(0)[2] == 7
+    message.name = "min"
+    with pytest.raises(ConfigError, match=r"custom.name: 'min' is not known.*'mine'.*--import"):
+        registry.custom_function(message)
+    with pytest.raises(ConfigError, match="custom loss 'mine' is registered twice"):
+        registry.custom("mine")(needs)
+    assert list(registry) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("2", 2.0), ("true", True), ("[1, 2]", [1.0, 2.0]), ("cat", "cat"), ('"cat"', "cat")],
+)
+def test_set_changes_a_parameter(value: str, expected: Any) -> None:
+    config = pipeline.parse_pipeline("model { ssd {} }")
+    config = pipeline.apply_overrides(
+        config, [f"{LOSS}.name=a", f"{LOSS}.parameters.gamma={value}"]
+    )
+    parameters = config.model.ssd.loss.classification_loss.custom.parameters
+    read = parameters["gamma"]
+    assert (list(read) if isinstance(expected, list) else read) == expected
+    assert pipeline.parse_pipeline(pipeline.format_pipeline(config)) == config
+    with pytest.raises(ConfigError, match="write '='"):
+        pipeline.apply_overrides(config, [f"{LOSS}.parameters.gamma+=1"])
