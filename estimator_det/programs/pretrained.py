@@ -119,9 +119,10 @@ def resolve(name_or_path: str, cache: Optional[str] = None) -> Pretrained:
         FileNotFoundError: if there is no such archive, or it contains no weights.
         RunError: if a download fails, or an archive is damaged or hostile.
     """
-    cache = cache or default_cache()
+    # A configuration with these paths may be used in another folder.
+    cache = os.path.abspath(cache or default_cache())
     if os.path.isdir(name_or_path):
-        return _read_folder(name_or_path, name_or_path)
+        return _read_folder(os.path.abspath(name_or_path), name_or_path)
     zoo_model = None
     path = name_or_path
     if not _is_path(name_or_path):

@@ -24,6 +24,7 @@ from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError, entries
 from estimator_det.programs import report_pictures
 from inputs.records.stream import find_files, input_patterns
+from model_fn.checkpoints import writing
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checks import data_check, data_report
 from model_fn.drawing import charts
@@ -149,7 +150,8 @@ def _evaluate(run: Run, step: Optional[int]) -> Evaluation:
     ]
     kept = [prefix for prefix in prefixes if tf.io.gfile.exists(f"{prefix}.index")]
     checkpoint = kept[0] if kept else find_checkpoint(run.folder)
-    metrics = evaluator.evaluate(run.config, checkpoint, model_dir=run.folder)[run.reader]
+    with writing.writable_folder(run.folder, "folder of the run"):
+        metrics = evaluator.evaluate(run.config, checkpoint, model_dir=run.folder)[run.reader]
     return Evaluation(run.reader, int(metrics["global_step"]), metrics)
 
 

@@ -216,6 +216,8 @@ def test_refusals(runs: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixtu
     assert cli.main(["report", str(runs[0]), "--benchmark", str(tmp_path / "absent.json")]) == 3
     assert cli.main(["report", str(runs[0]), "--benchmark", str(runs[0] / "pipeline.config")]) == 2
     assert "is not a file of `estimator-det benchmark`" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert cli.main(["report", str(runs[0]), "--output", str(tmp_path / "file" / "page.html")]) == 4
     assert cli.main(["report", "a", "b", "c"]) == 2
     assert cli.main(["report", "a", "b", "--benchmark", "c"]) == 2
 

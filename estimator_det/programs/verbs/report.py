@@ -33,10 +33,12 @@ def run(options: argparse.Namespace) -> int:
         raise console.UsageError("--benchmark is of one run: give one, or remove it")
     from estimator_det.config import files
     from estimator_det.programs import report
+    from model_fn.checkpoints import writing
 
     path = options.output or os.path.join(options.runs[0], PAGE)
-    # A path may contain bytes that are not UTF-8.
-    page = report.render(options.runs, options.benchmark).encode("utf-8", "replace")
-    files.write_text(path, page)
+    with writing.writable_folder(os.path.dirname(path) or ".", "output"):
+        # A path may contain bytes that are not UTF-8.
+        page = report.render(options.runs, options.benchmark).encode("utf-8", "replace")
+        files.write_text(path, page)
     console.say(f"page: {path} ({len(page) / 1e6:.1f} MB)")
     return console.EXIT_OK
