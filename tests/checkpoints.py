@@ -1,13 +1,13 @@
-"""What tests ask of checkpoints."""
+"""Checkpoints of tests."""
 
 from __future__ import annotations
 
 import os
-from typing import Dict, Union
+from typing import Any, Dict, Optional, Union
 
 import numpy as np
 
-from estimator_det.compat import tf1
+from estimator_det.compat import tf, tf1
 from model_fn.checkpoints import repair
 
 
@@ -15,6 +15,18 @@ def trained_steps(model_dir: Union[str, os.PathLike]) -> int:
     """The global step of the last checkpoint in a folder; 0 without one."""
     checkpoint = tf1.train.latest_checkpoint(str(model_dir))
     return repair.step_of(checkpoint) if checkpoint else 0
+
+
+def save(
+    folder: Union[str, os.PathLike], values: Dict[str, Any], step: Optional[int] = None
+) -> str:
+    """Saves float32 variables by name as model.ckpt, or as that of a step; returns the prefix."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        for name, value in values.items():
+            tf1.get_variable(name, initializer=np.float32(value))
+        session.run(tf1.global_variables_initializer())
+        path = os.path.join(folder, "model.ckpt")
+        return str(tf1.train.Saver().save(session, path, global_step=step))
 
 
 def stored(prefix: Union[str, os.PathLike]) -> Dict[str, np.ndarray]:

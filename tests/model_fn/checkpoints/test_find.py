@@ -6,14 +6,12 @@ from estimator_det.compat import tf, tf1
 from model_fn.checkpoints import find as checkpoints
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.repair import require_whole
+from tests.checkpoints import save
 
 
 @pytest.fixture
 def saved(tmp_path):
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.get_variable("weights", [2, 3])
-        session.run(tf1.global_variables_initializer())
-        return tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"), global_step=200)
+    return save(tmp_path, {"weights": [1, 2, 3]}, 200)
 
 
 def test_find(saved, tmp_path):

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
@@ -5,19 +6,12 @@ from estimator_det.protos import model_pb2
 from model_fn.checkpoints import variables
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.variables import NEUTRAL_STATISTICS
-
-
-def _save(folder, **shapes):
-    with tf.Graph().as_default(), tf1.Session() as session:
-        for name, shape in shapes.items():
-            tf1.get_variable(name, shape)
-        session.run(tf1.global_variables_initializer())
-        return tf1.train.Saver().save(session, str(folder / "model.ckpt"), global_step=200)
+from tests.checkpoints import save
 
 
 @pytest.fixture
 def saved(tmp_path):
-    return _save(tmp_path, weights=[2, 3], mean=[3])
+    return save(tmp_path, {"weights": np.zeros([2, 3]), "mean": [0, 0, 0]}, 200)
 
 
 def test_inference_variables():
@@ -62,8 +56,8 @@ def test_variables_without_a_place_are_reported(saved, caplog):
 
 def test_what_training_alone_needs_is_not_reported(tmp_path, caplog):
     names = ("w", "w/ExponentialMovingAverage")
-    others = {"w/Momentum": [2], "global_step": [], NEUTRAL_STATISTICS: []}
-    prefix = _save(tmp_path, **{name: [2] for name in names}, **others)
+    others = {"w/Momentum": [0, 0], "global_step": 0, NEUTRAL_STATISTICS: 0}
+    prefix = save(tmp_path, {**{name: [0, 0] for name in names}, **others})
     with tf.Graph().as_default():
         weights = tf1.get_variable("w", [2])
         for name in names:
@@ -73,7 +67,7 @@ def test_what_training_alone_needs_is_not_reported(tmp_path, caplog):
 
 def test_a_mismatch_is_explained_by_the_option(tmp_path):
     classes, boxes = (f"BoxPredictor_0/{head}Predictor/biases" for head in ("Class", "BoxEncoding"))
-    prefix = _save(tmp_path, **{classes: [36], boxes: [12]})
+    prefix = save(tmp_path, {classes: np.zeros(36), boxes: np.zeros(12)})
     model = model_pb2.DetectionModel()
     model.ssd.num_classes = 2
     with tf.Graph().as_default():
@@ -84,7 +78,7 @@ def test_a_mismatch_is_explained_by_the_option(tmp_path):
 
 def test_one_average_that_is_missing(tmp_path):
     """The others are there: averages were kept, so the configuration is another one."""
-    prefix = _save(tmp_path, **{"a/ExponentialMovingAverage": [2]})
+    prefix = save(tmp_path, {"a/ExponentialMovingAverage": [0, 0]})
     with tf.Graph().as_default():
         weights = tf1.get_variable("a", [2])
         wanted = {f"{name}/ExponentialMovingAverage": weights for name in "ab"}

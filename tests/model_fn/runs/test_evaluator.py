@@ -24,6 +24,7 @@ from model_fn.evaluation.matching import Matches
 from model_fn.runs import evaluator, runner
 from model_fn.runs.backends import estimator as estimators
 from model_fn.runs.options import CheckpointOptions
+from tests.checkpoints import save
 from tests.inputs.examples import BOXES, example, picture, pipeline, write
 from tests.model_fn import fake
 from tests.model_fn.runs.test_runner import NO_EXPORT
@@ -259,11 +260,7 @@ def test_a_refused_evaluation_leaves_no_folder(readers: List[Any], tmp_path: pat
     config, other = fake.pipeline_config(), str(tmp_path / "other")
     with pytest.raises(FileNotFoundError):
         evaluator.evaluate(config, str(tmp_path), model_dir=other)
-    prefix = str(tmp_path / "model.ckpt-1")
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.train.create_global_step()
-        session.run(tf1.global_variables_initializer())
-        tf1.train.Saver().save(session, prefix)
+    prefix = save(tmp_path, {"other": 0})
     with pytest.raises(RunError, match="does not fit the configuration"):
         evaluator.evaluate(config, prefix, model_dir=other)
     config.ClearField("eval_input_reader")

@@ -13,6 +13,7 @@ from model_fn.checkpoints.variables import inference_variables
 from model_fn.training import optimizers
 from model_fn.training import train_op as train
 from model_fn.training.finite_gate import RejectedBatch
+from tests.checkpoints import save
 
 NAMES = ["FeatureExtractor/conv/weights", "FeatureExtractor/conv/biases", "BoxPredictor/weights"]
 
@@ -166,13 +167,8 @@ def test_gradient_summaries() -> None:
 
 
 def test_moving_averages_take_the_place_of_variables(tmp_path: Any) -> None:
-    prefix = str(tmp_path / "model.ckpt")
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.get_variable("w", initializer=1.0)
-        tf1.get_variable("w/ExponentialMovingAverage", initializer=2.0, trainable=False)
-        tf1.get_variable("bn/moving_mean", initializer=3.0, trainable=False)
-        session.run(tf1.global_variables_initializer())
-        tf1.train.Saver().save(session, prefix)
+    values = {"w": 1.0, "w/ExponentialMovingAverage": 2.0, "bn/moving_mean": 3.0}
+    prefix = save(tmp_path, values)
     with tf.Graph().as_default(), tf1.Session() as session:
         weight = tf1.get_variable("w", initializer=0.0)
         mean = tf1.get_variable("bn/moving_mean", initializer=0.0, trainable=False)

@@ -4,7 +4,6 @@ import logging
 import pathlib
 from typing import Any, Dict
 
-import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
@@ -12,6 +11,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.protos import model_pb2, train_pb2
 from model_fn.checkpoints.variables import NEUTRAL_STATISTICS
 from model_fn.training import optimizers, warm_start
+from tests.checkpoints import save
 
 
 class _Restores:
@@ -26,17 +26,9 @@ class _Restores:
         return self._names
 
 
-def _save(folder: pathlib.Path, values: Dict[str, Any]) -> str:
-    with tf.Graph().as_default(), tf1.Session() as session:
-        for name, value in values.items():
-            tf1.get_variable(name, initializer=np.float32(value))
-        session.run(tf1.global_variables_initializer())
-        return tf1.train.Saver().save(session, str(folder / "model.ckpt"))
-
-
 @pytest.fixture
 def checkpoint(tmp_path: pathlib.Path) -> str:
-    return _save(tmp_path, {"net/w": [1.0, 2.0], "net/b": [3.0, 4.0, 5.0], "net/old": 6.0})
+    return save(tmp_path, {"net/w": [1.0, 2.0], "net/b": [3.0, 4.0, 5.0], "net/old": 6.0})
 
 
 def test_table_tells_each_fate(checkpoint: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,7 +124,7 @@ def _backboned(names: Dict[str, tf.Variable], backbone: Dict[str, tf.Variable]) 
 
 
 def test_share_of_the_backbone_and_least_share(tmp_path: pathlib.Path) -> None:
-    path = _save(
+    path = save(
         tmp_path,
         {
             "a": [1.0],
@@ -202,7 +194,7 @@ def test_another_network_is_refused_by_name(
 ) -> None:
     """Also where the heads fit, which `load_all_detection_checkpoint_vars` restores."""
     others = {f"{stored}/Conv2d_{i}/weights/Momentum": [1.0] for i in range(3)}
-    checkpoint = _save(
+    checkpoint = save(
         tmp_path, {f"{stored}/Conv2d_0/weights": [1.0], HEAD: [1.0, 2.0, 3.0], **others}
     )
     with pytest.raises(ConfigError) as refused:
@@ -217,7 +209,7 @@ def test_another_network_is_refused_by_name(
 
 
 def test_one_variable_of_the_backbone_is_enough(tmp_path: pathlib.Path) -> None:
-    checkpoint = _save(tmp_path, {f"{V1}/Conv2d_0/weights": [1.0], f"{V2}/a": 1.0, f"{V2}/b": 1.0})
+    checkpoint = save(tmp_path, {f"{V1}/Conv2d_0/weights": [1.0], f"{V2}/a": 1.0, f"{V2}/b": 1.0})
     table = _planned(V1, fine_tune_checkpoint=checkpoint)
     assert (table.backbone, table.backbone_restored, table.missing) == (1, 1, [HEAD])
 
@@ -234,7 +226,7 @@ def test_long_lists_of_names_are_cut() -> None:
 def test_neutral_statistics_of_an_import_are_warned_of(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, marked: bool, is_training: bool
 ) -> None:
-    checkpoint = _save(tmp_path, {"w": [1.0], **({NEUTRAL_STATISTICS: 7} if marked else {})})
+    checkpoint = save(tmp_path, {"w": [1.0], **({NEUTRAL_STATISTICS: 7} if marked else {})})
     config = train_pb2.TrainConfig(fine_tune_checkpoint=checkpoint)
     with tf.Graph().as_default():
         weight = tf1.get_variable("w", [1])
@@ -252,7 +244,7 @@ def test_neutral_statistics_of_an_import_are_warned_of(
 
 def test_slots_and_averages_start_anew(tmp_path: pathlib.Path) -> None:
     names = ("net/w", "net/w/Momentum", "net/w/ExponentialMovingAverage", "global_step")
-    path = _save(tmp_path, dict.fromkeys(names, 1.0))
+    path = save(tmp_path, dict.fromkeys(names, 1.0))
     config = train_pb2.TrainConfig(fine_tune_checkpoint=path)
     with tf.Graph().as_default():
         detector: Any = _Restores({name: tf1.get_variable(name, []) for name in names})
