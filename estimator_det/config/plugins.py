@@ -15,6 +15,7 @@ import inspect
 import json
 import math
 import os
+import pathlib
 import sys
 import typing
 from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple, Union
@@ -38,12 +39,8 @@ def load(modules: Sequence[str], runs: Iterable[Optional[str]] = ()) -> None:
     """Imports entry points, the named modules, and those that the records in `runs` name."""
     _load_entry_points()
     for name in modules:
-        _import(
-            name,
-            os.getcwd(),
-            f"--import {name}",
-            "Correct the name, or start in the folder that has it",
-        )
+        remedy = "Correct the name, or start in the folder that has it"
+        _import(name, os.getcwd(), f"--import {name}", remedy, "Rename your module")
     for folder in runs:
         if folder:
             load_record(folder)
@@ -65,7 +62,7 @@ def _load_entry_points() -> None:
             ) from error
 
 
-def _import(name: str, folder: str, field: str, remedy: str) -> None:
+def _import(name: str, folder: str, field: str, remedy: str, other_name: str) -> None:
     """Imports a module of `folder` or an installed one; other modules of its name are refused."""
     if name in _folders:
         return
@@ -73,7 +70,7 @@ def _import(name: str, folder: str, field: str, remedy: str) -> None:
         example = name.removesuffix(".py").replace("/", ".")
         raise ConfigError(field, "is not the name of a module", f"Write it like {plain(example)}")
     # At the end: a file of the user such as queue.py must not replace a module of Python.
-    if folder not in sys.path:
+    if folder not in sys.path and os.path.isdir(folder):
         sys.path.append(folder)
     importlib.invalidate_caches()
     try:
@@ -87,20 +84,20 @@ def _import(name: str, folder: str, field: str, remedy: str) -> None:
             f"there is no such module in {plain(folder)} or installed",
             f"{_nearest_file(name, folder)} {remedy}".strip(),
         ) from None
-    file = os.path.realpath(getattr(module, "__file__", None) or "")
+    if not getattr(module, "__file__", None):
+        raise ConfigError(field, "is not a file of Python, or a folder with __init__.py", remedy)
+    file = os.path.realpath(str(module.__file__))
     stem = os.path.join(os.path.realpath(folder), *name.split("."))
     wanted = [path for path in (f"{stem}.py", f"{stem}{os.sep}__init__.py") if os.path.exists(path)]
     if wanted and file not in wanted:
         raise ConfigError(
             field,
-            f"{plain(file) or 'a part of Python'} has the same name as {plain(wanted[0])}",
-            "Rename your module",
+            f"{plain(file)} has the same name as {plain(wanted[0])}",
+            other_name,
         )
     # The folder on the path below which the name leads to the file.
     levels = name.count(".") + (os.path.basename(file) == "__init__.py") + 1
-    _folders[name] = file and functools.reduce(
-        lambda path, _: os.path.dirname(path), range(levels), file
-    )
+    _folders[name] = str(pathlib.Path(file).parents[levels - 1])
 
 
 def _nearest_file(name: str, folder: str) -> str:
@@ -128,8 +125,8 @@ def load_record(folder: files.AnyPath) -> None:
         return
     try:
         modules = dict(json.loads(files.read_text(path, max_bytes=10**6))["modules"])
-        if not all(isinstance(each, str) for pair in modules.items() for each in pair):
-            raise ValueError("names and folders must be text")
+        if not all(isinstance(home, str) and os.path.isabs(home) for home in modules.values()):
+            raise ValueError("each module needs the path of its folder")
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             None,
@@ -138,7 +135,7 @@ def load_record(folder: files.AnyPath) -> None:
         ) from None
     for name, home in modules.items():
         remedy = f"Give --import {plain(name)} in the folder that has it, or install it"
-        _import(name, home, f"{plain(path)}: {plain(name)}", remedy)
+        _import(name, home, f"{plain(path)}: {plain(name)}", remedy, remedy)
 
 
 def bind(function: Callable[..., Any], parameters: Struct, name: str) -> functools.partial[Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config import pipeline, printing
+from estimator_det.config import pipeline, plugins, printing
 from estimator_det.config.text import ConfigError
 from exporters.benchmark.measure import CHECKPOINT, Measured, Outputs, Task, measure
 from exporters.detector import SAVED_MODEL_FOLDER
@@ -112,7 +112,9 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
 def _measured(task: Task) -> Row:
     """Measures in a new process."""
     try:
-        (measurement,) = machine.run_in_processes(measure, [task], jobs=1, start=_quiet)
+        (measurement,) = machine.run_in_processes(
+            measure, [task], jobs=1, start=_start, arguments=(list(plugins.module_files()),)
+        )
     except (RunError, ConfigError) as error:
         return Row(task.name, task.path, None, str(error))
     except machine.ProcessDiedError:
@@ -120,7 +122,9 @@ def _measured(task: Task) -> Row:
     return Row(task.name, task.path, measurement)
 
 
-def _quiet() -> None:
+def _start(modules: Sequence[str]) -> None:
+    # The new process inherits the path for modules, but no imported module.
+    plugins.load(modules)
     # tf-slim calls layers by a method that Keras has renamed.
     warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
@@ -132,6 +136,7 @@ def _config_of(folder: str) -> Optional[Any]:
     index = os.path.join(folder, f"{CHECKPOINT_NAME}.index")
     if not tf.io.gfile.exists(config) or not tf.io.gfile.exists(index):
         return None
+    plugins.load_record(folder)
     return pipeline.read_pipeline(config)
 
 

@@ -75,6 +75,8 @@ def test_run_without_plugins_has_no_record(project: pathlib.Path) -> None:
         ("dir/my_part.py", "Write it like dir.my_part$"),
         ("json", "json/__init__.py has the same name as .*/json.py. Rename your module"),
         ("my_part.inner", "there is no such module"),
+        ("bare", r"--import bare is not a file of Python, or a folder with __init__.py"),
+        ("sys", r"--import sys is not a file of Python"),
     ],
 )
 def test_module_that_cannot_be_used_is_refused(
@@ -82,6 +84,7 @@ def test_module_that_cannot_be_used_is_refused(
 ) -> None:
     (project / "my_part.py").write_text("")
     (project / "json.py").write_text("raise SystemExit")
+    (project / "bare").mkdir()
     with pytest.raises(ConfigError, match=message):
         plugins.load([name])
 
@@ -98,7 +101,10 @@ def test_missing_module_of_a_record_is_named(project: pathlib.Path) -> None:
         plugins.load([], [str(project)])
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"modules": {"a": 1}}', '{"modules": 3}', "{}"])
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"modules": {"a": "here"}}', '{"modules": {"a": 1}}', '{"modules": 3}', "{}"],
+)
 def test_damaged_record_is_refused(project: pathlib.Path, text: str) -> None:
     (project / "plugins.json").write_text(text)
     with pytest.raises(ConfigError, match="is not a record of plug-ins"):
