@@ -7,7 +7,7 @@ import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config import files, pipeline
+from estimator_det.config import files, pipeline, plugins
 from exporters import signatures
 from exporters.formats import FoundModel, check, resolve_formats
 from exporters.formats.base import (
@@ -182,7 +182,7 @@ def _all_names() -> List[str]:
     """Names of the files and folders that an export may contain and another one may not."""
     names = [FORMATS.get(name)().file for name in FORMATS]
     names += [f"{name}{REFUSED_SUFFIX}" for name in names]
-    return [*names, LABEL_MAP_FILE, THRESHOLDS_FILE, INFERENCE_GRAPH_FILE]
+    return [*names, LABEL_MAP_FILE, THRESHOLDS_FILE, INFERENCE_GRAPH_FILE, plugins.RECORD_FILE]
 
 
 def _write(

@@ -47,6 +47,28 @@ eval_config { metrics_set: "coco_detection_metrics" parameterized_metric { custo
 """
 
 
+EXPORT_FORMAT = """
+from exporters.formats.base import FORMATS, ExportFormat
+
+
+@FORMATS.register("listing")
+class Listing(ExportFormat):
+    name = "listing"
+    file = "listing.txt"
+
+    def write(self, network, plan, path):
+        with open(path, "w") as file:
+            file.write("\\n".join(each.name for each in network.session.graph.get_operations()))
+        return True
+
+    def recognizes(self, path):
+        return False
+
+    def detects(self, plan):
+        return False
+"""
+
+
 def write_recipes(folder: pathlib.Path) -> None:
     """Writes the module that each page describes, under the name that it gives."""
     for page in (TESTS.parent / "docs").glob("adding_*.md"):
@@ -101,10 +123,14 @@ def test_train_resume_evaluate_export(project, run, tmp_path):
     assert "step 2" in again and (model_dir / "model.ckpt-4.index").exists()
     evaluation = run(tmp_path, "evaluate", f"--checkpoint_dir={model_dir}")
     assert "Surplus/mean" in evaluation and "DetectionBoxes_Precision/mAP" in evaluation
+    (tmp_path / "listing.py").write_text(EXPORT_FORMAT)
     run(
-        tmp_path, "export", f"{model_dir}/pipeline.config",
+        tmp_path, "export", f"{model_dir}/pipeline.config", "--format=saved_model,listing",
         f"--trained_checkpoint_prefix={model_dir}/model.ckpt-4", "--output_directory=exported",
+        "--import=listing",
     )  # fmt: skip
+    assert "MobilenetV1" in (tmp_path / "exported" / "listing.txt").read_text()
+    record["modules"]["listing"] = str(tmp_path)
     assert json.loads((tmp_path / "exported" / "plugins.json").read_text()) == record
     config = pipeline.read_pipeline(str(model_dir / "pipeline.config"))
     (records,) = config.eval_input_reader[0].tf_record_input_reader.input_path
