@@ -103,13 +103,14 @@ def svg(panel: Panel, *, inches: Tuple[float, float] = (4.6, 3.1)) -> str:
     axes = page.add_subplot()
     axes.patch.set_alpha(0)
     _draw(axes, panel._replace(title=""))
-    names = axes.get_legend_handles_labels()[1]
+    lines, names = axes.get_legend_handles_labels()
     if legend := axes.get_legend():
         legend.remove()
     if len(names) > 1:  # Above the chart, where it covers nothing.
-        columns = 4 if max(map(len, names)) < 12 else 2
+        names = list(map(_shortened, names))  # A legend wider than the chart would squeeze it.
         axes.legend(
-            loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, fontsize=8, frameon=False,
+            lines, names, loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False,
+            ncols=4 if max(map(len, names)) < 12 else 2,
             handlelength=1.2, columnspacing=1.2, borderaxespad=0.2,
         )  # fmt: skip
     buffer = io.StringIO()

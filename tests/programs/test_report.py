@@ -20,7 +20,7 @@ from model_fn.evaluation import history
 from model_fn.evaluation.detections import scoring
 from tests.programs.test_runs import SMALL
 
-SCRIPT = "<script>alert('&\"')</script>"
+SCRIPT = "<script>alert('&\"')</script> and a name that is wider than any chart of the page"
 NAMES = {1: SCRIPT, 2: "{{ 7 * 7 }}"}
 STEPS = range(0, 2000, 100)  # of 20 evaluations
 BOXES = [[10, 10, 60, 50], [30, 60, 90, 110]]
