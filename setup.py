@@ -71,6 +71,7 @@ BEAM = ["apache-beam>=2.55,<2.72"]
 # For `export --format`: docs/exporting.md.
 ONNX = ["onnx>=1.14,<1.19", "onnxruntime>=1.17", "tf2onnx>=1.16"]
 OPENVINO = ["openvino>=2024.4"]
+VIDEO = ["av>=15"]  # videos of `detect`
 TFJS = ["tensorflowjs>=4.22"]
 
 # For `make docs`.
@@ -107,6 +108,7 @@ setup(
         "onnx": ONNX,
         "openvino": OPENVINO,
         "tfjs": TFJS,
+        "video": VIDEO,
         "docs": DOCS,
         "dev": [*TEST, "build>=1.2", "nox>=2024.4.15", "pre-commit>=3.8"],
     },

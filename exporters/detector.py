@@ -1,30 +1,30 @@
-"""A loaded model that detects objects, whatever its format."""
+"""A detector of any format, and the detections of an image."""
 
 from __future__ import annotations
 
-import abc
+import dataclasses
+import importlib.util
 import os
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 from PIL import Image
 
+from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, run_lengths
 from estimator_det.compat import tf
 from estimator_det.config.printing import plain
-from inputs.label_map import read_label_map
+from estimator_det.config.text import ConfigError, nearest
+from exporters import formats
+from exporters.image_files import read_image
+from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES, LoadedModel
+from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
+from model_fn.drawing.boxes import DrawOptions, draw_boxes
 from model_fn.evaluation import threshold_files
 
-NUM, BOXES, SCORES, CLASSES, MASKS = (
-    "num_detections",
-    "detection_boxes",
-    "detection_scores",
-    "detection_classes",
-    "detection_masks",
-)
-REQUIRED_OUTPUTS = (NUM, BOXES, SCORES, CLASSES)
-SAVED_MODEL_FOLDER = "saved_model"  # in an export
-OUTPUT_PREFIXES = ("detection_", NUM, "raw_detection_")  # names of operations in served models
+SAME_OBJECT_IOU = 0.7  # detections of two classes that overlap this much are of one object
+
+ImageOrPath = Union[np.ndarray, Image.Image, str, "os.PathLike[str]"]
 
 
 class ClassThresholds(NamedTuple):
@@ -38,83 +38,225 @@ class ClassThresholds(NamedTuple):
         return np.array([self.per_class.get(int(k), self.default) for k in class_ids], np.float32)
 
 
-class ImageDetections(NamedTuple):
-    """The detections of one image by falling score, without padding."""
+@dataclasses.dataclass(frozen=True)
+class Detections:
+    """The detections of one image by falling score; n may be 0."""
 
-    boxes: np.ndarray  # float32 [n, 4], ymin, xmin, ymax, xmax as fractions of the image
+    normalized_boxes: np.ndarray  # float32 [n, 4], ymin, xmin, ymax, xmax as fractions of the image
     scores: np.ndarray  # float32 [n]
-    class_ids: np.ndarray  # int64 [n], ids of the label map, from 1
+    classes: np.ndarray  # int64 [n], ids of the label map, from 1
+    names: Tuple[str, ...]  # class names; the id as text without a name
+    image_size: Tuple[int, int]  # height and width
     masks: Optional[np.ndarray] = None  # float32 [n, h, w], each fills its box; if the model has it
 
+    def __len__(self) -> int:
+        return len(self.scores)
 
-class ModelDetector(abc.ABC):
-    """A loaded model.
+    @property
+    def boxes(self) -> np.ndarray:
+        """float32 [n, 4], ymin, xmin, ymax, xmax in pixels of the image."""
+        return self.normalized_boxes * np.array(self.image_size * 2, np.float32)
 
-    Attributes:
-        path: The file or folder of the model.
-        class_names: Id -> name of its label map; empty without one.
-        batch_size: The only number of images that `run` takes; None for any.
-        image_size: The only height and width that `run` takes; None for any.
+    def mask(self, i: int, image_size: Optional[Tuple[int, int]] = None) -> MaskRegion:
+        """The mask of a detection in its image, or in one of another size.
+
+        Raises:
+            ValueError: if the model has no masks.
+        """
+        if self.masks is None:
+            raise ValueError("these detections have no masks: the model does not predict them")
+        return paste_mask(self.masks[i], self.normalized_boxes[i], image_size or self.image_size)
+
+    def select(self, keep: np.ndarray) -> Detections:
+        """The detections of some indices, or of those for which bool [n] is true."""
+        indices = np.arange(len(self))[keep]
+        return dataclasses.replace(
+            self,
+            normalized_boxes=self.normalized_boxes[indices],
+            scores=self.scores[indices],
+            classes=self.classes[indices],
+            names=tuple(self.names[i] for i in indices),
+            masks=None if self.masks is None else self.masks[indices],
+        )
+
+    def above(self, min_score: Union[float, ClassThresholds]) -> Detections:
+        """The detections whose score is not below a minimum, or not below that of their class."""
+        if isinstance(min_score, ClassThresholds):
+            return self.select(self.scores >= min_score.of(self.classes))
+        return self.select(self.scores >= min_score)
+
+    def segmentation(self, i: int) -> Dict[str, Any]:
+        """The mask of a detection as run lengths in COCO's format, ready for JSON."""
+        encoded = run_lengths(self.mask(i), self.image_size)
+        return {**encoded, "counts": encoded["counts"].decode("ascii")}
+
+    def to_coco(self, image_id: Any) -> List[Dict[str, Any]]:
+        """Entries of COCO's results file; boxes are x, y, width and height in pixels."""
+        entries = []
+        for i, (top, left, bottom, right) in enumerate(self.boxes.tolist()):
+            entry = {
+                "image_id": image_id,
+                "category_id": int(self.classes[i]),
+                "bbox": [left, top, right - left, bottom - top],
+                "score": float(self.scores[i]),
+            }
+            if self.masks is not None:
+                entry["segmentation"] = self.segmentation(i)
+            entries.append(entry)
+        return entries
+
+    def to_supervision(self) -> Any:
+        """The same as `supervision.Detections`, with boxes as x, y, x, y in pixels.
+
+        Raises:
+            RunError: if that package is not installed.
+        """
+        if importlib.util.find_spec("supervision") is None:
+            raise RunError(
+                "to_supervision needs the package supervision, which is not installed; "
+                "run pip install supervision"
+            )
+        import supervision
+
+        masks = None
+        if self.masks is not None:
+            masks = np.zeros([len(self), *self.image_size], bool)
+            for i, region in enumerate(map(self.mask, range(len(self)))):
+                rows, columns = region.inside.shape
+                area = masks[i, region.top : region.top + rows, region.left : region.left + columns]
+                area[...] = region.inside
+        return supervision.Detections(
+            xyxy=self.boxes[:, [1, 0, 3, 2]],
+            mask=masks,
+            confidence=self.scores,
+            class_id=self.classes,
+            data={"class_name": np.array(self.names, str)},
+        )
+
+    def draw(self, image: np.ndarray) -> np.ndarray:
+        """A copy of an image, uint8 [h, w, 3] of any size, with the detections on it.
+
+        Of detections that overlap by SAME_OBJECT_IOU or more, only the best is drawn.
+        """
+        size = (image.shape[0], image.shape[1])
+        return draw_boxes(
+            image,
+            self.normalized_boxes,
+            self.names,
+            self.scores,
+            colors=self.classes.tolist(),
+            mask_of=None if self.masks is None else lambda i: self.mask(i, size),
+            options=DrawOptions(
+                min_score=0.0, max_boxes=len(self), same_object_iou=SAME_OBJECT_IOU
+            ),
+        )
+
+
+class Detector:
+    """An exported model of any format that detects objects in images.
+
+    Args:
+        model: The folder of an export or a model in it, recognized by its content; or a model that
+            is already loaded.
     """
 
-    def __init__(
-        self,
-        path: str,
-        class_names: Mapping[int, str],
-        thresholds_file: str,
-        batch_size: Optional[int] = None,
-    ) -> None:
-        self.path = path
-        self.class_names = dict(class_names)
-        self.batch_size = batch_size
-        self.image_size: Tuple[Optional[int], Optional[int]] = (None, None)
-        self._thresholds_file = thresholds_file
+    def __init__(self, model: Union[str, os.PathLike[str], LoadedModel]) -> None:
+        if not isinstance(model, LoadedModel):
+            model = formats.load_model(os.fspath(model))
+        self.model: LoadedModel = model
 
-    @abc.abstractmethod
-    def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
-        """Runs the model on images of one size, uint8 [B, h, w, 3] RGB.
+    def __call__(
+        self, images: Union[ImageOrPath, Sequence[ImageOrPath]]
+    ) -> Union[Detections, List[Detections]]:
+        """Detects objects in an image, or in each of several.
+
+        Args:
+            images: The path of an image file, a Pillow image, or uint8 [h, w, 3] RGB; or a sequence
+                of these, or uint8 [B, h, w, 3]. Photos are rotated as their EXIF data state.
 
         Returns:
-            The arrays of the model under the names of `Detections.to_dict`, at least
-            REQUIRED_OUTPUTS; float32, class ids from 1, boxes as fractions of the image.
+            The detections of the image, or a list for a sequence or a batch.
+
+        Raises:
+            ValueError: if an array is not of this type and shape.
+            OSError: if a file cannot be read.
         """
+        if isinstance(images, np.ndarray) and images.ndim == 4:
+            return self.detect_batch(images)
+        if isinstance(images, (str, os.PathLike, np.ndarray, Image.Image)):
+            return self._detect(images)
+        return [self._detect(image) for image in images]
 
-    def detect(self, pixels: np.ndarray) -> ImageDetections:
-        """Detects on one image, uint8 [h, w, 3] RGB, of any size."""
-        return self.detect_batch(self.fitted(pixels)[None])[0]
+    def _detect(self, image: ImageOrPath) -> Detections:
+        if isinstance(image, (str, os.PathLike)):
+            file = read_image(os.fspath(image))
+            # Large images are reduced, and boxes are those of the whole file.
+            return self.detect_batch(file.pixels[np.newaxis], (file.height, file.width))[0]
+        if isinstance(image, Image.Image):
+            image = np.asarray(image.convert("RGB"))
+        return self.detect_batch(_checked(image)[np.newaxis])[0]
 
-    def fitted(self, pixels: np.ndarray) -> np.ndarray:
-        """An image, uint8 [h, w, 3], resized if the model takes one height or width only."""
-        height, width = (wanted or size for wanted, size in zip(self.image_size, pixels.shape[:2]))
-        if (height, width) == pixels.shape[:2]:
-            return pixels
-        return np.asarray(Image.fromarray(pixels).resize((width, height)))
+    def detect_batch(
+        self, images: np.ndarray, image_size: Optional[Tuple[int, int]] = None
+    ) -> List[Detections]:
+        """Detects objects in images of one size, uint8 [B, h, w, 3] RGB.
 
-    def detect_batch(self, images: np.ndarray) -> List[ImageDetections]:
-        """Detects on images of one size, uint8 [B, h, w, 3] RGB."""
-        outputs = self.run(images)
-        counts = outputs[NUM].astype(np.int64)
-        return [
-            ImageDetections(
-                boxes=outputs[BOXES][i, :count],
-                scores=outputs[SCORES][i, :count],
-                class_ids=outputs[CLASSES][i, :count].astype(np.int64),
-                masks=outputs[MASKS][i, :count] if MASKS in outputs else None,
-            )
-            for i, count in enumerate(counts)
-        ]
+        Args:
+            image_size: Height and width in whose pixels the boxes are; default: of the images.
+        """
+        size = image_size or (images.shape[1], images.shape[2])
+        fitted = np.stack([self.model.fitted(_checked(pixels)) for pixels in images])
+        count = self.model.batch_size or len(fitted)
+        detections: List[Detections] = []
+        for start in range(0, len(fitted), count):
+            batch = fitted[start : start + count]
+            # Models of one batch size get empty images past the last one.
+            padding = [(0, count - len(batch)), (0, 0), (0, 0), (0, 0)]
+            outputs = self.model.run(np.pad(batch, padding))
+            detections += [self._of_image(outputs, i, size) for i in range(len(batch))]
+        return detections
 
-    def name(self, class_id: int) -> str:
-        """The name of a class in the label map; its id as text if it has none."""
-        return self.class_names.get(int(class_id), str(int(class_id)))
+    def _of_image(
+        self, outputs: Mapping[str, np.ndarray], i: int, size: Tuple[int, int]
+    ) -> Detections:
+        count = int(outputs[NUM][i])
+        classes = outputs[CLASSES][i, :count].astype(np.int64)
+        return Detections(
+            normalized_boxes=outputs[BOXES][i, :count],
+            scores=outputs[SCORES][i, :count],
+            classes=classes,
+            names=tuple(map(self.model.name, classes)),
+            image_size=size,
+            masks=outputs[MASKS][i, :count] if MASKS in outputs else None,
+        )
+
+    @property
+    def class_names(self) -> Dict[int, str]:
+        """Id -> name of the label map; empty without one."""
+        return dict(self.model.class_names)
+
+    def class_ids(self, names: Sequence[str]) -> Set[int]:
+        """Ids of the classes with some names; ConfigError if the label map lacks one."""
+        ids = {name: class_id for class_id, name in self.model.class_names.items()}
+        path = plain(self.model.path)
+        for name in names:
+            if name not in ids:
+                hint = nearest(name, list(ids)) or "."
+                known = f"Known: {plain(', '.join(ids))}" if ids else "It has no label map"
+                raise ConfigError(
+                    None,
+                    f"{path} has no class {plain(name)!r}{hint} {known}",
+                    "give names of its label map with commas between",
+                )
+        return {ids[name] for name in names}
 
     def best_thresholds(self) -> ClassThresholds:
         """The thresholds of the best F1; classes without one get that of all classes together."""
-        path = self._thresholds_file
+        path = self.model.thresholds_file
         if not tf.io.gfile.exists(path):
             raise RunError(
-                f"{plain(self.path)} has no thresholds: there is no "
-                f"{plain(path.removeprefix(f'{self.path}/'))}; evaluate the checkpoint "
+                f"{plain(self.model.path)} has no thresholds: there is no "
+                f"{plain(path.removeprefix(f'{self.model.path}/'))}; evaluate the checkpoint "
                 "(estimator-det evaluate --checkpoint_dir RUN), then export it again, or give "
                 "--threshold a number"
             )
@@ -127,35 +269,10 @@ class ModelDetector(abc.ABC):
         return ClassThresholds(table.all_classes.threshold, table.per_class())
 
 
-def asset_class_names(saved_model_dir: str) -> Dict[int, str]:
-    """Class names of the label map among the assets of a SavedModel; empty without one."""
-    assets = os.path.join(saved_model_dir, "assets")
-    if not tf.io.gfile.isdir(assets):
-        return {}
-    maps = sorted(name for name in tf.io.gfile.listdir(assets) if name.endswith(".pbtxt"))
-    return dict(read_label_map(os.path.join(assets, maps[0])).names) if maps else {}
-
-
-def image_feed(name: str, dtype: Any, rank: Optional[int]) -> Callable[[np.ndarray], np.ndarray]:
-    """A function from images, uint8 [B, h, w, 3], to the value of a model's input.
-
-    Args:
-        name: Of the placeholder: files and examples are both strings.
-        rank: 0 for models that take one serialized example.
-    """
-    if dtype in (tf.uint8, tf.float32):
-        return lambda images: images.astype(dtype.as_numpy_dtype)
-    if rank == 0:
-        return lambda images: np.array(_as_example(images[0]), object)
-    encode = _as_png if name.startswith("encoded_image_string_tensor") else _as_example
-    return lambda images: np.array([encode(pixels) for pixels in images], object)
-
-
-def _as_png(pixels: np.ndarray) -> bytes:
-    return bytes(tf.io.encode_png(pixels).numpy())
-
-
-def _as_example(pixels: np.ndarray) -> bytes:
-    encoded = tf.train.Feature(bytes_list=tf.train.BytesList(value=[_as_png(pixels)]))
-    features = tf.train.Features(feature={"image/encoded": encoded})
-    return tf.train.Example(features=features).SerializeToString()
+def _checked(pixels: np.ndarray) -> np.ndarray:
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != COLOR_CHANNELS:
+        raise ValueError(
+            f"the image is {pixels.dtype} {list(pixels.shape)}; it must be uint8 [height, width, 3]"
+            " in red, green, blue"
+        )
+    return pixels

@@ -40,7 +40,7 @@ from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector, make_detector
 from exporters import signatures
-from exporters.detector import image_feed
+from exporters.loaded_model import image_feed
 from exporters.side_inputs import SideInput, check_side_inputs, make_placeholders
 from inputs import serving
 from model_fn.checkpoints.errors import RunError

@@ -14,8 +14,8 @@ from PIL import Image
 
 from estimator_det.config import pipeline
 from estimator_det.programs import console
-from exporters import export_saved_model
-from exporters.saved_model_detector import DETECTIONS_FILE, SavedModelDetector, detect_files
+from exporters import Detector, export_saved_model
+from exporters.detect_files import DETECTIONS_FILE, Filter, detect_files
 from inputs.datasets import shapes
 from model_fn.runs import runner
 from model_fn.runs.options import EvaluationOptions
@@ -183,8 +183,8 @@ def _train(config: Any, model_dir: str, seed: int) -> Dict[str, float]:
 
 def _detect(exported: str, paths: Sequence[str], output_dir: str, picture: str) -> None:
     """Detects on image files; the file `picture` shows the detections of all."""
-    detector = SavedModelDetector(exported)
-    results = detect_files(detector, paths, output_dir, MIN_SCORE)
+    detector = Detector(exported)
+    results = detect_files(detector, paths, output_dir, Filter(MIN_SCORE))
     _join_images([result.drawing for result in results if result.drawing], picture)
     console.say(f"  boxes as JSON lines: {os.path.join(output_dir, DETECTIONS_FILE)}")
     console.say(f"  picture: {picture}")

@@ -218,7 +218,7 @@ def _commands(run: Run) -> List[Tuple[str, str]]:
         checkpoint = f"--trained_checkpoint_prefix {prefix}"
         commands += [
             ("evaluate", ["evaluate", f"--checkpoint_dir {shlex.quote(run.folder)}"]),
-            ("export", [f"export {config}", checkpoint, "--output_directory exported"]),
+            ("export", [f"export {config}", checkpoint, "--output_dir exported"]),
         ]
     return [(name, "estimator-det " + " \\\n    ".join(parts)) for name, parts in commands]
 

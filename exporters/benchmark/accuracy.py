@@ -8,7 +8,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.detectors.base import Detections
-from exporters.detector import BOXES, CLASSES, NUM, SCORES, ModelDetector
+from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.evaluation.detections.scoring import identity_preprocessor, score, without_resizing
@@ -16,7 +16,7 @@ from model_fn.serving.graph import CLASS_OFFSET
 
 
 def evaluate_model(
-    model: ModelDetector, records_config: Any, num_images: Optional[int] = None
+    model: LoadedModel, records_config: Any, num_images: Optional[int] = None
 ) -> Dict[str, float]:
     """The metrics of a model on records, image by image in their own sizes.
 

@@ -13,10 +13,10 @@ from estimator_det.compat import tf
 from estimator_det.config import pipeline, plugins, printing
 from estimator_det.config.text import ConfigError
 from exporters.benchmark.measure import CHECKPOINT, Measured, Outputs, Task, measure
-from exporters.detector import SAVED_MODEL_FOLDER
 from exporters.formats import exported_models
 from exporters.formats.base import LABEL_MAP_FILE
 from exporters.formats.samples import sample_images
+from exporters.loaded_model import SAVED_MODEL_FOLDER
 from exporters.network import CHECKPOINT_NAME
 from inputs import machine
 from model_fn.checkpoints.errors import RunError

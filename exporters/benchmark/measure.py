@@ -16,9 +16,9 @@ from estimator_det.compat import tf
 from estimator_det.config import printing
 from estimator_det.protos import pipeline_pb2
 from exporters.benchmark.accuracy import evaluate_model
-from exporters.detector import ModelDetector
 from exporters.formats.base import FORMATS, check_runtime
 from exporters.formats.check import CheckpointDetector, Difference, compare
+from exporters.loaded_model import LoadedModel
 from model_fn.checkpoints.errors import RunError
 
 CHECKPOINT = "checkpoint"  # in place of a format
@@ -182,7 +182,7 @@ def _of_status(name: str) -> Optional[int]:
     return int(line.split()[1]) * 1024
 
 
-def _load(task: Task) -> ModelDetector:
+def _load(task: Task) -> LoadedModel:
     if task.name == CHECKPOINT:
         return CheckpointDetector(_parsed(task.config), task.path)
     chosen = FORMATS.get(task.name)()
@@ -190,7 +190,7 @@ def _load(task: Task) -> ModelDetector:
     return chosen.load(task.path)
 
 
-def _difference(task: Task, model: ModelDetector) -> Optional[Difference]:
+def _difference(task: Task, model: LoadedModel) -> Optional[Difference]:
     is_resized = any(model.fitted(pixels) is not pixels for pixels in task.images)
     if not task.expected or is_resized:  # the checkpoint gets images of their own size
         return None

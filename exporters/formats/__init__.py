@@ -11,7 +11,6 @@ from typing import List, NamedTuple, Sequence
 from estimator_det.compat import tf
 from estimator_det.config.printing import plain
 from estimator_det.config.text import ConfigError
-from exporters.detector import ModelDetector
 from exporters.formats import (  # noqa: F401  (imports fill the registry)
     frozen_graph,
     onnx,
@@ -22,6 +21,7 @@ from exporters.formats import (  # noqa: F401  (imports fill the registry)
 )
 from exporters.formats.base import FORMATS, ExportFormat, check_runtime, folder_of
 from exporters.formats.exchange import current
+from exporters.loaded_model import LoadedModel
 
 __all__ = ["FoundModel", "exported_models", "load_model", "resolve_formats"]
 
@@ -41,7 +41,7 @@ class FoundModel(NamedTuple):
         is_inside = not (os.path.splitext(self.format.file)[1] or tf.io.gfile.isdir(self.path))
         return folder_of(folder) if is_inside else folder
 
-    def load(self) -> ModelDetector:
+    def load(self) -> LoadedModel:
         """The model, ready to run."""
         check_runtime(self.format)
         return self.format.load(self.path)
@@ -80,7 +80,7 @@ def exported_models(path: str) -> List[FoundModel]:
     return models
 
 
-def load_model(path: str) -> ModelDetector:
+def load_model(path: str) -> LoadedModel:
     """The first of `exported_models`, loaded."""
     return exported_models(path)[0].load()
 

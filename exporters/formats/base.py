@@ -11,7 +11,7 @@ from estimator_det.compat import tf
 from estimator_det.config import files
 from estimator_det.config.registry import Registry
 from estimator_det.detectors.base import Detector, make_detector
-from exporters.detector import SAVED_MODEL_FOLDER, ModelDetector, asset_class_names
+from exporters.loaded_model import SAVED_MODEL_FOLDER, LoadedModel, asset_class_names
 from exporters.network import RestoredNetwork, Variant
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
@@ -99,7 +99,7 @@ class ExportFormat:
         """True if a file or folder has this format, by its content."""
         raise NotImplementedError
 
-    def load(self, path: str, *, keeps_raw: bool = False) -> ModelDetector:
+    def load(self, path: str, *, keeps_raw: bool = False) -> LoadedModel:
         """Reads a model that `recognizes` accepts; RunError if it is damaged or not a detector.
 
         With `keeps_raw` its `run` also returns raw predictions, which may take more memory.

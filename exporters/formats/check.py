@@ -9,8 +9,8 @@ from PIL import Image
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import printing
-from exporters.detector import BOXES, CLASSES, NUM, SCORES, ModelDetector
 from exporters.formats.base import Tolerance, inference_detector
+from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
 from inputs.serving import make_receiver
 from model_fn.serving.graph import serve
 
@@ -31,7 +31,7 @@ class Difference(NamedTuple):
     usual_boxes: float = np.inf
 
 
-class CheckpointDetector(ModelDetector):
+class CheckpointDetector(LoadedModel):
     """A checkpoint of an export in the graph of its configuration."""
 
     def __init__(self, config: Any, checkpoint: str) -> None:
@@ -64,7 +64,7 @@ def fit_images(
 def compare(
     model_config: Any,
     expected: Sequence[Dict[str, np.ndarray]],
-    model: ModelDetector,
+    model: LoadedModel,
     images: Sequence[np.ndarray],
 ) -> Difference:
     """The largest difference of a model's raw predictions from expected outputs.
@@ -73,7 +73,7 @@ def compare(
     another of two boxes with nearly the same score.
 
     Args:
-        expected: Outputs for each image, see `ModelDetector.run`.
+        expected: Outputs for each image, see `LoadedModel.run`.
         model: A model whose outputs contain raw predictions.
         images: uint8 [h, w, 3] each.
     """

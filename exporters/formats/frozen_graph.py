@@ -10,7 +10,6 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from estimator_det.config.printing import counted, plain
-from exporters.detector import OUTPUT_PREFIXES, REQUIRED_OUTPUTS, ModelDetector, image_feed
 from exporters.formats.base import (
     FORMATS,
     ExportFormat,
@@ -19,6 +18,7 @@ from exporters.formats.base import (
     thresholds_beside,
 )
 from exporters.importing.frozen_graph import VARIABLES, parse_graph, refuse_without_weights
+from exporters.loaded_model import OUTPUT_PREFIXES, REQUIRED_OUTPUTS, LoadedModel, image_feed
 from exporters.network import RestoredNetwork
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
@@ -71,7 +71,7 @@ def load_frozen_graph(path: str) -> GraphDetector:
     return GraphDetector(path, graph_def)
 
 
-class GraphDetector(ModelDetector):
+class GraphDetector(LoadedModel):
     """A `GraphDef` with constants for weights.
 
     Its input is its one placeholder, its outputs are the operations with the names of a served

@@ -8,13 +8,13 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from exporters.detector import REQUIRED_OUTPUTS, ModelDetector
 from exporters.formats.base import (
     FORMATS,
     class_names_beside,
     thresholds_beside,
 )
 from exporters.formats.converters import GraphFormat
+from exporters.loaded_model import REQUIRED_OUTPUTS, LoadedModel
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FILE = "model.onnx"
@@ -68,12 +68,12 @@ class Onnx(GraphFormat):
             start = file.read(3)
         return len(start) == 3 and start[:1] == b"\x08" and bool(start[1] >= _LEAST_IR_VERSION)
 
-    def load(self, path: str, *, keeps_raw: bool = False) -> ModelDetector:
+    def load(self, path: str, *, keeps_raw: bool = False) -> LoadedModel:
         del keeps_raw
         return OnnxDetector(path)
 
 
-class OnnxDetector(ModelDetector):
+class OnnxDetector(LoadedModel):
     """An ONNX model with the inputs and outputs of a served detector."""
 
     def __init__(self, path: str) -> None:

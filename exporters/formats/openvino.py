@@ -9,7 +9,6 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from exporters.detector import REQUIRED_OUTPUTS, ModelDetector
 from exporters.formats.base import (
     FORMATS,
     class_names_beside,
@@ -17,6 +16,7 @@ from exporters.formats.base import (
     thresholds_beside,
 )
 from exporters.formats.converters import GraphFormat
+from exporters.loaded_model import REQUIRED_OUTPUTS, LoadedModel
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FOLDER = "openvino"
@@ -53,12 +53,12 @@ class Openvino(GraphFormat):
         with tf.io.gfile.GFile(file_path, "rb") as file:
             return b"<net " in file.read(1024)
 
-    def load(self, path: str, *, keeps_raw: bool = False) -> ModelDetector:
+    def load(self, path: str, *, keeps_raw: bool = False) -> LoadedModel:
         del keeps_raw
         return OpenvinoDetector(path)
 
 
-class OpenvinoDetector(ModelDetector):
+class OpenvinoDetector(LoadedModel):
     """An OpenVINO model with the inputs and outputs of a served detector.
 
     Args:

@@ -9,12 +9,23 @@ Serving.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
-from estimator_det.compat import tf, tf1
+import numpy as np
+
+from estimator_det.compat import failures, tf, tf1
 from exporters.formats.base import FORMATS, ExportFormat, Plan
+from exporters.loaded_model import (
+    REQUIRED_OUTPUTS,
+    SAVED_MODEL_FOLDER,
+    LoadedModel,
+    asset_class_names,
+    image_feed,
+)
 from exporters.network import RestoredNetwork
-from exporters.saved_model_detector import SAVED_MODEL_FOLDER, SavedModelDetector, find_saved_model
+from inputs import schema
+from inputs.serving import COLOR_CHANNELS
+from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import threshold_files
 from model_fn.serving import saved_model as served
 from model_fn.serving import warmup
@@ -73,3 +84,92 @@ def _by_key(definitions: Dict[str, Any]) -> Dict[str, Any]:
     """SignatureDefs by key of the SavedModel, from those by input type."""
     signatures = dict.fromkeys((SERVING_DEFAULT, PREDICT), next(iter(definitions.values())))
     return {**signatures, **definitions} if len(definitions) > 1 else signatures
+
+
+class SavedModelDetector(LoadedModel):
+    """A loaded SavedModel.
+
+    Args:
+        model_dir: Folder of an export, its `saved_model` folder, or a folder of timestamped
+            exports as an Estimator writes them (the newest is loaded).
+        signature: Which of the model's signatures to run.
+    """
+
+    def __init__(self, model_dir: str, signature: str = SERVING_DEFAULT) -> None:
+        folder = find_saved_model(model_dir)
+        thresholds = os.path.join(folder, threshold_files.IN_EXPORTS)
+        super().__init__(folder, asset_class_names(folder), thresholds)
+        # The module owns the variables; a signature does not keep them alive.
+        self._module = _load(folder)
+        known = dict(self._module.signatures)
+        if signature not in known:
+            raise RunError(f"{folder} has no signature {signature!r}; it has {sorted(known)}")
+        self._signature = known[signature]
+        self._input_key, spec = self._find_input()
+        placeholder = self._signature.inputs[0].name
+        self._feed = image_feed(placeholder, spec.dtype, spec.shape.rank)
+        if spec.shape.rank == 4:
+            self.image_size = (spec.shape[1], spec.shape[2])
+        if spec.shape.rank == 0 or spec.shape[0] == 1:  # the Estimator's exports take one example
+            self.batch_size = 1
+
+    def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
+        outputs = self._signature(**{self._input_key: tf.constant(self._feed(images))})
+        return {key: value.numpy() for key, value in outputs.items()}
+
+    def _find_input(self) -> Tuple[str, Any]:
+        """The signature's input key and `TensorSpec`."""
+        specs = self._signature.structured_input_signature[1]
+        missing = set(REQUIRED_OUTPUTS) - set(self._signature.structured_outputs)
+        if schema.CONTEXT_FEATURES in specs:
+            raise RunError(
+                f"{self.path} takes context features with every image, and detect has "
+                "images only; call the SavedModel's signature directly"
+            )
+        if len(specs) != 1 or missing:
+            raise RunError(
+                f"{self.path} is not an exported detector: it has the inputs "
+                f"{sorted(specs)} and the outputs {sorted(self._signature.structured_outputs)}"
+            )
+        ((key, spec),) = specs.items()
+        if spec.shape.rank and spec.shape[0] not in (None, 1):
+            raise RunError(
+                f"{self.path} takes batches of {spec.shape[0]} images only, and detect "
+                "runs one image at a time; export it again with batch size -1 or 1"
+            )
+        if spec.shape.rank == 4 and spec.shape[3] not in (None, COLOR_CHANNELS):
+            raise RunError(
+                f"{self.path} takes images of {spec.shape[3]} channels, and detect "
+                "reads files of red, green and blue only; call the SavedModel's signature directly"
+            )
+        return key, spec
+
+
+def find_saved_model(model_dir: str) -> str:
+    """The folder with `saved_model.pb`; see `model_dir` of `SavedModelDetector`.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    candidates = [model_dir, os.path.join(model_dir, SAVED_MODEL_FOLDER)]
+    if tf.io.gfile.isdir(model_dir):
+        dated = [name.rstrip("/") for name in tf.io.gfile.listdir(model_dir)]
+        newest = sorted((name for name in dated if name.isdigit()), key=int, reverse=True)
+        candidates += [os.path.join(model_dir, name) for name in newest[:1]]
+    for folder in candidates:
+        if tf.io.gfile.exists(os.path.join(folder, "saved_model.pb")):
+            return folder
+    raise FileNotFoundError(
+        f"no SavedModel in {model_dir}: there is no saved_model.pb in {', '.join(candidates)}"
+    )
+
+
+def _load(saved_model_dir: str) -> Any:
+    """The SavedModel in a folder; RunError if its files are damaged or incomplete."""
+    try:
+        return tf.saved_model.load(saved_model_dir)
+    except (tf.errors.OpError, OSError) as error:
+        raise RunError(
+            f"{saved_model_dir} cannot be loaded: {failures.reason(error)}. Its files are damaged "
+            "or incomplete; copy the folder again, or export the checkpoint again"
+        ) from error

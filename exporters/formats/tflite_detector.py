@@ -11,11 +11,11 @@ from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import files
-from exporters.detector import BOXES, CLASSES, NUM, SCORES, ModelDetector
 from exporters.formats.base import class_names_beside, thresholds_beside
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.tflite_graph import COLOR_CHANNELS, POSTPROCESS, Normalization
 from exporters.formats.tflite_metadata import pack, packed_anew, read_metadata
+from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import CLASS_OFFSET
 
@@ -63,7 +63,7 @@ def set_options(content: bytes, options: Mapping[str, Any]) -> bytes:
     return pack(model)
 
 
-class TfliteDetector(ModelDetector):
+class TfliteDetector(LoadedModel):
     """A TFLite model that ends in POSTPROCESS, of this trainer or another.
 
     Images are resized with TensorFlow 1's bilinear rule. Normalization and class names are those of

@@ -12,8 +12,8 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from estimator_det.boxes.mask_regions import paste_mask
-from exporters import export_saved_model
-from exporters.saved_model_detector import SavedModelDetector, detect_files
+from exporters import Detector, export_saved_model
+from exporters.detect_files import Filter, detect_files
 from tests import small_extractor
 from tests.detectors.two_stage import configs
 from tests.exporters.conftest import save_checkpoint, small_config
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> SavedModelDetector:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Detector:
     folder = tmp_path_factory.mktemp("masks")
     config = small_config()
     text_format.Merge(f"model {{ {configs.SMALL} faster_rcnn {{ {configs.MASKS} }} }}", config)
@@ -30,36 +30,36 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SavedModelDetector:
         small_extractor.use(patch)
         checkpoint = save_checkpoint(config, str(folder / "model.ckpt"))
         export_saved_model(config, checkpoint, str(folder / "exported"))
-    return SavedModelDetector(str(folder / "exported"))
+    return Detector(folder / "exported")
 
 
 def test_masks_of_an_export_in_lines_and_drawings(
-    model: SavedModelDetector, pictures: np.ndarray, tmp_path: pathlib.Path
+    model: Detector, pictures: np.ndarray, tmp_path: pathlib.Path
 ) -> None:
-    output = model._signature.structured_outputs["detection_masks"]
+    output = model.model._signature.structured_outputs["detection_masks"]
     assert output.dtype.name == "float32" and output.shape.as_list() == [None, 5, 6, 5]
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
-    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "out"), 0.0)
+    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "out"), Filter(0.0))
     found = result.detections
     assert found is not None and found.masks is not None and len(found.masks) > 0
     line = json.loads((tmp_path / "out" / "detections.jsonl").read_text())
     for i, detection in enumerate(line["detections"]):
-        region = paste_mask(found.masks[i], found.boxes[i], (50, 70))
+        region = paste_mask(found.masks[i], found.normalized_boxes[i], (50, 70))
         drawn = coco_mask.decode(detection["segmentation"])
         assert drawn.shape == (50, 70) and drawn.sum() == np.count_nonzero(region.inside)
     assert sum(coco_mask.area(one["segmentation"]) for one in line["detections"]) > 0
     with Image.open(tmp_path / "out" / "a_detections.png") as image:
         changed = (np.asarray(image) != pictures[0]).any(axis=2)
-    best = paste_mask(found.masks[0], found.boxes[0], (50, 70))
+    best = paste_mask(found.masks[0], found.normalized_boxes[0], (50, 70))
     rows, columns = best.inside.shape
     inside = changed[best.top : best.top + rows, best.left : best.left + columns][best.inside]
     assert inside.mean() > 0.9
 
 
 def test_detections_below_the_limit_lose_their_masks(
-    model: SavedModelDetector, pictures: np.ndarray, tmp_path: pathlib.Path
+    model: Detector, pictures: np.ndarray, tmp_path: pathlib.Path
 ) -> None:
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
-    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "out"), 1.1)
+    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "out"), Filter(1.1))
     assert result.detections is not None and result.detections.masks is not None
     assert result.detections.masks.shape == (0, 6, 5)

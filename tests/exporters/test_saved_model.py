@@ -12,7 +12,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from exporters import export_saved_model, network, signatures
-from exporters.saved_model_detector import SavedModelDetector
+from exporters.formats.saved_model import SavedModelDetector
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving import saved_model as served

@@ -10,7 +10,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from exporters import export_saved_model, network
-from exporters.saved_model_detector import SavedModelDetector
+from exporters.formats.saved_model import SavedModelDetector
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import assert_same, save_checkpoint, small_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-from typing import Any, List
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
@@ -14,7 +14,8 @@ from PIL import Image
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.programs import cli, console, model_main
-from exporters import formats, saved_model_detector
+from exporters import formats
+from exporters.loaded_model import LoadedModel
 from inputs.bad_records.kinds import FAIL, SKIP, RecordFault
 from inputs.bad_records.log import LONGEST_MESSAGE, FaultLog, RecordFaultError
 from model_fn.checks import anchor_coverage
@@ -84,27 +85,25 @@ def test_evaluations(tmp_path: pathlib.Path) -> None:
     assert history.read(str(tmp_path), "reader")[0].notes == {"mAP": CONTROLS}
 
 
-class _Detector:
+class _Model(LoadedModel):
     """Finds an object with a hostile name in every image."""
 
-    def __init__(self, model_dir: str) -> None:
-        del model_dir
+    def __init__(self, path: str) -> None:
+        super().__init__(path, {1: CONTROLS.replace("\udcff", "")}, "")
 
-    def detect(self, pixels: np.ndarray) -> saved_model_detector.ImageDetections:
-        del pixels
-        return saved_model_detector.ImageDetections(
-            np.float32([[0.1, 0.1, 0.9, 0.9]]), np.float32([0.9]), np.int64([1])
-        )
-
-    def name(self, class_id: int) -> str:
-        del class_id
-        return CONTROLS.replace("\udcff", "")
+    def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
+        return {
+            "num_detections": np.float32([1]),
+            "detection_boxes": np.float32([[[0.1, 0.1, 0.9, 0.9]]]),
+            "detection_scores": np.float32([[0.9]]),
+            "detection_classes": np.float32([[1]]),
+        }
 
 
 def test_detect(
     capsys: pytest.CaptureFixture, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "load_model", _Detector)
+    monkeypatch.setattr(formats, "load_model", _Model)
     folder = tmp_path / "images"
     folder.mkdir()
     Image.new("RGB", (20, 20)).save(folder / f"{NAME}.png")

@@ -31,10 +31,10 @@ COMMANDS: Dict[str, List[str]] = {
         "evaluate", "--detections=IN/a.json", "--records=IN/a.record",
         "--label_map=IN/map.pbtxt", "--model_dir",
     ],
-    "export": ["export", CONFIG, "--trained_checkpoint_prefix=IN/model", "--output_directory"],
+    "export": ["export", CONFIG, "--trained_checkpoint_prefix=IN/model", "--output_dir"],
     "import": [
         "import", "--from=checkpoint", "IN/model", f"--pipeline_config_path={CONFIG}",
-        "--output_directory",
+        "--output_dir",
     ],
     "show-data": ["show-data", CONFIG, "--output"],
 }  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.programs import cli, demo, model_main
-from exporters.saved_model_detector import DETECTIONS_FILE
+from exporters.detect_files import DETECTIONS_FILE
 from inputs.datasets import shapes
 from model_fn.training import tpu_step
 from tests import small_extractor

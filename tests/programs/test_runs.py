@@ -11,7 +11,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.programs import cli, console, demo, model_main
-from exporters.saved_model_detector import DETECTIONS_FILE
+from exporters.detect_files import DETECTIONS_FILE
 from inputs.datasets import shapes
 from model_fn.evaluation.history import EVALUATIONS_FILE
 from tests.model_fn import fake

@@ -31,6 +31,11 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, default: str = "") 
     add_change_arguments(group)
 
 
+def add_old_name(parser: Any, action: argparse.Action, name: str) -> None:
+    """Accepts an earlier spelling of an option, which the help does not show."""
+    parser._option_string_actions[name] = action
+
+
 def add_change_arguments(parser: Any) -> None:
     """`--config_override` and `--set`."""
     parser.add_argument(

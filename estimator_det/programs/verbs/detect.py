@@ -1,4 +1,4 @@
-"""`estimator-det detect`: runs an exported detector on images and draws the detections."""
+"""`estimator-det detect`: runs an exported detector on images and videos."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from estimator_det.config import printing
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import score
 
-SUMMARY = "Runs an exported detector on images and draws the detections"
+SUMMARY = "Runs an exported detector on images and videos and draws the detections"
 AUTO = "auto"
 EXAMPLE = "--model exported photos/ image.jpg --output_dir detections"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files or folders")
+    parser.add_argument(
+        "images", nargs="+", metavar="IMAGE", help="images, videos, folders of images"
+    )
     parser.add_argument(
         "--model",
         required=True,
@@ -27,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--recursive", action="store_true", help="also the images in subfolders of folders"
+    )
+    parser.add_argument(
+        "--classes",
+        type=lambda text: [name.strip() for name in text.split(",")],
+        metavar="NAMES",
+        help="draw and write only detections of these classes, with commas between; default: all",
     )
     parser.add_argument("--output_dir", default="detections", help="(default: %(default)s)")
     parser.add_argument(
@@ -50,15 +58,29 @@ def _threshold(text: str) -> Union[float, str]:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    from exporters import formats
+    from exporters import Detector, video
+    from exporters.detect_files import Filter
     from exporters.image_files import list_images
     from model_fn.checkpoints import writing
 
+    videos = [path for path in options.images if video.is_video(path) and not os.path.isdir(path)]
+    paths = [path for path in options.images if path not in videos]
+    if videos:
+        video.check_installed()
     if not options.recursive:
-        _report_subfolders(options.images, options.output_dir)
-    files = list_images(options.images, recursive=options.recursive, skipped=options.output_dir)
+        _report_subfolders(paths, options.output_dir)
+    list_images(videos)  # raises for what does not exist
+    files = list_images(paths, recursive=options.recursive, skipped=options.output_dir)
     with writing.writable_folder(options.output_dir, "output_dir"):
-        return _detect(formats.load_model(options.model), files, options)
+        detector = Detector(options.model)
+        is_auto = options.min_score == AUTO
+        passes = Filter(
+            detector.best_thresholds() if is_auto else options.min_score,
+            None if options.classes is None else detector.class_ids(options.classes),
+        )
+        failed = _detect_images(detector, files, options.output_dir, passes) if files else 0
+        failed += _detect_videos(detector, videos, options.output_dir, passes)
+    return console.EXIT_FAILED if failed else console.EXIT_OK
 
 
 def _report_subfolders(paths: Sequence[str], output_dir: str) -> None:
@@ -76,21 +98,38 @@ def _report_subfolders(paths: Sequence[str], output_dir: str) -> None:
             )
 
 
-def _detect(detector: Any, files: Sequence[str], options: argparse.Namespace) -> int:
-    from exporters.saved_model_detector import DETECTIONS_FILE, detect_files
+def _detect_images(detector: Any, files: Sequence[str], output_dir: str, passes: Any) -> int:
+    """Prints a line for each image; returns the number of those that cannot be used."""
+    from exporters.detect_files import DETECTIONS_FILE, detect_files
 
-    is_auto = options.min_score == AUTO
-    min_score = detector.best_thresholds() if is_auto else options.min_score
     failed = 0
-    for result in detect_files(detector, files, options.output_dir, min_score):
+    for result in detect_files(detector, files, output_dir, passes):
         if result.detections is None:
             failed += 1
             printing.report(result.error, sys.stderr)
             continue
-        names = [detector.name(class_id) for class_id in result.detections.class_ids]
-        labels = [f"{name} {score:.2f}" for name, score in zip(names, result.detections.scores)]
+        pairs = zip(result.detections.names, result.detections.scores)
+        labels = [f"{name} {score:.2f}" for name, score in pairs]
         size = f" (at 1/{result.reduced_by} of its size)" if result.reduced_by > 1 else ""
         detections = ", ".join(labels) or "no detection"
         console.say(f"{result.path}{size}: {detections} -> {result.drawing}")
-    console.say(f"all detections: {os.path.join(options.output_dir, DETECTIONS_FILE)}")
-    return console.EXIT_FAILED if failed else console.EXIT_OK
+    console.say(f"all detections: {os.path.join(output_dir, DETECTIONS_FILE)}")
+    return failed
+
+
+def _detect_videos(detector: Any, videos: Sequence[str], output_dir: str, passes: Any) -> int:
+    """Prints a line for each video; returns the number of those that cannot be used."""
+    from exporters.video import detect_video
+
+    failed = 0
+    for path in videos:
+        try:
+            result = detect_video(detector, path, output_dir, passes)
+        except OSError as error:
+            failed += 1
+            printing.report(str(error), sys.stderr)
+            continue
+        frames = printing.counted(result.num_frames, "frame")
+        rate = result.num_frames / result.seconds
+        console.say(f"{path}: {frames}, {rate:.1f} frames/s -> {result.clip}, {result.lines}")
+    return failed

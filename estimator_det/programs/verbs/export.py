@@ -6,12 +6,15 @@ import argparse
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import CONFIG_EXAMPLE, add_config_arguments, load
+from estimator_det.programs.verbs.base import (
+    CONFIG_EXAMPLE,
+    add_config_arguments,
+    add_old_name,
+    load,
+)
 
 SUMMARY = "Exports a checkpoint as SavedModel, frozen graph and other formats"
-EXAMPLE = (
-    f"{CONFIG_EXAMPLE} --trained_checkpoint_prefix run/model.ckpt-2000 --output_directory exported"
-)
+EXAMPLE = f"{CONFIG_EXAMPLE} --trained_checkpoint_prefix run/model.ckpt-2000 --output_dir exported"
 INPUT_TYPES_HELP = (
     "image_tensor (default), encoded_image_string_tensor, tf_example, float_image_tensor, several "
     "of them with commas between, or all; the SavedModel has a signature for each"
@@ -41,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="checkpoint, e.g. run/model.ckpt-2000, or a model_dir for its latest checkpoint",
     )
-    parser.add_argument("--output_directory", required=True, help="new folder for the export")
+    folder = parser.add_argument("--output_dir", required=True, help="new folder for the export")
+    add_old_name(parser, folder, "--output_directory")
     parser.add_argument(
         "--format",
         default="saved_model,frozen_graph",
@@ -191,7 +195,7 @@ def run(options: argparse.Namespace) -> int:
     config = load(options)
     from model_fn.checkpoints import writing
 
-    with writing.writable_folder(options.output_directory, "output_directory"):
+    with writing.writable_folder(options.output_dir, "output_dir"):
         _report(_export(config, options), _names(options.format))
     return console.EXIT_OK
 
@@ -215,7 +219,7 @@ def _export(config: Any, options: argparse.Namespace) -> Any:
     return export_formats(
         config,
         options.trained_checkpoint_prefix,
-        options.output_directory,
+        options.output_dir,
         formats.resolve_formats(_names(options.format)),
         _format_options(options),
         network_options,

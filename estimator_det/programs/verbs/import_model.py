@@ -6,12 +6,12 @@ import argparse
 import logging
 
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_change_arguments
+from estimator_det.programs.verbs.base import add_change_arguments, add_old_name
 
 NAME = "import"
 SUMMARY = "Makes a checkpoint of a published model, for fine-tuning and export"
 EXAMPLE = (
-    "--from tfjs model/ --pipeline_config_path ssdlite.config --output_directory imported "
+    "--from tfjs model/ --pipeline_config_path ssdlite.config --output_dir imported "
     "--calibrate photos/"
 )
 # Names of `FORMATS` and of `anchors.ORDERS`; a test compares them. Help needs no TensorFlow.
@@ -39,12 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file, for SSD with MobileNet v1 or v2",
     )
     add_change_arguments(parser)
-    parser.add_argument(
-        "--output_directory",
+    folder = parser.add_argument(
+        "--output_dir",
         required=True,
         help="new folder for the checkpoint, the configuration, the report and the label map, if "
         "the file contains one",
     )
+    add_old_name(parser, folder, "--output_directory")
     parser.add_argument(
         "--calibrate",
         nargs="+",
@@ -80,12 +81,12 @@ def run(options: argparse.Namespace) -> int:
         config = pipeline.apply_overrides(merged, options.set)
         console.say("configuration: proposed from shapes; check scales of anchors and image size")
 
-    with writing.writable_folder(options.output_directory, "output_directory"):
+    with writing.writable_folder(options.output_dir, "output_dir"):
         imported = import_model(
             options.source,
             options.path,
             config,
-            options.output_directory,
+            options.output_dir,
             anchor_order=options.anchor_order,
             calibration_images=options.calibrate,
             overwrite=options.overwrite,

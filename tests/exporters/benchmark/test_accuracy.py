@@ -8,7 +8,7 @@ import pytest
 
 from estimator_det.compat import tf
 from exporters.benchmark.accuracy import evaluate_model
-from exporters.detector import ModelDetector
+from exporters.loaded_model import LoadedModel
 from inputs.datasets import writer
 from model_fn.evaluation.detections.scoring import config_of_records
 from tests.inputs.examples import BOXES, example
@@ -16,7 +16,7 @@ from tests.inputs.examples import BOXES, example
 BOX_FIELDS = [list(values) for values in zip(*BOXES.values())]  # ymin, xmin, ymax, xmax
 
 
-class _Fixed(ModelDetector):
+class _Fixed(LoadedModel):
     """Detects the same on every image, eagerly, as some formats do."""
 
     def __init__(self, classes: List[int]) -> None:

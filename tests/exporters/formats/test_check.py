@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from estimator_det.protos import model_pb2
-from exporters.detector import ModelDetector
 from exporters.formats import check
 from exporters.formats.base import EXACT, Tolerance
+from exporters.loaded_model import LoadedModel
 
 
-class _Fixed(ModelDetector):
+class _Fixed(LoadedModel):
     def __init__(self, outputs):
         super().__init__("model", {}, "")
         self.outputs = outputs
@@ -55,7 +55,7 @@ def test_equal_models():
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_nan_for_one_of_two_images_is_refused(place):
-    class Model(ModelDetector):
+    class Model(LoadedModel):
         def run(self, images):
             raw = _outputs()["raw_detection_scores"]
             spoiled = images.max() == place

@@ -15,7 +15,7 @@ from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from estimator_det.programs import cli
-from exporters import formats
+from exporters import Detector, formats
 from exporters.formats import check, converters, exchange
 from exporters.formats.base import FORMATS, FormatOptions, Plan, TfliteOptions, num_bytes
 from exporters.formats.export import export_formats
@@ -142,7 +142,7 @@ def test_a_label_map_in_the_folder_of_the_export_stays(
     assert model.class_names == NAMES
     assert model.image_size == (50, 70)
     pixels = np.zeros([30, 200, 3], np.uint8)
-    assert model.detect(pixels).boxes.shape[1] == 4, "resized"
+    assert Detector(model)(pixels).boxes.shape[1] == 4, "resized"
 
 
 def test_a_model_without_detections_is_written_and_not_compared(
@@ -334,7 +334,7 @@ def test_converters_that_are_installed(
     model = formats.load_model(str(tmp_path / "exported"))
     assert model.class_names == NAMES and model.batch_size is None
     pixels = np.random.default_rng(0).integers(0, 256, [3, 40, 60, 3], dtype=np.uint8)
-    both, one = model.detect_batch(pixels), model.detect(pixels[2])
+    both, one = Detector(model)(pixels), Detector(model)(pixels[2])
     assert len(both) == 3 and len(one.scores)
     np.testing.assert_allclose(both[2].scores, one.scores, atol=1e-4)
 
@@ -345,4 +345,4 @@ def test_converters_that_are_installed(
             tf.io.gfile.copy(os.path.join(folder, file), f"{remote}/{file}")
     if not os.path.isdir(written.path):
         tf.io.gfile.copy(written.path, remote)
-    np.testing.assert_array_equal(formats.load_model(remote).detect(pixels[2]).scores, one.scores)
+    np.testing.assert_array_equal(Detector(remote)(pixels[2]).scores, one.scores)

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from estimator_det.config.text import ConfigError
-from exporters import formats
-from exporters.detector import REQUIRED_OUTPUTS
+from exporters import Detector, formats
 from exporters.formats.base import FORMATS, class_names_beside
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
+from exporters.loaded_model import REQUIRED_OUTPUTS
 from tests.exporters.conftest import NAMES
 
 
@@ -41,10 +41,10 @@ def test_formats_detect_the_same(exported: pathlib.Path, pictures: np.ndarray) -
     for key, values in expected.items():
         assert values.shape[0] == len(pictures) and values.dtype == np.float32
         np.testing.assert_allclose(found[key], values, atol=1e-5)
-    assert len(frozen.detect_batch(pictures)) == len(pictures)
-    one, both = frozen.detect(pictures[1]), frozen.detect_batch(pictures)[1]
+    assert len(Detector(frozen)(pictures)) == len(pictures)
+    one, both = Detector(frozen)(pictures[1]), Detector(frozen)(pictures)[1]
     np.testing.assert_allclose(one.boxes, both.boxes, atol=1e-5)
-    np.testing.assert_array_equal(one.class_ids, both.class_ids)
+    np.testing.assert_array_equal(one.classes, both.classes)
 
 
 def test_the_folder_of_the_export_that_a_model_is_in(tmp_path, monkeypatch) -> None:

@@ -11,6 +11,7 @@ from estimator_det.compat.private import tflite_schema
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
+from exporters import Detector
 from exporters.formats import check, tflite
 from exporters.formats.base import FormatOptions, Plan, TfliteOptions
 from exporters.formats.tflite_detector import TfliteDetector, find_postprocess
@@ -192,8 +193,8 @@ def test_class_names_and_normalization_of_a_loaded_model(float_model, tmp_path):
     path.write_bytes(float_model)
     model = TfliteDetector(str(path))
     assert model.class_names == NAMES and model.batch_size == 1
-    found = model.detect(np.full([30, 50, 3], 200, np.uint8))
-    assert 0 < len(found.scores) <= 10 and set(found.class_ids) <= set(NAMES)
+    found = Detector(model)(np.full([30, 50, 3], 200, np.uint8))
+    assert 0 < len(found.scores) <= 10 and set(found.classes) <= set(NAMES)
     assert (np.diff(found.scores) <= 0).all()
 
 

@@ -6,7 +6,7 @@ from typing import Any, List
 
 import pytest
 
-from exporters.saved_model_detector import SavedModelDetector
+from exporters.formats.saved_model import SavedModelDetector
 from model_fn.evaluation import threshold_files
 from model_fn.runs import best_checkpoints, runner
 from model_fn.runs.backends import estimator as estimators

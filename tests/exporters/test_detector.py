@@ -1,21 +1,23 @@
+import importlib
 import json
 import os
 import shutil
+import sys
+import types
 
 import numpy as np
 import pytest
 from PIL import Image
+from pycocotools import mask as coco_masks
 
 from estimator_det.config import pipeline
 from estimator_det.programs import cli
-from exporters import image_files
+from exporters import Detections, Detector, image_files
+from exporters.detect_files import Filter, detect_files
+from exporters.detector import ClassThresholds
+from exporters.formats.saved_model import SavedModelDetector, find_saved_model
 from exporters.image_files import list_images
-from exporters.saved_model_detector import (
-    ClassThresholds,
-    SavedModelDetector,
-    detect_files,
-    find_saved_model,
-)
+from exporters.loaded_model import LoadedModel
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import threshold_files
 from model_fn.evaluation.thresholds import Row, Table
@@ -25,16 +27,119 @@ from tests.inputs import faults
 
 @pytest.fixture(scope="module")
 def model(exported):
-    return SavedModelDetector(str(exported))
+    return Detector(exported)
 
 
-def test_detections_of_one_image(model, pictures):
-    found = model.detect(pictures[0])
-    assert len(found.boxes) == len(found.scores) == len(found.class_ids) > 0
-    assert (np.diff(found.scores) <= 0).all()
-    assert set(found.class_ids) <= set(NAMES)
-    assert model.name(found.class_ids[0]) == NAMES[found.class_ids[0]]
-    assert model.name(99) == "99"
+def test_detections_of_one_image(model, pictures, tmp_path):
+    found = model(pictures[0])
+    assert len(found) == len(found.boxes) == len(found.scores) == len(found.classes) > 0
+    assert (np.diff(found.scores) <= 0).all() and found.image_size == (50, 70)
+    assert found.names == tuple(NAMES[i] for i in found.classes)
+    assert model.class_names == NAMES and model.model.name(99) == "99"
+    np.testing.assert_allclose(found.normalized_boxes * [50, 70, 50, 70], found.boxes, rtol=1e-5)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.ascontiguousarray(np.rot90(pictures[0]))).save(tmp_path / "a.png", exif=exif)
+    others = model([Image.fromarray(pictures[0]), tmp_path / "a.png", pictures[0]])
+    for other in (*others, model(str(tmp_path / "a.png")), model(pictures)[0]):
+        np.testing.assert_allclose(other.boxes, found.boxes, atol=1e-3)
+        assert other.names == found.names and other.image_size == found.image_size
+    for wrong in (pictures[0].astype(np.float32), pictures[0][..., 0], pictures[0][..., :2]):
+        with pytest.raises(ValueError, match=r"must be uint8 \[height, width, 3\]"):
+            model(wrong)
+
+
+class _BatchOfTwo(LoadedModel):
+    """Takes two images at a time, and returns the first value of each as a score."""
+
+    def __init__(self):
+        super().__init__("model", {1: "cat"}, "", batch_size=2)
+
+    def run(self, images):
+        assert len(images) == 2
+        return {
+            "num_detections": np.float32([1, 1]),
+            "detection_boxes": np.float32([[[0, 0, 0.5, 1]]] * 2),
+            "detection_scores": images[:, :1, 0, 0].astype(np.float32),
+            "detection_classes": np.float32([[1]] * 2),
+        }
+
+
+def test_a_model_of_one_batch_size_runs_any_number_of_images():
+    images = np.arange(3, dtype=np.uint8)[:, None, None, None] * np.ones([1, 4, 6, 3], np.uint8)
+    detector = Detector(_BatchOfTwo())
+    assert [found.scores.tolist() for found in detector(images)] == [[0], [1], [2]]
+    assert detector(images[2]).boxes.tolist() == [[0, 0, 2, 6]]
+
+
+def _detections(**changes):
+    fields = {
+        "normalized_boxes": np.float32([[0.25, 0.25, 0.75, 0.75], [0, 0, 1, 1]]),
+        "scores": np.float32([0.75, 0.5]),
+        "classes": np.int64([2, 1]),
+        "names": ("dog", "cat"),
+        "image_size": (8, 16),
+    }
+    return Detections(**{**fields, **changes})
+
+
+def test_coco_entries():
+    entries = _detections(masks=np.ones([2, 3, 3], np.float32)).to_coco(7)
+    masks = [entry.pop("segmentation") for entry in entries]
+    assert entries == [
+        {"image_id": 7, "category_id": 2, "bbox": [4, 2, 8, 4], "score": 0.75},
+        {"image_id": 7, "category_id": 1, "bbox": [0, 0, 16, 8], "score": 0.5},
+    ]
+    assert [mask["size"] for mask in masks] == [[8, 16], [8, 16]]
+    assert coco_masks.area(masks[1]) == 8 * 16
+    assert _detections(normalized_boxes=np.zeros([0, 4])).to_coco(1) == []
+    with pytest.raises(ValueError, match="these detections have no masks"):
+        _detections().mask(0)
+
+
+def test_a_selection_keeps_all_fields_together():
+    found = _detections(masks=np.float32([[[1]], [[2]]])).select(np.array([False, True]))
+    assert (found.names, found.scores.tolist(), found.masks.tolist()) == (("cat",), [0.5], [[[2]]])
+    assert Filter(0.5, {2}).apply(_detections()).names == ("dog",)
+    assert Filter(0.8).apply(_detections()).names == ()
+
+
+def test_drawings_have_the_size_of_the_image():
+    found = _detections(masks=np.ones([2, 3, 3], np.float32))
+    for size in ((8, 16), (80, 160)):
+        image = np.zeros([*size, 3], np.uint8)
+        drawn = found.draw(image)
+        assert drawn.shape == image.shape and drawn.any() and not image.any()
+
+
+def test_supervision_gets_boxes_as_x_y_and_whole_masks(monkeypatch):
+    found = _detections(masks=np.ones([2, 3, 3], np.float32))
+    if importlib.util.find_spec("supervision") is None:
+        with pytest.raises(RunError, match=r"needs the package supervision.*pip install"):
+            found.to_supervision()
+        package = types.ModuleType("supervision", "A stand-in with the constructor's fields")
+        package.Detections = types.SimpleNamespace
+        package.__spec__ = importlib.machinery.ModuleSpec("supervision", None)
+        monkeypatch.setitem(sys.modules, "supervision", package)
+    converted = found.to_supervision()
+    assert converted.xyxy.tolist() == [[4, 2, 12, 6], [0, 0, 16, 8]]
+    assert converted.class_id.tolist() == [2, 1] and converted.mask.shape == (2, 8, 16)
+    assert converted.mask.sum((1, 2)).tolist() == [4 * 8, 8 * 16]
+    assert converted.data["class_name"].tolist() == ["dog", "cat"]
+
+
+def test_unknown_classes_are_refused_with_the_nearest(exported, pictures, tmp_path, capsys):
+    Image.fromarray(pictures[0]).save(tmp_path / "a.png")
+    arguments = ["detect", "--model", str(exported), "--threshold=0", str(tmp_path / "a.png")]
+    arguments += ["--output_dir", str(tmp_path / "o")]
+    assert cli.main([*arguments, "--classes", "circle,squares"]) == 2
+    error = capsys.readouterr().err
+    assert "has no class 'squares'; did you mean 'square'? Known: circle, square" in error
+    assert not (tmp_path / "o").exists()
+    assert cli.main([*arguments, "--classes", "circle, star"]) == 0
+    line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())
+    assert {each["name"] for each in line["detections"]} <= {"circle", "star"}
+    assert line["detections"]
 
 
 # That all of them agree, test_saved_model.py shows without the detector; test_export_verb has one.
@@ -48,11 +153,11 @@ def test_signatures_of_other_input_types(model, exported_all, pictures, input_ty
 
 def _check_signature(folder, input_type, model, picture):
     found, expected = (
-        SavedModelDetector(str(folder), input_type).detect(picture),
-        model.detect(picture),
+        Detector(SavedModelDetector(str(folder), input_type))(picture),
+        model(picture),
     )
     np.testing.assert_allclose(found.boxes, expected.boxes, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(found.class_ids, expected.class_ids)
+    np.testing.assert_array_equal(found.classes, expected.classes)
 
 
 def test_unknown_signature(exported):
@@ -77,7 +182,7 @@ def test_pictures_and_json_lines(model, pictures, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     paths = list_images([str(tmp_path)])
     out = tmp_path / "out"
-    results = list(detect_files(model, paths, str(out), min_score=0.0))
+    results = list(detect_files(model, paths, str(out), Filter(0.0)))
     assert [result.path for result in results] == paths
     assert sorted(path.name for path in out.iterdir()) == [
         "a__detections.png",
@@ -90,12 +195,12 @@ def test_pictures_and_json_lines(model, pictures, tmp_path):
     assert results[2].error == lines[2]["error"]
     assert (lines[0]["height"], lines[0]["width"]) == (50, 70)
     first, found = lines[0]["detections"][0], results[0].detections
-    assert first["class_id"] == found.class_ids[0]
+    assert first["class_id"] == found.classes[0]
     assert first["name"] == NAMES[first["class_id"]]
     assert first["score"] == pytest.approx(found.scores[0], abs=1e-5)
-    assert first["box"]["ymax"] == pytest.approx(found.boxes[0, 2], abs=1e-5)
-    assert first["box_pixels"]["ymax"] == pytest.approx(found.boxes[0, 2] * 50, abs=0.01)
-    assert first["box_pixels"]["xmin"] == pytest.approx(found.boxes[0, 1] * 70, abs=0.01)
+    assert first["box"]["ymax"] == pytest.approx(found.normalized_boxes[0, 2], abs=1e-5)
+    assert first["box_pixels"]["ymax"] == pytest.approx(found.boxes[0, 2], abs=0.01)
+    assert first["box_pixels"]["xmin"] == pytest.approx(found.boxes[0, 1], abs=0.01)
     with Image.open(out / "a_detections.png") as drawn:
         assert drawn.size == (70, 50)
 
@@ -106,7 +211,7 @@ def test_a_rotated_photo_has_the_boxes_of_the_upright_one(model, pictures, tmp_p
     Image.fromarray(pictures[0]).save(tmp_path / "upright.png")
     stored = np.ascontiguousarray(np.rot90(pictures[0]))
     Image.fromarray(stored).save(tmp_path / "phone.png", exif=exif)
-    list(detect_files(model, list_images([str(tmp_path)]), str(tmp_path / "out"), min_score=0.0))
+    list(detect_files(model, list_images([str(tmp_path)]), str(tmp_path / "out"), Filter(0.0)))
     out = tmp_path / "out"
     lines = [json.loads(line) for line in (out / "detections.jsonl").read_text().splitlines()]
     phone, upright = ({**line, "file": ""} for line in lines)
@@ -118,10 +223,10 @@ def test_a_rotated_photo_has_the_boxes_of_the_upright_one(model, pictures, tmp_p
 
 def test_a_detection_of_just_the_lowest_score_is_kept(model, pictures, tmp_path):
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
-    scores = model.detect(pictures[0]).scores
+    scores = model(pictures[0]).scores
     thresholds = ClassThresholds(float(scores[1]), {})
     for min_score in (float(scores[1]), thresholds):
-        (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path), min_score)
+        (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path), Filter(min_score))
         np.testing.assert_array_equal(result.detections.scores, scores[scores >= scores[1]])
         assert scores[1] in result.detections.scores
 
@@ -185,7 +290,7 @@ def test_a_damaged_export_is_named(exported, tmp_path):
 def test_a_large_image_is_reduced(model, pictures, tmp_path, monkeypatch):
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
     monkeypatch.setattr(image_files, "MAX_DETECTED_PIXELS", 1000)
-    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "o"), 0.0)
+    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "o"), Filter(0.0))
     assert result.reduced_by == 2
     line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())
     assert (line["height"], line["width"], line["reduced_by"]) == (50, 70, 2)
@@ -197,7 +302,7 @@ def test_a_large_image_is_reduced(model, pictures, tmp_path, monkeypatch):
 
 def test_low_scores_are_left_out(model, pictures, tmp_path):
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
-    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "o"), 1.0)
+    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "o"), Filter(1.0))
     assert len(result.detections.boxes) == 0
     line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())
     assert line["detections"] == []
@@ -211,14 +316,14 @@ THRESHOLDS = Table(
 def test_thresholds_of_each_class(exported, pictures, tmp_path, capsys):
     copy = tmp_path / "saved_model"
     shutil.copytree(exported / "saved_model", copy)
-    model = SavedModelDetector(str(copy))
+    model = Detector(copy)
     with pytest.raises(
         RunError, match=r"no thresholds: there is no assets\.extra/thresholds\.json"
     ):
         model.best_thresholds()
-    found = model.detect(pictures[0])
-    chosen = int(found.class_ids[0])
-    least = float(found.scores[found.class_ids == chosen][2])
+    found = model(pictures[0])
+    chosen = int(found.classes[0])
+    least = float(found.scores[found.classes == chosen][2])
     table = Table(Row("all classes", 9, 9, 2.0), (Row("one", 9, 9, least, class_id=chosen),))
     path = threshold_files.write(str(tmp_path / "eval"), 1, "0", table)
     threshold_files.add_to_export(path, str(copy))
@@ -263,7 +368,7 @@ def test_export_verb(trained, model, pictures, tmp_path, capsys):
     config.write_text(pipeline.format_pipeline(trained.config))
     arguments = ["export", "--pipeline_config_path", str(config)]
     arguments += ["--trained_checkpoint_prefix", trained.checkpoint]
-    arguments += ["--output_directory", str(tmp_path / "out")]
+    arguments += ["--output_dir", str(tmp_path / "out")]
     arguments += ["--input_type", "image_tensor,tf_example"]
     arguments += ["--config_override", "eval_config { batch_size: 3 }"]
     arguments += ["--additional-output-tensor-names=Postprocessor/raw_box_scores"]

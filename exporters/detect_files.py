@@ -1,0 +1,120 @@
+"""Runs a detector of any format on image files; writes drawings and JSON lines."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Union
+
+import numpy as np
+from PIL import Image
+
+from estimator_det.compat import failures, tf
+from estimator_det.config import json_lines
+from estimator_det.images.orientation import UPRIGHT
+from exporters.detector import ClassThresholds, Detections, Detector
+from exporters.image_files import ImageFile, read_image
+
+DRAWING_SUFFIX = "_detections.png"
+DETECTIONS_FILE = "detections.jsonl"
+DEFAULT_MIN_SCORE = 0.5
+
+
+class Filter(NamedTuple):
+    """The detections that are drawn and written."""
+
+    min_score: Union[float, ClassThresholds] = DEFAULT_MIN_SCORE
+    classes: Optional[Collection[int]] = None  # ids; None for all
+
+    def apply(self, detections: Detections) -> Detections:
+        """The detections that pass."""
+        detections = detections.above(self.min_score)
+        if self.classes is None:
+            return detections
+        return detections.select(np.isin(detections.classes, list(self.classes)))
+
+
+ALL_GOOD = Filter()  # detections of DEFAULT_MIN_SCORE or more
+
+
+class FileResult(NamedTuple):
+    """The result for one image file."""
+
+    path: str
+    detections: Optional[Detections]  # None if the image cannot be used
+    drawing: Optional[str]  # path of the PNG file; None if the image cannot be used
+    error: Optional[str]
+    reduced_by: int = 1  # factor in `image_files.ImageFile`
+
+
+def detect_files(
+    detector: Detector,
+    paths: Iterable[str],
+    output_dir: str,
+    passes: Filter = ALL_GOOD,
+) -> Iterator[FileResult]:
+    """Runs the detector on image files; writes a drawing and a JSON line for each.
+
+    For a file that cannot be used, the line contains `error` instead of detections.
+
+    Args:
+        paths: Image files; see `image_files.list_images`.
+        output_dir: For `<name>_detections.png` of every image, and `detections.jsonl`.
+    """
+    os.makedirs(output_dir, exist_ok=True)
+    used_names: Set[str] = set()
+    with open(os.path.join(output_dir, DETECTIONS_FILE), "w", encoding="utf-8") as lines:
+        for path in paths:
+            try:
+                image = read_image(path)
+                size = (image.height, image.width)
+                (detections,) = detector.detect_batch(image.pixels[np.newaxis], size)
+            except (OSError, tf.errors.OpError) as error:
+                reason = str(error)
+                if isinstance(error, tf.errors.OpError):
+                    reason = f"{path}: the model fails: {failures.reason(error)}"
+                result = FileResult(path, None, None, reason)
+                lines.write(json_lines.dumps({"file": path, "error": result.error}) + "\n")
+                yield result
+                continue
+            detections = passes.apply(detections)
+            drawing = os.path.join(output_dir, _drawing_name(path, used_names))
+            Image.fromarray(detections.draw(image.pixels)).save(drawing)
+            lines.write(json_lines.dumps(_image_line(path, image, detections)) + "\n")
+            yield FileResult(path, detections, drawing, None, image.reduced_by)
+
+
+def _drawing_name(path: str, used_names: Set[str]) -> str:
+    """File name of a drawing; underscores distinguish images of one name from several folders."""
+    stem = os.path.splitext(os.path.basename(path))[0]
+    while stem + DRAWING_SUFFIX in used_names:
+        stem += "_"
+    used_names.add(stem + DRAWING_SUFFIX)
+    return stem + DRAWING_SUFFIX
+
+
+def _image_line(path: str, image: ImageFile, detections: Detections) -> Dict[str, Any]:
+    return {
+        "file": path,
+        "height": image.height,
+        "width": image.width,
+        **({"reduced_by": image.reduced_by} if image.reduced_by > 1 else {}),
+        **({"exif_orientation": image.orientation} if image.orientation != UPRIGHT else {}),
+        "detections": json_entries(detections),
+    }
+
+
+def json_entries(detections: Detections) -> List[Dict[str, Any]]:
+    """The detections of a JSON line, with the masks of models that have them."""
+    sides = ("ymin", "xmin", "ymax", "xmax")
+    boxes = detections.normalized_boxes.tolist()
+    return [
+        {
+            "class_id": int(detections.classes[i]),
+            "name": detections.names[i],
+            "score": round(float(detections.scores[i]), 6),
+            "box": dict(zip(sides, (round(side, 6) for side in boxes[i]))),
+            "box_pixels": dict(zip(sides, (round(float(side), 2) for side in pixels))),
+            **({} if detections.masks is None else {"segmentation": detections.segmentation(i)}),
+        }
+        for i, pixels in enumerate(detections.boxes)
+    ]
