@@ -257,7 +257,7 @@ class Detector:
             raise RunError(
                 f"{plain(self.model.path)} has no thresholds: there is no "
                 f"{plain(path.removeprefix(f'{self.model.path}/'))}; evaluate the checkpoint "
-                "(estimator-det evaluate --checkpoint_dir RUN), then export it again, or give "
+                "(estimator-det evaluate --model_dir RUN), then export it again, or give "
                 "--threshold a number"
             )
         table = threshold_files.read(path).table

@@ -12,6 +12,7 @@ import re
 import sys
 from typing import Any, Iterator, List, Sequence, Tuple
 
+from estimator_det.config.assignments import assign
 from estimator_det.config.check_evaluation import check_evaluation
 from estimator_det.config.check_model import check_model
 from estimator_det.config.context import check_context_reader
@@ -180,7 +181,7 @@ def _check_exponential(
             f"{path}.decay_steps",
             f"the rate stays {schedule.initial_learning_rate:g}: its first decay is at step "
             f"{schedule.decay_steps}, but training stops at {num_steps}",
-            "lower decay_steps, or ignore this if it is intended",
+            "train with --rescale_schedule or lower decay_steps, unless this is intended",
         )
 
 
@@ -199,7 +200,7 @@ def _check_manual_steps(
         yield warning(
             f"{path}.schedule",
             f"its steps {late} are never reached, because training stops at {num_steps}",
-            "lower them or train for longer, or ignore this if it is intended",
+            "train with --rescale_schedule or lower them, unless this is intended",
         )
 
 
@@ -226,7 +227,7 @@ def _check_cosine(
         schedule_text = f"the learning-rate schedule ends at step {total}"
         if total < num_steps:
             schedule_text = f"the learning rate is 0 from step {total} on"
-        remedy = f"--set {path}.total_steps={num_steps}"
+        remedy = f"train with --rescale_schedule, or --set {path}.total_steps={num_steps}"
         if schedule.warmup_steps > num_steps:
             remedy += f" --set {path}.warmup_steps={num_steps // 10}"
         yield warning(
@@ -309,6 +310,19 @@ def missing_files(config: Config) -> List[str]:
     return list(named)
 
 
+def resolve_paths(config: Config, folder: str) -> Config:
+    """A copy in which files that only exist relative to `folder` have paths that contain it."""
+    missing = missing_files(config)
+    changed: Config = type(config)()
+    changed.CopyFrom(config)
+    for field, path in named_paths(config):
+        beside = os.path.join(folder, path)
+        exists = not _missing(beside) or os.path.exists(beside + ".index")
+        if field in missing and exists and not is_remote(folder):
+            assign(changed, f"{field}={beside}")
+    return changed
+
+
 def _missing(pattern: str) -> bool:
     """Whether no local file matches; remote and placeholder paths count as present."""
     if not pattern or is_remote(pattern) or PLACEHOLDER in pattern:
@@ -324,7 +338,7 @@ def _check_paths(config: Config) -> Iterator[Problem]:
             if field in missing:
                 yield error(
                     field,
-                    f"no file matches {quoted(pattern)} (from {os.getcwd()})",
+                    f"no file matches {quoted(pattern)} (from {os.getcwd()}, or beside the file)",
                     "correct the path; patterns such as train-*.record are allowed",
                 )
     checkpoint = config.train_config.fine_tune_checkpoint

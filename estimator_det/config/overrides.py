@@ -230,6 +230,38 @@ def _set_learning_rate(config: Config, value: float) -> None:
         raise ValueError("the optimizer has no learning rate schedule chosen")
 
 
+def rescale_schedule(config: Config, num_steps: int) -> Config:
+    """A copy with another number of steps, and a learning-rate schedule in the same proportion.
+
+    Raises:
+        ConfigError: if `train_config.num_steps` is 0, so that there is no proportion.
+    """
+    if not config.train_config.num_steps:
+        raise ConfigError(
+            "train_config.num_steps",
+            "is 0, so that a schedule has no proportion to it",
+            "Set it to the number of steps that the schedule is made for",
+        )
+    factor = num_steps / config.train_config.num_steps
+    changed = override(config, num_train_steps=num_steps)
+    rate = _chosen_optimizer(changed).learning_rate
+    schedule = getattr(rate, rate.WhichOneof("learning_rate"))
+    for name in _STEPS_OF_SCHEDULES:
+        if getattr(schedule, name, 0):
+            setattr(schedule, name, max(1, round(getattr(schedule, name) * factor)))
+    if rate.HasField("manual_step_learning_rate"):
+        last = 0
+        for entry in schedule.schedule:
+            # Steps must rise, however short the training is.
+            entry.step = last = max(last + 1, round(entry.step * factor))
+    return changed
+
+
+_STEPS_OF_SCHEDULES = (
+    "decay_steps", "burnin_steps", "total_steps", "warmup_steps", "hold_base_rate_steps",
+)  # fmt: skip
+
+
 def _ratio(new: float, old: float) -> float:
     if old == 0.0:
         raise ValueError("the schedule's initial rate is 0, so that nothing can be in proportion")

@@ -12,9 +12,9 @@ import os
 from google.protobuf import text_format
 
 from estimator_det.config import plugins
-from estimator_det.config.check import Problem, check
+from estimator_det.config.check import Problem, check, resolve_paths
 from estimator_det.config.files import AnyPath, path_in, read_text, write_text
-from estimator_det.config.overrides import apply_overrides, merge_text, override
+from estimator_det.config.overrides import apply_overrides, merge_text, override, rescale_schedule
 from estimator_det.config.text import ConfigError, ConfigWarning, parse_message
 from estimator_det.protos import pipeline_pb2
 
@@ -32,6 +32,7 @@ __all__ = [
     "override",
     "parse_pipeline",
     "read_pipeline",
+    "rescale_schedule",
     "save_pipeline",
 ]
 
@@ -47,8 +48,12 @@ def parse_pipeline(text: str, source: str = "<text>") -> pipeline_pb2.TrainEvalP
 
 
 def read_pipeline(path: AnyPath) -> pipeline_pb2.TrainEvalPipelineConfig:
-    """Reads a pipeline configuration file, local or remote; raises ConfigError as above."""
-    return parse_pipeline(read_text(path), source=os.fspath(path))
+    """Reads a pipeline configuration file, local or remote; raises ConfigError as above.
+
+    Relative paths in it are those of the working folder, or else of the file's folder.
+    """
+    config = parse_pipeline(read_text(path), source=os.fspath(path))
+    return resolve_paths(config, os.path.dirname(os.fspath(path)))
 
 
 def format_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig) -> str:

@@ -142,21 +142,7 @@ def demo_config(
     )
     config = pipeline.apply_overrides(config, assignments)
     if num_train_steps is not None:
-        config = _with_steps(config, num_train_steps)
-    return config
-
-
-def _with_steps(config: Any, num_train_steps: int) -> Any:
-    """The configuration with another number of steps and its learning rate schedule scaled."""
-    scale = num_train_steps / config.train_config.num_steps
-    config = pipeline.override(config, num_train_steps=num_train_steps)
-    optimizer = config.train_config.optimizer
-    rate = getattr(optimizer, optimizer.WhichOneof("optimizer")).learning_rate
-    if rate.HasField("cosine_decay_learning_rate"):
-        cosine = rate.cosine_decay_learning_rate
-        cosine.total_steps = num_train_steps
-        cosine.warmup_steps = int(cosine.warmup_steps * scale)
-        cosine.hold_base_rate_steps = int(cosine.hold_base_rate_steps * scale)
+        config = pipeline.rescale_schedule(config, num_train_steps)
     return config
 
 

@@ -217,7 +217,7 @@ def _commands(run: Run) -> List[Tuple[str, str]]:
         prefix = shlex.quote(os.path.join(place, f"model.ckpt-{run.chosen.step}"))
         checkpoint = f"--trained_checkpoint_prefix {prefix}"
         commands += [
-            ("evaluate", ["evaluate", f"--checkpoint_dir {shlex.quote(run.folder)}"]),
+            ("evaluate", ["evaluate", f"--model_dir {shlex.quote(run.folder)}"]),
             ("export", [f"export {config}", checkpoint, "--output_dir exported"]),
         ]
     return [(name, "estimator-det " + " \\\n    ".join(parts)) for name, parts in commands]

@@ -183,7 +183,7 @@ class TrainingRun:
         if num_steps is not None and step >= num_steps:
             return (
                 f"{text} after the last step, {step}, which is saved in {model_dir}; for its "
-                f"metrics: estimator-det evaluate --checkpoint_dir {model_dir}"
+                f"metrics: estimator-det evaluate --model_dir {model_dir}"
             )
         return (
             f"{text} at step {step}, which is saved in {model_dir}; run the same command again to "

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from estimator_det.config.pipeline import ConfigError, merge_text, override, parse_pipeline
+from estimator_det.config.pipeline import (
+    ConfigError,
+    merge_text,
+    override,
+    parse_pipeline,
+    rescale_schedule,
+)
 
 BASE = parse_pipeline(
     """
@@ -211,3 +217,42 @@ def test_settings_that_the_chosen_message_lacks() -> None:
             with_schedule("manual_step_learning_rate { initial_learning_rate: 0 }"),
             learning_rate=0.5,
         )
+
+
+@pytest.mark.parametrize(
+    "schedule, rescaled",
+    [
+        (
+            "manual_step_learning_rate { schedule { step: 10 } schedule { step: 400 } }",
+            "manual_step_learning_rate { schedule { step: 1 } schedule { step: 20 } }",
+        ),
+        (
+            "manual_step_learning_rate { schedule { step: 2 } schedule { step: 4 } }",
+            "manual_step_learning_rate { schedule { step: 1 } schedule { step: 2 } }",
+        ),
+        (
+            "exponential_decay_learning_rate { decay_steps: 200 burnin_steps: 100 }",
+            "exponential_decay_learning_rate { decay_steps: 10 burnin_steps: 5 }",
+        ),
+        (
+            "cosine_decay_learning_rate { total_steps: 1000 warmup_steps: 100 "
+            "hold_base_rate_steps: 200 }",
+            "cosine_decay_learning_rate { total_steps: 50 warmup_steps: 5 "
+            "hold_base_rate_steps: 10 }",
+        ),
+        ("constant_learning_rate { }", "constant_learning_rate { }"),
+    ],
+)
+def test_a_schedule_is_rescaled_to_another_number_of_steps(schedule: str, rescaled: str) -> None:
+    text = (
+        "train_config {{ num_steps: {} optimizer {{ adam_optimizer {{ "
+        "learning_rate {{ {} }} }} }} }}"
+    )
+    config = parse_pipeline(text.format(1000, schedule))
+    assert rescale_schedule(config, 50) == parse_pipeline(text.format(50, rescaled))
+    assert config == parse_pipeline(text.format(1000, schedule))
+
+
+def test_a_schedule_without_an_end_is_not_rescaled() -> None:
+    with pytest.raises(ConfigError, match="no proportion"):
+        rescale_schedule(BASE, 50)

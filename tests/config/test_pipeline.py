@@ -111,6 +111,28 @@ def test_remote_paths_go_through_tensorflow(tmp_path: pathlib.Path) -> None:
         read_pipeline(f"{model_dir}/other.config")
 
 
+def test_relative_paths_are_tried_beside_the_file(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for folder in (project / "records", elsewhere):
+        folder.mkdir(parents=True)
+    (project / "records" / "train.record-0").touch()
+    (project / "model.ckpt.index").touch()
+    (elsewhere / "map.pbtxt").touch()
+    (project / "map.pbtxt").touch()
+    (project / "my.config").write_text(
+        'train_config { fine_tune_checkpoint: "model.ckpt" } train_input_reader { label_map_path: '
+        '"map.pbtxt" tf_record_input_reader { input_path: ["records/train*", "none*"] } }'
+    )
+    monkeypatch.chdir(elsewhere)
+    config = read_pipeline("../project/my.config")
+    assert config.train_config.fine_tune_checkpoint == "../project/model.ckpt"
+    assert config.train_input_reader.label_map_path == "map.pbtxt"  # the working folder has it
+    patterns = config.train_input_reader.tf_record_input_reader.input_path
+    assert list(patterns) == ["../project/records/train*", "none*"]
+
+
 def test_files_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match=r"no\.config: no such file$"):
         read_pipeline(str(tmp_path / "no.config"))

@@ -60,7 +60,7 @@ OTHER_ARGUMENTS = {
     "check-data": [],
     "show-data": [],
     "train": ["--model_dir=r"],
-    "evaluate": ["--checkpoint_dir=r"],
+    "evaluate": ["--model_dir=r"],
     "export": ["--trained_checkpoint_prefix=r", "--output_directory=e"],
     "replay": [],
 }
@@ -118,7 +118,7 @@ def test_options_with_dashes(capsys):
             2,
             "two configurations are given, a.config as an argument and --pipeline_config_path b.",
         ),
-        (["evaluate", "--checkpoint_dir=r", "--timeout_secs=3"], 2, "requires --continuous"),
+        (["evaluate", "--model_dir=r", "--timeout_secs=3"], 2, "requires --continuous"),
         (
             ["train", str(CONFIG), "--model_dir=r", "--eval_every_steps=0"],
             2,
@@ -138,7 +138,7 @@ def test_options_with_dashes(capsys):
             2,
             "'1.5' is not a score: give a number between 0 and 1",
         ),
-        (["evaluate", "--checkpoint_dir", "none"], 3, "checkpoint_dir: there is no folder none"),
+        (["evaluate", "--model_dir", "none"], 3, "--model_dir: there is no folder none"),
     ],
 )
 def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsys):
@@ -207,7 +207,7 @@ def test_version_imports_nothing_heavy():
 
 
 def test_evaluation_of_a_folder_without_a_run(tmp_path, capsys):
-    assert cli.main(["evaluate", "--checkpoint_dir", str(tmp_path)]) == 3
+    assert cli.main(["evaluate", "--model_dir", str(tmp_path)]) == 3
     error = capsys.readouterr().err
     assert f"there is no training run in {tmp_path}" in error and "pipeline_config_path" in error
     assert not list(tmp_path.iterdir())
@@ -323,7 +323,7 @@ def test_programs_refuse_a_metrics_set_before_they_start(program, tmp_path, caps
         arguments = ["model_main", f"--model_dir={run}", f"--pipeline_config_path={path}"]
         code = model_main.main(arguments)
     else:
-        folder = {"train": "--model_dir", "evaluate": "--checkpoint_dir"}[program]
+        folder = {"train": "--model_dir", "evaluate": "--model_dir"}[program]
         code = cli.main([program, "--pipeline_config_path", str(path), folder, str(run)])
     error = capsys.readouterr().err
     assert code == 2, error

@@ -150,7 +150,7 @@ def test_calibration_of_a_checkpoint(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give --checkpoint_dir or --detections, one of them"),
+        ([], "give --model_dir or --detections, one of them"),
         (["--checkpoint_dir=r", "--detections=f"], "one of them"),
         (["--checkpoint_dir=r", "--records=r"], "--records and --label_map require --detections"),
         (["--detections=f"], "needs a configuration, or --records and --label_map, not both"),

@@ -45,7 +45,7 @@ def test_train_evaluate_and_export(tmp_path, capsys, monkeypatch):
     assert tf.train.latest_checkpoint(f"{remote}/model").endswith("model.ckpt-2")
     assert cli.main(["train", *train, "--num_train_steps=3"]) == 0  # resumed
     assert tf.train.latest_checkpoint(f"{remote}/model").endswith("model.ckpt-3")
-    assert cli.main(["evaluate", f"--checkpoint_dir={remote}/model"]) == 0
+    assert cli.main(["evaluate", f"--model_dir={remote}/model"]) == 0
     export = ["export", f"--pipeline_config_path={remote}/small.config"]
     export += [f"--trained_checkpoint_prefix={remote}/model"]
     assert cli.main([*export, f"--output_directory={remote}/exported"]) == 0

@@ -67,9 +67,15 @@ def test_train_saves_the_configuration_as_run(model_dir):
     assert tf.train.latest_checkpoint(str(model_dir)).endswith("model.ckpt-2")
 
 
+def test_a_run_resumes_without_a_configuration(model_dir, tmp_path, capsys):
+    assert cli.main(["train", "--model_dir", str(model_dir), "--num_train_steps=2"]) == 0
+    assert cli.main(["train", "--model_dir", str(tmp_path)]) == console.EXIT_USAGE
+    assert "no configuration is given" in capsys.readouterr().err
+
+
 def test_evaluate_export_detect(model_dir, config_path, tmp_path, capsys):
     capsys.readouterr()
-    assert cli.main(["evaluate", "--checkpoint_dir", str(model_dir)]) == 0
+    assert cli.main(["evaluate", str(model_dir)]) == 0
     assert "DetectionBoxes_Precision/mAP@.50IOU" in capsys.readouterr().out
     arguments = ["export", "--pipeline_config_path", config_path]
     arguments += ["--trained_checkpoint_prefix", str(model_dir)]
@@ -223,13 +229,3 @@ def test_demo_leaves_other_folders_alone(tmp_path, capsys):
     assert cli.main(["demo", "--output_dir", str(tmp_path)]) == 2
     assert "not empty" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-
-
-def test_schedule_follows_the_number_of_steps():
-    config = pipeline.read_pipeline(str(demo.CONFIG_FILE))
-    steps = config.train_config.num_steps
-    shorter = demo._with_steps(config, steps // 2)
-    optimizer = shorter.train_config.optimizer
-    rate = getattr(optimizer, optimizer.WhichOneof("optimizer")).learning_rate
-    assert shorter.train_config.num_steps == steps // 2
-    assert rate.cosine_decay_learning_rate.total_steps == steps // 2

@@ -25,7 +25,10 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, default: str = "") 
     group = parser.add_argument_group("configuration")
     note = f"; default: {default}" if default else ""
     group.add_argument(
-        _POSITIONAL, nargs="?", metavar="CONFIG", help=f"pipeline configuration{note}"
+        _POSITIONAL,
+        nargs="?",
+        metavar="CONFIG",
+        help=f"pipeline configuration, or the folder of a run{note}",
     )
     group.add_argument("--pipeline_config_path", metavar="FILE", help="the same as an option")
     add_change_arguments(group)
@@ -120,7 +123,8 @@ def config_path(options: argparse.Namespace, default: Optional[str] = None) -> s
         raise console.UsageError(
             "no configuration is given: add its path, or --pipeline_config_path FILE"
         )
-    return str(paths[0] if paths else default)
+    path = str(paths[0] if paths else default)
+    return os.path.join(path, CONFIG_FILE) if os.path.isdir(path) else path
 
 
 def load(options: argparse.Namespace, default: Optional[str] = None) -> Any:

@@ -12,19 +12,21 @@ from estimator_det.programs import console
 from estimator_det.programs.verbs.base import CONFIG_FILE, add_config_arguments, load
 
 SUMMARY = "Evaluates the latest checkpoint, each new checkpoint, or the detections of a file"
-EXAMPLE = "--checkpoint_dir run"
+EXAMPLE = "--model_dir run"
 
 DEFAULT_CALIBRATION = "function_approximation"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    add_config_arguments(parser, default=f"{CONFIG_FILE} in checkpoint_dir")
-    parser.add_argument("--checkpoint_dir", help="model_dir of the training run")
+    add_config_arguments(parser, default=f"{CONFIG_FILE} in model_dir")
+    parser.add_argument("--model_dir", help="folder of a run, or prefix of one of its checkpoints")
     parser.add_argument(
-        "--model_dir",
-        help="folder for event files; default: checkpoint_dir, or FILE_evaluation of --detections",
+        "--output_dir",
+        help="folder for event files; default: model_dir, or FILE_evaluation of --detections",
     )
+    # With this older name of --model_dir, --model_dir was --output_dir.
+    parser.add_argument("--checkpoint_dir", help=argparse.SUPPRESS)
     parser.add_argument("--continuous", action="store_true", help="evaluate each new checkpoint")
     parser.add_argument(
         "--timeout_secs",
@@ -61,20 +63,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
+    if options.checkpoint_dir or options.detections:
+        options.output_dir = options.output_dir or options.model_dir
+        options.model_dir = options.checkpoint_dir
+    elif options.model_dir is None and options.config and os.path.isdir(options.config):
+        options.model_dir = options.config
     _check_options(options)
     if options.detections:
         return _evaluate_file(options)
     from model_fn.checkpoints.find import refuse_model
 
-    refuse_model(options.checkpoint_dir)  # before its configuration is missing
+    refuse_model(options.model_dir)  # before its configuration is missing
     if not (options.config or options.pipeline_config_path):
-        _check_run(options.checkpoint_dir)
+        _check_run(options.model_dir)
     return run_evaluation(
-        load(options, os.path.join(options.checkpoint_dir, CONFIG_FILE)),
-        options.checkpoint_dir,
+        load(options, os.path.join(options.model_dir, CONFIG_FILE)),
+        options.model_dir,
         continuous=options.continuous,
         on_training_data=options.eval_training_data,
-        model_dir=options.model_dir,
+        model_dir=options.output_dir,
         timeout_secs=options.timeout_secs,
         calibrate=options.calibrate,
     )
@@ -85,11 +92,11 @@ def _check_run(folder: str) -> None:
     from estimator_det.config import files
 
     if not files.exists(folder):
-        raise FileNotFoundError(f"checkpoint_dir: there is no folder {folder}; correct the path")
+        raise FileNotFoundError(f"--model_dir: there is no folder {folder}; correct the path")
     if not files.exists(files.path_in(folder, CONFIG_FILE)):
         raise FileNotFoundError(
-            f"checkpoint_dir: there is no training run in {folder}, for it has no {CONFIG_FILE}. "
-            "Give the model_dir of a run, or the configuration of the checkpoint with "
+            f"--model_dir: there is no training run in {folder}, for it has no {CONFIG_FILE}. "
+            "Give the folder of a run, or the configuration of the checkpoint with "
             "--pipeline_config_path FILE"
         )
 
@@ -101,8 +108,8 @@ def _check_options(options: argparse.Namespace) -> None:
         raise console.UsageError(
             "--calibrate fits one evaluation: remove --continuous, or calibrate afterwards"
         )
-    if bool(options.checkpoint_dir) == bool(options.detections):
-        raise console.UsageError("give --checkpoint_dir or --detections, one of them")
+    if bool(options.model_dir) == bool(options.detections):
+        raise console.UsageError("give --model_dir or --detections, one of them")
     if not options.detections:
         if options.records or options.label_map:
             raise console.UsageError("--records and --label_map require --detections: add it")
@@ -140,7 +147,7 @@ def _evaluate_file(options: argparse.Namespace) -> int:
     if options.calibrate:
         _check_calibration(config, options.calibrate)
     # A file of detections has no run whose folder could take the results.
-    model_dir = options.model_dir or f"{os.path.splitext(options.detections)[0]}_evaluation"
+    model_dir = options.output_dir or f"{os.path.splitext(options.detections)[0]}_evaluation"
     matches: Dict[str, Any] = {}
     with writing.writable_folder(model_dir, "model_dir"):
         results = scoring.evaluate_detections(

@@ -32,7 +32,7 @@ EXAMPLE = f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    add_config_arguments(parser)
+    add_config_arguments(parser, default=f"{CONFIG_FILE} in model_dir, which resumes a run")
     parser.add_argument(
         "--model_dir",
         required=True,
@@ -43,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="steps in all; 0 trains for train_input_reader.num_epochs, and without these until it "
         "is stopped; default: train_config.num_steps",
+    )
+    parser.add_argument(
+        "--rescale_schedule",
+        action="store_true",
+        help="with --num_train_steps: stretch or shorten the learning-rate schedule in proportion",
     )
     parser.add_argument("--seed", type=int, help="of initial weights, shuffling and augmentation")
     parser.add_argument(
@@ -194,6 +199,8 @@ def _add_evaluation_arguments(evaluating: Any) -> None:
 def _check_usage(options: argparse.Namespace) -> None:
     if options.progress_steps < 1:
         raise console.UsageError(f"--progress_steps is {options.progress_steps}: give 1 or more")
+    if options.rescale_schedule and not options.num_train_steps:
+        raise console.UsageError("--rescale_schedule needs --num_train_steps above 0: add it")
     if not options.task_timeout_secs > 0:
         raise console.UsageError(
             f"--task_timeout_secs is {options.task_timeout_secs:g}: give a positive number"
@@ -234,7 +241,12 @@ def run(options: argparse.Namespace) -> int:
     _check_usage(options)
     train_options = _train_options(options)
     loop, tpu = train_options.loop, None
-    config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
+    saved = os.path.join(options.model_dir, CONFIG_FILE)
+    config = load(options, saved if os.path.isfile(saved) else None)
+    if options.rescale_schedule:
+        config = pipeline.rescale_schedule(config, options.num_train_steps)
+    else:
+        config = pipeline.override(config, num_train_steps=options.num_train_steps)
     if loop is not None:
         run_options.check_loop(config, loop)
         from model_fn.runs.backends import strategies
