@@ -22,7 +22,7 @@ from estimator_det.compat import tf
 from estimator_det.config import files, json_lines, pipeline
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError, entries
-from estimator_det.programs import report_pictures
+from estimator_det.programs import console, report_pictures
 from inputs.records.stream import find_files, input_patterns
 from model_fn.checkpoints import writing
 from model_fn.checkpoints.find import find_checkpoint
@@ -96,7 +96,7 @@ def read_run(folder: str) -> Run:
             f"there is no training run in {folder}, for it has no {pipeline.PIPELINE_FILE}; give "
             "the model_dir of a run"
         )
-    config = pipeline.read_pipeline(path)
+    config = console.load_config(path)  # and the plug-ins that are recorded beside it
     readers = list(named_readers(config)) if config.eval_input_reader else []
     run = Run(
         name=os.path.basename(folder if files.is_remote(folder) else os.path.abspath(folder)),
