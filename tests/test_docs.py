@@ -146,7 +146,8 @@ def test_every_option_of_a_verb_is_documented(verb):
     text = _linked_text("".join(own)) + intro + changes
     parser = argparse.ArgumentParser()
     verb.add_arguments(parser)
-    options = [option for action in parser._actions for option in action.option_strings]
+    actions = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    options = [option for action in actions for option in action.option_strings]
     missing = [
         option
         for option in options

@@ -77,9 +77,7 @@ def test_evaluate_export_detect(model_dir, config_path, tmp_path, capsys):
     capsys.readouterr()
     assert cli.main(["evaluate", str(model_dir)]) == 0
     assert "DetectionBoxes_Precision/mAP@.50IOU" in capsys.readouterr().out
-    arguments = ["export", "--pipeline_config_path", config_path]
-    arguments += ["--trained_checkpoint_prefix", str(model_dir)]
-    assert cli.main([*arguments, "--output_directory", str(tmp_path / "exported")]) == 0
+    assert cli.main(["export", str(model_dir), "--output_dir", str(tmp_path / "exported")]) == 0
     image = tmp_path / "shape.png"
     shapes.Image.fromarray(shapes.make_image((5, 0)).pixels).save(image)
     found = tmp_path / "found"

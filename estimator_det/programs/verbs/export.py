@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
-    CONFIG_EXAMPLE,
+    CONFIG_FILE,
     add_config_arguments,
     add_old_name,
     load,
 )
 
 SUMMARY = "Exports a checkpoint as SavedModel, frozen graph and other formats"
-EXAMPLE = f"{CONFIG_EXAMPLE} --trained_checkpoint_prefix run/model.ckpt-2000 --output_dir exported"
+EXAMPLE = "run --output_dir exported"
 INPUT_TYPES_HELP = (
     "image_tensor (default), encoded_image_string_tensor, tf_example, float_image_tensor, several "
     "of them with commas between, or all; the SavedModel has a signature for each"
@@ -38,11 +39,12 @@ SIDE_INPUTS: Dict[str, str] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    add_config_arguments(parser)
+    add_config_arguments(parser, default=f"{CONFIG_FILE} in model_dir")
+    parser.add_argument("--model_dir", help="folder of a run, whose latest checkpoint is exported")
     parser.add_argument(
         "--trained_checkpoint_prefix",
-        required=True,
-        help="checkpoint, e.g. run/model.ckpt-2000, or a model_dir for its latest checkpoint",
+        metavar="PREFIX",
+        help="another checkpoint, e.g. run/model.ckpt-2000",
     )
     folder = parser.add_argument("--output_dir", required=True, help="new folder for the export")
     add_old_name(parser, folder, "--output_directory")
@@ -192,15 +194,25 @@ def run(options: argparse.Namespace) -> int:
     side_options = [f"--{name}" for name in SIDE_INPUTS if getattr(options, name)]
     if side_options and not options.use_side_inputs:
         raise console.UsageError(f"{', '.join(side_options)}: needs --use_side_inputs; add it")
-    config = load(options)
+    if options.model_dir is None and options.config and os.path.isdir(options.config):
+        options.model_dir = options.config
+    checkpoint = options.trained_checkpoint_prefix or options.model_dir
+    if checkpoint is None:
+        raise console.UsageError(
+            "no checkpoint is given: add the folder of a run, or --trained_checkpoint_prefix PREFIX"
+        )
+    from estimator_det.config import files
+
+    saved = files.path_in(options.model_dir, CONFIG_FILE) if options.model_dir else None
+    config = load(options, saved)
     from model_fn.checkpoints import writing
 
     with writing.writable_folder(options.output_dir, "output_dir"):
-        _report(_export(config, options), _names(options.format))
+        _report(_export(config, checkpoint, options), _names(options.format))
     return console.EXIT_OK
 
 
-def _export(config: Any, options: argparse.Namespace) -> Any:
+def _export(config: Any, checkpoint: str, options: argparse.Namespace) -> Any:
     from exporters import formats, network, signatures
     from exporters.formats.export import export_formats
 
@@ -218,7 +230,7 @@ def _export(config: Any, options: argparse.Namespace) -> Any:
     )
     return export_formats(
         config,
-        options.trained_checkpoint_prefix,
+        checkpoint,
         options.output_dir,
         formats.resolve_formats(_names(options.format)),
         _format_options(options),

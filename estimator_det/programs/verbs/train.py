@@ -235,14 +235,14 @@ def run(options: argparse.Namespace) -> int:
     data_service = options.tf_data_service
     if data_service is not None:
         data_service = data_worker.check_address("--tf_data_service", data_service)
-    from estimator_det.config import pipeline, printing
+    from estimator_det.config import files, pipeline, printing
     from model_fn.runs import cluster
 
     _check_usage(options)
     train_options = _train_options(options)
     loop, tpu = train_options.loop, None
-    saved = os.path.join(options.model_dir, CONFIG_FILE)
-    config = load(options, saved if os.path.isfile(saved) else None)
+    saved = files.path_in(options.model_dir, CONFIG_FILE)
+    config = load(options, saved if files.exists(saved) else None)
     if options.rescale_schedule:
         config = pipeline.rescale_schedule(config, options.num_train_steps)
     else:
