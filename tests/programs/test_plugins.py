@@ -121,7 +121,7 @@ def test_train_resume_evaluate_export(project, run, tmp_path):
         "--num_train_steps=4",
     )  # fmt: skip
     assert "step 2" in again and (model_dir / "model.ckpt-4.index").exists()
-    evaluation = run(tmp_path, "evaluate", f"--checkpoint_dir={model_dir}")
+    evaluation = run(tmp_path, "evaluate", str(model_dir))
     assert "Surplus/mean" in evaluation and "DetectionBoxes_Precision/mAP" in evaluation
     (tmp_path / "listing.py").write_text(EXPORT_FORMAT)
     run(
@@ -144,7 +144,7 @@ def test_train_resume_evaluate_export(project, run, tmp_path):
     # Where a module is missing, its name is.
     (project / "brier.py").rename(project / "brier.txt")
     try:
-        refused = run(tmp_path, "evaluate", f"--checkpoint_dir={model_dir}", code=2)
+        refused = run(tmp_path, "evaluate", str(model_dir), code=2)
     finally:
         (project / "brier.txt").rename(project / "brier.py")
     assert "plugins.json: brier: there is no such module" in refused
