@@ -11,6 +11,8 @@ from PIL import Image
 
 from estimator_det.compat import tf
 from inputs.label_map import read_label_map
+from inputs.serving import COLOR_CHANNELS
+from model_fn.checkpoints.errors import RunError
 
 NUM, BOXES, SCORES, CLASSES, MASKS = (
     "num_detections",
@@ -47,6 +49,30 @@ class LoadedModel(abc.ABC):
         self.batch_size = batch_size
         self.image_size: Tuple[Optional[int], Optional[int]] = (None, None)
         self.thresholds_file = thresholds_file
+
+    def take_input(self, shape: Any, remedy: str) -> None:
+        """Reads batch and image size from the shape of a model's only input.
+
+        Args:
+            remedy: What to do with a model of other images; ends its error.
+
+        Raises:
+            RunError: if images of a file do not fit.
+        """
+        if shape.rank and shape[0] not in (None, 1):
+            raise RunError(
+                f"{self.path} takes batches of {shape[0]} images only, and detect runs one image "
+                "at a time; export it again with batch size -1 or 1"
+            )
+        if shape.rank == 4 and shape[3] not in (None, COLOR_CHANNELS):
+            raise RunError(
+                f"{self.path} takes images of {shape[3]} channels, and detect reads files of red, "
+                f"green and blue only; {remedy}"
+            )
+        if shape.rank == 4:
+            self.image_size = (shape[1], shape[2])
+        # A scalar input is one serialized example, as of the Estimator's exports.
+        self.batch_size = 1 if shape.rank == 0 or (shape.rank and shape[0] == 1) else None
 
     @abc.abstractmethod
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ from estimator_det.compat import tf
 from estimator_det.config import printing
 from estimator_det.protos import pipeline_pb2
 from exporters.benchmark.accuracy import evaluate_model
-from exporters.formats.base import FORMATS, check_runtime
+from exporters.formats.base import FORMATS, check_runtime, num_bytes
 from exporters.formats.check import CheckpointDetector, Difference, compare
 from exporters.loaded_model import LoadedModel
 from model_fn.checkpoints.errors import RunError
@@ -146,15 +146,9 @@ def of_one_size(images: Sequence[np.ndarray]) -> List[np.ndarray]:
 
 def size_of_files(path: str, name: str) -> int:
     """Bytes of a file, of all files in a folder, or of a checkpoint's index and data files."""
-    if name == CHECKPOINT:
-        files = [f"{path}.index", *tf.io.gfile.glob(f"{path}.data-*")]
-    elif tf.io.gfile.isdir(path):
-        files = [
-            os.path.join(at, file) for at, _, names in tf.io.gfile.walk(path) for file in names
-        ]
-    else:
-        files = [path]
-    return sum(int(tf.io.gfile.stat(file).length) for file in files)
+    if name != CHECKPOINT:
+        return num_bytes(path)
+    return sum(map(num_bytes, [f"{path}.index", *tf.io.gfile.glob(f"{path}.data-*")]))
 
 
 def memory_now() -> int:

@@ -20,7 +20,6 @@ from exporters.formats.base import (
 from exporters.importing.frozen_graph import VARIABLES, parse_graph, refuse_without_weights
 from exporters.loaded_model import OUTPUT_PREFIXES, REQUIRED_OUTPUTS, LoadedModel, image_feed
 from exporters.network import RestoredNetwork
-from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving import saved_model as served
 
@@ -127,19 +126,5 @@ class GraphDetector(LoadedModel):
                 f"{self.path} is not a detector that takes images only: its inputs are {names}; "
                 "call its graph directly"
             )
-        shape = placeholders[0].shape
-        if shape.rank and shape[0] not in (None, 1):
-            raise RunError(
-                f"{self.path} takes batches of {shape[0]} images only, and detect runs one image "
-                "at a time; export it again with batch size -1 or 1"
-            )
-        if shape.rank == 4 and shape[3] not in (None, COLOR_CHANNELS):
-            raise RunError(
-                f"{self.path} takes images of {shape[3]} channels, and detect reads files of red, "
-                "green and blue only; call its graph directly"
-            )
-        if shape.rank == 4:
-            self.image_size = (shape[1], shape[2])
-        # A scalar input is one serialized example.
-        self.batch_size = 1 if shape.rank == 0 or (shape.rank and shape[0] == 1) else None
+        self.take_input(placeholders[0].shape, "call its graph directly")
         return placeholders[0]

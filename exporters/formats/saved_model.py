@@ -24,7 +24,6 @@ from exporters.loaded_model import (
 )
 from exporters.network import RestoredNetwork
 from inputs import schema
-from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import threshold_files
 from model_fn.serving import saved_model as served
@@ -108,10 +107,6 @@ class SavedModelDetector(LoadedModel):
         self._input_key, spec = self._find_input()
         placeholder = self._signature.inputs[0].name
         self._feed = image_feed(placeholder, spec.dtype, spec.shape.rank)
-        if spec.shape.rank == 4:
-            self.image_size = (spec.shape[1], spec.shape[2])
-        if spec.shape.rank == 0 or spec.shape[0] == 1:  # the Estimator's exports take one example
-            self.batch_size = 1
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
         outputs = self._signature(**{self._input_key: tf.constant(self._feed(images))})
@@ -132,16 +127,7 @@ class SavedModelDetector(LoadedModel):
                 f"{sorted(specs)} and the outputs {sorted(self._signature.structured_outputs)}"
             )
         ((key, spec),) = specs.items()
-        if spec.shape.rank and spec.shape[0] not in (None, 1):
-            raise RunError(
-                f"{self.path} takes batches of {spec.shape[0]} images only, and detect "
-                "runs one image at a time; export it again with batch size -1 or 1"
-            )
-        if spec.shape.rank == 4 and spec.shape[3] not in (None, COLOR_CHANNELS):
-            raise RunError(
-                f"{self.path} takes images of {spec.shape[3]} channels, and detect "
-                "reads files of red, green and blue only; call the SavedModel's signature directly"
-            )
+        self.take_input(spec.shape, "call the SavedModel's signature directly")
         return key, spec
 
 

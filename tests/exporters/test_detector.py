@@ -2,6 +2,7 @@ import importlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import types
 
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_masks
 
+import exporters
 from estimator_det.config import pipeline
 from estimator_det.programs import cli
 from exporters import Detections, Detector, image_files
@@ -47,6 +49,14 @@ def test_detections_of_one_image(model, pictures, tmp_path):
     for wrong in (pictures[0].astype(np.float32), pictures[0][..., 0], pictures[0][..., :2]):
         with pytest.raises(ValueError, match=r"must be uint8 \[height, width, 3\]"):
             model(wrong)
+
+
+def test_the_package_imports_no_tensorflow():
+    code = "import sys, exporters; assert 'Detector' in exporters.__all__; "
+    code += "assert not {'tensorflow', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="has no attribute 'none'"):
+        exporters.none  # noqa: B018
 
 
 class _BatchOfTwo(LoadedModel):
