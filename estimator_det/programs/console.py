@@ -160,14 +160,24 @@ def unused_in_training(model_dir: str, config: Any, *, on_tpu: bool = False) -> 
     return [*unused, *FOR_TPU] if on_tpu else unused
 
 
-def say_metrics(title: str, metrics: Mapping[str, float]) -> None:
-    """Prints metrics by name under a title; -1 marks a metric that no object counts for."""
+def be_verbose() -> None:
+    """Logs what this package's modules say in detail; for `--verbose`."""
+    for package in ("estimator_det", "inputs", "model_fn", "exporters"):
+        logging.getLogger(package).setLevel(logging.DEBUG)
+
+
+def say_metrics(title: str, metrics: Mapping[str, float], *, verbose: bool = False) -> None:
+    """Prints the main metrics, or all of them; -1 marks one that no object counts for."""
+    from model_fn.evaluation.report import is_main
+
+    shown = [name for name in sorted(metrics) if verbose or is_main(name)] or sorted(metrics)
     say(title)
-    for name in sorted(metrics):
+    for name in shown:
         value = metrics[name]
-        number = f"{value:.0f}" if name == "global_step" else f"{value:.4f}"
-        absent = " (no such objects in the groundtruth)" if value == -1 else ""
-        say(f"  {name:<56} {number}{absent}")
+        text = "no such objects" if value == -1 else f"{value:.4f}"
+        say(f"  {name:<56} {int(value) if name == 'global_step' else text}")
+    if len(shown) < len(metrics):
+        say(f"  --verbose prints {len(metrics) - len(shown)} more")
 
 
 def run(main: Callable[[], int]) -> int:

@@ -24,6 +24,11 @@ HEADLINE = re.compile(r"loss|\w+_Precision/mAP[^/( ]*|\w+_AP|PanopticQuality@[\d
 _NAMED = 4  # metrics that share a reason, by name
 
 
+def is_main(name: str) -> bool:
+    """True for metrics of the short table: the headline, and the recall of all detections."""
+    return HEADLINE.fullmatch(name) is not None or name.endswith(("Recall/AR@100", "global_step"))
+
+
 def named_readers(pipeline_config: Any, *, on_training_data: bool = False) -> Dict[str, Any]:
     """Evaluation readers by name, or the training reader; one without a name takes its number."""
     if on_training_data:
@@ -123,7 +128,10 @@ def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] =
         end if ends.count(end) == 1 else key: value
         for end, (key, value) in zip(ends, chosen.items())
     }
-    numbers = " ".join(f"{key} {value:.4f}" for key, value in sorted(shown.items()))
+    numbers = " ".join(
+        f"{key} {'without objects' if value == -1 else f'{value:.4f}'}"
+        for key, value in sorted(shown.items())
+    )
     step = int(results.get(tf1.GraphKeys.GLOBAL_STEP, 0))
     printing.report(f"evaluation {name!r} at step {step} | {numbers}", stream or sys.stderr)
 

@@ -30,6 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 _FIELD = "train_config.fine_tune_checkpoint"
 _ROWS_SHOWN = 10
+_ROWS_IN_SUMMARY = 3
 
 
 class RestoreTable(NamedTuple):
@@ -81,10 +82,18 @@ class RestoreTable(NamedTuple):
             f"({self.backbone_restored} of {self.backbone} variables)"
         )
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """The heading, and the first variables that keep their initial values."""
         lines = [self.heading()]
-        lines += _rows("shape", [_shapes_text(*row) for row in self.mismatched])
+        shapes = [_shapes_text(*row) for row in self.mismatched]
+        lines += _rows("shape", shapes, _ROWS_IN_SUMMARY)
         lines += [f"  {text}" for text in self.explanations]
+        lines += _rows("missing", self.missing, _ROWS_IN_SUMMARY)
+        return "\n".join(lines)
+
+    def details(self) -> str:
+        """The variables of each kind."""
+        lines = _rows("shape", [_shapes_text(*row) for row in self.mismatched])
         lines += _rows("missing", self.missing)
         lines += _rows("unused", self.unused)
         lines += _rows("restored", sorted(self.restored))
@@ -95,10 +104,10 @@ def _shapes_text(name: str, theirs: List[int], ours: List[int]) -> str:
     return f"{name}: checkpoint {theirs}, model {ours}; keeps its initializer"
 
 
-def _rows(state: str, names: List[str]) -> List[str]:
-    rows = [f"  {state:<8} {name}" for name in names[:_ROWS_SHOWN]]
-    if len(names) > _ROWS_SHOWN:
-        rows.append(f"  {state:<8} … and {len(names) - _ROWS_SHOWN} more")
+def _rows(state: str, names: List[str], limit: int = _ROWS_SHOWN) -> List[str]:
+    rows = [f"  {state:<8} {name}" for name in names[:limit]]
+    if len(names) > limit:
+        rows.append(f"  {state:<8} … and {len(names) - limit} more")
     return rows
 
 
@@ -197,7 +206,8 @@ def plan_warm_start(
     table = table_of(detector, train_config, model)
     check_table(table, train_config, model)
     incomplete = table.mismatched or table.missing
-    _LOG.log(logging.WARNING if incomplete else logging.INFO, "%s", table)
+    _LOG.log(logging.WARNING if incomplete else logging.INFO, "%s", table.summary())
+    _LOG.debug("%s", table.details())
     _warn_of_neutral_statistics(table)
     return table
 
@@ -232,7 +242,7 @@ def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = N
             f"restores {table.share:.1%} of the backbone, less than "
             f"train_config.min_restored_share, {train_config.min_restored_share:.1%}",
             "Check that feature extractor and depth_multiplier are those of the "
-            f"checkpoint, or lower the share.\n{table}",
+            f"checkpoint, or lower the share.\n{table.summary()}\n{table.details()}",
         )
 
 

@@ -71,6 +71,13 @@ def add_report_arguments(parser: Any) -> None:
     )
 
 
+def add_verbose_argument(parser: Any) -> None:
+    """`--verbose` of a training or an evaluation."""
+    parser.add_argument(
+        "--verbose", action="store_true", help="print all metrics, and the variables of a start"
+    )
+
+
 def write_report(folder: str, prefix: str, lines: Sequence[str], document: str, png: bytes) -> None:
     """Writes a report as text, JSON and charts; without charts, those of an earlier one go."""
     from estimator_det.compat import tf

@@ -9,7 +9,12 @@ from typing import Any, Dict, Optional
 
 from estimator_det.config import printing
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import CONFIG_FILE, add_config_arguments, load
+from estimator_det.programs.verbs.base import (
+    CONFIG_FILE,
+    add_config_arguments,
+    add_verbose_argument,
+    load,
+)
 
 SUMMARY = "Evaluates the latest checkpoint, each new checkpoint, or the detections of a file"
 EXAMPLE = "--model_dir run"
@@ -46,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "for each class as class_id_function_approximations and class_id_sigmoid_calibrations, or "
         "temperature_scaling_calibration",
     )
+    add_verbose_argument(parser)
     group = parser.add_argument_group("detections of a file, in place of a checkpoint")
     group.add_argument(
         "--detections",
@@ -84,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
         model_dir=options.output_dir,
         timeout_secs=options.timeout_secs,
         calibrate=options.calibrate,
+        verbose=options.verbose,
     )
 
 
@@ -157,7 +164,7 @@ def _evaluate_file(options: argparse.Namespace) -> int:
             on_training_data=options.eval_training_data,
             matches=matches,
         )
-        _say_results(results)
+        _say_results(results, verbose=options.verbose)
         if options.calibrate:
             _calibrate(config, options.calibrate, matches, model_dir, scoring.STEP)
     return console.EXIT_OK
@@ -172,6 +179,7 @@ def run_evaluation(
     max_retries: int = 0,
     timeout_secs: Optional[float] = None,
     calibrate: Optional[str] = None,
+    verbose: bool = False,
     **settings: Any,
 ) -> int:
     """Checks the configuration, evaluates and prints the metrics; returns an exit code.
@@ -194,7 +202,7 @@ def run_evaluation(
     folder = settings.get("model_dir") or _folder_of(checkpoint_dir, continuous)
     with writing.writable_folder(folder, "model_dir"):
         results = evaluate(config, checkpoint_dir, **settings)
-        _say_results(results)
+        _say_results(results, verbose=verbose)
         if calibrate:
             step = int(next(iter(results.values()))["global_step"])
             _calibrate(config, calibrate, matches, folder, step)
@@ -210,9 +218,9 @@ def _folder_of(checkpoint_dir: str, continuous: bool) -> str:
     return os.path.dirname(checkpoint_dir) or "."
 
 
-def _say_results(results: Dict[str, Any]) -> None:
+def _say_results(results: Dict[str, Any], *, verbose: bool) -> None:
     for name, metrics in results.items():
-        console.say_metrics(f"evaluation {name}:", metrics)
+        console.say_metrics(f"evaluation {name}:", metrics, verbose=verbose)
 
 
 def _check_calibration(config: Any, kind: str) -> None:

@@ -14,6 +14,7 @@ from estimator_det.programs.verbs.base import (
     CONFIG_EXAMPLE,
     CONFIG_FILE,
     add_config_arguments,
+    add_verbose_argument,
     load,
 )
 from model_fn.runs import options as run_options
@@ -86,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read and augment training records by the data workers of this dispatcher; see "
         "estimator-det data-worker",
     )
+    add_verbose_argument(parser)
     _add_loop_arguments(
         parser.add_argument_group("TF2 loop", "in place of Estimator; see docs/distributed.md")
     )
@@ -239,6 +241,8 @@ def run(options: argparse.Namespace) -> int:
     from model_fn.runs import cluster
 
     _check_usage(options)
+    if options.verbose:
+        console.be_verbose()
     train_options = _train_options(options)
     loop, tpu = train_options.loop, None
     saved = files.path_in(options.model_dir, CONFIG_FILE)
@@ -270,6 +274,6 @@ def run(options: argparse.Namespace) -> int:
         dataclasses.replace(train_options, loop=loop, tpu=tpu, data_service=data_service),
     )
     if metrics:
-        console.say_metrics("last evaluation:", metrics)
+        console.say_metrics("last evaluation:", metrics, verbose=options.verbose)
     console.say(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")
     return console.EXIT_OK

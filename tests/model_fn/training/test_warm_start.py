@@ -217,8 +217,10 @@ def test_one_variable_of_the_backbone_is_enough(tmp_path: pathlib.Path) -> None:
 def test_long_lists_of_names_are_cut() -> None:
     rows = [(f"net/{i}", [1], [2]) for i in range(40)]
     names = [f"net/{i}" for i in range(40)]
-    text = str(warm_start.RestoreTable("model.ckpt", {}, rows, names, names))
-    assert text.count("net/") == 30 and text.count("… and 30 more") == 3
+    table = warm_start.RestoreTable("model.ckpt", {}, rows, names, names)
+    details, summary = table.details(), table.summary()
+    assert details.count("net/") == 30 and details.count("… and 30 more") == 3
+    assert summary.count("net/") == 6 and summary.count("… and 37 more") == 2
 
 
 @pytest.mark.parametrize("marked", [True, False])
