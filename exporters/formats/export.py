@@ -133,17 +133,11 @@ def export_formats(
             tolerance of its format, and is renamed.
     """
     options, network_options = options or FormatOptions(), network_options or NetworkOptions()
-    channels = additional_channels(pipeline_config)
-    types = signatures.resolve_input_types(network_options.input_types, channels)
-    plan = Plan(pipeline_config, options, types, network_options.input_shape)
-    for each in formats:
-        each.check(plan)
-    # Minutes of work would be lost if a converter were missing at the end.
-    check_installed(formats, options.converter_python)
-    list_images(options.sample_images)  # raises for what does not exist
+    plan = _checked_plan(pipeline_config, formats, options, network_options)
     complete(output_dir, _all_names())
     is_new = _check_folder(output_dir, overwrite)
-    is_compared = compare and not channels and not network_options.side_inputs
+    has_other_inputs = additional_channels(pipeline_config) or network_options.side_inputs
+    is_compared = compare and not has_other_inputs
     variants = dict.fromkeys(each.variant for each in formats if each.variant is not None)
     with unfinished(output_dir) as folder:
         with restored_network(
@@ -164,6 +158,24 @@ def export_formats(
         kept = "" if is_new else f"\nWhat was in {output_dir} is unchanged"
         raise RunError("\n".join(refused.values()) + kept)
     return export
+
+
+def _checked_plan(
+    pipeline_config: Any,
+    formats: Sequence[ExportFormat],
+    options: FormatOptions,
+    network_options: NetworkOptions,
+) -> Plan:
+    """The facts of an export; refuses what cannot be written, before anything slow."""
+    channels = additional_channels(pipeline_config)
+    types = signatures.resolve_input_types(network_options.input_types, channels)
+    plan = Plan(pipeline_config, options, types, network_options.input_shape)
+    for each in formats:
+        each.check(plan)
+    # Minutes of work would be lost if a converter were missing at the end.
+    check_installed(formats, options.converter_python)
+    list_images(options.sample_images)  # raises for what does not exist
+    return plan
 
 
 def _check_folder(output_dir: str, overwrite: bool) -> bool:
