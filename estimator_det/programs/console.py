@@ -177,7 +177,10 @@ def say_metrics(title: str, metrics: Mapping[str, float], *, verbose: bool = Fal
         text = "no such objects" if value == -1 else f"{value:.4f}"
         say(f"  {name:<56} {int(value) if name == 'global_step' else text}")
     if len(shown) < len(metrics):
-        say(f"  --verbose prints {len(metrics) - len(shown)} more")
+        say(
+            f"  in the event files: {len(metrics) - len(shown)} more; "
+            "train and evaluate print them with --verbose"
+        )
 
 
 def run(main: Callable[[], int]) -> int:

@@ -1,4 +1,3 @@
-import json
 import pathlib
 import platform
 import subprocess
@@ -437,14 +436,22 @@ def test_faults_of_the_program_keep_their_traceback():
             console.run(lambda bug=bug: fail(bug))
 
 
-def test_metrics_without_cases_are_explained(capsys):
-    console.say_metrics("title", {"b": -1.0, "a": 0.5, "global_step": 20.0})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "title"
-    assert lines[1].split() == ["a", "0.5000"]
-    assert lines[2].endswith("-1.0000 (no such objects in the groundtruth)")
-    assert lines[3].split() == ["global_step", "20"]
-    assert json.dumps(lines)
+def test_main_metrics_are_printed_and_all_with_verbose(capsys):
+    small, precision = "X_Precision/mAP (small)", "X_Precision/mAP"
+    metrics = {small: -1.0, precision: 0.5, "X_Recall/AR@100": -1.0, "global_step": 20.0}
+    console.say_metrics("title", metrics)
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title == "title"
+    assert [line.split() for line in lines[:3]] == [
+        [precision, "0.5000"],
+        ["X_Recall/AR@100", "no", "such", "objects"],
+        ["global_step", "20"],
+    ]
+    assert lines[3:] == [
+        "  in the event files: 1 more; train and evaluate print them with --verbose"
+    ]
+    console.say_metrics("title", metrics, verbose=True)
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(metrics)
 
 
 def test_failed_assertions_of_a_graph_are_told_as_they_were_meant():

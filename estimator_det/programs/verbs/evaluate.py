@@ -70,6 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     if options.checkpoint_dir or options.detections:
+        # Both at once would leave one of the folders unused.
+        if options.output_dir and options.model_dir:
+            raise console.UsageError(
+                "--model_dir and --output_dir name the same folder beside --detections or "
+                "--checkpoint_dir: remove --model_dir"
+            )
         options.output_dir = options.output_dir or options.model_dir
         options.model_dir = options.checkpoint_dir
     elif options.model_dir is None and options.config and os.path.isdir(options.config):
