@@ -227,7 +227,8 @@ def _check_cosine(
         schedule_text = f"the learning-rate schedule ends at step {total}"
         if total < num_steps:
             schedule_text = f"the learning rate is 0 from step {total} on"
-        remedy = f"train with --rescale_schedule, or --set {path}.total_steps={num_steps}"
+        rescaling = f"train with --num_train_steps {num_steps} --rescale_schedule"
+        remedy = f"{rescaling}, or --set {path}.total_steps={num_steps}"
         if schedule.warmup_steps > num_steps:
             remedy += f" --set {path}.warmup_steps={num_steps // 10}"
         yield warning(

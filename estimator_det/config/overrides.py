@@ -234,15 +234,20 @@ def rescale_schedule(config: Config, num_steps: int) -> Config:
     """A copy with another number of steps, and a learning-rate schedule in the same proportion.
 
     Raises:
-        ConfigError: if `train_config.num_steps` is 0, so that there is no proportion.
+        ConfigError: if the schedule has 0 steps, so that there is no proportion.
     """
-    if not config.train_config.num_steps:
+    rate = _chosen_optimizer(config).learning_rate
+    # A cosine has its own length, which the run's may differ from; others are as long as the run.
+    length = config.train_config.num_steps
+    if rate.HasField("cosine_decay_learning_rate"):
+        length = rate.cosine_decay_learning_rate.total_steps or length
+    if not length:
         raise ConfigError(
             "train_config.num_steps",
             "is 0, so that a schedule has no proportion to it",
             "Set it to the number of steps that the schedule is made for",
         )
-    factor = num_steps / config.train_config.num_steps
+    factor = num_steps / length
     changed = override(config, num_train_steps=num_steps)
     rate = _chosen_optimizer(changed).learning_rate
     schedule = getattr(rate, rate.WhichOneof("learning_rate"))

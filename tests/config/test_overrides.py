@@ -256,3 +256,11 @@ def test_a_schedule_is_rescaled_to_another_number_of_steps(schedule: str, rescal
 def test_a_schedule_without_an_end_is_not_rescaled() -> None:
     with pytest.raises(ConfigError, match="no proportion"):
         rescale_schedule(BASE, 50)
+
+
+def test_a_cosine_that_ends_elsewhere_is_rescaled_from_its_own_length() -> None:
+    cosine = "cosine_decay_learning_rate { total_steps: 200 warmup_steps: 20 }"
+    config = override(with_schedule(cosine), num_train_steps=50)
+    rate = rescale_schedule(config, 50).train_config.optimizer.momentum_optimizer.learning_rate
+    schedule = rate.cosine_decay_learning_rate
+    assert (schedule.total_steps, schedule.warmup_steps) == (50, 5)
