@@ -242,7 +242,7 @@ def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = N
             f"restores {table.share:.1%} of the backbone, less than "
             f"train_config.min_restored_share, {train_config.min_restored_share:.1%}",
             "Check that feature extractor and depth_multiplier are those of the "
-            f"checkpoint, or lower the share.\n{table.summary()}\n{table.details()}",
+            f"checkpoint, or lower the share.\n{table.heading()}\n{table.details()}",
         )
 
 
