@@ -236,7 +236,10 @@ def rescale_schedule(config: Config, num_steps: int) -> Config:
     Raises:
         ConfigError: if the schedule has 0 steps, so that there is no proportion.
     """
-    rate = _chosen_optimizer(config).learning_rate
+    kind = config.train_config.optimizer.WhichOneof("optimizer")
+    rate = getattr(config.train_config.optimizer, kind).learning_rate if kind else None
+    if rate is None or rate.WhichOneof("learning_rate") is None:  # reported by `check`
+        return override(config, num_train_steps=num_steps)
     # A cosine has its own length, which the run's may differ from; others are as long as the run.
     length = config.train_config.num_steps
     if rate.HasField("cosine_decay_learning_rate"):

@@ -241,6 +241,7 @@ def test_settings_that_the_chosen_message_lacks() -> None:
             "hold_base_rate_steps: 10 }",
         ),
         ("constant_learning_rate { }", "constant_learning_rate { }"),
+        ("", ""),
     ],
 )
 def test_a_schedule_is_rescaled_to_another_number_of_steps(schedule: str, rescaled: str) -> None:
