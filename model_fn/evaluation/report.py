@@ -21,12 +21,13 @@ TRAINING_DATA = "training_data"  # name of the training reader where it is evalu
 
 # Loss, mAPs that are not of a category or size, AP of LVIS, panoptic quality.
 HEADLINE = re.compile(r"loss|\w+_Precision/mAP[^/( ]*|\w+_AP|PanopticQuality@[\d.]+IOU")
+_DETAIL = re.compile(r"ByCategory|\((small|medium|large)\)|AR@10?$|^Loss/|^learning_rate$")
 _NAMED = 4  # metrics that share a reason, by name
 
 
 def is_main(name: str) -> bool:
-    """True for metrics of the short table: the headline, and the recall of all detections."""
-    return HEADLINE.fullmatch(name) is not None or name.endswith(("Recall/AR@100", "global_step"))
+    """True for metrics of the short table: none of a class or size, no terms of the loss."""
+    return _DETAIL.search(name) is None
 
 
 def named_readers(pipeline_config: Any, *, on_training_data: bool = False) -> Dict[str, Any]:
