@@ -155,7 +155,7 @@ def _run(options: argparse.Namespace) -> int:
     """Imports plug-ins, then runs the verb, which does not see their option."""
     from estimator_det.config import plugins
 
-    # Where check-config names a folder, a training is only planned there.
+    # In the folder that check-config names, a training is only planned.
     runs = () if options.verb == name_of(check_config) else ("model_dir", "checkpoint_dir")
     folders = (getattr(options, name, None) for name in runs)
     plugins.load(vars(options).pop("plugins"), folders)
