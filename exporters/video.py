@@ -80,6 +80,7 @@ def _annotate(detector: Detector, source: Any, clip: str, lines_file: str, passe
         writer = _ClipWriter(target, source)
         for frame in source.decode(writer.source):
             pixels = _upright(frame)
+            # One frame at a time: memory does not depend on the length of the clip.
             detections = passes.apply(detector.detect_batch(pixels[np.newaxis])[0])
             writer.write(detections.draw(pixels), frame)
             line = {
@@ -123,6 +124,8 @@ class _ClipWriter:
         # H.264 has half as many rows and columns of colors, so that their numbers must be even.
         pixels = pixels[: pixels.shape[0] // 2 * 2, : pixels.shape[1] // 2 * 2]
         if self._stream is None:
+            # A stream without a rate, as of some webcams, is written at that of European
+            # television.
             rate = self.source.average_rate or 25
             self._stream = self._target.add_stream(_CODEC, rate=rate)
             self._stream.height, self._stream.width = pixels.shape[:2]

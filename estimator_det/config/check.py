@@ -318,6 +318,7 @@ def resolve_paths(config: Config, folder: str) -> Config:
     changed.CopyFrom(config)
     for field, path in named_paths(config):
         beside = os.path.join(folder, path)
+        # A checkpoint is named by the prefix of its files.
         exists = not _missing(beside) or os.path.exists(beside + ".index")
         if field in missing and exists and not is_remote(folder):
             assign(changed, f"{field}={beside}")

@@ -250,6 +250,7 @@ def rescale_schedule(config: Config, num_steps: int) -> Config:
             "is 0, so that a schedule has no proportion to it",
             "Set it to the number of steps that the schedule is made for",
         )
+    # Warm-up and plateaus keep their share of the run.
     factor = num_steps / length
     changed = override(config, num_train_steps=num_steps)
     rate = _chosen_optimizer(changed).learning_rate

@@ -72,6 +72,7 @@ def _import(name: str, folder: str, field: str, remedy: str, other_name: str) ->
     # At the end: a file of the user such as queue.py must not replace a module of Python.
     if folder not in sys.path and os.path.isdir(folder):
         sys.path.append(folder)
+    # A file that was written a moment ago, by a notebook for example, must be found.
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(name)

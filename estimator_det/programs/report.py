@@ -65,8 +65,11 @@ def render(folders: Sequence[str], benchmark: Optional[str] = None) -> str:
     import jinja2
 
     runs = [read_run(folder) for folder in folders]
+    # Two runs are often folders of one name in different projects.
     if len({run.name for run in runs}) < len(runs):
         runs = [run._replace(name=run.folder) for run in runs]
+    # Class names and paths are text of other people, so all of it is escaped; a value that the
+    # template expects and does not get is an error, not an empty place.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(os.path.dirname(__file__)),
         autoescape=True,
@@ -118,6 +121,7 @@ def _with_evaluation(run: Run) -> Run:
     """Adds the best evaluation, or the last one, with its details."""
     steps = {evaluation.step: evaluation for evaluation in run.evaluations[run.reader]}
     kept = _json(run.folder, BEST_FOLDER, BEST_FILE).get("kept", [])
+    # The best checkpoint is the one that people export, so the page is about it.
     best = kept[0]["step"] if kept else None
     step: Optional[int] = best if best in steps else max(steps, default=None)
     folder = folder_of(run.folder, run.reader)
@@ -145,6 +149,7 @@ def _json(*parts: str) -> Dict[str, Any]:
 
 def _evaluate(run: Run, step: Optional[int]) -> Evaluation:
     """Evaluates the checkpoint of a step, or the last one."""
+    # The best checkpoint has a folder of its own; others may have been deleted by later ones.
     prefixes = [
         os.path.join(run.folder, *parts, f"model.ckpt-{step}") for parts in ((BEST_FOLDER,), ())
     ]
@@ -209,6 +214,7 @@ def _commands(run: Run) -> List[Tuple[str, str]]:
     train = [f"train {config}", "--model_dir NEW_RUN"]
     if steps := run.config.train_config.num_steps:
         train.append(f"--num_train_steps {steps}")
+    # The seed of the order of records; that of initial values is not recorded without --seed.
     for position in list(_json(run.folder, "data_position.json").values())[:1]:
         train.append(f"--seed {position['seed']}")
     commands = [("train again", train)]
@@ -311,6 +317,7 @@ def _charts(values: Mapping[str, Any]) -> List[Tuple[str, Any]]:
     """Precision and recall, and reliability."""
     if not values:
         return []
+    # COCO's 101 points.
     recalls = np.linspace(0, 1, 101).tolist()
     curves = [charts.Curve(each["name"], recalls, each["precisions"]) for each in values["curves"]]
     reliability = values["reliability"]

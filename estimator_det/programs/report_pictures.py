@@ -71,12 +71,15 @@ def _images(
         config, scoring.identity_preprocessor(), named_readers(config)[reader]
     )
     with eagerly():
+        # Images are known by their number in the fixed order of an evaluation, so all before the
+        # last one are decoded, too.
         batches = itertools.islice(make_dataset(), max(examples) + 1)
         for number, (features, labels) in enumerate(batches):
             if number not in examples:
                 continue
             image = features[schema.IMAGE][0].numpy()[..., :3]
             boxes = labels[schema.BOXES][0].numpy() * np.tile(image.shape[:2], 2)
+            # Boxes of the file are rounded, and JPEGs may have been resized a little since.
             tolerance = 1 + 0.01 * max(image.shape)
             distances = [
                 np.abs(boxes - box).max(axis=1, initial=0).min(initial=np.inf)
@@ -96,6 +99,7 @@ def _picture(
     """Data URL of an image with thin boxes, and a thick one with its label for the example."""
     height, width = image.shape[:2]
     scale = PICTURE_SIDE / max(height, width)
+    # Small pictures keep the page below a few megabytes.
     size = (max(round(width * scale), 1), max(round(height * scale), 1))
     pixels = Image.fromarray(image if image.shape[2] == 3 else image[..., :1].repeat(3, axis=2))
     canvas = np.asarray(pixels.resize(size, Image.Resampling.LANCZOS))

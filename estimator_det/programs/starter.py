@@ -134,6 +134,7 @@ def find_records(folder: str) -> Records:
             f"({', '.join(HELD_OUT)}) and label_map.pbtxt; parts found: {contents}. Write them by "
             "estimator-det convert --to tfrecord --split train=0.8,val=0.2"
         )
+    # Patterns match one file as well as any number of shards.
     pattern = os.path.join(folder, "{}.record*")
     return Records(pattern.format(TRAIN), pattern.format(held_out), label_map)
 
@@ -161,6 +162,8 @@ def base_config(model: Optional[str], weights: Optional[Pretrained], records: Re
     source = pipeline.apply_overrides(
         pipeline.read_pipeline(os.path.join(CONFIGS, row.config)), row.changes
     )
+    # Only the model is taken: readers and training of a shipped file belong to its data and
+    # machine.
     config = pipeline.parse_pipeline("")
     config.model.CopyFrom(source.model)
     if weights is not None and weights.config is not None:
@@ -172,6 +175,7 @@ def base_config(model: Optional[str], weights: Optional[Pretrained], records: Re
                 f"have {theirs}",
                 "Leave --model out, or give weights of this model",
             )
+        # Heads and anchors fit the checkpoint only with the model that it was trained with.
         config.model.CopyFrom(weights.config.model)
     part = model_part(config)
     if config.model.HasField("ssd"):
@@ -182,6 +186,7 @@ def base_config(model: Optional[str], weights: Optional[Pretrained], records: Re
     held_out = config.eval_input_reader.add()
     held_out.label_map_path = records.label_map
     held_out.shuffle = False
+    # One reader keeps the order of images, so that pictures of evaluations can be compared.
     held_out.num_readers = 1
     held_out.tf_record_input_reader.input_path.append(records.held_out)
     config.eval_config.metrics_set.append("coco_detection_metrics")
@@ -218,12 +223,14 @@ def class_choices(config: Any, names: Dict[int, str]) -> List[Choice]:
 def box_choices(config: Any, boxes_per_image: np.ndarray) -> List[Choice]:
     """Room for the boxes of the fullest image, in batches and in detections."""
     most = int(boxes_per_image.max())
+    # Rounded up, because a few images of later data may have more.
     room = max(8, 8 * math.ceil(most / 8))
     choices = [
         Choice("train_input_reader.max_number_of_boxes", str(room),
                f"The fullest image has {counted(most, 'box', 'boxes')}."),
         Choice("eval_input_reader[0].max_number_of_boxes", str(room), ""),
     ]  # fmt: skip
+    # Twice as many, because wrong detections take places, too.
     limit = max(100, 2 * room)
     if limit > 100:
         kind = config.model.WhichOneof("model")
@@ -270,15 +277,18 @@ def size_choices(config: Any, columns: Columns, epochs: Optional[float]) -> List
         return []
     default = resizer.fixed_shape_resizer.height
     pyramid = "fpn" in extractor_type(config)
+    # A percentile, because a single tiny box may be a slip of the annotator.
     smallest = float(np.percentile(object_sides(columns), 10))
     needed = _rounded((MIN_OBJECT_FPN if pyramid else MIN_OBJECT) / smallest)
     at_default = f"a tenth of the objects are smaller than {smallest * default:.0f} pixels"
     size = default
     reason = f"At this size {at_default}."
     if needed > default:
+        # Beyond twice the size a step takes more than four times as long; a pyramid is better then.
         size = min(needed, 2 * default)
         reason = f"At {default} pixels {at_default}, too small to find them well."
     elif epochs is not None and epochs < GOOD_EPOCHS:
+        # The time of a step is about proportional to the number of pixels.
         size = max(needed, _rounded(default * math.sqrt(epochs / GOOD_EPOCHS)), SMALLEST_SIZE)
         size = min(size, default)
         reason = (
@@ -300,9 +310,11 @@ def anchor_candidate(config: Any, columns: Columns) -> Optional[Choice]:
     anchors = getattr(model_part(config), generator)
     which = anchors.WhichOneof("anchor_generator_oneof")
     sides, ratios = object_sides(columns), aspect_ratios(columns)
+    # The rarest sizes are left to the matcher, which gives each box its best anchor.
     low, high = (float(np.percentile(sides, share)) for share in (4, 96))
     if which == "ssd_anchor_generator":
         message = anchors.ssd_anchor_generator
+        # Random crops and flips make objects a little smaller and larger than the records say.
         fields = {"num_layers": message.num_layers, "min_scale": f"{max(0.85 * low, 0.03):.3g}",
                   "max_scale": f"{min(max(high, 2 * low, 0.3), 0.95):.3g}",
                   "aspect_ratios": _listed(_with_same_number(ratios, message.aspect_ratios)),
@@ -310,6 +322,7 @@ def anchor_candidate(config: Any, columns: Columns) -> Optional[Choice]:
     elif which == "multiscale_anchor_generator":
         message = anchors.multiscale_anchor_generator
         height = model_part(config).image_resizer.fixed_shape_resizer.height
+        # The finest map has anchors of this many strides.
         scale = low * height / 2**message.min_level
         fields = {"min_level": message.min_level, "max_level": message.max_level,
                   "anchor_scale": f"{min(max(scale, 1.5), 4.0):.2g}",
@@ -318,6 +331,7 @@ def anchor_candidate(config: Any, columns: Columns) -> Optional[Choice]:
     elif which == "grid_anchor_generator" and columns.num_boxes:
         message = anchors.grid_anchor_generator
         side = model_part(config).image_resizer.keep_aspect_ratio_resizer.min_dimension or 600
+        # Scale 1 is 256 pixels of the resized image.
         scales = np.geomspace(low, max(high, 2 * low), len(message.scales)) * side / 256
         fields = {"scales": _listed(np.maximum(scales, 0.05)),
                   "aspect_ratios": _listed(_with_same_number(ratios, message.aspect_ratios)),
@@ -331,6 +345,7 @@ def anchor_candidate(config: Any, columns: Columns) -> Optional[Choice]:
 
 def aspect_ratios(columns: Columns) -> np.ndarray:
     """Widths over heights of boxes in images that are resized to a square: float [M], sorted."""
+    # Records may have boxes without area, which `check-data` reports.
     extents = np.maximum(columns.boxes[:, 2:] - columns.boxes[:, :2], 1e-4)
     return np.sort(extents[:, 1] / extents[:, 0])
 
@@ -338,6 +353,7 @@ def aspect_ratios(columns: Columns) -> np.ndarray:
 def _with_same_number(ratios: np.ndarray, present: Sequence[float]) -> List[float]:
     """As many ratios as now, so that heads of a checkpoint fit: 1 and quantiles of the boxes."""
     number = max(len(present), 1)
+    # Quantiles put ratios where boxes are; 1 stays, since generators treat it in a special way.
     spread = [float(np.quantile(ratios, (i + 0.5) / (number - 1))) for i in range(number - 1)]
     return [1.0, *(min(max(value, 0.2), 5.0) for value in spread)]
 
@@ -356,7 +372,10 @@ def batch_choices(config: Any, columns: Columns, is_fine_tuned: bool, speed: Spe
     """
     wanted = speed.batch_size
     if config.model.HasField("ssd"):
+        # Small batches take more steps in the same time, which short trainings need more than
+        # smooth gradients; batch norm from random weights needs 16 images.
         wanted = (8 if is_fine_tuned else 16) * (2 if columns.num_images > 5000 else 1)
+    # Half of the memory stays for the input pipeline, evaluations and other programs.
     while wanted > 1 and speed.num_bytes * wanted / speed.batch_size > memory / 2:
         wanted //= 2
     reason = f"{memory / 2**30:.0f} GB of memory are free here."
@@ -373,9 +392,11 @@ def num_steps(budget: Budget, columns: Columns, batch_size: int, is_fine_tuned: 
     if budget.num_steps is not None:
         return budget.num_steps, "As asked for."
     if budget.hours is not None:
+        # Each evaluation builds its graph, which takes seconds.
         usable = budget.hours * 3600 * SHARE_OF_STEPS - START_SECS
         steps = max(20, int(usable / seconds))
         return steps, f"As many as fit {budget.hours:g} hours, at {seconds:.2f} s a step."
+    # Random weights need many more passes than weights that only adapt.
     epochs = 30 if is_fine_tuned else 200
     steps = epochs * columns.num_images // batch_size
     limits = (500, 25_000) if is_fine_tuned else (3_000, 50_000)
@@ -391,8 +412,10 @@ def schedule_choices(config: Any, steps: int, reason: str, is_fine_tuned: bool,
     batch = config.train_config.batch_size
     is_ssd = config.model.HasField("ssd")
     if is_ssd:
+        # With Adam, rates grow with the square root of the batch.
         rate = 0.0007 * math.sqrt(batch / 8) if is_fine_tuned else 0.002 * math.sqrt(batch / 16)
     else:
+        # With momentum, rates grow with the batch.
         rate = 0.0005 * batch if is_fine_tuned else 0.001 * batch
     warmup = max(1, min(1000, steps // 12))
     cosine = (
@@ -403,6 +426,7 @@ def schedule_choices(config: Any, steps: int, reason: str, is_fine_tuned: bool,
         f"adam_optimizer {{ {cosine} }}" if is_ssd
         else f"momentum_optimizer {{ {cosine} momentum_optimizer_value: 0.9 }}"
     )  # fmt: skip
+    # An average over a tenth of the run; longer ones would still contain the random start.
     average = min(max(1 - 10 / steps, 0.9), 0.9999)
     choices = [
         Choice("train_config.num_steps", str(steps), reason),
@@ -415,6 +439,7 @@ def schedule_choices(config: Any, steps: int, reason: str, is_fine_tuned: bool,
         Choice("eval_config.eval_interval_secs",
                str(max(60, int(steps * seconds / EVALUATIONS))), ""),
     ]  # fmt: skip
+    # The published 0.9997 needs more steps than a short run has to forget its first statistics.
     decay = min(max(1 - 20 / steps, 0.9), 0.997)
     for path in _batch_norms(config):
         choices.append(Choice(f"{path}.decay", f"{decay:.4g}", ""))

@@ -86,6 +86,7 @@ def make_plan(
     if weights is not None:
         draft.decide(starter.fine_tuning_choices(weights))
     is_bfloat16 = has_bfloat16()
+    # Small, so that measuring does not run out of memory where training would not either.
     draft.decide([Choice("train_config.batch_size", _first_batch(draft.config), "")])
     speed = measure(draft.config, is_bfloat16)
     draft.decide(
@@ -94,6 +95,7 @@ def make_plan(
     epochs = None
     if weights is None and budget.hours is not None:
         per_image = speed.seconds / speed.batch_size
+        # Steps of one image each.
         images, _ = starter.num_steps(budget, columns, 1, False, per_image)
         epochs = images / columns.num_images
     measured = draft.config
@@ -103,6 +105,7 @@ def make_plan(
         draft.config.model != measured.model
         or speed.batch_size != draft.config.train_config.batch_size
     ):
+        # The time of a step does not follow from another size or batch well enough to promise it.
         speed = measure(draft.config, is_bfloat16)
     batch_size = draft.config.train_config.batch_size
     steps, why = starter.num_steps(budget, columns, batch_size, weights is not None, speed.seconds)
@@ -149,6 +152,7 @@ class _Timer(Hook):
 
     def after_step(self, result: StepResult) -> None:
         self.times.append(time.monotonic())
+        # The first steps choose kernels and allocate memory.
         timed = len(self.times) - FIRST_STEPS
         elapsed = self.times[-1] - self.times[max(0, min(FIRST_STEPS, len(self.times)) - 1)]
         if timed >= MEASURED_STEPS or (timed >= 1 and elapsed > MEASURED_SECS):
@@ -163,6 +167,7 @@ class _Timer(Hook):
 
 def measure(config: Any, is_bfloat16: bool) -> Speed:
     """Trains a few steps of a configuration, in a folder that is deleted."""
+    # So low that even a first batch of unfit anchors cannot end the run as not finite.
     rate = "learning_rate { constant_learning_rate { learning_rate: 1e-5 } }"
     config = starter.apply(
         config, [Choice("train_config.optimizer", f"{{ adam_optimizer {{ {rate} }} }}", "")]
@@ -184,6 +189,7 @@ def measure(config: Any, is_bfloat16: bool) -> Speed:
             )  # fmt: skip
     finally:
         root.setLevel(level)
+    # In kibibytes on Linux.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return Speed(timer.seconds, config.train_config.batch_size, peak)
 
@@ -199,6 +205,7 @@ def _decide_anchors(draft: _Draft, columns: Columns, *, has_heads: bool) -> Opti
     candidate = starter.anchor_candidate(draft.config, columns)
     if coverage is None or candidate is None:
         return coverage
+    # In one fine-tuning on 160 photographs restored heads were worth .09 of mAP@.50.
     if has_heads and (coverage.best_iou < 0.5).mean() < MANY_UNMATCHED:
         reason = "Those of the weights, whose heads have learned them; the boxes match them."
         draft.reasons[candidate.field] = reason

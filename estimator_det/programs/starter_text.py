@@ -46,6 +46,7 @@ def commented(config: Any, reasons: Mapping[str, str], header: Sequence[str]) ->
         reasons: Comments by path, such as `train_config.batch_size`.
         header: Lines of a comment at the beginning.
     """
+    # A copy: each note is used up by the first field of its name.
     notes = dict(NOTES)
     lines = [part for line in header for part in comment(line) or ["#"]]
     lines.append("")
@@ -76,6 +77,7 @@ def _fields(
         note = reasons.pop(place, "") or notes.pop(field.name, "")
         is_message = field.type == FieldDescriptor.TYPE_MESSAGE
         text = "" if is_message else _text(message, field)
+        # A comment belongs to the field after it, so that field begins a line.
         if row and (note or is_message or len(row) + len(text) >= WIDTH):
             yield row
             row = ""

@@ -52,6 +52,7 @@ def exchange(folder: str, output_dir: str, names: Sequence[str]) -> None:
         _remove(output_dir, names)
         move(folder, output_dir, os.listdir(folder))
         return
+    # The commit: before it readers see the earlier export, after it the new one.
     os.rename(folder, os.path.join(output_dir, FINISHED))
     complete(output_dir, names)
 

@@ -56,6 +56,7 @@ def parse_splits(text: str) -> Tuple[Split, ...]:
 
 def _split(text: str, index: int) -> Split:
     name, equals, value = text.partition("=")
+    # A file may be named train; then it is a list.
     if not equals and text in DEFAULT_NAMES and not os.path.exists(text):
         return Split(text)
     if not equals:

@@ -58,6 +58,7 @@ class Examples:
         """Adds the image with this number in the evaluation."""
         wrong = np.flatnonzero(detections.counts & (detections.matched < 0))
         if len(wrong):
+            # One mistake of an image, so that a crowded image does not fill the list.
             first = int(wrong[np.argmax(detections.scores[wrong])])
             self._offer(
                 self._mistakes,
@@ -80,6 +81,7 @@ class Examples:
 
     def _offer(self, kept: List[Dict[str, Any]], rank: float, make: Any) -> None:
         """Keeps an example that is among those of the highest rank; the first of equal ones."""
+        # Examples are made only if they are kept: most images of a large evaluation are not.
         if len(kept) == EXAMPLES and rank <= kept[-1]["rank"]:
             return
         kept.append({"rank": rank, **make()})
@@ -93,6 +95,8 @@ class Examples:
         same = groundtruth.classes == detections.classes[index]
         same_iou, other_iou = (float(iou[mask].max(initial=0.0)) for mask in (same, ~same))
         kind = BACKGROUND
+        # In this order: a second detection of a found object is a duplicate, whatever else it
+        # overlaps.
         if same_iou >= MATCH_IOU:
             kind = DUPLICATE
         elif other_iou >= MATCH_IOU:
@@ -128,6 +132,7 @@ class Examples:
         self, number: int, groundtruth: ImageBoxes, detections: ImageDetections
     ) -> Dict[str, Any]:
         real = np.flatnonzero((groundtruth.classes >= 0) & ~groundtruth.is_crowd)[:MAX_BOXES]
+        # Stable, so that equal scores give the same file again.
         order = np.argsort(-detections.scores, kind="stable")
         shown = order[detections.scores[order] >= self._min_score][:MAX_BOXES]
         return {

@@ -27,6 +27,7 @@ _NAMED = 4  # metrics that share a reason, by name
 
 def is_main(name: str) -> bool:
     """True for metrics of the short table: none of a class or size, no terms of the loss."""
+    # By exclusion, so that metrics of plug-ins are in the table, too.
     return _DETAIL.search(name) is None
 
 

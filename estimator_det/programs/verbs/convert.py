@@ -30,6 +30,7 @@ FORMATS = (
 
 def format_name(text: str) -> str:
     """The name of a format; `voc` is short for `pascal_voc`."""
+    # The name by which most people know the format.
     return "pascal_voc" if text == "voc" else text
 
 

@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
+    # The older spelling had both names, with --model_dir for what is now --output_dir.
     if options.checkpoint_dir or options.detections:
         # Both at once would leave one of the folders unused.
         if options.output_dir and options.model_dir:

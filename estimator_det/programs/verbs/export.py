@@ -194,6 +194,7 @@ def run(options: argparse.Namespace) -> int:
     side_options = [f"--{name}" for name in SIDE_INPUTS if getattr(options, name)]
     if side_options and not options.use_side_inputs:
         raise console.UsageError(f"{', '.join(side_options)}: needs --use_side_inputs; add it")
+    # `export run` is short for `export --model_dir run`.
     if options.model_dir is None and options.config and os.path.isdir(options.config):
         options.model_dir = options.config
     checkpoint = options.trained_checkpoint_prefix or options.model_dir

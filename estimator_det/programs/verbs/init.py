@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
             weights=pretrained.resolve(options.pretrained) if options.pretrained else None,
         )
         command = _train_command(path, plan)
+        # The first lines of the file repeat it: who finds it later knows where it is from.
         header = [_command(options), "", f"Train:  {command}", *plan.expectations]
         files.write_text(path, starter_text.commented(plan.config, plan.reasons, header))
     for line in [*plan.findings, *plan.expectations]:
@@ -134,6 +135,7 @@ def _command(options: argparse.Namespace) -> str:
     """The command line as it was given."""
     names = ("records", "from", "images", "annotations", "classes", "split", "model", "pretrained",
              "hours", "num_train_steps", "output_dir")  # fmt: skip
+    # `from` is a word of Python, so the option has another name inside.
     values = {**vars(options), "from": options.source_format}
     words = [
         word
