@@ -29,7 +29,7 @@ SIZE_STEP = 32  # the stride of the coarsest map of a backbone
 MIN_OBJECT = 24  # pixels; anchors of smaller objects lie too far apart at stride 16
 MIN_OBJECT_FPN = 12  # pixels, at stride 8
 START_SECS = 25.0  # before the first step of a run, and to save the last one
-EVALUATIONS = 4  # during a run
+EVALUATIONS = 4  # of a run, the last one included
 SHARE_OF_STEPS = 0.85  # the rest of a run's time is for evaluation and saving
 
 
@@ -406,9 +406,8 @@ def num_steps(budget: Budget, columns: Columns, batch_size: int, is_fine_tuned: 
     ), f"Usual for this many images, from {start} weights."
 
 
-def schedule_choices(config: Any, steps: int, reason: str, is_fine_tuned: bool,
-                     seconds: float) -> List[Choice]:  # fmt: skip
-    """Steps, optimizer, rate, averages and the time between evaluations."""
+def schedule_choices(config: Any, steps: int, reason: str, is_fine_tuned: bool) -> List[Choice]:
+    """Steps, optimizer, rate, and averages of weights and of batch norm."""
     batch = config.train_config.batch_size
     is_ssd = config.model.HasField("ssd")
     if is_ssd:
@@ -436,8 +435,6 @@ def schedule_choices(config: Any, steps: int, reason: str, is_fine_tuned: bool,
                "exports use averages of the weights."),
         Choice("train_config.gradient_clipping_by_norm", "10.0", ""),
         Choice("eval_config.use_moving_averages", "true", ""),
-        Choice("eval_config.eval_interval_secs",
-               str(max(60, int(steps * seconds / EVALUATIONS))), ""),
     ]  # fmt: skip
     # The published 0.9997 needs more steps than a short run has to forget its first statistics.
     decay = min(max(1 - 20 / steps, 0.9), 0.997)

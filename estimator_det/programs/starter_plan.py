@@ -11,7 +11,7 @@ import resource
 import statistics
 import tempfile
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.config.printing import counted
 from estimator_det.programs import starter
@@ -85,33 +85,11 @@ def make_plan(
     draft.decide(starter.augmentation_choices(draft.config, list(names.values())))
     if weights is not None:
         draft.decide(starter.fine_tuning_choices(weights))
-    is_bfloat16 = has_bfloat16()
-    # Small, so that measuring does not run out of memory where training would not either.
-    draft.decide([Choice("train_config.batch_size", _first_batch(draft.config), "")])
-    speed = measure(draft.config, is_bfloat16)
-    draft.decide(
-        starter.batch_choices(draft.config, columns, weights is not None, speed, available_memory())
-    )
-    epochs = None
-    if weights is None and budget.hours is not None:
-        per_image = speed.seconds / speed.batch_size
-        # Steps of one image each.
-        images, _ = starter.num_steps(budget, columns, 1, False, per_image)
-        epochs = images / columns.num_images
-    measured = draft.config
-    draft.decide(starter.size_choices(draft.config, columns, epochs))
-    coverage = _decide_anchors(draft, columns, has_heads=weights is not None)
-    if (
-        draft.config.model != measured.model
-        or speed.batch_size != draft.config.train_config.batch_size
-    ):
-        # The time of a step does not follow from another size or batch well enough to promise it.
-        speed = measure(draft.config, is_bfloat16)
+    is_bfloat16, is_fine_tuned = has_bfloat16(), weights is not None
+    speed, coverage = _decide_sizes(draft, columns, budget, is_fine_tuned, is_bfloat16)
     batch_size = draft.config.train_config.batch_size
-    steps, why = starter.num_steps(budget, columns, batch_size, weights is not None, speed.seconds)
-    draft.decide(
-        starter.schedule_choices(draft.config, steps, why, weights is not None, speed.seconds)
-    )
+    steps, why = starter.num_steps(budget, columns, batch_size, is_fine_tuned, speed.seconds)
+    draft.decide(starter.schedule_choices(draft.config, steps, why, is_fine_tuned))
     num_held_out = sum(scan.columns.num_images for scan in report.scans[1:])
     findings = [
         f"data: {counted(columns.num_images, 'image')} with {counted(columns.num_boxes, 'box')} of "
@@ -126,6 +104,31 @@ def make_plan(
         f"{speed.num_bytes / 2**30:.1f} GB of memory"
     )
     return Plan(draft.config, draft.reasons, findings, [expectation], is_bfloat16)
+
+
+def _decide_sizes(
+    draft: _Draft, columns: Columns, budget: Budget, is_fine_tuned: bool, is_bfloat16: bool
+) -> Tuple[Speed, Optional[Coverage]]:
+    """Decides batch size, input size and anchors; returns the speed of the result."""
+    # Small, so that measuring does not run out of memory where training would not either.
+    draft.decide([Choice("train_config.batch_size", _first_batch(draft.config), "")])
+    speed, measured = measure(draft.config, is_bfloat16), draft.config
+    draft.decide(
+        starter.batch_choices(draft.config, columns, is_fine_tuned, speed, available_memory())
+    )
+    epochs = None
+    if not is_fine_tuned and budget.hours is not None:
+        per_image = speed.seconds / speed.batch_size
+        # Steps of one image each.
+        images, _ = starter.num_steps(budget, columns, 1, False, per_image)
+        epochs = images / columns.num_images
+    draft.decide(starter.size_choices(draft.config, columns, epochs))
+    coverage = _decide_anchors(draft, columns, has_heads=is_fine_tuned)
+    batch_size = draft.config.train_config.batch_size
+    if draft.config.model != measured.model or speed.batch_size != batch_size:
+        # The time of a step does not follow from another size or batch well enough to promise it.
+        speed = measure(draft.config, is_bfloat16)
+    return speed, coverage
 
 
 def _first_batch(config: Any) -> str:

@@ -147,8 +147,12 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def _train_command(path: str, plan: Any) -> str:
-    precision = ""
+    from estimator_det.programs.starter import EVALUATIONS
+
+    words = ["estimator-det", "train", path]
+    words += ["--model_dir", os.path.join(os.path.dirname(path), "run")]
+    steps = plan.config.train_config.num_steps
+    words += ["--eval_every_steps", str(max(1, -(-steps // EVALUATIONS)))]
     if plan.is_bfloat16:
-        precision = " --strategy none --precision mixed_bfloat16"
-    run_dir = os.path.join(os.path.dirname(path), "run")
-    return f"estimator-det train {shlex.quote(path)} --model_dir {shlex.quote(run_dir)}{precision}"
+        words += ["--strategy", "none", "--precision", "mixed_bfloat16"]
+    return " ".join(map(shlex.quote, words))

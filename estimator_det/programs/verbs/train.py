@@ -34,11 +34,8 @@ EXAMPLE = f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     add_config_arguments(parser, default=f"{CONFIG_FILE} in model_dir, which resumes a run")
-    parser.add_argument(
-        "--model_dir",
-        required=True,
-        help="folder for checkpoints and event files; a run in it resumes",
-    )
+    folder_help = "folder for checkpoints and event files; a run in it resumes"
+    parser.add_argument("--model_dir", required=True, help=folder_help)
     parser.add_argument(
         "--num_train_steps",
         type=int,
