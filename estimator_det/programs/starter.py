@@ -29,7 +29,7 @@ SIZE_STEP = 32  # the stride of the coarsest map of a backbone
 MIN_OBJECT = 24  # pixels; anchors of smaller objects lie too far apart at stride 16
 MIN_OBJECT_FPN = 12  # pixels, at stride 8
 START_SECS = 25.0  # before the first step of a run, and to save the last one
-EVALUATIONS = 4  # of a run, the last one included
+EVALUATIONS = 4  # in a run, the last one included
 SHARE_OF_STEPS = 0.85  # the rest of a run's time is for evaluation and saving
 
 
