@@ -34,15 +34,21 @@ class _Comparison(NamedTuple):
         )
 
 
-def explain_shapes(model: Any, stored: Shapes, wanted: Shapes) -> List[str]:
-    """A sentence for each option of the model that explains shapes, with its value."""
+def explain_shapes(
+    model: Any, stored: Shapes, wanted: Shapes, *, has_own_classes: bool = False
+) -> List[str]:
+    """A sentence for each option of the model that explains shapes, with its value.
+
+    Args:
+        has_own_classes: The number of classes may differ, as in fine-tuning.
+    """
     kind = model.WhichOneof("model")
     if kind not in ("ssd", "faster_rcnn"):
         return []
     both = _Comparison(*({name: list(each[name]) for name in each} for each in (stored, wanted)))
     message, path = getattr(model, kind), f"model.{kind}"
     heads, backbone = both.part(heads=True), both.part(heads=False)
-    explanations = [*_explain_classes(message, path, heads)]
+    explanations = [] if has_own_classes else [*_explain_classes(message, path, heads)]
     if kind == "ssd":
         explanations += _explain_heads(message, path, heads)
         explanations += _explain_backbone(message, path, backbone)

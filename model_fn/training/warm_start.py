@@ -160,7 +160,9 @@ def restore_table(
         backbone_restored=sum(v.op.name in backbone_variables for v in restored.values()),
         backbone_names=sorted(n for n, v in variables.items() if v.op.name in backbone_variables),
         new_ranges=new_ranges,
-        explanations=[] if model is None else explain_shapes(model, available, shapes),
+        explanations=(
+            [] if model is None else explain_shapes(model, available, shapes, has_own_classes=True)
+        ),
     )
 
 
