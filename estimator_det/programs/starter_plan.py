@@ -32,6 +32,7 @@ from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS, LoopOptions, TrainO
 FIRST_STEPS = 3  # slower, since TensorFlow plans its kernels
 MEASURED_STEPS = 6
 MEASURED_SECS = 15.0  # for slow models, at least one step
+BETTER_TIME = 0.9  # share of the time in float32 for which bfloat16 is worth its rounding
 BETTER_IOU = 0.02  # by which anchors of the data must be better than published ones
 MANY_UNMATCHED = 0.05  # share of boxes for which new anchors are worth new heads
 # Processors that compute bfloat16 in hardware; others are slower in it than in float32.
@@ -85,8 +86,9 @@ def make_plan(
     draft.decide(starter.augmentation_choices(draft.config, list(names.values())))
     if weights is not None:
         draft.decide(starter.fine_tuning_choices(weights))
-    is_bfloat16, is_fine_tuned = has_bfloat16(), weights is not None
-    speed, coverage = _decide_sizes(draft, columns, budget, is_fine_tuned, is_bfloat16)
+    is_fine_tuned = weights is not None
+    coverage = _decide_sizes(draft, columns, budget, is_fine_tuned)
+    speed, is_bfloat16 = _fastest(draft.config)
     batch_size = draft.config.train_config.batch_size
     steps, why = starter.num_steps(budget, columns, batch_size, is_fine_tuned, speed.seconds)
     draft.decide(starter.schedule_choices(draft.config, steps, why, is_fine_tuned))
@@ -107,28 +109,35 @@ def make_plan(
 
 
 def _decide_sizes(
-    draft: _Draft, columns: Columns, budget: Budget, is_fine_tuned: bool, is_bfloat16: bool
-) -> Tuple[Speed, Optional[Coverage]]:
-    """Decides batch size, input size and anchors; returns the speed of the result."""
+    draft: _Draft, columns: Columns, budget: Budget, is_fine_tuned: bool
+) -> Optional[Coverage]:
+    """Decides batch size, width, input size and anchors."""
     # Small, so that measuring does not run out of memory where training would not either.
     draft.decide([Choice("train_config.batch_size", _first_batch(draft.config), "")])
-    speed, measured = measure(draft.config, is_bfloat16), draft.config
-    draft.decide(
-        starter.batch_choices(draft.config, columns, is_fine_tuned, speed, available_memory())
-    )
+    speed = measure(draft.config, is_bfloat16=False)
+    draft.decide(starter.batch_choices(draft.config, columns, speed, available_memory()))
     epochs = None
     if not is_fine_tuned and budget.hours is not None:
         per_image = speed.seconds / speed.batch_size
         # Steps of one image each.
         images, _ = starter.num_steps(budget, columns, 1, False, per_image)
         epochs = images / columns.num_images
+        narrow = starter.width_choices(draft.config, epochs)
+        draft.decide(narrow)
+        epochs *= starter.NARROW_SPEED if narrow else 1.0
     draft.decide(starter.size_choices(draft.config, columns, epochs))
-    coverage = _decide_anchors(draft, columns, has_heads=is_fine_tuned)
-    batch_size = draft.config.train_config.batch_size
-    if draft.config.model != measured.model or speed.batch_size != batch_size:
-        # The time of a step does not follow from another size or batch well enough to promise it.
-        speed = measure(draft.config, is_bfloat16)
-    return speed, coverage
+    return _decide_anchors(draft, columns, has_heads=is_fine_tuned)
+
+
+def _fastest(config: Any) -> Tuple[Speed, bool]:
+    """Speed of a step in the faster type of numbers, and whether that is bfloat16."""
+    exact = measure(config, is_bfloat16=False)
+    if not has_bfloat16():
+        return exact, False
+    # Small networks are faster in float32 even where processors compute bfloat16.
+    rounded = measure(config, is_bfloat16=True)
+    is_faster = rounded.seconds < BETTER_TIME * exact.seconds
+    return (rounded, True) if is_faster else (exact, False)
 
 
 def _first_batch(config: Any) -> str:

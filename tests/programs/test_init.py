@@ -28,7 +28,10 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starter_plan, "measure", lambda config, is_bfloat16: FAST)
+    def measure(config: Any, is_bfloat16: bool) -> Speed:
+        return FAST._replace(seconds=0.05) if is_bfloat16 else FAST
+
+    monkeypatch.setattr(starter_plan, "measure", measure)
     monkeypatch.setattr(starter_plan, "has_bfloat16", lambda: True)
 
 
@@ -85,9 +88,9 @@ def test_the_verb_writes_its_command_and_what_to_expect(
     text = (tmp_path / "pipeline.config").read_text()
     assert text.startswith(f"# estimator-det init --records {records} --hours 0.1 --output_dir")
     # 360 s, of which 85 % are for steps, less 25 s for the start.
-    assert pipeline.parse_pipeline(text).train_config.num_steps == 2810
+    assert pipeline.parse_pipeline(text).train_config.num_steps == 5620
     printed = capsys.readouterr().out
-    assert "Expect: 2,810 steps of 16 images" in printed
+    assert "Expect: 5,620 steps of 8 images" in printed
     assert "--strategy none --precision mixed_bfloat16" in printed
     assert cli.main(arguments) == console.EXIT_USAGE
     assert "Add --overwrite" in capsys.readouterr().err
@@ -162,10 +165,18 @@ def test_small_objects_get_a_larger_image() -> None:
     large = columns_of([[0.1, 0.1, 0.6, 0.6]] * 20)
     assert "height: 480 width: 480" in starter.size_choices(config, small, None)[0].value
     assert "height: 300 width: 300" in starter.size_choices(config, large, None)[0].value
-    # 38 passes fit the time: half of the side gives 150.
-    assert "height: 160 width: 160" in starter.size_choices(config, large, 38.0)[0].value
+    # 50 passes fit the time: half of the side gives 200.
+    assert "height: 160 width: 160" in starter.size_choices(config, large, 50.0)[0].value
     assert "height: 480 width: 480" in starter.size_choices(config, small, 38.0)[0].value
     assert not starter.size_choices(config_of("faster_rcnn_resnet50"), small, None)
+
+
+def test_short_trainings_get_half_of_the_channels() -> None:
+    config = config_of("ssd_mobilenet_v1")
+    (choice,) = starter.width_choices(config, 40.0)
+    assert (choice.field.rpartition(".")[2], choice.value) == ("depth_multiplier", "0.5")
+    assert not starter.width_choices(config, 400.0)
+    assert not starter.width_choices(config_of("ssd_resnet50_fpn"), 40.0)
 
 
 @pytest.mark.parametrize(
@@ -198,10 +209,12 @@ def test_anchors_follow_from_elongated_boxes(model: str) -> None:
 
 def test_batches_follow_from_memory() -> None:
     config, columns = config_of("ssd_mobilenet_v1"), columns_of([[0, 0, 1, 1]])
-    free = {2**40: "16", 3 * 10**9: "8", 10**9: "4"}
-    for memory, batch in free.items():
-        (choice,) = starter.batch_choices(config, columns, False, FAST, memory)
+    for memory, batch in {2**40: "8", 3 * 10**9: "8", 10**9: "4"}.items():
+        (choice,) = starter.batch_choices(config, columns, FAST, memory)
         assert choice.value == batch
+    many = columns_of([[0, 0, 1, 1]], num_images=5000)
+    (choice,) = starter.batch_choices(config, many, FAST, 2**40)
+    assert choice.value == "16"
 
 
 @pytest.mark.parametrize(
