@@ -25,9 +25,9 @@ def match_layers(
 
     Args:
         ours: The layers to find.
-        theirs: Those of the file.
-        names_match: Whether the names of the file are those of our layers.
-        follows_order: Whether the order of the file decides where nothing else does.
+        theirs: The layers of the file.
+        names_match: True if the file has the names of our layers.
+        follows_order: True if the order of the file may decide where nothing else does.
     """
     matches: Dict[str, Tuple[Convolution, str]] = {}
     if names_match:
@@ -108,7 +108,7 @@ def _groups(structure: Structure) -> Dict[Hashable, List[str]]:
 
 
 def _colors(structure: Structure, links: _Links) -> Dict[str, int]:
-    """Numbers that are equal for layers whose linked layers, to any depth, have equal tokens."""
+    """Colors by layer (color refinement): equal if all linked layers have equal tokens."""
     colors = {name: hash(token) for name, token in structure.tokens.items()}
     # Each round looks one layer farther; no path is longer than the number of layers.
     for _ in range(len(colors) + 1):

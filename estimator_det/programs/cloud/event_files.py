@@ -57,7 +57,7 @@ class _Copy:
         try:
             for folder, _, names in tf.io.gfile.walk(self._model_dir):
                 if f"{folder.rstrip('/')}/".startswith(f"{self._log_dir}/"):
-                    continue  # copies, of which copies would have copies
+                    continue  # the copies themselves
                 for name in names:
                     if _EVENTS in name:
                         self._copy(os.path.join(folder, name))

@@ -28,15 +28,15 @@ class Element:
         self._file = file
 
     def all(self, tag: str) -> List[Element]:
-        """The parts of a name."""
+        """The parts with a tag."""
         return [part for part in self.parts if part.tag == tag]
 
     def find(self, tag: str) -> Optional[Element]:
-        """The first part of a name."""
+        """The first part with a tag; None without one."""
         return next((part for part in self.parts if part.tag == tag), None)
 
     def need(self, tag: str) -> Element:
-        """Like `find`."""
+        """The first part with a tag, which must exist."""
         child = self.find(tag)
         if child is None:
             message = f"<{self.tag}> has no <{tag}>"
@@ -67,7 +67,7 @@ def parse_xml(text: str, file: str) -> Element:
     """The root element of a document; `file` is named in errors.
 
     Raises:
-        SourceError: if the text is no XML, or has a document type, which may define entities.
+        SourceError: if the text is not XML, or has a document type, which may define entities.
     """
     parser = expat.ParserCreate()
     root = Element("", 0, file)
