@@ -21,7 +21,7 @@ from estimator_det.config.check_model import predicts_masks
 from estimator_det.config.context import check_context_reader, context_shape
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.problem import Problem
-from estimator_det.config.ranges import refuse_absurd
+from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
@@ -92,8 +92,8 @@ def create_train_input_fn(
     run = TrainInputOptions(**options)
     _detector(pipeline_config.model)  # refuses an empty model
     train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
-    refuse_absurd(train, "train_config.")
-    refuse_absurd(reader, TRAIN_READER)
+    check_ranges_or_raise(train, "train_config.")
+    check_ranges_or_raise(reader, TRAIN_READER)
 
     def input_fn(params: Optional[Params] = None, input_context: Any = None) -> tf.data.Dataset:
         batch_size = _batch_size(params, train.batch_size)
@@ -153,9 +153,9 @@ def create_eval_input_fn(
             raise ConfigError("eval_input_reader", "is missing", "add one to evaluate")
         input_config = pipeline_config.eval_input_reader[0]
     reader: input_reader_pb2.InputReader = input_config
-    refuse_absurd(evaluation, "eval_config.")
+    check_ranges_or_raise(evaluation, "eval_config.")
     path = _path_of(reader, pipeline_config)
-    refuse_absurd(reader, path)
+    check_ranges_or_raise(reader, path)
     passes = 1 if path == TRAIN_READER else max(reader.num_epochs, 1)
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
 

@@ -16,7 +16,7 @@ from estimator_det.config.assignments import assign
 from estimator_det.config.check_evaluation import check_evaluation
 from estimator_det.config.check_model import check_model
 from estimator_det.config.context import check_context_reader
-from estimator_det.config.fields import check_fields, is_news, no_effect
+from estimator_det.config.fields import check_fields, is_set_to_non_default, no_effect
 from estimator_det.config.files import is_remote
 from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, warning
@@ -116,7 +116,7 @@ def _check_training(config: Config) -> Iterator[Problem]:
     if train.use_bfloat16:
         yield no_effect("train_config.use_bfloat16", "only a TPU computes in bfloat16")
     for name in FOR_CLUSTER:
-        if is_news(train, train.DESCRIPTOR.fields_by_name[name]):
+        if is_set_to_non_default(train, train.DESCRIPTOR.fields_by_name[name]):
             yield no_effect(f"train_config.{name}", "it is for a cluster with parameter servers")
     yield from _check_optimizer(train.optimizer, train.num_steps)
     yield from _check_fine_tuning(config)

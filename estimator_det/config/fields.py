@@ -147,7 +147,7 @@ def schema_name(field: Any) -> str:
     return str(field.full_name).removeprefix(_PACKAGE)
 
 
-def is_news(message: Message, field: Any) -> bool:
+def is_set_to_non_default(message: Message, field: Any) -> bool:
     """Whether a field is set to another value than its default."""
     if is_repeated(field):
         return len(getattr(message, field.name)) > 0
@@ -156,10 +156,10 @@ def is_news(message: Message, field: Any) -> bool:
     return field.message_type is not None or getattr(message, field.name) != field.default_value
 
 
-def news_among(message: Message, names: Iterable[str]) -> Tuple[str, ...]:
+def non_default_fields(message: Message, names: Iterable[str]) -> Tuple[str, ...]:
     """Fields among some that are set to another value than their default."""
     fields = message.DESCRIPTOR.fields_by_name
-    return tuple(name for name in names if is_news(message, fields[name]))
+    return tuple(name for name in names if is_set_to_non_default(message, fields[name]))
 
 
 def check_fields(config: Message) -> Iterator[Problem]:
@@ -169,7 +169,7 @@ def check_fields(config: Message) -> Iterator[Problem]:
         if is_repeated(field):
             path = path.rpartition("[")[0]
         name = schema_name(field)
-        if path in seen or not is_news(parent, field):
+        if path in seen or not is_set_to_non_default(parent, field):
             continue
         seen.add(path)
         if name in REFUSED:
@@ -197,6 +197,6 @@ def check_supported(message: Message, path: str) -> None:
     """
     for field, _ in message.ListFields():
         refusal = REFUSED.get(schema_name(field))
-        if refusal is not None and is_news(message, field):
+        if refusal is not None and is_set_to_non_default(message, field):
             name = f"{path}.{field.name}" if path else field.name
             raise ConfigError(name, refusal.message, refusal.remedy)

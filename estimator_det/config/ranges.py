@@ -241,6 +241,6 @@ def check_ranges(message: Message, prefix: str = "") -> Iterator[Problem]:
             )
 
 
-def refuse_absurd(message: Message, prefix: str = "") -> None:
+def check_ranges_or_raise(message: Message, prefix: str = "") -> None:
     """Refuses what `check_ranges` reports, before anything is built or allocated for it."""
     refuse(check_ranges(message, prefix))

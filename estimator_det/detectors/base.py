@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tu
 
 from estimator_det.boxes import geometry
 from estimator_det.compat import tf
-from estimator_det.config.ranges import refuse_absurd
+from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.registry import Registry
 from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import height_and_width
@@ -223,16 +223,16 @@ def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = No
         ConfigError: if the model is of an unknown kind, its options conflict or a number is out of
             its range.
     """
-    refuse_absurd(model_config, "model.")
+    check_ranges_or_raise(model_config, "model.")
     detector: Detector = DETECTORS.make_chosen(model_config, "model", "model", is_training)
     if graph_rewriter is None:
         return detector
-    refuse_absurd(graph_rewriter, "graph_rewriter.")
+    check_ranges_or_raise(graph_rewriter, "graph_rewriter.")
     quantization = make_quantization(graph_rewriter)
     return detector if quantization is None else detector.with_quantization(quantization)
 
 
 def make_preprocessor(model_config: Any) -> Preprocessor:
     """Builds only the preprocessing of a `DetectionModel`; ConfigError like `make_detector`."""
-    refuse_absurd(model_config, "model.")
+    check_ranges_or_raise(model_config, "model.")
     return PREPROCESSORS.make_chosen(model_config, "model", "model")

@@ -8,7 +8,7 @@ from typing import Any, Callable, Generic, NamedTuple, Sequence, Tuple, TypeVar,
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import plugins
-from estimator_det.config.fields import news_among
+from estimator_det.config.fields import non_default_fields
 from estimator_det.config.text import ConfigError
 
 RGB_MEANS = (123.68, 116.779, 103.939)
@@ -74,7 +74,7 @@ def ignored_non_defaults(
     overrides = getattr(config, OVERRIDE) and OVERRIDE not in ignores
     if not (has_own_layers or overrides):
         ignores += ("conv_hyperparams",)
-    return news_among(config, ignores)
+    return non_default_fields(config, ignores)
 
 
 def make_fpn_levels(config: Any) -> FpnLevels:

@@ -64,9 +64,9 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help=text)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        console.say(f"estimator-det {estimator_det.__version__}")
-        console.say(f"TensorFlow {_installed_tensorflow()}")
-        console.say(f"Python {platform.python_version()}")
+        console.print_line(f"estimator-det {estimator_det.__version__}")
+        console.print_line(f"TensorFlow {_installed_tensorflow()}")
+        console.print_line(f"Python {platform.python_version()}")
         parser.exit()
 
 

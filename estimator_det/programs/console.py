@@ -63,7 +63,7 @@ class UsageError(Exception):
     """The command line asks for something that cannot be done; the message says what to do."""
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Prints a line for the user at once, also into a pipe that its reader may close."""
     printing.report(text)
 
@@ -171,13 +171,13 @@ def say_metrics(title: str, metrics: Mapping[str, float], *, verbose: bool = Fal
     from model_fn.evaluation.report import is_main
 
     shown = [name for name in sorted(metrics) if verbose or is_main(name)] or sorted(metrics)
-    say(title)
+    print_line(title)
     for name in shown:
         value = metrics[name]
         text = "no such objects" if value == -1 else f"{value:.4f}"
-        say(f"  {name:<56} {int(value) if name == 'global_step' else text}")
+        print_line(f"  {name:<56} {int(value) if name == 'global_step' else text}")
     if len(shown) < len(metrics):
-        say(
+        print_line(
             f"  in the event files: {len(metrics) - len(shown)} more; "
             "train and evaluate print them with --verbose"
         )
@@ -203,7 +203,7 @@ def run(main: Callable[[], int]) -> int:
             printing.report(stop, sys.stderr)
         return signals.exit_code(stop.signal_number)
     except KeyboardInterrupt:
-        say("interrupted")
+        print_line("interrupted")
         return EXIT_INTERRUPTED
     except Exception as error:
         code = _exit_code(error)

@@ -99,8 +99,8 @@ def run_demo(
     metrics = _train(config, model_dir, seed)
     timer.start("export", "SavedModel and frozen graph of the last checkpoint")
     export = export_saved_model(config, model_dir, exported, input_types=("all",))
-    console.say(f"  SavedModel: {export.saved_model}")
-    console.say(f"  frozen graph: {export.frozen_graph}")
+    console.print_line(f"  SavedModel: {export.saved_model}")
+    console.print_line(f"  frozen graph: {export.frozen_graph}")
     timer.start("detection", f"the SavedModel runs on {NUM_TEST_IMAGES} new images")
     picture = os.path.join(output_dir, PICTURE_FILE)
     _detect(exported, _make_test_images(test_images, seed), detections, picture)
@@ -110,10 +110,10 @@ def run_demo(
     result = DemoResult(metrics, picture, export.saved_model or "", summary, seconds)
     content = {**result._asdict(), "seed": seed, "num_train_steps": steps}
     pathlib.Path(summary).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    console.say(f"\non {files.num_eval} held-out images:")
+    console.print_line(f"\non {files.num_eval} held-out images:")
     for line in figures_table(metrics):
-        console.say(f"  {line}")
-    console.say(f"{sum(seconds.values()):.0f} s in total; summary: {summary}")
+        console.print_line(f"  {line}")
+    console.print_line(f"{sum(seconds.values()):.0f} s in total; summary: {summary}")
     return result
 
 
@@ -148,9 +148,9 @@ def demo_config(
 
 def _make_data(folder: str, seed: int, size: str) -> shapes.DatasetFiles:
     files = shapes.make_dataset(folder, seed, size)
-    console.say(f"  {files.num_train} training images: {files.train_pattern}")
-    console.say(f"  {files.num_eval} evaluation images: {files.eval_pattern}")
-    console.say(f"  label map: {files.label_map}")
+    console.print_line(f"  {files.num_train} training images: {files.train_pattern}")
+    console.print_line(f"  {files.num_eval} evaluation images: {files.eval_pattern}")
+    console.print_line(f"  label map: {files.label_map}")
     return files
 
 
@@ -162,7 +162,9 @@ def _train(config: Any, model_dir: str, seed: int) -> Dict[str, float]:
         evaluation=EvaluationOptions(export_final=False),
         progress_steps=max(config.train_config.num_steps // 20, 1),
     )
-    console.say(f"  checkpoint and event files: {model_dir} (tensorboard --logdir {model_dir})")
+    console.print_line(
+        f"  checkpoint and event files: {model_dir} (tensorboard --logdir {model_dir})"
+    )
     console.say_metrics(f"  metrics of the last step, also in {model_dir}/eval_0:", metrics)
     return metrics
 
@@ -172,8 +174,8 @@ def _detect(exported: str, paths: Sequence[str], output_dir: str, picture: str) 
     detector = Detector(exported)
     results = detect_files(detector, paths, output_dir, Filter(MIN_SCORE))
     _join_images([result.drawing for result in results if result.drawing], picture)
-    console.say(f"  boxes as JSON lines: {os.path.join(output_dir, DETECTIONS_FILE)}")
-    console.say(f"  picture: {picture}")
+    console.print_line(f"  boxes as JSON lines: {os.path.join(output_dir, DETECTIONS_FILE)}")
+    console.print_line(f"  picture: {picture}")
 
 
 class _StepTimer:
@@ -188,7 +190,7 @@ class _StepTimer:
     def start(self, name: str, description: str) -> None:
         self._stop()
         self._name, self._started = name, time.monotonic()
-        console.say(f"\n[{len(self._seconds) + 1}/{self._total}] {name}: {description}")
+        console.print_line(f"\n[{len(self._seconds) + 1}/{self._total}] {name}: {description}")
 
     def finish(self) -> Dict[str, float]:
         self._stop()
@@ -207,7 +209,7 @@ def _prepare_folder(output_dir: str) -> None:
             raise FileExistsError(
                 f"{output_dir} is not empty and contains no earlier demo; give a new --output_dir"
             )
-        console.say(f"{output_dir} contains an earlier demo and is replaced")
+        console.print_line(f"{output_dir} contains an earlier demo and is replaced")
         for name in FOLDERS:
             shutil.rmtree(os.path.join(output_dir, name), ignore_errors=True)
     os.makedirs(output_dir, exist_ok=True)

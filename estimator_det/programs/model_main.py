@@ -57,7 +57,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         old_trainer.refuse(arguments[1:])
         rest = values(arguments)
         if values["help"].value:
-            console.say(help_text(values))
+            console.print_line(help_text(values))
             return console.EXIT_OK
         if values["log_format"].value:
             printing.use_json(values["log_format"].value == "json")

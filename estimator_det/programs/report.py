@@ -30,7 +30,7 @@ from model_fn.checks import data_check, data_report
 from model_fn.drawing import charts
 from model_fn.evaluation import details, history, threshold_files
 from model_fn.evaluation.history import Evaluation
-from model_fn.evaluation.report import HEADLINE, folder_of, named_readers
+from model_fn.evaluation.report import HEADLINE, evaluation_folder, named_readers
 from model_fn.runs import evaluator
 from model_fn.runs.best_checkpoints import BEST_FILE, BEST_FOLDER
 from model_fn.runs.progress import PROGRESS_FILE
@@ -124,7 +124,7 @@ def _with_evaluation(run: Run) -> Run:
     # The best checkpoint is the one that people export, so the page is about it.
     best = kept[0]["step"] if kept else None
     step: Optional[int] = best if best in steps else max(steps, default=None)
-    folder = folder_of(run.folder, run.reader)
+    folder = evaluation_folder(run.folder, run.reader)
     values = None if step is None else details.read(folder, step)
     if step is None or values is None:
         try:

@@ -64,7 +64,7 @@ class Benchmark(NamedTuple):
     rows: Tuple[Row, ...]
 
 
-def folder_of(path: str) -> str:
+def export_folder(path: str) -> str:
     """The folder of an export, from itself or the path of one of its models."""
     return exported_models(path)[0].folder
 
@@ -75,7 +75,7 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
     Args:
         path: The folder of an export, or one of its models.
     """
-    models, folder = exported_models(path), folder_of(path)
+    models, folder = exported_models(path), export_folder(path)
     config = _config_of(folder)
     records = _records(options, folder)
     images = sample_images(records, (), NUM_IMAGES)

@@ -19,7 +19,7 @@ from exporters.formats import (  # noqa: F401  (imports fill the registry)
     tfjs,
     tflite,
 )
-from exporters.formats.base import FORMATS, ExportFormat, check_runtime, folder_of
+from exporters.formats.base import FORMATS, ExportFormat, check_runtime, parent_folder
 from exporters.formats.exchange import current
 from exporters.loaded_model import LoadedModel
 
@@ -37,9 +37,9 @@ class FoundModel(NamedTuple):
     @property
     def folder(self) -> str:
         """The folder of the export."""
-        folder = folder_of(self.path)
+        folder = parent_folder(self.path)
         is_inside = not (os.path.splitext(self.format.file)[1] or tf.io.gfile.isdir(self.path))
-        return folder_of(folder) if is_inside else folder
+        return parent_folder(folder) if is_inside else folder
 
     def load(self) -> LoadedModel:
         """The model, ready to run."""

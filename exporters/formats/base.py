@@ -29,7 +29,7 @@ class Tolerance(NamedTuple):
     scores: float
     boxes: float  # fractions of the image
     # Compares the quantile `check.USUAL`, because quantization moves a few scores far.
-    is_of_usual: bool = False
+    uses_quantile: bool = False
 
 
 EXACT = Tolerance(1e-3, 1e-3)
@@ -55,7 +55,7 @@ class FormatOptions:
     # Image files for the check of each format and the ranges of int8; without, images of the
     # records of the configuration.
     sample_images: Sequence[str] = ()
-    # The interpreter that converters run in; see `converters.python_of`.
+    # The interpreter that converters run in; see `converters.converter_interpreter`.
     converter_python: Optional[str] = None
     tflite: TfliteOptions = field(default_factory=TfliteOptions)
 
@@ -157,14 +157,14 @@ def num_bytes(path: str) -> int:
     return sum(int(tf.io.gfile.stat(each).length) for each in existing)
 
 
-def folder_of(path: str) -> str:
+def parent_folder(path: str) -> str:
     """The folder that contains a file or folder."""
     return os.path.dirname(path.rstrip("/") if files.is_remote(path) else os.path.abspath(path))
 
 
 def class_names_beside(path: str) -> Dict[int, str]:
     """Class names of the label map in the export that a file or folder belongs to."""
-    folder = folder_of(path)
+    folder = parent_folder(path)
     label_map = os.path.join(folder, LABEL_MAP_FILE)
     if tf.io.gfile.exists(label_map):
         return dict(read_label_map(label_map).names)
@@ -173,7 +173,7 @@ def class_names_beside(path: str) -> Dict[int, str]:
 
 def thresholds_beside(path: str) -> str:
     """Path of the thresholds of the export that a file or folder belongs to."""
-    folder = folder_of(path)
+    folder = parent_folder(path)
     inside = os.path.join(folder, SAVED_MODEL_FOLDER, threshold_files.IN_EXPORTS)
     beside = os.path.join(folder, THRESHOLDS_FILE)
     return inside if tf.io.gfile.exists(inside) and not tf.io.gfile.exists(beside) else beside

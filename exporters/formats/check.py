@@ -103,14 +103,14 @@ def describe(difference: Difference) -> str:
     return f"{text} ({printing.counted(difference.rows, 'box', 'boxes')})"
 
 
-def why_refused(path: str, difference: Difference, tolerance: Tolerance) -> Optional[str]:
+def failure_reason(path: str, difference: Difference, tolerance: Tolerance) -> Optional[str]:
     """Why a model that differs by more than the tolerance must not be used; None below it."""
     differences = (difference.scores, difference.boxes)
-    if tolerance.is_of_usual:
+    if tolerance.uses_quantile:
         differences = (difference.usual_scores, difference.usual_boxes)
     if differences[0] <= tolerance.scores and differences[1] <= tolerance.boxes:
         return None
-    which = f" for {USUAL:.1%} of them" if tolerance.is_of_usual else ""
+    which = f" for {USUAL:.1%} of them" if tolerance.uses_quantile else ""
     return (
         f"{path} does not give what the checkpoint gives: {describe(difference)}; allowed are "
         f"{tolerance.scores} and {tolerance.boxes}{which}. Do not use it; export another format, "

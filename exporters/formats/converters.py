@@ -119,7 +119,7 @@ class GraphFormat(ExportFormat):
         return True
 
 
-def python_of(interpreter: Optional[str]) -> str:
+def converter_interpreter(interpreter: Optional[str]) -> str:
     """The interpreter for converters: the given one, that of CONVERTERS_VARIABLE, or this one.
 
     The variable may also name the folder of a virtual environment.
@@ -137,7 +137,7 @@ def python_of(interpreter: Optional[str]) -> str:
 
 
 def find_converter(chosen: ExportFormat, given_python: Optional[str]) -> str:
-    """The interpreter of `python_of`, or this one if only it has the converter of a format."""
+    """`converter_interpreter`, or this interpreter if only it has the converter of a format."""
     python, missing = _find(chosen, given_python)
     if missing:
         raise ConfigError(None, missing)
@@ -157,7 +157,7 @@ def check_installed(chosen: Sequence[ExportFormat], given_python: Optional[str])
 
 def _find(chosen: ExportFormat, given_python: Optional[str]) -> Tuple[str, str]:
     """The interpreter that has the converter of a format, or what is missing."""
-    named = python_of(given_python)
+    named = converter_interpreter(given_python)
     missing = ""
     # The named interpreter first, then this one; once if they are the same.
     for python in dict.fromkeys((named, sys.executable)):

@@ -285,7 +285,7 @@ def _refused(
     for each in (each for each in models if each.format.name in differences):
         path = os.path.join(output_dir, each.format.file)
         difference = differences[each.format.name]
-        why = check.why_refused(path, difference, each.format.tolerance(plan))
+        why = check.failure_reason(path, difference, each.format.tolerance(plan))
         if why is not None:
             tf.io.gfile.rename(each.path, each.path + REFUSED_SUFFIX)
             refused[each] = f"{why}. It is kept as {path}{REFUSED_SUFFIX}"

@@ -12,7 +12,7 @@ from estimator_det.config import files
 from exporters.formats.base import (
     FORMATS,
     class_names_beside,
-    folder_of,
+    parent_folder,
     thresholds_beside,
 )
 from exporters.formats.converters import GraphFormat
@@ -69,7 +69,7 @@ class OpenvinoDetector(LoadedModel):
         import openvino as runtime
 
         # The label map is beside the model's folder, not in it.
-        folder = path if tf.io.gfile.isdir(path) else folder_of(path)
+        folder = path if tf.io.gfile.isdir(path) else parent_folder(path)
         super().__init__(path, class_names_beside(folder), thresholds_beside(folder))
         core = runtime.Core()
         try:

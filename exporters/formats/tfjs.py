@@ -17,7 +17,7 @@ from google.protobuf import json_format
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from estimator_det.config.printing import plain
-from exporters.formats.base import FORMATS, folder_of
+from exporters.formats.base import FORMATS, parent_folder
 from exporters.formats.converters import GraphFormat
 from exporters.formats.frozen_graph import GraphDetector
 from exporters.importing.tfjs import MODEL_FILE, read_tfjs
@@ -87,7 +87,7 @@ def load_tfjs(path: str) -> GraphDetector:
         raise RunError(
             f"{path}: modelTopology is no graph: {plain(error)}. Export the model again"
         ) from error
-    return GraphDetector(folder_of(file_path), complete)
+    return GraphDetector(parent_folder(file_path), complete)
 
 
 class DamagedGraph(Exception):

@@ -36,8 +36,8 @@ MODEL_FILE = "model.tflite"
 _TOLERANCES = {
     None: EXACT,
     "float16": Tolerance(0.02, 0.02),
-    "dynamic": Tolerance(0.1, 0.1, is_of_usual=True),
-    "int8": Tolerance(0.1, 0.1, is_of_usual=True),
+    "dynamic": Tolerance(0.1, 0.1, uses_quantile=True),
+    "int8": Tolerance(0.1, 0.1, uses_quantile=True),
 }
 
 

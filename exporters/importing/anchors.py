@@ -19,8 +19,8 @@ from exporters.importing.graphs import MAX_NUMBERS, Graph, evaluate
 from model_fn.checkpoints.errors import RunError
 
 LAST = "last"
-OF_2017 = "2017"
-ORDERS = (LAST, OF_2017)
+ORDER_2017 = "2017"
+ORDERS = (LAST, ORDER_2017)
 
 _DECODED = re.compile(r"Decode/get_center_coordinates_and_sizes/transpose$")
 _SHAPING = ("Reshape", "Tile", "ExpandDims", "Identity", "Cast")
@@ -157,7 +157,7 @@ def find_order(
         return Finding(None, float("inf"))
     differences = {LAST: float(np.abs(theirs - ours).max())}
     if layouts is not None:
-        differences[OF_2017] = float(np.abs(_reordered(theirs, layouts) - ours).max())
+        differences[ORDER_2017] = float(np.abs(_reordered(theirs, layouts) - ours).max())
     order = min(differences, key=lambda each: differences[each])
     is_same = differences[order] <= _SAME
     return Finding(order if is_same else None, differences[order])

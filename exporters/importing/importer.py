@@ -10,7 +10,7 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files, pipeline
 from estimator_det.config.printing import counted
-from estimator_det.config.ranges import refuse_absurd
+from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
 from exporters.image_files import list_images
 from exporters.importing import (  # noqa: F401 (unused here: each registers its format)
@@ -76,7 +76,7 @@ def import_model(
         FileExistsError: if `output_dir` is not empty.
         RunError: if the file is damaged, not of the format, or has no weights of the model.
     """
-    refuse_absurd(pipeline_config.model, "model.")
+    check_ranges_or_raise(pipeline_config.model, "model.")
     images = list_images(calibration_images) if calibration_images else []
     if tf.io.gfile.exists(output_dir) and tf.io.gfile.listdir(output_dir) and not overwrite:
         raise FileExistsError(
@@ -212,10 +212,10 @@ def _apply_anchor_order(
         notes.append(
             Note(
                 "anchors: the file contains none. If boxes are wrong, the model may be of 2017; "
-                f"try --anchor_order {anchors.OF_2017}"
+                f"try --anchor_order {anchors.ORDER_2017}"
             )
         )
-    if order == anchors.OF_2017:
+    if order == anchors.ORDER_2017:
         permuted = anchors.permute_heads(mapped.values, layouts)
         notes.append(
             Note(f"anchor order of 2017: {counted(len(permuted), 'variable')} of heads permuted")

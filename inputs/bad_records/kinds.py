@@ -29,7 +29,9 @@ class FaultKind(NamedTuple):
     reference: str = ""  # the action that equals what the reference does; "" if no record has it
     correction: str = ""  # the effect of CLIP; "" if CLIP skips the record
     unit: str = "record"  # the thing that a count counts
-    is_choice: bool = False  # may follow from the configuration alone, so SKIP corrects it, too
+    caused_by_config: bool = (
+        False  # may follow from the configuration alone, so SKIP corrects it, too
+    )
     is_for_check: bool = False  # training does not look for it, so its action is always KEEP
     source_remedy: str = ""  # "" if no source of a conversion has it
     source_description: str = ""  # "" for `description`
@@ -168,7 +170,7 @@ TABLE: Dict[str, FaultKind] = {
     "unknown_text": FaultKind(
         "boxes of a class name that the label map lacks",
         "add the name to the label map, or let the boxes be dropped", CLIP, "dropped", "box",
-        is_choice=True, source_remedy="add the name to the label map",
+        caused_by_config=True, source_remedy="add the name to the label map",
     ),
     "unknown_id": FaultKind(
         "boxes of a class id outside 1..num_classes",
@@ -208,7 +210,7 @@ TABLE: Dict[str, FaultKind] = {
     ),
     "too_many_boxes": FaultKind(
         "boxes beyond max_number_of_boxes", "raise max_number_of_boxes in the input reader", CLIP,
-        "dropped", "box", is_choice=True,
+        "dropped", "box", caused_by_config=True,
     ),
     "unexplained": FaultKind("a record that TensorFlow rejects", _REWRITE_RECORD, FAIL),
 }  # fmt: skip
@@ -280,6 +282,6 @@ def _action(row: FaultKind, policy: str) -> str:
         return FAIL
     if row.reference == KEEP and not row.correction:
         return KEEP if policy == CLIP or row.unit == "file" else SKIP
-    if policy == CLIP or row.is_choice:
+    if policy == CLIP or row.caused_by_config:
         return CLIP if row.correction else SKIP
     return SKIP

@@ -131,7 +131,7 @@ def fault_image(error: SourceError) -> AnnotatedImage:
 
 
 @contextlib.contextmanager
-def left_out(faults: List[SourceFault]) -> Iterator[None]:
+def collect_faults(faults: List[SourceFault]) -> Iterator[None]:
     """Context of a part of an image that is left out if it raises SourceError.
 
     Args:

@@ -13,7 +13,7 @@ from estimator_det.config.bars import ProgressBar
 from estimator_det.config.context import context_shape
 from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, error, from_error
-from estimator_det.config.ranges import refuse_absurd
+from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector
 from estimator_det.images.resize import make_resizer
@@ -53,13 +53,13 @@ def check_data(
     if kind is None:
         raise ConfigError("model", "one of ssd, faster_rcnn must be set; found none")
     model = getattr(config.model, kind)
-    refuse_absurd(config.model, "model.")
+    check_ranges_or_raise(config.model, "model.")
     problems: List[Problem] = []
     maps: Dict[str, LabelMap] = {}
     label_maps = LabelMaps()
     plans: List[Plan] = []
     for field, reader in _readers(config, readers):
-        refuse_absurd(reader, f"{field}.")
+        check_ranges_or_raise(reader, f"{field}.")
         label_map, problems_of_reader = label_maps.read_of(field, reader.label_map_path)
         problems += problems_of_reader
         if label_map is not None:

@@ -60,7 +60,7 @@ class CoreGraph(NamedTuple):
     outputs: List[tf.Tensor]  # tensors that the core returns
 
 
-class Trouble(NamedTuple):
+class GraphProblem(NamedTuple):
     """Why an operation would be refused."""
 
     operation: tf.Operation
@@ -207,7 +207,7 @@ def _functions_of(operation: tf.Operation) -> List[str]:
     return [function.name for function in functions]
 
 
-def troubles_of(operations: List[tf.Operation]) -> Iterator[Trouble]:
+def troubles_of(operations: List[tf.Operation]) -> Iterator[GraphProblem]:
     """Problems of these operations, each after those it depends on."""
     # An operation that gets a tensor of unknown shape is not to blame for its own.
     tainted: Set[tf.Operation] = set()
@@ -222,11 +222,11 @@ def troubles_of(operations: List[tf.Operation]) -> Iterator[Trouble]:
             tainted.add(operation)
         if unknown and not inherited:
             shape = _shape_text(operation.outputs[unknown[0]].shape)
-            yield Trouble(operation, "error", f"has an output of unknown shape, {shape}")
+            yield GraphProblem(operation, "error", f"has an output of unknown shape, {shape}")
         if operation.type in _LEFT_OUT:
-            yield Trouble(operation, "warning", "is left out on TPU")
+            yield GraphProblem(operation, "warning", "is left out on TPU")
         elif not _has_kernel(operation, known):
-            yield Trouble(operation, "error", "has no XLA kernel")
+            yield GraphProblem(operation, "error", "has no XLA kernel")
 
 
 def _is_known(tensor: tf.Tensor) -> bool:
@@ -271,7 +271,7 @@ def _allows(constraint: Any, value: Any) -> bool:
     return not allowed or all(each in allowed for each in types)
 
 
-def as_problems(troubles: Iterator[Trouble], config: Any) -> List[Problem]:
+def as_problems(troubles: Iterator[GraphProblem], config: Any) -> List[Problem]:
     """One problem for all operations of a type that one line made."""
     groups: Dict[Tuple[Origin, str, str, str], List[str]] = {}
     for trouble in troubles:

@@ -118,7 +118,7 @@ def _warn_once(path: str) -> None:
     _LOG.warning("%s: incomplete, as a crash leaves it; ignored", path)
 
 
-class EndOfTraining:
+class TrainingEnd:
     """Whether the chief of a cluster has ended training.
 
     A mark that was there when this process started may be that of an earlier run, which the chief

@@ -41,7 +41,7 @@ def named_readers(pipeline_config: Any, *, on_training_data: bool = False) -> Di
     return {reader.name or str(number): reader for number, reader in enumerate(readers)}
 
 
-def folder_of(model_dir: str, reader: str) -> str:
+def evaluation_folder(model_dir: str, reader: str) -> str:
     """Folder for events and files of a reader's evaluations."""
     return os.path.join(model_dir, threshold_files.EVALUATION_FOLDER + reader)
 

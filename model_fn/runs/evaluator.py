@@ -21,7 +21,13 @@ from model_fn.checks.metric_names import check_best_metric
 from model_fn.evaluation import history
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.matching import Matches
-from model_fn.evaluation.report import EvaluationReport, Metrics, folder_of, named_readers, report
+from model_fn.evaluation.report import (
+    EvaluationReport,
+    Metrics,
+    evaluation_folder,
+    named_readers,
+    report,
+)
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.backends.estimator import make_estimator
 from model_fn.runs.best_checkpoints import BestCheckpoints, export, export_best
@@ -70,7 +76,7 @@ def evaluate_reader(
     printed in full if they are new. The thresholds of the best F1 are written to
     thresholds-<step>.json beside it. The matches are stored under the reader's name.
     """
-    name, folder = reader.name, folder_of(evaluator.model_dir, reader.name)
+    name, folder = reader.name, evaluation_folder(evaluator.model_dir, reader.name)
     faults = FaultLog(os.path.join(folder, LOG_FILE))
     hooks = [EvaluationReport(pipeline_config.eval_config.batch_size)] if verbose else []
     values, results = evaluator.evaluate(

@@ -18,7 +18,7 @@ FLOAT32 = "float32"
 MIXED_FLOAT16, MIXED_BFLOAT16 = "mixed_float16", "mixed_bfloat16"
 
 STRATEGIES = (NONE, MIRRORED, MULTI_WORKER, PARAMETER_SERVER, TPU)
-OF_MACHINES = (MULTI_WORKER, PARAMETER_SERVER)  # which TF_CONFIG lists
+MULTI_MACHINE_STRATEGIES = (MULTI_WORKER, PARAMETER_SERVER)  # which TF_CONFIG lists
 PRECISIONS = (FLOAT32, MIXED_FLOAT16, MIXED_BFLOAT16)
 
 STEPS_OF_WORKER = 16  # between two returns to the hooks
@@ -65,7 +65,7 @@ class LoopOptions:
                     field, f"is {getattr(self, field)!r}", f"give one of {', '.join(allowed)}"
                 )
         _check_positive(self, "num_replicas", "accumulate_steps", "steps_per_call")
-        if self.strategy in OF_MACHINES and self.num_replicas is not None:
+        if self.strategy in MULTI_MACHINE_STRATEGIES and self.num_replicas is not None:
             raise ConfigError(
                 "num_replicas",
                 f"is {self.num_replicas}, and strategy {self.strategy!r} takes all GPUs "
@@ -125,7 +125,7 @@ def check_loop(pipeline_config: Any, loop: LoopOptions) -> None:
             "Leave --strategy out, or train in float (--set graph_rewriter=null)",
         )
     num_epochs = pipeline_config.train_input_reader.num_epochs
-    if loop.strategy in OF_MACHINES and num_epochs:
+    if loop.strategy in MULTI_MACHINE_STRATEGIES and num_epochs:
         raise ConfigError(
             "train_input_reader.num_epochs",
             f"is {num_epochs}: with strategy {loop.strategy!r} data do not end, for "

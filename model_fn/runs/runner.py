@@ -16,7 +16,7 @@ from estimator_det.compat import require_v2_behavior
 from model_fn.checkpoints.errors import DamagedCheckpointsError, SessionLostError
 from model_fn.checks.files import refuse_foreign_label_maps
 from model_fn.checks.metric_names import check_best_metric
-from model_fn.evaluation.history import EndOfTraining
+from model_fn.evaluation.history import TrainingEnd
 from model_fn.evaluation.report import Metrics
 from model_fn.runs.backends import Backend, make_backend, serve_others
 from model_fn.runs.cluster import read_cluster
@@ -72,7 +72,7 @@ def _train_and_evaluate(context: RunContext, backend: Backend, verify: bool) -> 
     cluster, evaluation = context.cluster, context.options.evaluation
     with running(context, backend, verify) as run:
         if cluster.is_evaluator:
-            return _evaluate_beside(context, backend)
+            return _run_evaluator_task(context, backend)
         evaluations = TrainingEvaluations(context, backend.evaluator(), run.first_step)
         is_over = run.is_over()
         if not cluster.evaluates:
@@ -157,13 +157,13 @@ def _report_unused(evaluation: EvaluationOptions) -> None:
             _LOG.warning("%s has no effect in a cluster: %s", option, reason)
 
 
-def _evaluate_beside(context: RunContext, backend: Backend) -> Metrics:
+def _run_evaluator_task(context: RunContext, backend: Backend) -> Metrics:
     """The evaluator of a cluster: checkpoints as they appear, and the exports."""
     evaluation, cluster, stop = context.options.evaluation, context.cluster, context.stop
     if evaluation.on_training_data:
         _LOG.warning("The evaluator of a cluster does not evaluate on the training data")
     _report_unused(evaluation)
-    end = EndOfTraining(context.model_dir, context.num_steps)
+    end = TrainingEnd(context.model_dir, context.num_steps)
     # A chief alone in its cluster may start later than the evaluator: it is not waited for.
     chiefs = cluster.readers[:1] if len(cluster.readers) > 1 or cluster.servers else []
     watch = TaskWatch(cluster, chiefs, context.options.task_timeout_secs, stop, end.has_come)

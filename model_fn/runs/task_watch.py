@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 from estimator_det.compat import tf
 from estimator_det.config import printing
 from model_fn.checkpoints.errors import MissingTaskError, RunError
-from model_fn.evaluation.history import EndOfTraining
+from model_fn.evaluation.history import TrainingEnd
 from model_fn.runs.cluster import PARAMETER_SERVER, Cluster, Task
 from model_fn.runs.context import RunContext
 from model_fn.runs.signals import Stop, StopSignals, end_at_once
@@ -154,7 +154,7 @@ class Tasks:
         self._context, self.cluster = context, context.cluster
         cluster = context.cluster
         self._server: Optional[Any] = None
-        self._end = EndOfTraining(context.model_dir, context.num_steps)
+        self._end = TrainingEnd(context.model_dir, context.num_steps)
         others = [*cluster.readers, *cluster.servers]
         self.watch = TaskWatch(
             cluster,

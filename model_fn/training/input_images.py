@@ -32,7 +32,7 @@ def summary(
     """
     path = reader.label_map_path
     names = read_label_map(path).names if path else {}
-    painter = _Painter(preprocess, names)
+    painter = _ImageGrid(preprocess, names)
     fields = [features[schema.IMAGE], groundtruth.boxes, groundtruth.classes, groundtruth.valid]
     pictures = tf.numpy_function(
         painter.paint, [field[:MAX_PICTURES] for field in fields], tf.string, name=TAG
@@ -40,7 +40,7 @@ def summary(
     return tf.ensure_shape(pictures, [])
 
 
-class _Painter:
+class _ImageGrid:
     def __init__(self, preprocess: Callable[[tf.Tensor], Any], names: Dict[int, str]) -> None:
         self._preprocess = preprocess
         self._names = names

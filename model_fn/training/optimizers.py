@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.ranges import refuse_absurd
+from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from model_fn.training.schedules import make_learning_rate
@@ -133,5 +133,5 @@ def _chosen(config: Any) -> Tuple[str, Any]:
     if kind is None:
         raise ConfigError("train_config.optimizer", f"set one of {sorted(OPTIMIZERS)}; found none")
     # Numbers with which an update writes NaN although all gradients are finite.
-    refuse_absurd(config, "train_config.optimizer.")
+    check_ranges_or_raise(config, "train_config.optimizer.")
     return kind, getattr(config, kind)

@@ -7,7 +7,7 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.ranges import refuse_absurd
+from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
 from model_fn.training.finite_gate import (
     RejectedBatch,
@@ -51,7 +51,7 @@ def variables_to_train(train_config: Any, trainable: Sequence[tf.Variable]) -> L
     matches no variable is logged as a warning.
     """
     # A factor that is not finite would write NaN although all gradients are finite.
-    refuse_absurd(train_config, "train_config.")
+    check_ranges_or_raise(train_config, "train_config.")
     update, freeze = train_config.update_trainable_variables, train_config.freeze_variables
     for field, patterns in (("update_trainable_variables", update), ("freeze_variables", freeze)):
         for pattern in patterns:

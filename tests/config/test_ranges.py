@@ -7,7 +7,7 @@ import pytest
 
 from estimator_det.config import ranges
 from estimator_det.config.pipeline import ConfigError, apply_overrides
-from estimator_det.config.ranges import ANY_NUMBER, check_ranges, range_of, refuse_absurd
+from estimator_det.config.ranges import ANY_NUMBER, check_ranges, check_ranges_or_raise, range_of
 from estimator_det.protos import center_net_pb2, pipeline_pb2
 from tests.config.test_check import GOOD, problems
 
@@ -86,7 +86,7 @@ def test_absurd_numbers_are_refused_by_field(assignment: str, allowed: str) -> N
     matching = [problem for problem in found if problem.field.startswith(field)]
     assert allowed in matching[0].message, found
     with pytest.raises(ConfigError, match=rf"^{re.escape(field)}.* is "):
-        refuse_absurd(apply_overrides(GOOD, [assignment]))
+        check_ranges_or_raise(apply_overrides(GOOD, [assignment]))
 
 
 def test_the_entry_of_a_list_and_the_value_are_named() -> None:
@@ -129,7 +129,7 @@ def test_every_row_of_the_table_is_used() -> None:
 
 def test_real_numbers_are_allowed() -> None:
     assert list(check_ranges(GOOD)) == []
-    refuse_absurd(GOOD)
+    check_ranges_or_raise(GOOD)
     for assignment in (
         "train_input_reader.shuffle_buffer_size=9000000",
         f"{SSD}.num_classes=21841",
@@ -138,4 +138,4 @@ def test_real_numbers_are_allowed() -> None:
         f"{ANCHORS}.interpolated_scale_aspect_ratio=0",
         "train_input_reader.num_prefetch_batches=-1",
     ):
-        refuse_absurd(apply_overrides(GOOD, [assignment]))
+        check_ranges_or_raise(apply_overrides(GOOD, [assignment]))

@@ -103,7 +103,7 @@ def test_skip_uses_all_clean_records_once(
 ) -> None:
     log = FaultLog(str(tmp_path / LOG_FILE))
     found = used(train_fn(configured(storm, BadRecords.SKIP), log), in_graph)
-    choices = {kind for kind, row in KINDS.items() if row.is_choice}
+    choices = {kind for kind, row in KINDS.items() if row.caused_by_config}
     lost = set(storm.damaged.values()) - choices
     assert sorted(key for key, _ in found) == sorted(usable(storm, lost))
     assert all(storm.names[key] == name for key, name in found)

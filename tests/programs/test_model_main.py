@@ -259,7 +259,7 @@ def test_help_into_a_closed_pipe(main, monkeypatch):
     with open(write_end, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
         assert main("--help") == 0
-        console.say("after that")  # and nothing is left that fails when the file is closed
+        console.print_line("after that")  # and nothing is left that fails when the file is closed
 
 
 @pytest.mark.parametrize(

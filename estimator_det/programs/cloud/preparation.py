@@ -90,7 +90,7 @@ def check_config(config: Any, job: Job, *, reads_files: bool) -> None:
     if reads_files:
         console.check_config(config, ignore=ignore)
         return
-    console.say("files of the configuration are not checked: nothing is uploaded")
+    console.print_line("files of the configuration are not checked: nothing is uploaded")
     problems = config_check.check(config, config_check.NAMES).problems
     _report([problem for problem in problems if problem.field not in ignore])
 
@@ -122,7 +122,7 @@ def upload(
         copied = storage.upload(each.files(), each.folder)
         uploaded = printing.counted(copied.files, "file")
         were = "was" if copied.same == 1 else "were"
-        console.say(f"{each.folder}: {uploaded} uploaded, {copied.same:,} {were} there")
+        console.print_line(f"{each.folder}: {uploaded} uploaded, {copied.same:,} {were} there")
     sources = [str(config_file)] if job.image.has_package else [str(config_file), str(package)]
     storage.upload(sources, job.staging)
-    console.say(f"{job.staging}: {', '.join(map(os.path.basename, sources))} uploaded")
+    console.print_line(f"{job.staging}: {', '.join(map(os.path.basename, sources))} uploaded")

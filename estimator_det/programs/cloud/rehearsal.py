@@ -28,7 +28,7 @@ _PATH_FILE = "rehearsal.pth"
 _FOLDERS = ("environment", "records", "work", "logs", "output")
 
 
-class Extent(NamedTuple):
+class RehearsalOptions(NamedTuple):
     """Size of a rehearsal."""
 
     steps: int
@@ -41,7 +41,7 @@ def rehearse(
     config: Any,
     package: pathlib.Path,
     folder: pathlib.Path,
-    extent: Extent,
+    extent: RehearsalOptions,
 ) -> None:
     """Installs and runs a job, whose configuration has local paths, below `folder`."""
     from estimator_det.config import pipeline
@@ -51,14 +51,16 @@ def rehearse(
     for name in _FOLDERS:  # left by an earlier rehearsal, whose run would resume
         shutil.rmtree(folder / name, ignore_errors=True)
     python = install(package, folder / "environment", extent.reuses_packages)
-    console.say(f"rehearsal: {package.name} is installed ({time.monotonic() - started:.0f} s)")
+    console.print_line(
+        f"rehearsal: {package.name} is installed ({time.monotonic() - started:.0f} s)"
+    )
     short = first_records(config, folder / "records", extent.records)
     config_path = folder / CONFIG_FILE
     config_path.write_text(pipeline.format_pipeline(short), encoding="utf-8")
     output = folder / "output"
     arguments = _arguments(job, str(config_path), str(output), extent.steps)
     replicas.run(job, [str(python), "-m", MODULE, *arguments], folder)
-    console.say(
+    console.print_line(
         f"rehearsal: {extent.steps} steps with the package, command and variables of the job "
         f"succeeded ({time.monotonic() - started:.0f} s in total); logs: {folder / 'logs'}"
     )
@@ -74,7 +76,9 @@ def _arguments(job: Job, config_path: str, output: str, steps: int) -> List[str]
         argument = job_dir.sub(lambda _: output, argument)
         arguments.append("--rehearse_tpu" if argument == "--use_tpu" else argument)
     if job.uses_tpu:
-        console.say("rehearsal: --use_tpu is replaced by --rehearse_tpu: there is no TPU here")
+        console.print_line(
+            "rehearsal: --use_tpu is replaced by --rehearse_tpu: there is no TPU here"
+        )
     return [*arguments, f"--num_train_steps={steps}"]
 
 

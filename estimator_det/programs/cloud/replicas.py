@@ -97,7 +97,7 @@ def _start(
             stdout=file,
             stderr=subprocess.STDOUT,
         )
-    console.say(f"rehearsal: {role} {index} runs; log: {log}")
+    console.print_line(f"rehearsal: {role} {index} runs; log: {log}")
     return _Process(role, index, process, log)
 
 
@@ -130,7 +130,9 @@ def _wait(processes: Sequence[_Process]) -> None:
                     f"lines:\n{_tail(working[0].log)}"
                 )
             names = ", ".join(each.name for each in working)
-            console.say(f"rehearsal: {names} did not end with the chief; a service ends them")
+            console.print_line(
+                f"rehearsal: {names} did not end with the chief; a service ends them"
+            )
             return
         time.sleep(_POLL_SECONDS)
 

@@ -100,7 +100,7 @@ def print_report(document: str, lines: Sequence[str], *, as_json: bool) -> None:
         printing.report(document, whole=True)
         return
     for line in lines:
-        console.say(line)
+        console.print_line(line)
 
 
 def score(text: str) -> float:

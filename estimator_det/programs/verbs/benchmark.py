@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     from exporters.benchmark import compare, report
     from model_fn.checkpoints import writing
 
-    folder = options.output_dir or os.path.join(compare.folder_of(options.model), FOLDER)
+    folder = options.output_dir or os.path.join(compare.export_folder(options.model), FOLDER)
     with writing.writable_folder(folder, "output_dir"):
         results = compare.benchmark(
             options.model,
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         )
         # Before what may fail: measuring takes minutes.
         for line in report.text_lines(results):
-            console.say(line)
-        console.say(f"written: {', '.join(report.write(results, folder))}")
+            console.print_line(line)
+        console.print_line(f"written: {', '.join(report.write(results, folder))}")
     failed = [row for row in results.rows if row.measured is None]
     return console.EXIT_FAILED if failed else console.EXIT_OK

@@ -59,16 +59,16 @@ def run(options: argparse.Namespace) -> int:
             lines += memory_lines
     for problem in problems:
         if problem.severity != "error":
-            console.say(str(problem))
+            console.print_line(str(problem))
     for line in lines:
-        console.say(line)
+        console.print_line(line)
     if targets_tpu:
         build = checked.graphs is not None and checked.graphs.num_operations > 0
         problems += tpu_checks.run(config, options, problems, build=build)
     errors = [problem for problem in problems if problem.severity == "error"]
     num_warnings = sum(problem.severity == "warning" for problem in problems)
     totals = printing.counted(len(errors), "error"), printing.counted(num_warnings, "warning")
-    console.say(", ".join(totals))
+    console.print_line(", ".join(totals))
     for problem in errors:  # last, where they are seen
         printing.report(problem, sys.stderr)
     return console.EXIT_FAILED if errors else console.EXIT_OK

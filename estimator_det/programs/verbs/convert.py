@@ -175,7 +175,7 @@ def _to_coco(arguments: Dict[str, Any]) -> int:
         exported = to_coco.export_coco(export, advance=bar("writing", None))
     images = printing.counted(exported.images, "image")
     annotations = printing.counted(exported.annotations, "annotation")
-    console.say(f"{images} and {annotations}: {arguments['output']}")
+    console.print_line(f"{images} and {annotations}: {arguments['output']}")
     return console.EXIT_OK
 
 

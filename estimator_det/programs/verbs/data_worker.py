@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
             f"no server can listen on port {options.port}: {error.message}. Give another --port, "
             "or end the process that uses it"
         ) from error
-    console.say(f"data worker of {dispatcher}; train with --tf_data_service {dispatcher}")
+    console.print_line(f"data worker of {dispatcher}; train with --tf_data_service {dispatcher}")
     _wait()
 
 

@@ -112,8 +112,8 @@ def _detect_images(detector: Any, files: Sequence[str], output_dir: str, passes:
         labels = [f"{name} {score:.2f}" for name, score in pairs]
         size = f" (at 1/{result.reduced_by} of its size)" if result.reduced_by > 1 else ""
         detections = ", ".join(labels) or "no detection"
-        console.say(f"{result.path}{size}: {detections} -> {result.drawing}")
-    console.say(f"all detections: {os.path.join(output_dir, DETECTIONS_FILE)}")
+        console.print_line(f"{result.path}{size}: {detections} -> {result.drawing}")
+    console.print_line(f"all detections: {os.path.join(output_dir, DETECTIONS_FILE)}")
     return failed
 
 
@@ -131,5 +131,7 @@ def _detect_videos(detector: Any, videos: Sequence[str], output_dir: str, passes
             continue
         frames = printing.counted(result.num_frames, "frame")
         rate = result.num_frames / result.seconds
-        console.say(f"{path}: {frames}, {rate:.1f} frames/s -> {result.clip}, {result.lines}")
+        console.print_line(
+            f"{path}: {frames}, {rate:.1f} frames/s -> {result.clip}, {result.lines}"
+        )
     return failed

@@ -240,29 +240,29 @@ def _check_calibration(config: Any, kind: str) -> None:
 def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, step: int) -> None:
     """Fits a calibration to the first reader's evaluation, writes it, and prints how to use it."""
     from model_fn.evaluation import calibrating
-    from model_fn.evaluation.report import folder_of
+    from model_fn.evaluation.report import evaluation_folder
 
     # Exports use the thresholds and calibration of the first reader, too.
     reader, class_matches = next(iter(matches.items()))
     calibrated = calibrating.make(config, kind, class_matches)
     scores = calibrating.scores_of(config)
-    files = calibrating.write(calibrated, scores, folder_of(model_dir, reader), step)
+    files = calibrating.write(calibrated, scores, evaluation_folder(model_dir, reader), step)
     before, after = calibrated.before.expected_error, calibrated.after.expected_error
     held_out = calibrated.held_out_error
     held_out_text = "" if held_out is None else f", {held_out:.4f} on images it is not fitted to"
     detections = printing.counted(calibrated.before.counts.sum(), "detection")
-    console.say(f"{kind} of {detections} of {reader!r}:")
-    console.say(
+    console.print_line(f"{kind} of {detections} of {reader!r}:")
+    console.print_line(
         f"  expected calibration error {before:.4f} before, {after:.4f} after{held_out_text}"
     )
-    console.say(f"  configuration:       {files.text}")
-    console.say(f"  reliability diagram: {files.picture}")
-    console.say("to use it, add this option to evaluate and export:")
-    console.say(f'  --config_override "$(cat {shlex.quote(files.text)})"')
+    console.print_line(f"  configuration:       {files.text}")
+    console.print_line(f"  reliability diagram: {files.picture}")
+    console.print_line("to use it, add this option to evaluate and export:")
+    console.print_line(f'  --config_override "$(cat {shlex.quote(files.text)})"')
     suppression = scores.post_processing.batch_non_max_suppression
     # Published configurations have 1e-8; only a threshold that drops detections is worth a line.
     if suppression.score_threshold > 0.01:
-        console.say(
+        console.print_line(
             f"{scores.path}.batch_non_max_suppression.score_threshold is "
             f"{suppression.score_threshold:g}, and applies to calibrated scores then"
         )

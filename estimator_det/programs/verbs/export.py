@@ -243,16 +243,18 @@ def _export(config: Any, checkpoint: str, options: argparse.Namespace) -> Any:
 def _report(export: Any, formats: Sequence[str]) -> None:
     for each in export.models:
         what = f"{each.path} ({each.num_bytes / 1e6:.1f} MB)"
-        console.say(f"{each.name + ':':<14} {what}{_compared(each.difference)}")
-    console.say(f"inputs:        {', '.join(export.input_types)}")
+        console.print_line(f"{each.name + ':':<14} {what}{_compared(each.difference)}")
+    console.print_line(f"inputs:        {', '.join(export.input_types)}")
     if "saved_model" in [each.name for each in export.models]:
         kind = "variables" if export.has_variables else "constants"
-        console.say(f"weights:       {kind} in the SavedModel")
+        console.print_line(f"weights:       {kind} in the SavedModel")
     if "frozen_graph" in formats and export.frozen_graph is None:
-        console.say("frozen_graph:  none (too many weights)")
-    console.say(f"checkpoint:    {export.checkpoint}")
-    console.say(f"label map:     {export.label_map or 'none (give --label_map_path)'}")
-    console.say(f"thresholds:    {export.thresholds or 'none (evaluate the checkpoint first)'}")
+        console.print_line("frozen_graph:  none (too many weights)")
+    console.print_line(f"checkpoint:    {export.checkpoint}")
+    console.print_line(f"label map:     {export.label_map or 'none (give --label_map_path)'}")
+    console.print_line(
+        f"thresholds:    {export.thresholds or 'none (evaluate the checkpoint first)'}"
+    )
 
 
 def _compared(difference: Optional[Any]) -> str:

@@ -79,7 +79,9 @@ def run(options: argparse.Namespace) -> int:
         published = read_published(options.source, options.path)
         merged = pipeline.merge_text(propose_config(published), options.config_override)
         config = pipeline.apply_overrides(merged, options.set)
-        console.say("configuration: proposed from shapes; check scales of anchors and image size")
+        console.print_line(
+            "configuration: proposed from shapes; check scales of anchors and image size"
+        )
 
     with writing.writable_folder(options.output_dir, "output_dir"):
         imported = import_model(
@@ -93,11 +95,11 @@ def run(options: argparse.Namespace) -> int:
             published=published,
         )
     for line in imported.summary:
-        console.say(line)
+        console.print_line(line)
     for line in imported.warnings:
         _LOG.warning("warning: %s", line)
-    console.say(f"checkpoint:    {imported.checkpoint}")
-    console.say(f"configuration: {imported.pipeline_config}")
-    console.say(f"label map:     {imported.label_map or 'none in the file'}")
-    console.say(f"report:        {imported.report}")
+    console.print_line(f"checkpoint:    {imported.checkpoint}")
+    console.print_line(f"configuration: {imported.pipeline_config}")
+    console.print_line(f"label map:     {imported.label_map or 'none in the file'}")
+    console.print_line(f"report:        {imported.report}")
     return console.EXIT_OK

@@ -71,9 +71,9 @@ def run(options: argparse.Namespace) -> int:
         header = [_command(options), "", f"Train:  {command}", *plan.expectations]
         files.write_text(path, starter_text.commented(plan.config, plan.reasons, header))
     for line in [*plan.findings, *plan.expectations]:
-        console.say(line)
-    console.say(f"configuration: {path}; train it by")
-    console.say(f"  {command}")
+        console.print_line(line)
+    console.print_line(f"configuration: {path}; train it by")
+    console.print_line(f"  {command}")
     return console.EXIT_OK
 
 
@@ -105,16 +105,16 @@ def _check_usage(options: argparse.Namespace) -> None:
 def _print_list() -> int:
     from estimator_det.programs import starter
 
-    console.say(
+    console.print_line(
         f"{'model':<27}{'input size':<13}{'parameters':<12}{'time':<7}COCO mAP as published"
     )
     for row in starter.MODELS:
-        console.say(
+        console.print_line(
             f"{row.name:<27}{row.input_size:<13}{row.parameters:>5.1f} M     {row.step_time:<7.1f}"
             f"{row.published}"
         )
-    console.say("time: of training an image on a CPU; 1 is that of ssd_mobilenet_v1")
-    console.say("published: the name of these weights, for --pretrained")
+    console.print_line("time: of training an image on a CPU; 1 is that of ssd_mobilenet_v1")
+    console.print_line("published: the name of these weights, for --pretrained")
     return console.EXIT_OK
 
 

@@ -39,16 +39,16 @@ def run(options: argparse.Namespace) -> int:
         _print_list(pretrained)
         return console.EXIT_OK
     weights = pretrained.resolve(options.name, options.cache_dir)
-    console.say(f"folder:        {weights.folder}")
-    console.say(f"checkpoint:    {weights.checkpoint}")
-    console.say(f"configuration: {weights.config_path or 'none in the archive'}")
+    console.print_line(f"folder:        {weights.folder}")
+    console.print_line(f"checkpoint:    {weights.checkpoint}")
+    console.print_line(f"configuration: {weights.config_path or 'none in the archive'}")
     if weights.zoo_model is not None:
-        console.say(f"published:     {weights.zoo_model.published}")
-    console.say("to fine-tune a configuration with the same feature extractor:")
-    console.say("  estimator-det train FILE --model_dir DIR " + "\\")
+        console.print_line(f"published:     {weights.zoo_model.published}")
+    console.print_line("to fine-tune a configuration with the same feature extractor:")
+    console.print_line("  estimator-det train FILE --model_dir DIR " + "\\")
     for assignment in weights.assignments:
         end = "" if assignment == weights.assignments[-1] else " \\"
-        console.say(f"    --set {shlex.quote(assignment)}{end}")
+        console.print_line(f"    --set {shlex.quote(assignment)}{end}")
     return console.EXIT_OK
 
 
@@ -57,4 +57,6 @@ def _print_list(pretrained: Any) -> None:
     names = max(len(model.name) for model in models)
     extractors = max(len(model.extractor) for model in models)
     for model in models:
-        console.say(f"{model.name:<{names}}  {model.extractor:<{extractors}}  {model.published}")
+        console.print_line(
+            f"{model.name:<{names}}  {model.extractor:<{extractors}}  {model.published}"
+        )

@@ -36,5 +36,5 @@ def run(options: argparse.Namespace) -> int:
     from model_fn.debugging import replay
 
     result = replay.replay(config, folder, options.steps)
-    console.say(replay.replay_text(result))
+    console.print_line(replay.replay_text(result))
     return console.EXIT_OK if result.is_finite else console.EXIT_FAILED

@@ -40,5 +40,5 @@ def run(options: argparse.Namespace) -> int:
         # A path may contain bytes that are not UTF-8.
         page = report.render(options.runs, options.benchmark).encode("utf-8", "replace")
         files.write_text(path, page)
-    console.say(f"page: {path} ({len(page) / 1e6:.1f} MB)")
+    console.print_line(f"page: {path} ({len(page) / 1e6:.1f} MB)")
     return console.EXIT_OK

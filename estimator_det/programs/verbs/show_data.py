@@ -102,10 +102,10 @@ def _draw_steps(config: Any, options: argparse.Namespace) -> int:
             stem, extension = os.path.splitext(file)
             file = f"{stem}-{number + 1}-{step.WhichOneof('preprocessing_step')}{extension}"
         _save(page, file)
-        console.say(f"{step.WhichOneof('preprocessing_step')}: {file}")
+        console.print_line(f"{step.WhichOneof('preprocessing_step')}: {file}")
     if read.num_unusable:
         unusable = printing.counted(read.num_unusable, "record")
-        console.say(f"skipped {unusable} that cannot be used; run check-data")
+        console.print_line(f"skipped {unusable} that cannot be used; run check-data")
     _say_rotated(read.rotated)
     return console.EXIT_OK
 
@@ -119,7 +119,7 @@ def _say_rotated(names: Sequence[str]) -> None:
     """Names records whose pictures lie on their side, as training sees them."""
     for name in dict.fromkeys(names):
         kind = KINDS["exif_rotation"]
-        console.say(f"{printing.plain(name)}: {kind.description}. Remedy: {kind.remedy}")
+        console.print_line(f"{printing.plain(name)}: {kind.description}. Remedy: {kind.remedy}")
 
 
 def _rotated(reader: Any, features: Any) -> List[str]:
@@ -165,7 +165,7 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> int:
     cells = cells[: options.num_images]
     _print_batch(*first)
     if not exact:
-        console.say(
+        console.print_line(
             "the detector's preprocessing is not an affine map of colours: the colours of each "
             "image are scaled to their own range"
         )
@@ -176,7 +176,7 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> int:
     _say_rotated(rotated)
     without = sum(not cell.labels for cell in cells)
     note = f", {without} of them without boxes" if without else ""
-    console.say(f"{printing.counted(len(cells), 'image')}{note}: {options.output}")
+    console.print_line(f"{printing.counted(len(cells), 'image')}{note}: {options.output}")
     return console.EXIT_OK
 
 
@@ -222,11 +222,11 @@ def _names(reader: Any) -> Any:
 
 def _print_batch(features: Any, labels: Any) -> None:
     """Prints key, type, shape and range of every array of a batch."""
-    console.say("first batch:")
+    console.print_line("first batch:")
     for title, arrays in (("features", features), ("labels", labels)):
-        console.say(f"  {title}")
+        console.print_line(f"  {title}")
         for key, array in arrays.items():
             numeric = array.dtype.kind in "fiu" and array.size
             span = f"  {array.min():.6g} … {array.max():.6g}" if numeric else ""
             kind = "string" if array.dtype.kind == "O" else array.dtype.name
-            console.say(f"    {key:<34} {kind:<8} {list(array.shape)!s:<20}{span}")
+            console.print_line(f"    {key:<34} {kind:<8} {list(array.shape)!s:<20}{span}")

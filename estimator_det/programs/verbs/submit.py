@@ -152,7 +152,9 @@ def run(options: argparse.Namespace) -> int:
     config = load(options)
     modules = plugins.module_files()
     if modules and job.image.has_package:
-        console.say(f"the image {job.image.uri} must have the plug-ins: {', '.join(modules)}")
+        console.print_line(
+            f"the image {job.image.uri} must have the plug-ins: {', '.join(modules)}"
+        )
     job = dataclasses.replace(job, modules=tuple(modules))
     is_dry = _is_dry(options)
     staged = preparation.staged_paths(config, job, stages=options.stage_data)
@@ -164,7 +166,7 @@ def run(options: argparse.Namespace) -> int:
     package = source_package.get(options.package, folder / job.package, modules)
     platform = PLATFORMS[options.platform]
     if options.rehearse:
-        extent = rehearsal.Extent(
+        extent = rehearsal.RehearsalOptions(
             options.rehearse_steps or _STEPS,
             options.rehearse_records or _RECORDS,
             options.reuse_packages,
@@ -293,5 +295,5 @@ def _is_dry(options: argparse.Namespace) -> bool:
         raise console.UsageError(
             "--run needs gcloud, which is not in PATH: install the Google Cloud CLI"
         )
-    console.say("gcloud is not in PATH: --dry_run, nothing is uploaded")
+    console.print_line("gcloud is not in PATH: --dry_run, nothing is uploaded")
     return True

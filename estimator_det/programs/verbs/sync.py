@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         return console.EXIT_OK
     copy = storage.download if downloads else storage.upload
     done = copy(sources, destination, exclude=options.exclude, options=settings)
-    console.say(
+    console.print_line(
         f"copied to {destination}: {done.files} ({done.size / 1e6:.1f} MB); already there: "
         f"{done.same}"
     )

@@ -89,9 +89,9 @@ def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build:
         findings += _compile(config, with_xla=not options.no_xla)
     warnings = [finding for finding in findings if finding.severity != "error"]
     if warnings:
-        console.say("on TPU:")
+        console.print_line("on TPU:")
     for finding in warnings:
-        console.say(f"  {finding}")
+        console.print_line(f"  {finding}")
     return findings
 
 
@@ -106,11 +106,11 @@ def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, Li
     with writing.writable_file(options.fix, "fix"):
         files.write_text(options.fix, heading + pipeline.format_pipeline(fixed.config))
     difference = tpu_lint.diff(config, fixed.config, path, options.fix)
-    console.say(difference.rstrip("\n") or "no edit is safe")
+    console.print_line(difference.rstrip("\n") or "no edit is safe")
     for finding in fixed.applied:
-        console.say(f"edited: {finding.field}: {finding.message}")
+        console.print_line(f"edited: {finding.field}: {finding.message}")
     remaining = [p for p in fixed.remaining if p.severity != "placeholder"]
-    console.say(
+    console.print_line(
         f"written: {options.fix}; {printing.counted(len(fixed.applied), 'problem')} fixed, "
         f"{len(remaining)} left"
     )
@@ -127,10 +127,10 @@ def _memory(config: Any, num_shards: int) -> List[Any]:
     try:
         needed = tpu_memory.estimate(config, per_core)
     except ConfigError as reason:
-        console.say(f"TPU memory: not known: {reason}")
+        console.print_line(f"TPU memory: not known: {reason}")
         return []
     batch = printing.counted(per_core, "image")
-    console.say(
+    console.print_line(
         f"TPU memory: about {needed.total() / _GIB:.1f} GiB a core at {batch} each "
         f"(activations {needed.activations() / _GIB:.1f}, variables and gradients "
         f"{(needed.variables + needed.gradients) / _GIB:.2f}); with a margin of "
@@ -141,7 +141,7 @@ def _memory(config: Any, num_shards: int) -> List[Any]:
         size = tpu_memory.CORE_BYTES[name] / _GIB
         verdict = "" if images >= per_core else "; this batch does not"
         each, cores = printing.counted(images, "image"), printing.counted(num_shards, "core")
-        console.say(
+        console.print_line(
             f"            {name:<3} ({size:.0f} GiB): {each} a core, a batch of "
             f"{images * num_shards} on {cores}{verdict}"
         )
@@ -159,7 +159,7 @@ def _compile(config: Any, with_xla: bool) -> List[Any]:
 
     report = tpu_graph.compile_check(config, xla=with_xla)
     bad = sum(problem.severity == "error" for problem in report.findings)
-    console.say(
+    console.print_line(
         f"TPU graph:  {report.num_operations} operations on a core, "
         f"{printing.counted(bad, 'problem')}, "
         f"{report.seconds:.0f} s"

@@ -273,5 +273,5 @@ def run(options: argparse.Namespace) -> int:
     )
     if metrics:
         console.say_metrics("last evaluation:", metrics, verbose=options.verbose)
-    console.say(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")
+    console.print_line(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")
     return console.EXIT_OK

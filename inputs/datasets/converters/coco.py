@@ -24,8 +24,8 @@ from inputs.datasets.source import (
     SourceFault,
     SourceOptions,
     broken,
+    collect_faults,
     fault_image,
-    left_out,
     number,
     numbers,
     whole_number,
@@ -112,7 +112,7 @@ def _image(file: _File, part: Part) -> AnnotatedImage:
     faults: List[SourceFault] = []
     for member in file.groups.take(entry["id"]):
         if member.table == ANNOTATIONS:
-            with left_out(faults):
+            with collect_faults(faults):
                 objects.append(_object(file, member))
     height, width = (_side(entry, side, path, line) for side in ("height", "width"))
     return AnnotatedImage(

@@ -22,7 +22,7 @@ from inputs.datasets.source import (
     SourceFault,
     SourceOptions,
     broken,
-    left_out,
+    collect_faults,
     number,
     whole_number,
 )
@@ -54,7 +54,7 @@ def _image(path: str, name: str, parts: List[Part]) -> AnnotatedImage:
     faults: List[SourceFault] = []
     sizes: Dict[str, Optional[int]] = {"height": None, "width": None}
     for part in parts:
-        with left_out(faults):
+        with collect_faults(faults):
             if "" in part.value:
                 raise broken(path, part.line, part.value[""])
             for side, before in sizes.items():

@@ -23,8 +23,8 @@ from inputs.datasets.source import (
     SourceFault,
     SourceOptions,
     broken,
+    collect_faults,
     fault_image,
-    left_out,
     number,
     whole_number,
 )
@@ -85,7 +85,7 @@ def _image(
     objects: List[AnnotatedObject] = []
     faults: List[SourceFault] = []
     for detection in document["detections"]:
-        with left_out(faults):
+        with collect_faults(faults):
             annotated = _object(detection, path, line, names)
             if annotated.score is None or annotated.score >= least:
                 objects.append(annotated)

@@ -21,8 +21,8 @@ from inputs.datasets.source import (
     SourceFault,
     SourceOptions,
     broken,
+    collect_faults,
     fault_image,
-    left_out,
     number,
 )
 
@@ -55,7 +55,7 @@ def _image(text: str, path: str, image: str) -> AnnotatedImage:
         words = row.split()
         if not words or words[0] == DONT_CARE:
             continue
-        with left_out(faults):
+        with collect_faults(faults):
             objects.append(_object(words, path, line))
     return AnnotatedImage(image, path, objects=objects, faults=faults)
 

@@ -23,8 +23,8 @@ from inputs.datasets.source import (
     SourceFault,
     SourceOptions,
     broken,
+    collect_faults,
     fault_image,
-    left_out,
     numbers,
     whole_number,
 )
@@ -81,7 +81,7 @@ def _objects(shapes: Sequence[Value], path: str) -> Tuple[List[AnnotatedObject],
     objects: Dict[Any, AnnotatedObject] = {}
     faults: List[SourceFault] = []
     for position, shape in enumerate(shapes):
-        with left_out(faults):
+        with collect_faults(faults):
             annotated = _object(shape.value, path, shape.line)
             group = shape.value.get("group_id")
             key = position if group is None else (json.dumps(group), annotated.class_name)

@@ -30,7 +30,7 @@ from inputs.datasets.source import (
     SourceFault,
     SourceOptions,
     broken,
-    left_out,
+    collect_faults,
     number,
     whole_number,
 )
@@ -123,7 +123,7 @@ def _image(image: str, identifier: str, parts: List[Part], source: _Files) -> An
     faults: List[SourceFault] = []
     for part in parts:
         file = source.tables[part.table]
-        with left_out(faults):
+        with collect_faults(faults):
             if "" in part.value:
                 raise broken(file, part.line, part.value[""])
             name = part.value["LabelName"]

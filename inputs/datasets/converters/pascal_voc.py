@@ -18,8 +18,8 @@ from inputs.datasets.source import (
     SourceError,
     SourceFault,
     SourceOptions,
+    collect_faults,
     fault_image,
-    left_out,
 )
 
 SIDES = ("ymin", "xmin", "ymax", "xmax")
@@ -45,7 +45,7 @@ def _image(root: Element, path: str) -> AnnotatedImage:
     objects: List[AnnotatedObject] = []
     faults: List[SourceFault] = []
     for element in root.all("object"):
-        with left_out(faults):
+        with collect_faults(faults):
             objects.append(_object(element, path))
     height = width = None
     size = root.find("size")

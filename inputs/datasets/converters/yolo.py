@@ -28,8 +28,8 @@ from inputs.datasets.source import (
     SourceFault,
     SourceOptions,
     broken,
+    collect_faults,
     fault_image,
-    left_out,
     number,
     whole_number,
 )
@@ -135,7 +135,7 @@ def _image(name: str, text: str, file: str, classes: _Classes) -> AnnotatedImage
     faults: List[SourceFault] = []
     for line, row in enumerate(text.splitlines(), 1):
         words = row.split()
-        with left_out(faults):
+        with collect_faults(faults):
             if words:
                 objects.append(_object(words, file, line, classes))
     return AnnotatedImage(name, file, normalized=True, objects=objects, faults=faults)

@@ -29,7 +29,7 @@ from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.metrics.base import make_metrics
 from model_fn.evaluation.report import (
     EvaluationReport,
-    folder_of,
+    evaluation_folder,
     named_readers,
     report,
     write_figures,
@@ -99,7 +99,7 @@ def evaluate_detections(
     metrics = {}
     for name, reader in readers.items():
         evaluation, results = _evaluate_reader(
-            config, reader, name, folder_of(model_dir, name), detections
+            config, reader, name, evaluation_folder(model_dir, name), detections
         )
         history.record(model_dir, evaluation)
         metrics[name] = evaluation.metrics
@@ -192,7 +192,7 @@ class Lookup:
 
     def __init__(self, detection_file: DetectionFile) -> None:
         self.wanted = detection_file.wanted
-        self._found = detection_file
+        self._file = detection_file
         self._aliases = detection_file.aliases()
         self._used: Dict[int, _Use] = {}
         self._records_without: List[str] = []
@@ -221,24 +221,24 @@ class Lookup:
         use = _Use(*(name.decode("utf-8", "replace") for name in (source_id, filename)))
         image = self._image(use)
         if image is not None:
-            return self._found.image_detections(image, *size)
+            return self._file.image_detections(image, *size)
         self._num_without += 1
         if len(self._records_without) < _SHOWN:
             self._records_without.append(use.source_id)
-        return self._found.nothing()
+        return self._file.nothing()
 
     def _image(self, use: _Use) -> Optional[int]:
         names = [use.source_id, use.filename]
         for name in (use.source_id, use.filename):
             names += detection_file.names_of_image(name)
-        if self._found.is_coco:
+        if self._file.is_coco:
             for name in (use.filename, use.source_id):
                 names += detection_file.number_of_image(name)
         images = next((self._aliases[name] for name in names if name in self._aliases), [])
         if len(images) > 1:
-            both = " and ".join(quoted(self._found.names[image]) for image in images[:2])
+            both = " and ".join(quoted(self._file.names[image]) for image in images[:2])
             raise RunError(
-                f"{plain(self._found.path)}: {both} may both be the image {quoted(use.source_id)} "
+                f"{plain(self._file.path)}: {both} may both be the image {quoted(use.source_id)} "
                 "of the records; name images as source_id or filename of the records do"
             )
         if not images:
@@ -246,7 +246,7 @@ class Lookup:
         before = self._used.setdefault(images[0], use)
         if before != use:
             raise RunError(
-                f"{plain(self._found.path)}: {quoted(self._found.names[images[0]])} may be each of "
+                f"{plain(self._file.path)}: {quoted(self._file.names[images[0]])} may be each of "
                 f"two images of the records, {quoted(before.source_id)} and "
                 f"{quoted(use.source_id)}; name images as source_id or filename of the records do"
             )
@@ -254,12 +254,12 @@ class Lookup:
 
     def check_any(self) -> None:
         """Refuses a file none of whose images is among the records."""
-        if self._used or not self._found.names:
+        if self._used or not self._file.names:
             return
-        names = ", ".join(map(quoted, self._found.names[:_SHOWN]))
+        names = ", ".join(map(quoted, self._file.names[:_SHOWN]))
         records = ", ".join(map(quoted, self._records_without))
         raise RunError(
-            f"{plain(self._found.path)}: none of its {len(self._found.names):,} images is among "
+            f"{plain(self._file.path)}: none of its {len(self._file.names):,} images is among "
             f"the records; its images are {names}, and the records have the source ids "
             f"{records or '(none: there is no record)'}; evaluate on the records of these images"
         )
@@ -268,18 +268,18 @@ class Lookup:
         """Counts of matched images and detections, as metrics."""
         unknown = self._unknown_images()
         return {
-            "detections_of_images_without_record": float(sum(map(self._found.count_of, unknown))),
-            "detections_of_unknown_classes": float(sum(self._found.unknown_classes.values())),
-            "detections_in_file": float(self._found.num_read),
+            "detections_of_images_without_record": float(sum(map(self._file.count_of, unknown))),
+            "detections_of_unknown_classes": float(sum(self._file.unknown_classes.values())),
+            "detections_in_file": float(self._file.num_read),
             "records_without_detections": float(self._num_without),
         }
 
     def _unknown_images(self) -> List[int]:
-        return [i for i in range(len(self._found.names)) if i not in self._used]
+        return [i for i in range(len(self._file.names)) if i not in self._used]
 
     def warnings(self) -> List[str]:
         """A line for each thing that was not scored."""
-        lines, detection_file = [], self._found
+        lines, detection_file = [], self._file
         unknown = self._unknown_images()
         if unknown:
             count = sum(map(detection_file.count_of, unknown))

@@ -110,10 +110,10 @@ class CocoMatches:
         )
         is_matched = matched >= 0
         at = np.where(is_matched, matched, 0)
-        left_out = self._outside(image.areas[chosen])
+        is_left_out = self._outside(image.areas[chosen])
         if image.keeps_unmatched is not None:
-            left_out = left_out | ~image.keeps_unmatched[chosen]
-        is_ignored = np.broadcast_to(left_out[:, np.newaxis], matched.shape)
+            is_left_out = is_left_out | ~image.keeps_unmatched[chosen]
+        is_ignored = np.broadcast_to(is_left_out[:, np.newaxis], matched.shape)
         if ignored.size:
             ignored_match = ignored[np.arange(len(ignored))[:, np.newaxis, np.newaxis], at]
             is_ignored = np.where(is_matched, ignored_match, is_ignored)

@@ -40,7 +40,7 @@ LIMITS = (
 _AHEAD = 2  # steps that are given to each worker: one that it takes, and one that waits
 _POLL_SECS = 0.002
 
-_Taken = Tuple[int, Outcome]  # by which worker
+_WorkerOutcome = Tuple[int, Outcome]  # by which worker
 
 
 class CoordinatorBackend(LoopBackend):
@@ -140,7 +140,7 @@ class CoordinatorBackend(LoopBackend):
         def begin(wants_batch: bool) -> Any:
             return pool.schedule(function, iterators, numbers, tf.constant(wants_batch))
 
-        def read(result: Any) -> _Taken:
+        def read(result: Any) -> _WorkerOutcome:
             return unpacked(result.get(), example)
 
         def take(num_steps: int, stops: Sequence[bool]) -> Optional[Outcome]:
@@ -162,16 +162,16 @@ class CoordinatorBackend(LoopBackend):
         self,
         pool: WorkerPool,
         begin: Callable[[bool], Any],
-        read: Callable[[Any], _Taken],
+        read: Callable[[Any], _WorkerOutcome],
         num_steps: int,
-    ) -> List[_Taken]:
+    ) -> List[_WorkerOutcome]:
         """Returns steps in the order in which they ended; fewer if training is to stop.
 
         None runs any more at the return, so that what is saved then belongs together. If none ends
         for too long, the process does.
         """
         running: List[Any] = []
-        results: List[_Taken] = []
+        results: List[_WorkerOutcome] = []
         number, is_over, ended_at = 0, False, time.monotonic()
         while True:
             while number < num_steps and len(running) < _AHEAD * len(self._workers):
@@ -215,7 +215,7 @@ def _explained_errors() -> Iterator[None]:
         ) from error
 
 
-def _merged(results: Sequence[_Taken], num_workers: int) -> Outcome:
+def _merged(results: Sequence[_WorkerOutcome], num_workers: int) -> Outcome:
     """Outcome of a call: that of the step that was not finite, or else of the last one."""
     outcomes = [outcome for _, outcome in results]
     bad = [outcome for outcome in outcomes if not bool(outcome.is_finite)]

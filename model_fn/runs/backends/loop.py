@@ -100,7 +100,7 @@ class LoopBackend(EstimatorBackend):
         self._strategy = strategies.set_up(self._loop, self._context.cluster, secs).distribution
         number = self._strategy.num_replicas_in_sync
         if self._is_on_tpu:
-            self._suit_tpu(number)
+            self._apply_tpu_constraints(number)
         check_batch(self._context.config, self._loop, number)
         _LOG.info("Strategy %s: %s", self._loop.strategy, counted(number, "replica"))
         if self._precision == MIXED_FLOAT16 and not tf.config.list_logical_devices("GPU"):
@@ -111,7 +111,7 @@ class LoopBackend(EstimatorBackend):
                 MIXED_BFLOAT16,
             )
 
-    def _suit_tpu(self, num_cores: int) -> None:
+    def _apply_tpu_constraints(self, num_cores: int) -> None:
         config = static_batches(self._context.config)
         tpu_options = TpuOptions(self._loop.tpu_name, num_shards=num_cores)
         for finding in check_tpu(config, self._context.model_dir, tpu_options):

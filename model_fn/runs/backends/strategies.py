@@ -16,9 +16,9 @@ from model_fn.runs.cluster import Cluster
 from model_fn.runs.options import (
     LOCAL,
     MIRRORED,
+    MULTI_MACHINE_STRATEGIES,
     MULTI_WORKER,
     NONE,
-    OF_MACHINES,
     PARAMETER_SERVER,
     TPU,
     LoopOptions,
@@ -200,7 +200,7 @@ def _logical_cpus(number: int) -> List[str]:
 
 def check_cluster(loop: LoopOptions, members: Cluster) -> None:
     """Refuses a cluster where the strategy has none, and the reverse."""
-    if loop.strategy in OF_MACHINES and members.task.is_alone:
+    if loop.strategy in MULTI_MACHINE_STRATEGIES and members.task.is_alone:
         raise ConfigError(
             None,
             f"strategy {loop.strategy!r} trains on the machines that "

@@ -64,7 +64,7 @@ def test_nan_for_one_of_two_images_is_refused(place):
     images = [np.full([4, 4, 3], i, np.uint8) for i in range(2)]
     found = check.compare(_model(), [_outputs()] * 2, Model("model", {}, ""), images)
     assert np.isnan(found.scores) and np.isnan(found.usual_scores) and found.rows == 8
-    why = check.why_refused("model", found, Tolerance(1.0, 1.0))
+    why = check.failure_reason("model", found, Tolerance(1.0, 1.0))
     assert why is not None and "does not give what the checkpoint gives" in why
 
 
@@ -101,16 +101,16 @@ def test_proposals_may_change_places():
 
 def test_differences_above_the_tolerance_are_refused():
     difference = check.Difference(0.1, 0.01, 5, 0.02, 0.002)
-    assert check.why_refused("a.tflite", difference, Tolerance(0.1, 0.01)) is None
-    usual = Tolerance(0.02, 0.002, is_of_usual=True)
-    assert check.why_refused("a.tflite", difference, usual) is None
+    assert check.failure_reason("a.tflite", difference, Tolerance(0.1, 0.01)) is None
+    usual = Tolerance(0.02, 0.002, uses_quantile=True)
+    assert check.failure_reason("a.tflite", difference, usual) is None
     for tolerance in (
         Tolerance(0.09, 1),
         Tolerance(1, 0.009),
-        Tolerance(0.01, 1, is_of_usual=True),
-        Tolerance(1, 0.001, is_of_usual=True),
+        Tolerance(0.01, 1, uses_quantile=True),
+        Tolerance(1, 0.001, uses_quantile=True),
     ):
-        why = check.why_refused("a.tflite", difference, tolerance)
+        why = check.failure_reason("a.tflite", difference, tolerance)
         assert re.match(r"a.tflite does not give .* scores differ by 0.1, ", why)
 
 
@@ -135,9 +135,9 @@ def test_boxes_of_many_images_differ_relative_to_their_size(kind):
 
     rounded = compare(HUGE * np.float32([1 + 1e-6, 1, 1 - 1e-6, 1]))
     assert 0 < rounded.boxes < 1e-5 and rounded.scores == 0
-    assert check.why_refused("model", rounded, EXACT) is None
+    assert check.failure_reason("model", rounded, EXACT) is None
     for wrong in (HUGE * 1.01, HUGE + 100, HUGE[..., [1, 0, 3, 2]], HUGE * np.nan, -HUGE):
-        assert check.why_refused("model", compare(wrong), EXACT) is not None
+        assert check.failure_reason("model", compare(wrong), EXACT) is not None
 
 
 @pytest.mark.parametrize("kind", ["ssd", "faster_rcnn"])
@@ -154,4 +154,4 @@ def test_boxes_in_the_image_differ_as_fractions_of_it(kind):
         silent = {**expected, "detection_scores": np.float32([[0, 0]])}
         found = check.compare(_model(kind), [silent], model, IMAGE)
         assert found.boxes == pytest.approx(moved, rel=1e-3)
-        assert (check.why_refused("model", found, EXACT) is not None) == is_refused
+        assert (check.failure_reason("model", found, EXACT) is not None) == is_refused

@@ -10,17 +10,17 @@ from model_fn.checkpoints.errors import RunError
 
 def test_the_interpreter_of_converters(monkeypatch, tmp_path):
     monkeypatch.delenv(converters.CONVERTERS_VARIABLE, raising=False)
-    assert converters.python_of(None) == sys.executable
+    assert converters.converter_interpreter(None) == sys.executable
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.setenv(converters.CONVERTERS_VARIABLE, str(tmp_path))
-    assert converters.python_of(None) == str(tmp_path / "bin" / "python")
-    assert converters.python_of(sys.executable) == sys.executable
+    assert converters.converter_interpreter(None) == str(tmp_path / "bin" / "python")
+    assert converters.converter_interpreter(sys.executable) == sys.executable
     with pytest.raises(ConfigError, match="--converter_python: none is no Python"):
-        converters.python_of("none")
+        converters.converter_interpreter("none")
     monkeypatch.setenv(converters.CONVERTERS_VARIABLE, "none")
     with pytest.raises(ConfigError, match="ESTIMATOR_DET_CONVERTERS: none is no Python"):
-        converters.python_of(None)
+        converters.converter_interpreter(None)
 
 
 def _format(name="x", **modules):

@@ -38,7 +38,7 @@ def test_heads_are_permuted_as_the_anchors_are():
     ours = random.uniform(size=(12, 4)).astype(np.float32)  # 2 places of 3, 1 of 6
     theirs = ours.copy()
     theirs[6:] = ours[6:][[0, 5, 1, 2, 3, 4]]  # the last is second
-    assert anchors.find_order(theirs, ours, layouts) == (anchors.OF_2017, 0.0)
+    assert anchors.find_order(theirs, ours, layouts) == (anchors.ORDER_2017, 0.0)
     assert anchors.find_order(ours, ours, layouts) == (anchors.LAST, 0.0)
     assert anchors.find_order(theirs + 0.1, ours, layouts).order is None
     assert anchors.find_order(theirs[:6], ours, layouts).order is None

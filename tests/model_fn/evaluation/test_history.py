@@ -74,12 +74,12 @@ def test_training_that_is_over(tmp_path):
 
 def test_other_tasks_know_the_end_of_their_training_from_an_earlier_one(tmp_path):
     folder = str(tmp_path)
-    first = history.EndOfTraining(folder, 10)
+    first = history.TrainingEnd(folder, 10)
     assert not first.has_come()
     history.mark_over(folder, 7, "stopped early")
     assert first.has_come()
 
-    resumed = history.EndOfTraining(folder, 10)
+    resumed = history.TrainingEnd(folder, 10)
     assert not resumed.has_come()  # The chief has not started yet.
     history.clear_over(folder)
     assert not resumed.has_come()
@@ -87,9 +87,9 @@ def test_other_tasks_know_the_end_of_their_training_from_an_earlier_one(tmp_path
     assert resumed.has_come()
 
     history.mark_over(folder, 12, "num_train_steps")
-    assert history.EndOfTraining(folder, 10).has_come()
-    assert not history.EndOfTraining(folder, 20).has_come()
-    assert not history.EndOfTraining(folder, None).has_come()
+    assert history.TrainingEnd(folder, 10).has_come()
+    assert not history.TrainingEnd(folder, 20).has_come()
+    assert not history.TrainingEnd(folder, None).has_come()
 
 
 def test_best_checkpoints(tmp_path):
@@ -117,7 +117,7 @@ def test_best_checkpoints(tmp_path):
 def test_a_mark_that_a_crash_has_cut_is_none(tmp_path, caplog, content):
     (tmp_path / history.OVER_FILE).write_text(content)
     assert history.last_step(str(tmp_path)) is None
-    end = history.EndOfTraining(str(tmp_path), 7)
+    end = history.TrainingEnd(str(tmp_path), 7)
     assert not end.has_come() and not end.has_come()
     assert caplog.text.count(f"{tmp_path / history.OVER_FILE}: incomplete") == 1
     history.mark_over(str(tmp_path), 7, "num_train_steps")
