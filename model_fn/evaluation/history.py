@@ -132,7 +132,7 @@ class TrainingEnd:
         self._model_dir, self._num_steps = model_dir, num_steps
         self._earlier = _read_mark(model_dir)
 
-    def has_come(self) -> bool:
+    def is_reached(self) -> bool:
         mark = _read_mark(self._model_dir)
         if mark is None:
             return False

@@ -166,11 +166,11 @@ def _run_evaluator_task(context: RunContext, backend: Backend) -> Metrics:
     end = TrainingEnd(context.model_dir, context.num_steps)
     # A chief alone in its cluster may start later than the evaluator: it is not waited for.
     chiefs = cluster.readers[:1] if len(cluster.readers) > 1 or cluster.servers else []
-    watch = TaskWatch(cluster, chiefs, context.options.task_timeout_secs, stop, end.has_come)
+    watch = TaskWatch(cluster, chiefs, context.options.task_timeout_secs, stop, end.is_reached)
 
     def is_over() -> bool:
         stop.raise_if_requested()
-        return stop.is_requested or end.has_come()
+        return stop.is_requested or end.is_reached()
 
     readers = evaluation_inputs(context.config, sample_1_of_n=evaluation.sample_1_of_n)
     evaluations = Evaluations(context.config, backend.evaluator(), readers, evaluation)

@@ -162,7 +162,7 @@ class Tasks:
             context.options.task_timeout_secs,
             context.stop,
             # The chief itself decides that.
-            (lambda: False) if cluster.is_chief else self._end.has_come,
+            (lambda: False) if cluster.is_chief else self._end.is_reached,
         )
 
     @property
@@ -184,7 +184,7 @@ class Tasks:
         return self._server
 
     def wait_for_end(self) -> None:
-        while self._context.stop.cause is None and not self._end.has_come():
+        while self._context.stop.cause is None and not self._end.is_reached():
             time.sleep(WAIT_SECS)
         self._context.stop.raise_if_requested()
 

@@ -19,7 +19,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-class Takes(NamedTuple):
+class ConverterOptions(NamedTuple):
     """Options of a converter besides its files."""
 
     required: Tuple[str, ...]  # fields of SourceOptions
@@ -28,7 +28,7 @@ class Takes(NamedTuple):
     masks_from: str = ""  # the field that names them; "" if they are among the annotations
 
 
-_TAKES: Dict[Converter, Takes] = {}
+_TAKES: Dict[Converter, ConverterOptions] = {}
 
 
 def takes(
@@ -37,13 +37,13 @@ def takes(
     """Decorator that names the fields of `SourceOptions` that a converter uses."""
 
     def enter(converter: Converter) -> Converter:
-        _TAKES[converter] = Takes(required, optional, masks, masks_from)
+        _TAKES[converter] = ConverterOptions(required, optional, masks, masks_from)
         return converter
 
     return enter
 
 
-def options_of(name: str) -> Takes:
+def options_of(name: str) -> ConverterOptions:
     """Options that the converter of a format accepts."""
     return _TAKES[CONVERTERS.get(name)]
 

@@ -75,21 +75,21 @@ def test_training_that_is_over(tmp_path):
 def test_other_tasks_know_the_end_of_their_training_from_an_earlier_one(tmp_path):
     folder = str(tmp_path)
     first = history.TrainingEnd(folder, 10)
-    assert not first.has_come()
+    assert not first.is_reached()
     history.mark_over(folder, 7, "stopped early")
-    assert first.has_come()
+    assert first.is_reached()
 
     resumed = history.TrainingEnd(folder, 10)
-    assert not resumed.has_come()  # The chief has not started yet.
+    assert not resumed.is_reached()  # The chief has not started yet.
     history.clear_over(folder)
-    assert not resumed.has_come()
+    assert not resumed.is_reached()
     history.mark_over(folder, 7, "stopped early")
-    assert resumed.has_come()
+    assert resumed.is_reached()
 
     history.mark_over(folder, 12, "num_train_steps")
-    assert history.TrainingEnd(folder, 10).has_come()
-    assert not history.TrainingEnd(folder, 20).has_come()
-    assert not history.TrainingEnd(folder, None).has_come()
+    assert history.TrainingEnd(folder, 10).is_reached()
+    assert not history.TrainingEnd(folder, 20).is_reached()
+    assert not history.TrainingEnd(folder, None).is_reached()
 
 
 def test_best_checkpoints(tmp_path):
@@ -118,10 +118,10 @@ def test_a_mark_that_a_crash_has_cut_is_none(tmp_path, caplog, content):
     (tmp_path / history.OVER_FILE).write_text(content)
     assert history.last_step(str(tmp_path)) is None
     end = history.TrainingEnd(str(tmp_path), 7)
-    assert not end.has_come() and not end.has_come()
+    assert not end.is_reached() and not end.is_reached()
     assert caplog.text.count(f"{tmp_path / history.OVER_FILE}: incomplete") == 1
     history.mark_over(str(tmp_path), 7, "num_train_steps")
-    assert end.has_come()
+    assert end.is_reached()
 
 
 @pytest.mark.parametrize("content", ["", '{"metric": "loss", "ke', "[]", '{"metric": "loss"}', "3"])
