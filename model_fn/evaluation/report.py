@@ -55,6 +55,7 @@ def report(
     faults: FaultLog,
     *,
     verbose: bool = True,
+    in_one_line: bool = False,
 ) -> Evaluation:
     """Writes and prints what follows from an evaluation.
 
@@ -62,6 +63,7 @@ def report(
         model: `DetectionModel` proto that made the detections; None if none did.
         folder: Gets events, thresholds and details.
         values: Metrics and losses by name, and the global step.
+        in_one_line: Prints no table of thresholds, and no reasons but those of the line's metrics.
     """
     metrics, step = scalars(values), int(values[tf1.GraphKeys.GLOBAL_STEP])
     score_field = "" if model is None else score_threshold_field(model)
@@ -72,7 +74,11 @@ def report(
     table = thresholds.make_table(results.matches)
     path = threshold_files.write(folder, step, reader, table, model)
     details.write(folder, step, results.details)
-    if verbose:
+    if verbose and in_one_line:
+        print_results(reader, values, table.all_classes)
+        print_notes({name: notes[name] for name in notes if HEADLINE.fullmatch(name)})
+        print_faults(faults)
+    elif verbose:
         print_results(reader, values)
         print_notes(notes)
         printing.report(thresholds.format_table(table, path), sys.stderr)
@@ -119,10 +125,16 @@ def scalars(results: Optional[Dict[str, Any]]) -> Metrics:
     }
 
 
-def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] = None) -> None:
+def print_results(
+    name: str,
+    results: Dict[str, Any],
+    row: Optional[thresholds.Row] = None,
+    stream: Optional[TextIO] = None,
+) -> None:
     """Prints a line, on standard error by default, with the loss and mAPs of an evaluation.
 
-    Names are cut down to their last part, unless several metrics share it.
+    Names are cut down to their last part, unless several metrics share it. A row of the table of
+    thresholds adds its best F1.
     """
     chosen = {key: value for key, value in scalars(results).items() if HEADLINE.fullmatch(key)}
     ends = [key.split("/")[-1] for key in chosen]
@@ -134,6 +146,8 @@ def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] =
         f"{key} {'without objects' if value == -1 else f'{value:.4f}'}"
         for key, value in sorted(shown.items())
     )
+    if row is not None and row.threshold is not None:
+        numbers += f" | best F1 {row.f1:.3f} at score {row.threshold:.3f}"
     step = int(results.get(tf1.GraphKeys.GLOBAL_STEP, 0))
     printing.report(f"evaluation {name!r} at step {step} | {numbers}", stream or sys.stderr)
 

@@ -68,6 +68,7 @@ def evaluate_reader(
     checkpoint: str,
     *,
     verbose: bool = True,
+    in_one_line: bool = False,
     matches: Optional[Dict[str, Matches]] = None,
 ) -> Evaluation:
     """Evaluates a checkpoint on a reader; with `verbose` it prints on standard error.
@@ -84,7 +85,16 @@ def evaluate_reader(
     )
     if matches is not None:
         matches[name] = results.matches
-    return report(pipeline_config.model, name, folder, values, results, faults, verbose=verbose)
+    return report(
+        pipeline_config.model,
+        name,
+        folder,
+        values,
+        results,
+        faults,
+        verbose=verbose,
+        in_one_line=in_one_line,
+    )
 
 
 class Evaluations:
@@ -105,7 +115,12 @@ class Evaluations:
     def evaluate(self, checkpoint: str) -> List[Evaluation]:
         return [
             evaluate_reader(
-                self._config, self._evaluator, reader, checkpoint, verbose=self._verbose
+                self._config,
+                self._evaluator,
+                reader,
+                checkpoint,
+                verbose=self._verbose,
+                in_one_line=True,
             )
             for reader in self._readers
         ]
