@@ -100,14 +100,7 @@ def import_model(
     warnings = _absent(mapped, published, pipeline_config.model) + _of_zeros(mapped, published)
     num_neutral = len(mapped.folded) + published.num_neutral
     if images and mapped.folded:
-        _refuse_incomplete(mapped)
-        mapped.values.update(calibrate(model, mapped.values, mapped.folded, images))
-        notes.append(
-            Note(
-                f"statistics of {counted(num_neutral, 'layer')} recomputed from "
-                f"{counted(len(images), 'image')}"
-            )
-        )
+        notes.append(_recompute_statistics(model, mapped, num_neutral, images))
         num_neutral = 0
     else:
         warnings += _of_statistics(num_neutral, bool(mapped.folded), bool(images))
@@ -116,6 +109,16 @@ def import_model(
     write_checkpoint(os.path.join(output_dir, CHECKPOINT_NAME), mapped.values, num_neutral)
     source = f"{source_format} {path}"
     return _write_beside(output_dir, source, mapped, notes, published.label_map, pipeline_config)
+
+
+def _recompute_statistics(
+    model: OwnModel, mapped: Mapped, num_neutral: int, images: Sequence[str]
+) -> Note:
+    """Replaces the statistics of folded batch norm by those of the images."""
+    _refuse_incomplete(mapped)
+    mapped.values.update(calibrate(model, mapped.values, mapped.folded, images))
+    layers, photos = counted(num_neutral, "layer"), counted(len(images), "image")
+    return Note(f"statistics of {layers} recomputed from {photos}")
 
 
 def read_published(source_format: str, path: str) -> Published:

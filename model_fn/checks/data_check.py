@@ -54,21 +54,7 @@ def check_data(
         raise ConfigError("model", "one of ssd, faster_rcnn must be set; found none")
     model = getattr(config.model, kind)
     check_ranges_or_raise(config.model, "model.")
-    problems: List[Problem] = []
-    maps: Dict[str, LabelMap] = {}
-    label_maps = LabelMaps()
-    plans: List[Plan] = []
-    for field, reader in _readers(config, readers):
-        check_ranges_or_raise(reader, f"{field}.")
-        label_map, problems_of_reader = label_maps.read_of(field, reader.label_map_path)
-        problems += problems_of_reader
-        if label_map is not None:
-            maps[field] = label_map
-        policy = _rules(field, reader, config, model.num_classes, label_map)
-        try:
-            plans.append(scan.plan(field, policy, max_records))
-        except ConfigError as reason:
-            problems.append(from_error(reason, field, "name the files to read"))
+    plans, maps, problems = _plans(config, readers, model.num_classes, max_records)
     scans = _run(plans, jobs, progress)
     for part, plan in zip(scans, plans):
         problems += _problems_of(part, plan, maps, model.num_classes)
@@ -76,7 +62,7 @@ def check_data(
     if TRAIN_READER in columns:
         others = {field: c for field, c in columns.items() if field != TRAIN_READER}
         problems += data_problems.check_overlap(columns[TRAIN_READER], others)
-    coverage, problems_of_reader = _coverage(config, plans, scans, progress)
+    coverage, problems_of_anchors = _coverage(config, plans, scans, progress)
     rank = {"error": 0, "warning": 1}
     names = {i: name for part in reversed(maps.values()) for i, name in part.names.items()}
     resized = _resized(model, scans)
@@ -91,11 +77,33 @@ def check_data(
         tallies=tallies,
         tables=make_tables(tallies, names),
         problems=sorted(
-            [*problems, *problems_of_reader], key=lambda problem: rank[problem.severity]
+            [*problems, *problems_of_anchors], key=lambda problem: rank[problem.severity]
         ),
         anchors=coverage,
         anchors_of=scans[0].reader if scans else "",
     )
+
+
+def _plans(
+    config: Any, which: str, num_classes: int, max_records: Optional[int]
+) -> Tuple[List[Plan], Dict[str, LabelMap], List[Problem]]:
+    """What to read, the label maps by reader, and the readers that cannot be read."""
+    plans: List[Plan] = []
+    maps: Dict[str, LabelMap] = {}
+    problems: List[Problem] = []
+    label_maps = LabelMaps()
+    for field, reader in _readers(config, which):
+        check_ranges_or_raise(reader, f"{field}.")
+        label_map, problems_of_map = label_maps.read_of(field, reader.label_map_path)
+        problems += problems_of_map
+        if label_map is not None:
+            maps[field] = label_map
+        policy = _rules(field, reader, config, num_classes, label_map)
+        try:
+            plans.append(scan.plan(field, policy, max_records))
+        except ConfigError as reason:
+            problems.append(from_error(reason, field, "name the files to read"))
+    return plans, maps, problems
 
 
 def _readers(config: Any, which: str) -> List[Tuple[str, Any]]:
