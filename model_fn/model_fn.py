@@ -33,6 +33,7 @@ def create_model_fn(
     label_map: Optional[LabelMap] = None,
     graph: Optional[step.TrainGraph] = None,
     handle_results: Optional[OnResults] = None,
+    compute_dtype: tf.DType = tf.float32,
 ) -> Callable[..., Any]:
     """The `model_fn` of a pipeline configuration.
 
@@ -43,6 +44,8 @@ def create_model_fn(
             rehearsal: the same, but for what connects cores.
         label_map: Names the categories of an evaluation. By default the one that
             `eval_input_reader` names is read, when an evaluation is built.
+        compute_dtype: Type that the network computes in while it trains: float32 or bfloat16. On a
+            TPU `train_config.use_bfloat16` says it.
 
     Returns:
         `model_fn(features, labels, mode, params, config)` with the keys of `inputs.schema`. The
@@ -66,7 +69,7 @@ def create_model_fn(
                 return _train_spec_for_tpu(
                     pipeline_config, batch, train_graph, is_on_core=is_on_core
                 )
-            return _train_spec(pipeline_config, batch, train_graph)
+            return _train_spec(pipeline_config, batch, train_graph, compute_dtype)
         if mode == ModeKeys.EVAL:
             categories = eval_ops.make_categories(pipeline_config, label_map)
             spec = _eval_spec(
@@ -80,9 +83,13 @@ def create_model_fn(
     return model_fn
 
 
-def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> Any:
+def _train_spec(
+    pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, compute_dtype: tf.DType
+) -> Any:
     train_config = pipeline_config.train_config
-    detector, forward, table = _forward(pipeline_config, pipeline_config.model, batch)
+    detector, forward, table = _forward(
+        pipeline_config, pipeline_config.model, batch, compute_dtype
+    )
     # Before the optimizer: moving averages start where variables do.
     if table:
         warm_start.initialize_from(table)
@@ -106,7 +113,7 @@ def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> 
 
 
 def _forward(
-    pipeline_config: Any, model: Any, batch: _Batch, compute_dtype: tf.DType = tf.float32
+    pipeline_config: Any, model: Any, batch: _Batch, compute_dtype: tf.DType
 ) -> Tuple[Detector, step.Forward, Optional[warm_start.RestoreTable]]:
     """Detector and forward pass of training, and what the fine-tuning checkpoint restores."""
     train_config = pipeline_config.train_config

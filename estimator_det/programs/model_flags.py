@@ -11,8 +11,10 @@ from absl import flags
 from estimator_det.config import printing
 from estimator_det.programs import console, tpu_environment
 from estimator_det.programs.cloud import environment
+from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16
 
 MODES = ("train_and_eval", "train", "eval")
+PRECISIONS = (FLOAT32, MIXED_BFLOAT16)
 
 _SWITCHES = {
     "help": "Show this text.",
@@ -81,7 +83,12 @@ _UNUSED_IN_EVALUATION = (
     "use_tpu",
     "rehearse_tpu",
     "eval_on_tpu",
+    "precision",
     "task_timeout_secs",
+)
+_PRECISION_HELP = (
+    "What the network computes in while it trains; variables and losses stay float32. Default: "
+    "float32, or on a TPU what train_config.use_bfloat16 says."
 )
 LOG_FORMATS = ("text", "json")
 _LOG_FORMAT_HELP = (
@@ -119,6 +126,7 @@ def define_flags() -> flags.FlagValues:
         "repeated.",
         flag_values=values,
     )
+    flags.DEFINE_enum("precision", None, PRECISIONS, _PRECISION_HELP, flag_values=values)
     flags.DEFINE_enum("mode", None, MODES, _MODE_HELP, flag_values=values)
     flags.DEFINE_enum("log_format", None, LOG_FORMATS, _LOG_FORMAT_HELP, flag_values=values)
     flags.DEFINE_integer(

@@ -119,23 +119,23 @@ def _copied_events(model_dir: str) -> ContextManager[None]:
 def _train(config: Any, flag: Dict[str, Any], tpu: Any) -> Dict[str, float]:
     """Trains as the flags say; returns the last metrics, none without evaluations."""
     from model_fn.runs import runner
-    from model_fn.runs.options import EvaluationOptions
+    from model_fn.runs.options import EvaluationOptions, TrainOptions
 
+    options = TrainOptions(
+        tpu=tpu, precision=flag["precision"], task_timeout_secs=flag["task_timeout_secs"]
+    )
     if flag["mode"] == "train":
-        runner.train(
-            config, flag["model_dir"], tpu=tpu, task_timeout_secs=flag["task_timeout_secs"]
-        )
+        runner.train(config, flag["model_dir"], options)
         return {}
     return runner.train_and_evaluate(
         config,
         flag["model_dir"],
+        options,
         evaluation=EvaluationOptions(
             sample_1_of_n=flag["sample_1_of_n_eval_examples"],
             on_training_data=flag["eval_training_data"],
             training_data_sample_1_of_n=flag["sample_1_of_n_eval_on_train_examples"],
         ),
-        tpu=tpu,
-        task_timeout_secs=flag["task_timeout_secs"],
     )
 
 

@@ -24,10 +24,8 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.checks import data_check
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.runs import runner
-from model_fn.runs.backends import strategies
-from model_fn.runs.cluster import SINGLE
 from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS, LoopOptions, TrainOptions
+from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16
 
 FIRST_STEPS = 3  # slower, since TensorFlow plans its kernels
 MEASURED_STEPS = 6
@@ -184,11 +182,6 @@ def measure(config: Any, is_bfloat16: bool) -> Speed:
     config = starter.apply(
         config, [Choice("train_config.optimizer", f"{{ adam_optimizer {{ {rate} }} }}", "")]
     )
-    loop = None
-    if is_bfloat16:
-        loop = strategies.set_up(
-            LoopOptions("none", precision="mixed_bfloat16"), SINGLE, DEFAULT_TASK_TIMEOUT_SECS
-        )
     timer = _Timer()
     root = logging.getLogger()
     level = root.level
@@ -196,9 +189,13 @@ def measure(config: Any, is_bfloat16: bool) -> Speed:
     try:
         with tempfile.TemporaryDirectory() as folder:
             runner.train(
-                config, folder,
-                TrainOptions(hooks=(timer,), loop=loop, progress=False, num_train_steps=10**6),
-            )  # fmt: skip
+                config,
+                folder,
+                hooks=(timer,),
+                precision=MIXED_BFLOAT16 if is_bfloat16 else FLOAT32,
+                progress=False,
+                num_train_steps=10**6,
+            )
     finally:
         root.setLevel(level)
     # In kibibytes on Linux.

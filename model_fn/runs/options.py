@@ -34,9 +34,16 @@ def _check_positive(options: Any, *fields: str) -> None:
             raise ConfigError(field, f"is {value}", "give 1 or more")
 
 
+def _check_choice(options: Any, field: str, allowed: Sequence[str]) -> None:
+    """Refuses values that are not among the allowed ones; None is allowed."""
+    value = getattr(options, field)
+    if value not in (*allowed, None):
+        raise ConfigError(field, f"is {value!r}", f"give one of {', '.join(allowed)}")
+
+
 @dataclasses.dataclass(frozen=True)
 class LoopOptions:
-    """Steps of the TF2 loop: strategy, precision and devices."""
+    """Steps of the TF2 loop: strategy and devices."""
 
     # One of `STRATEGIES`: a single device, all GPUs of this machine, those of all machines in
     # TF_CONFIG, those of its workers, which share variables but not steps, or all cores of a TPU.
@@ -48,9 +55,6 @@ class LoopOptions:
     # Steps between two returns to the hooks, at most; None for 1, and with parameter servers for
     # `STEPS_OF_WORKER` of each worker.
     steps_per_call: Optional[int] = None
-    # One of `PRECISIONS`, what networks compute in; variables stay float32. None for float32, or
-    # on a TPU what `use_bfloat16` says.
-    precision: Optional[str] = None
     jit_compile: bool = False  # compile forward and backward pass by XLA
     # "local" on the TPU's own machine, or an address, grpc://host:port.
     tpu_name: Optional[str] = None
@@ -59,11 +63,7 @@ class LoopOptions:
     distribution: Optional[Any] = None  # the strategy of `tf.distribute`, if a program has made it
 
     def __post_init__(self) -> None:
-        for field, allowed in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
-            if getattr(self, field) not in (*allowed, None):
-                raise ConfigError(
-                    field, f"is {getattr(self, field)!r}", f"give one of {', '.join(allowed)}"
-                )
+        _check_choice(self, "strategy", STRATEGIES)
         _check_positive(self, "num_replicas", "accumulate_steps", "steps_per_call")
         if self.strategy in MULTI_MACHINE_STRATEGIES and self.num_replicas is not None:
             raise ConfigError(
@@ -112,8 +112,6 @@ class LoopOptions:
             )
         if self.jit_compile:
             raise ConfigError("jit_compile", f"strategy {TPU!r} always compiles", "Leave it out")
-        if self.precision == MIXED_FLOAT16:
-            raise ConfigError("precision", f"is {MIXED_FLOAT16}; a TPU has {MIXED_BFLOAT16}")
 
 
 def check_loop(pipeline_config: Any, loop: LoopOptions) -> None:
@@ -216,6 +214,26 @@ def check_tpu(pipeline_config: Any, model_dir: str, tpu: TpuOptions) -> List[Pro
     fatal = [finding for finding in findings if finding.severity in ("error", "placeholder")]
     refuse(fatal, "the configuration does not suit a TPU")
     return [finding for finding in findings if finding not in fatal]
+
+
+def with_precision(pipeline_config: Any, options: TrainOptions) -> Any:
+    """The configuration, on a TPU with the options' precision.
+
+    Raises:
+        ConfigError: if a quantized network is to compute in another type than float32.
+    """
+    is_narrow = options.precision not in (None, FLOAT32)
+    if is_narrow and pipeline_config.graph_rewriter.HasField("quantization"):
+        raise ConfigError(
+            "precision",
+            f"is {options.precision}, and graph_rewriter.quantization needs float32",
+            "leave it out",
+        )
+    if options.precision is None or not options.is_for_tpu:
+        return pipeline_config
+    config = copy.deepcopy(pipeline_config)
+    config.train_config.use_bfloat16 = is_narrow
+    return config
 
 
 def static_batches(pipeline_config: Any) -> Any:
@@ -329,6 +347,9 @@ class TrainOptions:
     # Train on a TPU by TPUEstimator, or rehearse that; evaluations run on this machine unless it
     # says otherwise, and reports come once a loop.
     tpu: Optional[TpuOptions] = None
+    # One of `PRECISIONS`, what the network computes in while it trains; variables and losses stay
+    # float32. None for float32, or on a TPU what `train_config.use_bfloat16` says.
+    precision: Optional[str] = None
     progress: bool = True  # report loss terms, rate and time left on standard error
     progress_steps: int = 20  # steps between two reports
     # More training hooks: `model_fn.Hook`s, or, not with the TF2 loop, hooks of an Estimator's
@@ -351,3 +372,17 @@ class TrainOptions:
                 "tf_data_service works with Estimator alone",
                 "remove it, or the options of a TPU or of the TF2 loop",
             )
+        _check_choice(self, "precision", PRECISIONS)
+        if self.precision == MIXED_FLOAT16 and self.is_for_tpu:
+            raise ConfigError("precision", f"is {MIXED_FLOAT16}; a TPU has {MIXED_BFLOAT16}")
+        if self.precision == MIXED_FLOAT16 and self.loop is None:
+            raise ConfigError(
+                "precision",
+                f"is {MIXED_FLOAT16}, which needs a scale of the loss that only the TF2 loop has",
+                f"give a strategy, such as {NONE!r}, or {MIXED_BFLOAT16}",
+            )
+
+    @property
+    def is_for_tpu(self) -> bool:
+        """True if a TPU takes the steps, or a rehearsal of one."""
+        return self.tpu is not None or (self.loop is not None and self.loop.strategy == TPU)

@@ -23,7 +23,7 @@ from model_fn.runs.cluster import read_cluster
 from model_fn.runs.context import RunContext
 from model_fn.runs.data_cursor import newest_step
 from model_fn.runs.evaluator import Evaluations, evaluation_inputs, follow
-from model_fn.runs.options import EvaluationOptions, TrainOptions
+from model_fn.runs.options import EvaluationOptions, TrainOptions, with_precision
 from model_fn.runs.task_watch import TaskWatch
 from model_fn.runs.training_evaluations import TrainingEvaluations
 from model_fn.runs.training_run import running
@@ -113,6 +113,7 @@ def _make_context(
 ) -> RunContext:
     require_v2_behavior()
     options = dataclasses.replace(options or TrainOptions(), **fields)
+    config = with_precision(config, options)
     return RunContext(config, model_dir, options, read_cluster())
 
 

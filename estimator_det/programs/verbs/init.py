@@ -154,5 +154,5 @@ def _train_command(path: str, plan: Any) -> str:
     steps = plan.config.train_config.num_steps
     words += ["--eval_every_steps", str(max(1, -(-steps // EVALUATIONS)))]
     if plan.is_bfloat16:
-        words += ["--strategy", "none", "--precision", "mixed_bfloat16"]
+        words += ["--precision", "mixed_bfloat16"]
     return " ".join(map(shlex.quote, words))

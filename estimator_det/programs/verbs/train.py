@@ -66,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many of the newest checkpoints to keep; 0 for all (default: %(default)s)",
     )
     parser.add_argument(
+        "--precision",
+        choices=run_options.PRECISIONS,
+        help="what the network computes in; variables and losses stay float32. mixed_float16 needs "
+        "--strategy",
+    )
+    parser.add_argument(
         "--rehearse_tpu",
         action="store_true",
         help="run the training loop of TPUEstimator on this machine, without a TPU; to train on a "
@@ -115,11 +121,6 @@ def _add_loop_arguments(looping: Any) -> None:
         type=int,
         help="steps in one call of the compiled function; reports come between calls. Default: 1; "
         "with --strategy parameter_server 16 for each worker",
-    )
-    looping.add_argument(
-        "--precision",
-        choices=run_options.PRECISIONS,
-        help="what the network computes in; variables and losses stay float32",
     )
     looping.add_argument(
         "--tpu_name",
@@ -223,6 +224,7 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
             min_delta=flags.min_delta,
         ),
         loop=_loop(flags),
+        precision=flags.precision,
         progress_steps=flags.progress_steps,
         task_timeout_secs=flags.task_timeout_secs,
     )

@@ -21,10 +21,11 @@ from model_fn.runs.backends import Evaluator
 from model_fn.runs.cluster import SINGLE, Cluster, estimator_environment
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.data_cursor import position_file
-from model_fn.runs.options import CheckpointOptions
+from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16, MIXED_FLOAT16, CheckpointOptions
 from model_fn.training.step import TrainGraph
 
 SUMMARY_STEPS = 100  # between two summaries
+_TYPES = {FLOAT32: tf.float32, MIXED_FLOAT16: tf.float16, MIXED_BFLOAT16: tf.bfloat16}
 
 
 class HookAdapter(tf1.train.SessionRunHook):
@@ -136,6 +137,7 @@ def make_estimator(
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
     handle_results: Optional[OnResults] = None,
+    compute_dtype: tf.DType = tf.float32,
     **run_options: Any,
 ) -> Any:
     """Builds an `Estimator`; `run_options` are more settings of its `RunConfig`."""
@@ -154,8 +156,17 @@ def make_estimator(
                 **run_options,
             },
         )
-    model_fn = create_model_fn(pipeline_config, graph=graph, handle_results=handle_results)
+    model_fn = create_model_fn(
+        pipeline_config, graph=graph, handle_results=handle_results, compute_dtype=compute_dtype
+    )
     return estimator.Estimator(model_fn, config=run_config, params={})
+
+
+def network_type(context: RunContext) -> tf.DType:
+    """Type that the network of a training computes in."""
+    if context.options.is_for_tpu:
+        return tf.bfloat16 if context.config.train_config.use_bfloat16 else tf.float32
+    return _TYPES[context.options.precision or FLOAT32]
 
 
 def make_train_input_fn(
@@ -222,7 +233,11 @@ class EstimatorBackend:
     def _make_trainer(self, **run_options: Any) -> Any:
         saving = {"save_checkpoints_steps": None, "save_checkpoints_secs": None}  # by a hook
         return self._make_estimator(
-            cluster=self._context.cluster, graph=self.graph, **saving, **run_options
+            cluster=self._context.cluster,
+            graph=self.graph,
+            compute_dtype=network_type(self._context),
+            **saving,
+            **run_options,
         )
 
     def _make_estimator(self, **arguments: Any) -> Any:

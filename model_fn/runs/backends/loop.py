@@ -22,11 +22,15 @@ from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.repair import restoring
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_resumable
 from model_fn.runs.backends import strategies, workers
-from model_fn.runs.backends.estimator import SUMMARY_STEPS, EstimatorBackend, make_train_input_fn
+from model_fn.runs.backends.estimator import (
+    SUMMARY_STEPS,
+    EstimatorBackend,
+    make_train_input_fn,
+    network_type,
+)
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.data_cursor import report_split
 from model_fn.runs.options import (
-    FLOAT32,
     LOCAL,
     MIXED_BFLOAT16,
     MIXED_FLOAT16,
@@ -46,8 +50,6 @@ from model_fn.training.loop_state import LoopState, first_worker_values
 from model_fn.training.loop_step import LoopStep, LoopSummary, Outcome, used_by_step
 
 _LOG = logging.getLogger(__name__)
-
-_TYPES = {FLOAT32: tf.float32, MIXED_FLOAT16: tf.float16, MIXED_BFLOAT16: tf.bfloat16}
 
 
 # Takes a number of steps, given `Outcome.stops` of this process; None if no step can be taken.
@@ -75,9 +77,7 @@ class LoopBackend(EstimatorBackend):
         self.steps_per_call = loop.steps_per_call or 1
         self._has_workers = loop.strategy == MULTI_WORKER
         self._is_on_tpu = loop.strategy == TPU
-        is_narrow = self._is_on_tpu and context.config.train_config.use_bfloat16
-        default_precision = MIXED_BFLOAT16 if is_narrow else FLOAT32
-        self._precision = loop.precision or default_precision
+        self._compute_dtype = network_type(context)
         self._strategy: Any = None
         self._graph: Any = None  # graph of a step
         self._has_agreed = False  # that the run stops, with the other workers
@@ -103,7 +103,7 @@ class LoopBackend(EstimatorBackend):
             self._apply_tpu_constraints(number)
         check_batch(self._context.config, self._loop, number)
         _LOG.info("Strategy %s: %s", self._loop.strategy, counted(number, "replica"))
-        if self._precision == MIXED_FLOAT16 and not tf.config.list_logical_devices("GPU"):
+        if self._compute_dtype == tf.float16 and not tf.config.list_logical_devices("GPU"):
             _LOG.warning(
                 "precision is %s, and there is no GPU: a CPU takes many times as long in float16 "
                 "as in float32. Use %s, or leave --precision out",
@@ -154,7 +154,7 @@ class LoopBackend(EstimatorBackend):
                 self._strategy,
                 self._context.config,
                 num_parts=self._loop.accumulate_steps,
-                compute_dtype=_TYPES[self._precision],
+                compute_dtype=self._compute_dtype,
                 jit_compile=self._loop.jit_compile,
             )
             self._loop_step = loop_step

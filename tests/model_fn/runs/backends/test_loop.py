@@ -22,7 +22,7 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
 from model_fn.evaluation import history
 from model_fn.runs import data_cursor, progress, training_run
-from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions, TrainOptions
 from model_fn.runs.progress import PROGRESS_FILE, NotFiniteLossError
 from model_fn.runs.signals import Stopped
 from model_fn.training import step
@@ -282,12 +282,19 @@ def test_counts_are_means_over_accumulated_parts(tmp_path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize(
-    "precision", ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.exhaustive)]
+    ("precision", "loop"),
+    [
+        ("mixed_float16", LOOP),
+        pytest.param("mixed_bfloat16", LOOP, marks=pytest.mark.exhaustive),
+        ("mixed_bfloat16", None),  # an Estimator
+    ],
 )
 def test_mixed_precision_stays_near_float32(
-    tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], precision: str
+    tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], precision: str, loop: Any
 ) -> None:
-    found = _train(tmp_path, _frozen(), 3, LoopOptions(precision=precision))
+    found = _train(tmp_path, _frozen(), 3, loop, precision=precision)
+    if loop is None:  # An Estimator starts from values of its own.
+        plain = _train(tmp_path / "float32", _frozen(), 3, loop)
     scale = {"loss_scale", "loss_scale_steps"} if precision == "mixed_float16" else set()
     assert set(found) == {*plain, *scale}
     differences = []
@@ -304,13 +311,15 @@ def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
         ({"strategy": "parameter_server", "jit_compile": True}, "variables of another machine"),
         ({"strategy": "parameter_server", "num_replicas": 2}, "set CUDA_VISIBLE_DEVICES"),
         ({"strategy": "quick"}, "one of none, mirrored"),
-        ({"precision": "float64"}, "one of float32"),
         ({"accumulate_steps": 0}, "accumulate_steps is 0; give 1 or more"),
         ({"num_replicas": 2}, "give strategy 'mirrored'"),
         ({"strategy": "multi_worker_mirrored", "num_replicas": 2}, "set CUDA_VISIBLE_DEVICES"),
     ):
         with pytest.raises(ConfigError, match=message):
             LoopOptions(**options)
+    for kind, message in (("float64", "one of float32"), ("mixed_float16", "scale of the loss")):
+        with pytest.raises(ConfigError, match=message):
+            TrainOptions(precision=kind)
     with pytest.raises(ConfigError, match="must be divisible by 1 replicas x 4"):
         _train(tmp_path, config, 1, LoopOptions(accumulate_steps=4))
     synchronized = fake.pipeline_config(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from inputs import pipeline as input_pipeline
 from model_fn.runs import data_cursor
 from model_fn.runs.backends import strategies
 from model_fn.runs.cluster import SINGLE
-from model_fn.runs.options import NONE, TPU, LoopOptions
+from model_fn.runs.options import NONE, TPU, LoopOptions, TrainOptions
 from model_fn.runs.progress import NotFiniteLossError
 from model_fn.training import optimizers
 from model_fn.training.loop_step import LoopStep
@@ -55,8 +55,15 @@ def made(monkeypatch: pytest.MonkeyPatch) -> List[tpu_stand_in.Runnable]:
     return functions
 
 
-def _train(folder: pathlib.Path, config: Any, num_steps: int, **options: Any) -> Dict[str, Any]:
-    fake.train(folder, num_steps, config, seed=3, loop=LoopOptions(**options))
+def _train(
+    folder: pathlib.Path,
+    config: Any,
+    num_steps: int,
+    precision: Optional[str] = None,
+    **options: Any,
+) -> Dict[str, Any]:
+    loop = LoopOptions(**options)
+    fake.train(folder, num_steps, config, seed=3, loop=loop, precision=precision)
     return stored(tf1.train.latest_checkpoint(str(folder)))
 
 
@@ -116,13 +123,17 @@ def test_shapes_must_be_fixed(tmp_path: pathlib.Path, made: List[tpu_stand_in.Ru
         ({"tpu_name": None}, "needs tpu_name"),
         ({"num_replicas": 2}, "takes all cores"),
         ({"jit_compile": True}, "always compiles"),
-        ({"precision": "mixed_float16"}, "a TPU has mixed_bfloat16"),
         ({"strategy": NONE}, "tpu_name is for strategy 'tpu'"),
     ],
 )
 def test_options_that_a_tpu_does_not_have(options: Dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LoopOptions(**{**ON_TPU, **options})
+
+
+def test_a_tpu_has_no_float16() -> None:
+    with pytest.raises(ConfigError, match="a TPU has mixed_bfloat16"):
+        TrainOptions(loop=LoopOptions(**ON_TPU), precision="mixed_float16")
 
 
 @pytest.mark.parametrize(
