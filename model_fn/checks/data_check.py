@@ -87,7 +87,7 @@ def check_data(
 def _plans(
     config: Any, which: str, num_classes: int, max_records: Optional[int]
 ) -> Tuple[List[Plan], Dict[str, LabelMap], List[Problem]]:
-    """What to read, the label maps by reader, and the readers that cannot be read."""
+    """Returns the plans of reading, label maps by reader, and what forbids to read."""
     plans: List[Plan] = []
     maps: Dict[str, LabelMap] = {}
     problems: List[Problem] = []
