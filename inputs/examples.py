@@ -118,7 +118,7 @@ def _first_stage(
     options: ExampleOptions, start: CursorState
 ) -> Callable[[tf.Tensor, tf.Tensor], Element]:
     """A function (sequence number, serialized record) -> the sample before the first mixture."""
-    decode = make_decoder(options.reader, options.policy)
+    decode = make_decoder(options.reader, options.policy, options.collate.resizer)
     stage = split_stages(options.steps)[0]
 
     def first_stage(number: tf.Tensor, serialized: tf.Tensor) -> Element:

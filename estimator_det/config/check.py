@@ -259,6 +259,21 @@ def _check_fine_tuning(config: Config) -> Iterator[Problem]:
         yield warning(path, "is not set; 'classification' is used", f"--set {path}=classification")
 
 
+def check_reader(reader: Any, name: str) -> Iterator[Problem]:
+    """Reports fields of an `InputReader` that need another one, or exclude it."""
+    for field, needed in (
+        ("expand_labels_hierarchy", "label_map_path"),
+        ("use_keypoint_label_map", "label_map_path"),
+        ("use_keypoint_label_map", "num_keypoints"),
+    ):
+        if getattr(reader, field) and not getattr(reader, needed):
+            yield error(f"{name}.{field}", f"needs {name}.{needed}", "set it")
+    for field in ("load_instance_masks", "num_additional_channels"):
+        if reader.fast_jpeg and getattr(reader, field):
+            message = f"does not go with {field}, which needs all pixels"
+            yield error(f"{name}.fast_jpeg", message, "remove one of them")
+
+
 def _check_readers(config: Config) -> Iterator[Problem]:
     for name, reader in readers(config):
         kind = reader.WhichOneof("input_reader")
@@ -281,6 +296,7 @@ def _check_readers(config: Config) -> Iterator[Problem]:
                 "is not set: classes have no names, and class names in records cannot be read",
                 f"--set {name}.label_map_path=label_map.pbtxt",
             )
+        yield from check_reader(reader, name)
         yield from check_context_reader(reader, config.model, name)
     if not config.HasField("train_input_reader"):
         yield error(

@@ -15,6 +15,7 @@ import numpy as np
 from estimator_det.config import pipeline
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.images.resize import make_resizer
 from estimator_det.programs.pretrained import Pretrained, find_model
 from estimator_det.protos import input_reader_pb2
 from inputs.checks.statistics import Columns
@@ -260,6 +261,19 @@ def augmentation_choices(config: Any, names: Sequence[str]) -> List[Choice]:
     reason = f"Photographs: {flip}, cropped around objects, in other light; never upside down."
     value = ", ".join(f"{{ {step} {{ }} }}" for step in steps)
     return [Choice("train_config.data_augmentation_options", f"[{value}]", reason)]
+
+
+def decoding_choices(config: Any, columns: Columns) -> List[Choice]:
+    """`fast_jpeg`, if most photographs are so large that it has an effect."""
+    height, width = np.median(columns.sizes, axis=0)
+    resized = make_resizer(model_part(config).image_resizer).new_size(int(height), int(width))
+    if has_masks(config) or height < 4 * resized[0] or width < 4 * resized[1]:
+        return []
+    reason = f"Photographs of {width:.0f}x{height:.0f} pixels are read several times as fast."
+    return [
+        Choice("train_input_reader.fast_jpeg", "true", reason),
+        Choice("eval_input_reader[0].fast_jpeg", "true", ""),
+    ]
 
 
 def object_sides(columns: Columns) -> np.ndarray:

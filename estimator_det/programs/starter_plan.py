@@ -82,6 +82,7 @@ def make_plan(
         raise RunError(f"{records.train} has no boxes to train on. Check the annotations")
     draft.decide(starter.box_choices(draft.config, boxes_per_image(columns)))
     draft.decide(starter.augmentation_choices(draft.config, list(names.values())))
+    draft.decide(starter.decoding_choices(draft.config, columns))
     if weights is not None:
         draft.decide(starter.fine_tuning_choices(weights))
     is_fine_tuned = weights is not None

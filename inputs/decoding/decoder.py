@@ -13,12 +13,15 @@ matches no class text at all.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config.check import check_reader
 from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
 from estimator_det.files.image_header import BMP, GIF, JPEG, PNG
+from estimator_det.images.resize import Resizer
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.augment.base import keep_boxes
@@ -48,6 +51,10 @@ from inputs.schema import PER_BOX_NUMBERS, Sample
 
 Decoder = Callable[..., Sample]
 
+JPEG_RATIOS = (2, 4, 8)  # by which a JPEG can be decoded smaller
+# A decoded picture stays this much larger than the network's input, so that crops stay sharp.
+KEPT_SCALE = 2.0
+
 HASH_BUCKETS = 2**31  # so that a hash fits a non-negative int32
 
 _HEAD = 26  # bytes that contain the size in PNG, GIF and BMP
@@ -66,17 +73,22 @@ class _Tables(NamedTuple):
 
 
 def make_decoder(
-    config: input_reader_pb2.InputReader, policy: Optional[BadRecordPolicy] = None
+    config: input_reader_pb2.InputReader,
+    policy: Optional[BadRecordPolicy] = None,
+    resizer: Optional[Resizer] = None,
 ) -> Decoder:
     """Builds the function (serialized scalar string, seed=None) -> `Sample`, for the current graph.
 
     `seed` (integers [2]) chooses the frame of a sequence record if `frame_index` is -1; without it
     a record always has the same frame. The function fails for a record that `policy` (None: the
-    reader's) rejects; `image_level[FAULT_COUNTS]` counts the faults of other records.
+    reader's) rejects; `image_level[FAULT_COUNTS]` counts the faults of other records. With
+    `fast_jpeg` a JPEG is decoded smaller if `resizer` makes much less of it.
     """
     policy = make_policy(config) if policy is None else policy
     label_map = policy.label_map
-    _check_reader(config, label_map)
+    check_supported(config, "input_reader")
+    for problem in check_reader(config, "input_reader"):
+        raise problem.as_error()
     tables = _make_tables(config, label_map)
     hierarchy = None
     if label_map is not None and config.expand_labels_hierarchy:
@@ -96,13 +108,16 @@ def make_decoder(
             [pixels],
         )
         with tf.control_dependencies([has_image]):
-            image = _decode_image(parsed, config.num_additional_channels)
-        sample, checked = _boxes(parsed, record, image, tables, policy, config.mask_type)
+            if config.fast_jpeg and resizer is not None:
+                image, size = _decode_reduced(encoded, resizer)
+            else:
+                image = _decode_image(parsed, config.num_additional_channels)
+                size = tf.shape(image)[:2]
+        sample, checked = _boxes(parsed, record, image, size, tables, policy, config.mask_type)
         sample = sample._replace(
-            image=image,
             multiclass_scores=_multiclass_scores(parsed, record, sample),
             image_level=_image_level(
-                parsed, serialized, record, image, tables, policy.context_feature_length
+                parsed, serialized, record, size, tables, policy.context_feature_length
             ),
         )
         if config.num_keypoints:
@@ -114,19 +129,6 @@ def make_decoder(
         return sample
 
     return decode
-
-
-def _check_reader(config: input_reader_pb2.InputReader, label_map: Optional[LabelMap]) -> None:
-    check_supported(config, "input_reader")
-    for field in ("expand_labels_hierarchy", "use_keypoint_label_map"):
-        if getattr(config, field) and label_map is None:
-            raise ConfigError(
-                f"input_reader.{field}", "needs input_reader.label_map_path", "set it"
-            )
-    if config.use_keypoint_label_map and not config.num_keypoints:
-        raise ConfigError(
-            "input_reader.use_keypoint_label_map", "needs input_reader.num_keypoints", "set it"
-        )
 
 
 def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[LabelMap]) -> _Tables:
@@ -193,8 +195,7 @@ def claimed_pixels(encoded: tf.Tensor) -> tf.Tensor:
             pixels += tf.where(matches, tf.abs(tf.reduce_prod(sides)), 0.0)
         return pixels
 
-    is_jpeg = tf.equal(tf.strings.substr(encoded, 0, len(JPEG)), JPEG)
-    return tf.cond(is_jpeg, jpeg_format, other_format)
+    return tf.cond(_is_jpeg(encoded), jpeg_format, other_format)
 
 
 def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
@@ -210,6 +211,39 @@ def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
     )
     image = tf.concat([image, tf.transpose(channels, [1, 2, 0])], axis=2)
     return tf.ensure_shape(image, [None, None, 3 + num_additional_channels])
+
+
+def _decode_reduced(encoded: tf.Tensor, resizer: Resizer) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Decodes an image, a large JPEG smaller; also returns its full height and width, int32 [2].
+
+    The smaller picture is an average of the full one, so nothing is lost that the resizer, which
+    takes single pixels, would keep.
+    """
+
+    def full() -> tf.Tensor:
+        return tf.io.decode_image(encoded, channels=3, expand_animations=False)
+
+    def jpeg() -> Tuple[tf.Tensor, tf.Tensor]:
+        size = tf.io.extract_jpeg_shape(encoded)[:2]
+        resized = tf.stack(resizer.new_size(size[0], size[1]))
+        room = tf.reduce_min(size / resized) / KEPT_SCALE
+        decoders = [full] + [
+            functools.partial(tf.io.decode_jpeg, encoded, channels=3, ratio=ratio)
+            for ratio in JPEG_RATIOS
+        ]
+        branch = tf.reduce_sum(tf.cast(room >= tf.constant(JPEG_RATIOS, room.dtype), tf.int32))
+        return tf.switch_case(branch, decoders), size
+
+    def other_format() -> Tuple[tf.Tensor, tf.Tensor]:
+        image = full()
+        return image, tf.shape(image)[:2]
+
+    image, size = tf.cond(_is_jpeg(encoded), jpeg, other_format)
+    return tf.ensure_shape(image, [None, None, 3]), size
+
+
+def _is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
+    return tf.equal(tf.strings.substr(encoded, 0, len(JPEG)), JPEG)
 
 
 def _ids_and_labels(
@@ -234,11 +268,15 @@ def _boxes(
     parsed: Parsed,
     record: tf.Tensor,
     image: tf.Tensor,
+    image_size: tf.Tensor,
     tables: _Tables,
     policy: BadRecordPolicy,
     mask_type: int,
 ) -> Tuple[Sample, Checked]:
-    """Decodes boxes, classes, masks and the numbers of each box, checked and corrected."""
+    """Decodes boxes, classes, masks and the numbers of each box, checked and corrected.
+
+    `image_size` is that of the record, and the image may be smaller.
+    """
     sides = [parsed[key] for key in SIDES]
     classes, label_ids, has_texts = _ids_and_labels(
         parsed[OBJECT + "class/text"], parsed[OBJECT + "class/label"], tables.classes
@@ -247,7 +285,6 @@ def _boxes(
     sizes = _check_sizes(record, sides, classes, numbers)
     with tf.control_dependencies([sizes]):
         boxes = tf.stack(sides, axis=1)
-    image_size = tf.shape(image)[:2]
     masks = _masks(parsed, record, sizes[0], image_size, mask_type)
     record_boxes = Boxes(
         boxes,
@@ -401,7 +438,7 @@ def _image_level(
     parsed: Parsed,
     serialized: tf.Tensor,
     record: tf.Tensor,
-    image: tf.Tensor,
+    image_size: tf.Tensor,
     tables: _Tables,
     context_feature_length: Optional[int],
 ) -> Dict[str, tf.Tensor]:
@@ -422,7 +459,7 @@ def _image_level(
         schema.SOURCE_ID: record,
         schema.FILENAME: parsed["image/filename"],
         schema.HASH: tf.cast(tf.strings.to_hash_bucket_fast(hashed, HASH_BUCKETS), tf.int32),
-        schema.ORIGINAL_SPATIAL_SHAPE: tf.shape(image)[:2],
+        schema.ORIGINAL_SPATIAL_SHAPE: image_size,
         schema.IMAGE_CLASSES: tf.gather(classes, known_rows),
         schema.IMAGE_CONFIDENCES: tf.gather(confidences, known_rows),
         schema.VERIFIED_NEG_CLASSES: parsed["image/neg_category_ids"],

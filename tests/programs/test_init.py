@@ -91,7 +91,7 @@ def test_the_verb_writes_its_command_and_what_to_expect(
     assert pipeline.parse_pipeline(text).train_config.num_steps == 5620
     printed = capsys.readouterr().out
     assert "Expect: 5,620 steps of 8 images" in printed
-    assert "--strategy none --precision mixed_bfloat16" in printed
+    assert "--precision mixed_bfloat16" in printed
     assert cli.main(arguments) == console.EXIT_USAGE
     assert "Add --overwrite" in capsys.readouterr().err
     assert cli.main([*arguments, "--overwrite"]) == console.EXIT_OK
@@ -169,6 +169,16 @@ def test_small_objects_get_a_larger_image() -> None:
     assert "height: 160 width: 160" in starter.size_choices(config, large, 50.0)[0].value
     assert "height: 480 width: 480" in starter.size_choices(config, small, 38.0)[0].value
     assert not starter.size_choices(config_of("faster_rcnn_resnet50"), small, None)
+
+
+def test_large_photographs_are_decoded_smaller() -> None:
+    columns = columns_of([])
+    large = columns._replace(sizes=np.array([[1200, 1600]] * 2 + [[10, 10]]))
+    chosen = starter.decoding_choices(config_of("ssd_mobilenet_v1"), large)
+    assert value_of(chosen, "train_input_reader.fast_jpeg") == "true"
+    assert "1600x1200" in chosen[0].reason
+    assert not starter.decoding_choices(config_of("ssd_mobilenet_v1"), columns)
+    assert not starter.decoding_choices(config_of("mask_rcnn_inception_v2"), large)
 
 
 def test_short_trainings_get_half_of_the_channels() -> None:

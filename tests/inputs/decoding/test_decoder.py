@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.images.resize import Resizer
 from inputs import schema
 from inputs.decoding.decoder import make_decoder
 from inputs.schema import Sample
@@ -27,10 +29,10 @@ def decode(features: Dict[str, Any], options: str = "") -> Sample:
     return decode_record(example(features), options)
 
 
-def decode_record(record: bytes, options: str = "") -> Sample:
+def decode_record(record: bytes, options: str = "", resizer: Optional[Resizer] = None) -> Sample:
     """Runs in a TF1 graph, as an Estimator does."""
     with tf.Graph().as_default(), tf1.Session() as session:
-        sample: Sample = make_decoder(reader(options))(tf.constant(record))
+        sample: Sample = make_decoder(reader(options), resizer=resizer)(tf.constant(record))
         session.run(tf1.tables_initializer())
         present = {name: x for name, x in sample._asdict().items() if x is not None}
         return sample._replace(**session.run(present))
@@ -49,6 +51,42 @@ def test_defaults_of_what_a_record_leaves_out() -> None:
     assert sample.image_level is not None
     assert sample.image_level[schema.ORIGINAL_SPATIAL_SHAPE].tolist() == [8, 12]
     assert sample.image_level[schema.SOURCE_ID] == b"rec7"
+
+
+FIXED = Resizer(lambda *_: (10, 12), spatial_shape=(10, 12))
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "kind", "decoded"),
+    [
+        (160, 200, "JPEG", [20, 25]),  # 16 times the height that the resizer makes of it
+        (159, 200, "JPEG", [40, 50]),
+        (79, 400, "JPEG", [40, 200]),
+        (39, 400, "JPEG", [39, 400]),
+        (160, 200, "PNG", [160, 200]),
+    ],
+)
+def test_large_jpegs_are_decoded_smaller(
+    height: int, width: int, kind: str, decoded: List[int]
+) -> None:
+    smooth = np.broadcast_to(np.linspace(0, 255, width, dtype=np.uint8)[:, np.newaxis],
+                             [height, width, 3])  # fmt: skip
+    record = example({**BOXES, **LABELS, "image/encoded": encoded(smooth, kind)})
+    expected = decode_record(record)
+    sample = decode_record(record, "fast_jpeg: true", resizer=FIXED)
+    assert list(sample.image.shape) == [*decoded, 3]
+    shown = tf.image.resize(smooth, decoded, antialias=True)
+    np.testing.assert_allclose(sample.image, shown, atol=12)
+    assert sample.image_level is not None
+    assert sample.image_level[schema.ORIGINAL_SPATIAL_SHAPE].tolist() == [height, width]
+    for field in ("boxes", "area", "classes"):
+        np.testing.assert_array_equal(getattr(sample, field), getattr(expected, field))
+
+
+@pytest.mark.parametrize("field", ["load_instance_masks: true", "num_additional_channels: 1"])
+def test_what_needs_all_pixels_of_a_jpeg(field: str) -> None:
+    with pytest.raises(ConfigError, match="does not go with"):
+        make_decoder(reader(f"fast_jpeg: true {field}"))
 
 
 PER_BOX = {
