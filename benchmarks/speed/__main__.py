@@ -1,20 +1,25 @@
 """`python -m benchmarks.speed`: each part in a process of its own, as ratios to lower bounds.
 
 `floor` is the bare network, to which `step`, `start` and `memory` are compared; `start` leaves the
-checkpoint for `evaluation` and `serving`.
+checkpoint for `evaluation` and `serving`. With `--against TREE` each part runs in turns with the
+same part of another checkout, and the ratios are to its figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
+TURNS = 3  # of each tree
 PARTS = (
     "floor",
     "step",
@@ -37,20 +42,49 @@ def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--only", choices=PARTS, action="append", help="measure just these parts")
+    parser.add_argument("--against", metavar="TREE", help="another checkout to compare with")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--started", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=pathlib.Path, help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 
-def _measure(part: str, argv: List[str], scratch: str) -> Dict[str, Any]:
-    """Runs one part in a fresh process; its last line of output is a JSON object."""
-    command = [sys.executable, "-m", "benchmarks.speed", *argv, "--part", part]
+def _measure(part: str, arguments: argparse.Namespace, tree: str, scratch: str) -> Dict[str, Any]:
+    """Runs a part of a tree in a fresh process; its last line of output is a JSON object."""
+    command = [sys.executable, "-m", "benchmarks.speed", "--part", part]
+    for name in ("config", "record", "label_map"):
+        command += [f"--{name}", os.path.abspath(getattr(arguments, name))]
+    command += ["--batch_size", str(arguments.batch_size)]
+    command += [word for override in arguments.overrides for word in ("--set", override)]
     command += ["--started", repr(time.time()), "--scratch", scratch]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": tree}
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tree, env=environment
+    )
     if result.returncode:
-        raise RuntimeError(f"part {part!r} failed:\n{result.stderr[-4000:]}")
+        raise RuntimeError(f"part {part!r} of {tree} failed:\n{result.stderr[-4000:]}")
     return json.loads(result.stdout.strip().splitlines()[-1])
+
+
+def _measure_all(arguments: argparse.Namespace, trees: List[str]) -> List[Dict[str, Any]]:
+    """Figures of each tree, by turns if there are several: medians of `TURNS` measurements."""
+    figures: List[Dict[str, Any]] = [{} for _ in trees]
+    with contextlib.ExitStack() as stack:
+        scratch = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in trees]
+        for part in arguments.only or PARTS:
+            print(f"measuring {part} …", file=sys.stderr, flush=True)
+            turns = [
+                [_measure(part, arguments, *place) for place in zip(trees, scratch)]
+                for _ in range(TURNS if len(trees) > 1 else 1)
+            ]
+            for tree, measured in zip(figures, zip(*turns)):
+                tree.update({key: _median([each[key] for each in measured]) for key in measured[0]})
+    return figures
+
+
+def _median(values: List[Any]) -> Any:
+    # Only numbers have one; tables of a part are those of the last turn.
+    return statistics.median(values) if isinstance(values[0], (int, float)) else values[-1]
 
 
 # key, text with the value, key of the lower bound
@@ -77,14 +111,17 @@ LINES = (
 )
 
 
-def _report(figures: Dict[str, Any]) -> List[str]:
-    """Lines on the parts that were measured."""
+def _report(figures: Dict[str, Any], other: Optional[Dict[str, Any]] = None) -> List[str]:
+    """Lines on the parts that were measured, with ratios to lower bounds or to another tree."""
     lines = []
     for key, text, bound in LINES:
-        if key in figures:
-            ratio = figures[key] / figures[bound] if bound in figures else None
-            suffix = f"; {ratio:.2f} × {bound} {figures[bound]:.3g}" if ratio is not None else ""
-            lines.append(text.format(figures[key]) + suffix)
+        if key not in figures:
+            continue
+        compared, name = figures.get(bound), bound
+        if other is not None:
+            compared, name = other.get(key), "the other tree's"
+        suffix = f"; {figures[key] / compared:.2f} × {name} {compared:.3g}" if compared else ""
+        lines.append(text.format(figures[key]) + suffix)
     for name, (step, kernels) in figures.get("augmentations_us", {}).items():
         ratio = step / max(kernels, 1e-9)
         lines.append(f"{name}: {step:.0f} µs an image; {ratio:.2f} × its kernels")
@@ -100,12 +137,11 @@ def main(argv: Optional[List[str]] = None) -> int:
 
         print(json.dumps(parts.PARTS[arguments.part](arguments)))
         return 0
-    figures: Dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for part in arguments.only or PARTS:
-            print(f"measuring {part} …", file=sys.stderr, flush=True)
-            figures.update(_measure(part, argv, scratch))
-    print("\n".join(_report(figures)))
+    trees = [str(pathlib.Path(__file__).resolve().parents[2])]
+    if arguments.against:
+        trees.append(os.path.abspath(arguments.against))
+    figures, *others = _measure_all(arguments, trees)
+    print("\n".join(_report(figures, *others)))
     print(json.dumps(figures))
     return 0
 

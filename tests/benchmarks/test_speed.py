@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+from typing import Any, Dict
 
 import numpy as np
 import pytest
@@ -128,3 +129,22 @@ def test_conversion_writes_all_images(tmp_path: pathlib.Path) -> None:
 @pytest.mark.exhaustive  # each program of replicas starts TensorFlow
 def test_a_replica_on_a_core_of_its_own() -> None:
     assert components._images_per_second([sorted(os.sched_getaffinity(0))[:1]]) > 0
+
+
+def test_two_trees_are_measured_in_turns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    seconds, order = {"here": [0.5, 0.9, 0.6], "there": [0.5, 0.4, 9.0]}, []
+
+    def measure(part: str, _: Any, tree: str, scratch: str) -> Dict[str, Any]:
+        place = "there" if tree == str(tmp_path) else "here"
+        order.append((place, scratch))
+        return {"step_seconds": seconds[place].pop(0)}
+
+    monkeypatch.setattr(program, "_measure", measure)
+    flags = ["--config=c", "--record=r", "--label_map=l", "--only=step"]
+    assert program.main([*flags, f"--against={tmp_path}"]) == 0
+    expected = "training step with input: 0.6 s; 1.20 × the other tree's 0.5"
+    assert capsys.readouterr().out.splitlines()[0] == expected
+    assert [place for place, _ in order] == ["here", "there"] * 3
+    assert len(set(order)) == 2  # each has a folder of its own
