@@ -19,7 +19,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
-TURNS = 3  # of each tree
+TURNS = 3  # measurements of each tree
 PARTS = (
     "floor",
     "step",
@@ -111,15 +111,15 @@ LINES = (
 )
 
 
-def _report(figures: Dict[str, Any], other: Optional[Dict[str, Any]] = None) -> List[str]:
+def _report(figures: Dict[str, Any], compared_tree: Optional[Dict[str, Any]] = None) -> List[str]:
     """Lines on the parts that were measured, with ratios to lower bounds or to another tree."""
     lines = []
     for key, text, bound in LINES:
         if key not in figures:
             continue
         compared, name = figures.get(bound), bound
-        if other is not None:
-            compared, name = other.get(key), "the other tree's"
+        if compared_tree is not None:
+            compared, name = compared_tree.get(key), "the other tree's"
         suffix = f"; {figures[key] / compared:.2f} × {name} {compared:.3g}" if compared else ""
         lines.append(text.format(figures[key]) + suffix)
     for name, (step, kernels) in figures.get("augmentations_us", {}).items():
