@@ -72,7 +72,7 @@ class EvalDiagnostics:
             rows = slice(0, int(batch.num_detections[row]))
             groundtruth = matching.image_boxes(
                 batch.boxes[row, boxes],
-                self._known(batch.classes[row, boxes], self._unknown_boxes),
+                _known(batch.classes[row, boxes], self._ids, self._unknown_boxes),
                 None if batch.is_crowd is None else batch.is_crowd[row, boxes],
                 None if batch.difficult is None else batch.difficult[row, boxes],
             )
@@ -80,16 +80,8 @@ class EvalDiagnostics:
                 groundtruth,
                 batch.detection_boxes[row, rows],
                 batch.detection_scores[row, rows],
-                self._known(batch.detection_classes[row, rows], self._unknown_detections),
+                _known(batch.detection_classes[row, rows], self._ids, self._unknown_detections),
             )
-
-    def _known(self, class_ids: np.ndarray, unknown: Dict[int, int]) -> np.ndarray:
-        """Index of each class id; ids without category give -1 and are counted in `unknown`."""
-        index = {class_id: i for i, class_id in enumerate(self._ids)}
-        indices = np.array([index.get(int(k), -1) for k in class_ids], np.int64)
-        for k in np.asarray(class_ids)[indices < 0]:
-            unknown[int(k)] = unknown.get(int(k), 0) + 1
-        return indices
 
     def _add_image(
         self,
@@ -141,27 +133,8 @@ class EvalDiagnostics:
         )
         # The matrix compares classes, so it matches boxes of any class, unlike the metrics above.
         matched = matching.match(iou, order[shown[order]])
-        self._confuse(groundtruth, matched, shown & ~ignored.any(axis=1), detection_classes)
-
-    def _confuse(
-        self,
-        groundtruth: ImageBoxes,
-        matched: np.ndarray,
-        counts: np.ndarray,
-        detection_classes: np.ndarray,
-    ) -> None:
-        """Adds to the matrix: rows are groundtruth, columns detections, the last of each none.
-
-        `matched` are boxes of detections, -1 without one; `counts` whether it then counts.
-        """
-        background = len(self._ids)
-        is_matched = matched >= 0
-        pairs = (groundtruth.classes[matched[is_matched]], detection_classes[is_matched])
-        np.add.at(self._confusion, pairs, 1)
-        np.add.at(self._confusion[background], detection_classes[~is_matched & counts], 1)
-        missed = groundtruth.counted
-        missed[matched[is_matched]] = False
-        np.add.at(self._confusion[:, background], groundtruth.classes[missed], 1)
+        is_counted = shown & ~ignored.any(axis=1)
+        _confuse(self._confusion, groundtruth, matched, is_counted, detection_classes)
 
     def counts(self) -> Dict[str, Any]:
         """All counts, as JSON values."""
@@ -277,6 +250,36 @@ class EvalDiagnostics:
             if k in precisions:
                 lines.append(_curve(self._names[k], recalls, precisions[k]))
         return lines
+
+
+def _known(class_ids: np.ndarray, known_ids: Sequence[int], unknown: Dict[int, int]) -> np.ndarray:
+    """Index of each class id; ids without category give -1 and are counted in `unknown`."""
+    index = {class_id: i for i, class_id in enumerate(known_ids)}
+    indices = np.array([index.get(int(k), -1) for k in class_ids], np.int64)
+    for k in np.asarray(class_ids)[indices < 0]:
+        unknown[int(k)] = unknown.get(int(k), 0) + 1
+    return indices
+
+
+def _confuse(
+    confusion: np.ndarray,
+    groundtruth: ImageBoxes,
+    matched: np.ndarray,
+    counts: np.ndarray,
+    detection_classes: np.ndarray,
+) -> None:
+    """Adds to the matrix: rows are groundtruth, columns detections, the last of each none.
+
+    `matched` are boxes of detections, -1 without one; `counts` whether it then counts.
+    """
+    background = len(confusion) - 1
+    is_matched = matched >= 0
+    pairs = (groundtruth.classes[matched[is_matched]], detection_classes[is_matched])
+    np.add.at(confusion, pairs, 1)
+    np.add.at(confusion[background], detection_classes[~is_matched & counts], 1)
+    missed = groundtruth.counted
+    missed[matched[is_matched]] = False
+    np.add.at(confusion[:, background], groundtruth.classes[missed], 1)
 
 
 def _curve(name: str, recalls: np.ndarray, precisions: np.ndarray) -> charts.Curve:

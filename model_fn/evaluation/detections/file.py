@@ -13,7 +13,18 @@ import array
 import collections
 import os
 import re
-from typing import Any, Counter, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import (
+    Any,
+    Callable,
+    Counter,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+)
 
 import numpy as np
 
@@ -84,6 +95,7 @@ class DetectionFile:
     Attributes:
         wanted: What is read besides boxes.
         is_coco: Whether it holds COCO results: image ids, and boxes in pixels.
+        names: Name of each image.
         num_failed: Images that `detect` could not use.
         unknown_classes: Class id -> detections that are left out, since the label map lacks it.
     """
@@ -95,9 +107,9 @@ class DetectionFile:
         self.wanted = wanted
         self.is_coco = False
         self.names: List[str] = []
+        self.class_names = class_names
         self.num_failed = 0
         self.unknown_classes: Counter[int] = collections.Counter()
-        self._class_names = class_names
         self._index: Dict[str, int] = {}
         self._images, self._class_ids = array.array("i"), array.array("i")
         self._scores, self._boxes = array.array("f"), array.array("f")
@@ -113,73 +125,8 @@ class DetectionFile:
         """All detections."""
         return len(self) + sum(self.unknown_classes.values())
 
-    def add_result(self, entry: Any) -> None:
-        """Adds an entry of COCO results."""
-        self.is_coco = True
-        fields = object_of(entry)
-        image_id = field_of(fields, "image_id")
-        if isinstance(image_id, bool) or not isinstance(image_id, (int, str)):
-            raise Fault(f"image_id is {quoted(image_id)}; it must be a number or a text")
-        class_id, mask, keypoints = class_id_of(fields, "category_id"), self._mask(fields), None
-        if self.wanted.num_keypoints and "keypoints" in fields:
-            keypoints = keypoints_of(fields, self.wanted.num_keypoints)
-        if "bbox" not in fields and mask is not None:
-            box: Sequence[float] = box_of_mask(mask)
-        elif "bbox" not in fields and keypoints is not None:
-            box = [*keypoints.min(axis=0).tolist(), *keypoints.max(axis=0).tolist()]
-        else:
-            box = _box_of_result(fields)
-        if max(map(abs, box)) > MAX_PIXELS:
-            raise Fault(f"bbox is {list(box)} (yxyx), more than {MAX_PIXELS:,.0f} pixels")
-        entry = _Entry(class_id, score_of(fields), box, mask, keypoints)
-        self._add(self._image(str(image_id)), entry)
-
-    def _mask(self, fields: Mapping[str, Any]) -> Optional[Mask]:
-        return mask_of(field_of(fields, "segmentation")) if self.wanted.masks else None
-
-    def add_line(self, entry: Any) -> None:
-        """Adds a line of `detect`: an image with its detections."""
-        fields = object_of(entry)
-        if "image_id" in fields and "file" not in fields:
-            raise Fault("is a COCO result outside of a list; put the results between [ and ]")
-        if "annotations" in fields:
-            raise Fault(
-                "has annotations, so it is a COCO data set; give a list of results, of image_id, "
-                "category_id, bbox and score each"
-            )
-        path = field_of(fields, "file")
-        if not isinstance(path, str):
-            raise Fault(f"file is {quoted(path)}; it must be a path")
-        if path in self._index:
-            raise Fault(f"file {quoted(path)} has a line before; give each image once")
-        image = self._image(path)
-        if "error" in fields:
-            self.num_failed += 1
-            return
-        detections = field_of(fields, "detections")
-        if not isinstance(detections, list):
-            raise Fault(f"detections is {quoted(detections)}; it must be a list")
-        for position, detection in enumerate(detections):
-            try:
-                self._add(image, self._detection(object_of(detection)))
-            except Fault as fault:
-                raise Fault(f"detections[{position}]: {fault}") from None
-
-    def _detection(self, fields: Mapping[str, Any]) -> _Entry:
-        class_id = class_id_of(fields, "class_id")
-        name, known = fields.get("name"), self._class_names.get(class_id)
-        if known is not None and name not in (None, known, str(class_id)):
-            raise Fault(
-                f"class {class_id} is {quoted(name)}, and {quoted(known)} in the label map; use "
-                "the label map of the export"
-            )
-        sides = object_of(field_of(fields, "box"))
-        box = tuple(number_of(f"box.{side}", field_of(sides, side)) for side in SIDES)
-        if not (box[0] <= box[2] and box[1] <= box[3]):
-            raise Fault(f"box is {list(box)}; it must be ymin <= ymax and xmin <= xmax")
-        return _Entry(class_id, score_of(fields), box, self._mask(fields))
-
-    def _image(self, name: str) -> int:
+    def index_of(self, name: str) -> int:
+        """Number of an image, which is new if none has this name."""
         if len(name) > LONGEST_NAME:
             raise Fault(f"the name of the image has {len(name):,} characters")
         index = self._index.setdefault(name, len(self.names))
@@ -187,8 +134,9 @@ class DetectionFile:
             self.names.append(name)
         return index
 
-    def _add(self, image: int, entry: _Entry) -> None:
-        if entry.class_id not in self._class_names:
+    def add(self, image: int, entry: _Entry) -> None:
+        """Adds a detection of an image."""
+        if entry.class_id not in self.class_names:
             is_full = len(self.unknown_classes) >= MAX_UNKNOWN_CLASSES
             self.unknown_classes[-1 if is_full else entry.class_id] += 1
             return
@@ -285,6 +233,78 @@ def number_of_image(name: str) -> List[str]:
     return [match.group(1)] if match else []
 
 
+def _add_result(file: DetectionFile, entry: Any) -> None:
+    """Adds an entry of COCO results."""
+    file.is_coco = True
+    fields = object_of(entry)
+    image_id = field_of(fields, "image_id")
+    if isinstance(image_id, bool) or not isinstance(image_id, (int, str)):
+        raise Fault(f"image_id is {quoted(image_id)}; it must be a number or a text")
+    class_id, mask = class_id_of(fields, "category_id"), _wanted_mask(file, fields)
+    keypoints = None
+    if file.wanted.num_keypoints and "keypoints" in fields:
+        keypoints = keypoints_of(fields, file.wanted.num_keypoints)
+    if "bbox" not in fields and mask is not None:
+        box: Sequence[float] = box_of_mask(mask)
+    elif "bbox" not in fields and keypoints is not None:
+        box = [*keypoints.min(axis=0).tolist(), *keypoints.max(axis=0).tolist()]
+    else:
+        box = _box_of_result(fields)
+    if max(map(abs, box)) > MAX_PIXELS:
+        raise Fault(f"bbox is {list(box)} (yxyx), more than {MAX_PIXELS:,.0f} pixels")
+    detection = _Entry(class_id, score_of(fields), box, mask, keypoints)
+    file.add(file.index_of(str(image_id)), detection)
+
+
+def _add_line(file: DetectionFile, entry: Any) -> None:
+    """Adds a line of `detect`: an image with its detections."""
+    fields = object_of(entry)
+    if "image_id" in fields and "file" not in fields:
+        raise Fault("is a COCO result outside of a list; put the results between [ and ]")
+    if "annotations" in fields:
+        raise Fault(
+            "has annotations, so it is a COCO data set; give a list of results, of image_id, "
+            "category_id, bbox and score each"
+        )
+    path = field_of(fields, "file")
+    if not isinstance(path, str):
+        raise Fault(f"file is {quoted(path)}; it must be a path")
+    num_images = len(file.names)
+    image = file.index_of(path)
+    if image < num_images:
+        raise Fault(f"file {quoted(path)} has a line before; give each image once")
+    if "error" in fields:
+        file.num_failed += 1
+        return
+    detections = field_of(fields, "detections")
+    if not isinstance(detections, list):
+        raise Fault(f"detections is {quoted(detections)}; it must be a list")
+    for position, detection in enumerate(detections):
+        try:
+            file.add(image, _detection_of_line(file, object_of(detection)))
+        except Fault as fault:
+            raise Fault(f"detections[{position}]: {fault}") from None
+
+
+def _detection_of_line(file: DetectionFile, fields: Mapping[str, Any]) -> _Entry:
+    class_id = class_id_of(fields, "class_id")
+    name, known = fields.get("name"), file.class_names.get(class_id)
+    if known is not None and name not in (None, known, str(class_id)):
+        raise Fault(
+            f"class {class_id} is {quoted(name)}, and {quoted(known)} in the label map; use "
+            "the label map of the export"
+        )
+    sides = object_of(field_of(fields, "box"))
+    box = tuple(number_of(f"box.{side}", field_of(sides, side)) for side in SIDES)
+    if not (box[0] <= box[2] and box[1] <= box[3]):
+        raise Fault(f"box is {list(box)}; it must be ymin <= ymax and xmin <= xmax")
+    return _Entry(class_id, score_of(fields), box, _wanted_mask(file, fields))
+
+
+def _wanted_mask(file: DetectionFile, fields: Mapping[str, Any]) -> Optional[Mask]:
+    return mask_of(field_of(fields, "segmentation")) if file.wanted.masks else None
+
+
 def _box_of_result(fields: Mapping[str, Any]) -> Sequence[float]:
     x, y, width, height = numbers_of(fields, "bbox", ("x", "y", "width", "height"))
     if width < 0 or height < 0:
@@ -304,11 +324,11 @@ def read_detections(
     """
     detection_file = DetectionFile(path, class_names, wanted)
     faults: List[str] = []
-    add: Optional[Any] = None
+    add: Optional[Callable[[DetectionFile, Any], None]] = None
     for number, value in enumerate(_values(path), 1):
-        add = add or (detection_file.add_result if value.in_list else detection_file.add_line)
+        add = add or (_add_result if value.in_list else _add_line)
         try:
-            add(value.value)
+            add(detection_file, value.value)
         except Fault as fault:
             faults.append(f"  {_place(number, value)}: {fault}")
             if len(faults) >= MAX_FAULTS:

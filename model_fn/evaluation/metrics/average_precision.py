@@ -94,7 +94,7 @@ class AveragePrecision:
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch of arrays."""
         objects = self._objects(batch)
-        weight = self._options.group_of_weight or 0.0
+        weight, threshold = self._options.group_of_weight or 0.0, self._options.threshold
         counted = objects.is_true & objects.has_mask & ~objects.is_difficult
         self._count(batch.classes[counted & ~objects.is_group], 1.0)
         self._count(batch.classes[counted & objects.is_group], weight)
@@ -102,16 +102,16 @@ class AveragePrecision:
         verdicts[~objects.exists] = _LEFT_OUT
         masked = objects._replace(is_true=objects.is_true & objects.has_mask)
         iou, cover = self._overlaps(batch, masked.is_true)
-        is_correct = self._match(batch.detection_scores, masked, iou, verdicts)
+        is_correct = _match(batch.detection_scores, masked, iou, verdicts, threshold)
         verdicts[is_correct] = _TRUE
-        groups = self._match_groups(batch.detection_scores, masked, cover, verdicts)
+        groups = _match_groups(batch.detection_scores, masked, cover, verdicts, threshold)
         if self._options.uses_masks:
             # A detected box without mask, in place of a mask, is neither right nor wrong.
             boxes = objects._replace(is_true=objects.is_true & ~objects.has_mask)
             iou, cover = _box_overlaps(batch)
-            is_correct = self._match(batch.detection_scores, boxes, iou, verdicts)
+            is_correct = _match(batch.detection_scores, boxes, iou, verdicts, threshold)
             verdicts[is_correct] = _LEFT_OUT
-            self._match_groups(batch.detection_scores, boxes, cover, verdicts)
+            _match_groups(batch.detection_scores, boxes, cover, verdicts, threshold)
         kept = verdicts != _LEFT_OUT
         self._keep(batch.detection_classes[kept], batch.detection_scores[kept], verdicts[kept])
         if weight > 0:
@@ -163,48 +163,6 @@ class AveragePrecision:
                 cover[row, : len(detected), chosen] = mask_iou(detected, masks, every).T
         return iou, cover
 
-    def _match(
-        self, scores: np.ndarray, objects: _Objects, iou: np.ndarray, verdicts: np.ndarray
-    ) -> np.ndarray:
-        """Bool [B, N]: the best detection of each box; leaves out those of difficult boxes."""
-        is_correct = np.zeros(verdicts.shape, bool)
-        if not iou.shape[2]:
-            return is_correct
-        possible = objects.same_class & (objects.is_true & ~objects.is_group)[:, np.newaxis]
-        best, reaches = self._best(iou, possible)
-        reaches &= verdicts == _FALSE
-        difficult = reaches & np.take_along_axis(objects.is_difficult, best, axis=1)
-        verdicts[difficult] = _LEFT_OUT
-        row, column = np.nonzero(reaches & ~difficult)
-        order = np.argsort(-scores[row, column], kind="stable")
-        row, column = row[order], column[order]
-        _, first = np.unique(row * iou.shape[2] + best[row, column], return_index=True)
-        is_correct[row[first], column[first]] = True
-        return is_correct
-
-    def _match_groups(
-        self, scores: np.ndarray, objects: _Objects, cover: np.ndarray, verdicts: np.ndarray
-    ) -> np.ndarray:
-        """Best score inside each group, [B, G], 0 for none; leaves out all detections inside."""
-        possible = objects.same_class & (objects.is_true & objects.is_group)[:, np.newaxis]
-        best, reaches = self._best(cover, possible)
-        reaches &= verdicts == _FALSE
-        verdicts[reaches] = _LEFT_OUT
-        num_found = np.zeros(objects.is_true.shape)
-        row, column = np.nonzero(reaches)
-        np.maximum.at(num_found, (row, best[row, column]), scores[row, column])
-        return num_found
-
-    def _best(self, overlaps: np.ndarray, possible: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-        """The box that each detection overlaps most, [B, N], and whether that is enough."""
-        if not overlaps.shape[2]:
-            nothing = np.zeros(overlaps.shape[:2], np.int64)
-            return nothing, nothing.astype(bool)
-        overlaps = np.where(possible, overlaps, -1.0)
-        best = overlaps.argmax(axis=2)
-        most = np.take_along_axis(overlaps, best[..., np.newaxis], axis=2)[..., 0]
-        return best, most >= self._options.threshold
-
     def _count(self, classes: np.ndarray, weight: float) -> None:
         np.add.at(self._num_boxes, np.searchsorted(self._ids, classes), weight)
 
@@ -220,33 +178,91 @@ class AveragePrecision:
         weights = np.concatenate([np.zeros(0, np.float32), *self._weights])
         order = np.argsort(classes, kind="stable")
         ends = np.searchsorted(classes[order], np.arange(len(self._ids)), side="right")
-        values = {}
+        values, recalls = {}, self._options.recall_range
         for k, mine in enumerate(np.split(order, ends)[: len(self._ids)]):
             name = self._name_of(int(self._ids[k]))
-            values[name] = self._area(scores[mine], weights[mine], self._num_boxes[k])
+            values[name] = _area(scores[mine], weights[mine], self._num_boxes[k], recalls)
         known = [value for value in values.values() if not np.isnan(value)]
         mean = float(np.mean(known)) if known else float("nan")
         if self._options.is_weighted:
             pooled = order[self._num_boxes[classes[order]] > 0]
-            mean = self._area(scores[pooled], weights[pooled], self._num_boxes.sum())
+            mean = _area(scores[pooled], weights[pooled], self._num_boxes.sum(), recalls)
         self._reset()
         return {self._mean_name: mean, **values}
 
-    def _area(self, scores: np.ndarray, weights: np.ndarray, total: float) -> float:
-        """Area below the curve from recall 0 within the range; NaN without groundtruth.
 
-        The precision of a recall is the best one at this recall or above.
-        """
-        if total == 0:
-            return float("nan")
-        # Equal scores: the last one first, like the reference.
-        right = weights[np.argsort(scores, kind="stable")[::-1]].astype(np.float64)
-        hits, misses = np.cumsum(right), np.cumsum(right == 0)
-        recall, precision = hits / total, hits / (hits + misses)
-        low, high = self._options.recall_range
-        inside = (recall >= low) & (recall <= high)
-        best = np.maximum.accumulate(precision[inside][::-1])[::-1]
-        return float(np.sum(np.diff(recall[inside], prepend=0.0) * best))
+def _match(
+    scores: np.ndarray,
+    objects: _Objects,
+    iou: np.ndarray,
+    verdicts: np.ndarray,
+    threshold: float,
+) -> np.ndarray:
+    """Bool [B, N]: the best detection of each box; leaves out those of difficult boxes."""
+    is_correct = np.zeros(verdicts.shape, bool)
+    if not iou.shape[2]:
+        return is_correct
+    possible = objects.same_class & (objects.is_true & ~objects.is_group)[:, np.newaxis]
+    best, reaches = _best(iou, possible, threshold)
+    reaches &= verdicts == _FALSE
+    difficult = reaches & np.take_along_axis(objects.is_difficult, best, axis=1)
+    verdicts[difficult] = _LEFT_OUT
+    row, column = np.nonzero(reaches & ~difficult)
+    order = np.argsort(-scores[row, column], kind="stable")
+    row, column = row[order], column[order]
+    _, first = np.unique(row * iou.shape[2] + best[row, column], return_index=True)
+    is_correct[row[first], column[first]] = True
+    return is_correct
+
+
+def _match_groups(
+    scores: np.ndarray,
+    objects: _Objects,
+    cover: np.ndarray,
+    verdicts: np.ndarray,
+    threshold: float,
+) -> np.ndarray:
+    """Best score inside each group, [B, G], 0 for none; leaves out all detections inside."""
+    possible = objects.same_class & (objects.is_true & objects.is_group)[:, np.newaxis]
+    best, reaches = _best(cover, possible, threshold)
+    reaches &= verdicts == _FALSE
+    verdicts[reaches] = _LEFT_OUT
+    num_found = np.zeros(objects.is_true.shape)
+    row, column = np.nonzero(reaches)
+    np.maximum.at(num_found, (row, best[row, column]), scores[row, column])
+    return num_found
+
+
+def _best(
+    overlaps: np.ndarray, possible: np.ndarray, threshold: float
+) -> Tuple[np.ndarray, np.ndarray]:
+    """The box that each detection overlaps most, [B, N], and whether that is enough."""
+    if not overlaps.shape[2]:
+        nothing = np.zeros(overlaps.shape[:2], np.int64)
+        return nothing, nothing.astype(bool)
+    overlaps = np.where(possible, overlaps, -1.0)
+    best = overlaps.argmax(axis=2)
+    most = np.take_along_axis(overlaps, best[..., np.newaxis], axis=2)[..., 0]
+    return best, most >= threshold
+
+
+def _area(
+    scores: np.ndarray, weights: np.ndarray, total: float, recall_range: Tuple[float, float]
+) -> float:
+    """Area below the curve from recall 0 within the range; NaN without groundtruth.
+
+    The precision of a recall is the best one at this recall or above.
+    """
+    if total == 0:
+        return float("nan")
+    # Equal scores: the last one first, like the reference.
+    right = weights[np.argsort(scores, kind="stable")[::-1]].astype(np.float64)
+    hits, misses = np.cumsum(right), np.cumsum(right == 0)
+    recall, precision = hits / total, hits / (hits + misses)
+    low, high = recall_range
+    inside = (recall >= low) & (recall <= high)
+    best = np.maximum.accumulate(precision[inside][::-1])[::-1]
+    return float(np.sum(np.diff(recall[inside], prepend=0.0) * best))
 
 
 def _present(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
