@@ -87,7 +87,7 @@ def check_data(
 def _plans(
     config: Any, which: str, num_classes: int, max_records: Optional[int]
 ) -> Tuple[List[Plan], Dict[str, LabelMap], List[Problem]]:
-    """Returns the plans of reading, label maps by reader, and what forbids to read."""
+    """Returns plans of what to read, label maps by reader, and problems that prevent reading."""
     plans: List[Plan] = []
     maps: Dict[str, LabelMap] = {}
     problems: List[Problem] = []

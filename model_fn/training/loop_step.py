@@ -84,6 +84,7 @@ class LoopStep:
         jit_compile: bool = False,
     ) -> None:
         self._strategy = strategy
+        self._first = functools.partial(_first_replica_value, strategy)
         self._is_on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
         self._config = pipeline_config.train_config.optimizer
         with strategy.scope():
@@ -236,9 +237,6 @@ class LoopStep:
 
         return tf.nest.map_structure(self._first, self._strategy.run(take, (*share, stops)))
 
-    def _first(self, value: Any) -> tf.Tensor:
-        return self._strategy.experimental_local_results(value)[0]
-
     def _apply(self, reduced: Reduced) -> None:
         pairs = [
             (gradient, variable)
@@ -260,6 +258,10 @@ class LoopStep:
 
     def _put_back(self, reduced: Reduced) -> None:
         self._strategy.run(self._replica.put_back, (reduced.statistics,))
+
+
+def _first_replica_value(strategy: Any, value: Any) -> tf.Tensor:
+    return strategy.experimental_local_results(value)[0]
 
 
 def _applied_if_finite(
