@@ -85,6 +85,8 @@ def make_plan(
     draft.decide(starter.decoding_choices(draft.config, columns))
     if weights is not None:
         draft.decide(starter.fine_tuning_choices(weights))
+    else:
+        draft.decide(starter.matching_choices(draft.config, columns))
     is_fine_tuned = weights is not None
     coverage = _decide_sizes(draft, columns, budget, is_fine_tuned)
     speed, is_bfloat16 = _fastest(draft.config)

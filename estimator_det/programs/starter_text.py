@@ -18,7 +18,7 @@ NOTES = {
     "anchor_generator": "Boxes of several sizes and shapes around each cell of the feature maps.",
     "first_stage_anchor_generator": "Boxes of several sizes around each cell of the feature map.",
     "box_coder": "A box is learned as its offset from an anchor, in these units.",
-    "matcher": "An anchor learns a box that it overlaps by half; each box gets its best anchor.",
+    "matcher": "An anchor learns a box that it overlaps enough; each box gets its best anchor.",
     "similarity_calculator": "Overlap is intersection over union.",
     "box_predictor": "Heads: a score for each class and an offset for each anchor.",
     "loss": "Losses of scores and of offsets.",

@@ -171,6 +171,15 @@ def test_small_objects_get_a_larger_image() -> None:
     assert not starter.size_choices(config_of("faster_rcnn_resnet50"), small, None)
 
 
+def test_few_images_train_more_anchors_of_each_object() -> None:
+    few, many = columns_of([]), columns_of([], num_images=5000)
+    config = config_of("ssd_mobilenet_v1")
+    assert value_of(starter.matching_choices(config, few), "_matcher.matched_threshold") == "0.4"
+    assert value_of(starter.matching_choices(config, few), "localization_weight") == "2.0"
+    assert not starter.matching_choices(config, many)
+    assert not starter.matching_choices(config_of("faster_rcnn_resnet50"), few)
+
+
 def test_large_photographs_are_decoded_smaller() -> None:
     columns = columns_of([])
     large = columns._replace(sizes=np.array([[1200, 1600]] * 2 + [[10, 10]]))
