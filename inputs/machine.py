@@ -11,6 +11,9 @@ import threading
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
+# Of processors that compute bfloat16 in hardware; others are slower in it than in float32.
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
+
 
 def available_cpus() -> int:
     """CPUs that this process may use; a container may have fewer than its machine."""
@@ -108,3 +111,12 @@ def _end_with(lifeline: Any) -> None:
     """Ends this process when the other end of a pipe is closed."""
     lifeline.poll(None)
     os._exit(1)
+
+
+def has_bfloat16() -> bool:
+    """True if this processor computes bfloat16 in hardware."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return any(flag in file.read().split() for flag in BFLOAT16_FLAGS)
+    except OSError:
+        return False

@@ -17,6 +17,7 @@ from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.images.resize import make_resizer
 from estimator_det.programs.pretrained import Pretrained, find_model
+from estimator_det.programs.step_speed import Speed
 from estimator_det.protos import input_reader_pb2
 from inputs.checks.statistics import Columns
 
@@ -107,14 +108,6 @@ class Choice(NamedTuple):
     field: str  # in the form of --set
     value: str
     reason: str
-
-
-class Speed(NamedTuple):
-    """A measured training step."""
-
-    seconds: float
-    batch_size: int
-    num_bytes: int  # peak memory of the process
 
 
 class Budget(NamedTuple):

@@ -6,37 +6,21 @@ and the schedule from the speed of the final model.
 
 from __future__ import annotations
 
-import logging
-import resource
-import statistics
-import tempfile
-import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from estimator_det.config.printing import counted
-from estimator_det.programs import starter
+from estimator_det.programs import starter, step_speed
 from estimator_det.programs.pretrained import Pretrained
-from estimator_det.programs.starter import Budget, Choice, Speed
+from estimator_det.programs.starter import Budget, Choice
 from inputs.checks.statistics import Columns, boxes_per_image
 from inputs.label_map import read_label_map
 from inputs.machine import available_cpus, available_memory
 from model_fn.checkpoints.errors import RunError
 from model_fn.checks import data_check
 from model_fn.checks.anchor_coverage import Coverage
-from model_fn.runs import runner
-from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16
 
-FIRST_STEPS = 3  # slower, since TensorFlow plans its kernels
-MEASURED_STEPS = 6
-MEASURED_SECS = 15.0  # for slow models, at least one step
-BETTER_TIME = 0.9  # share of the time in float32 for which bfloat16 is worth its rounding
 BETTER_IOU = 0.02  # by which anchors of the data must be better than published ones
 MANY_UNMATCHED = 0.05  # share of boxes for which new anchors are worth new heads
-# Processors that compute bfloat16 in hardware; others are slower in it than in float32.
-BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
-
-_LOG = logging.getLogger(__name__)
 
 
 class Plan(NamedTuple):
@@ -89,7 +73,7 @@ def make_plan(
         draft.decide(starter.matching_choices(draft.config, columns))
     is_fine_tuned = weights is not None
     coverage = _decide_sizes(draft, columns, budget, is_fine_tuned)
-    speed, is_bfloat16 = _fastest(draft.config)
+    speed, is_bfloat16 = step_speed.fastest(draft.config)
     batch_size = draft.config.train_config.batch_size
     steps, why = starter.num_steps(budget, columns, batch_size, is_fine_tuned, speed.seconds)
     draft.decide(starter.schedule_choices(draft.config, steps, why, is_fine_tuned))
@@ -115,7 +99,7 @@ def _decide_sizes(
     """Decides batch size, width, input size and anchors."""
     # Small, so that measuring does not run out of memory where training would not either.
     draft.decide([Choice("train_config.batch_size", _first_batch(draft.config), "")])
-    speed = measure(draft.config, is_bfloat16=False)
+    speed = step_speed.measure(draft.config, is_bfloat16=False)
     draft.decide(starter.batch_choices(draft.config, columns, speed, available_memory()))
     epochs = None
     if not is_fine_tuned and budget.hours is not None:
@@ -130,80 +114,8 @@ def _decide_sizes(
     return _decide_anchors(draft, columns, has_heads=is_fine_tuned)
 
 
-def _fastest(config: Any) -> Tuple[Speed, bool]:
-    """Speed of a step in the faster type of numbers, and whether that is bfloat16."""
-    exact = measure(config, is_bfloat16=False)
-    if not has_bfloat16():
-        return exact, False
-    # Small networks are faster in float32 even where processors compute bfloat16.
-    rounded = measure(config, is_bfloat16=True)
-    is_faster = rounded.seconds < BETTER_TIME * exact.seconds
-    return (rounded, True) if is_faster else (exact, False)
-
-
 def _first_batch(config: Any) -> str:
     return "8" if config.model.HasField("ssd") else "1"
-
-
-def has_bfloat16() -> bool:
-    """True if this processor computes bfloat16 in hardware."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return any(flag in file.read().split() for flag in BFLOAT16_FLAGS)
-    except OSError:
-        return False
-
-
-class _Timer(Hook):
-    """Ends a run when enough steps have been timed."""
-
-    def __init__(self) -> None:
-        self.times: List[float] = []
-
-    def begin(self, context: RunContext, step: int) -> None:
-        self._stop = context.stop
-
-    def after_step(self, result: StepResult) -> None:
-        self.times.append(time.monotonic())
-        # The first steps choose kernels and allocate memory.
-        timed = len(self.times) - FIRST_STEPS
-        elapsed = self.times[-1] - self.times[max(0, min(FIRST_STEPS, len(self.times)) - 1)]
-        if timed >= MEASURED_STEPS or (timed >= 1 and elapsed > MEASURED_SECS):
-            self._stop.request()
-
-    @property
-    def seconds(self) -> float:
-        """Median seconds of a step."""
-        times = self.times[FIRST_STEPS - 1 :]
-        return statistics.median(after - before for before, after in zip(times, times[1:]))
-
-
-def measure(config: Any, is_bfloat16: bool) -> Speed:
-    """Trains a few steps of a configuration, in a folder that is deleted."""
-    # So low that even a first batch of unfit anchors cannot end the run as not finite.
-    rate = "learning_rate { constant_learning_rate { learning_rate: 1e-5 } }"
-    config = starter.apply(
-        config, [Choice("train_config.optimizer", f"{{ adam_optimizer {{ {rate} }} }}", "")]
-    )
-    timer = _Timer()
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)  # The run is not the user's.
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            runner.train(
-                config,
-                folder,
-                hooks=(timer,),
-                precision=MIXED_BFLOAT16 if is_bfloat16 else FLOAT32,
-                progress=False,
-                num_train_steps=10**6,
-            )
-    finally:
-        root.setLevel(level)
-    # In kibibytes on Linux.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Speed(timer.seconds, config.train_config.batch_size, peak)
 
 
 def _decide_anchors(draft: _Draft, columns: Columns, *, has_heads: bool) -> Optional[Coverage]:

@@ -10,11 +10,13 @@ import pytest
 
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
-from estimator_det.programs import cli, console, starter, starter_plan, starter_text
-from estimator_det.programs.starter import Budget, Choice, Speed
+from estimator_det.programs import cli, console, starter, starter_plan, starter_text, step_speed
+from estimator_det.programs.starter import Budget, Choice
+from estimator_det.programs.step_speed import Speed
 from inputs.checks.statistics import Columns
 from inputs.datasets import shapes
 from model_fn.checks import config_check, data_check
+from model_fn.runs import runner
 
 FAST = Speed(seconds=0.1, batch_size=8, num_bytes=10**9)
 
@@ -31,8 +33,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(config: Any, is_bfloat16: bool) -> Speed:
         return FAST._replace(seconds=0.05) if is_bfloat16 else FAST
 
-    monkeypatch.setattr(starter_plan, "measure", measure)
-    monkeypatch.setattr(starter_plan, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(step_speed, "measure", measure)
+    monkeypatch.setattr(step_speed, "has_bfloat16", lambda: True)
 
 
 def columns_of(boxes: List[List[float]], num_images: int = 10) -> Columns:
@@ -299,6 +301,40 @@ def test_the_speed_of_a_real_step(records: str) -> None:
             Choice("train_config.batch_size", "2", ""),
         ],
     )  # fmt: skip
-    speed = starter_plan.measure(config, is_bfloat16=False)
+    speed = step_speed.measure(config, is_bfloat16=False)
     assert 0.001 < speed.seconds < 60
     assert 10**8 < speed.num_bytes < 10**11
+
+
+@pytest.mark.parametrize(
+    ("seconds", "precision"), [(0.05, "mixed_bfloat16"), (FAST.seconds, "float32")]
+)
+def test_a_training_takes_the_faster_precision(
+    quick: None,
+    records: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    precision: str,
+) -> None:
+    monkeypatch.setattr(
+        step_speed,
+        "measure",
+        lambda _, is_bfloat16: FAST._replace(seconds=seconds if is_bfloat16 else FAST.seconds),
+    )
+    taken: List[Any] = []
+
+    def train(_: Any, folder: str, options: Any) -> Dict[str, float]:
+        taken.append(options.precision)
+        return {}
+
+    monkeypatch.setattr(runner, "train_and_evaluate", train)
+    config = starter.base_config("ssd_mobilenet_v1", None, starter.find_records(records))
+    (tmp_path / "pipeline.config").write_text(pipeline.format_pipeline(config))
+    command = ["train", str(tmp_path / "pipeline.config"), "--model_dir", str(tmp_path / "run")]
+    optimizer = "{ adam_optimizer { learning_rate { constant_learning_rate { } } } }"
+    command += ["--set", "train_config.num_steps=1", "--precision", "auto"]
+    command += ["--set", f"train_config.optimizer={optimizer}"]
+    assert cli.main(command) == console.EXIT_OK
+    assert taken == [precision]
+    assert cli.main([*command, "--strategy", "none"]) == console.EXIT_USAGE

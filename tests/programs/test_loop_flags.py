@@ -23,8 +23,8 @@ def test_estimator_trains_unless_a_strategy_is_given() -> None:
     assert _chosen() is None
     assert _chosen("--strategy", "none") == LoopOptions()
     flags = "--strategy mirrored --num_replicas 2 --accumulate_steps 4 --steps_per_call 5"
-    found = _chosen(*flags.split(), "--precision", "mixed_bfloat16", "--jit_compile")
-    assert found == LoopOptions("mirrored", 2, 4, 5, "mixed_bfloat16", True)
+    found = _chosen(*flags.split(), "--jit_compile")
+    assert found == LoopOptions("mirrored", 2, 4, 5, True)
 
 
 @pytest.mark.parametrize(

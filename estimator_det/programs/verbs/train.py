@@ -27,6 +27,7 @@ _STRATEGY_OF = {
     **dict.fromkeys(("tpu_name", "tpu_zone", "gcp_project"), run_options.TPU),
 }
 
+AUTO = "auto"
 SUMMARY = "Trains a detector and evaluates it during training"
 EXAMPLE = f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8"
 
@@ -67,8 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--precision",
-        choices=run_options.PRECISIONS,
-        help="what the network computes in; variables and losses stay float32. mixed_float16 needs "
+        choices=(AUTO, *run_options.PRECISIONS),
+        help="what the network computes in; variables and losses stay float32. auto measures a few "
+        "steps, and takes the faster one of float32 and mixed_bfloat16; mixed_float16 needs "
         "--strategy",
     )
     parser.add_argument(
@@ -224,10 +226,19 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
             min_delta=flags.min_delta,
         ),
         loop=_loop(flags),
-        precision=flags.precision,
+        precision=None if flags.precision == AUTO else flags.precision,
         progress_steps=flags.progress_steps,
         task_timeout_secs=flags.task_timeout_secs,
     )
+
+
+def _faster_precision(config: Any) -> str:
+    from estimator_det.programs import step_speed
+
+    speed, is_bfloat16 = step_speed.fastest(config)
+    precision = run_options.MIXED_BFLOAT16 if is_bfloat16 else run_options.FLOAT32
+    console.print_line(f"precision: {precision}, {speed.seconds:.2f} s a step")
+    return precision
 
 
 def run(options: argparse.Namespace) -> int:
@@ -261,6 +272,12 @@ def run(options: argparse.Namespace) -> int:
         tpu = run_options.TpuOptions(iterations_per_loop=options.progress_steps, rehearses=True)
         for finding in run_options.check_tpu(config, options.model_dir, tpu):
             printing.report(finding, sys.stderr)
+    is_alone = cluster.read_cluster().task.is_alone
+    if options.precision == AUTO and (loop or tpu or not is_alone):
+        raise console.UsageError(
+            f"--precision {AUTO} measures an Estimator on this machine alone: name a type with "
+            "--strategy, --rehearse_tpu or TF_CONFIG"
+        )
     is_for_tpu = options.rehearse_tpu or options.strategy == run_options.TPU
     console.check_config(
         config, ignore=console.unused_in_training(options.model_dir, config, on_tpu=is_for_tpu)
@@ -268,6 +285,8 @@ def run(options: argparse.Namespace) -> int:
     # Imports TensorFlow: only after everything cheap is checked.
     from model_fn.runs import runner
 
+    if options.precision == AUTO:
+        train_options = dataclasses.replace(train_options, precision=_faster_precision(config))
     metrics = runner.train_and_evaluate(
         config,
         options.model_dir,
