@@ -11,7 +11,7 @@ import threading
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
-# Of processors that compute bfloat16 in hardware; others are slower in it than in float32.
+# Flags of processors that compute bfloat16 in hardware; others are slower in it than in float32.
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 
 
