@@ -19,6 +19,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
+GOALS = (50, 70, 80)  # mAP@.50 in percent
 TURNS = 3  # measurements of each tree
 PARTS = (
     "floor",
@@ -31,6 +32,7 @@ PARTS = (
     "serving",
     "conversion",
     "scaling",
+    "accuracy",
 )
 
 
@@ -42,6 +44,8 @@ def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--only", choices=PARTS, action="append", help="measure just these parts")
+    parser.add_argument("--records", help="folder of `convert` for accuracy; default: shapes")
+    parser.add_argument("--hours", type=float, default=0.1, help="length of that training")
     parser.add_argument("--against", metavar="TREE", help="another checkout to compare with")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--started", type=float, help=argparse.SUPPRESS)
@@ -54,7 +58,9 @@ def _measure(part: str, arguments: argparse.Namespace, tree: str, scratch: str) 
     command = [sys.executable, "-m", "benchmarks.speed", "--part", part]
     for name in ("config", "record", "label_map"):
         command += [f"--{name}", os.path.abspath(getattr(arguments, name))]
-    command += ["--batch_size", str(arguments.batch_size)]
+    command += ["--batch_size", str(arguments.batch_size), "--hours", str(arguments.hours)]
+    if arguments.records:
+        command += ["--records", os.path.abspath(arguments.records)]
     command += [word for override in arguments.overrides for word in ("--set", override)]
     command += ["--started", repr(time.time()), "--scratch", scratch]
     environment = {**os.environ, "PYTHONPATH": tree}
@@ -78,7 +84,9 @@ def _measure_all(arguments: argparse.Namespace, trees: List[str]) -> List[Dict[s
                 for _ in range(TURNS if len(trees) > 1 else 1)
             ]
             for tree, measured in zip(figures, zip(*turns)):
-                tree.update({key: _median([each[key] for each in measured]) for key in measured[0]})
+                # Not every training reaches each accuracy.
+                keys = [key for key in measured[0] if all(key in each for each in measured)]
+                tree.update({key: _median([each[key] for each in measured]) for key in keys})
     return figures
 
 
@@ -108,6 +116,8 @@ LINES = (
     ("replicas_two_images_per_second", "2 replicas on two cores: {:.1f} images/s", ""),
     ("efficiency_two", "efficiency of 2 replicas: {:.2f}", ""),
     ("efficiency_apart", "the most that the cores allow: {:.2f}", ""),
+    *((f"seconds_to_{goal}", f"mAP@.50 of .{goal} after {{:.0f}} s", "") for goal in GOALS),
+    ("final_accuracy", "mAP@.50 at the end: {:.3f}", ""),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import time
 from typing import Any, Dict
 
 import numpy as np
@@ -14,8 +15,11 @@ from google.protobuf import text_format
 from benchmarks.speed import __main__ as program
 from benchmarks.speed import components, parts
 from estimator_det.compat import tf, tf1
+from estimator_det.programs import starter_plan
 from estimator_det.protos import pipeline_pb2
 from inputs.augment import AUGMENTATIONS
+from model_fn.evaluation import history
+from model_fn.runs import runner
 from tests import small_extractor
 from tests.detectors.two_stage import configs
 
@@ -148,3 +152,30 @@ def test_two_trees_are_measured_in_turns(
     assert capsys.readouterr().out.splitlines()[0] == expected
     assert [place for place, _ in order] == ["here", "there"] * 3
     assert len(set(order)) == 2  # each has a folder of its own
+
+
+def test_the_time_until_an_accuracy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    config.train_config.num_steps = 160
+    plan = argparse.Namespace(config=config)
+    monkeypatch.setattr(starter_plan, "make_plan", lambda *_, **__: plan)
+
+    def train(_: Any, model_dir: str, *, evaluation: Any, **__: Any) -> None:
+        now = time.time()
+        for number, value in enumerate((0.4, 0.6, 0.55, 0.81, 0.79), 1):
+            step, metrics = number * evaluation.every_steps, {parts.MAP_50: value}
+            history.record(model_dir, history.Evaluation("0", step, metrics, time=now + step))
+
+    monkeypatch.setattr(runner, "train_and_evaluate", train)
+    (tmp_path / "accuracy").mkdir()
+    options = argparse.Namespace(records="data", hours=0.1, scratch=tmp_path)
+    figures = parts.accuracy(options)
+    expected = {
+        "final_accuracy": 0.79,
+        "seconds_to_50": 20,
+        "seconds_to_70": 40,
+        "seconds_to_80": 40,
+    }
+    assert figures == pytest.approx(expected, abs=1)
