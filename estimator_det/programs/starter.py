@@ -25,6 +25,9 @@ CONFIGS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "configs")
 TRAIN = "train"
 HELD_OUT = ("val", "validation", "valid", "eval", "test")  # names of parts, the first one is used
 
+# Passes from which crops help a network from random weights. With 13 of them over 1,207 drawn
+# images mAP@.50 was .32, and .79 without crops: it had not seen whole objects often enough.
+CROPPED_EPOCHS = 60
 MANY_IMAGES = 2000  # more of them are learned as well in larger batches
 GOOD_EPOCHS = 200  # passes over the data after which a small network from scratch is good
 NARROW_TYPES = ("ssd_mobilenet_v1", "ssd_mobilenet_v2")
@@ -242,19 +245,25 @@ def box_choices(config: Any, boxes_per_image: np.ndarray) -> List[Choice]:
     return choices
 
 
-def augmentation_choices(config: Any, names: Sequence[str]) -> List[Choice]:
-    """Augmentations for photographs, which have an up and a down."""
+def augmentation_choices(config: Any, names: Sequence[str], crops: bool = True) -> List[Choice]:
+    """Augmentations for photographs, which have an up and a down.
+
+    Args:
+        crops: Whether a single-shot detector learns from parts of images.
+    """
     is_sided = any(
         word in ("left", "right")
         for name in names
         for word in name.lower().replace("_", " ").split()
     )
     steps = [] if is_sided else ["random_horizontal_flip"]
-    if config.model.HasField("ssd"):
+    crops &= config.model.HasField("ssd")
+    if crops:
         steps.append("ssd_random_crop")
     steps.append("random_distort_color")
     flip = "no flip, since classes have a left and a right" if is_sided else "mirrored"
-    reason = f"Photographs: {flip}, cropped around objects, in other light; never upside down."
+    crop = ", cropped around objects" if crops else ""
+    reason = f"Photographs: {flip}{crop}, in other light; never upside down."
     value = ", ".join(f"{{ {step} {{ }} }}" for step in steps)
     return [Choice("train_config.data_augmentation_options", f"[{value}]", reason)]
 

@@ -76,6 +76,9 @@ def make_plan(
     speed, is_bfloat16 = step_speed.fastest(draft.config)
     batch_size = draft.config.train_config.batch_size
     steps, why = starter.num_steps(budget, columns, batch_size, is_fine_tuned, speed.seconds)
+    epochs = steps * batch_size / columns.num_images
+    crops = is_fine_tuned or epochs >= starter.CROPPED_EPOCHS
+    draft.decide(starter.augmentation_choices(draft.config, list(names.values()), crops))
     draft.decide(starter.schedule_choices(draft.config, steps, why, is_fine_tuned))
     num_held_out = sum(scan.columns.num_images for scan in report.scans[1:])
     findings = [
@@ -86,7 +89,7 @@ def make_plan(
     minutes = (steps * speed.seconds / starter.SHARE_OF_STEPS + starter.START_SECS) / 60
     expectation = (
         f"Expect: {steps:,} steps of {counted(batch_size, 'image')}, "
-        f"{steps * batch_size / columns.num_images:.0f} passes over the data; "
+        f"{epochs:.0f} passes over the data; "
         f"{speed.seconds:.2f} s a step here, so about {minutes:,.0f} minutes, and "
         f"{speed.num_bytes / 2**30:.1f} GB of memory"
     )

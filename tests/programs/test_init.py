@@ -93,6 +93,7 @@ def test_the_verb_writes_its_command_and_what_to_expect(
     assert pipeline.parse_pipeline(text).train_config.num_steps == 5620
     printed = capsys.readouterr().out
     assert "Expect: 5,620 steps of 8 images" in printed
+    assert "ssd_random_crop" in text  # 700 passes over 64 images
     assert "--precision mixed_bfloat16" in printed
     assert cli.main(arguments) == console.EXIT_USAGE
     assert "Add --overwrite" in capsys.readouterr().err
@@ -207,6 +208,9 @@ def test_classes_with_a_side_are_not_mirrored(names: List[str], flips: bool) -> 
     (choice,) = starter.augmentation_choices(config_of("ssd_mobilenet_v1"), names)
     assert ("random_horizontal_flip" in choice.value) == flips
     assert "random_vertical_flip" not in choice.value
+    assert "ssd_random_crop" in choice.value and "cropped" in choice.reason
+    (whole,) = starter.augmentation_choices(config_of("ssd_mobilenet_v1"), names, crops=False)
+    assert "crop" not in whole.value + whole.reason
 
 
 @pytest.mark.parametrize(
