@@ -17,6 +17,7 @@ from model_fn.evaluation import details, diagnostics, threshold_files, threshold
 from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.history import Evaluation, Metrics
 
+NOTHING, LINE, TABLE = "nothing", "line", "table"  # what is printed of an evaluation
 TRAINING_DATA = "training_data"  # name of the training reader where it is evaluated on
 
 # Loss, mAPs that are not of a category or size, AP of LVIS, panoptic quality.
@@ -54,8 +55,7 @@ def report(
     results: Results,
     faults: FaultLog,
     *,
-    verbose: bool = True,
-    in_one_line: bool = False,
+    shown: str = TABLE,
 ) -> Evaluation:
     """Writes and prints what follows from an evaluation.
 
@@ -63,7 +63,8 @@ def report(
         model: `DetectionModel` proto that made the detections; None if none did.
         folder: Gets events, thresholds and details.
         values: Metrics and losses by name, and the global step.
-        in_one_line: Prints no table of thresholds, and no reasons but those of the line's metrics.
+        shown: NOTHING; LINE, with reasons for its metrics alone; or TABLE, with all reasons and
+            the table of thresholds.
     """
     metrics, step = scalars(values), int(values[tf1.GraphKeys.GLOBAL_STEP])
     score_field = "" if model is None else score_threshold_field(model)
@@ -74,11 +75,11 @@ def report(
     table = thresholds.make_table(results.matches)
     path = threshold_files.write(folder, step, reader, table, model)
     details.write(folder, step, results.details)
-    if verbose and in_one_line:
+    if shown == LINE:
         print_results(reader, values, table.all_classes)
         print_notes({name: notes[name] for name in notes if HEADLINE.fullmatch(name)})
         print_faults(faults)
-    elif verbose:
+    elif shown == TABLE:
         print_results(reader, values)
         print_notes(notes)
         printing.report(thresholds.format_table(table, path), sys.stderr)

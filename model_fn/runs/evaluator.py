@@ -22,6 +22,9 @@ from model_fn.evaluation import history
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.report import (
+    LINE,
+    NOTHING,
+    TABLE,
     EvaluationReport,
     Metrics,
     evaluation_folder,
@@ -67,11 +70,10 @@ def evaluate_reader(
     reader: Reader,
     checkpoint: str,
     *,
-    verbose: bool = True,
-    in_one_line: bool = False,
+    shown: str = TABLE,
     matches: Optional[Dict[str, Matches]] = None,
 ) -> Evaluation:
-    """Evaluates a checkpoint on a reader; with `verbose` it prints on standard error.
+    """Evaluates a checkpoint on a reader, and prints as `model_fn.evaluation.report` does.
 
     Faults of records are counted, written to bad_records.jsonl in the evaluation's folder, and
     printed in full if they are new. The thresholds of the best F1 are written to
@@ -79,22 +81,15 @@ def evaluate_reader(
     """
     name, folder = reader.name, evaluation_folder(evaluator.model_dir, reader.name)
     faults = FaultLog(os.path.join(folder, LOG_FILE))
-    hooks = [EvaluationReport(pipeline_config.eval_config.batch_size)] if verbose else []
+    hooks = []
+    if shown != NOTHING:
+        hooks.append(EvaluationReport(pipeline_config.eval_config.batch_size))
     values, results = evaluator.evaluate(
         reader.make_input_fn(faults), name=name, checkpoint_path=checkpoint, hooks=hooks
     )
     if matches is not None:
         matches[name] = results.matches
-    return report(
-        pipeline_config.model,
-        name,
-        folder,
-        values,
-        results,
-        faults,
-        verbose=verbose,
-        in_one_line=in_one_line,
-    )
+    return report(pipeline_config.model, name, folder, values, results, faults, shown=shown)
 
 
 class Evaluations:
@@ -107,21 +102,14 @@ class Evaluations:
         readers: List[Reader],
         options: EvaluationOptions,
         *,
-        verbose: bool = True,
+        shown: str = LINE,
     ) -> None:
         self._config, self._evaluator, self._readers = pipeline_config, evaluator, readers
-        self._options, self._verbose = options, verbose
+        self._options, self._shown = options, shown
 
     def evaluate(self, checkpoint: str) -> List[Evaluation]:
         return [
-            evaluate_reader(
-                self._config,
-                self._evaluator,
-                reader,
-                checkpoint,
-                verbose=self._verbose,
-                in_one_line=True,
-            )
+            evaluate_reader(self._config, self._evaluator, reader, checkpoint, shown=self._shown)
             for reader in self._readers
         ]
 

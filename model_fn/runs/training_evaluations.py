@@ -7,7 +7,7 @@ import time
 
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.evaluation import history
-from model_fn.evaluation.report import Metrics
+from model_fn.evaluation.report import LINE, NOTHING, Metrics
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.context import RunContext
 from model_fn.runs.evaluator import Evaluations, evaluation_inputs
@@ -31,9 +31,8 @@ class TrainingEvaluations(CheckpointListener):
             readers += evaluation_inputs(
                 config, on_training_data=True, sample_1_of_n=options.training_data_sample_1_of_n
             )
-        self._evaluations = Evaluations(
-            config, evaluator, readers, options, verbose=context.options.progress
-        )
+        shown = LINE if context.options.progress else NOTHING
+        self._evaluations = Evaluations(config, evaluator, readers, options, shown=shown)
         self._model_dir, self._options = context.model_dir, options
         self._throttle_secs = context.throttle_secs
         self._last_step, self._last_time = first_step, time.monotonic()
