@@ -17,7 +17,8 @@ from model_fn.evaluation import details, diagnostics, threshold_files, threshold
 from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.history import Evaluation, Metrics
 
-NOTHING, LINE, TABLE = "nothing", "line", "table"  # what is printed of an evaluation
+# Amounts that are printed of an evaluation.
+NOTHING, LINE, TABLE = "nothing", "line", "table"
 TRAINING_DATA = "training_data"  # name of the training reader where it is evaluated on
 
 # Loss, mAPs that are not of a category or size, AP of LVIS, panoptic quality.
