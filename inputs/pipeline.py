@@ -12,6 +12,7 @@ a `FaultLog`: see `inputs.checks.guard`.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
@@ -29,13 +30,14 @@ from inputs.augment import check_steps, make_steps
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.batch import CollateOptions, Preprocess
-from inputs.checks.first_records import check_class_names, check_masks
+from inputs.checks.first_records import check_cache, check_class_names, check_masks
 from inputs.checks.guard import GraphGuard, Guard
 from inputs.examples import ExampleOptions, make_example_fn, make_retry, mix_records
 from inputs.machine import available_cpus
 from inputs.records import sharding, splits
 from inputs.records.cursor import CursorState, DataCursor, order_fingerprint
 from inputs.records.stream import Files, Order, list_files, record_dataset
+from inputs.records.tfrecord import file_size
 
 InputFn = Callable[..., tf.data.Dataset]
 Params = Dict[str, Any]
@@ -158,11 +160,14 @@ def create_eval_input_fn(
     check_ranges_or_raise(reader, path)
     passes = 1 if path == TRAIN_READER else max(reader.num_epochs, 1)
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
+    read_once = copy.deepcopy(reader)
+    read_once.ClearField("cache")  # Training data may be evaluated, too: each image once.
 
     def input_fn(params: Optional[Params] = None, input_context: Any = None) -> tf.data.Dataset:
         batch_size, shard = _share(_batch_size(params, evaluation.batch_size), input_context)
         collate = _eval_collate_options(pipeline_config, preprocess, reader)
-        examples = ExampleOptions(reader, collate, _policy(reader, collate), batch_size=batch_size)
+        policy = _policy(reader, collate)
+        examples = ExampleOptions(read_once, collate, policy, batch_size=batch_size)
         # A batch of one has no remainder: dropping it only makes the shape static.
         drops = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
         order = Order(DEFAULT_EVAL_SEED, passes, every, shard, drops)
@@ -184,7 +189,7 @@ def _batches(
 
     # List the files; their first records show if the label map or the masks cannot be right.
     files = list_files(reader, examples.policy, log)
-    _check_first_records(reader, files, needs_masks)
+    _check_first_records(examples, files, needs_masks, run)
     if run.on_split is not None and order.shard[0] > 1:
         run.on_split(sharding.split(files.paths, files.stream_lengths, order.shard[0]))
     start = (run.cursor or DataCursor()).begin(order.seed, order_fingerprint(reader, files, order))
@@ -240,11 +245,23 @@ def _make_guard(
 
 
 def _check_first_records(
-    reader: input_reader_pb2.InputReader, files: Files, needs_masks: bool
+    examples: ExampleOptions, files: Files, needs_masks: bool, run: TrainInputOptions
 ) -> None:
+    reader = examples.reader
     check_class_names(reader, files.paths)
-    if needs_masks and files.paths and reader.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
+    if not files.paths or reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
+        return
+    if needs_masks:
         check_masks(files.paths[0])
+    if reader.cache == input_reader_pb2.MEMORY:
+        if not run.has_python:
+            raise ConfigError(
+                TRAIN_READER + "cache",
+                "is MEMORY, and the images are decoded on other machines",
+                "leave it out",
+            )
+        num_bytes = sum(map(file_size, files.paths))
+        check_cache(files.paths[0], num_bytes, examples.collate.resizer, reader.fast_jpeg)
 
 
 def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, default: int) -> int:

@@ -272,6 +272,14 @@ def check_reader(reader: Any, name: str) -> Iterator[Problem]:
         if reader.fast_jpeg and getattr(reader, field):
             message = f"does not go with {field}, which needs all pixels"
             yield error(f"{name}.fast_jpeg", message, "remove one of them")
+    if reader.cache == input_reader_pb2.MEMORY:
+        path = f"{name}.cache"
+        if reader.num_additional_channels:
+            yield error(path, "does not go with num_additional_channels", "remove one of them")
+        if reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
+            yield error(path, "does not go with sequences of images", "leave it out")
+        if name.startswith("eval"):
+            yield warning(path, "has no effect: an evaluation reads each image once", "remove it")
 
 
 def _check_readers(config: Config) -> Iterator[Problem]:

@@ -29,14 +29,7 @@ _TAIL = 64  # bytes; an end marker further from the end belongs to a thumbnail o
 
 
 def format_of(encoded: bytes) -> str:
-    """One of # What Pillow raises for files that it cannot read or decode.
-    PILLOW_ERRORS = (
-    OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error,
-    zlib.error,
-    )  # fmt: skip
-
-    JPEG, PNG, GIF and BMP; "" for anything else.
-    """
+    """JPEG, PNG, GIF or BMP; "" for anything else."""
     return next((name for start, name in _FORMATS.items() if encoded.startswith(start)), "")
 
 

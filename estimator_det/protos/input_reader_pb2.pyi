@@ -18,15 +18,22 @@ class InputType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     INPUT_DEFAULT: _ClassVar[InputType]
     TF_EXAMPLE: _ClassVar[InputType]
     TF_SEQUENCE_EXAMPLE: _ClassVar[InputType]
+
+class Cache(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NO_CACHE: _ClassVar[Cache]
+    MEMORY: _ClassVar[Cache]
 DEFAULT: InstanceMaskType
 NUMERICAL_MASKS: InstanceMaskType
 PNG_MASKS: InstanceMaskType
 INPUT_DEFAULT: InputType
 TF_EXAMPLE: InputType
 TF_SEQUENCE_EXAMPLE: InputType
+NO_CACHE: Cache
+MEMORY: Cache
 
 class InputReader(_message.Message):
-    __slots__ = ("name", "label_map_path", "shuffle", "shuffle_buffer_size", "filenames_shuffle_buffer_size", "num_epochs", "sample_1_of_n_examples", "num_readers", "num_parallel_batches", "num_prefetch_batches", "queue_capacity", "min_after_dequeue", "read_block_length", "prefetch_size", "num_parallel_map_calls", "drop_remainder", "num_additional_channels", "num_keypoints", "keypoint_type_weight", "max_number_of_boxes", "load_multiclass_scores", "load_context_features", "load_context_image_ids", "load_instance_masks", "mask_type", "load_dense_pose", "load_track_id", "load_keypoint_depth_features", "use_display_name", "include_source_id", "input_type", "frame_index", "use_keypoint_label_map", "tf_record_input_reader", "external_input_reader", "sample_from_datasets_weights", "expand_labels_hierarchy", "label_hierarchy_path", "bad_records", "fast_jpeg")
+    __slots__ = ("name", "label_map_path", "shuffle", "shuffle_buffer_size", "filenames_shuffle_buffer_size", "num_epochs", "sample_1_of_n_examples", "num_readers", "num_parallel_batches", "num_prefetch_batches", "queue_capacity", "min_after_dequeue", "read_block_length", "prefetch_size", "num_parallel_map_calls", "drop_remainder", "num_additional_channels", "num_keypoints", "keypoint_type_weight", "max_number_of_boxes", "load_multiclass_scores", "load_context_features", "load_context_image_ids", "load_instance_masks", "mask_type", "load_dense_pose", "load_track_id", "load_keypoint_depth_features", "use_display_name", "include_source_id", "input_type", "frame_index", "use_keypoint_label_map", "tf_record_input_reader", "external_input_reader", "sample_from_datasets_weights", "expand_labels_hierarchy", "label_hierarchy_path", "bad_records", "fast_jpeg", "cache")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LABEL_MAP_PATH_FIELD_NUMBER: _ClassVar[int]
     SHUFFLE_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +74,7 @@ class InputReader(_message.Message):
     LABEL_HIERARCHY_PATH_FIELD_NUMBER: _ClassVar[int]
     BAD_RECORDS_FIELD_NUMBER: _ClassVar[int]
     FAST_JPEG_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
     name: str
     label_map_path: str
     shuffle: bool
@@ -107,7 +115,8 @@ class InputReader(_message.Message):
     label_hierarchy_path: str
     bad_records: BadRecords
     fast_jpeg: bool
-    def __init__(self, name: _Optional[str] = ..., label_map_path: _Optional[str] = ..., shuffle: bool = ..., shuffle_buffer_size: _Optional[int] = ..., filenames_shuffle_buffer_size: _Optional[int] = ..., num_epochs: _Optional[int] = ..., sample_1_of_n_examples: _Optional[int] = ..., num_readers: _Optional[int] = ..., num_parallel_batches: _Optional[int] = ..., num_prefetch_batches: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., min_after_dequeue: _Optional[int] = ..., read_block_length: _Optional[int] = ..., prefetch_size: _Optional[int] = ..., num_parallel_map_calls: _Optional[int] = ..., drop_remainder: bool = ..., num_additional_channels: _Optional[int] = ..., num_keypoints: _Optional[int] = ..., keypoint_type_weight: _Optional[_Iterable[float]] = ..., max_number_of_boxes: _Optional[int] = ..., load_multiclass_scores: bool = ..., load_context_features: bool = ..., load_context_image_ids: bool = ..., load_instance_masks: bool = ..., mask_type: _Optional[_Union[InstanceMaskType, str]] = ..., load_dense_pose: bool = ..., load_track_id: bool = ..., load_keypoint_depth_features: bool = ..., use_display_name: bool = ..., include_source_id: bool = ..., input_type: _Optional[_Union[InputType, str]] = ..., frame_index: _Optional[int] = ..., use_keypoint_label_map: bool = ..., tf_record_input_reader: _Optional[_Union[TFRecordInputReader, _Mapping]] = ..., external_input_reader: _Optional[_Union[ExternalInputReader, _Mapping]] = ..., sample_from_datasets_weights: _Optional[_Iterable[float]] = ..., expand_labels_hierarchy: bool = ..., label_hierarchy_path: _Optional[str] = ..., bad_records: _Optional[_Union[BadRecords, _Mapping]] = ..., fast_jpeg: bool = ...) -> None: ...
+    cache: Cache
+    def __init__(self, name: _Optional[str] = ..., label_map_path: _Optional[str] = ..., shuffle: bool = ..., shuffle_buffer_size: _Optional[int] = ..., filenames_shuffle_buffer_size: _Optional[int] = ..., num_epochs: _Optional[int] = ..., sample_1_of_n_examples: _Optional[int] = ..., num_readers: _Optional[int] = ..., num_parallel_batches: _Optional[int] = ..., num_prefetch_batches: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., min_after_dequeue: _Optional[int] = ..., read_block_length: _Optional[int] = ..., prefetch_size: _Optional[int] = ..., num_parallel_map_calls: _Optional[int] = ..., drop_remainder: bool = ..., num_additional_channels: _Optional[int] = ..., num_keypoints: _Optional[int] = ..., keypoint_type_weight: _Optional[_Iterable[float]] = ..., max_number_of_boxes: _Optional[int] = ..., load_multiclass_scores: bool = ..., load_context_features: bool = ..., load_context_image_ids: bool = ..., load_instance_masks: bool = ..., mask_type: _Optional[_Union[InstanceMaskType, str]] = ..., load_dense_pose: bool = ..., load_track_id: bool = ..., load_keypoint_depth_features: bool = ..., use_display_name: bool = ..., include_source_id: bool = ..., input_type: _Optional[_Union[InputType, str]] = ..., frame_index: _Optional[int] = ..., use_keypoint_label_map: bool = ..., tf_record_input_reader: _Optional[_Union[TFRecordInputReader, _Mapping]] = ..., external_input_reader: _Optional[_Union[ExternalInputReader, _Mapping]] = ..., sample_from_datasets_weights: _Optional[_Iterable[float]] = ..., expand_labels_hierarchy: bool = ..., label_hierarchy_path: _Optional[str] = ..., bad_records: _Optional[_Union[BadRecords, _Mapping]] = ..., fast_jpeg: bool = ..., cache: _Optional[_Union[Cache, str]] = ...) -> None: ...
 
 class BadRecords(_message.Message):
     __slots__ = ("policy", "max_skipped", "max_megapixels", "exception")

@@ -1,4 +1,4 @@
-"""Checks of the first records before training: their class names, and their masks.
+"""Checks of the first records before training: class names, masks, and room for a cache.
 
 Decoding drops boxes of unknown names, since this allows training on some classes of a data set.
 With a wrong label map it would drop all boxes. A box without a mask gets an empty one; without any
@@ -15,14 +15,20 @@ from typing import Counter, Iterator, Optional, Sequence
 from estimator_det.compat import tf
 from estimator_det.config.printing import quoted, shortened
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.files.image_header import claimed_size
+from estimator_det.images.resize import Resizer
 from estimator_det.protos import input_reader_pb2
+from inputs.decoding.decoder import KEPT_SCALE
 from inputs.decoding.example import MASKS, OBJECT, PARSE_ERRORS, SIDES
 from inputs.label_map import LabelMap, read_label_map
+from inputs.machine import available_memory
 from inputs.records.stream import find_files, input_patterns
 from inputs.records.tfrecord import Damage, read_records
 
 NUM_RECORDS = 32  # some megabytes at most; enough to meet the common classes
 NUM_SHOWN = 5
+NUM_CHANNELS = 3
+CACHE_SHARE = 0.5  # share of the memory that the cache may fill
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,6 +87,36 @@ def check_masks(path: str) -> None:
             f"{MASKS!r}, and the model learns masks",
             "Write the masks into the records, or use a model without masks (faster_rcnn with "
             "number_of_stages: 2)",
+        )
+
+
+def check_cache(path: str, num_bytes: int, resizer: Resizer, is_reduced: bool) -> None:
+    """Refuses a cache of decoded images that does not fit into memory.
+
+    Args:
+        path: A file of Examples, whose first records are taken as typical.
+        num_bytes: Size of all files.
+        resizer: The model's, which with `is_reduced` limits the size of decoded images.
+        is_reduced: True if the reader has `fast_jpeg`.
+    """
+    record_bytes = decoded_bytes = 0
+    for example in first_examples(path):
+        record_bytes += example.ByteSize()
+        encoded = example.features.feature["image/encoded"].bytes_list.value
+        height, width = (encoded and claimed_size(encoded[0])) or (0, 0)
+        if is_reduced:
+            most = int(2 * KEPT_SCALE)  # A JPEG is decoded smaller only by factors of two.
+            resized = resizer.new_size(height, width)
+            height, width = (min(side, most * new) for side, new in zip((height, width), resized))
+        decoded_bytes += NUM_CHANNELS * height * width
+    needed = num_bytes * decoded_bytes / max(record_bytes, 1)
+    room = available_memory() * CACHE_SHARE
+    if needed > room:
+        raise ConfigError(
+            "train_input_reader.cache",
+            f"is MEMORY: the decoded images need about {needed / 1e9:.1f} GB, and half of this "
+            f"machine's memory is {room / 1e9:.1f} GB",
+            "Leave it out, or set fast_jpeg: true for large photographs",
         )
 
 

@@ -94,6 +94,8 @@ def make_decoder(
     if label_map is not None and config.expand_labels_hierarchy:
         hierarchy = make_hierarchy(config, label_map)
     parse = make_parser(config)
+    reducing = resizer if config.fast_jpeg else None
+    decode_image = _image_decoder(config, reducing)
 
     def decode(serialized: tf.Tensor, seed: Optional[tf.Tensor] = None) -> Sample:
         parsed = parse(serialized, seed)
@@ -108,11 +110,8 @@ def make_decoder(
             [pixels],
         )
         with tf.control_dependencies([has_image]):
-            if config.fast_jpeg and resizer is not None:
-                image, size = _decode_reduced(encoded, resizer)
-            else:
-                image = _decode_image(parsed, config.num_additional_channels)
-                size = tf.shape(image)[:2]
+            image = decode_image(parsed)
+            size = tf.shape(image)[:2] if reducing is None else _full_size(encoded, image)
         sample, checked = _boxes(parsed, record, image, size, tables, policy, config.mask_type)
         sample = sample._replace(
             multiclass_scores=_multiclass_scores(parsed, record, sample),
@@ -213,17 +212,64 @@ def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
     return tf.ensure_shape(image, [None, None, 3 + num_additional_channels])
 
 
-def _decode_reduced(encoded: tf.Tensor, resizer: Resizer) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Decodes an image, a large JPEG smaller; also returns its full height and width, int32 [2].
+def _image_decoder(
+    config: input_reader_pb2.InputReader, reducing: Optional[Resizer]
+) -> Callable[[Parsed], tf.Tensor]:
+    """Chooses how images are decoded, smaller or whole, and whether they are kept."""
+    if reducing is not None:
+        decode = functools.partial(_decode_reduced, resizer=reducing)
+    else:
+        decode = functools.partial(
+            _decode_image, num_additional_channels=config.num_additional_channels
+        )
+    return _cached(decode) if config.cache == input_reader_pb2.MEMORY else decode
+
+
+def _cached(decode: Callable[[Parsed], tf.Tensor]) -> Callable[[Parsed], tf.Tensor]:
+    """Keeps images that have been decoded once, by their encoded bytes.
+
+    Only decoding is left out: records are read in their order as ever, so that a resumed run and
+    the search for bad records need not know of it.
+    """
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, "", checkpoint=False)
+
+    def recall(parsed: Parsed) -> tf.Tensor:
+        key = tf.strings.to_hash_bucket_fast(parsed["image/encoded"], tf.int64.max)
+        kept = table.lookup(key)
+
+        def add() -> tf.Tensor:
+            image = decode(parsed)
+            with tf.control_dependencies([table.insert(key, tf.io.serialize_tensor(image))]):
+                return tf.identity(image)
+
+        is_new = tf.equal(tf.strings.length(kept), 0)
+        image = tf.cond(is_new, add, lambda: tf.io.parse_tensor(kept, tf.uint8))
+        return tf.ensure_shape(image, [None, None, 3])
+
+    return recall
+
+
+def _full_size(encoded: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
+    """Height and width, int32 [2], of an image that `_decode_reduced` may have made smaller."""
+    return tf.cond(
+        _is_jpeg(encoded),
+        lambda: tf.io.extract_jpeg_shape(encoded)[:2],
+        lambda: tf.shape(image)[:2],
+    )
+
+
+def _decode_reduced(parsed: Parsed, resizer: Resizer) -> tf.Tensor:
+    """Decodes an image, a large JPEG smaller.
 
     The smaller picture is an average of the full one, so nothing is lost that the resizer, which
     takes single pixels, would keep.
     """
+    encoded = parsed["image/encoded"]
 
     def full() -> tf.Tensor:
         return tf.io.decode_image(encoded, channels=3, expand_animations=False)
 
-    def jpeg() -> Tuple[tf.Tensor, tf.Tensor]:
+    def jpeg() -> tf.Tensor:
         size = tf.io.extract_jpeg_shape(encoded)[:2]
         resized = tf.stack(resizer.new_size(size[0], size[1]))
         room = tf.reduce_min(size / resized) / KEPT_SCALE
@@ -232,14 +278,9 @@ def _decode_reduced(encoded: tf.Tensor, resizer: Resizer) -> Tuple[tf.Tensor, tf
             for ratio in JPEG_RATIOS
         ]
         branch = tf.reduce_sum(tf.cast(room >= tf.constant(JPEG_RATIOS, room.dtype), tf.int32))
-        return tf.switch_case(branch, decoders), size
+        return tf.switch_case(branch, decoders)
 
-    def other_format() -> Tuple[tf.Tensor, tf.Tensor]:
-        image = full()
-        return image, tf.shape(image)[:2]
-
-    image, size = tf.cond(_is_jpeg(encoded), jpeg, other_format)
-    return tf.ensure_shape(image, [None, None, 3]), size
+    return tf.ensure_shape(tf.cond(_is_jpeg(encoded), jpeg, full), [None, None, 3])
 
 
 def _is_jpeg(encoded: tf.Tensor) -> tf.Tensor:

@@ -11,6 +11,7 @@ import inputs
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
+from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
 
@@ -236,6 +237,8 @@ def test_same_seed_same_batches_however_many_are_made_at_once(tmp_path: pathlib.
     config.train_input_reader.num_parallel_batches = 2
     again = seeded_batches(config, 7)
     tf.nest.map_structure(np.testing.assert_array_equal, first, again)
+    config.train_input_reader.cache = input_reader_pb2.MEMORY
+    tf.nest.map_structure(np.testing.assert_array_equal, first, seeded_batches(config, 7))
     # The same record comes out differently in another epoch.
     images: Dict[int, List[np.ndarray]] = {}
     for features, _ in first:
@@ -243,6 +246,13 @@ def test_same_seed_same_batches_however_many_are_made_at_once(tmp_path: pathlib.
             images.setdefault(key, []).append(image)
     assert sorted(len(found) for found in images.values()) == [2] * 6
     assert any((found[0] != found[1]).any() for found in images.values())
+
+
+def test_other_machines_keep_no_images(tmp_path: pathlib.Path) -> None:
+    config = reading(tmp_path, records_with_boxes(2), "train_input_reader { cache: MEMORY }")
+    input_fn = inputs.create_train_input_fn(config, preprocess_of(config), runs_elsewhere=True)
+    with pytest.raises(ConfigError, match="decoded on other machines"):
+        input_fn()
 
 
 def test_workers_share_the_records(tmp_path: pathlib.Path) -> None:

@@ -108,7 +108,7 @@ def test_settings_of_evaluation(asked: List[Any]) -> None:
         make()
         examples, order, _, run = asked.pop()
         options = examples.collate
-        assert examples.reader is reader_config and not examples.steps
+        assert examples.reader == reader_config and not examples.steps
         assert (order.num_epochs, order.sample_1_of_n, examples.batch_size) == (7, expected, 4)
         assert not order.drop_remainder and order.seed is not None and run.cursor is None
         assert options.max_boxes == 8 and not options.retain_original_image

@@ -8,7 +8,9 @@ import pytest
 import inputs
 from estimator_det.config.pipeline import parse_pipeline
 from estimator_det.config.text import ConfigError
-from inputs.checks.first_records import check_class_names, check_masks
+from estimator_det.images.resize import make_resizer
+from inputs.checks import first_records
+from inputs.checks.first_records import check_cache, check_class_names, check_masks
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, reader, write
 
 MASK = {"image/object/mask": [encoded(picture())] * 2}
@@ -72,3 +74,24 @@ def test_a_model_with_masks_is_not_trained_without(tmp_path: pathlib.Path) -> No
     """
     with pytest.raises(ConfigError, match="has a mask in 'image/object/mask', and the model"):
         inputs.create_train_input_fn(parse_pipeline(text), lambda images: (images, images))({})
+
+
+def test_a_cache_must_fit_into_half_of_the_memory(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million times the records of a file, each a picture of 8 x 12 pixels."""
+    record = example(BOXES)
+    path = write(tmp_path / "r", [record] * 3)
+    config = parse_pipeline("model { ssd { image_resizer { fixed_shape_resizer { height: 1 } } } }")
+    resizer = make_resizer(config.model.ssd.image_resizer)
+    num_bytes = 1_000_000 * len(record)
+    needed = 8 * 12 * 3 * 1_000_000
+
+    def check(memory: float, is_reduced: bool = False) -> None:
+        monkeypatch.setattr(first_records, "available_memory", lambda: memory)
+        check_cache(path, num_bytes, resizer, is_reduced)
+
+    check(2.01 * needed)
+    with pytest.raises(ConfigError, match=r"need about 0\.3 GB, and half of.* is 0\.1 GB"):
+        check(1.0 * needed)
+    check(1.0 * needed, is_reduced=True)

@@ -89,6 +89,35 @@ def test_what_needs_all_pixels_of_a_jpeg(field: str) -> None:
         make_decoder(reader(f"fast_jpeg: true {field}"))
 
 
+@pytest.mark.parametrize("options", ["", "fast_jpeg: true"])
+def test_images_are_decoded_once_and_kept(options: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second decoding returns the pixels of the first; another image has its own."""
+    noise = np.random.default_rng(0)
+    images = [noise.integers(0, 255, size, np.uint8) for size in ((160, 200, 3), (20, 30, 3))]
+    records = [
+        example({**BOXES, **LABELS, "image/encoded": encoded(image, "JPEG")}) for image in images
+    ]
+    num_decoded = []
+    for name in ("decode_image", "decode_jpeg"):
+        function = getattr(tf.io, name)
+
+        def counting(*arguments: Any, function: Any = function, **more: Any) -> Any:
+            with tf.control_dependencies(
+                [tf.numpy_function(lambda: num_decoded.append(1), [], [])]
+            ):
+                return function(*arguments, **more)
+
+        monkeypatch.setattr(tf.io, name, counting)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        record = tf1.placeholder(tf.string, [])
+        sample = make_decoder(reader(f"cache: MEMORY {options}"), resizer=FIXED)(record)
+        wholes = make_decoder(reader(options), resizer=FIXED)(record)
+        for serialized in (*records, *records):
+            kept, whole = session.run([sample.image, wholes.image], {record: serialized})
+            np.testing.assert_array_equal(kept, whole)
+    assert len(num_decoded) == 4 + 2  # each time without the cache, once with it
+
+
 PER_BOX = {
     "weights": ("image/object/weight", [0.5, 0.25], [1, 1]),
     "confidences": ("image/object/class/confidence", [0.5, 0.25], [1, 1]),
