@@ -102,13 +102,13 @@ SCALARS = {
 }  # fmt: skip
 
 OWN_NUMBERS = 1000  # additions to the schema are numbered from here
-OWN_MESSAGES = {"BadRecords", "CopyPaste", "Custom", "MixUp", "Mosaic", "RandAugment"}
+OWN_TYPES = {"BadRecords", "Cache", "CopyPaste", "Custom", "MixUp", "Mosaic", "RandAugment"}
 OWN_FILES = {"custom.proto"}
 
 
 def _is_own(name: str) -> bool:
     """Whether a message or enum is an addition: only fields numbered from 1000 lead there."""
-    return name.split(".")[0] in OWN_MESSAGES
+    return name.split(".")[0] in OWN_TYPES
 
 
 def test_every_message_and_enum_is_there_and_no_other() -> None:
@@ -116,8 +116,9 @@ def test_every_message_and_enum_is_there_and_no_other() -> None:
     assert {name for name in ENUMS if not _is_own(name)} == set(SCHEMA.enums)
     for message in MESSAGES.values():
         for field in message.fields:
-            if field.message_type is not None and not _is_own(message.name):
-                own = field.message_type.name in {*OWN_MESSAGES, "Struct"}
+            field_type = field.message_type or field.enum_type
+            if field_type is not None and not _is_own(message.name):
+                own = field_type.name in {*OWN_TYPES, "Struct"}
                 assert own == (field.number >= OWN_NUMBERS), field.full_name
     assert len(MESSAGES) > 150
 
