@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Callable, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 # Flags of processors that compute bfloat16 in hardware; others are slower in it than in float32.
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
@@ -30,6 +30,16 @@ def available_memory() -> int:
             return min(physical, int(file.read()))
     except (OSError, ValueError):  # No such limit, or it says "max".
         return physical
+
+
+def resident_memory() -> Optional[float]:
+    """Bytes of main memory that this process holds now; None where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            pages = int(file.read().split()[1])
+    except OSError:
+        return None
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))
 
 
 class ProcessDiedError(Exception):

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Te
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import bars, json_lines, printing
+from inputs import machine
 from model_fn.debugging import bad_step
 from model_fn.evaluation.report import event_writer, write_figures
 from model_fn.runs.backends import Backend
@@ -190,7 +191,7 @@ class TrainingReport(Hook):
             self._step,
             self._num_steps,
             values,
-            memory=resident_memory(),
+            memory=machine.resident_memory(),
             accelerator_memory=accelerator_memory(),
         )
         if self._waits:
@@ -213,16 +214,6 @@ def _short(name: str) -> str:
     """Name of a scalar for a line: "Loss/RPNLoss/objectness_loss" becomes "RPN/objectness"."""
     inner = name[len("Loss/") :] if name.startswith("Loss/") else name
     return inner.replace("Loss/", "/").replace("_loss", "")
-
-
-def resident_memory() -> Optional[float]:
-    """Bytes of main memory that this process holds now; None where the system does not say."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            pages = int(file.read().split()[1])
-    except OSError:
-        return None
-    return float(pages * os.sysconf("SC_PAGE_SIZE"))
 
 
 def accelerator_memory() -> Optional[float]:
