@@ -6,7 +6,7 @@ of a single colour, fits an affine map of colours and inverts that. So it works 
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -16,8 +16,8 @@ from estimator_det.compat import tf
 from estimator_det.config.printing import plain
 from inputs import schema
 from inputs.batch import FIRST_CLASS_ID
-from model_fn.drawing import fonts
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
+from model_fn.drawing.labels import sans
 
 ToPixels = Callable[[np.ndarray], np.ndarray]  # float32 [H, W, C] -> uint8 [H, W, 3]
 
@@ -99,6 +99,22 @@ def _scaled_to_range(image: np.ndarray) -> np.ndarray:
     return np.rint((image - low) * (255.0 / max(high - low, 1e-12))).astype(np.uint8)
 
 
+def class_texts(classes: np.ndarray, names: Mapping[int, str]) -> Tuple[List[int], List[str]]:
+    """k-hot [n, K] -> the first id and a text for each box; several classes stand side by side.
+
+    A box without any class has the id 0, which no label map contains.
+    """
+    all_ids = [(np.flatnonzero(row > 0) + FIRST_CLASS_ID).tolist() or [0] for row in classes]
+    texts = ["+".join(names.get(number, str(number)) for number in ids) for ids in all_ids]
+    return [ids[0] for ids in all_ids], texts
+
+
+def with_weights(texts: Sequence[str], weights: Iterable[Any]) -> List[str]:
+    """Labels that say the weights other than 1."""
+    pairs = zip(texts, weights)
+    return [text if weight == 1 else f"{text} (weight {weight:.2g})" for text, weight in pairs]
+
+
 def cells_of_batch(
     features: Mapping[str, np.ndarray],
     labels: Mapping[str, np.ndarray],
@@ -111,31 +127,20 @@ def cells_of_batch(
         features: A batch with IMAGE, TRUE_IMAGE_SHAPE and optionally SOURCE_ID.
         labels: With NUM_BOXES, BOXES, CLASSES and optionally WEIGHTS and MASKS.
         to_pixels: From `fit_pixels`.
-        names: Class id -> name.
     """
     cells = []
     for row, image in enumerate(features[schema.IMAGE]):
         count = int(labels[schema.NUM_BOXES][row])
         weights = labels[schema.WEIGHTS][row] if schema.WEIGHTS in labels else np.ones([count])
-        # A box without any class gets id 0, which no label map contains.
-        class_ids = [
-            (np.flatnonzero(hot > 0) + FIRST_CLASS_ID).tolist() or [0]
-            for hot in labels[schema.CLASSES][row][:count]
-        ]
-        texts = [
-            "+".join(names.get(number, str(number)) for number in numbers) for numbers in class_ids
-        ]
+        class_ids, texts = class_texts(labels[schema.CLASSES][row][:count], names)
         source = features[schema.SOURCE_ID][row] if schema.SOURCE_ID in features else b""
         cells.append(
             Cell(
                 pixels=to_pixels(image),
                 true_size=features[schema.TRUE_IMAGE_SHAPE][row][:2].tolist(),
                 boxes=labels[schema.BOXES][row][:count],
-                labels=[
-                    text if weight == 1 else f"{text} (weight {weight:.2g})"
-                    for text, weight in zip(texts, weights)
-                ],
-                classes=[numbers[0] for numbers in class_ids],
+                labels=with_weights(texts, weights),
+                classes=class_ids,
                 name=plain(bytes(source).decode("utf-8", "replace")),
                 masks=labels[schema.MASKS][row][:count] if schema.MASKS in labels else None,
             )
@@ -146,14 +151,7 @@ def cells_of_batch(
 def draw_grid(
     cells: Sequence[Cell], *, title: str = "", columns: int = 4, side: int = 360
 ) -> Image.Image:
-    """Draws all images in one, row by row.
-
-    Args:
-        cells: At least one.
-        title: Text above the grid.
-        columns: Images per row.
-        side: Longer side of each image, in pixels.
-    """
+    """Draws all images in one, row by row; `side` is the longer one of each, in pixels."""
     if not cells:
         raise ValueError("a batch grid needs at least one image; given none")
     columns = min(columns, len(cells))
@@ -171,7 +169,7 @@ def draw_grid(
     )
     draw = ImageDraw.Draw(page)
     if title:
-        font = fonts.sans(TEXT_SIZE + 4)
+        font = sans(TEXT_SIZE + 4)
         draw.text((MARGIN, MARGIN), _fitted(title, page.width - 2 * MARGIN, font), TEXT_COLOR, font)
     remaining = iter(cells)
     for row, height in zip(rows, heights):
@@ -206,7 +204,7 @@ def _draw_cell(cell: Cell, side: int) -> Image.Image:
 
 
 def _caption(draw: Any, cell: Cell, corner: Sequence[int], width: int) -> None:
-    font, small = fonts.sans(TEXT_SIZE), fonts.sans(TEXT_SIZE - 2)
+    font, small = sans(TEXT_SIZE), sans(TEXT_SIZE - 2)
     left, top = corner
     draw.text((left, top), _fitted(cell.name or "(no source_id)", width, font), TEXT_COLOR, font)
     padded_height, padded_width = cell.pixels.shape[:2]

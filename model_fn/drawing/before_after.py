@@ -115,7 +115,6 @@ def draw_step(
         step: `PreprocessingStep`.
         samples: At least one; the partners of a mixture are the next ones, then the first ones.
         reader: The `InputReader` that they come from.
-        names: Class id -> name.
         num_rows: Samples to draw, at most all.
         num_after: Results of each, with different seeds.
     """
@@ -152,10 +151,7 @@ def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> Cell
         pixels=np.clip(np.rint(image.astype(np.float64)), 0, 255).astype(np.uint8),
         true_size=image.shape[:2],
         boxes=np.array(sample.boxes),
-        labels=[
-            text if weight == 1 else f"{text} (weight {weight:.2g})"
-            for text, weight in zip(texts, np.array(sample.weights).tolist())
-        ],
+        labels=batch_grid.with_weights(texts, np.array(sample.weights).tolist()),
         classes=classes,
         name=caption,
         masks=None if sample.masks is None else np.array(sample.masks),

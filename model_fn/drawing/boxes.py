@@ -11,8 +11,14 @@ from PIL import Image, ImageColor, ImageDraw
 
 from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, resize_mask
 from estimator_det.compat import tf, tf1
-from model_fn.drawing import fonts
-from model_fn.drawing.labels import PixelBox, font_pixels, label_size, place_labels, write_label
+from model_fn.drawing.labels import (
+    PixelBox,
+    font_pixels,
+    label_size,
+    place_labels,
+    sans,
+    write_label,
+)
 
 IMAGES_TAG = "Detections_Left_Groundtruth_Right"
 
@@ -76,18 +82,14 @@ def draw_boxes(
     """A copy of an image with boxes on it.
 
     Args:
-        image: uint8 [H, W, 3] or [H, W, 1].
+        image: uint8 [H, W, 3] or [H, W, 1]; the copy is [H, W, 3].
         boxes: [n, 4], yxyx normalized to the image; parts outside are cut off.
         labels: A text per box. No label covers another; one without room is not drawn.
-        scores: [n], in 0..1, compared with `options.min_score`.
+        scores: [n], in 0..1.
         colors: A number per box, for example its class, that selects its colour.
-        keypoints: [n, P, 2], y and x normalized to the image, drawn with the edges of `options`;
-            those that are not finite are left out.
+        keypoints: [n, P, 2], y and x normalized to the image; those that are not finite are left
+            out.
         mask_of: Index of a box -> its mask in the image, drawn translucent in the box's colour.
-        options: Which boxes are drawn, and how.
-
-    Returns:
-        uint8 [H, W, 3].
     """
     image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
     height, width = image.shape[:2]
@@ -104,7 +106,7 @@ def draw_boxes(
             _draw_mask(image, mask_of(i), palette[i])
     canvas = Image.fromarray(image)
     draw = ImageDraw.Draw(canvas)
-    font = fonts.sans(font_pixels(canvas.size))
+    font = sans(font_pixels(canvas.size))
     line = options.line_width or max(1, round(min(canvas.size) / 150))
     for i in reversed(corners):  # The first box, usually the best, is on top.
         top, left, bottom, right = corners[i]
@@ -243,13 +245,30 @@ def side_by_side(
     return np.concatenate([left, *groundtruth], axis=1)
 
 
+def fast_png(pixels: np.ndarray) -> bytes:
+    """A PNG file that is written fast rather than small: a step or an evaluation waits for it."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def add_picture(summary: Any, tag: str, png: bytes) -> None:
+    """Adds a PNG file to a Summary, for TensorBoard."""
+    picture = Image.open(io.BytesIO(png))
+    image = tf1.Summary.Image(
+        height=picture.height,
+        width=picture.width,
+        colorspace=len(picture.getbands()),
+        encoded_image_string=png,
+    )
+    summary.value.add(tag=tag, image=image)
+
+
 class EvaluationImages:
     """Draws the first images of an evaluation and returns them as one Summary.
 
     Args:
-        max_images: How many images are drawn.
         names: Class id -> name.
-        options: Which boxes are drawn, and how.
     """
 
     def __init__(
@@ -258,26 +277,19 @@ class EvaluationImages:
         self._max_images = max_images
         self._names = names
         self._options = options
-        self._drawn: List[Tuple[bytes, int, int]] = []  # PNG, height, width
+        self._drawn: List[bytes] = []  # PNG
 
     def add(self, evaluated: EvaluatedImage) -> None:
         """Draws an image, unless there are `max_images` already."""
         if len(self._drawn) >= self._max_images:
             return
-        pixels = side_by_side(evaluated, self._names, self._options)
-        buffer = io.BytesIO()
-        # Fast rather than small, because the evaluation waits.
-        Image.fromarray(pixels).save(buffer, format="PNG", compress_level=1)
-        self._drawn.append((buffer.getvalue(), pixels.shape[0], pixels.shape[1]))
+        self._drawn.append(fast_png(side_by_side(evaluated, self._names, self._options)))
 
     def summary(self) -> bytes:
         """A serialized Summary with one value per image; removes the images."""
         summary = tf1.Summary()
-        for i, (png, height, width) in enumerate(self._drawn):
-            image = tf1.Summary.Image(
-                height=height, width=width, colorspace=3, encoded_image_string=png
-            )
-            summary.value.add(tag=f"{IMAGES_TAG}/{i}", image=image)
+        for i, png in enumerate(self._drawn):
+            add_picture(summary, f"{IMAGES_TAG}/{i}", png)
         self._drawn = []
         return summary.SerializeToString()
 
@@ -291,7 +303,6 @@ def image_ops(
     """`eval_metric_ops` entry; its value is a serialized Summary that Estimator writes.
 
     Args:
-        images: Draws the images.
         batch: The fields of `EvaluatedImage`, each with a batch dimension and padding.
         image_shapes: int32 [B, 2] or [B, 3], height and width of the real part of each image.
         counts: int32 [B] each: number of detections, number of groundtruth boxes.

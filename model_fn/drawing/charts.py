@@ -21,6 +21,7 @@ TEXT_COLOR = "#333333"
 LINE_COLORS = ("#aaaaaa", "#e6e6e6")  # axes, grid
 CELL_TEXT_COLOR = "#2e2e2e"  # on light cells, which are light on a dark page, too
 PANEL_INCHES = (5.2, 3.5)
+SVG_INCHES = (4.6, 3.1)
 TITLE_POINTS = 6  # between the title and what is below
 LEGEND_ROW_POINTS = 14
 LEGEND_COLUMNS = 3  # above a chart; long names of readers fill them
@@ -89,7 +90,7 @@ def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> byt
     return buffer.getvalue()
 
 
-def svg(panel: Panel, *, inches: Tuple[float, float] = (4.6, 3.1)) -> str:
+def svg(panel: Panel) -> str:
     """A panel without its title as an SVG element of an HTML page.
 
     Text has the colour of the page, axes and grid that of its CSS variable --line.
@@ -98,7 +99,7 @@ def svg(panel: Panel, *, inches: Tuple[float, float] = (4.6, 3.1)) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    page = Figure(figsize=inches, layout="constrained")
+    page = Figure(figsize=SVG_INCHES, layout="constrained")
     page.patch.set_alpha(0)
     axes = page.add_subplot()
     axes.patch.set_alpha(0)
@@ -201,12 +202,8 @@ def histogram(
     """Counts per bin; several series are drawn over each other.
 
     Args:
-        title: Text above the chart.
         edges: n + 1 edges of the bins, finite and increasing.
         series: Name -> n counts.
-        x_label: Name of the x axis.
-        y_label: Name of the counts.
-        log_x: Use a logarithmic x axis.
         marks: Name -> x, drawn as a dashed line.
         ticks: x -> its text, instead of automatic ticks.
     """
@@ -285,10 +282,7 @@ def curves(
     """Lines through points; colours repeat after eight lines.
 
     Args:
-        title: Text above the chart.
         lines: A legend shows their names if there are at most as many as colours.
-        x_label: Name of the x axis.
-        y_label: Name of the y axis.
         limits: Minimum and maximum of x, then of y; None for those of the lines.
         legend: Its place, in matplotlib's words.
     """

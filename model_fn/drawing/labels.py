@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
+
+from PIL import ImageFont
 
 PixelBox = Tuple[int, int, int, int]  # top, left, bottom, right; the corner pixels belong to it
 
 MIN_FONT_PIXELS = 10  # smaller letters are not legible
 FONT_SHARE = 1 / 40  # share of the shorter side of the image
+
+
+def sans(pixels: int) -> Any:
+    """DejaVu Sans with letters of this size; it is part of matplotlib and covers most alphabets."""
+    import matplotlib
+
+    path = os.path.join(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    # The other engine of Pillow, which not all machines have, fails for control characters.
+    return ImageFont.truetype(path, pixels, layout_engine=ImageFont.Layout.BASIC)
 
 
 def font_pixels(size: Tuple[int, int]) -> int:
@@ -24,12 +36,8 @@ def place_labels(
     free row; else it has no place.
 
     Args:
-        boxes: Corner pixels, yxyx.
-        sizes: Height and width of each label, in pixels; labels of size 0 take no place.
-        canvas: Height and width of the image.
-
-    Returns:
-        Corner pixels, yxyx, inside the image; None if there is no room.
+        sizes: Height and width of each label; labels of size 0 take no place.
+        canvas: Height and width of the image, which contains all places.
     """
     placed: List[Optional[PixelBox]] = []
     for box, (height, width) in zip(boxes, sizes):

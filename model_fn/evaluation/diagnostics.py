@@ -6,15 +6,14 @@ the reason for a metric that is -1, 0 or NaN.
 
 from __future__ import annotations
 
-import io
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
-from PIL import Image
 
 from estimator_det.compat import tf1
 from model_fn.drawing import charts
+from model_fn.drawing.boxes import add_picture
 from model_fn.evaluation import calibration, details, matching
 from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
@@ -290,15 +289,7 @@ def chart_summary(png: bytes) -> bytes:
     """A serialized Summary with the chart, which Estimator writes for TensorBoard."""
     summary = tf1.Summary()
     if png:
-        width, height = Image.open(io.BytesIO(png)).size
-        image = tf1.Summary.Image(
-            # 4 is RGBA.
-            height=height,
-            width=width,
-            colorspace=4,
-            encoded_image_string=png,
-        )
-        summary.value.add(tag=EVAL_DIAGNOSTICS, image=image)
+        add_picture(summary, EVAL_DIAGNOSTICS, png)
     return summary.SerializeToString()
 
 

@@ -113,7 +113,7 @@ READERS: Dict[str, Tuple[str, ...]] = {
         "model_fn/evaluation/metrics/base",
         "model_fn/evaluation/metrics/coco",
         "model_fn/evaluation/metrics/coco_keypoints",
-        "model_fn/evaluation/metrics/precision_at_recall",
+        "model_fn/evaluation/metrics/average_precision_sets",
         "estimator_det/config/derived_models",
         "model_fn/model_fn",
         "model_fn/runs/backends/tpu_estimator",

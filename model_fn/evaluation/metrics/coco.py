@@ -1,4 +1,4 @@
-"""COCO metrics of boxes (https://cocodataset.org/#detection-eval); overlaps are pycocotools'."""
+"""COCO metrics of boxes and masks (https://cocodataset.org/#detection-eval)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from model_fn.evaluation.metrics.base import (
     register,
 )
 from model_fn.evaluation.metrics.coco_matching import CocoMatches, Tables, mean_known
-from model_fn.evaluation.metrics.overlaps import box_objects
+from model_fn.evaluation.metrics.overlaps import box_objects, mask_objects
 
 _LOG = logging.getLogger(__name__)
 
-_ALL, _AT_50, _AT_75 = slice(None), slice(0, 1), slice(5, 6)
+# Thresholds of `coco_matching.THRESHOLDS`.
+ALL, AT_50, AT_75 = slice(None), slice(0, 1), slice(5, 6)
 
 
 class Summary(NamedTuple):
@@ -30,7 +31,7 @@ class Summary(NamedTuple):
     area: int  # index in `areas` of the matches
     limit: int = -1  # index in `limits`, for recall
 
-    def of(self, tables: Tables, categories: Any = _ALL) -> float:
+    def of(self, tables: Tables, categories: Any = ALL) -> float:
         """The mean over the thresholds, recalls and categories that have groundtruth."""
         if self.table == "recall":
             return mean_known(tables.recall[self.thresholds, categories, self.area, self.limit])
@@ -39,18 +40,18 @@ class Summary(NamedTuple):
 
 # In the order of pycocotools; areas are all, small, medium, large, limits 1, 10, 100.
 SUMMARIES: Dict[str, Summary] = {
-    "Precision/mAP": Summary("precision", _ALL, 0),
-    "Precision/mAP@.50IOU": Summary("precision", _AT_50, 0),
-    "Precision/mAP@.75IOU": Summary("precision", _AT_75, 0),
-    "Precision/mAP (small)": Summary("precision", _ALL, 1),
-    "Precision/mAP (medium)": Summary("precision", _ALL, 2),
-    "Precision/mAP (large)": Summary("precision", _ALL, 3),
-    "Recall/AR@1": Summary("recall", _ALL, 0, 0),
-    "Recall/AR@10": Summary("recall", _ALL, 0, 1),
-    "Recall/AR@100": Summary("recall", _ALL, 0, 2),
-    "Recall/AR@100 (small)": Summary("recall", _ALL, 1, 2),
-    "Recall/AR@100 (medium)": Summary("recall", _ALL, 2, 2),
-    "Recall/AR@100 (large)": Summary("recall", _ALL, 3, 2),
+    "Precision/mAP": Summary("precision", ALL, 0),
+    "Precision/mAP@.50IOU": Summary("precision", AT_50, 0),
+    "Precision/mAP@.75IOU": Summary("precision", AT_75, 0),
+    "Precision/mAP (small)": Summary("precision", ALL, 1),
+    "Precision/mAP (medium)": Summary("precision", ALL, 2),
+    "Precision/mAP (large)": Summary("precision", ALL, 3),
+    "Recall/AR@1": Summary("recall", ALL, 0, 0),
+    "Recall/AR@10": Summary("recall", ALL, 0, 1),
+    "Recall/AR@100": Summary("recall", ALL, 0, 2),
+    "Recall/AR@100 (small)": Summary("recall", ALL, 1, 2),
+    "Recall/AR@100 (medium)": Summary("recall", ALL, 2, 2),
+    "Recall/AR@100 (large)": Summary("recall", ALL, 3, 2),
 }
 
 
@@ -138,6 +139,14 @@ class CocoBoxMetrics:
         return results
 
 
+class CocoMaskMetrics(CocoBoxMetrics):
+    """The same of masks at the size of the original image."""
+
+    prefix = "DetectionMasks_"
+    needs = frozenset({"masks"})
+    objects = staticmethod(mask_objects)
+
+
 def warn_without_groundtruth(matches: CocoMatches, categories: Collection[int]) -> None:
     """Logs why all metrics are -1, if they are."""
     if not matches.has_groundtruth:
@@ -150,15 +159,15 @@ def warn_without_groundtruth(matches: CocoMatches, categories: Collection[int]) 
         )
 
 
-PER_CATEGORY_FIELDS = (
+_PER_CATEGORY_FIELDS = (
     "include_metrics_per_category",
     "all_metrics_per_category",
     "super_categories",
 )
 
 
-def per_category_options(eval_config: Any) -> Dict[str, Any]:
-    """Arguments of the class from `PER_CATEGORY_FIELDS` of an `EvalConfig`."""
+def _per_category_options(eval_config: Any) -> Dict[str, Any]:
+    """Arguments of the class from `_PER_CATEGORY_FIELDS` of an `EvalConfig`."""
     return {
         "per_category": eval_config.include_metrics_per_category,
         "all_per_category": eval_config.all_metrics_per_category,
@@ -171,11 +180,16 @@ def per_category_options(eval_config: Any) -> Dict[str, Any]:
 
 @register(
     "coco_detection_metrics",
-    eval_fields=(*PER_CATEGORY_FIELDS, "skip_predictions_for_unlabeled_class"),
+    eval_fields=(*_PER_CATEGORY_FIELDS, "skip_predictions_for_unlabeled_class"),
 )
-def _make(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoBoxMetrics:
+def _make_boxes(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoBoxMetrics:
     return CocoBoxMetrics(
         categories,
         skip_unlabeled=eval_config.skip_predictions_for_unlabeled_class,
-        **per_category_options(eval_config),
+        **_per_category_options(eval_config),
     )
+
+
+@register("coco_mask_metrics", eval_fields=_PER_CATEGORY_FIELDS)
+def _make_masks(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoMaskMetrics:
+    return CocoMaskMetrics(categories, **_per_category_options(eval_config))

@@ -12,7 +12,7 @@ from model_fn.evaluation.metrics.base import (
     EvaluatedBatch,
     register,
 )
-from model_fn.evaluation.metrics.coco import Summary, warn_without_groundtruth
+from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary, warn_without_groundtruth
 from model_fn.evaluation.metrics.coco_matching import CocoMatches, ImageObjects
 from model_fn.evaluation.metrics.overlaps import box_area, is_crowd, keypoint_similarity, true_areas
 
@@ -20,20 +20,19 @@ NAME = "coco_keypoint_metrics"
 DEFAULT_SIGMA = 0.05
 MAX_DETECTIONS = 20  # detections of an image
 _AREAS = ("all", "medium", "large")
-_ALL, _AT_50, _AT_75 = slice(None), slice(0, 1), slice(5, 6)
 # The recall names are the reference's, which says detections where it has thresholds: AR@1 is the
 # mean over all thresholds, AR@10 that at 0.5 and AR@100 that at 0.75, of 20 detections each.
 SUMMARIES: Dict[str, Summary] = {
-    "Precision/mAP": Summary("precision", _ALL, 0),
-    "Precision/mAP@.50IOU": Summary("precision", _AT_50, 0),
-    "Precision/mAP@.75IOU": Summary("precision", _AT_75, 0),
-    "Precision/mAP (medium)": Summary("precision", _ALL, 1),
-    "Precision/mAP (large)": Summary("precision", _ALL, 2),
-    "Recall/AR@1": Summary("recall", _ALL, 0),
-    "Recall/AR@10": Summary("recall", _AT_50, 0),
-    "Recall/AR@100": Summary("recall", _AT_75, 0),
-    "Recall/AR@100 (medium)": Summary("recall", _ALL, 1),
-    "Recall/AR@100 (large)": Summary("recall", _ALL, 2),
+    "Precision/mAP": Summary("precision", ALL, 0),
+    "Precision/mAP@.50IOU": Summary("precision", AT_50, 0),
+    "Precision/mAP@.75IOU": Summary("precision", AT_75, 0),
+    "Precision/mAP (medium)": Summary("precision", ALL, 1),
+    "Precision/mAP (large)": Summary("precision", ALL, 2),
+    "Recall/AR@1": Summary("recall", ALL, 0),
+    "Recall/AR@10": Summary("recall", AT_50, 0),
+    "Recall/AR@100": Summary("recall", AT_75, 0),
+    "Recall/AR@100 (medium)": Summary("recall", ALL, 1),
+    "Recall/AR@100 (large)": Summary("recall", ALL, 2),
 }
 
 

@@ -13,24 +13,23 @@ import numpy as np
 
 from estimator_det.config.text import ConfigError
 from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
-from model_fn.evaluation.metrics.coco import Summary, warn_without_groundtruth
+from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary, warn_without_groundtruth
 from model_fn.evaluation.metrics.coco_matching import CocoMatches
 from model_fn.evaluation.metrics.overlaps import box_objects, mask_objects
 
 MAX_DETECTIONS = 300  # detections of an image
 FREQUENCIES = ("r", "c", "f")  # rare, common, frequent
-_ALL, _AT_50, _AT_75 = slice(None), slice(0, 1), slice(5, 6)
 SUMMARIES: Dict[str, Summary] = {
-    "AP": Summary("precision", _ALL, 0),
-    "AP50": Summary("precision", _AT_50, 0),
-    "AP75": Summary("precision", _AT_75, 0),
-    "APs": Summary("precision", _ALL, 1),
-    "APm": Summary("precision", _ALL, 2),
-    "APl": Summary("precision", _ALL, 3),
-    "AR@300": Summary("recall", _ALL, 0),
-    "ARs@300": Summary("recall", _ALL, 1),
-    "ARm@300": Summary("recall", _ALL, 2),
-    "ARl@300": Summary("recall", _ALL, 3),
+    "AP": Summary("precision", ALL, 0),
+    "AP50": Summary("precision", AT_50, 0),
+    "AP75": Summary("precision", AT_75, 0),
+    "APs": Summary("precision", ALL, 1),
+    "APm": Summary("precision", ALL, 2),
+    "APl": Summary("precision", ALL, 3),
+    "AR@300": Summary("recall", ALL, 0),
+    "ARs@300": Summary("recall", ALL, 1),
+    "ARm@300": Summary("recall", ALL, 2),
+    "ARl@300": Summary("recall", ALL, 3),
 }
 
 

@@ -5,8 +5,9 @@ import pytest
 
 from estimator_det.compat import tf
 from inputs import schema
-from model_fn.drawing import batch_grid, fonts
+from model_fn.drawing import batch_grid
 from model_fn.drawing.batch_grid import Cell
+from model_fn.drawing.labels import sans
 from tests.detectors.configs import small_detector
 
 
@@ -140,7 +141,7 @@ def test_page_of_nothing_and_long_names() -> None:
     cell = Cell(np.zeros([10, 30, 3], np.uint8), [10, 30], np.zeros([0, 4]), [], [], "x" * 500)
     page = batch_grid.draw_grid([cell], side=120)
     assert page.size == (140, 10 + 40 + 40 + 10)
-    font = fonts.sans(12)
+    font = sans(12)
     fitted = batch_grid._fitted("folder/" + "x" * 100 + "/17.jpg", 120, font)
     assert fitted.startswith("folder/") and fitted.endswith("17.jpg") and "…" in fitted
     assert font.getlength(fitted) <= 120

@@ -10,7 +10,6 @@ from PIL import Image, ImageDraw
 from estimator_det.boxes.mask_regions import MaskRegion
 from estimator_det.compat import tf, tf1
 from model_fn.drawing import boxes as drawing_boxes
-from model_fn.drawing import fonts
 from model_fn.drawing.boxes import (
     _PALETTE,
     IMAGES_TAG,
@@ -21,7 +20,7 @@ from model_fn.drawing.boxes import (
     image_ops,
     side_by_side,
 )
-from model_fn.drawing.labels import place_labels, write_label
+from model_fn.drawing.labels import place_labels, sans, write_label
 
 BLACK = np.zeros((40, 60, 3), np.uint8)
 
@@ -315,7 +314,7 @@ def test_a_label_without_a_place_at_its_box_is_in_the_nearest_free_row() -> None
 def test_text_of_labels_is_dark_on_light_colours(color: Tuple[int, ...], text: int) -> None:
     canvas = Image.new("RGB", (60, 30))
     draw = ImageDraw.Draw(canvas)
-    write_label(draw, "cat", (0, 0, 29, 59), color, fonts.sans(16))
+    write_label(draw, "cat", (0, 0, 29, 59), color, sans(16))
     pixels = np.asarray(canvas).reshape(-1, 3)
     assert (pixels == text).all(axis=1).any() and (pixels == color).all(axis=1).any()
     assert not (pixels == 255 - text).all(axis=1).any()

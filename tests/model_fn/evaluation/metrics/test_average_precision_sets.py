@@ -8,8 +8,8 @@ import pytest
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics import METRICS
+from model_fn.evaluation.metrics.average_precision_sets import PRECISION_AT_RECALL as NAME
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.precision_at_recall import NAME
 
 CATEGORIES = [{"id": 1, "name": "cat"}]
 
