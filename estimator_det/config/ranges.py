@@ -129,16 +129,22 @@ RANGES: Tuple[Range, ...] = (
     Range(0, 1_000, "", ("SsdAnchorGenerator.interpolated_scale_aspect_ratio",)),
     Range(0, 1e6, "", ("*BoxCoder.*scale", "MeanStddevBoxCoder.stddev"), above=True),
     # Augmentation.
+    Range(0, 1_000, "", ("*.m*_aspect_ratio", "*.aspect_ratio", "*.scale_max"), above=True),
+    Range(0, 0.5, "", ("RandomAdjustHue.max_delta",)),
+    Range(0, 1, "", ("RandomAdjustBrightness.max_delta",)),
     Range(
         0, 1_000, "",
-        ("*.m*_aspect_ratio", "*.aspect_ratio", "RandomImageScale.*", "*_padded_size_ratio",
-         "*.scale_m*", "RandomPixelValueScale.*", "RandomAdjust*"),
+        ("RandomImageScale.*", "*_padded_size_ratio", "*.scale_min", "RandomPixelValueScale.*",
+         "RandomAdjust*"),
     ),
+    Range(0, 1, "", ("*.m*_area",), above=True),
     Range(
         0, 1, "",
-        ("*.m*_area", "*.m*_center", "*.m*_object_covered", "*.overlap_thresh",
-         "*.size_to_image_ratio", "*.random_coef", "RandomDistortColor.color_ordering"),
+        ("*.m*_center", "*.m*_object_covered", "*.overlap_thresh", "*.size_to_image_ratio",
+         "*.random_coef", "RandomDistortColor.color_ordering"),
     ),
+    Range(0, 1e6, "", ("ConvertClassLogitsToSoftmax.temperature",), above=True),
+    Range(0, 1e9, "", ("AdjustGamma.*", "*_gaussian_stddev", "RandomJitterBoxes.ratio")),
     Range(0, 100, "", ("Mosaic.m*_scale", "CopyPaste.m*_scale"), above=True),
     Range(0.01, 1_000, "", ("MixUp.alpha",)),
     Range(1, 10, "operations", ("RandAugment.num_operations",)),
@@ -192,10 +198,10 @@ RANGES: Tuple[Range, ...] = (
          "*.momentum_optimizer_value", "*fraction", "*.iou_threshold", "*_iou_threshold"),
     ),
     # Ids of classes and keypoints; the label map or their list bounds them.
+    Range(1, MOST_CLASSES, "", ("DropLabelProbabilistically.label", "RemapLabels.*")),
     Range(
         -1, 2**31 - 1, "",
-        ("*_permutation", "*.label", "*.original_labels", "*.new_label", "*Entry.key",
-         "KeypointEdge.*"),
+        ("*_permutation", "*.label", "*Entry.key", "KeypointEdge.*"),
     ),
 )  # fmt: skip
 

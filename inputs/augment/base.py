@@ -18,14 +18,20 @@ from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
+from estimator_det.config.ranges import check_ranges
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.text import ConfigError, is_repeated, nearest
 from inputs.schema import PER_BOX_FIELDS, Sample
 
 Step = Callable[..., Sample]  # (sample, seed, config), or (sample, seed, **parameters)
 
 AUGMENTATIONS: Registry[Callable[..., Sample]] = Registry("augmentation")
 FIELD = "data_augmentation_options"
+
+# Minima that the maximum of the same name must exceed, since it is not drawn itself.
+BELOW = ("min_jpeg_quality", "min_patch_size", "original_minval")
+# Minima without such a rule, or with one of their step.
+UNORDERED = ("target_minval", "min_target_pixels", "min_image_height", "min_image_width")
 
 
 class Augmentation(Protocol):
@@ -94,6 +100,7 @@ def make_steps(steps: Sequence[Any]) -> List[AugmentationStep]:
         # A copy, because the caller may change its message later.
         config.CopyFrom(getattr(step, name))
         try:
+            _check_numbers(config)
             function.check_config(config)
         except ConfigError as error:
             field = where + (f".{error.field}" if error.field else "")
@@ -152,20 +159,33 @@ def checked_by(check: Callable[[Any], object]) -> Callable[[Step], StepFunction]
     return lambda function: StepFunction(function, check)
 
 
-def check_range(low_name: str, low: float, high_name: str, high: float) -> None:
-    """Raises ConfigError unless 0 <= low <= high."""
-    if not 0 <= low <= high:
+def _check_numbers(config: Any, prefix: str = "") -> None:
+    """Checks the ranges of all numbers of a step, and that no minimum exceeds its maximum."""
+    complete = type(config)()
+    complete.CopyFrom(config)
+    names = [field.name for field in config.DESCRIPTOR.fields if not is_repeated(field)]
+    for name in names:
+        setattr(complete, name, getattr(config, name))  # ranges are those of values that are set
+    for problem in check_ranges(complete, prefix):
+        raise problem.as_error()
+    for name in names:
+        largest = name.replace("min", "max")
+        if largest in names and largest != name and name not in UNORDERED:
+            check_order(config, name, largest, prefix)
+    for index, operation in enumerate(getattr(config, "operations", ())):
+        _check_numbers(operation, f"{prefix}operations[{index}].")
+
+
+def check_order(config: Any, least: str, largest: str, prefix: str = "") -> None:
+    """Raises ConfigError unless the field `least` is below the field `largest`, or equal to it."""
+    low, high = getattr(config, least), getattr(config, largest)
+    if not (low < high or (low == high and least not in BELOW)):
+        sign = "<" if least in BELOW else "<="
         raise ConfigError(
-            None,
-            f"{low_name} is {low:g} and {high_name} is {high:g}",
-            f"set 0 <= {low_name} <= {high_name}",
+            prefix + least,
+            f"is {low:g} and {largest} is {high:g}",
+            f"set {least} {sign} {largest}",
         )
-
-
-def check_probability(name: str, value: float) -> None:
-    """Raises ConfigError unless 0 <= value <= 1."""
-    if not 0 <= value <= 1:
-        raise ConfigError(None, f"{name} is {value:g}; it must be 0 to 1")
 
 
 def split_seed(seed: tf.Tensor, num: int) -> List[tf.Tensor]:
@@ -187,6 +207,11 @@ def uniform(shape: Any, seed: tf.Tensor) -> tf.Tensor:
 def random_between(seed: tf.Tensor, low: float, high: float, shape: Any = ()) -> tf.Tensor:
     """Draws float32 of a shape, uniform in [low, high)."""
     return uniform(shape, seed) * (np.float32(high) - np.float32(low)) + low
+
+
+def random_integer(seed: tf.Tensor, low: int, high: int) -> tf.Tensor:
+    """Draws an int32 scalar, uniform in [low, high)."""
+    return random_integers(seed, tf.constant([low]), tf.constant([high]))[0]
 
 
 def random_integers(seed: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:

@@ -14,13 +14,10 @@ from inputs.augment.base import (
     AUGMENTATIONS,
     apply_with_probability,
     change_if,
-    check_probability,
-    check_range,
-    checked_by,
     float_image,
     per_channel,
     random_between,
-    random_integers,
+    random_integer,
     split_seed,
     uniform,
 )
@@ -78,17 +75,7 @@ def distort(sample: Sample, distortion: Distortion, ordering: int) -> Sample:
     return sample if ordering == 1 else scale_contrast(sample, distortion.contrast)
 
 
-def _check_deltas(config: Any) -> None:
-    check_range("min_delta", config.min_delta, "max_delta", config.max_delta)
-
-
-def _check_max_delta(config: Any, highest: float) -> None:
-    if not 0 <= config.max_delta <= highest:
-        raise ConfigError("max_delta", f"is {config.max_delta:g}; it must be 0 to {highest:g}")
-
-
 @AUGMENTATIONS.register("random_adjust_brightness")
-@checked_by(lambda config: _check_max_delta(config, 1))
 @float_image
 def random_adjust_brightness(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Adds one number from [-max_delta, max_delta) x 255 to all pixel values."""
@@ -97,7 +84,6 @@ def random_adjust_brightness(sample: Sample, seed: tf.Tensor, config: Any) -> Sa
 
 
 @AUGMENTATIONS.register("random_adjust_contrast")
-@checked_by(_check_deltas)
 @float_image
 def random_adjust_contrast(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Scales the distance from each channel's mean by a factor from [min_delta, max_delta)."""
@@ -105,7 +91,6 @@ def random_adjust_contrast(sample: Sample, seed: tf.Tensor, config: Any) -> Samp
 
 
 @AUGMENTATIONS.register("random_adjust_hue")
-@checked_by(lambda config: _check_max_delta(config, 0.5))
 @float_image
 def random_adjust_hue(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Rotates the hue by a fraction of the full circle from [-max_delta, max_delta)."""
@@ -113,20 +98,13 @@ def random_adjust_hue(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 
 @AUGMENTATIONS.register("random_adjust_saturation")
-@checked_by(_check_deltas)
 @float_image
 def random_adjust_saturation(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Scales the saturation by a factor from [min_delta, max_delta)."""
     return scale_saturation(sample, random_between(seed, config.min_delta, config.max_delta))
 
 
-def _check_ordering(config: Any) -> None:
-    if config.color_ordering not in (0, 1):
-        raise ConfigError("color_ordering", f"is {config.color_ordering}; it must be 0 or 1")
-
-
 @AUGMENTATIONS.register("random_distort_color")
-@checked_by(_check_ordering)
 @float_image
 def random_distort_color(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Changes brightness (up to 32/255), saturation, hue (up to 0.2), contrast (0.5 to 1.5).
@@ -144,7 +122,6 @@ def random_distort_color(sample: Sample, seed: tf.Tensor, config: Any) -> Sample
 
 
 @AUGMENTATIONS.register("random_pixel_value_scale")
-@checked_by(lambda config: check_range("minval", config.minval, "maxval", config.maxval))
 @float_image
 def random_pixel_value_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Multiplies each value of each pixel by a separate factor from [minval, maxval)."""
@@ -179,7 +156,6 @@ def rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 
 @AUGMENTATIONS.register("random_rgb_to_gray")
-@checked_by(lambda config: check_probability("probability", config.probability))
 @float_image
 def random_rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Replaces the three colour channels by their brightness, with a probability."""
@@ -190,15 +166,7 @@ def random_rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     return apply_with_probability(sample, seed, config.probability, gray)
 
 
-def _check_gamma(config: Any) -> None:
-    if not config.gamma >= 0 or not config.gain >= 0:
-        raise ConfigError(
-            "gamma", f"is {config.gamma:g} and gain is {config.gain:g}; both must be 0 or more"
-        )
-
-
 @AUGMENTATIONS.register("adjust_gamma")
-@checked_by(_check_gamma)
 @float_image
 def adjust_gamma(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Maps values of the colour channels to gain * value ^ gamma, in units of 0..1."""
@@ -209,17 +177,7 @@ def adjust_gamma(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     return _change_rgb(sample, change)
 
 
-def _check_normalize(config: Any) -> None:
-    if not config.original_minval < config.original_maxval:
-        raise ConfigError(
-            "original_minval",
-            f"is {config.original_minval:g} and original_maxval is {config.original_maxval:g}",
-            "set original_minval < original_maxval",
-        )
-
-
 @AUGMENTATIONS.register("normalize_image")
-@checked_by(_check_normalize)
 @float_image
 def normalize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Maps [original_minval, original_maxval] linearly to [target_minval, target_maxval]."""
@@ -263,27 +221,14 @@ def _compress_rgb(rgb: tf.Tensor, quality: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.io.decode_jpeg(encoded, channels=rgb.shape[-1] or 0), rgb.dtype)
 
 
-def _check_quality(config: Any) -> None:
-    check_probability("random_coef", config.random_coef)
-    low, high = config.min_jpeg_quality, config.max_jpeg_quality
-    if not 0 <= low < high <= 100:
-        raise ConfigError(
-            "min_jpeg_quality",
-            f"is {low} and max_jpeg_quality is {high}",
-            "set 0 <= min_jpeg_quality < max_jpeg_quality <= 100",
-        )
-
-
 @AUGMENTATIONS.register("random_jpeg_quality")
-@checked_by(_check_quality)
 def random_jpeg_quality(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Compresses as JPEG, except with probability `random_coef`.
 
     The quality is at least min_jpeg_quality and below max_jpeg_quality.
     """
     chance_seed, quality_seed = split_seed(seed, 2)
-    bounds = tf.constant([[config.min_jpeg_quality], [config.max_jpeg_quality]])
-    quality = random_integers(quality_seed, bounds[0], bounds[1])[0]
+    quality = random_integer(quality_seed, config.min_jpeg_quality, config.max_jpeg_quality)
     return change_if(
         uniform([], chance_seed) >= config.random_coef,
         sample,

@@ -14,8 +14,6 @@ from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.augment.base import (
     AUGMENTATIONS,
-    check_probability,
-    check_range,
     image_size,
     keep_boxes,
     random_between,
@@ -94,16 +92,8 @@ def _image_level(
     return level
 
 
-def _check(config: Any) -> None:
-    for name in ("object_probability", "overlap_thresh"):
-        check_probability(name, getattr(config, name))
-    check_range("min_scale", config.min_scale, "max_scale", config.max_scale)
-    if config.min_scale == 0:
-        raise ConfigError("min_scale", "is 0; it must be above 0")
-
-
 @AUGMENTATIONS.register("copy_paste")
-@mixes(2, needs_masks=True, check=_check)
+@mixes(2, needs_masks=True)
 def copy_paste(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
     """Pastes random objects of the second image, scaled and moved, onto the first.
 

@@ -13,12 +13,8 @@ import functools
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from inputs.augment.base import (
     AUGMENTATIONS,
-    check_probability,
-    check_range,
-    checked_by,
     image_size,
     keep_boxes,
     random_integers,
@@ -45,25 +41,6 @@ class Operation:
     overlap_thresh: float = 0.0  # a box stays if this share of it lies in the crop
     clip_boxes: bool = True  # clip boxes to the crop, and set keypoints outside to NaN
     random_coef: float = 0.15  # probability of not cropping the image
-
-    def __post_init__(self) -> None:
-        for name in ("min_object_covered", "overlap_thresh", "random_coef"):
-            check_probability(name, getattr(self, name))
-        check_range("min_aspect_ratio", self.aspect_ratio[0],
-                    "max_aspect_ratio", self.aspect_ratio[1])  # fmt: skip
-        check_range("min_area", self.area[0], "max_area", self.area[1])
-        if self.aspect_ratio[0] == 0:
-            raise ConfigError(
-                "min_aspect_ratio",
-                f"is {self.aspect_ratio[0]:g} and max_aspect_ratio is {self.aspect_ratio[1]:g}",
-                "set both above 0",
-            )
-        if self.area[0] == 0 or self.area[1] > 1:
-            raise ConfigError(
-                "min_area",
-                f"is {self.area[0]:g} and max_area is {self.area[1]:g}",
-                "set both above 0 and at most 1",
-            )
 
 
 class Window(NamedTuple):
@@ -242,19 +219,7 @@ def make_operation(config: Any, aspect_ratio: Optional[Pair] = None) -> Operatio
     )
 
 
-def check_aspect_ratio(config: Any) -> None:
-    """Raises ConfigError unless the aspect ratio is above 0."""
-    if not config.aspect_ratio > 0:
-        raise ConfigError("aspect_ratio", f"is {config.aspect_ratio:g}; it must be above 0")
-
-
-def _check_crop_to_aspect_ratio(config: Any) -> None:
-    check_aspect_ratio(config)
-    check_probability("overlap_thresh", config.overlap_thresh)
-
-
 @AUGMENTATIONS.register("random_crop_image")
-@checked_by(make_operation)
 def random_crop_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Crops by the operation of the step."""
     operations = [make_operation(config)]
@@ -262,7 +227,6 @@ def random_crop_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 
 @AUGMENTATIONS.register("random_crop_to_aspect_ratio")
-@checked_by(_check_crop_to_aspect_ratio)
 def random_crop_to_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Cuts rows or columns at a random place until width / height is `aspect_ratio`."""
     clip = tf.constant(config.clip_boxes)

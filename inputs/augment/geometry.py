@@ -13,13 +13,11 @@ from inputs.augment.base import (
     AUGMENTATIONS,
     apply_with_probability,
     change_if,
-    check_probability,
-    check_range,
     checked_by,
     float_image,
     image_size,
     random_between,
-    random_integers,
+    random_integer,
     scale_area,
     split_seed,
     uniform,
@@ -93,10 +91,9 @@ def _move_points(points: tf.Tensor, motion: Motion) -> tf.Tensor:
 
 
 def _check_move(field: str) -> Callable[[Any], None]:
-    """Builds the check of a step with a probability and the keypoint permutation `field`."""
+    """Builds the check of the keypoint permutation `field`."""
 
     def check(config: Any) -> None:
-        check_probability("probability", config.probability)
         permutation = list(getattr(config, field))
         if sorted(permutation) != list(range(len(permutation))):
             raise ConfigError(
@@ -196,19 +193,7 @@ def resize_by(sample: Sample, size: tf.Tensor, method: tf.Tensor) -> Sample:
     return _resize_labels(sample, size)._replace(image=image)
 
 
-def _check_size(height: str, width: str) -> Callable[[Any], None]:
-    """Builds the check of a step whose fields `height` and `width` are required."""
-
-    def check(config: Any) -> None:
-        rows, columns = getattr(config, height), getattr(config, width)
-        if rows < 1 or columns < 1:
-            raise ConfigError(height, f"is {rows} and {width} is {columns}", "set both above 0")
-
-    return check
-
-
 @AUGMENTATIONS.register("resize_image")
-@checked_by(_check_size("new_height", "new_width"))
 @float_image
 def resize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Resizes to new_height x new_width by the configured method."""
@@ -222,22 +207,14 @@ def resize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 
 @AUGMENTATIONS.register("random_resize_method")
-@checked_by(_check_size("target_height", "target_width"))
 @float_image
 def random_resize_method(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Resizes to target_height x target_width by one of four methods, all equally likely."""
-    bounds = tf.constant([[0], [len(RESIZE_METHODS)]])
-    method = random_integers(seed, bounds[0], bounds[1])[0]
+    method = random_integer(seed, 0, len(RESIZE_METHODS))
     return resize_by(sample, tf.constant([config.target_height, config.target_width]), method)
 
 
-def _check_scale(config: Any) -> None:
-    low, high = config.min_scale_ratio, config.max_scale_ratio
-    check_range("min_scale_ratio", low, "max_scale_ratio", high)
-
-
 @AUGMENTATIONS.register("random_image_scale")
-@checked_by(_check_scale)
 @float_image
 def random_image_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Resizes by a factor from [min_scale_ratio, max_scale_ratio), corners aligned."""
@@ -267,13 +244,12 @@ def _target_pixels(config: Any) -> Tuple[int, int]:
 
 
 def _check_downscale(config: Any) -> None:
-    check_probability("random_coef", config.random_coef)
     low, high = _target_pixels(config)
-    if not 1 <= low < high:
+    if not low < high:
         raise ConfigError(
             "min_target_pixels",
             f"is {low} and max_target_pixels is {high}",
-            "set 1 <= min_target_pixels < max_target_pixels",
+            "set min_target_pixels < max_target_pixels",
         )
 
 
@@ -286,8 +262,7 @@ def random_downscale_to_target_pixels(sample: Sample, seed: tf.Tensor, config: A
     The number is at least min_target_pixels and below max_target_pixels.
     """
     chance_seed, pixels_seed = split_seed(seed, 2)
-    low, high = _target_pixels(config)
-    pixels = random_integers(pixels_seed, tf.constant([low]), tf.constant([high]))[0]
+    pixels = random_integer(pixels_seed, *_target_pixels(config))
     is_selected = uniform([], chance_seed) >= config.random_coef
     return change_if(is_selected, sample, lambda old: downscale(old, pixels))
 
@@ -321,13 +296,7 @@ def repeat_image(sample: Sample, axis: int) -> Sample:
     return sample._replace(image=tf.concat([sample.image, sample.image], axis=axis), **fields)
 
 
-def _check_concat(config: Any) -> None:
-    for name in ("concat_vertical_probability", "concat_horizontal_probability"):
-        check_probability(name, getattr(config, name))
-
-
 @AUGMENTATIONS.register("random_self_concat_image")
-@checked_by(_check_concat)
 def random_self_concat_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Repeats the image below itself, then the result beside itself, independently at random."""
     vertical_seed, horizontal_seed = split_seed(seed, 2)

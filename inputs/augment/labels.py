@@ -7,7 +7,7 @@ from typing import Any
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import preprocessor_pb2
-from inputs.augment.base import AUGMENTATIONS, check_probability, checked_by, keep_boxes, uniform
+from inputs.augment.base import AUGMENTATIONS, checked_by, keep_boxes, uniform
 from inputs.schema import Sample
 
 LEAST_BOX_SIDE = 1e-6  # shortest side of a jittered box, as a share of the image
@@ -42,12 +42,9 @@ def jitter(boxes: tf.Tensor, fractions: tf.Tensor, ratio: float, mode: int) -> t
 
 
 def _check_jitter(config: Any) -> None:
-    limit = float("inf") if config.jitter_mode in _EXPANDING else 1.0
-    if not 0 <= config.ratio <= limit:
-        raise ConfigError(
-            "ratio",
-            f"is {config.ratio:g}; it must be 0 or more, and at most 1 except in modes that EXPAND",
-        )
+    if config.ratio > 1 and config.jitter_mode not in _EXPANDING:
+        message = f"is {config.ratio:g}; it must be at most 1 except in modes that EXPAND"
+        raise ConfigError("ratio", message)
 
 
 @AUGMENTATIONS.register("random_jitter_boxes")
@@ -69,20 +66,7 @@ def drop_label(sample: Sample, fractions: tf.Tensor, label: int, probability: fl
     return keep_boxes(sample, tf.where(is_kept)[:, 0])
 
 
-def _check_label(field: str, label: int) -> None:
-    if label < 1:
-        raise ConfigError(
-            field, f"is {label}", "set it to the id of a class in the label map, from 1"
-        )
-
-
-def _check_drop(config: Any) -> None:
-    _check_label("label", config.label)
-    check_probability("drop_probability", config.drop_probability)
-
-
 @AUGMENTATIONS.register("drop_label_probabilistically")
-@checked_by(_check_drop)
 def drop_label_probabilistically(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Drops each box of the class `label` with `drop_probability`."""
     fractions = uniform(tf.shape(sample.classes), seed)
@@ -92,9 +76,6 @@ def drop_label_probabilistically(sample: Sample, seed: tf.Tensor, config: Any) -
 def _check_remap(config: Any) -> None:
     if not config.original_labels:
         raise ConfigError("original_labels", "is empty", "list the ids of the classes to rename")
-    for label in config.original_labels:
-        _check_label("original_labels", label)
-    _check_label("new_label", config.new_label)
 
 
 @AUGMENTATIONS.register("remap_labels")
@@ -108,13 +89,7 @@ def remap_labels(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     return sample._replace(classes=tf.where(is_original, new_label, classes))
 
 
-def _check_temperature(config: Any) -> None:
-    if not config.temperature > 0:
-        raise ConfigError("temperature", f"is {config.temperature:g}; it must be above 0")
-
-
 @AUGMENTATIONS.register("convert_class_logits_to_softmax")
-@checked_by(_check_temperature)
 def convert_class_logits_to_softmax(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Converts multiclass scores [n, K + 1] from logits to probabilities; ConfigError if absent."""
     if sample.multiclass_scores is None:

@@ -29,7 +29,6 @@ from inputs.augment.base import (
     AugmentationStep,
     StepFunction,
     apply_steps,
-    check_probability,
     split_seed,
     uniform,
 )
@@ -54,7 +53,6 @@ def mixes(
     """Decorates a step that mixes `num_records` samples; `check` as in `checked_by`."""
 
     def check_config(config: Any) -> None:
-        check_probability("probability", config.probability)
         if config.HasField("stop_at_step") and not config.stop_at_step:
             raise ConfigError("stop_at_step", "is 0, so no step would be applied", "remove it")
         check(config)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from inputs.augment.base import AUGMENTATIONS, image_size, uniform
 from inputs.augment.mixing import merge, mixes
 from inputs.augment.pad import pad
@@ -52,13 +51,8 @@ def random_share(seed: tf.Tensor, alpha: float) -> tf.Tensor:
     return tf.where(total > SMALLEST_SUM, parts[0] / total, tf.cast(is_first, tf.float32))
 
 
-def _check(config: Any) -> None:
-    if config.alpha <= 0:
-        raise ConfigError("alpha", f"is {config.alpha:g}; it must be above 0")
-
-
 @AUGMENTATIONS.register("mixup")
-@mixes(2, check=_check)
+@mixes(2)
 def mixup(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
     """Blends two images with a share from Beta(alpha, alpha), and keeps the boxes of both."""
     return blend(samples, random_share(seed, config.alpha), config.scale_weights)

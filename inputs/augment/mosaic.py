@@ -11,18 +11,10 @@ from typing import Any, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from inputs.augment.base import (
-    AUGMENTATIONS,
-    check_probability,
-    check_range,
-    image_size,
-    random_between,
-    split_seed,
-    uniform,
-)
+from inputs.augment.base import AUGMENTATIONS, image_size, random_between, split_seed, uniform
 from inputs.augment.mixing import merge, mixes
-from inputs.augment.pad import check_color, mean_color
-from inputs.augment.placing import Placement, extend, largest_scale, place, scaled_window
+from inputs.augment.pad import check_color, extend, mean_color
+from inputs.augment.placing import Placement, largest_scale, place, scaled_window
 from inputs.schema import Sample
 
 NUM_RECORDS = 4
@@ -72,12 +64,6 @@ def _check(config: Any) -> None:
     for side in ("height", "width"):
         if config.HasField(side) and getattr(config, side) < 2:
             raise ConfigError(side, f"is {getattr(config, side)}; it must be 2 or more")
-    for name in ("min_center", "max_center", "overlap_thresh"):
-        check_probability(name, getattr(config, name))
-    check_range("min_center", config.min_center, "max_center", config.max_center)
-    check_range("min_scale", config.min_scale, "max_scale", config.max_scale)
-    if config.min_scale == 0:
-        raise ConfigError("min_scale", "is 0; it must be above 0")
 
 
 @AUGMENTATIONS.register("mosaic")

@@ -11,7 +11,7 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs.augment.base import (
     AUGMENTATIONS,
-    check_range,
+    check_order,
     checked_by,
     image_size,
     random_integers,
@@ -30,20 +30,28 @@ def pad(
     `offset`, int32 [2], is row and column of the image's first pixel. `color`, float32 [C] or [1],
     0 to 255, is the colour around the image; None is black. Masks are padded with zeros.
     """
-    image, masks = sample.image, sample.masks
-    size = image_size(image)
-    after = canvas - size - offset
-    margins = tf.stack([offset, after], axis=1)  # [[top, bottom], [left, right]]
+    image = sample.image
+    margins = _margins(image, canvas, offset)
     if color is None:
         padded = tf.pad(image, tf.pad(margins, [[0, 1], [0, 0]]))
     else:
         padded = _surround(image, canvas, margins, color)
     padded.set_shape([None, None, image.shape[-1]])
+    return extend(sample, canvas, offset)._replace(image=padded)
+
+
+def extend(sample: Sample, canvas: tf.Tensor, offset: tf.Tensor) -> Sample:
+    """Converts the labels as `pad` does; the image does not change."""
+    masks = sample.masks
     if masks is not None:
-        masks = tf.pad(masks, tf.pad(margins, [[1, 0], [0, 0]]))
-    window = tf.concat([-offset, canvas - offset], axis=0) / tf.tile(size, [2])
-    moved = reframe(sample, tf.cast(window, tf.float32))
-    return moved._replace(image=padded, masks=masks)
+        masks = tf.pad(masks, tf.pad(_margins(sample.image, canvas, offset), [[1, 0], [0, 0]]))
+    window = tf.concat([-offset, canvas - offset], 0) / tf.tile(image_size(sample.image), [2])
+    return reframe(sample, tf.cast(window, tf.float32))._replace(masks=masks)
+
+
+def _margins(image: tf.Tensor, canvas: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+    """int32 [[top, bottom], [left, right]]."""
+    return tf.stack([offset, canvas - image_size(image) - offset], axis=1)
 
 
 def _surround(
@@ -153,8 +161,7 @@ def _check_pad(config: Any) -> None:
             )
     if config.HasField("min_image_height") and config.HasField("max_image_height"):
         for side in ("height", "width"):
-            low, high = f"min_image_{side}", f"max_image_{side}"
-            check_range(low, getattr(config, low), high, getattr(config, high))
+            check_order(config, f"min_image_{side}", f"max_image_{side}")
 
 
 @AUGMENTATIONS.register("random_pad_image")
@@ -174,17 +181,7 @@ def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     return random_pad(sample, seed, min_size, max_size, color)
 
 
-def _check_absolute_pad(config: Any) -> None:
-    if config.max_height_padding < 0 or config.max_width_padding < 0:
-        raise ConfigError(
-            "max_height_padding",
-            f"is {config.max_height_padding} and max_width_padding is "
-            f"{config.max_width_padding}; both must be 0 or more",
-        )
-
-
 @AUGMENTATIONS.register("random_absolute_pad_image")
-@checked_by(_check_absolute_pad)
 def random_absolute_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Adds fewer than max_height_padding rows and fewer than max_width_padding columns.
 

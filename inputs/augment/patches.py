@@ -8,13 +8,9 @@ from __future__ import annotations
 from typing import Any, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from inputs.augment.base import (
     AUGMENTATIONS,
     change_if,
-    check_probability,
-    check_range,
-    checked_by,
     float_image,
     image_size,
     random_between,
@@ -49,17 +45,7 @@ def blacken(
     return covered_image
 
 
-def _check_black(config: Any) -> None:
-    if config.max_black_patches < 0:
-        raise ConfigError(
-            "max_black_patches", f"is {config.max_black_patches}; it must be 0 or more"
-        )
-    check_probability("probability", config.probability)
-    check_probability("size_to_image_ratio", config.size_to_image_ratio)
-
-
 @AUGMENTATIONS.register("random_black_patches")
-@checked_by(_check_black)
 def random_black_patches(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Covers up to max_black_patches squares, each with `probability`, in all channels."""
     chance_seed, place_seed = split_seed(seed, 2)
@@ -76,20 +62,7 @@ def add_noise(image: tf.Tensor, first: tf.Tensor, noise: tf.Tensor) -> tf.Tensor
     return overwrite(image, begin, tf.clip_by_value(part, 0.0, 255.0))
 
 
-def _check_noise(config: Any) -> None:
-    check_probability("random_coef", config.random_coef)
-    if not 1 <= config.min_patch_size < config.max_patch_size:
-        raise ConfigError(
-            "min_patch_size",
-            f"is {config.min_patch_size} and max_patch_size is {config.max_patch_size}",
-            "set 1 <= min_patch_size < max_patch_size",
-        )
-    low, high = config.min_gaussian_stddev, config.max_gaussian_stddev
-    check_range("min_gaussian_stddev", low, "max_gaussian_stddev", high)
-
-
 @AUGMENTATIONS.register("random_patch_gaussian")
-@checked_by(_check_noise)
 @float_image
 def random_patch_gaussian(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Adds normal noise to a square, except with probability `random_coef`.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Optional
 
 from estimator_det.compat import tf
-from inputs.augment.base import image_size, reframe
-from inputs.augment.crop import Window, crop
+from inputs.augment.crop import crop, window_at
 from inputs.augment.geometry import resize
 from inputs.augment.pad import pad
 from inputs.schema import Sample
@@ -58,33 +57,12 @@ def place(
     Boxes are clipped to the window; those of which less than `overlap_thresh` or nothing remains
     are dropped. `color`, float32 [C] or [1], is the colour around the window; None is black.
     """
-    begin, size = placement.begin, placement.size
-    ends = tf.cast(tf.concat([begin, begin + size], 0), tf.float32)
-    scale = tf.cast(tf.tile(image_size(sample.image), [2]), tf.float32)
-    window = Window(
-        begin=tf.pad(begin, [[0, 1]]),
-        size=tf.pad(size, [[0, 1]], constant_values=-1),
-        box=ends / scale,
-    )
+    window = window_at(placement.begin, placement.size, sample.image)
     cut = crop(sample, window, tf.constant(overlap_thresh), tf.constant(True))
     scaled = resize(cut, placement.target, tf.image.ResizeMethod.BILINEAR)
     # Resizing to the same size keeps the image's type.
     scaled = scaled._replace(image=tf.cast(scaled.image, tf.float32))
     return pad(scaled, placement.area, placement.offset, color)
-
-
-def extend(sample: Sample, canvas: tf.Tensor, offset: tf.Tensor) -> Sample:
-    """Converts the labels of a sample to the frame of a larger canvas; the image does not change.
-
-    `offset` is row and column of the image's first pixel on the canvas, int32 [2].
-    """
-    size = image_size(sample.image)
-    masks = sample.masks
-    if masks is not None:
-        after = canvas - size - offset
-        masks = tf.pad(masks, tf.pad(tf.stack([offset, after], axis=1), [[1, 0], [0, 0]]))
-    window = tf.concat([-offset, canvas - offset], axis=0) / tf.tile(size, [2])
-    return reframe(sample, tf.cast(window, tf.float32))._replace(masks=masks)
 
 
 def mask_boxes(masks: tf.Tensor) -> tf.Tensor:

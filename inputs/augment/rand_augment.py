@@ -13,12 +13,9 @@ from __future__ import annotations
 from typing import Any, Callable, Dict
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from inputs.augment import operations
 from inputs.augment.base import (
     AUGMENTATIONS,
-    check_probability,
-    checked_by,
     image_size,
     keep_boxes,
     random_integers,
@@ -131,16 +128,7 @@ def apply_operations(
     return keep_boxes(moved, tf.where((share > 0) & (share >= overlap_thresh))[:, 0])
 
 
-def _check(config: Any) -> None:
-    if not 0 <= config.magnitude <= MAX_MAGNITUDE:
-        raise ConfigError("magnitude", f"is {config.magnitude:g}; it must be 0 to {MAX_MAGNITUDE}")
-    if config.num_operations < 1:
-        raise ConfigError("num_operations", f"is {config.num_operations}; it must be 1 or more")
-    check_probability("overlap_thresh", config.overlap_thresh)
-
-
 @AUGMENTATIONS.register("rand_augment")
-@checked_by(_check)
 def rand_augment(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Applies `num_operations` operations; pixel values become whole numbers from 0 to 255."""
     dtype = sample.image.dtype

@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from inputs.augment.base import (
     AUGMENTATIONS,
-    check_range,
-    checked_by,
     float_image,
     image_size,
     random_between,
+    random_integer,
     random_integers,
     split_seed,
     uniform,
@@ -91,24 +89,7 @@ def border_size(size: tf.Tensor, max_border: int) -> tf.Tensor:
     return max_border // divisor
 
 
-def _check_by_scale(config: Any) -> None:
-    if config.num_scales < 1 or config.max_border < 0:
-        raise ConfigError(
-            "num_scales",
-            f"is {config.num_scales} and max_border is {config.max_border}",
-            "set num_scales to 1 or more and max_border to 0 or more",
-        )
-    _check_scales(config)
-
-
-def _check_scales(config: Any) -> None:
-    check_range("scale_min", config.scale_min, "scale_max", config.scale_max)
-    if config.scale_max == 0:
-        raise ConfigError("scale_max", "is 0; it must be above 0")
-
-
 @AUGMENTATIONS.register("random_square_crop_by_scale")
-@checked_by(_check_by_scale)
 def random_square_crop_by_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Cuts a square of one of `num_scales` sizes out of the image, black around it.
 
@@ -116,7 +97,7 @@ def random_square_crop_by_scale(sample: Sample, seed: tf.Tensor, config: Any) ->
     """
     scale_seed, center_seed = split_seed(seed, 2)
     scales = np.linspace(config.scale_min, config.scale_max, config.num_scales, dtype=np.float32)
-    index = random_integers(scale_seed, tf.constant([0]), tf.constant([config.num_scales]))[0]
+    index = random_integer(scale_seed, 0, config.num_scales)
     size = image_size(sample.image)
     border = border_size(size, config.max_border)
     center = random_integers(center_seed, border, size - border + 1)
@@ -143,14 +124,7 @@ def fixed_size_frame(size: tf.Tensor, output_size: int, fractions: tf.Tensor) ->
     )
 
 
-def _check_to_square(config: Any) -> None:
-    if config.output_size < 1:
-        raise ConfigError("output_size", f"is {config.output_size}; it must be 1 or more")
-    _check_scales(config)
-
-
 @AUGMENTATIONS.register("random_scale_crop_and_pad_to_square")
-@checked_by(_check_to_square)
 @float_image
 def random_scale_crop_and_pad_to_square(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Resizes at random, then cuts or pads (below, to the right) to output_size x output_size.

@@ -7,16 +7,15 @@ of a step is drawn for each image. Images may be uint8 or float32 and keep their
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from inputs.augment.base import AUGMENTATIONS, check_range, checked_by, image_size, split_seed
+from inputs.augment.base import AUGMENTATIONS, checked_by, image_size, split_seed
 from inputs.augment.crop import (
     Operation,
     Pair,
     apply_crop,
-    check_aspect_ratio,
     crop_to_aspect_ratio,
     draw_crop,
     gather_option,
@@ -37,8 +36,12 @@ class Padding:
     color: Optional[Tuple[float, ...]] = None  # 0 to 255; None: the mean colour of the crop
 
     def __post_init__(self) -> None:
-        for low, high in zip(self.min_ratio, self.max_ratio):
-            check_range("min_padded_size_ratio", low, "max_padded_size_ratio", high)
+        if any(low > high for low, high in zip(self.min_ratio, self.max_ratio)):
+            raise ConfigError(
+                "min_padded_size_ratio",
+                f"is {self.min_ratio} and max_padded_size_ratio is {self.max_ratio}",
+                "set min_padded_size_ratio <= max_padded_size_ratio",
+            )
 
 
 COVERED = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
@@ -70,22 +73,10 @@ def color_of_crop(cropped: Sample, paddings: Sequence[Padding], index: tf.Tensor
     return tf.gather(tf.constant([list(padding.color or ()) for padding in paddings]), index)
 
 
-def _make_each(config: Any, make: Callable[[Any], Any]) -> List[Any]:
-    """Builds `make(operation)` of each operation of the step; errors contain its index."""
-    results = []
-    for index, operation in enumerate(config.operations):
-        try:
-            results.append(make(operation))
-        except ConfigError as error:
-            field = f"operations[{index}]" + (f".{error.field}" if error.field else "")
-            raise ConfigError(field, error.message, error.remedy) from error
-    return results
-
-
 def _operations(config: Any, aspect_ratio: Optional[Pair] = None) -> List[Operation]:
     """Operations of the step, or the seven of the SSD paper."""
     if config.operations:
-        return _make_each(config, lambda op: make_operation(op, aspect_ratio))
+        return [make_operation(op, aspect_ratio) for op in config.operations]
     return [
         dataclasses.replace(op, aspect_ratio=aspect_ratio or op.aspect_ratio)
         for op in SSD_OPERATIONS
@@ -117,24 +108,11 @@ def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
     if not config.operations:
         # The reference's standard operations of this step begin at 0.1.
         return list(SSD_OPERATIONS[1:]), [Padding()] * len(SSD_OPERATIONS[1:])
-    paddings = _make_each(
-        config,
-        lambda op: dataclasses.replace(
-            _ratios(op), color=(op.pad_color_r, op.pad_color_g, op.pad_color_b)
-        ),
-    )
+    paddings = [
+        dataclasses.replace(_ratios(op), color=(op.pad_color_r, op.pad_color_g, op.pad_color_b))
+        for op in config.operations
+    ]
     return _operations(config), paddings
-
-
-def _fixed_parts(config: Any) -> Tuple[float, List[Operation]]:
-    check_aspect_ratio(config)
-    ratio = config.aspect_ratio
-    return ratio, _operations(config, (ratio, ratio))
-
-
-def _pad_fixed_parts(config: Any) -> Tuple[float, List[Operation], Padding]:
-    check_aspect_ratio(config)
-    return config.aspect_ratio, _operations(config), _ratios(config)
 
 
 @AUGMENTATIONS.register("random_crop_pad_image")
@@ -149,7 +127,6 @@ def random_crop_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
 
 
 @AUGMENTATIONS.register("ssd_random_crop")
-@checked_by(_operations)
 def ssd_random_crop(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Crops by one of the operations, all equally likely."""
     operations = _operations(config)
@@ -169,25 +146,25 @@ def ssd_random_crop_pad(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 
 @AUGMENTATIONS.register("ssd_random_crop_fixed_aspect_ratio")
-@checked_by(_fixed_parts)
 def ssd_random_crop_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Crops to one aspect ratio, also images that are not cropped otherwise."""
-    aspect_ratio, operations = _fixed_parts(config)
+    ratio = config.aspect_ratio
+    operations = _operations(config, (ratio, ratio))
     crop_seed, cut_seed = split_seed(seed, 2)
     selection = draw_crop(sample, crop_seed, operations)
     cropped = apply_crop(sample, operations, selection)
     # The operation that was drawn decides about the second crop as well.
     clip = gather_option(operations, "clip_boxes", selection.index)
-    return crop_to_aspect_ratio(cropped, cut_seed, aspect_ratio, SECOND_CROP_OVERLAP, clip)
+    return crop_to_aspect_ratio(cropped, cut_seed, ratio, SECOND_CROP_OVERLAP, clip)
 
 
 @AUGMENTATIONS.register("ssd_random_crop_pad_fixed_aspect_ratio")
-@checked_by(_pad_fixed_parts)
+@checked_by(_ratios)
 def ssd_random_crop_pad_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Crops to any shape, then pads with black to one aspect ratio."""
-    aspect_ratio, operations, padding = _pad_fixed_parts(config)
+    operations, padding = _operations(config), _ratios(config)
     crop_seed, pad_seed = split_seed(seed, 2)
     cropped = apply_crop(sample, operations, draw_crop(sample, crop_seed, operations))
     return random_pad_to_aspect_ratio(
-        cropped, pad_seed, aspect_ratio, padding.min_ratio, padding.max_ratio
+        cropped, pad_seed, config.aspect_ratio, padding.min_ratio, padding.max_ratio
     )

@@ -115,9 +115,9 @@ def test_every_float_of_the_schema_refuses_nan_and_every_whole_number_has_a_rang
 
 def test_defaults_are_in_range_but_for_what_must_be_set() -> None:
     must_be_set = ("num_classes", "_stride", "target_height", "target_width", "new_height")
-    must_be_set += ("new_width",)
+    must_be_set += ("new_width", ".label", "new_label", "_area", "_aspect_ratio")
     for descriptor, field in SCHEMA:
-        if field.label != field.LABEL_REPEATED and not field.name.endswith(must_be_set):
+        if field.label != field.LABEL_REPEATED and not f".{field.name}".endswith(must_be_set):
             row = range_of(descriptor.name, field.name)
             assert row.contains(field.default_value), (descriptor.name, field.name)
 

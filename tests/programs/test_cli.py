@@ -341,7 +341,7 @@ def test_programs_refuse_a_metrics_set_before_they_start(program, tmp_path, caps
         (
             "train_config.data_augmentation_options="
             "[{random_image_scale {min_scale_ratio: 2 max_scale_ratio: 1}}]",
-            "min_scale_ratio is 2",
+            "min_scale_ratio: is 2",
         ),
         ("eval_config.recall_lower_bound=2", "error: eval_config.recall_lower_bound: is 2"),
     ],

@@ -32,9 +32,7 @@ from inputs.augment.square import fixed_size_frame, frame_by_scale, image_size, 
 from inputs.augment.ssd_crop import (
     SECOND_CROP_OVERLAP,
     _crop_pad_parts,
-    _fixed_parts,
     _operations,
-    _pad_fixed_parts,
     _ssd_crop_pad_parts,
     color_of_crop,
 )
@@ -156,15 +154,16 @@ def _cut(sample: Sample, ratio: float, thresh: float, clip: Any, drawn: Dict[str
 
 
 def _crop_fixed(sample: Sample, config: Any, drawn: Dict[str, Any]) -> Sample:
-    ratio, operations = _fixed_parts(config)
+    ratio = config.aspect_ratio
+    operations = _operations(config, (ratio, ratio))
     cropped = _cropped(sample, operations, drawn)
     clip = gather_option(operations, "clip_boxes", tf.constant(drawn["selector"]))
     return _cut(cropped, ratio, SECOND_CROP_OVERLAP, clip, drawn)
 
 
 def _crop_pad_fixed(sample: Sample, config: Any, drawn: Dict[str, Any]) -> Sample:
-    ratio, operations, _ = _pad_fixed_parts(config)
-    return pad_to_aspect_ratio(_cropped(sample, operations, drawn), ratio, drawn["scale"])
+    cropped = _cropped(sample, _operations(config), drawn)
+    return pad_to_aspect_ratio(cropped, config.aspect_ratio, drawn["scale"])
 
 
 def _distorted(sample: Sample, config: Any, drawn: Dict[str, Any]) -> Sample:

@@ -8,7 +8,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from inputs.augment import AUGMENTATIONS, base, make_augmentation, operations
+from inputs.augment import AUGMENTATIONS, base, make_augmentation, make_steps, operations
 from inputs.augment.base import (
     apply_with_probability,
     change_if,
@@ -80,101 +80,58 @@ def test_empty_step() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("random_horizontal_flip { probability: 1.5 }", "probability is 1.5; it must be 0 to 1"),
+        ("random_horizontal_flip { probability: 1.5 }", "probability is 1.5; allowed are 0 to 1"),
         ("random_vertical_flip { keypoint_flip_permutation: [0, 2] }", "each of 0 to 1 once"),
         ("random_rotation90 { keypoint_rot_permutation: [1, 1] }", "each of 0 to 1 once"),
-        ("resize_image { new_height: 10 }", "new_width is 0; set both above 0"),
+        ("resize_image { new_height: 10 }", "new_width is 0; allowed are 1 to 16,384"),
         ("random_image_scale { min_scale_ratio: 3 }", "min_scale_ratio <= max_scale_ratio"),
         ("random_pad_image { min_image_height: 3 }", "set both or neither"),
         (
             "random_pad_image { min_image_height: 9 min_image_width: 9 "
-            "max_image_height: 3 max_image_width: 9 }",
-            "min_image_height <= max_image_height",
+            "max_image_height: 9 max_image_width: 3 }",
+            "min_image_width is 9 and max_image_width is 3; set min_image_width <= max_image_width",
         ),
-        ("random_absolute_pad_image { max_height_padding: -1 }", "must be 0 or more"),
-        ("random_distort_color { color_ordering: 2 }", "color_ordering is 2; it must be 0 or 1"),
-        ("random_adjust_hue { max_delta: 0.7 }", "it must be 0 to 0.5"),
-        ("random_adjust_brightness { max_delta: 32 }", "it must be 0 to 1"),
-        ("random_adjust_contrast { min_delta: 2 }", "min_delta <= max_delta"),
+        ("random_adjust_hue { max_delta: 0.7 }", "allowed are 0 to 0.5"),
+        ("random_adjust_brightness { max_delta: 32 }", "allowed are 0 to 1"),
         ("random_pixel_value_scale { minval: 2 }", "minval <= maxval"),
-        ("random_rgb_to_gray { probability: -1 }", "probability is -1; it must be 0 to 1"),
         ("normalize_image { }", "original_minval < original_maxval"),
-        (
-            "convert_class_logits_to_softmax { temperature: 0 }",
-            "temperature is .*; it must be above 0",
-        ),
-        ("random_crop_image { min_area: 0 }", "min_area is 0 and .* set both above 0"),
-        ("random_crop_image { overlap_thresh: 2 }", "overlap_thresh is 2; it must be 0"),
-        ("ssd_random_crop { operations { } }", r"operations\[0\].min_aspect_ratio"),
-        (
-            "ssd_random_crop_fixed_aspect_ratio { aspect_ratio: 0 }",
-            "aspect_ratio is .*; it must be above",
-        ),
+        ("convert_class_logits_to_softmax { temperature: 0 }", "temperature is 0; .* above 0"),
+        ("random_crop_image { min_area: 0 }", "min_area is 0; allowed are above 0 to 1"),
+        ("random_crop_image { min_aspect_ratio: 2 }", "min_aspect_ratio <= max_aspect_ratio"),
+        ("ssd_random_crop { operations { } }", r"operations\[0\].min_aspect_ratio is 0"),
+        ("ssd_random_crop_fixed_aspect_ratio { aspect_ratio: 0 }", "aspect_ratio is 0; .* above 0"),
         ("ssd_random_crop_pad_fixed_aspect_ratio { min_padded_size_ratio: 1 }", "needs 2 numbers"),
         ("random_crop_pad_image { max_padded_size_ratio: [0.5, 2] }", "min_padded_size_ratio <="),
-        (
-            "random_crop_to_aspect_ratio { aspect_ratio: 0 }",
-            "aspect_ratio is .*; it must be above 0",
-        ),
-        (
-            "random_crop_to_aspect_ratio { aspect_ratio: nan }",
-            "aspect_ratio is .*; it must be above 0",
-        ),
         ("random_crop_to_aspect_ratio { overlap_thresh: nan }", "overlap_thresh is nan"),
-        ("random_jitter_boxes { ratio: -0.1 }", "ratio is -0.1; it must be 0 or more"),
+        ("random_jitter_boxes { ratio: -1 }", "ratio is -1; allowed are 0"),
         ("random_jitter_boxes { ratio: 1.5 }", "at most 1 except in modes that EXPAND"),
-        ("random_jitter_boxes { ratio: nan }", "ratio is nan"),
-        ("random_black_patches { max_black_patches: -1 }", "must be 0 or more"),
-        ("random_black_patches { size_to_image_ratio: 1.1 }", "size_to_image_ratio is 1.1"),
-        ("random_black_patches { probability: nan }", "probability is nan"),
-        ("random_resize_method { target_width: 3 }", "target_height is 0 and target_width is 3"),
-        (
-            "random_self_concat_image { concat_vertical_probability: 2 }",
-            "vertical_probability is 2",
-        ),
         ("autoaugment_image { policy_name: 'v9' }", "policy_name 'v9' is not known"),
-        ("drop_label_probabilistically {}", "label is 0; set it to the id of a class"),
-        ("drop_label_probabilistically { label: 1 drop_probability: 2 }", "drop_probability is 2"),
+        ("drop_label_probabilistically {}", "label is 0; allowed are 1 to 100,000"),
         ("remap_labels { new_label: 1 }", "original_labels is empty"),
-        ("remap_labels { original_labels: [1] }", "new_label is 0; set it to the id"),
-        (
-            "remap_labels { original_labels: [0] new_label: 1 }",
-            "original_labels is 0; set it to the id",
-        ),
+        ("remap_labels { original_labels: [0] new_label: 1 }", r"original_labels\[0\] is 0"),
         (
             "random_jpeg_quality { min_jpeg_quality: 50 max_jpeg_quality: 50 }",
-            "0 <= min_jpeg_quality < max_jpeg_quality <= 100",
-        ),
-        ("random_jpeg_quality { random_coef: -1 }", "random_coef is -1"),
-        (
-            "random_downscale_to_target_pixels { min_target_pixels: 0 }",
-            "1 <= min_target_pixels < max_target_pixels",
+            "set min_jpeg_quality < max_jpeg_quality",
         ),
         (
             "random_downscale_to_target_pixels { max_target_pixels: 300000 }",
             "max_target_pixels is 300000",
         ),
-        ("random_patch_gaussian { min_patch_size: 0 }", "1 <= min_patch_size < max_patch_size"),
-        ("random_patch_gaussian { min_gaussian_stddev: 2 }", "min_gaussian_stddev <= max"),
-        ("random_square_crop_by_scale { num_scales: 0 }", "num_scales to 1 or more"),
-        ("random_square_crop_by_scale { scale_min: 2 }", "scale_min <= scale_max"),
-        ("random_scale_crop_and_pad_to_square { output_size: 0 }", "output_size is 0"),
         (
             "random_scale_crop_and_pad_to_square { scale_min: 0 scale_max: 0 }",
-            "scale_max is 0; it must be above 0",
+            "scale_max is 0; .* above 0",
         ),
-        ("adjust_gamma { gamma: -1 }", "gamma is -1 .* both must be 0 or more"),
-        ("adjust_gamma { gain: nan }", "gain is nan; both must be 0 or more"),
-        (
-            "convert_class_logits_to_softmax { temperature: nan }",
-            "temperature is .*; it must be above 0",
-        ),
-        ("normalize_image { original_maxval: nan }", "original_minval < original_maxval"),
+        ("adjust_gamma { gamma: -1 }", "gamma is -1; allowed are 0"),
+        ("mosaic { height: 100 }", "only one of height and width is set"),
+        ("mosaic { height: 1 width: 9 }", "height is 1; it must be 2 or more"),
+        ("mosaic { stop_at_step: 0 }", "stop_at_step is 0"),
+        ("mosaic { min_scale: 0 }", "min_scale is 0; allowed are above 0"),
+        ("copy_paste { min_scale: 9 }", "min_scale <= max_scale"),
     ],
 )
 def test_impossible_settings_fail_at_construction(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
-        make_augmentation([step(text)])
+        make_steps([step(text)])
     assert "data_augmentation_options[0]." + text.split()[0] in str(raised.value)
 
 

@@ -136,16 +136,3 @@ def test_masks_are_needed() -> None:
     bare = sample_of(50.0, EXISTING, BOXES)._replace(masks=None)
     with pytest.raises(ConfigError, match=r"set train_input_reader\.load_instance_masks"):
         step(bare, bare)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("object_probability: 2", "object_probability is 2"),
-        ("min_scale: 9", "min_scale <= max_scale"),
-        ("min_scale: 0", "min_scale is 0"),
-    ],
-)
-def test_impossible_settings(settings: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        AUGMENTATIONS.get("copy_paste").check_config(config_of(f"copy_paste {{ {settings} }}"))

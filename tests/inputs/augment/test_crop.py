@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
-from inputs.augment.crop import Operation, Window, crop
+from inputs.augment.crop import Window, crop
 from inputs.schema import Sample
 from tests.inputs.augment.helpers import crops, operation_text, sample_of
 
@@ -73,12 +71,3 @@ def test_min_object_covered_keeps_an_object() -> None:
     found = crops(f"random_crop_image {{ {settings} }}", one)
     assert {count for _, count in found} == {1}
     assert len({size for size, _ in found}) > 10
-
-
-def test_operation_checks_its_ranges() -> None:
-    with pytest.raises(ConfigError, match="min_aspect_ratio <= max_aspect_ratio"):
-        Operation(aspect_ratio=(2.0, 1.0))
-    with pytest.raises(ConfigError, match="at most 1"):
-        Operation(area=(0.5, 1.5))
-    with pytest.raises(ConfigError, match=r"random_coef is -0\.1; it must be 0 to 1"):
-        Operation(random_coef=-0.1)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from inputs.augment import AUGMENTATIONS
 from inputs.augment.mixup import blend, random_share
 from inputs.schema import Sample
@@ -59,11 +58,6 @@ def test_the_share_has_a_beta_distribution(alpha: float) -> None:
     assert abs(found.mean() - 0.5) < 4 * np.sqrt(variance / 1000)
     assert abs(found.var() - variance) < 0.15 * variance
     assert found.min() >= 0 and found.max() <= 1
-
-
-def test_alpha_must_be_positive() -> None:
-    with pytest.raises(ConfigError, match="alpha is 0; it must be above 0"):
-        AUGMENTATIONS.get("mixup").check_config(config_of("mixup { alpha: 0 }"))
 
 
 def test_a_tiny_alpha_takes_one_of_the_images() -> None:

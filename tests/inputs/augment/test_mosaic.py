@@ -110,26 +110,6 @@ def test_the_smallest_images_make_a_mosaic() -> None:
     np.testing.assert_allclose(result.boxes[3], [0.5, 0.5, 1, 1])
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("height: 100", "only one of height and width is set"),
-        ("height: 1 width: 9", "height is 1; it must be 2 or more"),
-        ("min_center: 0.8", "min_center <= max_center"),
-        ("max_center: 1.5", "max_center is 1.5"),
-        ("min_scale: 2", "min_scale <= max_scale"),
-        ("min_scale: 0", "min_scale is 0; it must be above 0"),
-        ("overlap_thresh: -1", "overlap_thresh is -1"),
-        ("probability: 2", "probability is 2"),
-        ("stop_at_step: 0", "stop_at_step is 0"),
-    ],
-)
-def test_impossible_settings(settings: str, message: str) -> None:
-    check: Any = AUGMENTATIONS.get("mosaic")
-    with pytest.raises(ConfigError, match=message):
-        check.check_config(config_of(f"mosaic {{ {settings} }}"))
-
-
 def test_color_fits_the_channels() -> None:
     with pytest.raises(ConfigError, match="pad_color has 2 numbers"):
         config = config_of("mosaic { pad_color: [1, 2] }")

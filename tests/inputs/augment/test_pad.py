@@ -101,18 +101,6 @@ def test_sizes_of_random_absolute_pad_image() -> None:
     assert _sizes(make_augmentation([step(text)])) == {(2, 4), (2, 5), (2, 6)}
 
 
-@pytest.mark.parametrize("side", ["height", "width"])
-def test_bounds_of_random_pad_image_must_not_cross(side: str) -> None:
-    bounds = {
-        f"{bound}_image_{name}": 4 for bound in ("min", "max") for name in ("height", "width")
-    }
-    bounds[f"min_image_{side}"] = 8
-    text = " ".join(f"{name}: {value}" for name, value in bounds.items())
-    expected = f"min_image_{side} is 8 and max_image_{side} is 4"
-    with pytest.raises(ConfigError, match=expected):
-        make_augmentation([step(f"random_pad_image {{ {text} }}")])
-
-
 def test_pad_color_must_suit_the_channels() -> None:
     with pytest.raises(ConfigError, match="2 numbers for images of 3 channels"):
         run_step("random_pad_image { pad_color: [1, 2] }", small_sample())

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
+from inputs.augment.pad import extend
 from inputs.augment.placing import (
     Placement,
-    extend,
     largest_scale,
     mask_boxes,
     place,

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from inputs.augment import AUGMENTATIONS, rand_augment
 from inputs.augment.rand_augment import OPERATIONS
 from inputs.schema import Sample
@@ -117,16 +116,3 @@ def test_the_step_draws_every_operation(monkeypatch: pytest.MonkeyPatch) -> None
     counts = np.bincount(drawn)
     assert counts.sum() == 210 and counts.shape == (14,)  # 15 expected of each
     assert counts.min() > 0 and counts.max() < 35
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("magnitude: 11", "magnitude is 11; it must be 0 to 10"),
-        ("num_operations: 0", "num_operations is 0; it must be 1 or more"),
-        ("overlap_thresh: 2", "overlap_thresh is 2"),
-    ],
-)
-def test_impossible_settings(settings: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        AUGMENTATIONS.get("rand_augment").check_config(config_of(f"rand_augment {{ {settings} }}"))

@@ -13,9 +13,8 @@ from inputs.augment.ssd_crop import (
     SSD_OPERATIONS,
     Padding,
     _crop_pad_parts,
-    _fixed_parts,
     _operations,
-    _pad_fixed_parts,
+    _ratios,
     _ssd_crop_pad_parts,
 )
 from tests.inputs.augment.helpers import (
@@ -88,14 +87,15 @@ def test_standard_operations_are_those_of_the_reference() -> None:
         assert (operation.aspect_ratio, operation.area) == ((0.5, 2.0), (0.1, 1.0))
         assert (operation.clip_boxes, operation.random_coef) == (True, 0.15)
     fixed = config_of("ssd_random_crop_fixed_aspect_ratio { aspect_ratio: 1.5 }")
-    ratio, operations = _fixed_parts(fixed)
-    assert ratio == 1.5 and {op.aspect_ratio for op in operations} == {(1.5, 1.5)}
+    operations = _operations(fixed, (1.5, 1.5))
+    assert {op.aspect_ratio for op in operations} == {(1.5, 1.5)}
     assert [op.min_object_covered for op in operations] == [0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
     assert {(op.area, op.clip_boxes, op.random_coef) for op in operations} == {
         ((0.1, 1.0), True, 0.15)
     }
     fixed = config_of("ssd_random_crop_pad_fixed_aspect_ratio { aspect_ratio: 1.5 }")
-    assert _pad_fixed_parts(fixed) == (1.5, list(SSD_OPERATIONS), Padding((1, 1), (2, 2), None))
+    assert _operations(fixed) == list(SSD_OPERATIONS)
+    assert _ratios(fixed) == Padding((1, 1), (2, 2), None)
 
 
 def test_every_field_of_an_operation_is_read() -> None:
