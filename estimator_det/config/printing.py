@@ -19,7 +19,7 @@ import json
 import logging
 import os
 import sys
-from typing import Any, ContextManager, List, Optional, TextIO
+from typing import Any, ContextManager, Iterable, List, Optional, TextIO
 
 LONGEST_VALUE = 200  # characters of one value in a message
 LONGEST_LINE = 4_000  # characters of one printed line
@@ -99,6 +99,13 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     """`1 file`, `2 boxes`, `2 classes`; irregular plurals must be given."""
     plural = plural or noun + ("es" if noun.endswith(("s", "x")) else "s")
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def listed(values: Iterable[Any], most: int, total: Optional[int] = None) -> str:
+    """`a, b and 3 more`: the first values; `total` is their number, by default that of `values`."""
+    texts = list(map(str, values))
+    rest = (len(texts) if total is None else total) - most
+    return ", ".join(texts[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def printable(text: str) -> str:

@@ -8,7 +8,7 @@ import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.printing import counted
+from estimator_det.config.printing import counted, listed
 from estimator_det.config.text import nearest
 from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import RunError
@@ -135,14 +135,12 @@ def _warn_of_unused(checkpoint: str, stored: Iterable[str], wanted: Iterable[str
     ]
     if not unused:
         return
-    ellipsis = ", …" if len(unused) > _NAMED_UNUSED else ""
     _LOG.warning(
         "The checkpoint %s contains %d variables that the model has no place for, and ignores: "
-        "%s%s. If it detects nothing, use the pipeline.config of the training",
+        "%s. If it detects nothing, use the pipeline.config of the training",
         checkpoint,
         len(unused),
-        ", ".join(unused[:_NAMED_UNUSED]),
-        ellipsis,
+        listed(unused, _NAMED_UNUSED),
     )
 
 
@@ -185,7 +183,4 @@ def scopes_text(scopes: Mapping[str, int]) -> str:
     shown = [f"{scope} ({counted(count, 'variable')})" for scope, count in scopes.items()]
     if not shown:
         return "no variable of a network"
-    num_hidden = len(shown) - _SCOPES_SHOWN
-    return ", ".join(shown[:_SCOPES_SHOWN]) + (
-        f" and {num_hidden} more scopes" if num_hidden > 0 else ""
-    )
+    return listed(shown, _SCOPES_SHOWN) + (" scopes" if len(shown) > _SCOPES_SHOWN else "")

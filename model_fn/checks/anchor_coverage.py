@@ -7,7 +7,6 @@ A anchors, S distinct shapes of anchors.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -64,29 +63,17 @@ class _Layout(NamedTuple):
     num_left_out: int = 0  # anchors of these maps that training leaves out
 
 
-class _Source(NamedTuple):
-    """Source of the anchors of a detector."""
-
-    assigner: Any  # matches them to groundtruth
-    lay: Callable[[int, int, int], _Layout]  # height, width and channels of the network's input
-
-
-def _source(detector: Any) -> Optional[_Source]:
-    if hasattr(detector, "rpn"):
-        return _Source(detector.rpn_loss.assigner, functools.partial(_lay_on_one_map, detector))
-    if hasattr(getattr(detector, "losses", None), "assigner") and hasattr(
-        detector, "anchor_generator"
-    ):
-        return _Source(detector.losses.assigner, functools.partial(_lay_on_maps, detector))
-    return None
+def _assigner(detector: Any) -> Any:
+    """Matches anchors to groundtruth; None if the detector has none that `measure` supports."""
+    if hasattr(detector, "rpn"):  # Of two stages, the anchors are those of the first.
+        return detector.rpn_loss.assigner
+    losses = getattr(detector, "losses", None) if hasattr(detector, "anchor_generator") else None
+    return getattr(losses, "assigner", None)
 
 
 def has_anchors(detector: Any) -> bool:
-    """Whether a detector matches anchors to groundtruth in a way that `measure` supports.
-
-    Of detectors of two stages, the anchors are those of the first.
-    """
-    return _source(detector) is not None
+    """True if a detector matches anchors to groundtruth in a way that `measure` supports."""
+    return _assigner(detector) is not None
 
 
 def measure(
@@ -99,13 +86,12 @@ def measure(
     """Matches all boxes to the anchors of a detector.
 
     Args:
-        detector: With `preprocess.resizer`, of those that `has_anchors` accepts.
+        detector: One that `has_anchors` accepts.
         columns: The images and boxes, each image with as many boxes as training takes.
         advance: Called with the number of images done since the last call.
     """
-    source = _source(detector)
-    assert source is not None, "the detector has no anchors"
-    resizer, assigner = detector.preprocess.resizer, source.assigner
+    resizer, assigner = detector.preprocess.resizer, _assigner(detector)
+    generate = _anchors_of_one_map if hasattr(detector, "rpn") else _anchors_of_maps
     inner = resized(columns.sizes, resizer.new_size)
     outer = inner if resizer.padded_size is None else resized(inner, resizer.padded_size)
     share = (inner / np.maximum(outer, 1)).astype(np.float32)
@@ -117,7 +103,7 @@ def measure(
     layouts: Dict[Tuple[int, int], _Layout] = {}
     best = _BestAnchors(assigner, columns, boxes)
     for kind, (height, width) in enumerate(sizes.tolist()):
-        layouts[height, width] = layout = source.lay(height, width, num_channels)
+        layouts[height, width] = layout = generate(detector, height, width, num_channels)
         best.match(layout, np.flatnonzero(kinds == kind), advance)
 
     matcher = assigner.matcher
@@ -175,7 +161,7 @@ def concentric_iou(pixels: np.ndarray, shapes: np.ndarray) -> np.ndarray:
     return np.divide(common, union, out=np.zeros_like(common), where=union > 0)
 
 
-def _lay_on_one_map(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
+def _anchors_of_one_map(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
     """Anchors of a first stage, as training uses them; builds no network.
 
     A network takes seconds to build, and images of a data set have hundreds of sizes.
@@ -198,7 +184,7 @@ def _lay_on_one_map(detector: Any, height: int, width: int, num_channels: int) -
     )
 
 
-def _lay_on_maps(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
+def _anchors_of_maps(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
     """Builds the network to get its feature maps; runs nothing."""
     with tf.Graph().as_default():
         image = tf1.placeholder(tf.float32, [1, height, width, num_channels])

@@ -55,7 +55,10 @@ def check_data(
     model = getattr(config.model, kind)
     check_ranges_or_raise(config.model, "model.")
     plans, maps, problems = _plans(config, readers, model.num_classes, max_records)
-    scans = _run(plans, jobs, progress)
+    counts = [plan.num_records for plan in plans]
+    total = None if None in counts else sum(number or 0 for number in counts)
+    with ProgressBar("reading", total, "records", shown=progress) as bar:
+        scans = scan.run(plans, jobs=jobs, advance=bar.update)
     for part, plan in zip(scans, plans):
         problems += _problems_of(part, plan, maps, model.num_classes)
     columns = {part.reader: part.columns for part in scans}
@@ -63,7 +66,6 @@ def check_data(
         others = {field: c for field, c in columns.items() if field != TRAIN_READER}
         problems += data_problems.check_overlap(columns[TRAIN_READER], others)
     coverage, problems_of_anchors = _coverage(config, plans, scans, progress)
-    rank = {"error": 0, "warning": 1}
     names = {i: name for part in reversed(maps.values()) for i, name in part.names.items()}
     resized = _resized(model, scans)
     tallies = {
@@ -77,7 +79,7 @@ def check_data(
         tallies=tallies,
         tables=make_tables(tallies, names),
         problems=sorted(
-            [*problems, *problems_of_anchors], key=lambda problem: rank[problem.severity]
+            [*problems, *problems_of_anchors], key=lambda problem: problem.severity != "error"
         ),
         anchors=coverage,
         anchors_of=scans[0].reader if scans else "",
@@ -135,13 +137,6 @@ def _rules(
     if label_map is None:  # The records are read by their ids.
         return policy
     return dataclasses.replace(policy, reader=reader, label_map=label_map)
-
-
-def _run(plans: Sequence[Plan], jobs: int, progress: bool) -> List[Scan]:
-    known = [plan.num_records for plan in plans]
-    total = None if None in known else sum(number or 0 for number in known)
-    with ProgressBar("reading", total, "records", shown=progress) as bar:
-        return scan.run(plans, jobs=jobs, advance=bar.update)
 
 
 def _problems_of(

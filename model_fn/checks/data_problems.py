@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from estimator_det.config.printing import counted, quoted
+from estimator_det.config.printing import counted, listed, quoted
 from estimator_det.config.problem import Problem, error, warning
 from inputs.checks import statistics
 from inputs.checks.statistics import Columns
@@ -62,7 +62,7 @@ def check_labels(
         yield warning(
             where,
             f"{counted(num_gaps, 'id')} below {label_map.max_id} {_are(num_gaps)} of no class: "
-            f"{_listed(gaps, num_gaps)}",
+            f"{listed(gaps, NUM_SHOWN, num_gaps)}",
             "number the classes from 1 without gaps, unless a checkpoint needs these ids",
         )
     if is_training:
@@ -238,12 +238,5 @@ def _classes(count: int, total: int) -> str:
     return f"{count} of {counted(total, 'class')} {_has(count)}"
 
 
-def _listed(values: Sequence[Any], total: Optional[int] = None) -> str:
-    rest = (len(values) if total is None else total) - NUM_SHOWN
-    return ", ".join(str(value) for value in values[:NUM_SHOWN]) + (
-        f" and {rest} more" if rest > 0 else ""
-    )
-
-
 def _named(ids: Sequence[int], names: Mapping[int, str]) -> str:
-    return _listed([f"{quoted(names[i])} (id {i})" for i in ids])
+    return listed((f"{quoted(names[i])} (id {i})" for i in ids), NUM_SHOWN)

@@ -56,7 +56,7 @@ def examine(pipeline_config: Any, maps: Optional[LabelMaps] = None) -> Graphs:
             images depends on the record.
         maps: Label maps that are read already.
     """
-    config, label_map = _without_files(pipeline_config, maps or LabelMaps())
+    config, label_map = _with_label_map(pipeline_config, maps or LabelMaps())
     problems: List[Problem] = []
     graphs = Graphs(None, None, 0, 0, problems)
     try:
@@ -71,7 +71,7 @@ def examine(pipeline_config: Any, maps: Optional[LabelMaps] = None) -> Graphs:
 
     modes = [ModeKeys.EVAL, ModeKeys.PREDICT] if config.eval_input_reader else [ModeKeys.PREDICT]
     makers = [functools.partial(build, mode) for mode in modes]
-    problems += _problems_of([*makers, lambda: _make_steps(config)], config)
+    problems += _problems_of(makers, config)
     return graphs._replace(problems=list(dict.fromkeys(problems)))
 
 
@@ -80,7 +80,7 @@ def examine_components(pipeline_config: Any, maps: LabelMaps) -> List[Problem]:
 
     `examine` finds all of it and more; this takes a fraction of its time.
     """
-    config, label_map = _without_files(pipeline_config, maps)
+    config, label_map = _with_label_map(pipeline_config, maps)
     model = config.model
     makers: List[Callable[[], Any]] = [
         lambda: make_detector(model, True, config.graph_rewriter),
@@ -88,12 +88,18 @@ def examine_components(pipeline_config: Any, maps: LabelMaps) -> List[Problem]:
     ]
     if config.eval_input_reader:
         makers.append(lambda: make_metrics(config.eval_config, make_categories(config, label_map)))
-    return _problems_of([*makers, lambda: _make_steps(config)], config)
+    return _problems_of(makers, config)
 
 
 def _problems_of(makers: Sequence[Callable[[], Any]], config: Any) -> List[Problem]:
+    """Errors of `makers`, and of the augmentations."""
+
+    def make_augmentations() -> None:
+        steps = make_steps(config.train_config.data_augmentation_options)
+        check_steps(steps, config.train_input_reader)
+
     problems = []
-    for make in makers:
+    for make in (*makers, make_augmentations):
         try:
             make()
         except ConfigError as reason:
@@ -101,20 +107,20 @@ def _problems_of(makers: Sequence[Callable[[], Any]], config: Any) -> List[Probl
     return list(dict.fromkeys(problems))
 
 
-def _make_steps(config: Any) -> None:
-    steps = make_steps(config.train_config.data_augmentation_options)
-    check_steps(steps, config.train_input_reader)
-
-
-def _without_files(pipeline_config: Any, maps: LabelMaps) -> Tuple[Any, Optional[LabelMap]]:
-    """A copy that names no checkpoint and no label map, and the label map of evaluations."""
+def without_files(pipeline_config: Any) -> Any:
+    """A copy that names no checkpoint and no label map."""
     config = copy.deepcopy(pipeline_config)
     config.train_config.ClearField("fine_tune_checkpoint")
-    config.train_input_reader.ClearField("label_map_path")
-    paths = [reader.label_map_path for reader in config.eval_input_reader]
-    label_map = next(filter(None, map(maps.get, paths)), None)
-    for reader in config.eval_input_reader:
+    for reader in (config.train_input_reader, *config.eval_input_reader):
         reader.ClearField("label_map_path")
+    return config
+
+
+def _with_label_map(pipeline_config: Any, maps: LabelMaps) -> Tuple[Any, Optional[LabelMap]]:
+    """Result of `without_files`, and the label map of evaluations."""
+    config = without_files(pipeline_config)
+    paths = [reader.label_map_path for reader in pipeline_config.eval_input_reader]
+    label_map = next(filter(None, map(maps.get, paths)), None)
     if label_map is None:
         # They are names in the label map, which is not read here.
         config.eval_config.ClearField("super_categories")

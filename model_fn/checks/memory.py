@@ -95,16 +95,15 @@ def training_memory(graph: tf.Graph, batch: Dict[str, tf.Tensor]) -> Memory:
 def input_memory(pipeline_config: Any, memory: Memory, cores: int) -> InputMemory:
     """Memory of the input pipeline of training on a host with `cores` processors.
 
-    The size of encoded records is measured on the first `SAMPLED_RECORDS` of the data.
-
-    Raises:
-        FileNotFoundError: if there are no files.
-        RunError: if the first file has no records.
-        tf.errors.OpError: if they cannot be read.
+    The size of encoded records is measured on the first `SAMPLED_RECORDS` of the data. Raises
+    FileNotFoundError, RunError or tf.errors.OpError if there are none.
     """
     reader = pipeline_config.train_input_reader
     paths = [p for pattern in records.input_patterns(reader) for p in records.find_files(pattern)]
-    sizes = [len(record) for record in _first_records(paths[0])]
+    dataset = tf.data.TFRecordDataset(paths[0], records.compression_of(paths[0]))
+    sizes = [len(record.numpy()) for record in dataset.take(SAMPLED_RECORDS)]
+    if not sizes:
+        raise RunError(f"{paths[0]}: the file has no records")
     buffered = (reader.shuffle_buffer_size if reader.shuffle else 1) * sum(sizes) / len(sizes)
     per_image = memory.batch / memory.images
     return InputMemory(
@@ -130,11 +129,3 @@ def check_memory(needed: int, batch_size: int) -> List[Problem]:
             "with more memory",
         )
     ]
-
-
-def _first_records(path: str) -> List[bytes]:
-    dataset = tf.data.TFRecordDataset(path, records.compression_of(path)).take(SAMPLED_RECORDS)
-    serialized = [record.numpy() for record in dataset]
-    if not serialized:
-        raise RunError(f"{path}: the file has no records")
-    return serialized

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Optional
 from estimator_det.compat import tf1
 from estimator_det.config.check_model import is_class_agnostic
 from estimator_det.config.files import is_remote
+from estimator_det.config.printing import listed
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.detectors import ssd_loss
@@ -48,11 +49,10 @@ def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
         return
     known = metric_names(pipeline_config)
     if metric not in known:
-        suffix = f", and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
         raise ConfigError(
             "best_metric",
             f"{metric!r} is not evaluated{nearest(metric, known) or '.'} Known: "
-            f"{', '.join(known[:_SHOWN])}{suffix}",
+            f"{listed(known, _SHOWN)}",
         )
 
 

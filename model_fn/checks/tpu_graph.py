@@ -8,7 +8,6 @@ than that of a TPU.
 
 from __future__ import annotations
 
-import copy
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
@@ -17,7 +16,7 @@ from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.checks import xla_check
-from model_fn.checks.graphs import placeholders
+from model_fn.checks.graphs import placeholders, without_files
 from model_fn.checks.names import as_problem
 from model_fn.checks.op_origin import Origin, origin_of
 from model_fn.model_fn import create_model_fn
@@ -77,14 +76,12 @@ def compile_check(
 ) -> CompileReport:
     """Whether training and evaluation would compile for TPU, and what prevents it.
 
-    The real steps are built as `create_model_fn(…, use_tpu=True)` makes them, with
-    CrossShardOptimizer, and every operation of a core is checked.
+    The real steps are built, with CrossShardOptimizer, and every operation of a core is checked.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto. Files it names are not read.
         xla: Whether to compile the steps with XLA for CPU, too, unless something was found before;
             takes half a minute for a small network.
-        batch_per_core: Images per core.
         modes: What is to run on TPU, of TRAIN, EVAL and PREDICT.
     """
     start = time.monotonic()
@@ -149,15 +146,6 @@ def core_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
                 seen.add(name)
                 body = operation.graph._get_function(name).graph
                 waiting += [op for op in body.get_operations() if op.type != "Placeholder"]
-
-
-def without_files(pipeline_config: Any) -> Any:
-    """A copy that names no checkpoint and no label map."""
-    config = copy.deepcopy(pipeline_config)
-    config.train_config.ClearField("fine_tune_checkpoint")
-    for reader in (config.train_input_reader, *config.eval_input_reader):
-        reader.ClearField("label_map_path")
-    return config
 
 
 def _batch(

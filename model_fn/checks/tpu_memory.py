@@ -16,6 +16,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.problem import Problem
 from model_fn.checks import tpu_graph
+from model_fn.checks.graphs import without_files
 
 # Bytes of high-bandwidth memory that a core has to itself.
 CORE_BYTES: Dict[str, int] = {"v2": 8 << 30, "v3": 16 << 30, "v5e": 16 << 30}
@@ -61,7 +62,7 @@ class CoreMemory(NamedTuple):
     images: int  # per core, of the graph that was measured
 
     def total(self, images: Optional[int] = None) -> int:
-        """Bytes at so many images a core, by default those of the graph."""
+        """Bytes at a number of images a core, by default that of the graph."""
         count = self.images if images is None else images
         activations = sum(self._size(block, count) for block in self.kept)
         alive = 2 * self._size(self.largest, count) if self.largest else 0
@@ -115,12 +116,8 @@ def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto of a static input size; files it names are
             not read.
-        images_per_core: Its share of the batch.
-
-    Raises:
-        ConfigError: if the model cannot be built, or not with static shapes.
     """
-    config = tpu_graph.without_files(pipeline_config)
+    config = without_files(pipeline_config)
     findings: List[Problem] = []
     core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, images_per_core, findings)
     if findings:

@@ -255,11 +255,6 @@ def _plain(report: Report) -> Dict[str, Any]:
     return values
 
 
-def _some(names: List[str]) -> str:
-    suffix = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-    return ", ".join(names[:_MOST_SHOWN]) + suffix
-
-
 def report_text(report: Report) -> str:
     """The report for people."""
     lines = [
@@ -280,9 +275,10 @@ def report_text(report: Report) -> str:
     if report.bad_gradients:
         lines.append(
             f"gradients that are not finite ({len(report.bad_gradients)}): "
-            f"{_some(report.bad_gradients)}"
+            f"{printing.listed(report.bad_gradients, _MOST_SHOWN)}"
         )
-    lines.append(f"variables that are not finite: {_some(report.bad_variables) or 'none'}")
+    bad = printing.listed(report.bad_variables, _MOST_SHOWN)
+    lines.append(f"variables that are not finite: {bad or 'none'}")
     lines.append("largest absolute values of trained variables")
     lines += [f"  {size:<12.4g} {name}" for name, size in report.largest_variables]
     lines += ["", "batch", *(f"  {record.sentence()}" for record in report.batch)]

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.printing import listed
 from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.nan_tracer import FirstNonFinite, Tracer
 from model_fn.model_fn import create_model_fn
@@ -156,11 +157,8 @@ def replay_text(result: Replay) -> str:
     """The result in lines for people."""
     lines = [f"{result.restored} variables as they were before the step"]
     if result.fresh:
-        shown = ", ".join(result.fresh[:3])
-        suffix = f" and {len(result.fresh) - 3} more" if len(result.fresh) > 3 else ""
-        lines.append(
-            f"{len(result.fresh)} variables start from their initializers: {shown}{suffix}"
-        )
+        names = listed(result.fresh, 3)
+        lines.append(f"{len(result.fresh)} variables start from their initializers: {names}")
     for step in result.steps:
         lines.append(f"step {step.step}")
         lines += [f"  {name:<32} {value:.6g}" for name, value in step.values.items()]

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf1
+from estimator_det.config.printing import listed
 from model_fn.drawing import charts
 from model_fn.drawing.boxes import add_picture
 from model_fn.evaluation import calibration, details, matching
@@ -409,8 +410,8 @@ def _why_zero(name: str, counts: Mapping[str, Any], score_field: str) -> str:
     detected = {name for name, count in detections.items() if count}
     if not labelled & detected:
         return (
-            f"no detected class ({_first_names(detected)}) is among the groundtruth classes "
-            f"({_first_names(labelled)}): the model needs more training, or its label map in "
+            f"no detected class ({listed(sorted(detected), 5)}) is among the groundtruth classes "
+            f"({listed(sorted(labelled), 5)}): the model needs more training, or its label map in "
             "training was another one"
         )
     if counts["best_iou_within_class"] < MATCH_IOU:
@@ -419,8 +420,3 @@ def _why_zero(name: str, counts: Mapping[str, Any], score_field: str) -> str:
             f"{MATCH_IOU:g}: the maximum is {counts['best_iou_within_class']:.2f}"
         )
     return "there are too few correct detections, or their scores are too low"
-
-
-def _first_names(names: Any) -> str:
-    ordered = sorted(names)
-    return ", ".join(ordered[:5]) + (", …" if len(ordered) > 5 else "")

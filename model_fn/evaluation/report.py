@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from typing import Any, Dict, List, Mapping, Optional, TextIO
+from typing import Any, Dict, List, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import printing
@@ -89,19 +89,11 @@ def report(
 
 
 class EvaluationReport(tf1.train.SessionRunHook):
-    """Prints every few seconds how many images are evaluated.
+    """Prints every few seconds how many images are evaluated."""
 
-    Args:
-        batch_size: Images per step.
-        every_secs: Seconds between two lines.
-    """
-
-    def __init__(
-        self, batch_size: int, *, every_secs: float = 10.0, stream: Optional[TextIO] = None
-    ) -> None:
+    def __init__(self, batch_size: int, *, every_secs: float = 10.0) -> None:
         self._batch_size = batch_size
         self._every_secs = every_secs
-        self._stream = stream or sys.stderr
 
     def begin(self) -> None:
         self._images = 0
@@ -115,7 +107,7 @@ class EvaluationReport(tf1.train.SessionRunHook):
             self._reported = now
             rate = self._images / (now - self._start)
             line = f"evaluating: {self._images} images | {rate:.1f} images/s"
-            printing.report(line, self._stream)
+            printing.report(line, sys.stderr)
 
 
 def scalars(results: Optional[Dict[str, Any]]) -> Metrics:
@@ -127,13 +119,8 @@ def scalars(results: Optional[Dict[str, Any]]) -> Metrics:
     }
 
 
-def print_results(
-    name: str,
-    results: Dict[str, Any],
-    row: Optional[thresholds.Row] = None,
-    stream: Optional[TextIO] = None,
-) -> None:
-    """Prints a line, on standard error by default, with the loss and mAPs of an evaluation.
+def print_results(name: str, results: Dict[str, Any], row: Optional[thresholds.Row] = None) -> None:
+    """Prints a line with the loss and mAPs of an evaluation.
 
     Names are cut down to their last part, unless several metrics share it. A row of the table of
     thresholds adds its best F1.
@@ -151,7 +138,7 @@ def print_results(
     if row is not None and row.threshold is not None:
         numbers += f" | best F1 {row.f1:.3f} at score {row.threshold:.3f}"
     step = int(results.get(tf1.GraphKeys.GLOBAL_STEP, 0))
-    printing.report(f"evaluation {name!r} at step {step} | {numbers}", stream or sys.stderr)
+    printing.report(f"evaluation {name!r} at step {step} | {numbers}", sys.stderr)
 
 
 def event_writer(folder: str) -> Any:
@@ -175,21 +162,20 @@ def write_figures(
         writer.flush()
 
 
-def print_faults(faults: FaultLog, stream: Optional[TextIO] = None) -> None:
+def print_faults(faults: FaultLog) -> None:
     """Prints what was wrong with records: in full if some of it is new, else in a line."""
     text = faults.summary()
     if text and not faults.has_new_faults:
         text = f"  {text.splitlines()[0].rstrip(':')}, as before: see {faults.path}"
     if text:
-        printing.report(text, stream or sys.stderr)
+        printing.report(text, sys.stderr)
 
 
-def print_notes(notes: Mapping[str, str], stream: Optional[TextIO] = None) -> None:
+def print_notes(notes: Mapping[str, str]) -> None:
     """Prints why metrics are -1, 0 or NaN: a line for each reason."""
     names: Dict[str, List[str]] = {}
     for name, reason in notes.items():
         names.setdefault(reason, []).append(name.split("/", 1)[-1])
     for reason, metrics in names.items():
-        suffix = f" and {len(metrics) - _NAMED} more" if len(metrics) > _NAMED else ""
-        shown = ", ".join(map(printing.plain, metrics[:_NAMED]))
-        printing.report(f"  {shown}{suffix}: {reason}", stream or sys.stderr)
+        shown = printing.listed(map(printing.plain, metrics), _NAMED)
+        printing.report(f"  {shown}: {reason}", sys.stderr)

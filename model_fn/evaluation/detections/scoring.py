@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from estimator_det.compat import eagerly, tf, tf1
-from estimator_det.config.printing import plain, quoted
+from estimator_det.config.printing import listed, plain, quoted
 from estimator_det.detectors.base import Detections
 from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import make_resizer
@@ -30,6 +30,7 @@ from model_fn.evaluation.metrics.base import make_metrics
 from model_fn.evaluation.report import (
     EvaluationReport,
     evaluation_folder,
+    event_writer,
     named_readers,
     report,
     write_figures,
@@ -121,9 +122,7 @@ def _evaluate_reader(
     lookup.check_any()
     counts = lookup.counts()
     values = {**results.metrics, **counts}
-    with tf.Graph().as_default():  # FileWriterCache requires a default graph.
-        writer = tf1.summary.FileWriterCache.get(folder)
-    writer.add_summary(diagnostics.chart_summary(results.chart), STEP)
+    event_writer(folder).add_summary(diagnostics.chart_summary(results.chart), STEP)
     write_figures(folder, values, STEP, flush=True)
     # The file does not say which model made its scores.
     evaluation = report(
@@ -283,27 +282,23 @@ class Lookup:
         unknown = self._unknown_images()
         if unknown:
             count = sum(map(detection_file.count_of, unknown))
-            shown = ", ".join(quoted(detection_file.names[i]) for i in unknown[:_SHOWN])
+            names = listed((quoted(detection_file.names[i]) for i in unknown), _SHOWN)
             lines.append(
                 f"{count:,} detections of {len(unknown):,} images are not scored: no record has "
-                f"the source_id or filename {shown}{', …' if len(unknown) > _SHOWN else ''}"
+                f"the source_id or filename {names}"
             )
         if self._num_without:
-            shown = ", ".join(map(quoted, self._records_without))
-            ellipsis = ", …" if self._num_without > _SHOWN else ""
             lines.append(
                 f"{self._num_without:,} images of the records have no detection in the file: "
-                f"{shown}{ellipsis}"
+                f"{listed(map(quoted, self._records_without), _SHOWN, self._num_without)}"
             )
         if detection_file.num_failed:
             lines.append(f"{detection_file.num_failed:,} images could not be used by detect")
         if detection_file.unknown_classes:
-            common = detection_file.unknown_classes.most_common(_SHOWN)
-            shown = ", ".join(f"{'others' if k < 0 else k} ({n:,})" for k, n in common)
-            ellipsis = ", …" if len(detection_file.unknown_classes) > _SHOWN else ""
+            common = detection_file.unknown_classes.most_common()
+            ids = listed((f"{'others' if k < 0 else k} ({n:,})" for k, n in common), _SHOWN)
             lines.append(
                 f"{sum(detection_file.unknown_classes.values()):,} detections are not scored: "
-                "the label map "
-                f"has no class of these ids: {shown}{ellipsis}"
+                f"the label map has no class of these ids: {ids}"
             )
         return lines

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 import numpy as np
 
+from estimator_det.config.printing import listed
 from estimator_det.config.text import ConfigError
 from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
 from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary, warn_without_groundtruth
@@ -94,11 +95,10 @@ class LvisMaskMetrics(LvisBoxMetrics):
 def _with_frequencies(name: str, categories: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
     without = [c["name"] for c in categories if c.get("frequency") not in FREQUENCIES]
     if without:
-        suffix = f" and {len(without) - 5} more" if len(without) > 5 else ""
         raise ConfigError(
             "eval_config.metrics_set",
             f"{name!r} needs a label map that gives the frequency of each class; "
-            f"{', '.join(map(repr, without[:5]))}{suffix} has none",
+            f"{listed(map(repr, without), 5)} has none",
             "Add frequency: RARE, COMMON or FREQUENT to each item",
         )
     return list(categories)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 from typing import Dict
 
 import pytest
@@ -46,10 +45,11 @@ from model_fn.evaluation.thresholds import Row
         ),
     ],
 )
-def test_the_line_of_an_evaluation(metrics: Dict[str, float], line: str) -> None:
-    stream = io.StringIO()
-    print_results("0", {**metrics, "global_step": 7}, stream=stream)
-    assert stream.getvalue().strip() == f"evaluation '0' at step 7 | {line}"
+def test_the_line_of_an_evaluation(
+    capsys: pytest.CaptureFixture[str], metrics: Dict[str, float], line: str
+) -> None:
+    print_results("0", {**metrics, "global_step": 7})
+    assert capsys.readouterr().err.strip() == f"evaluation '0' at step 7 | {line}"
 
 
 def test_the_line_of_an_evaluation_with_its_best_threshold(

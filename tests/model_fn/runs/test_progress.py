@@ -98,15 +98,14 @@ def test_lines_on_a_terminal_without_size() -> None:
     assert "step 1/3" in told and "step 3/3" in told and "%|" not in told
 
 
-def test_evaluation_tells_how_far_it_is() -> None:
-    stream = io.StringIO()
-    reporter = report.EvaluationReport(4, every_secs=0.0, stream=stream)
+def test_evaluation_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = report.EvaluationReport(4, every_secs=0.0)
     with tf.Graph().as_default():
         value = tf.constant(1.0)
         with tf1.train.SingularMonitoredSession(hooks=[reporter]) as session:
             session.run(value)
             session.run(value)
-    lines = stream.getvalue().splitlines()
+    lines = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"evaluating: 8 images \| [\d.]+ images/s", lines[-1])
 
 

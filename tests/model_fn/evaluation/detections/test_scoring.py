@@ -154,8 +154,8 @@ def test_warnings(tmp_path: pathlib.Path) -> None:
         _find(lookup, name)
     assert lookup.warnings() == [
         "8 detections of 4 images are not scored: no record has the source_id or filename '2', "
-        "'3', '4', …",
-        "4 images of the records have no detection in the file: 'a', 'b', 'c', …",
+        "'3', '4' and 1 more",
+        "4 images of the records have no detection in the file: 'a', 'b', 'c' and 1 more",
         "5 detections are not scored: the label map has no class of these ids: 90 (5)",
     ]
 
