@@ -65,7 +65,7 @@ class _Layout(NamedTuple):
 
 def _assigner(detector: Any) -> Any:
     """Matches anchors to groundtruth; None if the detector has none that `measure` supports."""
-    if hasattr(detector, "rpn"):  # Of two stages, the anchors are those of the first.
+    if hasattr(detector, "rpn"):  # With two stages, the first one has the anchors.
         return detector.rpn_loss.assigner
     losses = getattr(detector, "losses", None) if hasattr(detector, "anchor_generator") else None
     return getattr(losses, "assigner", None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 import numpy as np
 from google.protobuf import text_format
 
 from estimator_det.compat import tf
+from estimator_det.config import files
 from estimator_det.config.derived_models import FinalScores, final_scores
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import calibration_pb2, pipeline_pb2
@@ -35,13 +36,6 @@ class Calibrated(NamedTuple):
     held_out_error: Optional[float]
 
 
-class CalibrationFiles(NamedTuple):
-    """Paths of what `write` writes."""
-
-    text: str  # pipeline text proto with the calibration alone, for --config_override
-    picture: str  # PNG
-
-
 def scores_of(pipeline_config: Any) -> FinalScores:
     """The part of a configuration that gets the calibration."""
     scores = final_scores(pipeline_config.model)
@@ -55,12 +49,7 @@ def scores_of(pipeline_config: Any) -> FinalScores:
 
 
 def make(pipeline_config: Any, kind: str, matches: Matches) -> Calibrated:
-    """Fits a calibration to the detections of an evaluation.
-
-    Raises:
-        ConfigError: if the kind is not known or does not fit the model.
-        RunError: if the detections do not determine it.
-    """
+    """Fits a calibration to the detections of an evaluation; errors are those of `fit`."""
     scores = scores_of(pipeline_config)
     config = calibration.fit(kind, matches, scores)
     every = matches.all_classes_merged()
@@ -98,8 +87,12 @@ def _held_out_error(kind: str, matches: Matches, scores: FinalScores) -> Optiona
     return float(np.average(errors, weights=counts))
 
 
-def write(calibrated: Calibrated, scores: FinalScores, folder: str, step: int) -> CalibrationFiles:
-    """Writes text proto and reliability diagram to the folder of an evaluation."""
+def write(calibrated: Calibrated, scores: FinalScores, folder: str, step: int) -> Tuple[str, str]:
+    """Writes to the folder of an evaluation; returns the paths of two files.
+
+    A pipeline text proto with the calibration alone, for --config_override, and the reliability
+    diagram, a PNG.
+    """
     text = override_text(calibrated.config, scores)
     if len(text) > LONGEST_TEXT:
         raise RunError(
@@ -108,13 +101,11 @@ def write(calibrated: Calibrated, scores: FinalScores, folder: str, step: int) -
             "classes together, or class_id_sigmoid_calibrations"
         )
     tf.io.gfile.makedirs(folder)
-    files = CalibrationFiles(
-        *(os.path.join(folder, f"calibration-{step}.{end}") for end in ("pbtxt", "png"))
-    )
-    for path, content in zip(files, (text.encode(), reliability_diagram(calibrated))):
-        with tf.io.gfile.GFile(path, "wb") as file:
-            file.write(content)
-    return files
+    stem = os.path.join(folder, f"calibration-{step}")
+    files.write_text(f"{stem}.pbtxt", text)
+    with tf.io.gfile.GFile(f"{stem}.png", "wb") as file:
+        file.write(reliability_diagram(calibrated))
+    return f"{stem}.pbtxt", f"{stem}.png"
 
 
 def override_text(config: calibration_pb2.CalibrationConfig, scores: FinalScores) -> str:

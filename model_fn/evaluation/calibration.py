@@ -20,7 +20,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.boxes.score_conversion import CALIBRATIONS
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import eagerly, tf
 from estimator_det.config.derived_models import FinalScores
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
@@ -104,9 +104,7 @@ def check_model(kind: str, scores: FinalScores) -> None:
 def fit(kind: str, matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
     """The calibration of one kind for the detections of an evaluation.
 
-    Raises:
-        ConfigError: if the kind is not known, or `check_model` refuses the model.
-        RunError: if there are too few detections, or higher scores are not more precise.
+    Raises RunError if there are too few detections, or higher scores are not more precise.
     """
     make = FITS.get(kind)
     check_model(kind, scores)
@@ -139,16 +137,14 @@ def calibrate(config: calibration_pb2.CalibrationConfig, scores: Array, columns:
         num_columns = max([num_columns - 1, *named]) + 1
     inputs = _logits(scores) if is_temperature else np.asarray(scores)
     score_columns = []
-    with tf.Graph().as_default(), tf1.Session() as session:
-        table = tf1.placeholder(tf.float32, [None, num_columns])
+    with eagerly():
         convert = tf.sigmoid if is_temperature else tf.identity
         function = CALIBRATIONS.make_chosen(config, "calibrator", "calibration_config", convert)
-        result = function(table)
         for start in range(0, len(inputs), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
             rows = np.zeros([len(inputs[part]), num_columns], np.float32)
             rows[np.arange(len(rows)), columns[part]] = inputs[part]
-            values = session.run(result, {table: rows})
+            values = function(tf.constant(rows)).numpy()
             score_columns.append(values[np.arange(len(rows)), columns[part]])
     calibrated: Array = np.concatenate([np.zeros(0, np.float32), *score_columns])
     return calibrated

@@ -245,11 +245,10 @@ class EvalDiagnostics:
         }
         if not precisions:
             return []
-        lines = [_curve("mean", recalls, np.mean(list(precisions.values()), axis=0))]
-        for k in self._most_frequent(MAX_CURVES):
-            if k in precisions:
-                lines.append(_curve(self._names[k], recalls, precisions[k]))
-        return lines
+        lines = [("mean", np.mean(list(precisions.values()), axis=0))]
+        frequent = self._most_frequent(MAX_CURVES)
+        lines += [(self._names[k], precisions[k]) for k in frequent if k in precisions]
+        return [charts.Curve(name, recalls.tolist(), y.tolist()) for name, y in lines]
 
 
 def _known(class_ids: np.ndarray, known_ids: Sequence[int], unknown: Dict[int, int]) -> np.ndarray:
@@ -270,7 +269,8 @@ def _confuse(
 ) -> None:
     """Adds to the matrix: rows are groundtruth, columns detections, the last of each none.
 
-    `matched` are boxes of detections, -1 without one; `counts` whether it then counts.
+    `matched` are boxes of detections, -1 for none; a detection without one is only counted where
+    `counts`.
     """
     background = len(confusion) - 1
     is_matched = matched >= 0
@@ -280,10 +280,6 @@ def _confuse(
     missed = groundtruth.counted
     missed[matched[is_matched]] = False
     np.add.at(confusion[:, background], groundtruth.classes[missed], 1)
-
-
-def _curve(name: str, recalls: np.ndarray, precisions: np.ndarray) -> charts.Curve:
-    return charts.Curve(name, recalls.tolist(), precisions.tolist())
 
 
 def chart_summary(png: bytes) -> bytes:
@@ -300,7 +296,6 @@ def explain_metrics(
     """Metric name -> reason, for each metric that is -1, 0 or NaN.
 
     Args:
-        metrics: Value by name, from `model_fn.evaluation.report.scalars`.
         score_field: Path of the field that detections of low scores are dropped by; empty if no
             model made the detections.
     """

@@ -74,16 +74,6 @@ def _in_real_frame(keypoints: Optional[tf.Tensor], frames: _Frames) -> Optional[
     return keypoints * (frames.padded / frames.real)[:, tf.newaxis, tf.newaxis, :]
 
 
-def _in_pixels(keypoints: Optional[tf.Tensor], frames: _Frames) -> Optional[tf.Tensor]:
-    """Keypoints [B, n, P, 2] of the padded image, in pixels of the original one."""
-    real_keypoints = _in_real_frame(keypoints, frames)
-    return (
-        None
-        if real_keypoints is None
-        else real_keypoints * frames.original[:, tf.newaxis, tf.newaxis, :]
-    )
-
-
 def _batch(
     detections: Detections, groundtruth: Groundtruth, boxes: tf.Tensor, frames: _Frames
 ) -> EvaluatedBatch:
@@ -106,54 +96,34 @@ def _batch(
     )
 
 
-def _annotated(batch: EvaluatedBatch, is_annotated: Optional[tf.Tensor]) -> EvaluatedBatch:
-    """The batch without detections and boxes of images that nobody annotated, bool [B]."""
-    if is_annotated is None:
-        return batch
-    return batch._replace(
-        num_detections=tf.where(is_annotated, batch.num_detections, 0),
-        num_boxes=tf.where(is_annotated, batch.num_boxes, 0),
-    )
-
-
-class _Output(NamedTuple):
-    """An output that a metrics set requires; the error names it."""
-
-    what: str  # the field of Detections and of Groundtruth
-    model: str  # which models find it
-    reader: str  # the reader's field that loads it
-
-
-_MASKS = _Output(
-    "masks",
-    "a model with masks (faster_rcnn with number_of_stages: 3)",
-    "load_instance_masks: true",
-)
-_KEYPOINTS = _Output(
-    "keypoints",
-    "a model with keypoints (ssd with a keypoint_box_coder)",
-    "num_keypoints",
-)
-_OUTPUTS = {"masks": _MASKS, "keypoints": _KEYPOINTS, "detection_keypoints": _KEYPOINTS}
+# Field of Detections and Groundtruth that a metrics set requires -> the models that find it, and
+# the reader's field that loads it.
+_REMEDIES = {
+    "masks": (
+        "a model with masks (faster_rcnn with number_of_stages: 3)",
+        "load_instance_masks: true",
+    ),
+    "keypoints": ("a model with keypoints (ssd with a keypoint_box_coder)", "num_keypoints"),
+}
 
 
 def _check_needs(
     asked_by: str, metrics: Metrics, detections: Detections, groundtruth: Groundtruth
 ) -> None:
     """Refuses a set that needs what the model does not find or the reader does not load."""
-    for need in sorted(metrics.needs):
-        output = _OUTPUTS[need]
-        if getattr(detections, output.what) is None:
+    for need in sorted(metrics.needs & _REMEDIES.keys()):
+        models, setting = _REMEDIES[need]
+        if getattr(detections, need) is None:
             raise ConfigError(
                 asked_by,
-                f"needs {output.what}, and the model finds boxes only",
-                f"remove the name, or use {output.model}",
+                f"needs {need}, and the model finds boxes only",
+                f"remove the name, or use {models}",
             )
-        if getattr(groundtruth, output.what) is None:
+        if getattr(groundtruth, need) is None:
             raise ConfigError(
                 asked_by,
-                f"needs {output.what}, and the groundtruth has none",
-                f"remove the name, or set {output.reader} in eval_input_reader",
+                f"needs {need}, and the groundtruth has none",
+                f"remove the name, or set {setting} in eval_input_reader",
             )
     for where, tensor in (
         ("num_keypoints of eval_input_reader", groundtruth.keypoints),
@@ -179,10 +149,11 @@ def _with_needed(
     """The batch with masks and keypoints, where a set needs them."""
     needs = {need for metrics in sets for need in metrics.needs}
     if "keypoints" in needs:
+        original = frames.original[:, tf.newaxis, tf.newaxis, :]
         batch = batch._replace(
-            keypoints=_in_pixels(groundtruth.keypoints, frames),
+            keypoints=_in_real_frame(groundtruth.keypoints, frames) * original,
             keypoint_visibilities=groundtruth.keypoint_visibilities,
-            detection_keypoints=_in_pixels(detections.keypoints, frames),
+            detection_keypoints=_in_real_frame(detections.keypoints, frames) * original,
         )
     if "masks" not in needs:
         return batch
@@ -228,7 +199,11 @@ def evaluated_batch(
     frames = _frames(features)
     boxes = _scaled(groundtruth.boxes, frames.padded / frames.real)
     batch = _batch(detections, groundtruth, boxes, frames)
-    batch = _annotated(batch, groundtruth.is_annotated)
+    if groundtruth.is_annotated is not None:  # Images that nobody annotated do not count.
+        batch = batch._replace(
+            num_detections=tf.where(groundtruth.is_annotated, batch.num_detections, 0),
+            num_boxes=tf.where(groundtruth.is_annotated, batch.num_boxes, 0),
+        )
     sets = [metrics for _, metrics in accumulator.named_sets]
     return _with_needed(sets, batch, detections, groundtruth, frames)
 
@@ -244,9 +219,7 @@ def evaluation_ops(
 ) -> MetricOps:
     """`eval_metric_ops` of the configured metrics, and of images if originals were retained.
 
-    Args:
-        detections: Of the whole batch, normalized to the real image.
-        groundtruth: Of the whole batch, normalized to the padded image; valid boxes come first.
+    Arguments are those of `evaluated_batch`.
     """
     accumulator = Accumulator(eval_config, categories)
     batch = evaluated_batch(detections, groundtruth, features, accumulator)
@@ -295,12 +268,9 @@ def eval_metrics(
 
     A TPU sends these tensors to its host, which concatenates those of all cores along the first
     dimension; losses and learning rate therefore are [1].
-
-    Args:
-        detections: Of the batch; boxes and scores before suppression are not sent.
-        losses: Scalars by name.
     """
     names = list(losses)
+    # Boxes and scores before suppression are not compared.
     compared = detections._replace(raw_boxes=None, raw_scores=None)
     scalars = [tf.reshape(value, [1]) for value in (*losses.values(), learning_rate)]
     structure = [compared, groundtruth, features, scalars]

@@ -45,14 +45,7 @@ class Matches:
         self._correct: List[Array] = []
 
     def add_image(self, box_classes: Array, classes: Array, scores: Array, correct: Array) -> None:
-        """Adds an image.
-
-        Args:
-            box_classes: int [m], of the boxes that count.
-            classes: int [n], of the detections that count.
-            scores: float [n].
-            correct: bool [n].
-        """
+        """Adds the classes [m] of an image's boxes that count, and its detections [n] that do."""
         np.add.at(self.num_boxes, box_classes, 1)
         self._classes.append(np.asarray(classes, np.int32))
         self._scores.append(np.asarray(scores, np.float32))

@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import os
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config import files, json_lines
@@ -57,12 +57,14 @@ def write(folder: str, step: int, reader: str, table: Table, model: Optional[Any
 
 
 def read(path: str) -> Thresholds:
-    """The thresholds in a file.
-
-    Raises:
-        ConfigError: if there is no such file, or it is not one of `write`.
-    """
-    values = _parsed(path)
+    """The thresholds in a file of `write`."""
+    content = files.read_bytes(path, LONGEST_FILE)
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:  # also of text in no encoding of JSON
+        raise _not_thresholds(path, f"it is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise _not_thresholds(path, "it is no JSON object")
     try:
         table, scores = Table.from_json(values), values.get("scores")
     except (KeyError, TypeError) as error:
@@ -71,17 +73,6 @@ def read(path: str) -> Thresholds:
     if not all(x is None or math.isfinite(x) for x in numbers):
         raise _not_thresholds(path, "a threshold is not finite")
     return Thresholds(table, scores)
-
-
-def _parsed(path: str) -> Dict[str, Any]:
-    content = files.read_bytes(path, LONGEST_FILE)
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:  # also of text in no encoding of JSON
-        raise _not_thresholds(path, f"it is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise _not_thresholds(path, "it is no JSON object")
-    return values
 
 
 def _not_thresholds(path: str, reason: str) -> ConfigError:
@@ -93,11 +84,7 @@ def _not_thresholds(path: str, reason: str) -> ConfigError:
 
 
 def check(path: str, model: Any) -> None:
-    """Refuses thresholds for other scores than those of a `DetectionModel` proto.
-
-    Raises:
-        ConfigError: if the scores are others, or the file cannot be read.
-    """
+    """Refuses thresholds for other scores than those of a `DetectionModel` proto."""
     measured, scores = read(path).scores, final_scores(model)
     if None in (measured, scores) or scores is None or measured == scores.fingerprint():
         return

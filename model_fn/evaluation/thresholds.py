@@ -55,12 +55,7 @@ class Table:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Table:
-        """The table of `to_json`.
-
-        Raises:
-            KeyError: if a part is missing.
-            TypeError: if a part has another type.
-        """
+        """The table of `to_json`; KeyError or TypeError if a part is missing or wrong."""
         rows = [Row(**row) for row in (values["all_classes"], *values["classes"])]
         for row in rows:
             is_number = row.threshold is None or isinstance(row.threshold, float)

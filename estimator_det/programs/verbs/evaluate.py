@@ -246,7 +246,8 @@ def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, 
     reader, class_matches = next(iter(matches.items()))
     calibrated = calibrating.make(config, kind, class_matches)
     scores = calibrating.scores_of(config)
-    files = calibrating.write(calibrated, scores, evaluation_folder(model_dir, reader), step)
+    folder = evaluation_folder(model_dir, reader)
+    text, picture = calibrating.write(calibrated, scores, folder, step)
     before, after = calibrated.before.expected_error, calibrated.after.expected_error
     held_out = calibrated.held_out_error
     held_out_text = "" if held_out is None else f", {held_out:.4f} on images it is not fitted to"
@@ -255,10 +256,10 @@ def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, 
     console.print_line(
         f"  expected calibration error {before:.4f} before, {after:.4f} after{held_out_text}"
     )
-    console.print_line(f"  configuration:       {files.text}")
-    console.print_line(f"  reliability diagram: {files.picture}")
+    console.print_line(f"  configuration:       {text}")
+    console.print_line(f"  reliability diagram: {picture}")
     console.print_line("to use it, add this option to evaluate and export:")
-    console.print_line(f'  --config_override "$(cat {shlex.quote(files.text)})"')
+    console.print_line(f'  --config_override "$(cat {shlex.quote(text)})"')
     suppression = scores.post_processing.batch_non_max_suppression
     # Published configurations have 1e-8; only a threshold that drops detections is worth a line.
     if suppression.score_threshold > 0.01:

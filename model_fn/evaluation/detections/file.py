@@ -93,8 +93,7 @@ class DetectionFile:
     """All detections of a file.
 
     Attributes:
-        wanted: What is read besides boxes.
-        is_coco: Whether it holds COCO results: image ids, and boxes in pixels.
+        is_coco: True for COCO results: image ids, and boxes in pixels.
         names: Name of each image.
         num_failed: Images that `detect` could not use.
         unknown_classes: Class id -> detections that are left out, since the label map lacks it.
@@ -315,13 +314,7 @@ def _box_of_result(fields: Mapping[str, Any]) -> Sequence[float]:
 def read_detections(
     path: str, class_names: Mapping[int, str], wanted: Wanted = BOXES_ONLY
 ) -> DetectionFile:
-    """The detections of a file.
-
-    Args:
-        path: COCO results, or JSON lines of `detect`; local or remote.
-        class_names: Name of each class id of the label map.
-        wanted: What each detection must have besides a box.
-    """
+    """The detections of a local or remote file; `class_names` are those of the label map."""
     detection_file = DetectionFile(path, class_names, wanted)
     faults: List[str] = []
     add: Optional[Callable[[DetectionFile, Any], None]] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -45,12 +45,7 @@ _SHOWN = 3  # images that a message names
 
 
 def config_of_records(records: Sequence[str], label_map: str) -> Any:
-    """A pipeline configuration that evaluates records by the default metrics.
-
-    Args:
-        records: Paths or patterns of TFRecord files.
-        label_map: Path of a label map.
-    """
+    """A pipeline configuration that evaluates TFRecord files by the default metrics."""
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.model.ssd.num_classes = read_label_map(label_map).max_id
     reader = config.eval_input_reader.add(label_map_path=label_map, max_number_of_boxes=MAX_BOXES)
@@ -69,22 +64,13 @@ def evaluate_detections(
 ) -> Dict[str, Metrics]:
     """Evaluates the detections of a file on every evaluation reader, or on the training data.
 
-    Images keep the size that they have in the records. Events, bad records and thresholds are
-    written to `model_dir` as by an evaluation of a checkpoint, and a line to `evaluations.jsonl`.
+    Returns metrics by the name of the reader. Images keep the size that they have in the records.
+    Events, bad records and thresholds are written to `model_dir` as by an evaluation of a
+    checkpoint, and a line to `evaluations.jsonl`.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto; of its model only `num_classes` counts.
-        model_dir: Where events go.
-        on_training_data: Read what `train_input_reader` names.
         matches: Gets the matches of each reader, by its name.
-
-    Returns:
-        Metrics by reader's name.
-
-    Raises:
-        ConfigError: if there is no reader, or a metrics set needs what such files lack.
-        FileNotFoundError: if there is no such file.
-        RunError: if it has faults, or none of its images is among the records.
     """
     config = without_resizing(pipeline_config)
     readers = named_readers(config, on_training_data=on_training_data)
@@ -179,11 +165,7 @@ def score(
     return accumulator.results()
 
 
-class _Use(NamedTuple):
-    """The record that got the detections of an image."""
-
-    source_id: str
-    filename: str
+_Record = Tuple[str, str]  # source_id and filename
 
 
 class Lookup:
@@ -193,7 +175,7 @@ class Lookup:
         self.wanted = detection_file.wanted
         self._file = detection_file
         self._aliases = detection_file.aliases()
-        self._used: Dict[int, _Use] = {}
+        self._used: Dict[int, _Record] = {}  # records that got detections, by image
         self._records_without: List[str] = []
         self._num_without = 0
 
@@ -217,37 +199,37 @@ class Lookup:
 
     def find(self, source_id: bytes, filename: bytes, size: Tuple[int, int]) -> ImageDetections:
         """The detections of a record whose image has this height and width."""
-        use = _Use(*(name.decode("utf-8", "replace") for name in (source_id, filename)))
-        image = self._image(use)
+        record = (source_id.decode("utf-8", "replace"), filename.decode("utf-8", "replace"))
+        image = self._image(record)
         if image is not None:
             return self._file.image_detections(image, *size)
         self._num_without += 1
         if len(self._records_without) < _SHOWN:
-            self._records_without.append(use.source_id)
+            self._records_without.append(record[0])
         return self._file.nothing()
 
-    def _image(self, use: _Use) -> Optional[int]:
-        names = [use.source_id, use.filename]
-        for name in (use.source_id, use.filename):
+    def _image(self, record: _Record) -> Optional[int]:
+        names = list(record)
+        for name in record:
             names += detection_file.names_of_image(name)
         if self._file.is_coco:
-            for name in (use.filename, use.source_id):
+            for name in reversed(record):
                 names += detection_file.number_of_image(name)
         images = next((self._aliases[name] for name in names if name in self._aliases), [])
         if len(images) > 1:
             both = " and ".join(quoted(self._file.names[image]) for image in images[:2])
             raise RunError(
-                f"{plain(self._file.path)}: {both} may both be the image {quoted(use.source_id)} "
+                f"{plain(self._file.path)}: {both} may both be the image {quoted(record[0])} "
                 "of the records; name images as source_id or filename of the records do"
             )
         if not images:
             return None
-        before = self._used.setdefault(images[0], use)
-        if before != use:
+        before = self._used.setdefault(images[0], record)
+        if before != record:
             raise RunError(
                 f"{plain(self._file.path)}: {quoted(self._file.names[images[0]])} may be each of "
-                f"two images of the records, {quoted(before.source_id)} and "
-                f"{quoted(use.source_id)}; name images as source_id or filename of the records do"
+                f"two images of the records, {quoted(before[0])} and "
+                f"{quoted(record[0])}; name images as source_id or filename of the records do"
             )
         return images[0]
 

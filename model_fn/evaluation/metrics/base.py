@@ -118,9 +118,8 @@ def register(
     """Decorator that enters the maker of a set under its name and its other names.
 
     Args:
-        *names: The first is the set's own.
         eval_fields: The fields of `eval_config` that the set uses.
-        needs_label_map: Whether it needs the keypoints or frequencies in a label map.
+        needs_label_map: True if it needs the keypoints or frequencies in a label map.
     """
     if needs_label_map:
         NEED_LABEL_MAP.update(names)
@@ -176,11 +175,7 @@ def make_named_metrics(
 
 
 def make_metrics(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> List[Metrics]:
-    """The metrics that an `EvalConfig` asks for; COCO box metrics if it names no set.
-
-    Raises:
-        ConfigError: if a name is not known, or a set cannot be computed for such categories.
-    """
+    """The metrics that an `EvalConfig` asks for; COCO box metrics if it names no set."""
     return [metrics for _, metrics in make_named_metrics(eval_config, categories)]
 
 

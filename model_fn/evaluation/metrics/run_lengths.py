@@ -37,10 +37,7 @@ def encode_masks(
 ) -> RunLengths:
     """The masks of a batch of arrays as run lengths, which need little memory.
 
-    Args:
-        detection_boxes: float32 [B, N, 4] in pixels of the original images.
-        num_detections: int32 [B].
-        num_boxes: int32 [B].
+    `detection_boxes` are in pixels of the original images.
     """
     detected_masks: List[List[RunLength]] = []
     true_masks: List[List[RunLength]] = []

@@ -42,10 +42,10 @@ def test_text_picture_and_numbers(tmp_path: pathlib.Path) -> None:
     assert made.held_out_error is not None
     assert made.after.expected_error <= made.held_out_error < 0.04
     scores = calibrating.scores_of(config)
-    files = calibrating.write(made, scores, str(tmp_path / "eval_0"), 20)
-    assert pathlib.Path(files.text).name == "calibration-20.pbtxt"
-    assert pathlib.Path(files.text).read_text() == calibrating.override_text(made.config, scores)
-    with Image.open(files.picture) as picture:
+    text, picture_path = calibrating.write(made, scores, str(tmp_path / "eval_0"), 20)
+    assert pathlib.Path(text).name == "calibration-20.pbtxt"
+    assert pathlib.Path(text).read_text() == calibrating.override_text(made.config, scores)
+    with Image.open(picture_path) as picture:
         assert picture.width > picture.height > 100
 
 
