@@ -37,20 +37,18 @@ def create_model_fn(
 ) -> Callable[..., Any]:
     """The `model_fn` of a pipeline configuration.
 
+    It takes features and labels under the keys of `inputs.schema`, and returns a
+    `TPUEstimatorSpec` on a TPU's core and in a rehearsal of training, otherwise an `EstimatorSpec`.
+
     Args:
-        use_tpu: Whether the function is for a `TPUEstimator`. Whether a step is built for a TPU's
-            core is then up to `params["use_tpu"]`, which that Estimator sets; where it is not set,
-            training and prediction are and evaluation is not. A training step that is not is a
-            rehearsal: the same, but for what connects cores.
+        use_tpu: The function is for a `TPUEstimator`, which sets `params["use_tpu"]` if a step is
+            built for a TPU's core; where it is not set, training and prediction are and evaluation
+            is not. A training step that is not is a rehearsal: the same, but for what connects
+            cores.
         label_map: Names the categories of an evaluation. By default the one that
             `eval_input_reader` names is read, when an evaluation is built.
         compute_dtype: Type that the network computes in while it trains: float32 or bfloat16. On a
             TPU `train_config.use_bfloat16` says it.
-
-    Returns:
-        `model_fn(features, labels, mode, params, config)` with the keys of `inputs.schema`. The
-        result is a `TPUEstimatorSpec` on a TPU's core and in a rehearsal of training, otherwise an
-        `EstimatorSpec`.
     """
     train_graph = graph or step.TrainGraph()
 
@@ -103,11 +101,15 @@ def _train_spec(
     )
     saver = make_saver(train_config, _keep_checkpoint_max(batch))
     graph.saver, graph.step = saver, train_step
+    hooks = []
+    if train_step.synchronizing is not None:
+        is_chief = batch.run_config.is_chief
+        hooks = [SyncReplicasHook(train_step.synchronizing, is_chief, graph.stop_requested)]
     return estimator.EstimatorSpec(
         ModeKeys.TRAIN,
         loss=forward.losses[step.TOTAL_LOSS],
         train_op=train_step.train_op,
-        training_hooks=_synchronization(train_step, graph, batch.run_config),
+        training_hooks=hooks,
         scaffold=make_scaffold(saver, batch.run_config, train_step.summary.serialized),
     )
 
@@ -136,16 +138,6 @@ def _num_replicas(run_config: Optional[Any]) -> Optional[int]:
     if run_config is None or not run_config.num_ps_replicas:
         return None
     return int(run_config.num_worker_replicas)
-
-
-def _synchronization(
-    train_step: step.TrainStep, graph: step.TrainGraph, run_config: Any
-) -> List[Any]:
-    """The hook of workers that share each step."""
-    if train_step.synchronizing is None:
-        return []
-    optimizer = train_step.synchronizing
-    return [SyncReplicasHook(optimizer, run_config.is_chief, graph.stop_requested)]
 
 
 def _train_spec_for_tpu(
@@ -228,11 +220,11 @@ def _eval_spec(
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
             handle_results=handle_results or (lambda _: None),
         ),
-        scaffold_fn=_inference_scaffold(
-            batch,
-            lambda: EvaluationSaver(
+        scaffold_fn=lambda: make_scaffold(
+            EvaluationSaver(
                 inference_variables(eval_config.use_moving_averages), pipeline_config.model
             ),
+            batch.run_config,
         ),
     )
 
@@ -241,10 +233,10 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, is_on_core: bool) -> A
     _, _, detections = _detect(pipeline_config, batch, is_on_core)
     served = serving_graph.named_outputs(detections)
 
-    def saver() -> Optional[Saver]:
-        if not pipeline_config.eval_config.use_moving_averages:
-            return None
-        return Saver(inference_variables(True), sharded=True)
+    def scaffold() -> Any:
+        is_averaged = pipeline_config.eval_config.use_moving_averages
+        saver = Saver(inference_variables(True), sharded=True) if is_averaged else None
+        return make_scaffold(saver, batch.run_config)
 
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.PREDICT,
@@ -253,7 +245,7 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, is_on_core: bool) -> A
             key: estimator.export.PredictOutput(served)
             for key in (serving_graph.SERVING_DEFAULT, serving_graph.PREDICT)
         },
-        scaffold_fn=_inference_scaffold(batch, saver),
+        scaffold_fn=scaffold,
     )
 
 
@@ -273,10 +265,6 @@ def _detect(
     predictions = step.predict(detector, batch.features, compute_dtype=dtype)
     true_shapes = batch.features[schema.TRUE_IMAGE_SHAPE]
     return detector, predictions, detector.postprocess(predictions, true_shapes)
-
-
-def _inference_scaffold(batch: _Batch, make_inference_saver: Callable[[], Any]) -> Any:
-    return lambda: make_scaffold(make_inference_saver(), batch.run_config)
 
 
 def _keep_checkpoint_max(batch: _Batch) -> int:

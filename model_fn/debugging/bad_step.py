@@ -92,8 +92,7 @@ def save_bad_step(
 
     Args:
         backend: `runs.Backend`, whose variables are as they were before the step.
-        batch: Batch of the step, by name; empty if it was not kept.
-        step: Number of the step, counted from 1.
+        batch: Batch of the step; empty if it was not kept.
     """
     folder = os.path.join(model_dir, f"{FOLDER}-{step}")
     tf.io.gfile.makedirs(folder)

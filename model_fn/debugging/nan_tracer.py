@@ -48,10 +48,7 @@ class Tracer:
 
     A tensor that is not finite but does not reach a target, such as the logarithm of 0 behind a
     `where`, is not the cause. Adds a check to the default graph for every tensor of floating point
-    that the targets are computed from.
-
-    Args:
-        stop: Tensors that are fed; their origin is not searched.
+    that the targets are computed from, back to the `stop`, which are fed.
     """
 
     def __init__(self, targets: Sequence[tf.Tensor], stop: Sequence[tf.Tensor]) -> None:

@@ -34,8 +34,11 @@ _LABELS = (
 NO_STOP = (0.0, 0.0)
 
 
-class _Step(NamedTuple):
-    """Results of a step, the same on all replicas; the first fields of `Outcome`."""
+class Outcome(NamedTuple):
+    """Result of a call of the loop's function, for its last step.
+
+    Replicas do not know the last three, and return them empty.
+    """
 
     num_taken: tf.Tensor  # int32 scalar, steps that changed the variables
     is_finite: tf.Tensor  # bool scalar, True if the last step changed them
@@ -44,21 +47,9 @@ class _Step(NamedTuple):
     counts: Tensors  # counts of `Forward`
     gradients: Tensors  # by variable, before clipping, where `summarize_gradients` is set
     checks: Tensors  # more float32 scalars that must be finite
-
-
-class Outcome(NamedTuple):
-    """Result of a call of the loop's function, for its last step."""
-
-    num_taken: tf.Tensor
-    is_finite: tf.Tensor
-    stops: tf.Tensor
-    scalars: Tensors
-    counts: Tensors
-    gradients: Tensors
-    checks: Tensors
-    batches: Tuple[Any, ...]  # (features, labels) of each replica of this process
-    input_wait: tf.Tensor  # float64 scalar, seconds that all steps waited for their batches
-    positions: Tuple[Tensors, ...]  # for each reader of records: `step.POSITION` of all its images
+    batches: Tuple[Any, ...] = ()  # (features, labels) of each replica of this process
+    input_wait: Any = ()  # float64 scalar, seconds that all steps waited for their batches
+    positions: Tuple[Tensors, ...] = ()  # of each reader: `step.POSITION` of all its images
 
 
 class LoopStep:
@@ -190,16 +181,15 @@ class LoopStep:
         """One step, outside of replicas."""
         batch = next(iterator)
         take = self._take_on_tpu if self._is_on_tpu else self._take_over_replicas
-        result = take(_used(batch), stops)
+        outcome = take(_used(batch), stops)
         batches = _local(self._strategy, batch)
-        return Outcome(
-            *result,
+        return outcome._replace(
             batches=batches,
             input_wait=step.measure_input_wait(tf.nest.flatten(batches)),
             positions=(_position(batches),),
         )
 
-    def _take_over_replicas(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _Step:
+    def _take_over_replicas(self, share: Tuple[Any, Any], stops: tf.Tensor) -> Outcome:
         """Replicas compute, and their sums are applied outside of them."""
 
         def compute(scale: tf.Tensor) -> Any:
@@ -222,10 +212,10 @@ class LoopStep:
             lambda: self._put_back(reduced),
         )
 
-    def _take_on_tpu(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _Step:
+    def _take_on_tpu(self, share: Tuple[Any, Any], stops: tf.Tensor) -> Outcome:
         """Takes the step in one computation of the cores: each one passes through the host."""
 
-        def take(features: Tensors, labels: Tensors, stops: tf.Tensor) -> _Step:
+        def take(features: Tensors, labels: Tensors, stops: tf.Tensor) -> Outcome:
             reduced = self._replica.compute(features, labels, tf.constant(1.0), stops)
             context = tf.distribute.get_replica_context()
             return _applied_if_finite(
@@ -235,7 +225,10 @@ class LoopStep:
                 lambda: self._replica.put_back(reduced.statistics),
             )
 
-        return tf.nest.map_structure(self._first, self._strategy.run(take, (*share, stops)))
+        outcome: Outcome = tf.nest.map_structure(
+            self._first, self._strategy.run(take, (*share, stops))
+        )
+        return outcome
 
     def _apply(self, reduced: Reduced) -> None:
         pairs = [
@@ -266,7 +259,7 @@ def _first_replica_value(strategy: Any, value: Any) -> tf.Tensor:
 
 def _applied_if_finite(
     reduced: Reduced, rate: tf.Tensor, apply: Callable[[], None], reject: Callable[[], None]
-) -> _Step:
+) -> Outcome:
     """Applies a step whose numbers are finite, and rejects any other."""
     checks = {APPLIED_NORM: rate * reduced.norm, MOVING_AVERAGES: reduced.is_moved_finite}
     values = [reduced.losses[step.TOTAL_LOSS], reduced.norm, rate, *checks.values()]
@@ -279,7 +272,7 @@ def _applied_if_finite(
 
         return branch
 
-    return _Step(
+    return Outcome(
         num_taken=tf.cond(is_finite, counted(apply, 1), counted(reject, 0)),
         is_finite=is_finite,
         stops=reduced.stops,

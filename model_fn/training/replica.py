@@ -104,7 +104,7 @@ class Replica:
         num_parts: N; a replica's share of the batch must be divisible by it.
 
     Attributes:
-        trained: The variables whose gradients are computed; set by `choose_variables`.
+        trained: The variables whose gradients are computed.
     """
 
     def __init__(

@@ -56,7 +56,6 @@ class TrainStep(NamedTuple):
     """One training step of a graph."""
 
     train_op: tf.Tensor  # float32 scalar, the loss before the step; running it takes the step
-    losses: Tensors  # losses of `Forward`
     scalars: Tensors  # scalars of reports: losses, LEARNING_RATE, GRADIENT_NORM
     counts: Tensors  # counts of `Forward`
     summary: StepSummary
@@ -95,7 +94,6 @@ def predict(
 
     Args:
         groundtruth: In training, for detectors that choose regions by it.
-        compute_dtype: tf.float32, tf.bfloat16 or tf.float16; variables are float32 all the same.
     """
     images, true_shapes = features[schema.IMAGE], features[schema.TRUE_IMAGE_SHAPE]
     context = None
@@ -176,7 +174,10 @@ def make_train_step(
     rejected = RejectedBatch(inputs)
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = make_optimizer(train_config.optimizer, global_step)
-    synchronizing = _synchronizing(optimizer, train_config, num_replicas)
+    synchronizing = None
+    if train_config.sync_replicas and num_replicas is not None:
+        replicas_to_aggregate = train_config.replicas_to_aggregate
+        synchronizing = SyncReplicas(optimizer, replicas_to_aggregate, num_replicas)
     applied = make_train_op(
         forward_pass.losses[TOTAL_LOSS],
         synchronizing or optimizer,
@@ -193,7 +194,6 @@ def make_train_step(
     }
     return TrainStep(
         train_op=applied.op,
-        losses=forward_pass.losses,
         scalars=scalars,
         counts=forward_pass.counts,
         summary=make_summary(
@@ -226,15 +226,6 @@ def _costly_summaries(
     is_wanted = pipeline_config.train_config.summarize_gradients
     histograms = gradient_summaries(gradients) if is_wanted else []
     return [images, *histograms, *range_summaries(forward_pass.predictions)]
-
-
-def _synchronizing(
-    optimizer: Any, train_config: Any, num_replicas: Optional[int]
-) -> Optional[SyncReplicas]:
-    """Aggregates the gradients of workers for the optimizer; None where each takes own steps."""
-    if not train_config.sync_replicas or num_replicas is None:
-        return None
-    return SyncReplicas(optimizer, train_config.replicas_to_aggregate, num_replicas)
 
 
 def measure_input_wait(batch: List[tf.Tensor]) -> tf.Tensor:
@@ -296,7 +287,7 @@ def range_summaries(predictions: Any) -> List[tf.Tensor]:
             tf.stack([each.least for each in quantized]),
             tf.stack([each.most for each in quantized]),
         ]
-        shares = tf.stack([100.0 * _share_cut_off(each) for each in quantized])
+        shares = tf.stack([_percent_cut_off(each) for each in quantized])
         columns = [
             tf.constant([each.scope for each in quantized]),
             *(tf.strings.as_string(column, precision=4) for column in numbers),
@@ -306,7 +297,7 @@ def range_summaries(predictions: Any) -> List[tf.Tensor]:
     return [tf1.summary.text(RANGES_TAG, table, collections=[])]
 
 
-def _share_cut_off(quantized: QuantizedTensor) -> tf.Tensor:
+def _percent_cut_off(quantized: QuantizedTensor) -> tf.Tensor:
     values = tf.cast(quantized.values, tf.float32)
     out = (values < quantized.least) | (values > quantized.most)
-    return tf.reduce_mean(tf.cast(out, tf.float32))
+    return 100.0 * tf.reduce_mean(tf.cast(out, tf.float32))

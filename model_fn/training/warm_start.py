@@ -133,9 +133,7 @@ def restore_table(
         ) from error
     available = tf1.train.NewCheckpointReader(prefix).get_variable_to_shape_map()
     restored: Dict[str, tf.Variable] = {}
-    mismatched = []
-    missing = []
-    new_ranges = []
+    mismatched, missing, new_ranges = [], [], []
     for name, variable in sorted(variables.items()):
         shape = variable.shape.as_list()
         if name not in available and is_range(variable.op.name):
@@ -257,7 +255,11 @@ def backbone_problem(
     shapes = [name for name, _, _ in table.mismatched]
     stored = network_scopes([*table.restored, *shapes, *table.unused])
     wanted = network_scopes(table.backbone_names)
-    extractor = _extractor_type(model) if model is not None else "the configuration"
+    extractor = "the configuration"
+    if model is not None:
+        kind = model.WhichOneof("model")
+        name = getattr(model, kind).feature_extractor.type
+        extractor = f"model.{kind}.feature_extractor.type {name!r}"
     return error(
         _FIELD,
         f"no variable of the backbone can be restored from {table.path} as a "
@@ -265,11 +267,6 @@ def backbone_problem(
         f"{scopes_text(stored)}, {extractor} needs {scopes_text(wanted)}",
         _remedy(table, stored, wanted),
     )
-
-
-def _extractor_type(model: Any) -> str:
-    kind = model.WhichOneof("model")
-    return f"model.{kind}.feature_extractor.type {getattr(model, kind).feature_extractor.type!r}"
 
 
 def _remedy(table: RestoreTable, stored: Collection[str], wanted: Collection[str]) -> str:

@@ -158,7 +158,6 @@ def graph_with(train_op: Any = None, wait: Any = None, **scalars: tf.Tensor) -> 
     graph = TrainGraph()
     graph.step = TrainStep(
         train_op=train_op,
-        losses={},
         scalars=scalars,
         counts={},
         summary=StepSummary(tf.constant(b""), tf1.placeholder_with_default(True, [])),

@@ -146,7 +146,7 @@ def test_regularization_can_be_left_out() -> None:
         graph = TrainGraph()
         with tf.Graph().as_default():
             create.create_model_fn(config, graph=graph)(*_tensors(), ModeKeys.TRAIN, {})
-        assert ("Loss/regularization_loss" in graph.step.losses) == is_added
+        assert ("Loss/regularization_loss" in graph.step.scalars) == is_added
 
 
 def _evaluate(config: Any, **arguments: Any) -> Dict[str, Any]:
