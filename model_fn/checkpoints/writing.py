@@ -31,10 +31,7 @@ _CAUSES = (
 def writable_folder(folder: str, name: str) -> Iterator[None]:
     """Context manager in which results are written to a folder, which is checked first.
 
-    A new folder without results is removed at the end.
-
-    Args:
-        name: Word of users for the folder, the name of an option.
+    A new folder without results is removed at the end. `name` is the option that names the folder.
     """
     with files.removed_if_empty(folder):
         check_folder(folder, name)

@@ -45,9 +45,7 @@ def check_data(
 ) -> DataReport:
     """Reads all records of a `TrainEvalPipelineConfig`, the first `max_records` of each file.
 
-    Args:
-        title: Name of the configuration in the report.
-        readers: One of `READERS`.
+    `title` names the configuration in the report; `readers` is one of `READERS`.
     """
     kind = config.model.WhichOneof("model")
     if kind is None:

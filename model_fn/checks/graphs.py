@@ -49,12 +49,8 @@ def examine(pipeline_config: Any, maps: Optional[LabelMaps] = None) -> Graphs:
     """Builds the graphs that training, evaluation and prediction use.
 
     What cannot be built is an error among the problems. The checkpoint to fine-tune from is
-    compared with the model, and read for its checksums.
-
-    Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto; `memory` is None if the size of its
-            images depends on the record.
-        maps: Label maps that are read already.
+    compared with the model, and read for its checksums. `memory` is None if the size of images
+    depends on the record.
     """
     config, label_map = _with_label_map(pipeline_config, maps or LabelMaps())
     problems: List[Problem] = []

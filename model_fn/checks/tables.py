@@ -31,9 +31,7 @@ class Table(NamedTuple):
 def make_tables(tallies: Mapping[str, Tally], names: Mapping[int, str]) -> List[Table]:
     """Boxes by class, the most frequent first, and a table for each scale.
 
-    Args:
-        tallies: Part -> its counts.
-        names: Class id -> name.
+    Arguments are the counts by part, and the name of each class id.
     """
     classes = {part: class_counts(tally) for part, tally in tallies.items()}
     totals: Counter[int] = collections.Counter()

@@ -110,10 +110,7 @@ def build_core_graph(
     """The graph of a step in a TPU's rewrite, for one core.
 
     `findings` gets a problem for each input whose shape the configuration, which names no files,
-    leaves open; the graph is built with some length in its place.
-
-    Raises:
-        ConfigError: if a part of the model cannot be built.
+    leaves open; the graph is built with `_STAND_IN`.
     """
     model_fn = create_model_fn(pipeline_config, use_tpu=True)
     with tf.Graph().as_default() as graph:

@@ -111,12 +111,7 @@ def padded_size(shape: Tuple[int, ...], convolved: bool) -> int:
 
 
 def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
-    """Builds the step of one core and measures what it keeps.
-
-    Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto of a static input size; files it names are
-            not read.
-    """
+    """Builds the step of one core and measures what it keeps; the size of inputs must be static."""
     config = without_files(pipeline_config)
     findings: List[Problem] = []
     core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, images_per_core, findings)

@@ -50,16 +50,13 @@ class Cell(NamedTuple):
 def fit_pixels(
     preprocess: Callable[[tf.Tensor], Any], num_channels: int = 3
 ) -> Tuple[ToPixels, bool]:
-    """The inverse of what preprocessing does to colours.
+    """The inverse of what preprocessing does to colours, and whether it is exact.
+
+    If preprocessing is not an affine map of colours, the function scales each image from its
+    minimum to its maximum. Only the first three channels are shown.
 
     Args:
         preprocess: A detector's: float32 [B, h, w, C] in 0..255 -> inputs, true_shapes.
-        num_channels: C; only the first three are shown.
-
-    Returns:
-        A function from preprocessed images to pixels, and whether it is exact. If preprocessing is
-        not an affine map of colours, the function scales each image from its minimum to its
-        maximum.
     """
     black = np.zeros([num_channels])
     colors = np.stack([black, *255.0 * np.eye(num_channels), black + 100.0]).astype(np.float32)
@@ -121,13 +118,7 @@ def cells_of_batch(
     to_pixels: ToPixels,
     names: Mapping[int, str],
 ) -> List[Cell]:
-    """The images of a batch with their labels.
-
-    Args:
-        features: A batch with IMAGE, TRUE_IMAGE_SHAPE and optionally SOURCE_ID.
-        labels: With NUM_BOXES, BOXES, CLASSES and optionally WEIGHTS and MASKS.
-        to_pixels: From `fit_pixels`.
-    """
+    """The images of a batch with their labels; SOURCE_ID, WEIGHTS and MASKS may be absent."""
     cells = []
     for row, image in enumerate(features[schema.IMAGE]):
         count = int(labels[schema.NUM_BOXES][row])

@@ -112,10 +112,8 @@ def draw_step(
     """A row for each of the first samples: the sample, its partners, and the step's results.
 
     Args:
-        step: `PreprocessingStep`.
         samples: At least one; the partners of a mixture are the next ones, then the first ones.
         reader: The `InputReader` that they come from.
-        num_rows: Samples to draw, at most all.
         num_after: Results of each, with different seeds.
     """
     (link,) = make_steps([step])

@@ -42,9 +42,6 @@ OnResults = Callable[[Results], None]
 class Accumulator:
     """Metrics sets and diagnostics of one evaluation.
 
-    Args:
-        categories: Dictionaries with "id" (from 1) and "name".
-
     Attributes:
         named_sets: The metrics sets, each with the field of the configuration that asks for it.
     """
@@ -77,12 +74,8 @@ def accumulator_ops(
 ) -> MetricOps:
     """`eval_metric_ops`: float32 scalars by name of the metric, and the chart as a Summary.
 
-    All share one update operation, and one operation computes all values once.
-
-    Args:
-        accumulator: Gets each batch.
-        batch: As tensors.
-        handle_results: Called when the values are read.
+    All share one update operation, and one operation computes all values once; when they are read,
+    `handle_results` is called.
     """
     tensors = tf.nest.flatten(batch)
     names = accumulator.names

@@ -44,9 +44,7 @@ class ImageDetections(NamedTuple):
 class Examples:
     """Collects the most confident mistakes and the largest missed objects of an evaluation.
 
-    Args:
-        names: Names of the classes.
-        min_score: An object is missed if no detection of this score or more finds it.
+    An object is missed if no detection of `min_score` or more finds it.
     """
 
     def __init__(self, names: Sequence[str], min_score: float) -> None:

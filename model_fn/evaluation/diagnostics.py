@@ -36,11 +36,7 @@ class EvalDiagnostics:
     """Accumulates one evaluation.
 
     `model_fn.evaluation.matching` says which detections are correct, and which are ignored. The
-    confusion matrix matches detections to boxes of any class.
-
-    Args:
-        categories: Dictionaries with "id" (from 1) and "name".
-        min_score: The confusion matrix ignores detections below this score.
+    confusion matrix matches detections of `min_score` or more to boxes of any class.
     """
 
     def __init__(self, categories: Sequence[Mapping[str, Any]], min_score: float) -> None:

@@ -122,10 +122,7 @@ class TrainingEnd:
     """Whether the chief of a cluster has ended training.
 
     A mark that was there when this process started may be that of an earlier run, which the chief
-    resumes: it counts only if training had got to its last step.
-
-    Args:
-        num_steps: Its last step; None if there is none.
+    resumes: it counts only if training had got to `num_steps`, its last step.
     """
 
     def __init__(self, model_dir: str, num_steps: Optional[int]) -> None:

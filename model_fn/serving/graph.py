@@ -36,9 +36,7 @@ def serve(
 def named_outputs(detections: Detections, scope: str = "") -> Dict[str, tf.Tensor]:
     """float32 outputs by name, class ids from 1; the name of each tensor is its key.
 
-    Args:
-        scope: Name scope of the tensors, for the further signatures of a graph that already has
-            outputs of these names.
+    `scope` is for further signatures of a graph that already has outputs of these names.
     """
     tensors = detections._replace(classes=detections.classes + CLASS_OFFSET).to_dict()
     prefix = f"{scope}/" if scope else ""

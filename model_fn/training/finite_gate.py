@@ -54,14 +54,12 @@ def guarded(
 
     A switch has two outputs, of which one is available; what depends on the other does not run.
     Unlike `tf.cond` this works on operations that exist already, optimizers may create their slots
-    as usual, and the batch is copied to Python in a rejected step alone.
+    as usual, and the batch is copied to Python in a rejected step alone. The returned tensor is
+    available once either is done.
 
     Args:
         updates: Existing operations, tensors or assigned variables that belong to the step.
         apply: Builds the operation that changes the variables.
-
-    Returns:
-        A tensor that is available once either is done.
     """
     with tf1.name_scope("guard"):
         finite = tf.reduce_all(tf.stack([tf.math.is_finite(value) for value in values]))

@@ -14,8 +14,8 @@ from model_fn.training.train_op import name_of
 class LoopState:
     """Reads and sets the variables of a loop.
 
-    Attributes:
-        variables: Names as an Estimator has them.
+    Args:
+        variables: By their names in an Estimator.
         extra: Further variables, which an Estimator does not have.
         trained_names: Variables that the step trains.
     """

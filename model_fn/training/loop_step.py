@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
     checks: Tensors  # more float32 scalars that must be finite
     batches: Tuple[Any, ...] = ()  # (features, labels) of each replica of this process
     input_wait: Any = ()  # float64 scalar, seconds that all steps waited for their batches
-    positions: Tuple[Tensors, ...] = ()  # of each reader: `step.POSITION` of all its images
+    positions: Tuple[Tensors, ...] = ()  # `step.POSITION` of all images of each reader
 
 
 class LoopStep:
@@ -122,9 +122,7 @@ class LoopStep:
     def function(self, iterator_spec: Any, *, loops: bool) -> Any:
         """Traces the function of a call, of one step unless it `loops`; creates slots.
 
-        Returns:
-            Concrete function: iterator, num_steps int32, stops float32 [2] as in `Replica.compute`
-            -> `Outcome`.
+        It takes an iterator, num_steps int32, and stops float32 [2] as in `Replica.compute`.
         """
         signature = [iterator_spec, tf.TensorSpec([], tf.int32), tf.TensorSpec([2])]
 
@@ -138,11 +136,10 @@ class LoopStep:
     def function_of_worker(self, iterator_spec: Any) -> Tuple[Any, Outcome]:
         """Traces one step of a worker that shares the variables with others, but not its steps.
 
-        Returns:
-            Concrete function: iterator, worker int32, wants_batch bool -> string vector for
-            `unpacked`, since each tensor is a message between machines. And an example of the
-            outcome in it, whose `batches` are empty unless they are wanted or the step was not
-            finite.
+        It takes an iterator, worker int32 and wants_batch bool, and returns a string vector for
+        `unpacked`, since each tensor is a message between machines. The second result is an example
+        of the outcome in it, whose `batches` are empty unless they are wanted or the step was not
+        finite.
         """
         signature = [iterator_spec, tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.bool)]
         example: List[Outcome] = []

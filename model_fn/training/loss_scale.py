@@ -36,9 +36,7 @@ class LossScale:
     ) -> Reduced:
         """Result of `compute` at the largest scale that does not overflow, down to 1.
 
-        Args:
-            put_back: Undoes what computing has changed.
-            first: Returns the first replica's value.
+        `put_back` undoes what computing has changed; `first` returns the first replica's value.
         """
         start = self._scale.read_value()
         structure = compute(start)

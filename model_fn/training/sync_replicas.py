@@ -107,10 +107,7 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
 
     TensorFlow's own hook leaves that to a queue runner. It waits for gradients that never come when
     training ends, and the session waits two minutes for it; and workers wait for tokens without
-    end.
-
-    Args:
-        stop_requested: True once nobody may wait for this worker's gradients.
+    end, also once `stop_requested`.
     """
 
     def __init__(

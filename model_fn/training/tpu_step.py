@@ -52,10 +52,7 @@ def make_core_step(
     """The train op of a core and what it reports: losses, learning rate, gradient norm.
 
     The step is taken even if its numbers are not finite: one core cannot hold back the others.
-
-    Args:
-        forward_pass: Result for this core's share of the batch.
-        is_on_core: True on one of several TPU cores; false in a rehearsal.
+    `is_on_core` is false in a rehearsal.
     """
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = optimizers.make_optimizer(train_config.optimizer, global_step)
@@ -113,14 +110,10 @@ def make_host_call(
     every_steps: int,
     last: HostValues,
 ) -> HostCall:
-    """The `host_call` of a `TPUEstimatorSpec`.
+    """The `host_call` of a `TPUEstimatorSpec`: a function for the host, and what the core sends it.
 
-    Args:
-        step: Global step after the step of the scalars.
-
-    Returns:
-        A function for the host, and what the core sends it: everything as [1], because the
-        host gets the values of all cores in one tensor.
+    Everything is sent as [1], because the host gets the values of all cores in one tensor. `step`
+    is the global step after the step of the scalars.
     """
     names = list(scalars)
 

@@ -59,10 +59,7 @@ class _Objects(NamedTuple):
 class AveragePrecision:
     """AP of each category, and their mean over the categories with groundtruth.
 
-    A category without groundtruth that counts has NaN.
-
-    Args:
-        categories: Dictionaries with "id" (from 1) and "name"; boxes of other ids are ignored.
+    A category without groundtruth that counts has NaN. Boxes of other categories are ignored.
     """
 
     num_keypoints = 0

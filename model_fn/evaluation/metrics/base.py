@@ -61,9 +61,7 @@ class EvaluatedBatch(NamedTuple):
 def detections_of(batch: EvaluatedBatch, row: int, *, skip_unlabeled: bool = False) -> np.ndarray:
     """Indices of an image's detections, [n] by falling score as they come.
 
-    Args:
-        skip_unlabeled: Leaves out detections of classes that `labeled_classes` does not have, if
-            there are labeled classes.
+    `skip_unlabeled` leaves out those of classes that are not in `labeled_classes`, if it is there.
     """
     indices = np.arange(int(batch.num_detections[row]))
     if not skip_unlabeled or batch.labeled_classes is None:

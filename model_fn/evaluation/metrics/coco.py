@@ -56,10 +56,9 @@ SUMMARIES: Dict[str, Summary] = {
 
 
 class CocoBoxMetrics:
-    """Average precision and recall of boxes; crowd regions are ignored.
+    """Average precision and recall of boxes; crowds and boxes of other categories are ignored.
 
     Args:
-        categories: Dictionaries with "id" (from 1) and "name"; boxes of other ids are ignored.
         per_category: Adds the mAP of every category.
         all_per_category: Adds every other summary of every category and super-category.
         super_categories: Super-category -> names of its categories; adds their mean mAP.

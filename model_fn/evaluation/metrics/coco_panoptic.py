@@ -27,11 +27,8 @@ class CocoPanopticMetrics:
     """Quality of segmentation, of recognition, and their product, averaged over categories.
 
     Detections match in the order given, not by score. Categories without groundtruth and
-    detections do not count; if there are no others, all is NaN.
-
-    Args:
-        categories: Dictionaries with "id" (from 1) and "name"; objects of other ids are ignored.
-        per_category: Adds the panoptic quality of every category.
+    detections do not count; if there are no others, all is NaN. Objects of other categories are
+    ignored. `per_category` adds the panoptic quality of every category.
     """
 
     needs = frozenset({"masks"})

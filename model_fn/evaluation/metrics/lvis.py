@@ -37,10 +37,8 @@ SUMMARIES: Dict[str, Summary] = {
 class LvisBoxMetrics:
     """Average precision and recall of boxes, and precision of rare, common and frequent classes.
 
-    There are no crowds; the 300 best detections of an image count.
-
-    Args:
-        categories: With "id" (from 1), "name" and "frequency", one of `FREQUENCIES`.
+    There are no crowds; the 300 best detections of an image count. Each category has a "frequency",
+    one of `FREQUENCIES`.
     """
 
     prefix = "DetectionBoxes_"
