@@ -6,10 +6,20 @@ and checks all values there once for every format.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from estimator_det.config.printing import LONGEST_LINE, plain, shortened
 from estimator_det.config.text import ConfigError
@@ -130,17 +140,31 @@ def fault_image(error: SourceError) -> AnnotatedImage:
     return AnnotatedImage("", error.fault.file, error.fault.line, faults=[error.fault])
 
 
-@contextlib.contextmanager
-def collect_faults(faults: List[SourceFault]) -> Iterator[None]:
-    """Context of a part of an image that is left out if it raises SourceError.
+def read_images(
+    read: Callable[[Any], AnnotatedImage], parts: Iterable[Any]
+) -> Iterator[AnnotatedImage]:
+    """The image of each part of a source, or the fault if `read` raises SourceError."""
+    for part in parts:
+        try:
+            yield read(part)
+        except SourceError as error:
+            yield fault_image(error)
 
-    Args:
-        faults: Gets the fault of the error.
-    """
-    try:
-        yield
-    except SourceError as error:
-        faults.append(error.fault)
+
+def read_objects(
+    read: Callable[[Any], Optional[AnnotatedObject]], parts: Iterable[Any]
+) -> Tuple[List[AnnotatedObject], List[SourceFault]]:
+    """The objects of an image, without parts that give None or raise SourceError; the faults."""
+    objects: List[AnnotatedObject] = []
+    faults: List[SourceFault] = []
+    for part in parts:
+        try:
+            annotated = read(part)
+        except SourceError as error:
+            faults.append(error.fault)
+        else:
+            objects += [annotated] if annotated is not None else []
+    return objects, faults
 
 
 def broken(file: str, line: int, message: str) -> SourceError:
@@ -164,6 +188,11 @@ def whole_number(value: Any, file: str, line: int, what: str) -> int:
     if parsed != parsed or abs(parsed) > 2**53 or parsed != int(parsed):
         raise broken(file, line, f"{what} is {plain(repr(value))}, not a whole number")
     return int(value) if isinstance(value, int) else int(parsed)
+
+
+def optional_whole_number(value: Any, file: str, line: int, what: str) -> Optional[int]:
+    """Like `whole_number`; None stays None."""
+    return None if value is None else whole_number(value, file, line, what)
 
 
 def numbers(values: Any, file: str, line: int, what: str) -> List[float]:

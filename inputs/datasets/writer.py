@@ -107,20 +107,20 @@ def make_example(
     example = tf.train.Example()
     feature = example.features.feature
     # The type of a list is that of its key, not of its values: an image may have no object.
-    _add_bytes(feature, "image/encoded", [encoded])
-    _add_bytes(feature, "image/format", [image_format.encode()])
-    _add_bytes(feature, "image/filename", [filename.encode()])
-    _add_bytes(feature, "image/source_id", [(source_id or filename).encode()])
-    _add_bytes(feature, "image/key/sha256", [hashlib.sha256(encoded).hexdigest().encode()])
-    _add_integers(feature, "image/height", [height])
-    _add_integers(feature, "image/width", [width])
+    _add(feature["image/encoded"].bytes_list, [encoded])
+    _add(feature["image/format"].bytes_list, [image_format.encode()])
+    _add(feature["image/filename"].bytes_list, [filename.encode()])
+    _add(feature["image/source_id"].bytes_list, [(source_id or filename).encode()])
+    _add(feature["image/key/sha256"].bytes_list, [hashlib.sha256(encoded).hexdigest().encode()])
+    _add(feature["image/height"].int64_list, [height])
+    _add(feature["image/width"].int64_list, [width])
     for side, values in zip(("ymin", "xmin", "ymax", "xmax"), annotations.boxes.T.tolist()):
-        _add_floats(feature, f"image/object/bbox/{side}", values)
-    _add_integers(feature, "image/object/class/label", annotations.class_ids)
+        _add(feature[f"image/object/bbox/{side}"].float_list, values)
+    _add(feature["image/object/class/label"].int64_list, map(int, annotations.class_ids))
     _add_objects(feature, annotations)
     _add_labels(feature, labels)
     for key, texts in (other or {}).items():
-        _add_bytes(feature, key, texts)
+        _add(feature[key].bytes_list, texts)
     return example
 
 
@@ -128,41 +128,41 @@ def _add_objects(feature: Any, annotations: Annotations) -> None:
     """Adds what is not None beside boxes and class ids."""
     if annotations.class_names is not None:
         names = [name.encode() for name in annotations.class_names]
-        _add_bytes(feature, "image/object/class/text", names)
+        _add(feature["image/object/class/text"].bytes_list, names)
     if annotations.keypoints is not None:
         points = np.asarray(annotations.keypoints, np.float32).reshape(-1, 2)
-        _add_floats(feature, "image/object/keypoint/y", points[:, 0].tolist())
-        _add_floats(feature, "image/object/keypoint/x", points[:, 1].tolist())
+        _add(feature["image/object/keypoint/y"].float_list, points[:, 0].tolist())
+        _add(feature["image/object/keypoint/x"].float_list, points[:, 1].tolist())
         seen = ~np.isnan(points).any(axis=1)
         stored = annotations.keypoint_visibilities
         visibilities = np.where(seen, 2, 0) if stored is None else np.ravel(stored)
-        _add_integers(feature, "image/object/keypoint/visibility", visibilities)
+        _add(feature["image/object/keypoint/visibility"].int64_list, map(int, visibilities))
     if annotations.masks is not None:
-        _add_bytes(feature, "image/object/mask", annotations.masks)
+        _add(feature["image/object/mask"].bytes_list, annotations.masks)
     for name, numbers in (
         ("weight", annotations.weights),
         ("area", annotations.area),
         ("class/confidence", annotations.confidences),
     ):
         if numbers is not None:
-            _add_floats(feature, f"image/object/{name}", numbers)
+            _add(feature[f"image/object/{name}"].float_list, map(float, numbers))
     for name in ("is_crowd", "difficult", "group_of"):
         marks = getattr(annotations, name)
         if marks is not None:
-            _add_integers(feature, f"image/object/{name}", marks)
+            _add(feature[f"image/object/{name}"].int64_list, map(int, marks))
 
 
 def _add_labels(feature: Any, labels: ImageLabels) -> None:
     if labels.class_ids:
-        _add_integers(feature, "image/class/label", labels.class_ids)
-        _add_bytes(feature, "image/class/text", [name.encode() for name in labels.class_names])
-        _add_floats(feature, "image/class/confidence", labels.confidences)
+        _add(feature["image/class/label"].int64_list, map(int, labels.class_ids))
+        _add(feature["image/class/text"].bytes_list, [name.encode() for name in labels.class_names])
+        _add(feature["image/class/confidence"].float_list, map(float, labels.confidences))
     for key, ids in (
         ("image/neg_category_ids", labels.absent_ids),
         ("image/not_exhaustive_category_ids", labels.incomplete_ids),
     ):
         if ids:
-            _add_integers(feature, key, ids)
+            _add(feature[key].int64_list, map(int, ids))
 
 
 def shard_paths(path: str, num_shards: int) -> List[str]:
@@ -208,22 +208,6 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-# A list without values has its type, too.
-
-
-def _add_bytes(feature: Any, key: str, values: Iterable[bytes]) -> None:
-    target = feature[key].bytes_list
-    target.SetInParent()
+def _add(target: Any, values: Iterable[Any]) -> None:
+    target.SetInParent()  # A list without values has its type, too.
     target.value.extend(values)
-
-
-def _add_integers(feature: Any, key: str, values: Iterable[Any]) -> None:
-    target = feature[key].int64_list
-    target.SetInParent()
-    target.value.extend(map(int, values))
-
-
-def _add_floats(feature: Any, key: str, values: Iterable[Any]) -> None:
-    target = feature[key].float_list
-    target.SetInParent()
-    target.value.extend(map(float, values))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
@@ -24,10 +24,12 @@ from inputs.datasets.source import (
     SourceFault,
     SourceOptions,
     broken,
-    collect_faults,
     fault_image,
     number,
     numbers,
+    optional_whole_number,
+    read_images,
+    read_objects,
     whole_number,
 )
 
@@ -88,11 +90,7 @@ def _add_category(entry: Value, path: str, names: Dict[int, str]) -> None:
 
 
 def _images(file: _File) -> Iterator[AnnotatedImage]:
-    for part in file.groups.table_parts(IMAGES):
-        try:
-            yield _image(file, part)
-        except SourceError as error:
-            yield fault_image(error)
+    yield from read_images(lambda part: _image(file, part), file.groups.table_parts(IMAGES))
     for part in file.groups.table_parts(ANNOTATIONS):
         image = part.value.get("image_id") if isinstance(part.value, dict) else None
         if image is None or not file.groups.has(image, IMAGES):
@@ -108,13 +106,11 @@ def _image(file: _File, part: Part) -> AnnotatedImage:
         raise broken(path, line, f"an image without file_name: {plain(json.dumps(entry))}")
     if not isinstance(entry.get("id"), (int, str)):
         raise broken(path, line, f"the image {quoted(entry['file_name'])} has no id")
-    objects: List[AnnotatedObject] = []
-    faults: List[SourceFault] = []
-    for member in file.groups.take(entry["id"]):
-        if member.table == ANNOTATIONS:
-            with collect_faults(faults):
-                objects.append(_object(file, member))
-    height, width = (_side(entry, side, path, line) for side in ("height", "width"))
+    members = [part for part in file.groups.take(entry["id"]) if part.table == ANNOTATIONS]
+    objects, faults = read_objects(lambda member: _object(file, member), members)
+    height, width = (
+        optional_whole_number(entry.get(side), path, line, side) for side in ("height", "width")
+    )
     return AnnotatedImage(
         entry["file_name"], path, line, str(entry["id"]), height, width,
         objects=objects,
@@ -123,12 +119,6 @@ def _image(file: _File, part: Part) -> AnnotatedImage:
         faults=faults,
         fields={key: value for key, value in entry.items() if key not in _IMAGE_KEYS} or None,
     )  # fmt: skip
-
-
-def _side(entry: Dict[str, Any], side: str, path: str, line: int) -> Optional[int]:
-    if entry.get(side) is None:
-        return None
-    return whole_number(entry[side], path, line, side)
 
 
 def _names(
@@ -159,14 +149,14 @@ def _object(file: _File, part: Part) -> AnnotatedObject:
         raise broken(path, line, f"area is {area}")
     polygons, run_lengths = _segmentation(entry.get("segmentation"), path, line)
     keypoints = entry.get("keypoints")
-    crowd = entry.get("iscrowd")
+    crowd = optional_whole_number(entry.get("iscrowd"), path, line, "iscrowd")
     return AnnotatedObject(
         file.names.get(category, ""),
         box,
         line,
         0 if category in file.names else category,
         area=area,
-        is_crowd=None if crowd is None else bool(whole_number(crowd, path, line, "iscrowd")),
+        is_crowd=None if crowd is None else bool(crowd),
         polygons=polygons,
         run_lengths=run_lengths,
         keypoints=None if keypoints is None else numbers(keypoints, path, line, "keypoints"),

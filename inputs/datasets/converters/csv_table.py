@@ -19,11 +19,10 @@ from inputs.datasets.source import (
     AnnotatedObject,
     Source,
     SourceError,
-    SourceFault,
     SourceOptions,
     broken,
-    collect_faults,
     number,
+    read_objects,
     whole_number,
 )
 
@@ -50,25 +49,21 @@ def _images(path: str, groups: Groups) -> Iterator[AnnotatedImage]:
 
 
 def _image(path: str, name: str, parts: List[Part]) -> AnnotatedImage:
-    objects: List[AnnotatedObject] = []
-    faults: List[SourceFault] = []
     sizes: Dict[str, Optional[int]] = {"height": None, "width": None}
-    for part in parts:
-        with collect_faults(faults):
-            if "" in part.value:
-                raise broken(path, part.line, part.value[""])
-            for side, before in sizes.items():
-                stated = _optional(part, side, path)
-                if stated is not None and before not in (None, stated):
-                    raise SourceError(
-                        "length_mismatch",
-                        path,
-                        part.line,
-                        f"{side} is {stated}, and {before} above",
-                    )
-                sizes[side] = before if stated is None else stated
-            if any(part.value[key].strip() for key in ("class", *SIDES)):
-                objects.append(_object(part, path))
+
+    def read_part(part: Part) -> Optional[AnnotatedObject]:
+        if "" in part.value:
+            raise broken(path, part.line, part.value[""])
+        for side, before in sizes.items():
+            stated = _optional(part, side, path)
+            if stated is not None and before not in (None, stated):
+                message = f"{side} is {stated}, and {before} above"
+                raise SourceError("length_mismatch", path, part.line, message)
+            sizes[side] = before if stated is None else stated
+        has_object = any(part.value[key].strip() for key in ("class", *SIDES))
+        return _object(part, path) if has_object else None
+
+    objects, faults = read_objects(read_part, parts)
     return AnnotatedImage(
         name, path, parts[0].line, height=sizes["height"], width=sizes["width"], objects=objects,
         faults=faults,

@@ -8,7 +8,7 @@ Boxes have their scores as `image/object/class/confidence`. Corrected by people,
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, Tuple
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
@@ -20,12 +20,12 @@ from inputs.datasets.source import (
     AnnotatedObject,
     Source,
     SourceError,
-    SourceFault,
     SourceOptions,
     broken,
-    collect_faults,
-    fault_image,
     number,
+    optional_whole_number,
+    read_images,
+    read_objects,
     whole_number,
 )
 
@@ -43,24 +43,24 @@ def read_detection_jsonl(options: SourceOptions) -> Source:
         raise ConfigError(None, f"--min_score is {least}; allowed: 0 to 1")
     names: Dict[int, str] = {}  # complete when all images are read
     finder = PathFinder(paths.real_folder(options.images, "--images"))
-    images = _images(path, least, names)
-    return Source(
-        (annotated._replace(image=finder.find(annotated.image)) for annotated in images), names
-    )
+
+    def read_line(line: Tuple[int, str]) -> AnnotatedImage:
+        image = _image(_document(line[1], path, line[0]), path, line[0], least, names)
+        return image._replace(image=finder.find(image.image))
+
+    return Source(read_images(read_line, _lines(path)), names)
 
 
-def _images(path: str, least: float, names: Dict[int, str]) -> Iterator[AnnotatedImage]:
+def _lines(path: str) -> Iterator[Tuple[int, str]]:
+    """Lines with text, and their numbers."""
     with open(path, encoding="utf-8-sig", errors="replace") as file:
         line = 0
         while text := file.readline(MAX_LINE + 1):
             line += 1
             if len(text) > MAX_LINE:
                 raise broken(path, line, f"more than {MAX_LINE:,} characters")
-            try:
-                if text.strip():
-                    yield _image(_document(text, path, line), path, line, least, names)
-            except SourceError as error:
-                yield fault_image(error)
+            if text.strip():
+                yield line, text
 
 
 def _document(text: str, path: str, line: int) -> Dict[str, Any]:
@@ -82,23 +82,17 @@ def _document(text: str, path: str, line: int) -> Dict[str, Any]:
 def _image(
     document: Dict[str, Any], path: str, line: int, least: float, names: Dict[int, str]
 ) -> AnnotatedImage:
-    objects: List[AnnotatedObject] = []
-    faults: List[SourceFault] = []
-    for detection in document["detections"]:
-        with collect_faults(faults):
-            annotated = _object(detection, path, line, names)
-            if annotated.score is None or annotated.score >= least:
-                objects.append(annotated)
-    height, width = (_side(document, side, path, line) for side in ("height", "width"))
+    objects, faults = read_objects(
+        lambda detection: _object(detection, path, line, names), document["detections"]
+    )
+    objects = [each for each in objects if each.score is None or each.score >= least]
+    height, width = (
+        optional_whole_number(document.get(side), path, line, side) for side in ("height", "width")
+    )
     return AnnotatedImage(
         document["file"], path, line, height=height, width=width, normalized=True,
         objects=objects, faults=faults,
     )  # fmt: skip
-
-
-def _side(document: Dict[str, Any], side: str, path: str, line: int) -> Optional[int]:
-    value = document.get(side)
-    return None if value is None else whole_number(value, path, line, side)
 
 
 def _object(detection: Any, path: str, line: int, names: Dict[int, str]) -> AnnotatedObject:

@@ -8,7 +8,7 @@ type DontCare are left out: they are regions in which nothing was labelled, not 
 from __future__ import annotations
 
 import os
-from typing import Iterator, List
+from typing import List, Optional
 
 from inputs.datasets import paths
 from inputs.datasets.converters.base import CONVERTERS, takes
@@ -17,13 +17,11 @@ from inputs.datasets.source import (
     AnnotatedImage,
     AnnotatedObject,
     Source,
-    SourceError,
-    SourceFault,
     SourceOptions,
     broken,
-    collect_faults,
-    fault_image,
     number,
+    read_images,
+    read_objects,
 )
 
 DONT_CARE = "DontCare"
@@ -36,31 +34,21 @@ def read_kitti(options: SourceOptions) -> Source:
     """Reads all text files of the folder of annotations; `000007.txt` belongs to `000007.png`."""
     folder = paths.real_folder(options.annotations, "--annotations")
     finder = ImageFinder(paths.real_folder(options.images, "--images"))
-    return Source(_images(folder, finder))
+
+    def read_file(path: str) -> AnnotatedImage:
+        text = paths.read_annotation(path, folder)
+        image = finder.find(os.path.splitext(os.path.relpath(path, folder))[0], path)
+        objects, faults = read_objects(
+            lambda row: _object(row[1].split(), path, row[0]), enumerate(text.splitlines(), 1)
+        )
+        return AnnotatedImage(image, path, objects=objects, faults=faults)
+
+    return Source(read_images(read_file, paths.annotation_files(folder, (".txt",))))
 
 
-def _images(folder: str, finder: ImageFinder) -> Iterator[AnnotatedImage]:
-    for path in paths.annotation_files(folder, (".txt",)):
-        stem = os.path.splitext(os.path.relpath(path, folder))[0]
-        try:
-            yield _image(paths.read_annotation(path, folder), path, finder.find(stem, path))
-        except SourceError as error:
-            yield fault_image(error)
-
-
-def _image(text: str, path: str, image: str) -> AnnotatedImage:
-    objects: List[AnnotatedObject] = []
-    faults: List[SourceFault] = []
-    for line, row in enumerate(text.splitlines(), 1):
-        words = row.split()
-        if not words or words[0] == DONT_CARE:
-            continue
-        with collect_faults(faults):
-            objects.append(_object(words, path, line))
-    return AnnotatedImage(image, path, objects=objects, faults=faults)
-
-
-def _object(words: list[str], path: str, line: int) -> AnnotatedObject:
+def _object(words: List[str], path: str, line: int) -> Optional[AnnotatedObject]:
+    if not words or words[0] == DONT_CARE:
+        return None
     if len(words) not in WORDS:
         raise broken(path, line, f"{len(words)} words; an object has 15, or 16 with a score")
     left, top, right, bottom = (

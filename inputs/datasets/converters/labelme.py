@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.files.json_values import Value
@@ -23,10 +23,10 @@ from inputs.datasets.source import (
     SourceFault,
     SourceOptions,
     broken,
-    collect_faults,
-    fault_image,
     numbers,
-    whole_number,
+    optional_whole_number,
+    read_images,
+    read_objects,
 )
 
 RECTANGLE, POLYGON = "rectangle", "polygon"
@@ -37,19 +37,13 @@ RECTANGLE, POLYGON = "rectangle", "polygon"
 def read_labelme(options: SourceOptions) -> Source:
     """Reads all JSON files below the folder of annotations."""
     folder = paths.real_folder(options.annotations, "--annotations")
-    return Source(_images(folder, paths.real_folder(options.images, "--images")))
+    images = paths.real_folder(options.images, "--images")
+    files = paths.annotation_files(folder, (".json",))
+    return Source(read_images(lambda path: _image(path, folder, images), files))
 
 
-def _images(folder: str, images: str) -> Iterator[AnnotatedImage]:
-    for path in paths.annotation_files(folder, (".json",)):
-        try:
-            paths.check_annotation(path, folder)
-            yield _image(path, images)
-        except SourceError as error:
-            yield fault_image(error)
-
-
-def _image(path: str, images: str) -> AnnotatedImage:
+def _image(path: str, folder: str, images: str) -> AnnotatedImage:
+    paths.check_annotation(path, folder)
     members: Dict[str, Value] = {}
     shapes: List[Value] = []
     for entry in paths.json_members(path):
@@ -63,30 +57,31 @@ def _image(path: str, images: str) -> AnnotatedImage:
     name = name.replace("\\", "/")  # programs on Windows write backslashes
     if not os.path.isabs(name):
         name = os.path.relpath(os.path.join(os.path.dirname(os.path.realpath(path)), name), images)
-    height, width = (_side(members, key, path) for key in ("imageHeight", "imageWidth"))
+    height, width = (
+        optional_whole_number(members[key].value, path, members[key].line, key)
+        if key in members
+        else None
+        for key in ("imageHeight", "imageWidth")
+    )
     return AnnotatedImage(
         name, path, members["imagePath"].line, height=height, width=width, objects=objects,
         faults=faults,
     )  # fmt: skip
 
 
-def _side(members: Dict[str, Value], key: str, path: str) -> Any:
-    entry = members.get(key)
-    if entry is None or entry.value is None:
-        return None
-    return whole_number(entry.value, path, entry.line, key)
-
-
 def _objects(shapes: Sequence[Value], path: str) -> Tuple[List[AnnotatedObject], List[SourceFault]]:
-    objects: Dict[Any, AnnotatedObject] = {}
-    faults: List[SourceFault] = []
-    for position, shape in enumerate(shapes):
-        with collect_faults(faults):
-            annotated = _object(shape.value, path, shape.line)
-            group = shape.value.get("group_id")
-            key = position if group is None else (json.dumps(group), annotated.class_name)
-            objects[key] = _joined(objects[key], annotated) if key in objects else annotated
-    return list(objects.values()), faults
+    """Objects of shapes, of which a group is one, and the faults of others."""
+    groups: Dict[Any, AnnotatedObject] = {}
+
+    def read_shape(shape: Value) -> Optional[AnnotatedObject]:
+        annotated = _object(shape.value, path, shape.line)
+        group = shape.value.get("group_id")
+        key = len(groups) if group is None else (json.dumps(group), annotated.class_name)
+        groups[key] = _joined(groups[key], annotated) if key in groups else annotated
+        return None
+
+    _, faults = read_objects(read_shape, shapes)
+    return list(groups.values()), faults
 
 
 def _object(shape: Any, path: str, line: int) -> AnnotatedObject:

@@ -27,11 +27,10 @@ from inputs.datasets.source import (
     AnnotatedObject,
     Source,
     SourceError,
-    SourceFault,
     SourceOptions,
     broken,
-    collect_faults,
     number,
+    read_objects,
     whole_number,
 )
 
@@ -120,20 +119,21 @@ def _images(groups: Groups, source: _Files) -> Iterator[AnnotatedImage]:
 def _image(image: str, identifier: str, parts: List[Part], source: _Files) -> AnnotatedImage:
     objects: List[AnnotatedObject] = []
     labels: List[Tuple[str, float]] = []
-    faults: List[SourceFault] = []
-    for part in parts:
+
+    def read_part(part: Part) -> None:
         file = source.tables[part.table]
-        with collect_faults(faults):
-            if "" in part.value:
-                raise broken(file, part.line, part.value[""])
-            name = part.value["LabelName"]
-            name = source.names.get(name, name)
-            if part.table == "boxes":
-                objects.append(_object(name, part, file))
-            elif part.table == "masks":
-                _add_mask(objects, name, part, source)
-            else:
-                labels.append((name, number(part.value[SCORE], file, part.line, SCORE)))
+        if "" in part.value:
+            raise broken(file, part.line, part.value[""])
+        name = part.value["LabelName"]
+        name = source.names.get(name, name)
+        if part.table == "boxes":
+            objects.append(_object(name, part, file))
+        elif part.table == "masks":
+            _add_mask(objects, name, part, source)
+        else:
+            labels.append((name, number(part.value[SCORE], file, part.line, SCORE)))
+
+    _, faults = read_objects(read_part, parts)
     absent = [name for name, confidence in labels if confidence == 0]
     return AnnotatedImage(
         image, source.tables[parts[0].table], parts[0].line, identifier, normalized=True,

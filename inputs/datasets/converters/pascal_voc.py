@@ -6,8 +6,6 @@ used as corners, as the Object Detection API does, so that the records of both a
 
 from __future__ import annotations
 
-from typing import Iterator, List
-
 from inputs.datasets import paths
 from inputs.datasets.converters.base import CONVERTERS, takes
 from inputs.datasets.converters.xml_tree import Element, parse_xml
@@ -16,10 +14,9 @@ from inputs.datasets.source import (
     AnnotatedObject,
     Source,
     SourceError,
-    SourceFault,
     SourceOptions,
-    collect_faults,
-    fault_image,
+    read_images,
+    read_objects,
 )
 
 SIDES = ("ymin", "xmin", "ymax", "xmax")
@@ -29,24 +26,14 @@ SIDES = ("ymin", "xmin", "ymax", "xmax")
 @takes("images", "annotations")
 def read_pascal_voc(options: SourceOptions) -> Source:
     """Reads all XML files below the folder of annotations; images are named in `filename`."""
-    return Source(_images(paths.real_folder(options.annotations, "--annotations")))
+    folder = paths.real_folder(options.annotations, "--annotations")
+    files = paths.annotation_files(folder, (".xml",))
+    return Source(read_images(lambda path: _image(path, folder), files))
 
 
-def _images(folder: str) -> Iterator[AnnotatedImage]:
-    for path in paths.annotation_files(folder, (".xml",)):
-        try:
-            root = parse_xml(paths.read_annotation(path, folder), path)
-            yield _image(root, path)
-        except SourceError as error:
-            yield fault_image(error)
-
-
-def _image(root: Element, path: str) -> AnnotatedImage:
-    objects: List[AnnotatedObject] = []
-    faults: List[SourceFault] = []
-    for element in root.all("object"):
-        with collect_faults(faults):
-            objects.append(_object(element, path))
+def _image(path: str, folder: str) -> AnnotatedImage:
+    root = parse_xml(paths.read_annotation(path, folder), path)
+    objects, faults = read_objects(lambda element: _object(element, path), root.all("object"))
     height = width = None
     size = root.find("size")
     if size is not None:

@@ -25,12 +25,12 @@ from inputs.datasets.source import (
     AnnotatedObject,
     Source,
     SourceError,
-    SourceFault,
     SourceOptions,
     broken,
-    collect_faults,
     fault_image,
     number,
+    read_images,
+    read_objects,
     whole_number,
 )
 
@@ -114,14 +114,17 @@ def _keypoint_shape(document: Dict[str, Any], path: str) -> Optional[List[int]]:
 
 
 def _images(images: str, labels: str, classes: _Classes) -> Iterator[AnnotatedImage]:
-    for path in paths.annotation_files(images, SUFFIXES):
+    def read_file(path: str) -> AnnotatedImage:
         name = os.path.relpath(path, images)
         label = os.path.join(labels, os.path.splitext(name)[0] + ".txt")
-        try:
-            text = paths.read_annotation(label, labels) if os.path.lexists(label) else ""
-            yield _image(name, text, label, classes)
-        except SourceError as error:
-            yield fault_image(error)
+        text = paths.read_annotation(label, labels) if os.path.lexists(label) else ""
+        objects, faults = read_objects(
+            lambda row: _object(row[1].split(), label, row[0], classes),
+            enumerate(text.splitlines(), 1),
+        )
+        return AnnotatedImage(name, label, normalized=True, objects=objects, faults=faults)
+
+    yield from read_images(read_file, paths.annotation_files(images, SUFFIXES))
     finder = ImageFinder(images)
     for label in paths.annotation_files(labels, (".txt",)):
         try:
@@ -130,18 +133,11 @@ def _images(images: str, labels: str, classes: _Classes) -> Iterator[AnnotatedIm
             yield fault_image(error)
 
 
-def _image(name: str, text: str, file: str, classes: _Classes) -> AnnotatedImage:
-    objects: List[AnnotatedObject] = []
-    faults: List[SourceFault] = []
-    for line, row in enumerate(text.splitlines(), 1):
-        words = row.split()
-        with collect_faults(faults):
-            if words:
-                objects.append(_object(words, file, line, classes))
-    return AnnotatedImage(name, file, normalized=True, objects=objects, faults=faults)
-
-
-def _object(words: Sequence[str], file: str, line: int, classes: _Classes) -> AnnotatedObject:
+def _object(
+    words: Sequence[str], file: str, line: int, classes: _Classes
+) -> Optional[AnnotatedObject]:
+    if not words:
+        return None
     class_number = whole_number(words[0], file, line, "the class")
     values = [number(word, file, line, "a coordinate") for word in words[1:]]
     name = classes.names.get(class_number, "")
