@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 # Flags of processors that compute bfloat16 in hardware; others are slower in it than in float32.
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
@@ -42,33 +42,22 @@ def resident_memory() -> Optional[float]:
     return float(pages * os.sysconf("SC_PAGE_SIZE"))
 
 
-class ProcessDiedError(Exception):
-    """A process that worked on tasks died.
-
-    Attributes:
-        tasks: Those of which it had one.
-    """
-
-    def __init__(self, tasks: List[Any]) -> None:
-        super().__init__(f"a process died; it had one of the tasks {tasks}")
-        self.tasks = tasks
+class ProcessDiedError(ValueError):
+    """A process that worked on tasks died."""
 
 
 def run_in_processes(
-    function: Callable[[Any], Any],
+    function: Callable[[Any, Any], Any],
+    shared: Any,
     tasks: Sequence[Any],
     *,
     jobs: int,
-    start: Callable[..., None],
-    arguments: Tuple[Any, ...] = (),
+    task_name: Callable[[Any], str] = str,  # for errors
 ) -> Iterator[Any]:
-    """The results of `function(task)` in the order of the tasks, from `jobs` processes.
+    """The results of `function(shared, task)` in the order of the tasks, from `jobs` processes.
 
-    Each process first calls `start(*arguments)`. Functions, tasks and results are pickled. The
-    processes end when this one does, for whatever reason, and when the iterator is closed.
-
-    Raises:
-        ProcessDiedError: if a process dies.
+    Functions, tasks and results are pickled, `shared` once for each process. The processes end when
+    this one does, regardless of the reason, and when the iterator is closed.
     """
     # Fresh processes: a fork of one in which TensorFlow has run may hang.
     context = multiprocessing.get_context("spawn")
@@ -79,18 +68,20 @@ def run_in_processes(
         max_workers=min(jobs, max(len(tasks), 1)),
         mp_context=context,
         initializer=_start_process,
-        initargs=(lifeline, start, arguments),
+        initargs=(lifeline, shared),
     )
     try:
         with _interrupts_held():
-            futures = [pool.submit(function, task) for task in tasks]
+            futures = [pool.submit(_run_task, function, task) for task in tasks]
         for future in futures:
             try:
                 yield future.result()
             except BrokenProcessPool as error:
                 ended = [f.done() and not f.cancelled() and not f.exception() for f in futures]
+                names = [task_name(task) for task, done in zip(tasks, ended) if not done][:jobs]
                 raise ProcessDiedError(
-                    [task for task, done in zip(tasks, ended) if not done][:jobs]
+                    "a process died, perhaps because memory ran out; it worked on one of: "
+                    f"{', '.join(names)}. Remedy: try again with --jobs 1"
                 ) from error
         pool.shutdown()
     finally:
@@ -112,9 +103,16 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_process(lifeline: Any, start: Callable[..., None], arguments: Tuple[Any, ...]) -> None:
+_SHARED: List[Any] = []  # in a process of `run_in_processes`
+
+
+def _start_process(lifeline: Any, shared: Any) -> None:
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-    start(*arguments)
+    _SHARED.append(shared)
+
+
+def _run_task(function: Callable[[Any, Any], Any], task: Any) -> Any:
+    return function(_SHARED[0], task)
 
 
 def _end_with(lifeline: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
@@ -15,6 +16,7 @@ from inputs.decoding.decoder import decode_example_context, decode_example_image
 
 SERIALIZED_EXAMPLE = "serialized_example"  # key of the Estimator's exporters
 INPUTS = "inputs"  # key of every other export
+FILES = "encoded_image_string_tensor"
 COLOR_CHANNELS = 3
 
 
@@ -26,7 +28,10 @@ class Receiver(NamedTuple):
     true_shapes: tf.Tensor  # int32 [B, 3], the real image inside the padded one
 
 
-RECEIVERS: Registry[Callable[..., Receiver]] = Registry("input_type")
+INPUT_TYPES: Registry[Any] = Registry("input_type")  # dtype of the placeholder of this name
+INPUT_TYPES.register("image_tensor")(tf.uint8)
+INPUT_TYPES.register("float_image_tensor")(tf.float32)
+INPUT_TYPES.register(FILES, "tf_example")(tf.string)
 
 
 def make_receiver(
@@ -41,16 +46,20 @@ def make_receiver(
     Args:
         input_type: "image_tensor" (uint8), "float_image_tensor" (float32, 0..255),
             "encoded_image_string_tensor" (files of any format and size) or "tf_example"
-            (serialized `tf.train.Example`s with "image/encoded"); it is the placeholder's name.
-        preprocess: The detector's: float32 [B, h, w, c] -> inputs [B, H, W, C], true_shapes [B, 3];
-            c is 3 + `num_additional_channels`.
-        input_shape: Of the placeholder of the first two types, [B, h, w, c], None for any length;
-            not for the others.
+            (serialized `tf.train.Example`s with "image/encoded").
+        input_shape: Shape of an image tensor, [B, h, w, c], None for any length.
         num_additional_channels: Channels beyond RGB. Image tensors have them after the first three,
             examples in "image/additional_channels/encoded"; an encoded image cannot have them.
-        max_batch: A batch of more images fails with a message, before it is decoded; None for no
-            limit.
+        max_batch: A batch of more images fails with a message, before it is decoded.
     """
+    if input_type == FILES and num_additional_channels:
+        raise ConfigError(
+            None,
+            f"input type {input_type} cannot be exported: num_additional_channels is "
+            f"{num_additional_channels}, and an encoded image has red, green and blue "
+            "only",
+            "Choose image_tensor, float_image_tensor or tf_example",
+        )
     batch = input_shape[0] if input_shape else None
     if max_batch is not None and batch is not None and batch > max_batch:
         raise ConfigError(
@@ -58,8 +67,18 @@ def make_receiver(
             f"input_shape of {input_type} has the batch size {batch}, above max_batch {max_batch}",
             "leave out max_batch, for only batches of the shape are possible",
         )
-    return RECEIVERS.get(input_type)(
-        input_type, preprocess, input_shape, num_additional_channels, max_batch
+    channels = COLOR_CHANNELS + num_additional_channels
+    placeholder = _placeholder(input_type, input_shape, channels)
+    fed = _limited(placeholder, max_batch)
+    if placeholder.dtype != tf.string:
+        return Receiver({INPUTS: placeholder}, *preprocess(tf.cast(fed, tf.float32)))
+    decode = _decode_file
+    if input_type != FILES:
+        decode = functools.partial(
+            decode_example_image, num_additional_channels=num_additional_channels
+        )
+    return Receiver(
+        {INPUTS: placeholder}, *decode_and_preprocess(fed, preprocess, decode, channels)
     )
 
 
@@ -123,13 +142,9 @@ def create_predict_input_fn(
 ) -> Callable[..., Any]:
     """The serving input receiver function of the Estimator's exporters.
 
-    Its input is one serialized `tf.train.Example` (a scalar) under the key "serialized_example",
-    of which only the image and its additional channels are used, and the context features where the
-    model attends to them.
-
-    Their number is that of `additional_channels`. The function is (params=None) ->
-    `ServingInputReceiver` with the features IMAGE [1, H, W, C] and TRUE_IMAGE_SHAPE [1, 3], and
-    CONTEXT_FEATURES [1, S, F] and VALID_CONTEXT_SIZE [1] where the model needs them.
+    Its input is one serialized `tf.train.Example` (a scalar) under the key "serialized_example".
+    The features are IMAGE [1, H, W, C] and TRUE_IMAGE_SHAPE [1, 3], and CONTEXT_FEATURES [1, S, F]
+    and VALID_CONTEXT_SIZE [1] if the model attends to them.
     """
     context = context_shape(pipeline_config.model)
     num_additional_channels = additional_channels(pipeline_config)
@@ -150,15 +165,23 @@ def create_predict_input_fn(
     return serving_input_receiver_fn
 
 
-@RECEIVERS.register("image_tensor", "float_image_tensor")
-def _images(
-    input_type: str,
-    preprocess: Preprocess,
-    input_shape: Optional[Sequence[Optional[int]]],
-    num_additional_channels: int,
-    max_batch: Optional[int],
-) -> Receiver:
-    channels = COLOR_CHANNELS + num_additional_channels
+def _decode_file(encoded: tf.Tensor) -> tf.Tensor:
+    image = tf.io.decode_image(encoded, channels=COLOR_CHANNELS, expand_animations=False)
+    return tf.ensure_shape(image, [None, None, COLOR_CHANNELS])
+
+
+def _placeholder(
+    input_type: str, input_shape: Optional[Sequence[Optional[int]]], channels: int
+) -> tf.Tensor:
+    dtype = INPUT_TYPES.get(input_type)
+    if dtype is tf.string:
+        if input_shape is not None:
+            raise ConfigError(
+                None,
+                f"input_shape {list(input_shape)} cannot be set for {input_type}: its "
+                "input is a vector of strings",
+            )
+        return tf1.placeholder(dtype, [None], name=input_type)
     shape = [None, None, None, channels] if input_shape is None else list(input_shape)
     if len(shape) != 4 or shape[3] not in (None, channels):
         raise ConfigError(
@@ -167,61 +190,4 @@ def _images(
             f"width, {channels}, with None or -1 for any length",
         )
     shape = [None if length in (None, -1) else length for length in (*shape[:3], channels)]
-    dtype = tf.uint8 if input_type == "image_tensor" else tf.float32
-    placeholder = tf1.placeholder(dtype, shape, name=input_type)
-    images = tf.cast(_limited(placeholder, max_batch), tf.float32)
-    return Receiver({INPUTS: placeholder}, *preprocess(images))
-
-
-@RECEIVERS.register("encoded_image_string_tensor")
-def _encoded_images(
-    input_type: str,
-    preprocess: Preprocess,
-    input_shape: Optional[Sequence[Optional[int]]],
-    num_additional_channels: int,
-    max_batch: Optional[int],
-) -> Receiver:
-    if num_additional_channels:
-        raise ConfigError(
-            None,
-            f"input type {input_type} cannot be exported: num_additional_channels is "
-            f"{num_additional_channels}, and an encoded image has red, green and blue "
-            "only",
-            "Choose image_tensor, float_image_tensor or tf_example",
-        )
-
-    def decode(content: tf.Tensor) -> tf.Tensor:
-        image = tf.io.decode_image(content, channels=COLOR_CHANNELS, expand_animations=False)
-        return tf.ensure_shape(image, [None, None, COLOR_CHANNELS])
-
-    placeholder = _strings(input_type, input_shape)
-    encoded = _limited(placeholder, max_batch)
-    return Receiver({INPUTS: placeholder}, *decode_and_preprocess(encoded, preprocess, decode))
-
-
-@RECEIVERS.register("tf_example")
-def _examples(
-    input_type: str,
-    preprocess: Preprocess,
-    input_shape: Optional[Sequence[Optional[int]]],
-    num_additional_channels: int,
-    max_batch: Optional[int],
-) -> Receiver:
-    def decode(content: tf.Tensor) -> tf.Tensor:
-        return decode_example_image(content, num_additional_channels)
-
-    placeholder = _strings(input_type, input_shape)
-    channels = COLOR_CHANNELS + num_additional_channels
-    encoded = _limited(placeholder, max_batch)
-    images = decode_and_preprocess(encoded, preprocess, decode, channels)
-    return Receiver({INPUTS: placeholder}, *images)
-
-
-def _strings(input_type: str, input_shape: Optional[Sequence[Optional[int]]]) -> tf.Tensor:
-    if input_shape is not None:
-        raise ConfigError(
-            None,
-            f"input_shape {list(input_shape)} cannot be set for {input_type}: its "
-            "input is a vector of strings",
-        )
-    return tf1.placeholder(tf.string, [None], name=input_type)
+    return tf1.placeholder(dtype, shape, name=input_type)

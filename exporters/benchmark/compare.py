@@ -112,9 +112,8 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
 def _measured(task: Task) -> Row:
     """Measures in a new process."""
     try:
-        (measurement,) = machine.run_in_processes(
-            measure, [task], jobs=1, start=_start, arguments=(list(plugins.module_files()),)
-        )
+        modules = list(plugins.module_files())
+        (measurement,) = machine.run_in_processes(_measure_alone, modules, [task], jobs=1)
     except (RunError, ConfigError) as error:
         return Row(task.name, task.path, None, str(error))
     except machine.ProcessDiedError:
@@ -122,12 +121,13 @@ def _measured(task: Task) -> Row:
     return Row(task.name, task.path, measurement)
 
 
-def _start(modules: Sequence[str]) -> None:
+def _measure_alone(modules: Sequence[str], task: Task) -> Any:
     # The new process inherits the path for modules, but no imported module.
     plugins.load(modules)
     # tf-slim calls layers by a method that Keras has renamed.
     warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    return measure(task)
 
 
 def _config_of(folder: str) -> Optional[Any]:

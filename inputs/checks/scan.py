@@ -26,12 +26,6 @@ FEW_RECORDS = 400
 FEW_SMALL_RECORDS = 4000  # in files of FEW_BYTES
 FEW_BYTES = 100_000_000
 
-_POLICIES: Dict[str, BadRecordPolicy] = {}  # in a worker process, by reader
-
-
-class WorkerDiedError(ValueError):
-    """A process that reads records died."""
-
 
 class Task(NamedTuple):
     """Some records of one file."""
@@ -122,9 +116,12 @@ def run(
     parts: Dict[str, List[Scan]] = {plan.reader: [] for plan in plans}
     results: Iterator[Scan]
     if jobs <= 1 or _are_few(plans):
-        results = (_examine(task, policies[task.reader]) for task in tasks)
+        results = (_examine(policies, task) for task in tasks)
     else:
-        results = _at_once(tasks, policies, jobs)
+        results = machine.run_in_processes(
+            _examine, policies, tasks, jobs=jobs,
+            task_name=lambda task: f"{task.file} from record {task.start} on",
+        )  # fmt: skip
     for part, task in zip(results, tasks):
         parts[task.reader].append(part)
         advance(part.num_records)
@@ -154,32 +151,8 @@ def _entry(policy: BadRecordPolicy, kind: str, file: str, message: str) -> LogEn
     return LogEntry.of(policy.fault(kind, message), file, -1)
 
 
-def _at_once(
-    tasks: Sequence[Task], policies: Dict[str, BadRecordPolicy], jobs: int
-) -> Iterator[Scan]:
-    """Results in the order of the tasks."""
-    results = machine.run_in_processes(
-        _examine_in_worker, tasks, jobs=jobs, start=_set_policies, arguments=(policies,)
-    )
-    try:
-        yield from results
-    except machine.ProcessDiedError as error:
-        where = ", ".join(f"{task.file} from record {task.start} on" for task in error.tasks)
-        raise WorkerDiedError(
-            "a process that reads records died, perhaps because memory ran out; it was one of "
-            f"those that read {where}. Remedy: try again with --jobs 1"
-        ) from error
-
-
-def _set_policies(policies: Dict[str, BadRecordPolicy]) -> None:
-    _POLICIES.update(policies)
-
-
-def _examine_in_worker(task: Task) -> Scan:
-    return _examine(task, _POLICIES[task.reader])
-
-
-def _examine(task: Task, policy: BadRecordPolicy) -> Scan:
+def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:
+    policy = policies[task.reader]
     collector = Collector()
     entries: List[LogEntry] = []
     count = 0

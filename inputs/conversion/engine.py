@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.config import files
@@ -143,7 +143,9 @@ def convert(
         scratch = os.path.join(work_dir, SCRATCH)
         shutil.rmtree(scratch, ignore_errors=True)
         os.makedirs(scratch)
-        source = _open(options, scratch)
+        source = open_source(
+            options.format, replace(options.source, scratch=scratch), masks=options.masks
+        )
         image_index = index.build(
             source, folder, scratch, options.splits,
             duplicates=options.duplicates, report=faults.report,
@@ -164,25 +166,18 @@ def convert(
         advance = progress("converting", image_index.num_images)
         if run is None:
             run, jobs = _run, 1 if image_index.num_images <= FEW_IMAGES else jobs
-        results = _convert_shards(run(job, range(count), jobs), advance)
+        results = []
+        for result in run(job, range(count), jobs):
+            results.append(result)
+            advance(sum(split["images"] for split in result.tally["splits"].values()))
         totals = tally.add([{"faults": faults.tally}, *(result.tally for result in results)])
         _check_faults(options, work_dir, totals["faults"])
         _publish(options, job, source, names, label_map)
+    ending = f".record-?????-of-{count:05d}"
     return Conversion(
-        {split.name: _pattern(job, split) for split in options.splits},
+        {s.name: os.path.join(options.output_dir, s.name + ending) for s in options.splits},
         label_map, names, totals, image_index.num_unlisted, resumed, time.monotonic() - started,
     )  # fmt: skip
-
-
-def _convert_shards(
-    converted: Iterator[ShardResult], advance: Callable[[int], Any]
-) -> List[ShardResult]:
-    """Results of all shards; `advance` gets the number of images of each as it comes."""
-    results = []
-    for result in converted:
-        results.append(result)
-        advance(sum(split["images"] for split in result.tally["splits"].values()))
-    return results
 
 
 def _run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
@@ -191,16 +186,9 @@ def _run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
         for shard in numbers:
             yield shards.convert_shard(job, shard)
         return
-    try:
-        yield from machine.run_in_processes(
-            shards.convert_in_process, numbers, jobs=jobs, start=shards.start_process,
-            arguments=(job,),
-        )  # fmt: skip
-    except machine.ProcessDiedError as error:
-        raise ConversionError(
-            "a process that converts images died, perhaps because memory ran out; it had one of "
-            f"the shards {error.tasks}. Remedy: try again with --jobs 1, which resumes"
-        ) from error
+    yield from machine.run_in_processes(
+        shards.convert_shard, job, numbers, jobs=jobs, task_name="shard {}".format
+    )
 
 
 @contextlib.contextmanager
@@ -313,11 +301,6 @@ def _nothing_left(options: ConvertOptions, faults: _Faults) -> str:
     return f"{options.source.annotations or options.source.images} gives no image{reason}"
 
 
-def _open(options: ConvertOptions, scratch: str) -> Source:
-    arguments = {**options.source.__dict__, "scratch": scratch}
-    return open_source(options.format, SourceOptions(**arguments), masks=options.masks)
-
-
 def _classes(
     options: ConvertOptions, source: Source, image_index: index.Index
 ) -> Tuple[str, Dict[int, str], Dict[str, int]]:
@@ -398,8 +381,3 @@ def _publish(
             with open(part, "rb") as lines:
                 shutil.copyfileobj(lines, target)
     shutil.rmtree(job.work_dir)
-
-
-def _pattern(job: Job, split: Split) -> str:
-    path = os.path.join(job.output_dir, f"{split.name}.record")
-    return f"{path}-?????-of-{job.num_shards:05d}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
 import warnings
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
 
 from PIL import Image, ImageOps
 
@@ -141,16 +142,9 @@ def _check_orientation(orientation: int, size: Tuple[int, int], options: ImageOp
 
 def _other_format(encoded: bytes, options: ImageOptions, limit: float) -> Checked:
     """An image that training cannot read, encoded as asked."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(encoded)) as image:
-                kind, size = image.format or "unknown", (image.height, image.width)
-                orientation = image_orientation(image)
-    except Image.DecompressionBombError as error:
-        raise ImageFault("huge_image", str(error)) from error
-    except PILLOW_ERRORS as error:
-        raise ImageFault("undecodable_image", f"it is no image: {error}") from error
+    with _opened(encoded, "it is not an image") as image:
+        kind, size = image.format or "unknown", (image.height, image.width)
+        orientation = image_orientation(image)
     _check_pixels(size, limit)
     if not options.encode:
         raise ImageFault("unsupported_image", f"its format is {kind}")
@@ -158,27 +152,31 @@ def _other_format(encoded: bytes, options: ImageOptions, limit: float) -> Checke
     return _encoded_again(encoded, options, limit)
 
 
-def _encoded_again(encoded: bytes, options: ImageOptions, limit: float) -> Checked:
-    kind = options.encode or ("jpeg" if encoded.startswith(JPEG) else "png")
-    buffer = io.BytesIO()
+@contextlib.contextmanager
+def _opened(encoded: bytes, problem: str) -> Iterator[Image.Image]:
+    """Context with the image of a file; errors of Pillow, also in the context, are faults."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(encoded)) as image:
-                before = (image.height, image.width)
-                turned = image_orientation(image) != UPRIGHT
-                upright = ImageOps.exif_transpose(image)
-                assert upright is not None  # it is only with in_place
-                upright = upright if upright.mode == "L" else upright.convert("RGB")
-                upright.save(buffer, kind.upper(), **_settings(kind, options), exif=b"")
+                yield image
     except Image.DecompressionBombError as error:
         raise ImageFault("huge_image", str(error)) from error
     except PILLOW_ERRORS as error:
-        raise ImageFault("undecodable_image", f"the decoder says: {error}") from error
+        raise ImageFault("undecodable_image", f"{problem}: {error}") from error
+
+
+def _encoded_again(encoded: bytes, options: ImageOptions, limit: float) -> Checked:
+    kind = options.encode or ("jpeg" if encoded.startswith(JPEG) else "png")
+    buffer = io.BytesIO()
+    settings = {"quality": options.quality} if kind == "jpeg" else {}
+    with _opened(encoded, "the decoder says") as image:
+        before = (image.height, image.width)
+        turned = image_orientation(image) != UPRIGHT
+        upright = ImageOps.exif_transpose(image)
+        assert upright is not None  # it is only with in_place
+        upright = upright if upright.mode == "L" else upright.convert("RGB")
+        upright.save(buffer, kind.upper(), **settings, exif=b"")
     after = (upright.height, upright.width)
     _check_pixels(after, limit)
     return Checked(buffer.getvalue(), *after, before if turned else None, True)
-
-
-def _settings(kind: str, options: ImageOptions) -> Any:
-    return {"quality": options.quality} if kind == "jpeg" else {}

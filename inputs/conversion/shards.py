@@ -138,19 +138,6 @@ def _collect(converted: Converted, collector: Collector) -> None:
     collector.add(0, 0, converted.size, "", converted.boxes, np.asarray(converted.class_ids))
 
 
-_JOBS: List[Job] = []  # the one of this process
-
-
-def start_process(job: Job) -> None:
-    """Prepares a process for `convert_in_process`."""
-    _JOBS[:] = [job]
-
-
-def convert_in_process(shard: int) -> ShardResult:
-    """`convert_shard` with the job of this process."""
-    return convert_shard(_JOBS[0], shard)
-
-
 def shard_pattern(split: str) -> Any:
     """Matches the names of all shards of a split, of any number of shards."""
     return re.compile(rf"{re.escape(split)}\.record-\d{{5}}-of-\d{{5}}(?:{UNFINISHED})?")

@@ -3,19 +3,19 @@
 Pixels come from the fractions in the records: the shortest decimal number that has the same float32
 fraction. What `convert --from coco` keeps beside the keys of training (ids of annotations,
 polygons, licences) is restored where it still agrees with the record. The file is written piece by
-piece: memory does not grow with the number of records.
+piece: memory grows by 8 bytes for each image and object.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import io
 import json
 import os
 import shutil
-import sqlite3
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from PIL import Image
@@ -25,7 +25,7 @@ from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
 from estimator_det.files import image_header
 from inputs.conversion.examples import IMAGE_FIELDS, OBJECT_FIELDS
-from inputs.datasets import decimals, grouping, masks
+from inputs.datasets import decimals, masks
 from inputs.datasets.paths import require_file
 from inputs.datasets.source import ConversionError
 from inputs.decoding.example import MASKS, OBJECT, SIDES
@@ -96,7 +96,6 @@ def export_coco(
             _join(file, dataset, parts, categories)
         os.replace(unfinished, options.output)
     finally:
-        writer.close()
         for path in parts.values():
             if os.path.exists(path):
                 os.remove(path)
@@ -165,43 +164,19 @@ class _Writer:
         self._options = options
         self._ids = ids  # class name -> id of the category
         self._names = names  # id of the label map -> class name
-        self._scratch = f"{options.output}.sqlite{UNFINISHED}"
-        self._database: Optional[sqlite3.Connection] = None
-        self._keeps_image_ids = self._keeps_object_ids = False
+        self._keeps_image_ids = self._keeps_object_ids = True
         self.num_images = self.num_annotations = 0
-
-    def close(self) -> None:
-        if self._database is not None:
-            self._database.close()
-            os.remove(self._scratch)
-            self._database = None
 
     def number(self, records: Iterator[_Record]) -> None:
         """Finds out whether ids in the records can be used: whole numbers, each once."""
-        os.makedirs(os.path.dirname(os.path.abspath(self._scratch)), exist_ok=True)
-        self._database = grouping.connect(self._scratch)
-        self._database.execute("CREATE TABLE images (id INTEGER PRIMARY KEY)")
-        self._database.execute("CREATE TABLE objects (id INTEGER PRIMARY KEY)")
-        self._keeps_image_ids = self._keeps_object_ids = True
+        image_ids, object_ids = array.array("q"), array.array("q")
         for record in records:
-            image_id = [_image_id(record)]
-            self._keeps_image_ids = self._keeps_image_ids and self._add("images", image_id)
-            if self._keeps_object_ids:
-                ids = [fields.get("id") for fields in _object_fields(record)]
-                count = len(record.values.get(SIDES[0], []))
-                self._keeps_object_ids = len(ids) == count and self._add("objects", ids)
-
-    def _add(self, table: str, ids: Sequence[Any]) -> bool:
-        assert self._database is not None
-        if not all(type(number) is int and abs(number) < 2**63 for number in ids):
-            return False
-        try:
-            self._database.executemany(
-                f"INSERT INTO {table} VALUES (?)", [(number,) for number in ids]
-            )
-        except sqlite3.IntegrityError:
-            return False
-        return True
+            self._keeps_image_ids &= _append(image_ids, [_image_id(record)])
+            ids = [fields.get("id") for fields in _object_fields(record)]
+            is_whole = len(ids) == len(record.values.get(SIDES[0], []))
+            self._keeps_object_ids &= is_whole and _append(object_ids, ids)
+        self._keeps_image_ids &= len(np.unique(image_ids)) == len(image_ids)
+        self._keeps_object_ids &= len(np.unique(object_ids)) == len(object_ids)
 
     def write(self, record: _Record, images: Any, annotations: Any) -> None:
         """Appends an image and its annotations to the two files."""
@@ -303,6 +278,13 @@ class _Writer:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
             file.write(encoded)
+
+
+def _append(target: array.array[int], ids: Sequence[Any]) -> bool:
+    """Appends ids if all are whole numbers; False otherwise."""
+    are_whole = all(type(number) is int and abs(number) < 2**63 for number in ids)
+    target.extend(ids if are_whole else ())
+    return are_whole
 
 
 def _segmentation(mask: np.ndarray, stored: Any, size: Tuple[int, int], is_crowd: bool) -> Any:

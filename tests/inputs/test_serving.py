@@ -91,7 +91,7 @@ def test_files_of_different_sizes_that_stay_different(input_type: str) -> None:
 def test_all_types_fit_in_one_graph() -> None:
     with tf.Graph().as_default():
         receivers = [
-            serving.make_receiver(name, preprocess_of(FIXED)) for name in serving.RECEIVERS
+            serving.make_receiver(name, preprocess_of(FIXED)) for name in serving.INPUT_TYPES
         ]
         assert len(receivers) == 4
 

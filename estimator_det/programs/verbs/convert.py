@@ -147,11 +147,12 @@ def run(options: argparse.Namespace) -> int:
         if name not in arguments:
             raise console.UsageError(f"--to {options.target_format} needs --{name}; add it")
     from inputs.datasets.source import ConversionError
+    from inputs.machine import ProcessDiedError
     from model_fn.checkpoints.errors import RunError
 
     try:
         return _to_coco(arguments) if to_coco else to_records(arguments)
-    except ConversionError as error:
+    except (ConversionError, ProcessDiedError) as error:
         raise RunError(str(error)) from error
 
 

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from typing import Any
 
 import numpy as np
 import pytest
 
+from inputs import machine
 from inputs.bad_records.policy import make_policy
 from inputs.checks import scan, statistics
 from inputs.checks.scan import Scan
@@ -204,7 +206,7 @@ def test_mended_boxes_are_counted_as_training_takes_them(tmp_path) -> None:
     assert run(path, policy="FAIL").columns.num_images == 0
 
 
-def _die(task: scan.Task) -> None:
+def _die(policies: Any, task: scan.Task) -> None:
     os._exit(1)
 
 
@@ -212,18 +214,19 @@ def test_a_process_that_dies_is_named_with_its_files(two_files, monkeypatch) -> 
     # A fork ends before it can need what no fork may use: TensorFlow.
     fork = multiprocessing.get_context("fork")
     monkeypatch.setattr(multiprocessing, "get_context", lambda kind: fork)
-    monkeypatch.setattr(scan, "_examine_in_worker", _die)
+    monkeypatch.setattr(scan, "_examine", _die)
+    monkeypatch.setattr(scan, "_are_few", lambda plans: False)
     reader = examples.reader(f'tf_record_input_reader {{ input_path: "{two_files}" }}')
     plan = scan.plan("r", make_policy(reader))
-    with pytest.raises(ValueError, match=r"records died.*a\.record from record 0 on"):
-        list(scan._at_once(plan.tasks, {"r": plan.policy}, jobs=1))
+    with pytest.raises(ValueError, match=r"process died.*a\.record from record 0 on"):
+        scan.run([plan], jobs=2)
 
 
 def test_other_processes_only_for_much_work(tmp_path, monkeypatch) -> None:
-    def start(*_):
+    def start(*_, **__):
         raise InterruptedError
 
-    monkeypatch.setattr(scan, "_at_once", start)
+    monkeypatch.setattr(machine, "run_in_processes", start)
     monkeypatch.setattr(scan, "FEW_RECORDS", 2)
     path = examples.write(tmp_path / "r.record", [record(i) for i in range(5)])
     assert run(path, jobs=2).num_records == 5
