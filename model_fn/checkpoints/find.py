@@ -58,7 +58,7 @@ def _by_step(name: str) -> Tuple[str, int]:
 def stem_of(path: str) -> str:
     """The prefix of a checkpoint, from itself or the path of one of its files."""
     for suffix in (".index", ".meta"):
-        path = path[: -len(suffix)] if path.endswith(suffix) else path
+        path = path.removesuffix(suffix)
     folder, name = os.path.split(path)
     return os.path.join(folder, name.split(".data-")[0])
 

@@ -56,12 +56,8 @@ def unused_variables(stored: Iterable[str], wanted: Iterable[str]) -> List[str]:
     Of variables that are read from their moving averages, neither the variable nor the average is
     unused. The mark of imported checkpoints is not listed.
     """
-    read = {name for each in wanted for name in (each, _without_average(each))}
+    read = {name for each in wanted for name in (each, each.removesuffix(AVERAGE_SUFFIX))}
     return sorted(set(stored) - read - {NEUTRAL_STATISTICS})
-
-
-def _without_average(name: str) -> str:
-    return name[: -len(AVERAGE_SUFFIX)] if name.endswith(AVERAGE_SUFFIX) else name
 
 
 def check_resumable(checkpoint: str, variables: Mapping[str, tf.Variable], model: Any) -> None:

@@ -138,10 +138,12 @@ def core_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
     while waiting:
         operation = waiting.pop(0)
         yield operation
-        for name in _functions_of(operation):
-            if name not in seen:
-                seen.add(name)
-                body = operation.graph._get_function(name).graph
+        values = operation.node_def.attr.values()
+        functions = [f for v in values for f in ([v.func] if v.HasField("func") else v.list.func)]
+        for function in functions:
+            if function.name not in seen:
+                seen.add(function.name)
+                body = operation.graph._get_function(function.name).graph
                 waiting += [op for op in body.get_operations() if op.type != "Placeholder"]
 
 
@@ -184,12 +186,6 @@ def _inside_core(tensor: tf.Tensor) -> tf.Tensor:
             tensor_input for tensor_input in tensor.op.inputs if tensor_input.op.type != "Const"
         )
     return tensor
-
-
-def _functions_of(operation: tf.Operation) -> List[str]:
-    values = operation.node_def.attr.values()
-    functions = [f for v in values for f in ([v.func] if v.HasField("func") else v.list.func)]
-    return [function.name for function in functions]
 
 
 def troubles_of(operations: List[tf.Operation]) -> Iterator[GraphProblem]:

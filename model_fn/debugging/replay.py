@@ -97,14 +97,22 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
             [*scalars.values(), *gradients.values(), *written, *checks.values()],
             list(placeholders.values()),
         )
-        restore, names, fresh = _restorer(os.path.join(folder, CHECKPOINT))
+        prefix = os.path.join(folder, CHECKPOINT)
+        saved = dict(tf1.train.list_variables(prefix))
+        variables = {variable.op.name: variable for variable in tf1.global_variables()}
+        fitting = {
+            name: variable
+            for name, variable in variables.items()
+            if saved.get(name) == variable.shape.as_list()
+        }
+        saver = tf1.train.Saver(fitting)
         # A few runs do not earn the time that optimizing a graph takes.
         options = tf1.ConfigProto()
         options.graph_options.rewrite_options.disable_meta_optimizer = True
         with tf1.Session(config=options) as session:
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             session.run(tf1.tables_initializer())
-            restore(session)
+            saver.restore(session, prefix)
             steps: List[Step] = []
             while len(steps) < num_steps and all(step.is_finite for step in steps):
                 # Before the step: a step that is fine changes the variables.
@@ -120,7 +128,7 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
                 steps.append(step)
                 if step.is_finite and len(steps) < num_steps:
                     session.run(graph.step.train_op, feeds)
-    return Replay(steps, len(names), fresh)
+    return Replay(steps, len(fitting), sorted(variables.keys() - fitting))
 
 
 def _placeholder(key: str, array: np.ndarray) -> tf.Tensor:
@@ -130,20 +138,6 @@ def _placeholder(key: str, array: np.ndarray) -> tf.Tensor:
 
 def _part(tensors: Dict[str, tf.Tensor], prefix: str) -> Dict[str, tf.Tensor]:
     return {key[len(prefix) :]: tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-
-
-def _restorer(prefix: str) -> Tuple[Any, List[str], List[str]]:
-    """Initializer from a checkpoint, names of its variables, and names that it lacks."""
-    saved = dict(tf1.train.list_variables(prefix))
-    variables = {variable.op.name: variable for variable in tf1.global_variables()}
-    fitting = {
-        name: variable
-        for name, variable in variables.items()
-        if saved.get(name) == variable.shape.as_list()
-    }
-    saver = tf1.train.Saver(fitting)
-    fresh = sorted(set(variables) - set(fitting))
-    return lambda session: saver.restore(session, prefix), sorted(fitting), fresh
 
 
 def _by_size(norms: Dict[str, Any]) -> Norms:

@@ -151,11 +151,8 @@ def _first_of_each_object(boxes: Dict[int, PixelBox], iou: float) -> Dict[int, P
 def _iou(first: PixelBox, second: PixelBox) -> float:
     sides = [min(first[i + 2], second[i + 2]) - max(first[i], second[i]) + 1 for i in range(2)]
     shared = max(sides[0], 0) * max(sides[1], 0)
-    return shared / (_area(first) + _area(second) - shared)
-
-
-def _area(box: PixelBox) -> int:
-    return (box[2] - box[0] + 1) * (box[3] - box[1] + 1)
+    areas = [(box[2] - box[0] + 1) * (box[3] - box[1] + 1) for box in (first, second)]
+    return shared / (sum(areas) - shared)
 
 
 def _text(

@@ -13,7 +13,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from model_fn.evaluation.metrics.greedy import greedy_match
+from model_fn.evaluation.metrics.coco_matching import greedy_match
 from model_fn.evaluation.metrics.overlaps import box_ioa
 
 Array = np.ndarray[Any, Any]

@@ -179,7 +179,11 @@ class Replica:
             is_moved_finite=moved,
             stops=stops > 0.0,
             gradients=clip_gradients(gradients, max_norm, norm),
-            unclipped=self._to_summarize(gradients),
+            unclipped={
+                name_of(variable): gradient
+                for variable, gradient in zip(self.trained, gradients)
+                if gradient is not None and self._train_config.summarize_gradients
+            },
             statistics=before,
         )
 
@@ -187,12 +191,6 @@ class Replica:
         """Gives the moving averages of batch norm the values of `Reduced.statistics`."""
         for variable, value in zip(self._network.statistics(), statistics):
             variable.assign(value)
-
-    def _to_summarize(self, gradients: Gradients) -> Tensors:
-        if not self._train_config.summarize_gradients:
-            return {}
-        named = zip(map(name_of, self.trained), gradients)
-        return {name: gradient for name, gradient in named if gradient is not None}
 
     def _sums_of_parts(self, features: Tensors, labels: Tensors, scale: tf.Tensor) -> Sums:
         share = (features, labels)

@@ -9,11 +9,9 @@ K categories, M limits of detections per image.
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-
-from model_fn.evaluation.metrics.greedy import greedy_match
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0.0, 1.0, 101)
@@ -155,6 +153,53 @@ class CocoMatches:
             curve = _at_recalls(right / totals, share)
             precision[:, :, k, present] = curve.transpose(1, 2, 0)
         return Tables(precision, recall)
+
+
+def greedy_match(
+    overlaps: np.ndarray,
+    thresholds: Any,
+    *,
+    is_ignored: Optional[np.ndarray] = None,
+    is_crowd: Optional[np.ndarray] = None,
+    last_of_equal: bool = False,
+) -> np.ndarray:
+    """Column of the object that each detection takes, -1 for none: int [A, T, N].
+
+    The rule that all metrics but VOC's share: in the order given, each detection takes the free
+    object of the largest overlap that reaches the threshold, which NaN never does. Metrics differ
+    in the order of detections, in crowds and ignored objects, and in equal overlaps.
+
+    Args:
+        overlaps: [N, G], detections in the order in which they take objects.
+        thresholds: Ascending, [T].
+        is_ignored: bool [A, G]; an ignored object is taken only if no other one reaches the
+            threshold. None for a single row without ignored objects.
+        is_crowd: bool [G]; a crowd stays free when it is taken. None without crowds.
+        last_of_equal: Of objects with the same overlap the last one is taken, not the first.
+    """
+    num_objects = overlaps.shape[1]
+    ignored = np.zeros((1, num_objects), bool) if is_ignored is None else is_ignored
+    crowd = np.zeros(num_objects, bool) if is_crowd is None else is_crowd
+    limits = np.asarray(thresholds)[:, np.newaxis]
+    matched = np.full((len(ignored), len(limits), len(overlaps)), -1)
+    if not num_objects:
+        return matched
+    free = np.ones((len(ignored), len(limits), num_objects), bool)
+    rows, columns = np.ogrid[: len(ignored), : len(limits)]
+    # Most detections overlap nothing: skipping them is what makes this fast.
+    for i in np.flatnonzero((overlaps >= limits[0]).any(axis=1)):
+        possible = free & (overlaps[i] >= limits)
+        proper = possible & ~ignored[:, np.newaxis]
+        possible = np.where(proper.any(axis=2, keepdims=True), proper, possible)
+        values = np.where(possible, overlaps[i], -1.0)
+        if last_of_equal:
+            best = num_objects - 1 - values[..., ::-1].argmax(axis=2)
+        else:
+            best = values.argmax(axis=2)
+        is_taken = possible.any(axis=2)
+        matched[:, :, i] = np.where(is_taken, best, -1)
+        free[rows, columns, best] &= ~is_taken | crowd[best]
+    return matched
 
 
 def mean_known(values: np.ndarray) -> float:

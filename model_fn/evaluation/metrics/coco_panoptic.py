@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from model_fn.evaluation.metrics.base import EvaluatedBatch, register
-from model_fn.evaluation.metrics.greedy import greedy_match
+from model_fn.evaluation.metrics.coco_matching import greedy_match
 from model_fn.evaluation.metrics.overlaps import is_crowd, mask_iou, masks_of
 
 IOU_THRESHOLD = 0.5  # from which a detection matches

@@ -13,9 +13,9 @@ from model_fn.evaluation.metrics.coco_matching import (
     THRESHOLDS,
     CocoMatches,
     ImageObjects,
+    greedy_match,
     mean_known,
 )
-from model_fn.evaluation.metrics.greedy import greedy_match
 from model_fn.evaluation.metrics.overlaps import box_area, box_ioa, box_iou
 
 
