@@ -14,8 +14,6 @@ from estimator_det.detectors.base import make_preprocessor
 from estimator_det.protos import input_reader_pb2
 from inputs import create_eval_input_fn, schema
 from model_fn.model_fn import create_model_fn
-from model_fn.runs import runner
-from model_fn.runs.options import EvaluationOptions
 from tests import small_extractor
 from tests.detectors.two_stage import configs
 from tests.inputs import examples
@@ -99,25 +97,6 @@ def test_evaluation_attends_to_what_records_contain(tmp_path: pathlib.Path) -> N
     assert [np.any(rows[0] != 0, axis=1).sum() for _, rows, *_ in seen] == [2, 3, 0]
     for _, _, found, loss in seen:
         assert np.isfinite(loss) and np.isfinite(found["detection_scores"]).all()
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive  # the test above evaluates, and tests/model_fn/test_two_stage.py trains
-def test_train_and_evaluate(tmp_path: pathlib.Path) -> None:
-    config = make_config(tmp_path, [camera(number, number) for number in range(4)])
-    model_dir = tmp_path / "model"
-    metrics = runner.train_and_evaluate(
-        config,
-        str(model_dir),
-        num_train_steps=2,
-        evaluation=EvaluationOptions(export_final=False),
-        progress=False,
-    )
-    assert metrics["global_step"] == 2
-    assert 0 < metrics["Loss/BoxClassifierLoss/classification_loss"] < metrics["Loss/total_loss"]
-    assert -1 < metrics["DetectionBoxes_Precision/mAP"] <= 1
-    names = [name for name, _ in tf.train.list_variables(str(model_dir))]
-    assert any(name.startswith("AttentionBlock0_AttentionLayer0/") for name in names)
 
 
 def test_features_of_another_length_are_named(tmp_path: pathlib.Path) -> None:

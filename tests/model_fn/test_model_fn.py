@@ -65,15 +65,6 @@ def test_loss_falls_and_freezing_holds() -> None:
     assert run["after"]["global_step"] == 8
 
 
-def test_moving_averages_are_kept_for_all_trainable_variables() -> None:
-    run = _train("train_config { optimizer { use_moving_average: true } }")
-    averages = {name for name in run["after"] if name.endswith("/ExponentialMovingAverage")}
-    assert averages == {
-        f"{name}/ExponentialMovingAverage"
-        for name in (WEIGHTS, "BoxPredictor/All/biases", "FeatureExtractor/BatchNorm/beta")
-    }
-
-
 def test_training_spec() -> None:
     train_graph = TrainGraph()
     with tf.Graph().as_default() as graph, tf1.Session() as session:

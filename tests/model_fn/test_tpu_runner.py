@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 from typing import Any, Callable, List
@@ -52,21 +51,17 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     return configs
 
 
-# Evaluations on a TPU's core are in tests/model_fn/runs/backends/test_tpu_estimator.py too.
-@pytest.mark.parametrize("evaluates", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+# Evaluations on a TPU's core are in tests/model_fn/runs/backends/test_tpu_estimator.py.
 def test_run_and_resume(
-    seen: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, evaluates: bool
+    seen: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = fake.pipeline_config(FIT)
-    on_tpu = dataclasses.replace(REHEARSAL, evaluates=evaluates)
     arguments: Any = {
         "checkpoints": CheckpointOptions(steps=2),
         "evaluation": EvaluationOptions(every_steps=2),
         "progress": False,
-        "tpu": on_tpu,
+        "tpu": REHEARSAL,
     }
-    if evaluates:
-        config.model.ssd.post_processing.batch_non_max_suppression.use_static_shapes = True
     metrics = runner.train_and_evaluate(config, str(tmp_path), num_train_steps=4, **arguments)
     assert metrics["global_step"] == 4 and metrics["Loss/total_loss"] > 0
     assert seen[0].train_input_reader.drop_remainder

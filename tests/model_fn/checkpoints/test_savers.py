@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import pathlib
 import types
@@ -12,8 +11,6 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config import pipeline
-from estimator_det.detectors import make_detector
 from estimator_det.detectors.variables import variables_to_restore
 from estimator_det.nets import layers
 from estimator_det.nets.quantization import (
@@ -27,34 +24,10 @@ from model_fn.checkpoints import savers
 from model_fn.checkpoints.variables import inference_variables
 from model_fn.training import warm_start
 
-NAMES = (
-    "ssd_mobilenet_v1_0.75_depth_quantized_300x300_pets_sync",
-    "ssd_mobilenet_v1_0.75_depth_quantized_300x300_coco14_sync",
-    "ssd_mobilenet_v2_quantized_300x300_coco",
-)
 ENDS = ("min", "max")
 STEPS = (tf1.GraphKeys.GLOBAL_STEP, STEP_VARIABLE)
 
 Values = Dict[str, np.ndarray]
-
-
-def _stored(shared: pathlib.Path, name: str) -> Values:
-    """Random values for each variable that the reference has in training, but for slots."""
-    golden = shared / "golden"
-    shapes = json.loads((golden / "configs" / f"{name}.json").read_text())["variables"]
-    record = json.loads((golden / "quantization" / f"{name}.json").read_text())
-    random = np.random.default_rng(0)
-    values = {
-        each: random.standard_normal(shapes[each][0]).astype(np.float32)
-        for each in record["variables"]["float"]
-    }
-    for scope in record["quant_scopes"]:
-        ends = [f"{scope}/{end}" for end in ENDS]
-        if not scope.endswith("/weights_quant"):
-            ends += [f"{scope}/{end}/{part}" for end in ends for part in ("biased", "local_step")]
-        values.update({end: random.standard_normal([]).astype(np.float32) for end in ends})
-    assert len(values) + 1 == record["variables"]["total_train"]
-    return {**values, **{step: np.int64(random.integers(100, 1000)) for step in STEPS}}
 
 
 def _saved(folder: pathlib.Path, values: Values) -> str:
@@ -138,22 +111,6 @@ def test_every_variable_of_a_quantized_layer_is_restored(
         return types.SimpleNamespace(restore_map=restore_map)
 
     _check(stored, tmp_path, build, caplog)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", NAMES)
-def test_every_variable_of_a_quantized_model_is_restored(
-    shared: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    config = pipeline.read_pipeline(shared / "data" / "configs" / f"{name}.config")
-
-    def build(is_training: bool) -> Any:
-        detector = make_detector(config.model, is_training, config.graph_rewriter)
-        inputs, _ = detector.preprocess(tf.zeros([1, 300, 300, 3]))
-        detector.predict(inputs)
-        return detector
-
-    _check(_stored(shared, name), tmp_path, build, caplog)
 
 
 def test_the_saver_of_training_keeps_as_many_and_can_be_moved(tmp_path: pathlib.Path) -> None:

@@ -2,14 +2,11 @@ from __future__ import annotations
 
 from typing import Any, List
 
-import numpy as np
 import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import estimator, tf, tf1
-from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
-from model_fn import model_fn
 from model_fn.checks import tpu_graph, xla_check
 from tests import small_extractor
 from tests.detectors.configs import small_config
@@ -68,17 +65,11 @@ def findings_of(config: Any, *modes: str) -> List[Any]:
         "loss { classification_loss { weighted_softmax {} } }"
         "post_processing { batch_non_max_suppression { use_class_agnostic_nms: true } }"
         "use_confidences_as_targets: true return_raw_detections_during_predict: true",
-        pytest.param(
-            "box_coder { keypoint_box_coder { num_keypoints: 2 } }"
-            "box_predictor { convolutional_box_predictor { box_code_size: 8 } }",
-            marks=pytest.mark.exhaustive,
-        ),
     ],
 )
 @pytest.mark.usefixtures("small")
 def test_what_else_is_static(ssd: str) -> None:
-    more = "train_input_reader { num_keypoints: 2 }" if "keypoint" in ssd else ""
-    assert findings_of(a_config(ssd, more), *tpu_graph.MODES) == []
+    assert findings_of(a_config(ssd), *tpu_graph.MODES) == []
 
 
 @pytest.mark.parametrize(
@@ -164,76 +155,6 @@ def test_types_that_xla_does_not_know_and_gradients() -> None:
     assert "Sqrt" not in told and "SqrtGrad" not in told
 
 
-def feed_of(core: tpu_graph.CoreGraph) -> List[np.ndarray]:
-    rng = np.random.default_rng(0)
-    values = {
-        "image": rng.uniform(-1, 1, [2, 64, 64, 3]),
-        "true_image_shape": np.tile([64, 64, 3], [2, 1]),
-        "num_groundtruth_boxes": np.array([1, 2]),
-        "groundtruth_boxes": np.tile(
-            [[0.1, 0.1, 0.6, 0.5], [0.3, 0.4, 0.9, 0.9], *[[0] * 4] * 3], [2, 1, 1]
-        ),
-        "groundtruth_classes": np.tile(np.eye(5, 2), [2, 1, 1]),
-        "groundtruth_weights": np.tile([1, 1, 0, 0, 0], [2, 1]),
-    }
-    return [
-        np.asarray(values.get(tensor.op.name, np.zeros(tensor.shape)), tensor.dtype.as_numpy_dtype)
-        for tensor in core.inputs
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive  # test_tpu_agreement compares the same with a smaller network
-def test_xla_compiles_the_step_and_its_numbers_are_those_of_the_plain_graph() -> None:
-    config = a_config()
-    problems: List[Any] = []
-    core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, 2, problems)
-    assert problems == []
-    step = xla_check.XlaStep(core.graph, core.inputs, core.outputs)
-    feed = feed_of(core)
-    rng = np.random.default_rng(1)
-    start = {
-        name: np.asarray(
-            rng.normal(0.0, 0.05, variable.shape)
-            if variable.shape.rank != 1
-            else np.ones(variable.shape) * ("variance" in name or "gamma" in name),
-            variable.dtype.as_numpy_dtype,
-        )
-        for name, variable in step.variables.items()
-        if not name.endswith("/Momentum")
-    }
-    for name, value in start.items():
-        step.variables[name].assign(value)
-    (loss,) = step(*feed)
-
-    with tf.Graph().as_default():
-        tf1.train.get_or_create_global_step()
-        inputs = [tf1.placeholder(tensor.dtype, tensor.shape) for tensor in core.inputs]
-        named = {tensor.op.name: given for tensor, given in zip(core.inputs, inputs)}
-        labels = {name: given for name, given in named.items() if "groundtruth" in name}
-        features = {name: given for name, given in named.items() if name not in labels}
-        spec = model_fn.create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN)
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            variables = {variable.op.name: variable for variable in tf1.global_variables()}
-            assert set(variables) == set(step.variables)
-            for name, value in start.items():
-                variables[name].load(value, session)
-            wanted = session.run(spec.train_op, dict(zip(inputs, feed)))
-            after = session.run(variables)
-    np.testing.assert_allclose(loss, wanted, rtol=1e-4)
-    # Batch norm magnifies roundings; how much, test_tpu_agreement tells.
-    moved = {name: value - start.get(name, 0) for name, value in after.items()}
-    largest = {name: np.abs(move).max() for name, move in moved.items()}
-    errors = {
-        name: np.abs(step.variables[name].numpy() - value).max() / largest[name]
-        for name, value in after.items()
-        if largest[name]
-    }
-    assert max(errors.values()) < 2e-3
-    assert step.variables["global_step"].numpy() == 1
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_xla_refuses_by_itself() -> None:
@@ -257,41 +178,17 @@ def test_evaluation_and_prediction_compile() -> None:
     assert report.num_operations > 1000
 
 
-@pytest.mark.exhaustive  # the tests above have a smaller network
-def test_a_mobilenet_has_nothing_to_report() -> None:
-    report = tpu_graph.compile_check(a_config(), batch_per_core=2)
-    assert report.findings == []
-    assert report.num_operations > 1000
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ssd_mobilenet_v1_300x300_coco14_sync",
-        "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
-        "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync",
-    ],
-)
-def test_shipped_with_the_reference_as_fit(shared: Any, name: str) -> None:
-    config = pipeline.read_pipeline(str(shared / "data" / "configs" / f"{name}.config"))
-    assert findings_of(config, *tpu_graph.MODES) == []
-
-
 STATIC_TWO_STAGE = """
 use_static_shapes: true use_matmul_gather_in_matcher: true use_matmul_crop_and_resize: true
 """
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize(
-    "more",
-    [two_stage_configs.MASKS, pytest.param(two_stage_configs.RFCN, marks=pytest.mark.exhaustive)],
-)
-def test_two_stages_are_static_in_training_and_evaluation(more: str) -> None:
+def test_two_stages_are_static_in_training_and_evaluation() -> None:
     config = a_config()
-    config.model.CopyFrom(two_stage_configs.small_config(STATIC_TWO_STAGE + more))
-    config.train_input_reader.load_instance_masks = "predict_instance_masks" in more
+    model = two_stage_configs.small_config(STATIC_TWO_STAGE + two_stage_configs.MASKS)
+    config.model.CopyFrom(model)
+    config.train_input_reader.load_instance_masks = True
     assert findings_of(config, *tpu_graph.MODES) == []
 
 

@@ -1,12 +1,7 @@
 from __future__ import annotations
 
-import pathlib
-import re
-
 import pytest
 
-from estimator_det.config import pipeline, tpu_lint
-from estimator_det.programs import demo
 from model_fn.checks import tpu_memory
 from model_fn.checks.tpu_memory import MARGIN, Block, CoreMemory, padded_size
 from tests import small_extractor
@@ -92,17 +87,3 @@ def test_what_is_not_static_has_no_estimate():
     resizer = "model.ssd.image_resizer={ keep_aspect_ratio_resizer { } }"
     with pytest.raises(ValueError, match="depends on the picture"):
         _estimate(resizer)
-
-
-@pytest.mark.exhaustive
-def test_the_heading_of_a_shipped_configuration_tells_the_estimate():
-    # The quickest to build of the four.
-    path = pathlib.Path(demo.CONFIG_FILE).with_name("ssd_mobilenet_v1_ppn_300x300.config")
-    words = " ".join(path.read_text().split("model {")[0].replace("#", " ").split())
-    told = re.search(r"(\S+) GiB of a core's memory \((\S+) without bfloat16\)", words)
-    config = tpu_lint.without_placeholders(pipeline.read_pipeline(path))
-    for narrow, size in zip(("true", "false"), told.groups()):
-        changed = pipeline.apply_overrides(config, [f"train_config.use_bfloat16={narrow}"])
-        needed = tpu_memory.estimate(changed, config.train_config.batch_size // 8)
-        assert needed.total() / (1 << 30) == pytest.approx(float(size), abs=0.051)
-        assert needed.total() * MARGIN < tpu_memory.CORE_BYTES["v2"]

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import io
 import pathlib
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import Predictions, make_detector
-from estimator_det.programs import demo
 from estimator_det.protos import pipeline_pb2
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import calibrating, calibration
 from model_fn.evaluation.matching import Matches
 from tests.model_fn.evaluation.test_calibration import (
     KINDS,
-    logit,
     overconfident,
-    sigmoid,
     synthetic,
 )
 
@@ -111,54 +105,3 @@ def test_diagram_of_scores_that_leave_bins_empty() -> None:
     made = calibrating.Calibrated("sigmoid_calibration", None, found, found, None)
     with Image.open(io.BytesIO(calibrating.reliability_diagram(made))) as picture:
         assert picture.format == "PNG"
-
-
-def _detections(config: Any, logits: np.ndarray) -> Any:
-    """What the detector of a configuration finds for class logits [1, A, 1 + K] of far anchors."""
-    detector = make_detector(config.model, is_training=False)
-    starts = np.linspace(0, 0.9, logits.shape[1], dtype=np.float32)
-    anchors = np.stack([starts, 0 * starts, starts + 0.01, 0 * starts + 1], axis=1)
-    with tf.Graph().as_default(), tf1.Session() as session:
-        predictions = Predictions(
-            inputs=tf.zeros([1, 8, 8, 3]),
-            feature_maps=(),
-            anchors=tf.constant(anchors),
-            box_encodings=tf.zeros([1, logits.shape[1], 4]),
-            class_logits=tf.constant(logits),
-        )
-        found = detector.postprocess(predictions, tf.constant([[8, 8, 3]]))
-        return session.run([found.scores[0], found.classes[0], found.num[0]])
-
-
-@pytest.mark.parametrize(
-    "kind", ["function_approximation", "class_id_sigmoid_calibrations", calibration.TEMPERATURE]
-)
-def test_a_calibrated_model_gives_calibrated_scores(kind: str) -> None:
-    suppression = "model.ssd.post_processing.batch_non_max_suppression"
-    config = pipeline.apply_overrides(
-        pipeline.read_pipeline(str(demo.CONFIG_FILE)),
-        [
-            f"{suppression}.max_total_detections=200",
-            f"{suppression}.max_detections_per_class=200",
-            f"{suppression}.score_threshold=0",
-        ],
-    )
-    scores = calibrating.scores_of(config)
-    distorted = (lambda x: sigmoid(logit(x) / 2)) if "temp" in kind else overconfident
-    made = calibrating.make(config, kind, synthetic(distorted, classes=2))
-    changed = pipeline.merge_text(config, calibrating.override_text(made.config, scores))
-    logits = np.random.default_rng(0).normal(-2, 2, [1, 40, 5]).astype(np.float32)
-    logits[..., [1, 2]] = -9  # the synthetic classes have the ids 3 and 4
-    plain, classes, num = _detections(config, logits)
-    calibrated, same_classes, same_num = _detections(changed, logits)
-    assert num == same_num > 30
-    first, second = (
-        {(int(k), round(float(s), 5)) for s, k in zip(found, ids)}
-        for found, ids in (
-            (calibration.calibrate(made.config, plain, classes.astype(int) + 1), classes),
-            (calibrated, same_classes),
-        )
-    )
-    both = [sorted(pair for pair in one if pair[0] >= 2) for one in (first, second)]
-    np.testing.assert_allclose(both[0], both[1], atol=2e-5)
-    assert not np.allclose(np.sort(plain), np.sort(calibrated), atol=0.05)

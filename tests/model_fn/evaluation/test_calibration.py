@@ -282,15 +282,6 @@ def test_functions_of_many_classes_have_few_points() -> None:
     assert isinstance(config, calibration_pb2.CalibrationConfig)
 
 
-def test_pools_weigh_their_detections() -> None:
-    # 60 of 150 detections at 0.6 are correct, and 10 of 50 at 0.8: together 70 of 200 at 0.65.
-    scores = np.repeat(np.float32([0.8, 0.6]), [50, 150])
-    correct = np.concatenate([np.arange(50) < 10, np.arange(150) < 60])
-    points = calibration.function_points(ClassMatches(scores, correct, 300))
-    expected = [(0, 0), (0.65, 0.35 * 0.999), (1, 0.35 * 0.999 + 0.001)]
-    np.testing.assert_allclose(points, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize("kind", PER_CLASS)
 def test_each_class_with_enough_detections_has_a_fit(kind: str) -> None:
     precisions = (lambda scores: 0.5 * scores, lambda scores: 0.5 + 0.5 * scores)

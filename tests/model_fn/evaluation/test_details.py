@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
@@ -13,31 +13,12 @@ from estimator_det.config.text import ConfigError
 from model_fn.evaluation import details
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.metrics.base import EvaluatedBatch
+from tests.model_fn.evaluation.test_matching import batch as image
 
 CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "<script>"}]
 BOX, LARGE, SHIFTED, ELSEWHERE = (
     [0, 0, 10, 10], [50, 50, 150, 150], [0, 5, 10, 15], [200, 200, 220, 220],
 )  # fmt: skip
-
-
-def image(
-    boxes: Sequence[Any],
-    classes: Sequence[int],
-    detections: Sequence[Any],
-    scores: Sequence[float],
-    detected: Sequence[int],
-    is_crowd: Any = None,
-) -> EvaluatedBatch:
-    return EvaluatedBatch(
-        detection_boxes=np.array([detections], np.float32).reshape(1, -1, 4),
-        detection_scores=np.array([scores], np.float32),
-        detection_classes=np.array([detected], np.int32),
-        num_detections=np.array([len(scores)], np.int32),
-        boxes=np.array([boxes], np.float32).reshape(1, -1, 4),
-        classes=np.array([classes], np.int32),
-        num_boxes=np.array([len(classes)], np.int32),
-        is_crowd=None if is_crowd is None else np.array([is_crowd]),
-    )
 
 
 def details_of(*batches: EvaluatedBatch) -> Dict[str, Any]:

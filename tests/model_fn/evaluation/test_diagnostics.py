@@ -10,28 +10,11 @@ from PIL import Image
 
 from estimator_det.compat import tf1
 from model_fn.evaluation import diagnostics
-from model_fn.evaluation.metrics.base import EvaluatedBatch
+from tests.model_fn.evaluation.test_matching import BOX, CATEGORIES, FAR, NEAR
+from tests.model_fn.evaluation.test_matching import batch as _batch
 
-CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}, {"id": 5, "name": "owl"}]
 MAP = "DetectionBoxes_Precision/mAP"
 FIELD = "model.ssd.post_processing.batch_non_max_suppression.score_threshold"
-
-
-def _batch(boxes, classes, found, scores, found_classes, is_crowd=None):
-    """A batch of one image."""
-    return EvaluatedBatch(
-        detection_boxes=np.array([found], np.float32).reshape(1, -1, 4),
-        detection_scores=np.array([scores], np.float32),
-        detection_classes=np.array([found_classes], np.int32),
-        num_detections=np.array([len(scores)], np.int32),
-        boxes=np.array([boxes], np.float32).reshape(1, -1, 4),
-        classes=np.array([classes], np.int32),
-        num_boxes=np.array([len(classes)], np.int32),
-        is_crowd=None if is_crowd is None else np.array([is_crowd]),
-    )
-
-
-BOX, FAR, NEAR = [0, 0, 10, 10], [50, 50, 150, 150], [0, 0, 10, 8]
 
 
 def _diagnostics(*batches):
@@ -108,7 +91,8 @@ def test_why_minus_one():
     assert (
         "the 1 boxes have the ids [7]" in _why([_batch([BOX], [7], [], [], [])], {MAP: -1.0})[MAP]
     )
-    assert "no image was evaluated" in _why([], {MAP: -1.0})[MAP]
+    for name, value in ((MAP, -1.0), ("PascalBoxes_Precision/mAP@0.5IOU", math.nan)):
+        assert "no image was evaluated" in _why([], {name: value})[name]
 
 
 @pytest.mark.parametrize(
@@ -177,12 +161,6 @@ def test_every_set_has_reasons(name, value, reason):
 def test_what_is_no_metric_needs_no_reason():
     metrics = {"learning_rate": 0.0, "global_step": 0.0, "loss": 0.0, "bad_records/nan_box": 0.0}
     assert _why([_batch([BOX], [1], [], [], [])], metrics) == {}
-
-
-def test_nan_without_any_groundtruth():
-    name = "PascalBoxes_Precision/mAP@0.5IOU"
-    assert "have no groundtruth box" in _why([_batch([], [], [], [], [])], {name: math.nan})[name]
-    assert "no image was evaluated" in _why([], {name: math.nan})[name]
 
 
 def test_limits_belong_to_what_is_above():

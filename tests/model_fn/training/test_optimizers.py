@@ -15,6 +15,8 @@ from tests.conftest import golden_component
 SETTINGS, ARRAYS = golden_component("learning_rates")
 
 
+AVERAGE = "w/ExponentialMovingAverage"
+
 # Fields of a message by the name of a case, where they are not the same.
 EXPONENTIAL = {
     "learning_rate_base": "initial_learning_rate",
@@ -95,24 +97,27 @@ def test_contradictions_are_named(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "slots"),
+    ("text", "slots"),
     [
-        ("rms_prop_optimizer", ["w/RMSProp", "w/RMSProp_1"]),
-        ("momentum_optimizer", ["w/Momentum"]),
-        ("adam_optimizer", ["beta1_power", "beta2_power", "w/Adam", "w/Adam_1"]),
+        ("rms_prop_optimizer { RATE }", ["w/RMSProp", "w/RMSProp_1", AVERAGE]),
+        ("momentum_optimizer { RATE }", ["w/Momentum", AVERAGE]),
+        (
+            "adam_optimizer { RATE } use_moving_average: false",
+            ["beta1_power", "beta2_power", "w/Adam", "w/Adam_1"],
+        ),
     ],
 )
-def test_slots_take_tf1_names(kind: str, slots: List[str]) -> None:
-    config = text_format.Parse(
-        f"{kind} {{ learning_rate {{ constant_learning_rate {{}} }} }}", optimizer_pb2.Optimizer()
-    )
+def test_slots_take_tf1_names(text: str, slots: List[str]) -> None:
+    """There are averages by default, as in the reference."""
+    text = text.replace("RATE", "learning_rate { constant_learning_rate {} }")
+    config = text_format.Parse(text, optimizer_pb2.Optimizer())
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()
         weight = tf1.get_variable("w", [], initializer=tf1.ones_initializer())
         optimizer, _ = optimizers.make_optimizer(config, step)
         optimizer.apply_gradients(optimizer.compute_gradients(weight * 2.0), step)
         names = {variable.op.name for variable in tf1.global_variables()}
-    assert names == {"global_step", "w", "w/ExponentialMovingAverage", *slots}
+    assert names == {"global_step", "w", *slots}
 
 
 CONSTANT = "learning_rate { constant_learning_rate { learning_rate: 0.5 } }"
@@ -170,17 +175,6 @@ def test_frozen_variables_have_an_average_too() -> None:
         session.run(tf1.global_variables_initializer())
         session.run(train)
         assert session.run(averages[f"frozen{suffix}"]) == 5.0
-
-
-def test_averages_are_kept_where_asked_for() -> None:
-    """By default they are, as in the reference."""
-    for text, kept in (("", True), ("use_moving_average: false", False)):
-        config = text_format.Parse(
-            f"adam_optimizer {{ {CONSTANT} }} {text}", optimizer_pb2.Optimizer()
-        )
-        optimizer, rate = optimizers.make_optimizer(config, tf.constant(0, tf.int64))
-        assert isinstance(optimizer, optimizers.MovingAverageOptimizer) == kept
-        assert float(rate) == 0.5
 
 
 def test_moving_average_follows_the_step() -> None:

@@ -182,27 +182,19 @@ def _of_golden(
     folder: pathlib.Path, prefix: str, size: tuple[int, int], fields: Sequence[str]
 ) -> tuple[Any, list[Any]]:
     """Configuration and COCO results of the golden images; `fields` besides boxes and classes."""
-    names = {"crowd": "is_crowd", "keypoints": "keypoints", "masks": "masks"}
+    names = {"crowd": "is_crowd"}
     records, found = [], []
     for number in range(8):
         arrays = {key: golden.ARRAYS[f"{prefix}{number}__{key}"] for key in _keys(prefix, fields)}
         more: dict[str, Any] = {names.get(x, x): arrays[f"gt_{x}"] for x in fields}
-        if "masks" in more:
-            more["masks"] = [writer.encode_image(255 * mask, "png") for mask in more["masks"]]
-        if "keypoints" in more:
-            absent = arrays["gt_keypoint_visibilities"][..., np.newaxis] == 0
-            more["keypoints"] = np.where(absent, np.nan, more["keypoints"] / np.float64(size))
+        more["masks"] = [writer.encode_image(255 * mask, "png") for mask in more["masks"]]
         boxes, classes = arrays["gt_boxes"], arrays["gt_classes"]
         name = f"{prefix}{number}.png"
         records.append(record(name, boxes, classes, size, source_id=str(number), **more))
         for i, box in enumerate(arrays["det_boxes"].tolist()):
             entry = result_of(number, arrays["det_classes"][i], box, arrays["det_scores"][i])
-            if "masks" in fields:
-                (mask,) = golden.encode(arrays["det_masks"][i : i + 1])
-                entry["segmentation"] = {"size": size, "counts": mask["counts"].decode()}
-            if "keypoints" in fields:
-                points = np.insert(arrays["det_keypoints"][i][:, ::-1], 2, 2, axis=1)
-                entry["keypoints"] = points.ravel().tolist()
+            (mask,) = golden.encode(arrays["det_masks"][i : i + 1])
+            entry["segmentation"] = {"size": size, "counts": mask["counts"].decode()}
             found.append(entry)
     config = write_records(folder, records, {c["id"]: c["name"] for c in golden.CATEGORIES})
     return config, found
@@ -210,10 +202,7 @@ def _of_golden(
 
 def _keys(prefix: str, fields: Sequence[str]) -> list[str]:
     boxes = [f"{kind}_{key}" for kind in ("gt", "det") for key in ("boxes", "classes")]
-    more = [f"{kind}_{x}" for x in fields for kind in ("gt", "det") if x in ("masks", "keypoints")]
-    flags = [f"gt_{x}" for x in fields]
-    visible = ["gt_keypoint_visibilities"] if "keypoints" in fields else []
-    return [*boxes, "det_scores", *more, *flags, *visible]
+    return [*boxes, "det_scores", "det_masks", *(f"gt_{x}" for x in fields)]
 
 
 def _check(metrics: Any, *cases: str) -> None:
@@ -222,24 +211,6 @@ def _check(metrics: Any, *cases: str) -> None:
     assert len(known) >= 4 * len(cases)
     for name, value in known.items():
         assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-9), name
-
-
-@pytest.mark.exhaustive
-def test_golden_boxes_and_keypoints(tmp_path: pathlib.Path) -> None:
-    fields = ["crowd", "area", "keypoints"]
-    config, found = _of_golden(tmp_path, "kp", (300, 400), fields)
-    points = golden.SETTINGS["keypoints"]
-    text = "".join(f'keypoints {{ id: {p["id"]} label: "{p["name"]}" }}' for p in points)
-    items = [f'item {{ id: {c["id"]} name: "{c["name"]}" {text} }}' for c in golden.CATEGORIES]
-    (tmp_path / "map.pbtxt").write_text("".join(items))
-    config.eval_input_reader[0].num_keypoints = len(points)
-    keypoints = config.eval_config.parameterized_metric.add().coco_keypoint_metrics
-    keypoints.class_label = "cat1"
-    keypoints.keypoint_label_to_sigmas.update(golden.SETTINGS["oks_sigmas"])
-    (tmp_path / "found.json").write_text(json.dumps(found))
-    path = str(tmp_path / "found.json")
-    (metrics,) = evaluate_detections(config, path, str(tmp_path / "run")).values()
-    _check(metrics, "coco_boxes", "keypoint_cat1_sigmas")
 
 
 def test_golden_boxes_and_masks(tmp_path: pathlib.Path) -> None:

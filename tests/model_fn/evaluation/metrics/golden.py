@@ -45,28 +45,26 @@ def images_of(case: Dict[str, Any]) -> List[str]:
     return [first] if ".." not in case["inputs"] else [f"{first[:-1]}{k}" for k in range(8)]
 
 
+def stacked(images: Sequence[str], key: str, arrays: Dict[str, np.ndarray]) -> np.ndarray:
+    """Rows of several images in one array, padded with rubbish."""
+    rows = [arrays[f"{image}__{key}"] for image in images]
+    size = max(map(len, rows)) + 2
+    filler = np.ones((len(rows), size, *rows[0].shape[1:]), rows[0].dtype)
+    for i, row in enumerate(rows):
+        filler[i, : len(row)] = row
+    return filler
+
+
 def make_batch(
     images: Sequence[str],
     given: Collection[str],
     found: Collection[str],
     arrays: Dict[str, np.ndarray] = ARRAYS,
 ) -> EvaluatedBatch:
-    """Images with the fields of a case; rows of rubbish pad each one.
-
-    Args:
-        images: Names.
-        given: The case's groundtruth_fields.
-        found: Its detection_fields.
-        arrays: By image and name.
-    """
+    """Images with a case's groundtruth_fields and detection_fields; rubbish pads each one."""
 
     def stack(key: str) -> np.ndarray:
-        rows = [arrays[f"{image}__{key}"] for image in images]
-        size = max(map(len, rows)) + 2
-        filler = np.ones((len(rows), size, *rows[0].shape[1:]), rows[0].dtype)
-        for i, row in enumerate(rows):
-            filler[i, : len(row)] = row
-        return filler
+        return stacked(images, key, arrays)
 
     fields = {field: stack(f"gt_{key}") for key, field in _GIVEN.items() if key in given}
     for key, field in _K_HOT.items():

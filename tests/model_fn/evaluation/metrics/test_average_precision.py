@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import pytest
 
+from estimator_det.config.text import ConfigError
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics import EvaluatedBatch, make_metrics
 from model_fn.evaluation.metrics.base import chosen_metrics
@@ -137,6 +138,26 @@ def test_images_without_boxes_or_detections() -> None:
     results = _results("pascal_voc_detection_metrics", nothing, missed, wrong, found)
     assert results["cat"] == pytest.approx(0.25)
     assert math.isnan(_results("oid_V2_detection_metrics", nothing)["mAP@0.5IOU"])
+
+
+PRECISION_AT_RECALL = "precision_at_recall_detection_metrics"
+
+
+@pytest.mark.parametrize("bounds", [(0.5, 0.4), (-0.1, 1.0), (0.0, 1.1), (float("nan"), 1.0)])
+def test_bounds_that_contain_no_recall_are_errors(bounds: Tuple[float, float]) -> None:
+    config = eval_pb2.EvalConfig(metrics_set=[PRECISION_AT_RECALL])
+    config.recall_lower_bound, config.recall_upper_bound = bounds
+    with pytest.raises(ConfigError, match=r"eval_config\.recall_lower_bound is"):
+        make_metrics(config, hand.CATEGORIES)
+
+
+def test_the_lower_bound_belongs_to_the_range() -> None:
+    """Right, wrong, right: precision 1 at recall 1/2, and 2/3 at recall 1."""
+    config = eval_pb2.EvalConfig(metrics_set=[PRECISION_AT_RECALL], recall_lower_bound=0.5)
+    (metrics,) = make_metrics(config, hand.CATEGORIES[:1])
+    detections = [(0.9, *CAT), (0.8, 1, 80, 80, 90, 90), (0.7, *FAR)]
+    metrics.add(hand.image([CAT, FAR], detections))
+    np.testing.assert_allclose(list(metrics.results().values()), 0.5 + 0.5 * 2 / 3)
 
 
 ALIASES = [

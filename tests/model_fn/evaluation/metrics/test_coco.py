@@ -8,49 +8,51 @@ import pytest
 
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import eval_pb2
-from model_fn.evaluation.metrics import METRICS, EvaluatedBatch, make_metrics
+from model_fn.evaluation.metrics import METRICS, EvaluatedBatch, base, make_metrics
 from model_fn.evaluation.metrics.coco import SUMMARIES, CocoBoxMetrics
+from model_fn.evaluation.metrics.run_lengths import Masks
 from tests.conftest import golden_component
+from tests.model_fn.evaluation.metrics.golden import make_batch, stacked
 
 SETTINGS, ARRAYS = golden_component("metrics")
 CATEGORIES = SETTINGS["categories"]
 
 
-def _pad(rows: List[np.ndarray], size: int) -> np.ndarray:
-    """Rows of several images in one array; what pads them must not be looked at."""
-    filler = np.full((len(rows), size, *rows[0].shape[1:]), 7, rows[0].dtype)
-    for i, row in enumerate(rows):
-        filler[i, : len(row)] = row
-    return filler
-
-
-def _golden_batch(images: List[int], crowd: bool) -> EvaluatedBatch:
-    def stack(key: str, size: int) -> np.ndarray:
-        return _pad([ARRAYS[f"img{i}__{key}"] for i in images], size)
-
-    return EvaluatedBatch(
-        detection_boxes=stack("det_boxes", 12),
-        detection_scores=stack("det_scores", 12),
-        detection_classes=stack("det_classes", 12),
-        num_detections=np.array([len(ARRAYS[f"img{i}__det_scores"]) for i in images], np.int32),
-        boxes=stack("gt_boxes", 8),
-        classes=stack("gt_classes", 8),
-        num_boxes=np.array([len(ARRAYS[f"img{i}__gt_classes"]) for i in images], np.int32),
-        is_crowd=stack("gt_crowd", 8).astype(bool) if crowd else None,
-    )
-
-
-@pytest.mark.parametrize(("case", "crowd"), [("coco", False), ("coco_crowd", True)])
-@pytest.mark.parametrize("split", [[[0, 1, 2, 3, 4, 5]], [[0, 1], [2, 3], [4, 5]]])
-def test_golden(case: str, crowd: bool, split: List[List[int]]) -> None:
+@pytest.mark.parametrize(("case", "fields"), [("coco", []), ("coco_crowd", ["crowd"])])
+@pytest.mark.parametrize("size", [6, 2])
+def test_golden(case: str, fields: List[str], size: int) -> None:
     metrics = CocoBoxMetrics(CATEGORIES)
-    for images in split:
-        metrics.add(_golden_batch(images, crowd))
+    for first in range(0, 6, size):
+        images = [f"img{k}" for k in range(first, first + size)]
+        metrics.add(make_batch(images, fields, [], ARRAYS))
     results = metrics.results()
     assert list(results) == metrics.names
     assert set(results) == set(SETTINGS["results"][case])
     for name, expected in SETTINGS["results"][case].items():
         assert results[name] == pytest.approx(expected, rel=1e-6, abs=1e-9), name
+
+
+def test_two_sets_share_encoded_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks of the whole image, as boxes that fill it."""
+    encoded: List[Any] = []
+    encode, images = base.encode_masks, ["mask0", "mask1", "mask2"]
+    monkeypatch.setattr(base, "encode_masks", lambda *a: encoded.append(a) or encode(*a))
+    names = ["coco_mask_metrics", "pascal_voc_instance_segmentation_metrics"]
+    sets = make_metrics(eval_pb2.EvalConfig(metrics_set=names), CATEGORIES)
+    batch = make_batch(images, [], [], ARRAYS)
+    height, width = ARRAYS["mask0__gt_masks"].shape[1:]
+    sizes = np.tile(np.int32([height, width]), (len(images), 1))
+    whole = np.float32([0, 0, height, width])
+    masks = (stacked(images, f"{kind}_masks", ARRAYS).astype(np.float32) for kind in ("det", "gt"))
+    batch = batch._replace(
+        detection_boxes=np.broadcast_to(whole, (*batch.detection_scores.shape, 4)),
+        masks=Masks(*masks, real_sizes=sizes, image_sizes=sizes),
+    )
+    base.add_to_all(sets, batch)
+    values = {name: value for each in sets for name, value in each.results().items()}
+    assert len(encoded) == 1
+    expected = {**SETTINGS["results"]["coco_masks"], **SETTINGS["results"]["pascal_masks"]}
+    assert values == pytest.approx(expected, rel=1e-6, nan_ok=True)
 
 
 def _one_image(**changes: Any) -> EvaluatedBatch:

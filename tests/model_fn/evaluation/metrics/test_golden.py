@@ -401,17 +401,6 @@ def test_sets_of_masks_need_masks() -> None:
             metrics.add(_batch(name)._replace(masks=None))
 
 
-def test_every_case_is_compared() -> None:
-    """Those of other tests of this file are listed by name."""
-    assert len(CASES) == 86 and sum(map(len, RESULTS.values())) == 913 + len(FAILING)
-    assert len(EQUAL) == 66
-    assert sorted(INNER) == [
-        "lvis_boxes_tools_level",
-        "object_detection_evaluator_precision_recall_corloc",
-        "oid_v2_masks",
-    ]
-
-
 def test_the_copies_are_those_of_the_reference(shared: pathlib.Path) -> None:
     folder = shared / "golden" / "metrics"
     original = json.loads((folder / "metrics_more.json").read_text())["settings"]
