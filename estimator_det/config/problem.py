@@ -26,7 +26,6 @@ class Problem:
     # True if the edits keep the model's variables and its task and loss, so that they can be
     # applied without review.
     safe: bool = False
-    rule: str = ""  # name of the rule that found it, if it was one for TPU
 
     def __post_init__(self) -> None:
         if self.severity not in SEVERITIES:

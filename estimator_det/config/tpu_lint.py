@@ -5,30 +5,20 @@ Nothing is built and TensorFlow is not imported; `check-config --compile` checks
 
 from __future__ import annotations
 
-import copy
 import difflib
 from typing import List, NamedTuple
 
 from google.protobuf import text_format
 
-from estimator_det.config import tpu_model_rules, tpu_training_rules
 from estimator_det.config.overrides import apply_overrides
 from estimator_det.config.problem import SEVERITIES, Problem
-from estimator_det.config.text import entries, is_repeated
-from estimator_det.config.tpu_rules import RULES, Config, Target, is_placeholder
+from estimator_det.config.tpu_model_rules import check_model
+from estimator_det.config.tpu_rules import Config, Target, without_placeholders
+from estimator_det.config.tpu_training_rules import check_training
 
-__all__ = [
-    "RULES",
-    "Fix",
-    "Target",
-    "diff",
-    "fix",
-    "heading",
-    "lint",
-    "without_placeholders",
-]
+__all__ = ["Fix", "Target", "diff", "fix", "heading", "lint", "without_placeholders"]
 
-RULE_MODULES = (tpu_model_rules, tpu_training_rules)  # to import them enters their rules
+_MOST_ROUNDS = 20  # an edit may require another one
 
 
 class Fix(NamedTuple):
@@ -45,7 +35,7 @@ def lint(config: Config, target: Target) -> List[Problem]:
     Returns:
         Errors first, then warnings, advice and placeholders; empty if nothing was found.
     """
-    problems = [problem for name in RULES for problem in RULES.get(name)(config, target)]
+    problems = [*check_model(config, target), *check_training(config, target)]
     return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
@@ -57,7 +47,7 @@ def fix(config: Config, target: Target) -> Fix:
     """
     applied: List[Problem] = []
     changed = config
-    for _ in RULES:
+    for _ in range(_MOST_ROUNDS):
         safe = [problem for problem in lint(changed, target) if problem.safe]
         if not safe:
             break
@@ -84,18 +74,3 @@ def heading(text: str) -> str:
         if line.strip() and not line.lstrip().startswith("#"):
             return "".join(lines[:index])
     return text
-
-
-def without_placeholders(config: Config) -> Config:
-    """A copy without the paths that a sample configuration leaves to its user.
-
-    For checks that read files.
-    """
-    changed = copy.deepcopy(config)
-    for _, parent, field, value in list(entries(changed)):
-        if field.cpp_type == field.CPPTYPE_STRING and is_placeholder(value):
-            if is_repeated(field):
-                getattr(parent, field.name).remove(value)
-            else:
-                parent.ClearField(field.name)
-    return changed

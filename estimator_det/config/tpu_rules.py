@@ -1,14 +1,15 @@
-"""Rules for TPU: functions from configuration and target to problems."""
+"""Parts of the rules for TPU: the target, fields that need one value, and placeholders."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Iterator, Optional
 
 from estimator_det.config.check import PLACEHOLDER
 from estimator_det.config.problem import Problem
-from estimator_det.config.registry import Registry
+from estimator_det.config.text import entries, is_repeated
 from estimator_det.protos import pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig
@@ -34,29 +35,6 @@ class Target:
             raise ValueError(f"num_shards must be 1 or more; given {self.num_shards}")
 
 
-Rule = Callable[[Config, Target], Iterator[Problem]]
-RULES: Registry[Rule] = Registry("TPU rule")
-
-
-def rule(name: str) -> Callable[[Rule], Rule]:
-    """Decorator: enters a function that yields problems as the rule `name`."""
-
-    def enter(check: Rule) -> Rule:
-        def named(config: Config, target: Target) -> Iterator[Problem]:
-            for problem in check(config, target):
-                yield dataclasses.replace(problem, rule=name)
-
-        RULES.register(name)(named)
-        return check
-
-    return enter
-
-
-def setting(name: str, edit: str, why: str, severity: str = "error", **details: Any) -> None:
-    """Enters the rule `name`: one field must have the value of `edit`; see `unless`."""
-    rule(name)(lambda config, _: unless(config, edit, why, severity, **details))
-
-
 def unless(
     config: Config,
     edit: str,
@@ -76,7 +54,7 @@ def unless(
         if value.DESCRIPTOR.fields_by_name[name].containing_oneof and not value.HasField(name):
             return
         value = getattr(value, name)[int(index)] if index else getattr(value, name)
-    value_text = str(value).lower() if isinstance(value, bool) else f"{value:g}"
+    value_text = str(value).lower()
     if value_text != wanted:
         yield Problem(severity, path, f"is {value_text}: {why}", remedy, (edit,), safe)
 
@@ -84,3 +62,18 @@ def unless(
 def is_placeholder(text: str) -> bool:
     """Whether a path is one that a sample configuration leaves to its user."""
     return any(mark in text for mark in PLACEHOLDERS)
+
+
+def without_placeholders(config: Config) -> Config:
+    """A copy without the paths that a sample configuration leaves to its user.
+
+    For checks that read files.
+    """
+    changed = copy.deepcopy(config)
+    for _, parent, field, value in list(entries(changed)):
+        if field.cpp_type == field.CPPTYPE_STRING and is_placeholder(value):
+            if is_repeated(field):
+                getattr(parent, field.name).remove(value)
+            else:
+                parent.ClearField(field.name)
+    return changed
