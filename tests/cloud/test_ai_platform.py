@@ -1,24 +1,9 @@
-import pytest
-
 from estimator_det.programs.cloud import ai_platform
 from estimator_det.programs.cloud.jobs import Image
 from estimator_det.programs.cloud.machines import TPUS, Pool
-from tests.cloud import documented
 from tests.cloud.some_job import CLUSTER, LONE, job
 
 TPU_JOB = job(pools=(Pool("chief", TPUS["v3-8"].machine, 1),))
-CONTAINER = Image("gcr.io/my-project/estimator-det", has_package=True)
-JOBS = [LONE, TPU_JOB, job(pools=CLUSTER), job(image=CONTAINER, service_account="a@b.iam")]
-
-
-@pytest.mark.parametrize("one", JOBS)
-def test_the_command_and_description_have_documented_names_only(one):
-    command = ai_platform.command(one, "job.json")
-    own = command[6 : command.index("--")]
-    known = documented.names("Flag of `gcloud ai-platform jobs submit training`")
-    assert {part.partition("=")[0] for part in own} <= known
-    fields = set(documented.fields(ai_platform.job_spec(one)["trainingInput"]))
-    assert fields <= documented.names("Field of `trainingInput`")
 
 
 def test_the_command_of_a_lone_chief():
@@ -62,3 +47,17 @@ def test_a_tpu_is_the_worker_of_its_host():
     tpu = {"acceleratorConfig": {"count": 8, "type": "TPU_V3"}}
     assert (training["workerCount"], training["workerConfig"]) == (1, tpu)
     assert ai_platform.tpu_flags(8, []) == ["--use_tpu", "--num_shards=8"]
+
+
+def test_an_image_with_the_package():
+    image = Image("gcr.io/my-project/estimator-det", has_package=True)
+    container_job = job(image=image, service_account="a@b.iam")
+    assert ai_platform.job_spec(container_job)["trainingInput"] == {
+        "scaleTier": "CUSTOM",
+        "region": "us-central1",
+        "masterType": "n1-standard-8",
+        "masterConfig": {"imageUri": image.uri},
+        "useChiefInTfConfig": True,
+        "serviceAccount": "a@b.iam",
+    }
+    assert "--module-name" not in " ".join(ai_platform.command(container_job, "job.json"))
