@@ -10,8 +10,9 @@ random: random numbers are arguments, either numbers or scalar tensors.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any, Callable, NamedTuple, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf
 from inputs.augment.base import image_size, per_channel, scale_area
@@ -45,6 +46,36 @@ def blend(first: tf.Tensor, second: tf.Tensor, factor: Any) -> tf.Tensor:
     """Interpolates uint8 images: `first` at factor 0, `second` at 1; other factors extrapolate."""
     start, end = tf.cast(first, tf.float32), tf.cast(second, tf.float32)
     return _levels(start + factor * (end - start))
+
+
+def on_pixels(change: Callable[[tf.Tensor, Any], tf.Tensor], sample: Sample, value: Any) -> Sample:
+    """Applies `change(image, value)` to the colour channels of a sample."""
+    return sample._replace(image=change_rgb(sample.image, lambda rgb: change(rgb, value)))
+
+
+def apply_in_turn(
+    sample: Sample,
+    count: Any,
+    choose: Callable[[tf.Tensor], tf.Tensor],
+    branches: Sequence[Callable[[Sample, tf.Tensor], Sample]],
+) -> Sample:
+    """Applies `branches[choose(position)](sample, position)` for positions 0 to `count` - 1."""
+    # Loop variables must be tensors; other fields do not change.
+    names = ("image", "boxes", "area", "masks", "keypoints", "keypoint_visibilities")
+    state = {name: getattr(sample, name) for name in names if getattr(sample, name) is not None}
+
+    def step(position: tf.Tensor, state: Dict[str, tf.Tensor]) -> Any:
+        current = sample._replace(image_level=None, **state)
+
+        def run(branch: Callable[[Sample, tf.Tensor], Sample]) -> Dict[str, tf.Tensor]:
+            changed = branch(current, position)
+            return {name: getattr(changed, name) for name in state}
+
+        calls = [functools.partial(run, branch) for branch in branches]
+        return position + 1, tf.switch_case(choose(position), calls)
+
+    _, state = tf.while_loop(lambda position, _: position < count, step, (tf.constant(0), state))
+    return sample._replace(**state)
 
 
 # Pixel values.

@@ -107,11 +107,7 @@ class Operation(NamedTuple):
 
 
 def _pixels(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Apply:
-    def apply(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
-        image = operations.change_rgb(sample.image, lambda rgb: change(rgb, magnitude))
-        return sample._replace(image=image)
-
-    return apply
+    return lambda sample, seed, magnitude: operations.on_pixels(change, sample, magnitude)
 
 
 def _integer(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Apply:
@@ -218,44 +214,32 @@ def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
     kind, probability, magnitude = (
         tf.gather(tf.constant(table), row_index) for table in (kinds, probabilities, magnitudes)
     )
-    # Loop variables must be tensors; other fields do not change in a policy.
-    fields = [
-        name
-        for name in ("image", "boxes", "area", "masks", "keypoints", "keypoint_visibilities")
-        if getattr(sample, name) is not None
-    ]
 
-    def step(position: tf.Tensor, state: Dict[str, tf.Tensor]) -> Any:
-        current = sample._replace(image_level=None, **state)
+    def seeds(position: tf.Tensor) -> List[tf.Tensor]:
         # By position, so that the same step draws other numbers each time.
-        chance_seed, change_seed = split_seed(tf.random.fold_in(step_seed, position), 2)
+        return split_seed(tf.random.fold_in(step_seed, position), 2)
 
-        def branch_of(operation: Operation) -> Callable[[], Dict[str, tf.Tensor]]:
-            def branch() -> Dict[str, tf.Tensor]:
-                if operation.is_on_boxes:
-                    share = probability[position] * BOX_SHARE
-                    changed = _apply_to_boxes(
-                        operation, current, change_seed, share, magnitude[position]
-                    )
-                else:
-                    changed = operation.apply(current, change_seed, magnitude[position])
-                return {field: getattr(changed, field) for field in fields}
-
-            return branch
-
-        branches = [branch_of(OPERATIONS[name]) for name in names]
-        is_on_boxes = tf.constant([OPERATIONS[name].is_on_boxes for name in names])
+    def choose(position: tf.Tensor) -> tf.Tensor:
         # An operation on boxes draws for each box, not for the image.
-        is_selected = uniform([], chance_seed) < probability[position]
+        is_selected = uniform([], seeds(position)[0]) < probability[position]
         is_selected |= tf.gather(is_on_boxes, kind[position])
-        branch = tf.where(is_selected, kind[position], len(names))
-        return position + 1, tf.switch_case(branch, [*branches, lambda: state])
+        return tf.where(is_selected, kind[position], len(names))
 
-    state = {field: getattr(sample, field) for field in fields}
-    _, state = tf.while_loop(
-        lambda position, _: position < kinds.shape[1], step, (tf.constant(0), state)
+    def branch_of(operation: Operation) -> Callable[[Sample, tf.Tensor], Sample]:
+        def branch(current: Sample, position: tf.Tensor) -> Sample:
+            change_seed = seeds(position)[1]
+            if not operation.is_on_boxes:
+                return operation.apply(current, change_seed, magnitude[position])
+            share = probability[position] * BOX_SHARE
+            return _apply_to_boxes(operation, current, change_seed, share, magnitude[position])
+
+        return branch
+
+    is_on_boxes = tf.constant([OPERATIONS[name].is_on_boxes for name in names])
+    branches = [branch_of(OPERATIONS[name]) for name in names]
+    return operations.apply_in_turn(
+        sample, kinds.shape[1], choose, [*branches, lambda current, _: current]
     )
-    return sample._replace(**state)
 
 
 def _apply_to_boxes(

@@ -10,6 +10,7 @@ level 5 of brightness changes nothing, and its level 0 of posterize and solarize
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict
 
 from estimator_det.compat import tf
@@ -39,12 +40,7 @@ Operation = Callable[[Sample, tf.Tensor], Sample]
 
 
 def _pixels(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Operation:
-    def apply(sample: Sample, strength: tf.Tensor) -> Sample:
-        return sample._replace(
-            image=operations.change_rgb(sample.image, lambda rgb: change(rgb, strength))
-        )
-
-    return apply
+    return functools.partial(operations.on_pixels, change)
 
 
 def _enhance(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Operation:
@@ -100,31 +96,16 @@ def apply_operations(
     """
     # With an area of 1, the resulting area is the share of the box that stays.
     measured = sample._replace(area=tf.ones_like(sample.weights), image_level=None)
-    fields = [
-        name
-        for name in ("image", "boxes", "area", "masks", "keypoints", "keypoint_visibilities")
-        if getattr(measured, name) is not None
-    ]
 
-    def step(position: tf.Tensor, state: Dict[str, tf.Tensor]) -> Any:
-        current = measured._replace(**state)
+    def branch(operation: Operation) -> Callable[[Sample, tf.Tensor], Sample]:
+        return lambda current, position: operation(current, strengths[position])
 
-        def branch(operation: Operation) -> Callable[[], Dict[str, tf.Tensor]]:
-            def apply() -> Dict[str, tf.Tensor]:
-                changed = operation(current, strengths[position])
-                return {field: getattr(changed, field) for field in fields}
-
-            return apply
-
-        branches = [branch(operation) for operation in OPERATIONS.values()]
-        return position + 1, tf.switch_case(numbers[position], branches)
-
-    state = {field: getattr(measured, field) for field in fields}
-    _, state = tf.while_loop(
-        lambda position, _: position < tf.size(numbers), step, (tf.constant(0), state)
+    branches = [branch(operation) for operation in OPERATIONS.values()]
+    moved = operations.apply_in_turn(
+        measured, tf.size(numbers), lambda position: numbers[position], branches
     )
-    share = state.pop("area")
-    moved = sample._replace(**state, area=scale_area(sample.area, share))
+    share = moved.area
+    moved = moved._replace(area=scale_area(sample.area, share), image_level=sample.image_level)
     return keep_boxes(moved, tf.where((share > 0) & (share >= overlap_thresh))[:, 0])
 
 

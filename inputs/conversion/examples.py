@@ -16,7 +16,7 @@ from inputs.checks.images import END_TOO_EARLY, lacks_data
 from inputs.conversion import images
 from inputs.conversion.images import Checked, ImageFault, ImageOptions
 from inputs.conversion.objects import SoundObject, check_objects, has_mask, pixel_polygons
-from inputs.datasets import decimals, writer
+from inputs.datasets import writer
 from inputs.datasets.source import (
     DROPPED,
     KEPT,
@@ -28,6 +28,7 @@ from inputs.datasets.source import (
 # Keys that training does not read: what the source knows and records have no key for, as JSON.
 IMAGE_FIELDS = "image/source_fields"
 OBJECT_FIELDS = "image/object/source_fields"
+MOST_DECIMALS = 9
 
 
 @dataclass(frozen=True)
@@ -238,9 +239,9 @@ def _object_fields(
     """Values that the keys of a record do not contain, or only rounded."""
     annotated = sound.annotated
     fields = dict(annotated.fields or {})
-    if fields.get("bbox") == decimals.box_from_stored(sound.box, *size):
+    if fields.get("bbox") == box_from_stored(sound.box, *size):
         del fields["bbox"]
-    if annotated.area is not None and decimals.shortest(annotated.area) != annotated.area:
+    if annotated.area is not None and shortest_decimal(annotated.area) != annotated.area:
         fields["area"] = annotated.area
     if (
         sound.mask is not None and annotated.mask_file is None
@@ -251,6 +252,25 @@ def _object_fields(
             else annotated.run_lengths
         )
     return fields
+
+
+def shortest_decimal(stored: float, scale: float = 1.0) -> float:
+    """The number of fewest decimals that, divided by `scale`, has the float32 of `stored`."""
+    target = np.float32(stored)
+    value = float(target) * scale
+    for decimals in range(MOST_DECIMALS):
+        candidate = round(value, decimals)
+        if np.float32(candidate / scale) == target:
+            return candidate
+    return value
+
+
+def box_from_stored(sides: Any, height: int, width: int) -> List[float]:
+    """COCO's x, y, width, height in pixels of float32 ymin, xmin, ymax, xmax as fractions."""
+    ymin, xmin, ymax, xmax = (
+        shortest_decimal(side, scale) for side, scale in zip(sides, (height, width, height, width))
+    )
+    return [xmin, ymin, round(xmax - xmin, MOST_DECIMALS), round(ymax - ymin, MOST_DECIMALS)]
 
 
 def _json(value: Any) -> bytes:

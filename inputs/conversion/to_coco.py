@@ -24,8 +24,13 @@ from estimator_det.compat import tf
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
 from estimator_det.files import image_header
-from inputs.conversion.examples import IMAGE_FIELDS, OBJECT_FIELDS
-from inputs.datasets import decimals, masks
+from inputs.conversion.examples import (
+    IMAGE_FIELDS,
+    OBJECT_FIELDS,
+    box_from_stored,
+    shortest_decimal,
+)
+from inputs.datasets import masks
 from inputs.datasets.paths import require_file
 from inputs.datasets.source import ConversionError
 from inputs.decoding.example import MASKS, OBJECT, SIDES
@@ -226,7 +231,7 @@ class _Writer:
         for i, label in enumerate(labels):
             box = [side[i] for side in sides]
             extra = dict(fields[i]) if len(fields) == len(labels) else {}
-            pixels = decimals.box_from_stored(box, *size)
+            pixels = box_from_stored(box, *size)
             exact = extra.pop("bbox", None)
             annotation: Dict[str, Any] = {
                 "image_id": image_id,
@@ -237,7 +242,7 @@ class _Writer:
             exact = extra.pop("area", None)
             if area is not None:
                 agrees = exact is not None and np.float32(exact) == np.float32(area)
-                annotation["area"] = exact if agrees else decimals.shortest(area)
+                annotation["area"] = exact if agrees else shortest_decimal(area)
             else:
                 annotation["area"] = pixels[2] * pixels[3]
             crowd = _at(values, OBJECT + "is_crowd", i)
@@ -253,7 +258,7 @@ class _Writer:
                 annotation["num_keypoints"] = sum(v > 0 for v in keypoints[i][2::3])
             score = _at(values, OBJECT + "class/confidence", i)
             if score is not None:
-                annotation["score"] = decimals.shortest(score)
+                annotation["score"] = shortest_decimal(score)
             annotation.update(extra)
             yield annotation
 
@@ -316,7 +321,7 @@ def _keypoints(record: _Record, count: int, size: Tuple[int, int]) -> List[List[
             flat += [0, 0, 0]
         else:
             places = ((across, size[1]), (down, size[0]))
-            flat += [decimals.shortest(value, side) for value, side in places]
+            flat += [shortest_decimal(value, side) for value, side in places]
             flat.append(int(visibility))
     flat = [int(value) if value == int(value) else value for value in flat]
     each = len(flat) // count

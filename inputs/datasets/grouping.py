@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sqlite3
-from typing import Any, Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+from estimator_det.config.printing import plain
+from inputs.datasets.source import SourceError, broken
 
 CACHE_KIBIBYTES = 8 * 1024
+MAX_LINE = 100_000  # bytes of a line of CSV; a longer line is an error
 
 
 class Part(NamedTuple):
@@ -55,6 +60,14 @@ class Groups:
             (json.dumps(key), table, line, text),
         )
 
+    def add_rows(self, path: str, key: str, table: str, required: Sequence[str]) -> None:
+        """Adds the rows of a CSV file with a header by the field `key`.
+
+        Rows with too few or too many fields come with the field "" that says so.
+        """
+        for line, row in _read_rows(path, required):
+            self.add(row.get(key, ""), table, line, json.dumps(row))
+
     def finish(self) -> None:
         """Call it once, after the last `add`."""
         self._database.execute("CREATE INDEX by_key ON parts (key)")
@@ -94,3 +107,36 @@ class Groups:
         self._database.close()
         if self._path:
             os.remove(self._path)
+
+
+def _read_rows(path: str, required: Sequence[str]) -> Iterator[Tuple[int, Dict[str, str]]]:
+    rows = csv.reader(_lines(path), strict=True)
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        missing = [name for name in required if name not in header]
+        if missing:
+            message = f"the header has no column {', '.join(missing)}; it has {plain(header)}"
+            raise SourceError("missing_key", path, 1, message)
+        for row in rows:
+            if not row:
+                continue
+            fields = dict(zip(header, row))
+            if len(row) != len(header):
+                fields[""] = f"{len(row)} fields; the header has {len(header)}"
+            yield rows.line_num, fields
+    except csv.Error as error:
+        raise broken(path, rows.line_num, f"not valid CSV: {error}") from None
+
+
+def _lines(path: str) -> Iterator[str]:
+    with open(path, "rb") as file:
+        number = 0
+        while line := file.readline(MAX_LINE + 1):
+            number += 1
+            if len(line) > MAX_LINE:
+                raise broken(path, number, f"more than {MAX_LINE:,} bytes")
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                message = f"byte {line[error.start]:#04x} is not UTF-8"
+                raise broken(path, number, message) from None

@@ -16,6 +16,7 @@ from inputs.datasets.source import SourceError, broken
 MAX_FILE_BYTES = 64 * 2**20  # bytes of the annotations of one image
 MAX_IMAGE_BYTES = 2**30
 FOLDERS_KEPT = 1024  # resolved ones
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
 def real_folder(path: str, option: str) -> str:
@@ -145,3 +146,44 @@ def check_annotation(path: str, folder: str) -> None:
         raise broken(path, 0, f"it cannot be read: {error.strerror}") from None
     if size > MAX_FILE_BYTES:
         raise broken(path, 0, f"it has {size:,} bytes; allowed: {MAX_FILE_BYTES:,}")
+
+
+class ImageFinder:
+    """Finds the image of a path without suffix, in any case of letters of the suffix."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._ends = [end for suffix in SUFFIXES for end in (suffix, suffix.upper())]
+
+    def find(self, stem: str, file: str) -> str:
+        """The path of the image below the folder.
+
+        Raises:
+            SourceError: if there is none, naming the annotation `file`.
+        """
+        for end in self._ends:
+            if os.path.lexists(os.path.join(self._folder, stem + end)):
+                return stem + end
+        message = f"no image {quoted(stem)} with one of the suffixes {', '.join(SUFFIXES)}"
+        raise SourceError("no_image", file, 0, message)
+
+
+class PathFinder:
+    """Finds images by paths as a program wrote them: of the current folder, or absolute.
+
+    `folder` is the real folder of the images.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._prefix = os.path.join(folder, "")
+        self._resolve = functools.lru_cache(FOLDERS_KEPT)(os.path.realpath)
+
+    def find(self, path: str) -> str:
+        """The path relative to the folder if it leads to a file in it, else the path as given."""
+        parent, base = os.path.split(path)
+        try:
+            candidate = os.path.join(self._resolve(parent or "."), base)
+            is_inside = candidate.startswith(self._prefix) and os.path.lexists(candidate)
+        except ValueError:  # a null byte, or text that no file name can be
+            return path
+        return candidate[len(self._prefix) :] if is_inside else path

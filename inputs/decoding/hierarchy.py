@@ -22,41 +22,41 @@ class Hierarchy(NamedTuple):
     upward: np.ndarray  # bool [max_id + 1, max_id + 1]: True for ancestors and the class itself
     downward: np.ndarray  # bool, same shape: True for descendants and the class itself
 
-    @classmethod
-    def from_label_map(cls, label_map: LabelMap) -> Hierarchy:
-        def relation(relatives: Dict[int, Tuple[int, ...]]) -> np.ndarray:
-            matrix = np.zeros((label_map.max_id + 1, label_map.max_id + 1), bool)
-            for identifier in label_map.names:
-                matrix[identifier, [identifier, *relatives[identifier]]] = True
-            return matrix
 
-        return cls(relation(label_map.ancestors), relation(label_map.descendants))
+def make_hierarchy(reader: Any, label_map: LabelMap) -> Hierarchy:
+    """The hierarchy of a reader's `label_hierarchy_path`, or else of its label map."""
+    if reader.label_hierarchy_path:
+        return read_hierarchy(reader.label_hierarchy_path, label_map)
+    upward, downward = (
+        np.zeros((label_map.max_id + 1, label_map.max_id + 1), bool) for _ in range(2)
+    )
+    for identifier in label_map.names:
+        upward[identifier, [identifier, *label_map.ancestors[identifier]]] = True
+        downward[identifier, [identifier, *label_map.descendants[identifier]]] = True
+    return Hierarchy(upward, downward)
 
-    @classmethod
-    def from_file(cls, path: str, label_map: LabelMap) -> Hierarchy:
-        """Reads a JSON file of Open Images: {"LabelName": …, "Subcategory": […]}.
 
-        The root is not a class. Classes that are missing in the hierarchy or in the label map are
-        ignored; the classes above and below them stay related.
-        """
-        ancestors = _ancestors(path)
-        known_ids = {name: label_map.ids[name] for name in ancestors if name in label_map.ids}
-        if not known_ids:
-            raise ConfigError(
-                None,
-                f"{path}: no LabelName is a name of {label_map.path}, "
-                f"{_first_names(label_map.ids)}; the hierarchy has "
-                f"{_first_names(ancestors)}",
-                "Set the label map of this hierarchy, with these names",
-            )
-        upward = np.eye(label_map.max_id + 1, dtype=bool)
-        upward[0, 0] = False
-        for name, identifier in known_ids.items():
-            upward[
-                identifier,
-                [known_ids[ancestor] for ancestor in ancestors[name] if ancestor in known_ids],
-            ] = True
-        return cls(upward, upward.T.copy())
+def read_hierarchy(path: str, label_map: LabelMap) -> Hierarchy:
+    """Reads a JSON file of Open Images: {"LabelName": …, "Subcategory": […]}.
+
+    The root is not a class. Classes that are missing in the hierarchy or in the label map are
+    ignored; the classes above and below them stay related.
+    """
+    ancestors = _ancestors(path)
+    known_ids = {name: label_map.ids[name] for name in ancestors if name in label_map.ids}
+    if not known_ids:
+        raise ConfigError(
+            None,
+            f"{path}: no LabelName is a name of {label_map.path}, "
+            f"{_first_names(label_map.ids)}; the hierarchy has "
+            f"{_first_names(ancestors)}",
+            "Set the label map of this hierarchy, with these names",
+        )
+    upward = np.eye(label_map.max_id + 1, dtype=bool)
+    upward[0, 0] = False
+    for name, identifier in known_ids.items():
+        upward[identifier, [known_ids[x] for x in ancestors[name] if x in known_ids]] = True
+    return Hierarchy(upward, upward.T.copy())
 
 
 def _first_names(names: Any) -> str:
@@ -91,13 +91,6 @@ def _children(path: str, node: Any) -> List[Any]:
             f"and may have Subcategory, a list; given: {str(node)[:80]}",
         )
     return children
-
-
-def make_hierarchy(reader: Any, label_map: LabelMap) -> Hierarchy:
-    """Builds the hierarchy of a reader's `label_hierarchy_path`, or else of its label map."""
-    if reader.label_hierarchy_path:
-        return Hierarchy.from_file(reader.label_hierarchy_path, label_map)
-    return Hierarchy.from_label_map(label_map)
 
 
 def expand_boxes(sample: Sample, hierarchy: Hierarchy) -> Sample:

@@ -13,25 +13,10 @@ from typing import Any, Dict, Iterator, List, NamedTuple
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
 from estimator_det.files.json_values import Value
+from inputs.datasets import source
 from inputs.datasets.converters.base import CONVERTERS, takes
 from inputs.datasets.grouping import Groups, Part
 from inputs.datasets.paths import json_members, require_file
-from inputs.datasets.source import (
-    AnnotatedImage,
-    AnnotatedObject,
-    Source,
-    SourceError,
-    SourceFault,
-    SourceOptions,
-    broken,
-    fault_image,
-    number,
-    numbers,
-    optional_whole_number,
-    read_images,
-    read_objects,
-    whole_number,
-)
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 _IMAGE_KEYS = {"id", "file_name", "height", "width", "neg_category_ids"}
@@ -49,7 +34,7 @@ class _File(NamedTuple):
 
 @CONVERTERS.register("coco")
 @takes("images", "annotations", masks=True)
-def read_coco(options: SourceOptions) -> Source:
+def read_coco(options: source.SourceOptions) -> source.Source:
     """Reads a file of instances or keypoints in two passes; annotations may be in any order."""
     path = require_file(options.annotations, "--annotations")
     file = _File(path, Groups(options.scratch), {}, {})
@@ -70,7 +55,7 @@ def read_coco(options: SourceOptions) -> Source:
         raise ConfigError(None, f"{path}: there are no categories", "add them, with id and name")
     file.dataset[CATEGORIES] = categories
     file.groups.finish()
-    return Source(_images(file), file.names, file.dataset, total)
+    return source.Source(_images(file), file.names, file.dataset, total)
 
 
 def _key(entry: Value) -> Any:
@@ -82,36 +67,41 @@ def _key(entry: Value) -> Any:
 
 def _add_category(entry: Value, path: str, names: Dict[int, str]) -> None:
     if not isinstance(entry.value, dict) or not isinstance(entry.value.get("name"), str):
-        raise broken(path, entry.line, f"a category without a name: {plain(entry.text)}")
-    identifier = whole_number(entry.value.get("id"), path, entry.line, "the id of a category")
+        raise source.broken(path, entry.line, f"a category without a name: {plain(entry.text)}")
+    identifier = source.whole_number(
+        entry.value.get("id"), path, entry.line, "the id of a category"
+    )
     if identifier in names:
-        raise broken(path, entry.line, f"two categories have id {identifier}")
+        raise source.broken(path, entry.line, f"two categories have id {identifier}")
     names[identifier] = entry.value["name"]
 
 
-def _images(file: _File) -> Iterator[AnnotatedImage]:
-    yield from read_images(lambda part: _image(file, part), file.groups.table_parts(IMAGES))
+def _images(file: _File) -> Iterator[source.AnnotatedImage]:
+    yield from source.read_images(lambda part: _image(file, part), file.groups.table_parts(IMAGES))
     for part in file.groups.table_parts(ANNOTATIONS):
         image = part.value.get("image_id") if isinstance(part.value, dict) else None
         if image is None or not file.groups.has(image, IMAGES):
             message = f"an annotation of image {plain(json.dumps(image))}, which is not listed"
-            yield fault_image(SourceError("missing_key", file.path, part.line, message))
+            yield source.fault_image(
+                source.SourceError("missing_key", file.path, part.line, message)
+            )
     file.groups.close()
 
 
-def _image(file: _File, part: Part) -> AnnotatedImage:
+def _image(file: _File, part: Part) -> source.AnnotatedImage:
     """The image of an entry, with the annotations of its id."""
     entry, path, line = part.value, file.path, part.line
     if not isinstance(entry, dict) or not isinstance(entry.get("file_name"), str):
-        raise broken(path, line, f"an image without file_name: {plain(json.dumps(entry))}")
+        raise source.broken(path, line, f"an image without file_name: {plain(json.dumps(entry))}")
     if not isinstance(entry.get("id"), (int, str)):
-        raise broken(path, line, f"the image {quoted(entry['file_name'])} has no id")
+        raise source.broken(path, line, f"the image {quoted(entry['file_name'])} has no id")
     members = [part for part in file.groups.take(entry["id"]) if part.table == ANNOTATIONS]
-    objects, faults = read_objects(lambda member: _object(file, member), members)
+    objects, faults = source.read_objects(lambda member: _object(file, member), members)
     height, width = (
-        optional_whole_number(entry.get(side), path, line, side) for side in ("height", "width")
+        source.optional_whole_number(entry.get(side), path, line, side)
+        for side in ("height", "width")
     )
-    return AnnotatedImage(
+    return source.AnnotatedImage(
         entry["file_name"], path, line, str(entry["id"]), height, width,
         objects=objects,
         absent_classes=_names(file, entry, "neg_category_ids", line, faults),
@@ -122,7 +112,7 @@ def _image(file: _File, part: Part) -> AnnotatedImage:
 
 
 def _names(
-    file: _File, entry: Dict[str, Any], key: str, line: int, faults: List[SourceFault]
+    file: _File, entry: Dict[str, Any], key: str, line: int, faults: List[source.SourceFault]
 ) -> List[str]:
     names = []
     for value in entry.get(key) or []:
@@ -130,27 +120,27 @@ def _names(
             names.append(file.names[value])
         else:
             message = f"{key} has {plain(json.dumps(value))}, which is no category"
-            faults.append(SourceFault("unknown_id", file.path, line, message))
+            faults.append(source.SourceFault("unknown_id", file.path, line, message))
     return names
 
 
-def _object(file: _File, part: Part) -> AnnotatedObject:
+def _object(file: _File, part: Part) -> source.AnnotatedObject:
     entry, path, line = part.value, file.path, part.line
-    category = whole_number(entry.get("category_id"), path, line, "category_id")
+    category = source.whole_number(entry.get("category_id"), path, line, "category_id")
     box = None
     if entry.get("bbox") is not None:
-        sides = numbers(entry["bbox"], path, line, "bbox")
+        sides = source.numbers(entry["bbox"], path, line, "bbox")
         if len(sides) != 4:
-            raise broken(path, line, f"bbox has {len(sides)} numbers, not 4")
+            raise source.broken(path, line, f"bbox has {len(sides)} numbers, not 4")
         x, y, width, height = sides
         box = [y, x, y + height, x + width]
     area = entry.get("area")
-    if area is not None and not math.isfinite(number(area, path, line, "area")):
-        raise broken(path, line, f"area is {area}")
+    if area is not None and not math.isfinite(source.number(area, path, line, "area")):
+        raise source.broken(path, line, f"area is {area}")
     polygons, run_lengths = _segmentation(entry.get("segmentation"), path, line)
     keypoints = entry.get("keypoints")
-    crowd = optional_whole_number(entry.get("iscrowd"), path, line, "iscrowd")
-    return AnnotatedObject(
+    crowd = source.optional_whole_number(entry.get("iscrowd"), path, line, "iscrowd")
+    return source.AnnotatedObject(
         file.names.get(category, ""),
         box,
         line,
@@ -159,7 +149,7 @@ def _object(file: _File, part: Part) -> AnnotatedObject:
         is_crowd=None if crowd is None else bool(crowd),
         polygons=polygons,
         run_lengths=run_lengths,
-        keypoints=None if keypoints is None else numbers(keypoints, path, line, "keypoints"),
+        keypoints=None if keypoints is None else source.numbers(keypoints, path, line, "keypoints"),
         fields={key: value for key, value in entry.items() if key not in _OBJECT_KEYS} or None,
     )
 
@@ -171,5 +161,5 @@ def _segmentation(segmentation: Any, path: str, line: int) -> Any:
     if isinstance(segmentation, dict):
         return None, segmentation
     if not isinstance(segmentation, list):
-        raise broken(path, line, f"segmentation is {plain(json.dumps(segmentation))}")
-    return [numbers(polygon, path, line, "a polygon") for polygon in segmentation], None
+        raise source.broken(path, line, f"segmentation is {plain(json.dumps(segmentation))}")
+    return [source.numbers(polygon, path, line, "a polygon") for polygon in segmentation], None

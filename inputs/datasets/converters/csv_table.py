@@ -7,24 +7,12 @@ anywhere. A row without class and box lists an image, which may have no object.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Dict, Iterator, List, Optional
 
+from inputs.datasets import source
 from inputs.datasets.converters.base import CONVERTERS, takes
-from inputs.datasets.converters.rows import read_rows
 from inputs.datasets.grouping import Groups, Part
 from inputs.datasets.paths import require_file
-from inputs.datasets.source import (
-    AnnotatedImage,
-    AnnotatedObject,
-    Source,
-    SourceError,
-    SourceOptions,
-    broken,
-    number,
-    read_objects,
-    whole_number,
-)
 
 SIDES = ("ymin", "xmin", "ymax", "xmax")
 MARKS = ("difficult", "is_crowd", "group_of")
@@ -32,63 +20,62 @@ MARKS = ("difficult", "is_crowd", "group_of")
 
 @CONVERTERS.register("csv")
 @takes("images", "annotations")
-def read_csv(options: SourceOptions) -> Source:
+def read_csv(options: source.SourceOptions) -> source.Source:
     """Reads one file; images come in the order of their first rows."""
     path = require_file(options.annotations, "--annotations")
     groups = Groups(options.scratch)
-    for line, row in read_rows(path, ("filename", "class", *SIDES)):
-        groups.add(row.get("filename", ""), "row", line, json.dumps(row))
+    groups.add_rows(path, "filename", "row", ("filename", "class", *SIDES))
     groups.finish()
-    return Source(_images(path, groups))
+    return source.Source(_images(path, groups))
 
 
-def _images(path: str, groups: Groups) -> Iterator[AnnotatedImage]:
+def _images(path: str, groups: Groups) -> Iterator[source.AnnotatedImage]:
     for name, parts in groups.all():
         yield _image(path, name, parts)
     groups.close()
 
 
-def _image(path: str, name: str, parts: List[Part]) -> AnnotatedImage:
+def _image(path: str, name: str, parts: List[Part]) -> source.AnnotatedImage:
     sizes: Dict[str, Optional[int]] = {"height": None, "width": None}
 
-    def read_part(part: Part) -> Optional[AnnotatedObject]:
+    def read_part(part: Part) -> Optional[source.AnnotatedObject]:
         if "" in part.value:
-            raise broken(path, part.line, part.value[""])
+            raise source.broken(path, part.line, part.value[""])
         for side, before in sizes.items():
             stated = _optional(part, side, path)
             if stated is not None and before not in (None, stated):
                 message = f"{side} is {stated}, and {before} above"
-                raise SourceError("length_mismatch", path, part.line, message)
+                raise source.SourceError("length_mismatch", path, part.line, message)
             sizes[side] = before if stated is None else stated
         has_object = any(part.value[key].strip() for key in ("class", *SIDES))
         return _object(part, path) if has_object else None
 
-    objects, faults = read_objects(read_part, parts)
-    return AnnotatedImage(
+    objects, faults = source.read_objects(read_part, parts)
+    return source.AnnotatedImage(
         name, path, parts[0].line, height=sizes["height"], width=sizes["width"], objects=objects,
         faults=faults,
     )  # fmt: skip
 
 
-def _object(part: Part, path: str) -> AnnotatedObject:
+def _object(part: Part, path: str) -> source.AnnotatedObject:
     row, line = part.value, part.line
     name = row["class"].strip()
     if not name:
-        raise SourceError("missing_key", path, line, "the class is empty")
+        raise source.SourceError("missing_key", path, line, "the class is empty")
     area = row.get("area", "").strip()
     marks: Dict[str, Any] = {}
     for key in MARKS:
         value = _optional(part, key, path)
         marks[key] = None if value is None else bool(value)
-    return AnnotatedObject(
+    return source.AnnotatedObject(
         name,
-        [number(row[side].strip(), path, line, side) for side in SIDES],
+        [source.number(row[side].strip(), path, line, side) for side in SIDES],
         line,
-        area=number(area, path, line, "area") if area else None,
+        area=source.number(area, path, line, "area") if area else None,
         **marks,
     )
 
 
 def _optional(part: Part, key: str, path: str) -> Any:
     text = part.value.get(key, "").strip()
-    return whole_number(text, path, part.line, key) if text else None
+    return source.whole_number(text, path, part.line, key) if text else None

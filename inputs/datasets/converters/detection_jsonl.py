@@ -12,22 +12,9 @@ from typing import Any, Dict, Iterator, Tuple
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
-from inputs.datasets import paths
+from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
-from inputs.datasets.converters.lookup import PathFinder
-from inputs.datasets.source import (
-    AnnotatedImage,
-    AnnotatedObject,
-    Source,
-    SourceError,
-    SourceOptions,
-    broken,
-    number,
-    optional_whole_number,
-    read_images,
-    read_objects,
-    whole_number,
-)
+from inputs.datasets.paths import PathFinder
 
 SIDES = ("ymin", "xmin", "ymax", "xmax")
 MAX_LINE = 64 * 2**20  # characters
@@ -35,7 +22,7 @@ MAX_LINE = 64 * 2**20  # characters
 
 @CONVERTERS.register("detection_jsonl")
 @takes("images", "annotations", optional=("min_score",), masks=True)
-def read_detection_jsonl(options: SourceOptions) -> Source:
+def read_detection_jsonl(options: source.SourceOptions) -> source.Source:
     """Reads one file; detections of a lower score than `min_score` are left out."""
     path = paths.require_file(options.annotations, "--annotations")
     least = 0.0 if options.min_score is None else options.min_score
@@ -44,11 +31,11 @@ def read_detection_jsonl(options: SourceOptions) -> Source:
     names: Dict[int, str] = {}  # complete when all images are read
     finder = PathFinder(paths.real_folder(options.images, "--images"))
 
-    def read_line(line: Tuple[int, str]) -> AnnotatedImage:
+    def read_line(line: Tuple[int, str]) -> source.AnnotatedImage:
         image = _image(_document(line[1], path, line[0]), path, line[0], least, names)
         return image._replace(image=finder.find(image.image))
 
-    return Source(read_images(read_line, _lines(path)), names)
+    return source.Source(source.read_images(read_line, _lines(path)), names)
 
 
 def _lines(path: str) -> Iterator[Tuple[int, str]]:
@@ -58,7 +45,7 @@ def _lines(path: str) -> Iterator[Tuple[int, str]]:
         while text := file.readline(MAX_LINE + 1):
             line += 1
             if len(text) > MAX_LINE:
-                raise broken(path, line, f"more than {MAX_LINE:,} characters")
+                raise source.broken(path, line, f"more than {MAX_LINE:,} characters")
             if text.strip():
                 yield line, text
 
@@ -67,53 +54,54 @@ def _document(text: str, path: str, line: int) -> Dict[str, Any]:
     try:
         document = json.loads(text)
     except (RecursionError, ValueError) as error:
-        raise broken(path, line, f"not valid JSON: {error}") from None
+        raise source.broken(path, line, f"not valid JSON: {error}") from None
     name = document.get("file") if isinstance(document, dict) else None
     if not isinstance(name, str) or not name:
-        raise SourceError("missing_key", path, line, "there is no file")
+        raise source.SourceError("missing_key", path, line, "there is no file")
     if "error" in document:
         message = f"detection failed for {quoted(name)}: {plain(document['error'])}"
-        raise SourceError("undecodable_image", path, line, message)
+        raise source.SourceError("undecodable_image", path, line, message)
     if not isinstance(document.get("detections"), list):
-        raise SourceError("missing_key", path, line, "there is no list of detections")
+        raise source.SourceError("missing_key", path, line, "there is no list of detections")
     return document
 
 
 def _image(
     document: Dict[str, Any], path: str, line: int, least: float, names: Dict[int, str]
-) -> AnnotatedImage:
-    objects, faults = read_objects(
+) -> source.AnnotatedImage:
+    objects, faults = source.read_objects(
         lambda detection: _object(detection, path, line, names), document["detections"]
     )
     objects = [each for each in objects if each.score is None or each.score >= least]
     height, width = (
-        optional_whole_number(document.get(side), path, line, side) for side in ("height", "width")
+        source.optional_whole_number(document.get(side), path, line, side)
+        for side in ("height", "width")
     )
-    return AnnotatedImage(
+    return source.AnnotatedImage(
         document["file"], path, line, height=height, width=width, normalized=True,
         objects=objects, faults=faults,
     )  # fmt: skip
 
 
-def _object(detection: Any, path: str, line: int, names: Dict[int, str]) -> AnnotatedObject:
+def _object(detection: Any, path: str, line: int, names: Dict[int, str]) -> source.AnnotatedObject:
     if not isinstance(detection, dict) or not isinstance(detection.get("box"), dict):
-        raise SourceError("missing_key", path, line, "a detection has no box")
+        raise source.SourceError("missing_key", path, line, "a detection has no box")
     name = detection.get("name")
     if not isinstance(name, str):
-        raise SourceError("missing_key", path, line, "a detection has no name of its class")
-    score = number(detection.get("score", 1.0), path, line, "score")
+        raise source.SourceError("missing_key", path, line, "a detection has no name of its class")
+    score = source.number(detection.get("score", 1.0), path, line, "score")
     if not 0 <= score <= 1:
-        raise broken(path, line, f"score is {score}; allowed: 0 to 1")
+        raise source.broken(path, line, f"score is {score}; allowed: 0 to 1")
     mask = detection.get("segmentation")
     if mask is not None and not isinstance(mask, dict):
-        raise SourceError("broken_mask", path, line, f"segmentation is {plain(mask)}")
-    identifier = whole_number(detection.get("class_id"), path, line, "class_id")
+        raise source.SourceError("broken_mask", path, line, f"segmentation is {plain(mask)}")
+    identifier = source.whole_number(detection.get("class_id"), path, line, "class_id")
     if names.setdefault(identifier, name) != name:
         message = f"class id {identifier} is {quoted(names[identifier])} and {quoted(name)}"
-        raise SourceError("label_contradiction", path, line, message)
-    return AnnotatedObject(
+        raise source.SourceError("label_contradiction", path, line, message)
+    return source.AnnotatedObject(
         name,
-        [number(detection["box"].get(side), path, line, side) for side in SIDES],
+        [source.number(detection["box"].get(side), path, line, side) for side in SIDES],
         line,
         identifier,
         score=score,

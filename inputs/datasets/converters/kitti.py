@@ -10,19 +10,9 @@ from __future__ import annotations
 import os
 from typing import List, Optional
 
-from inputs.datasets import paths
+from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
-from inputs.datasets.converters.lookup import ImageFinder
-from inputs.datasets.source import (
-    AnnotatedImage,
-    AnnotatedObject,
-    Source,
-    SourceOptions,
-    broken,
-    number,
-    read_images,
-    read_objects,
-)
+from inputs.datasets.paths import ImageFinder
 
 DONT_CARE = "DontCare"
 WORDS = (15, 16)
@@ -30,30 +20,30 @@ WORDS = (15, 16)
 
 @CONVERTERS.register("kitti")
 @takes("images", "annotations")
-def read_kitti(options: SourceOptions) -> Source:
+def read_kitti(options: source.SourceOptions) -> source.Source:
     """Reads all text files of the folder of annotations; `000007.txt` belongs to `000007.png`."""
     folder = paths.real_folder(options.annotations, "--annotations")
     finder = ImageFinder(paths.real_folder(options.images, "--images"))
 
-    def read_file(path: str) -> AnnotatedImage:
+    def read_file(path: str) -> source.AnnotatedImage:
         text = paths.read_annotation(path, folder)
         image = finder.find(os.path.splitext(os.path.relpath(path, folder))[0], path)
-        objects, faults = read_objects(
+        objects, faults = source.read_objects(
             lambda row: _object(row[1].split(), path, row[0]), enumerate(text.splitlines(), 1)
         )
-        return AnnotatedImage(image, path, objects=objects, faults=faults)
+        return source.AnnotatedImage(image, path, objects=objects, faults=faults)
 
-    return Source(read_images(read_file, paths.annotation_files(folder, (".txt",))))
+    return source.Source(source.read_images(read_file, paths.annotation_files(folder, (".txt",))))
 
 
-def _object(words: List[str], path: str, line: int) -> Optional[AnnotatedObject]:
+def _object(words: List[str], path: str, line: int) -> Optional[source.AnnotatedObject]:
     if not words or words[0] == DONT_CARE:
         return None
     if len(words) not in WORDS:
-        raise broken(path, line, f"{len(words)} words; an object has 15, or 16 with a score")
+        raise source.broken(path, line, f"{len(words)} words; an object has 15, or 16 with a score")
     left, top, right, bottom = (
-        number(word, path, line, side)
+        source.number(word, path, line, side)
         for word, side in zip(words[4:8], ("left", "top", "right", "bottom"))
     )
-    score = number(words[15], path, line, "the score") if len(words) == 16 else None
-    return AnnotatedObject(words[0], [top, left, bottom, right], line, score=score)
+    score = source.number(words[15], path, line, "the score") if len(words) == 16 else None
+    return source.AnnotatedObject(words[0], [top, left, bottom, right], line, score=score)

@@ -13,36 +13,23 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.files.json_values import Value
-from inputs.datasets import paths
+from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
-from inputs.datasets.source import (
-    AnnotatedImage,
-    AnnotatedObject,
-    Source,
-    SourceError,
-    SourceFault,
-    SourceOptions,
-    broken,
-    numbers,
-    optional_whole_number,
-    read_images,
-    read_objects,
-)
 
 RECTANGLE, POLYGON = "rectangle", "polygon"
 
 
 @CONVERTERS.register("labelme")
 @takes("images", "annotations", masks=True)
-def read_labelme(options: SourceOptions) -> Source:
+def read_labelme(options: source.SourceOptions) -> source.Source:
     """Reads all JSON files below the folder of annotations."""
     folder = paths.real_folder(options.annotations, "--annotations")
     images = paths.real_folder(options.images, "--images")
     files = paths.annotation_files(folder, (".json",))
-    return Source(read_images(lambda path: _image(path, folder, images), files))
+    return source.Source(source.read_images(lambda path: _image(path, folder, images), files))
 
 
-def _image(path: str, folder: str, images: str) -> AnnotatedImage:
+def _image(path: str, folder: str, images: str) -> source.AnnotatedImage:
     paths.check_annotation(path, folder)
     members: Dict[str, Value] = {}
     shapes: List[Value] = []
@@ -52,56 +39,58 @@ def _image(path: str, folder: str, images: str) -> AnnotatedImage:
         members[entry.key] = entry
     name = members["imagePath"].value if "imagePath" in members else None
     if not isinstance(name, str):
-        raise SourceError("missing_key", path, 0, "there is no imagePath")
+        raise source.SourceError("missing_key", path, 0, "there is no imagePath")
     objects, faults = _objects(shapes, path)
     name = name.replace("\\", "/")  # programs on Windows write backslashes
     if not os.path.isabs(name):
         name = os.path.relpath(os.path.join(os.path.dirname(os.path.realpath(path)), name), images)
     height, width = (
-        optional_whole_number(members[key].value, path, members[key].line, key)
+        source.optional_whole_number(members[key].value, path, members[key].line, key)
         if key in members
         else None
         for key in ("imageHeight", "imageWidth")
     )
-    return AnnotatedImage(
+    return source.AnnotatedImage(
         name, path, members["imagePath"].line, height=height, width=width, objects=objects,
         faults=faults,
     )  # fmt: skip
 
 
-def _objects(shapes: Sequence[Value], path: str) -> Tuple[List[AnnotatedObject], List[SourceFault]]:
+def _objects(
+    shapes: Sequence[Value], path: str
+) -> Tuple[List[source.AnnotatedObject], List[source.SourceFault]]:
     """Objects of shapes, of which a group is one, and the faults of others."""
-    groups: Dict[Any, AnnotatedObject] = {}
+    groups: Dict[Any, source.AnnotatedObject] = {}
 
-    def read_shape(shape: Value) -> Optional[AnnotatedObject]:
+    def read_shape(shape: Value) -> Optional[source.AnnotatedObject]:
         annotated = _object(shape.value, path, shape.line)
         group = shape.value.get("group_id")
         key = len(groups) if group is None else (json.dumps(group), annotated.class_name)
         groups[key] = _joined(groups[key], annotated) if key in groups else annotated
         return None
 
-    _, faults = read_objects(read_shape, shapes)
+    _, faults = source.read_objects(read_shape, shapes)
     return list(groups.values()), faults
 
 
-def _object(shape: Any, path: str, line: int) -> AnnotatedObject:
+def _object(shape: Any, path: str, line: int) -> source.AnnotatedObject:
     if not isinstance(shape, dict) or not isinstance(shape.get("label"), str):
-        raise SourceError("missing_key", path, line, "a shape has no label")
+        raise source.SourceError("missing_key", path, line, "a shape has no label")
     kind = shape.get("shape_type", POLYGON)
     if kind not in (RECTANGLE, POLYGON):
         message = f"the shape of class {quoted(shape['label'])} is a {plain(kind)}"
-        raise SourceError("unsupported_shape", path, line, message)
+        raise source.SourceError("unsupported_shape", path, line, message)
     points = shape.get("points")
     if not isinstance(points, list):
-        raise broken(path, line, "a shape has no points")
-    pairs = [numbers(point, path, line, "a point of a shape") for point in points]
+        raise source.broken(path, line, "a shape has no points")
+    pairs = [source.numbers(point, path, line, "a point of a shape") for point in points]
     if any(len(pair) != 2 for pair in pairs) or (kind == RECTANGLE and len(pairs) != 2):
-        raise broken(path, line, f"a {kind} has the points {plain(points)}")
+        raise source.broken(path, line, f"a {kind} has the points {plain(points)}")
     if kind == RECTANGLE:  # any two opposite corners
         (x1, y1), (x2, y2) = pairs
         pairs = [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]
     if len(pairs) < 3:
-        raise SourceError(
+        raise source.SourceError(
             "broken_mask", path, line, f"a polygon has {len(pairs)} points, not 3 or more"
         )
     flags = shape.get("flags")
@@ -113,8 +102,10 @@ def _object(shape: Any, path: str, line: int) -> AnnotatedObject:
         )
     }  # fmt: skip
     polygon = [value for pair in pairs for value in pair]
-    return AnnotatedObject(shape["label"], None, line, polygons=[polygon], **marks)
+    return source.AnnotatedObject(shape["label"], None, line, polygons=[polygon], **marks)
 
 
-def _joined(first: AnnotatedObject, second: AnnotatedObject) -> AnnotatedObject:
+def _joined(
+    first: source.AnnotatedObject, second: source.AnnotatedObject
+) -> source.AnnotatedObject:
     return first._replace(polygons=[*(first.polygons or ()), *(second.polygons or ())])

@@ -11,7 +11,6 @@ and BoxYMax. A mask belongs to the box of the same class with these sides.
 from __future__ import annotations
 
 import csv
-import json
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.config import files
@@ -19,9 +18,8 @@ from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
 from inputs.datasets import paths
 from inputs.datasets.converters.base import CONVERTERS, takes
-from inputs.datasets.converters.lookup import ImageFinder
-from inputs.datasets.converters.rows import read_rows
 from inputs.datasets.grouping import Groups, Part
+from inputs.datasets.paths import ImageFinder
 from inputs.datasets.source import (
     AnnotatedImage,
     AnnotatedObject,
@@ -72,15 +70,13 @@ def read_open_images(options: SourceOptions) -> Source:
     names = _names(options.classes) if options.classes else {}
     tables = {"boxes": boxes}
     groups = Groups(options.scratch)
-    for line, row in read_rows(boxes, BOX_COLUMNS):
-        groups.add(row.get("ImageID", ""), "boxes", line, json.dumps(row))
+    groups.add_rows(boxes, "ImageID", "boxes", BOX_COLUMNS)
     for table, option, columns in (
         ("labels", "image_labels", LABEL_COLUMNS), ("masks", "segmentations", MASK_COLUMNS),
     ):  # fmt: skip
         if getattr(options, option):
             tables[table] = paths.require_file(getattr(options, option), f"--{option}")
-            for line, row in read_rows(tables[table], columns):
-                groups.add(row.get("ImageID", ""), table, line, json.dumps(row))
+            groups.add_rows(tables[table], "ImageID", table, columns)
     groups.finish()
     masks = None
     if options.mask_images:

@@ -17,22 +17,9 @@ import yaml
 from estimator_det.config import files
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
-from inputs.datasets import paths
+from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
-from inputs.datasets.converters.lookup import SUFFIXES, ImageFinder
-from inputs.datasets.source import (
-    AnnotatedImage,
-    AnnotatedObject,
-    Source,
-    SourceError,
-    SourceOptions,
-    broken,
-    fault_image,
-    number,
-    read_images,
-    read_objects,
-    whole_number,
-)
+from inputs.datasets.paths import SUFFIXES, ImageFinder
 
 BOX_WORDS = 5
 VISIBLE = 2.0
@@ -47,13 +34,13 @@ class _Classes(NamedTuple):
 
 @CONVERTERS.register("yolo")
 @takes("images", "annotations", "classes", masks=True)
-def read_yolo(options: SourceOptions) -> Source:
+def read_yolo(options: source.SourceOptions) -> source.Source:
     """Reads the text files of all images below a folder; `classes` is data.yaml or a list."""
     classes = read_classes(paths.require_file(options.classes, "--classes"))
     images = paths.real_folder(options.images, "--images")
     labels = paths.real_folder(options.annotations, "--annotations")
-    names = {number + 1: name for number, name in classes.names.items()}
-    return Source(_images(images, labels, classes), names)
+    names = {position + 1: name for position, name in classes.names.items()}
+    return source.Source(_images(images, labels, classes), names)
 
 
 def read_classes(path: str) -> _Classes:
@@ -113,47 +100,49 @@ def _keypoint_shape(document: Dict[str, Any], path: str) -> Optional[List[int]]:
     return [int(word) for word in words]
 
 
-def _images(images: str, labels: str, classes: _Classes) -> Iterator[AnnotatedImage]:
-    def read_file(path: str) -> AnnotatedImage:
+def _images(images: str, labels: str, classes: _Classes) -> Iterator[source.AnnotatedImage]:
+    def read_file(path: str) -> source.AnnotatedImage:
         name = os.path.relpath(path, images)
         label = os.path.join(labels, os.path.splitext(name)[0] + ".txt")
         text = paths.read_annotation(label, labels) if os.path.lexists(label) else ""
-        objects, faults = read_objects(
+        objects, faults = source.read_objects(
             lambda row: _object(row[1].split(), label, row[0], classes),
             enumerate(text.splitlines(), 1),
         )
-        return AnnotatedImage(name, label, normalized=True, objects=objects, faults=faults)
+        return source.AnnotatedImage(name, label, normalized=True, objects=objects, faults=faults)
 
-    yield from read_images(read_file, paths.annotation_files(images, SUFFIXES))
+    yield from source.read_images(read_file, paths.annotation_files(images, SUFFIXES))
     finder = ImageFinder(images)
     for label in paths.annotation_files(labels, (".txt",)):
         try:
             finder.find(os.path.splitext(os.path.relpath(label, labels))[0], label)
-        except SourceError as error:
-            yield fault_image(error)
+        except source.SourceError as error:
+            yield source.fault_image(error)
 
 
 def _object(
     words: Sequence[str], file: str, line: int, classes: _Classes
-) -> Optional[AnnotatedObject]:
+) -> Optional[source.AnnotatedObject]:
     if not words:
         return None
-    class_number = whole_number(words[0], file, line, "the class")
-    values = [number(word, file, line, "a coordinate") for word in words[1:]]
+    class_number = source.whole_number(words[0], file, line, "the class")
+    values = [source.number(word, file, line, "a coordinate") for word in words[1:]]
     name = classes.names.get(class_number, "")
     unknown = 0 if name else class_number
     shape = classes.keypoint_shape
     if shape is not None:
         expected = 4 + shape[0] * shape[1]
         if len(values) != expected:
-            raise broken(file, line, f"{len(words)} words; with kpt_shape it has {expected + 1}")
+            raise source.broken(
+                file, line, f"{len(words)} words; with kpt_shape it has {expected + 1}"
+            )
         points = _keypoints(values[4:], shape[1])
-        return AnnotatedObject(name, _box(values), line, unknown, keypoints=points)
+        return source.AnnotatedObject(name, _box(values), line, unknown, keypoints=points)
     if len(words) == BOX_WORDS:
-        return AnnotatedObject(name, _box(values), line, unknown)
+        return source.AnnotatedObject(name, _box(values), line, unknown)
     if len(values) >= 6 and len(values) % 2 == 0:
-        return AnnotatedObject(name, None, line, unknown, polygons=[values])
-    raise broken(file, line, f"{len(words)} words; a box has 5, a polygon 7, 9, …")
+        return source.AnnotatedObject(name, None, line, unknown, polygons=[values])
+    raise source.broken(file, line, f"{len(words)} words; a box has 5, a polygon 7, 9, …")
 
 
 def _box(values: Sequence[float]) -> List[float]:

@@ -11,7 +11,7 @@ import pytest
 
 from estimator_det.config.text import ConfigError
 from inputs import schema
-from inputs.decoding.hierarchy import Hierarchy
+from inputs.decoding.hierarchy import read_hierarchy
 from inputs.label_map import parse_label_map
 from tests.inputs.decoding.test_decoder import BOXES, decode
 
@@ -30,7 +30,7 @@ def _file(folder: pathlib.Path, content: Any) -> str:
 
 def test_relations_are_those_of_the_reference(tmp_path: pathlib.Path) -> None:
     path = _file(tmp_path, GOLDEN["hierarchy"])
-    hierarchy = Hierarchy.from_file(path, parse_label_map(LABEL_MAP))
+    hierarchy = read_hierarchy(path, parse_label_map(LABEL_MAP))
     for relation, expected in (
         (hierarchy.upward, GOLDEN["boxes"]),
         (hierarchy.upward, GOLDEN["image_labels_positive"]),
@@ -47,7 +47,7 @@ def test_classes_of_only_one_of_both_are_ignored(tmp_path: pathlib.Path) -> None
     """A puppy is an animal without there being a class of dogs; a tree has no relatives."""
     path = _file(tmp_path, GOLDEN["hierarchy"])
     items = 'item { id: 1 name: "/m/animal" } item { id: 2 name: "/m/puppy" display_name: "puppy" }'
-    hierarchy = Hierarchy.from_file(path, parse_label_map(f'{items} item {{ id: 4 name: "tree" }}'))
+    hierarchy = read_hierarchy(path, parse_label_map(f'{items} item {{ id: 4 name: "tree" }}'))
     expected = np.zeros((5, 5), bool)
     expected[[1, 2, 2, 4], [1, 1, 2, 4]] = True
     expected[3, 3] = True  # No class has this id.
@@ -87,6 +87,6 @@ def test_a_reader_expands_by_the_file(tmp_path: pathlib.Path) -> None:
 )
 def test_files_that_are_no_hierarchy(tmp_path: pathlib.Path, content: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Hierarchy.from_file(_file(tmp_path, content), parse_label_map(LABEL_MAP))
+        read_hierarchy(_file(tmp_path, content), parse_label_map(LABEL_MAP))
     with pytest.raises(ConfigError, match="no such file"):
-        Hierarchy.from_file(str(tmp_path / "gone.json"), parse_label_map(LABEL_MAP))
+        read_hierarchy(str(tmp_path / "gone.json"), parse_label_map(LABEL_MAP))
