@@ -72,12 +72,8 @@ def collate(
     """Preprocesses, encodes and pads one sample.
 
     Boxes and keypoints are normalized to the sample's image before, and to the preprocessed image,
-    padding included, afterwards.
-
-    Returns:
-        Features and labels without batch dimension. The features include SOURCE_ID, `originals`,
-        and FAULT_COUNTS if the sample has them, with the number of boxes dropped
-        here appended.
+    padding included, afterwards. Features include `originals`, and FAULT_COUNTS if the sample has
+    them, with the number of boxes dropped here appended.
     """
     level = sample.image_level or {}
     inputs, true_shapes = options.preprocess(tf.cast(sample.image, tf.float32)[tf.newaxis])

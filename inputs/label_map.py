@@ -55,12 +55,7 @@ class LabelMap:
 
 
 def read_label_map(path: str) -> LabelMap:
-    """Reads a `StringIntLabelMap` in text form.
-
-    Raises:
-        ConfigError: if there is no such file, it is larger than MAX_BYTES, does not parse, or its
-            items contradict each other; the text names file and item.
-    """
+    """Reads a `StringIntLabelMap` in text form."""
     return parse_label_map(files.read_text(path, MAX_BYTES), path)
 
 

@@ -82,7 +82,6 @@ def create_train_input_fn(
         pipeline_config: Its model, train_config and train_input_reader are read at the call.
         preprocess: The detector's: float32 [B, h, w, C] -> inputs [B, H, W, C], true_shapes [B, 3].
         seed: Makes order and augmentation repeatable; None draws another one at each call.
-        fault_log: Receives all faults of the data; None for a new log.
         **options: Fields of `TrainInputOptions`.
 
     Returns:
@@ -136,17 +135,10 @@ def create_eval_input_fn(
     be smaller, unless the reader itself sets `drop_remainder: true`.
 
     Args:
-        pipeline_config: Its model and eval_config are read at the call.
         preprocess: The one of `estimator_det.config.derived_models`.
         input_config: An `eval_input_reader`, or `train_input_reader` to evaluate on training data;
             None for the first `eval_input_reader`.
         sample_1_of_n: Reads every n-th record; None for the reader's `sample_1_of_n_examples`.
-
-    Returns:
-        The same as `create_train_input_fn`, with `eval_config.batch_size`.
-
-    Raises:
-        ConfigError: if there is no eval_input_reader, or settings contradict each other.
     """
     _detector(pipeline_config.model)  # refuses an empty model
     evaluation = pipeline_config.eval_config

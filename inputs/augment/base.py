@@ -70,10 +70,7 @@ class AugmentationStep:
 
 
 def make_augmentation(steps: Sequence[Any]) -> Augmentation:
-    """Builds a function that applies `PreprocessingStep`s in order; no steps give the identity.
-
-    Later changes to the protos have no effect.
-    """
+    """Builds a function that applies `PreprocessingStep`s in order; no steps give the identity."""
     chain = make_steps(steps)
     for step in chain:
         if step.num_records > 1:
@@ -152,10 +149,7 @@ def float_image(function: Step) -> Step:
 
 
 def checked_by(check: Callable[[Any], object]) -> Callable[[Step], StepFunction]:
-    """Decorates a step with `check(config)`, which raises ConfigError for impossible settings.
-
-    `make_augmentation` calls it, so that a wrong configuration fails before any graph is built.
-    """
+    """Decorates a step with `check(config)`, which raises ConfigError for impossible settings."""
     return lambda function: StepFunction(function, check)
 
 
@@ -229,10 +223,7 @@ def image_size(image: tf.Tensor) -> tf.Tensor:
 def apply_with_probability(
     sample: Sample, seed: tf.Tensor, probability: float, change: Callable[[Sample], Sample]
 ) -> Sample:
-    """Returns `change(sample)` with a probability, else the unchanged sample.
-
-    `image_level` never changes.
-    """
+    """Returns `change(sample)` with a probability, else the unchanged sample."""
     if probability <= 0:
         return sample
     if probability >= 1:
@@ -241,10 +232,7 @@ def apply_with_probability(
 
 
 def change_if(condition: tf.Tensor, sample: Sample, change: Callable[[Sample], Sample]) -> Sample:
-    """Returns `change(sample)` if the scalar `condition` is true, else the unchanged sample.
-
-    `image_level` never changes.
-    """
+    """Returns `change(sample)` if the scalar `condition` is true, else the unchanged sample."""
     bare = sample._replace(image_level=None)
     if tf.executing_eagerly():
         return (change(bare) if condition else bare)._replace(image_level=sample.image_level)

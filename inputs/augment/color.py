@@ -223,10 +223,7 @@ def _compress_rgb(rgb: tf.Tensor, quality: tf.Tensor) -> tf.Tensor:
 
 @AUGMENTATIONS.register("random_jpeg_quality")
 def random_jpeg_quality(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Compresses as JPEG, except with probability `random_coef`.
-
-    The quality is at least min_jpeg_quality and below max_jpeg_quality.
-    """
+    """Compresses as JPEG, except with probability `random_coef`."""
     chance_seed, quality_seed = split_seed(seed, 2)
     quality = random_integer(quality_seed, config.min_jpeg_quality, config.max_jpeg_quality)
     return change_if(

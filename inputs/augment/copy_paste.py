@@ -95,11 +95,7 @@ def _image_level(
 @AUGMENTATIONS.register("copy_paste")
 @mixes(2, needs_masks=True)
 def copy_paste(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
-    """Pastes random objects of the second image, scaled and moved, onto the first.
-
-    Crowd and group boxes are not pasted, nor are objects without a mask. ConfigError if the samples
-    have no masks.
-    """
+    """Pastes random objects of the second image, scaled and moved, onto the first."""
     sample, source = samples
     if sample.masks is None:
         raise ConfigError(

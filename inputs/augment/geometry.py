@@ -257,10 +257,7 @@ def _check_downscale(config: Any) -> None:
 @checked_by(_check_downscale)
 @float_image
 def random_downscale_to_target_pixels(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Shrinks larger images to a random number of pixels, except with probability `random_coef`.
-
-    The number is at least min_target_pixels and below max_target_pixels.
-    """
+    """Shrinks larger images to a random number of pixels, except with probability `random_coef`."""
     chance_seed, pixels_seed = split_seed(seed, 2)
     pixels = random_integer(pixels_seed, *_target_pixels(config))
     is_selected = uniform([], chance_seed) >= config.random_coef

@@ -58,10 +58,7 @@ def random_jitter_boxes(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 
 def drop_label(sample: Sample, fractions: tf.Tensor, label: int, probability: float) -> Sample:
-    """Drops the boxes of a class whose fraction, float32 [n] of 0 to 1, is at most `probability`.
-
-    With probability 1 all are dropped.
-    """
+    """Drops the boxes of a class whose fraction, float32 [n], is at most `probability`."""
     is_kept = tf.not_equal(sample.classes, label) | (fractions > probability)
     return keep_boxes(sample, tf.where(is_kept)[:, 0])
 

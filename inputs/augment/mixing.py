@@ -118,15 +118,9 @@ def apply_mixture(
     seeds: Sequence[tf.Tensor],
     allowed: tf.Tensor,
 ) -> Tuple[Sample, tf.Tensor]:
-    """Applies a mixture and the steps that follow it.
+    """Applies a mixture, if the scalar `allowed` is true, and the steps that follow it in `chain`.
 
-    Args:
-        chain: the mixture, then steps on a single sample.
-        samples: as many as the mixture needs.
-        allowed: bool scalar, True if the mixture may be applied.
-
-    Returns:
-        The sample; bool scalar, True if the mixture was applied.
+    Returns the sample, and a bool scalar, True if the mixture was applied.
     """
     mixture, *later_steps = chain
     chance_seed, seed = split_seed(seeds[0], 2)
@@ -144,10 +138,7 @@ def apply_mixture(
 def image_limit(
     step: AugmentationStep, first_step: Optional[int], images_per_step: int
 ) -> Optional[int]:
-    """Number of images before the step at which a mixture stops; None if it does not stop.
-
-    Images count from 0 at `first_step`, at which the pipeline starts; None if it is unknown.
-    """
+    """Number of images before the step at which a mixture stops; None if it does not stop."""
     if not step.config.HasField("stop_at_step"):
         return None
     if first_step is None:
@@ -162,10 +153,7 @@ def image_limit(
 
 
 def merge(samples: Sequence[Sample]) -> Sample:
-    """Concatenates the labels of all samples, with the image of the first; see the module.
-
-    The frames must be the same: boxes, keypoints and masks are not converted.
-    """
+    """Concatenates the labels of all samples, with the image of the first; see the module."""
     fields = {
         name: tf.concat([getattr(sample, name) for sample in samples], 0)
         for name in PER_BOX_FIELDS

@@ -32,14 +32,10 @@ def arrange(
     """Arranges four samples on a canvas, in reading order.
 
     Args:
-        canvas: int32 [2], height and width of the result.
         center: int32 [2], row and column at which the four parts meet; within 1 and `canvas` - 1.
         scales: float32 [4], relative to the largest scale at which an image fits the canvas.
-        positions: float32 [4, 2] in [0, 1): visible part of an image that is larger than its part
-            of the canvas.
-        overlap_thresh: a box stays if this share of it is visible.
-        color: float32 [C] or [1], colour of pixels that no image covers; None for the mean colour
-            of the image beside them.
+        positions: float32 [4, 2] in [0, 1): visible part of an image larger than its part.
+        color: float32 [C] or [1], around images; None for the mean colour of each.
     """
     parts = []
     for number, sample in enumerate(samples):

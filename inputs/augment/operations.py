@@ -48,7 +48,9 @@ def blend(first: tf.Tensor, second: tf.Tensor, factor: Any) -> tf.Tensor:
     return _levels(start + factor * (end - start))
 
 
-def on_pixels(change: Callable[[tf.Tensor, Any], tf.Tensor], sample: Sample, value: Any) -> Sample:
+def change_pixels(
+    change: Callable[[tf.Tensor, Any], tf.Tensor], sample: Sample, value: Any
+) -> Sample:
     """Applies `change(image, value)` to the colour channels of a sample."""
     return sample._replace(image=change_rgb(sample.image, lambda rgb: change(rgb, value)))
 

@@ -167,10 +167,7 @@ def _check_pad(config: Any) -> None:
 @AUGMENTATIONS.register("random_pad_image")
 @checked_by(_check_pad)
 def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Places the image on a larger canvas, by default up to twice as high and wide.
-
-    ConfigError if `pad_color` does not fit the channels of the image.
-    """
+    """Places the image on a larger canvas, by default up to twice as high and wide."""
     color = _color(sample, "random_pad_image.pad_color", config.pad_color)
     size = image_size(sample.image)
     min_size, max_size = size, size * 2
@@ -183,10 +180,7 @@ def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 @AUGMENTATIONS.register("random_absolute_pad_image")
 def random_absolute_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Adds fewer than max_height_padding rows and fewer than max_width_padding columns.
-
-    ConfigError if `pad_color` does not fit the channels of the image.
-    """
+    """Adds fewer than max_height_padding rows and fewer than max_width_padding columns."""
     color = _color(sample, "random_absolute_pad_image.pad_color", config.pad_color)
     size = image_size(sample.image)
     max_canvas = size + tf.constant([config.max_height_padding, config.max_width_padding])

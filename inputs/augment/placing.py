@@ -26,14 +26,7 @@ def scaled_window(
 ) -> tf.Tensor:
     """Computes the largest window whose scaled size fits into an area: its begin, size and target.
 
-    Args:
-        size: int32 [2], size of the image.
-        area: int32 [2].
-        scale: float32 scalar, above 0.
-        position: float32 [2] in [0, 1): position of the window among its possible places.
-
-    Returns:
-        int32 [3, 2]; scale and aspect ratio are exact up to rounding to whole pixels.
+    The result is int32 [3, 2]; `position`, float32 [2] in [0, 1), is that among possible places.
     """
     scaled = tf.round(tf.cast(size, tf.float32) * scale)
     target = tf.minimum(tf.cast(scaled, tf.int32), area)

@@ -107,7 +107,7 @@ class Operation(NamedTuple):
 
 
 def _pixels(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Apply:
-    return lambda sample, seed, magnitude: operations.on_pixels(change, sample, magnitude)
+    return lambda sample, seed, magnitude: operations.change_pixels(change, sample, magnitude)
 
 
 def _integer(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Apply:

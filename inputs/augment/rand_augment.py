@@ -40,7 +40,7 @@ Operation = Callable[[Sample, tf.Tensor], Sample]
 
 
 def _pixels(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Operation:
-    return functools.partial(operations.on_pixels, change)
+    return functools.partial(operations.change_pixels, change)
 
 
 def _enhance(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Operation:
@@ -86,13 +86,10 @@ OPERATIONS: Dict[str, Operation] = {
 def apply_operations(
     sample: Sample, numbers: tf.Tensor, strengths: tf.Tensor, overlap_thresh: float
 ) -> Sample:
-    """Applies some of `OPERATIONS`, one after the other.
+    """Applies the `OPERATIONS` of these numbers, int32 [k], one after the other.
 
-    Args:
-        numbers: int32 [k], places in that table.
-        strengths: float32 [k], -1 to 1; the sign is the direction of a move or an enhancement.
-        overlap_thresh: boxes of which less than this share or nothing stays in the image are
-            dropped.
+    The sign of `strengths`, float32 [k], -1 to 1, is the direction of a move or an enhancement.
+    Boxes of which less than `overlap_thresh` or nothing stays in the image are dropped.
     """
     # With an area of 1, the resulting area is the share of the box that stays.
     measured = sample._replace(area=tf.ones_like(sample.weights), image_level=None)

@@ -42,9 +42,6 @@ def check_class_names(
 
     Names that the label map lacks are logged as a warning, with their number of boxes. Sequence
     records, readers without a label map and records without names are not checked.
-
-    Raises:
-        ConfigError: if there are names and the label map contains none of them.
     """
     if not reader.label_map_path or reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
         return
@@ -91,13 +88,9 @@ def check_masks(path: str) -> None:
 
 
 def check_cache(path: str, num_bytes: int, resizer: Resizer, is_reduced: bool) -> None:
-    """Refuses a cache of decoded images that does not fit into memory.
+    """Refuses a cache of the decoded images of files of `num_bytes` that does not fit into memory.
 
-    Args:
-        path: A file of Examples, whose first records are taken as typical.
-        num_bytes: Size of all files.
-        resizer: The model's, which with `is_reduced` limits the size of decoded images.
-        is_reduced: True if the reader has `fast_jpeg`.
+    The first records of the file `path` count as typical; `is_reduced` is the reader's `fast_jpeg`.
     """
     record_bytes = decoded_bytes = 0
     for example in first_examples(path):

@@ -64,11 +64,7 @@ class Scan(NamedTuple):
 
 
 def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None) -> Plan:
-    """Finds the files of a reader and divides them into tasks; `max_records` is of each file.
-
-    Raises:
-        ConfigError: if the reader has no path, or is not a TFRecord reader.
-    """
+    """Finds the files of a reader and divides them into tasks; `max_records` is of each file."""
     paths: List[str] = []
     entries: List[LogEntry] = []
     for pattern in input_patterns(policy.reader):

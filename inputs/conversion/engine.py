@@ -104,6 +104,7 @@ class Conversion(NamedTuple):
 
 # Runs `convert_shard` for some shards; a result for each in their order.
 Runner = Callable[[Job, Sequence[int], int], Iterator[ShardResult]]
+# (title, number of images or None) -> a function that gets the number done since its last call.
 Advance = Callable[[str, Optional[int]], Callable[[int], Any]]
 
 
@@ -120,18 +121,7 @@ def convert(
     run: Optional[Runner] = None,
     progress: Advance = no_progress,
 ) -> Conversion:
-    """Converts a data set.
-
-    Args:
-        run: Runs the shards, by default in `jobs` processes of this machine.
-        progress: (title, number of images or None) -> a function that gets the number of images
-            done since its last call.
-
-    Raises:
-        ConfigError: if options contradict each other or the source.
-        ConversionError: if faults stop the conversion.
-        FileExistsError: if there are record files of the same names already.
-    """
+    """Converts a data set; `run` runs the shards, by default in `jobs` processes."""
     started = time.monotonic()
     work_dir = os.path.join(options.output_dir, WORK_DIR)
     folder = paths.real_folder(options.source.images, "--images")

@@ -66,11 +66,7 @@ class Checked(NamedTuple):
 
 
 def check_image(encoded: bytes, options: ImageOptions) -> Checked:
-    """Verifies an image file, rotates and encodes it again if the options say so.
-
-    Raises:
-        ImageFault: if the image cannot be used.
-    """
+    """Verifies an image file, rotates and encodes it again if the options say so."""
     limit = options.max_megapixels * 1e6
     if not encoded:
         raise ImageFault("undecodable_image", "the file is empty")

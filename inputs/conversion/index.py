@@ -57,13 +57,9 @@ def build(
     report: Report,
     advance: Callable[[int], Any] = lambda images: None,
 ) -> Index:
-    """Reads the source, and prepares `write_entries`.
+    """Reads the source, whose images are in `folder`, and prepares `write_entries`.
 
-    Args:
-        folder: Real folder of the images.
-        scratch: Folder for the database.
-        duplicates: `keep`, `skip` or `stop`, for copies of an image within one split.
-        advance: Gets the number of images done since its last call.
+    `duplicates` is `keep`, `skip` or `stop`, for copies of an image within one split.
     """
     database = grouping.connect(_path(scratch))
     database.execute(

@@ -46,13 +46,8 @@ def check_objects(
 ) -> Tuple[List[SoundObject], List[SourceFault]]:
     """The objects for the record, and the faults of the others.
 
-    Args:
-        image: As the source describes it.
-        size: Height and width of the image itself.
-        ids: Class name -> id of the label map.
-        with_masks: Whether masks are made; an object without one is a fault then.
-        mask_images: Folder of masks that are files.
-        clip_boxes: Whether boxes are clipped to the image, which is a fault that drops nothing.
+    `size` is that of the image itself. Clipping a box is a fault that drops nothing; with masks,
+    an object without one is a fault.
     """
     kept: List[SoundObject] = []
     faults: List[SourceFault] = []

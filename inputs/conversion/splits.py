@@ -125,11 +125,7 @@ class SplitLists:
             )
 
     def find(self, image: str, source_id: str) -> str:
-        """The part that lists an image by path, file name, id, either without suffix, or XML file.
-
-        Returns:
-            The part of the rest if no list names it; "" without one.
-        """
+        """The part that lists an image, else the part of the rest; "" without one."""
         base = os.path.basename(image)
         stem = os.path.splitext(base)[0]
         # Lists of PASCAL VOC and labelImg may name the annotation.

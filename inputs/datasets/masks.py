@@ -27,11 +27,7 @@ class MaskError(Exception):
 
 
 def from_polygons(polygons: Sequence[Sequence[float]], size: _Size) -> np.ndarray:
-    """Bool [h, w] of one object's polygons x, y, x, y, … in pixels, as pycocotools fills them.
-
-    Raises:
-        MaskError: if a polygon has fewer than three points or one far outside of the image.
-    """
+    """Bool [h, w] of one object's polygons x, y, x, y, … in pixels, as pycocotools fills them."""
     height, width = size
     for polygon in polygons:
         if len(polygon) < 6 or len(polygon) % 2:
@@ -50,11 +46,7 @@ def from_polygons(polygons: Sequence[Sequence[float]], size: _Size) -> np.ndarra
 
 
 def from_run_lengths(annotation: Dict[str, Any], size: _Size) -> np.ndarray:
-    """Bool [h, w] of {"size": [h, w], "counts": …}, compressed or a list.
-
-    Raises:
-        MaskError: if the counts are not valid, or of another size than the image.
-    """
+    """Bool [h, w] of {"size": [h, w], "counts": …}, compressed or a list."""
     if annotation.get("size") != list(size):
         size_text = annotation.get("size")
         raise MaskError(f"run lengths of size {size_text} in an image of size {list(size)}")

@@ -43,12 +43,7 @@ class ImageFolder:
         self._resolve = functools.lru_cache(FOLDERS_KEPT)(os.path.realpath)
 
     def find(self, name: str, file: str, line: int) -> os.stat_result:
-        """The status of an image.
-
-        Raises:
-            SourceError: if the name leads out of the folder, directly or by a symbolic link, or is
-                not that of a regular file; `file` and `line` are those of the annotation.
-        """
+        """The status of an image; SourceError if it is not a regular file in the folder."""
         if not name or "\0" in name:
             raise SourceError("missing_key", file, line, f"{self._what}'s path is {quoted(name)}")
         if os.path.isabs(name) or ".." in name.split("/"):
@@ -105,11 +100,7 @@ def annotation_files(folder: str, suffixes: Tuple[str, ...]) -> Iterator[str]:
 
 
 def read_annotation(path: str, folder: str) -> str:
-    """The text of an annotation file of one image.
-
-    Raises:
-        SourceError: as `check_annotation`, or if it is no UTF-8 text.
-    """
+    """The text of an annotation file of one image."""
     check_annotation(path, folder)
     with open(path, "rb") as file:
         content = file.read()
@@ -130,11 +121,7 @@ def json_members(path: str) -> Iterator[json_values.Value]:
 
 
 def check_annotation(path: str, folder: str) -> None:
-    """Checks that an annotation file of one image can be read.
-
-    Raises:
-        SourceError: if it is no regular file in `folder`, too large, or cannot be opened.
-    """
+    """Raises SourceError unless the annotations of one image are a small file in `folder`."""
     if os.path.commonpath([folder, os.path.realpath(path)]) != folder:
         raise SourceError("outside_folder", path, 0, "the annotation is a symbolic link")
     if kind := files.special_kind(path):
@@ -156,11 +143,7 @@ class ImageFinder:
         self._ends = [end for suffix in SUFFIXES for end in (suffix, suffix.upper())]
 
     def find(self, stem: str, file: str) -> str:
-        """The path of the image below the folder.
-
-        Raises:
-            SourceError: if there is none, naming the annotation `file`.
-        """
+        """The path of the image below the folder; SourceError names the annotation `file`."""
         for end in self._ends:
             if os.path.lexists(os.path.join(self._folder, stem + end)):
                 return stem + end

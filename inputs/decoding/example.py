@@ -211,10 +211,7 @@ def require(
     detail: str,
     values: List[tf.Tensor],
 ) -> Any:
-    """Builds an operation that fails unless `condition`, with the kinds' descriptions and remedies.
-
-    The error also has the name of the record and `detail`, which names the values.
-    """
+    """Builds an operation that fails unless `condition`, with the kinds' descriptions."""
     faults = ", or ".join(f"{kind}: {KINDS[kind].description}" for kind in kinds)
     remedies = "; ".join(dict.fromkeys(KINDS[kind].remedy for kind in kinds))
     # Not tf.debugging.Assert, which wraps all but strings and int32 in a tf.cond (for GPUs):

@@ -71,17 +71,13 @@ class DataCursor:
     """The position of a training run in its data.
 
     Without a saved state, data that start at a `first_step` other than 0 get another order.
-
-    Attributes:
-        state: The current state; None before `begin`.
-        is_rejected: True if `saved` did not fit the data, so that they start again.
     """
 
     def __init__(self, saved: Optional[CursorState] = None, first_step: int = 0) -> None:
         self._saved = saved
         self._first_step = first_step
-        self.state: Optional[CursorState] = None
-        self.is_rejected = False
+        self.state: Optional[CursorState] = None  # None before `begin`
+        self.is_rejected = False  # True if `saved` did not fit the data, so that they start again
 
     def begin(self, seed: Optional[int], order: str) -> CursorState:
         """The state to start from: the saved one if the order of records is still the same.

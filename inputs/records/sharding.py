@@ -18,11 +18,7 @@ BY_FILES, BY_RECORDS = "files", "records"
 
 
 def files_of_part(num_files: int, shard: Shard) -> Optional[List[int]]:
-    """Indices of the files that one worker reads whole; None where it reads a part of each file.
-
-    Args:
-        shard: Number of workers, and the index of this one.
-    """
+    """Indices of the files that one worker reads whole; None where it reads a part of each file."""
     number, index = shard
     return list(range(index, num_files, number)) if num_files >= number else None
 

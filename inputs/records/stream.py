@@ -97,12 +97,7 @@ class FileGuard(Protocol):
 
 
 def find_files(pattern: str) -> List[str]:
-    """The files that match a path or glob pattern, local or remote, sorted.
-
-    Raises:
-        FileNotFoundError: if there are none.
-        ConfigError: if one of them is a folder, named pipe or device.
-    """
+    """The files that match a path or glob pattern, local or remote, sorted."""
     paths = match_files(pattern)
     for path in paths:
         if kind := files.special_kind(path):
@@ -129,11 +124,7 @@ def match_files(pattern: str) -> List[str]:
 
 
 def input_patterns(config: input_reader_pb2.InputReader) -> List[str]:
-    """The path patterns of a reader.
-
-    Raises:
-        ConfigError: if the reader has none, or is not a TFRecord reader.
-    """
+    """The path patterns of a reader."""
     kind = config.WhichOneof("input_reader")
     if kind == "external_input_reader":
         raise ConfigError(
@@ -228,14 +219,7 @@ def record_dataset(
     the files (unless their records are shared or sampled), then the records, in a buffer of
     `shuffle_buffer_size` encoded records; every epoch is a pass over all records, in another
     order. With `sample_from_datasets_weights` each input_path is a separate stream, and the next
-    record comes from a stream drawn by weight.
-
-    Args:
-        config: The reader.
-        guard: Has the files, and handles damaged ones.
-        order: Its seed is not used.
-        start: The seed, and the offset of the first record.
-        stream_lengths: The field of `Files`; None for one stream of all files.
+    record comes from a stream drawn by weight; `stream_lengths` None is one stream of all files.
     """
     if order.sample_1_of_n < 1:
         raise ConfigError(

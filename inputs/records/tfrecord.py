@@ -62,10 +62,7 @@ def is_compressed(path: str) -> bool:
 
 
 def read_records(path: str) -> Iterator[Tuple[int, Record]]:
-    """The number of every record of a file, and its bytes or damage.
-
-    Files may be local or remote, compressed (by suffix) or not.
-    """
+    """The number of every record of a file, and its bytes or damage."""
     with contextlib.closing(_Source(path)) as source:
         for number, frame in enumerate(_frames(source)):
             yield number, frame.damage or _data(source, frame)
@@ -76,10 +73,6 @@ def read_record(path: str, number: int) -> Record:
 
     The offsets of a file's records are cached, so that reading several is fast, except in
     compressed files, which are read from their beginning each time.
-
-    Raises:
-        IndexError: if the file has fewer records.
-        OSError: if it cannot be read.
     """
     if is_compressed(path):
         for index, record in read_records(path):

@@ -11,14 +11,7 @@ MAX_DEPTH = 50
 
 
 class Element:
-    """An element of a document.
-
-    Attributes:
-        tag: Its name.
-        line: Where it begins.
-        text: Its characters, without those of its parts.
-        parts: The elements inside.
-    """
+    """An element of a document; its text is without that of its parts."""
 
     def __init__(self, tag: str, line: int, file: str) -> None:
         self.tag = tag
@@ -64,11 +57,7 @@ class Element:
 
 
 def parse_xml(text: str, file: str) -> Element:
-    """The root element of a document; `file` is named in errors.
-
-    Raises:
-        SourceError: if the text is not XML, or has a document type, which may define entities.
-    """
+    """The root element of a document; `file` is named in errors."""
     parser = expat.ParserCreate()
     root = Element("", 0, file)
     open_elements = [root]
