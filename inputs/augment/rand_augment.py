@@ -102,6 +102,7 @@ def apply_operations(
         measured, tf.size(numbers), lambda position: numbers[position], branches
     )
     share = moved.area
+    assert share is not None
     moved = moved._replace(area=scale_area(sample.area, share), image_level=sample.image_level)
     return keep_boxes(moved, tf.where((share > 0) & (share >= overlap_thresh))[:, 0])
 
