@@ -11,14 +11,14 @@ import numpy as np
 
 from estimator_det.compat import tf1
 from exporters.image_files import read_image
-from exporters.importing.mapping import Folded
 from exporters.importing.own_model import OwnModel
+from exporters.importing.published import Norm
 
 
 def calibrate(
     model: OwnModel,
     values: Dict[str, np.ndarray],
-    folded: Sequence[Folded],
+    folded: Sequence[Norm],
     image_paths: Sequence[str],
 ) -> Dict[str, np.ndarray]:
     """New values of the variables of folded batch norm.
@@ -28,7 +28,7 @@ def calibrate(
     means: List[List[np.ndarray]] = []
     variances: List[List[np.ndarray]] = []
     with model.graph.as_default():
-        inputs = [model.graph.get_operation_by_name(each.norm).inputs[0] for each in folded]
+        inputs = [model.graph.get_operation_by_name(each.name).inputs[0] for each in folded]
         moments = [tf1.nn.moments(each, list(range(each.shape.rank - 1))) for each in inputs]
         with tf1.Session() as session:
             model.load(session, values)
@@ -39,29 +39,26 @@ def calibrate(
                 means.append([mean for mean, _ in statistics])
                 variances.append([variance for _, variance in statistics])
     new: Dict[str, np.ndarray] = {}
-    for position, each in enumerate(folded):
-        per_image = np.stack([row[position] for row in means]).astype(np.float64)
-        variances_within = np.stack([row[position] for row in variances]).astype(np.float64)
-        new.update(
-            _renormalized(
-                each, values, per_image.mean(0), variances_within.mean(0) + per_image.var(0)
-            )
-        )
+    for layer, layer_means, layer_variances in zip(folded, zip(*means), zip(*variances)):
+        mean_of_images = np.stack(layer_means).astype(np.float64)
+        within_images = np.stack(layer_variances).astype(np.float64).mean(0)
+        variance = within_images + mean_of_images.var(0)
+        new.update(_renormalized(layer, values, mean_of_images.mean(0), variance))
     return new
 
 
 def _renormalized(
-    layer: Folded, values: Dict[str, np.ndarray], mean: np.ndarray, variance: np.ndarray
+    layer: Norm, values: Dict[str, np.ndarray], mean: np.ndarray, variance: np.ndarray
 ) -> Dict[str, np.ndarray]:
     """The variables of a layer for new statistics, with unchanged outputs."""
-    old_scale = 1 / np.sqrt(values[layer.variance].astype(np.float64) + layer.epsilon)
-    if layer.gamma is not None:
-        old_scale = old_scale * values[layer.gamma]
+    old_scale = 1 / np.sqrt(values[layer.variance.name].astype(np.float64) + layer.epsilon)
     new = {}
-    if layer.beta is not None:
-        new[layer.beta] = values[layer.beta] + old_scale * (mean - values[layer.mean])
-        new[layer.mean] = mean
     if layer.gamma is not None:
-        new[layer.gamma] = old_scale * np.sqrt(variance + layer.epsilon)
-        new[layer.variance] = variance
+        old_scale = old_scale * values[layer.gamma.name]
+        new[layer.gamma.name] = old_scale * np.sqrt(variance + layer.epsilon)
+        new[layer.variance.name] = variance
+    if layer.beta is not None:
+        old_mean = values[layer.mean.name]
+        new[layer.beta.name] = values[layer.beta.name] + old_scale * (mean - old_mean)
+        new[layer.mean.name] = mean
     return {name: value.astype(np.float32) for name, value in new.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -115,7 +115,14 @@ def _recompute_statistics(
     model: OwnModel, mapped: Mapped, num_neutral: int, images: Sequence[str]
 ) -> Note:
     """Replaces the statistics of folded batch norm by those of the images."""
-    _refuse_incomplete(mapped)
+    missing = [row.variable for row in mapped.rows if row.variable not in mapped.values]
+    if missing:
+        raise ConfigError(
+            None,
+            "--calibrate: runs the model, and the file lacks "
+            f"{counted(len(missing), 'variable')} of it, such as {missing[0]}",
+            "import without it, or correct the configuration",
+        )
     mapped.values.update(calibrate(model, mapped.values, mapped.folded, images))
     layers, photos = counted(num_neutral, "layer"), counted(len(images), "image")
     return Note(f"statistics of {layers} recomputed from {photos}")
@@ -180,17 +187,6 @@ def _of_statistics(num_neutral: int, has_folded: bool, calibrates: bool) -> List
             "statistics are taken as they are"
         ]
     return []
-
-
-def _refuse_incomplete(mapped: Mapped) -> None:
-    missing = [row.variable for row in mapped.rows if row.variable not in mapped.values]
-    if missing:
-        raise ConfigError(
-            None,
-            "--calibrate: runs the model, and the file lacks "
-            f"{counted(len(missing), 'variable')} of it, such as {missing[0]}",
-            "import without it, or correct the configuration",
-        )
 
 
 def _apply_anchor_order(
@@ -269,22 +265,16 @@ def _write_beside(
 
 def write_checkpoint(prefix: str, values: Dict[str, np.ndarray], num_neutral: int) -> None:
     """Writes a checkpoint of step 0, with a mark if batch norm has neutral statistics."""
-    tensors: Dict[str, np.ndarray] = dict(values)
-    tensors[tf1.GraphKeys.GLOBAL_STEP] = np.asarray(0, np.int64)
+    tensors = {**values, tf1.GraphKeys.GLOBAL_STEP: np.asarray(0, np.int64)}
     if num_neutral:
         tensors[NEUTRAL_STATISTICS] = np.asarray(num_neutral, np.int64)
     names = sorted(tensors)
-    with tf.Graph().as_default(), tf1.Session() as session:
-        fed: List[Tuple[Any, np.ndarray]] = [
-            (tf1.placeholder(tensors[name].dtype), tensors[name]) for name in names
-        ]
-        save = tf.raw_ops.SaveV2(
-            prefix=prefix,
-            tensor_names=names,
-            shape_and_slices=[""] * len(names),
-            tensors=[placeholder for placeholder, _ in fed],
-        )
-        session.run(save, dict(fed))
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tf.constant(tensors[name]) for name in names],
+    )
     folder, name = os.path.split(prefix)
     state = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
     files.write_text(os.path.join(folder, "checkpoint"), state)

@@ -31,23 +31,13 @@ class Row(NamedTuple):
     source: str  # names in the file, or what is wrong
 
 
-class Folded(NamedTuple):
-    """Batch norm that was rebuilt: its statistics say nothing about the layer's inputs."""
-
-    norm: str  # operation in our graph
-    gamma: Optional[str]
-    beta: Optional[str]
-    mean: str
-    variance: str
-    epsilon: float
-
-
 class Mapped(NamedTuple):
     """Values of variables, and how they were found."""
 
     values: Dict[str, np.ndarray]
     rows: List[Row]
-    folded: List[Folded]
+    # Our batch norm that was rebuilt: its statistics say nothing about the inputs of its layer.
+    folded: List[Norm]
     unused: List[str]  # arrays of the file
 
 
@@ -59,7 +49,7 @@ class _Mapping:
         self.arrays = published.arrays if published.has_names else {}
         self.values: Dict[str, np.ndarray] = {}
         self.rows: Dict[str, Row] = {}
-        self.folded: List[Folded] = []
+        self.folded: List[Norm] = []
         self.used: Set[str] = set()
 
     def has(self, names: Iterable[str]) -> bool:
@@ -91,8 +81,8 @@ def map_variables(own_model: OwnModel, published: Published) -> Mapped:
         follows_order=not published.from_functions,
     )
     for layer in own_model.structure.convolutions:
-        names = _variables_of(layer)
-        match = matches[layer.name][0] if layer.name in matches else None
+        names = [each.name for each in layer.arrays]
+        match = matches.get(layer.name)
         if mapping.has(names) and not (match and _is_folded(mapping, layer, match)):
             mapping.copy(names)
         elif match is not None:
@@ -134,59 +124,36 @@ def _absent(name: str, shape: Iterable[int], arrays: Mapping[str, np.ndarray]) -
     return Row(name, MISSING, f"the model has {list(shape)}")
 
 
-def _name(named: Optional[Named]) -> Optional[str]:
-    return None if named is None else named.name
-
-
-def _variables_of(layer: Convolution) -> List[str]:
-    """Variables that a layer of our model reads."""
-    parts = [layer.weights, layer.offset, layer.scale]
-    if layer.norm is not None:
-        norm = layer.norm
-        parts += [norm.gamma, norm.beta, norm.mean, norm.variance]
-    return [part.name for part in parts if part is not None]
-
-
 def _take_layer(mapping: _Mapping, ours: Convolution, theirs: Convolution) -> None:
     """Gives our layer the weights of theirs, unfolding batch norm where theirs has none."""
+    scale, offset = theirs.scale, theirs.offset or _displaced_offset(mapping, ours)
+    weights, sources = theirs.weights.values, [theirs.weights.name]
     # Heads that share weights: an earlier feature map has set them.
-    if ours.weights.name in mapping.values:
-        weights, scale = None, _ratio(theirs.weights.values, mapping.values[ours.weights.name])
-        if scale is None:
+    is_shared = ours.weights.name in mapping.values
+    if is_shared:
+        ratio = _ratio(weights, mapping.values[ours.weights.name])
+        if ratio is None:
             return  # another layer with these weights has other ones: reported as missing
-        if theirs.scale is not None:
-            scale = scale * theirs.scale.values
-    else:
-        weights = theirs.weights.values
-        scale = None if theirs.scale is None else theirs.scale.values
-    offset = theirs.offset or _displaced_offset(mapping, ours)
-    sources = [theirs.weights.name]
-    scale_sources = [] if theirs.scale is None else [theirs.scale.name]
-    offset_sources = [] if offset is None else [offset.name]
-    shift = None if offset is None else offset.values
-    if ours.norm is None:
-        if scale is not None and weights is not None:
-            weights, sources = weights * _over_outputs(scale, ours), sources + scale_sources
-        # Zeros would hide that the file's bias belongs to another model.
-        has_other_shape = shift is None and _name(ours.offset) in mapping.arrays
-        if ours.offset is not None and not has_other_shape:
-            bias = np.zeros(mapping.own.shapes[ours.offset.name]) if shift is None else shift
-            mapping.put(ours.offset.name, bias, COPIED, offset_sources)
-    elif theirs.norm is not None and scale is None and shift is None:
-        _copy_norm(mapping, ours.norm, theirs.norm)
-    else:
-        if theirs.norm is not None:
-            scale, shift = _compose(theirs.norm, scale, shift)
-            scale_sources = [theirs.norm.variance.name]
-            offset_sources = [theirs.norm.mean.name]
-        # Without gamma the weights themselves must carry the scale.
-        if ours.norm.gamma is None and scale is not None and weights is not None:
-            weights, sources = weights * _over_outputs(scale, ours), sources + scale_sources
-            scale = None
-        if ours.norm.gamma is None and scale is not None:
+        scale = Named("", ratio) if scale is None else Named(scale.name, ratio * scale.values)
+    is_copied = theirs.norm is not None and scale is None and offset is None
+    if ours.norm is not None and theirs.norm is not None and not is_copied:
+        scale, offset = _compose(theirs.norm, scale, offset)
+    # Without gamma the weights themselves must carry the scale.
+    if scale is not None and (ours.norm is None or ours.norm.gamma is None):
+        if is_shared and ours.norm is not None:
             return  # nothing can hold the scale: the batch norm is reported as missing
-        _rebuild_norm(mapping, ours.norm, scale, shift, scale_sources, offset_sources)
-    if weights is not None:
+        weights = weights * _over_outputs(scale.values, ours)
+        sources.append(scale.name)
+        scale = None
+    if ours.norm is not None and theirs.norm is not None and is_copied:
+        _copy_norm(mapping, ours.norm, theirs.norm)
+    elif ours.norm is not None:
+        _rebuild_norm(mapping, ours.norm, scale, offset)
+    # Zeros would hide that the file's bias belongs to another model.
+    elif ours.offset is not None and (offset or ours.offset.name not in mapping.arrays):
+        bias = offset or Named("", np.zeros(mapping.own.shapes[ours.offset.name]))
+        mapping.put(ours.offset.name, bias.values, COPIED, [bias.name])
+    if not is_shared:
         state = COPIED if ours.norm is None or theirs.norm is not None else REBUILT
         mapping.put(ours.weights.name, weights, state, sources)
 
@@ -196,27 +163,26 @@ def _over_outputs(scale: np.ndarray, layer: Convolution) -> np.ndarray:
     return scale.reshape(layer.weights.values.shape[-2:]) if layer.kind == "depthwise" else scale
 
 
-def _compose(
-    norm: Norm, scale: Optional[np.ndarray], shift: Optional[np.ndarray]
-) -> Tuple[np.ndarray, np.ndarray]:
+def _compose(norm: Norm, scale: Optional[Named], offset: Optional[Named]) -> Tuple[Named, Named]:
     """Scale and offset of an affine step and the batch norm after it."""
     # Batch norm in inference is affine: (x - mean) * factor + beta.
     factor = 1 / np.sqrt(norm.variance.values + norm.epsilon)
     if norm.gamma is not None:
         factor = factor * norm.gamma.values
-    offset = (0.0 if shift is None else shift) - norm.mean.values
+    shift = (0.0 if offset is None else offset.values) - norm.mean.values
     beta = 0.0 if norm.beta is None else norm.beta.values
-    return factor * (1.0 if scale is None else scale), offset * factor + beta
+    product = factor * (1.0 if scale is None else scale.values)
+    return Named(norm.variance.name, product), Named(norm.mean.name, shift * factor + beta)
 
 
 def _copy_norm(mapping: _Mapping, ours: Norm, theirs: Norm) -> None:
     size = mapping.own.shapes[ours.mean.name]
     if ours.gamma is not None:
-        gamma = np.ones(size) if theirs.gamma is None else theirs.gamma.values
-        mapping.put(ours.gamma.name, gamma, COPIED, [_name(theirs.gamma) or ""])
+        gamma = theirs.gamma or Named("", np.ones(size))
+        mapping.put(ours.gamma.name, gamma.values, COPIED, [gamma.name])
     if ours.beta is not None:
-        beta = np.zeros(size) if theirs.beta is None else theirs.beta.values
-        mapping.put(ours.beta.name, beta, COPIED, [_name(theirs.beta) or ""])
+        beta = theirs.beta or Named("", np.zeros(size))
+        mapping.put(ours.beta.name, beta.values, COPIED, [beta.name])
     mapping.put(ours.mean.name, theirs.mean.values, COPIED, [theirs.mean.name])
     # Our epsilon may be another one; the sum of both is what counts.
     variance = theirs.variance.values + (theirs.epsilon - ours.epsilon)
@@ -224,37 +190,22 @@ def _copy_norm(mapping: _Mapping, ours: Norm, theirs: Norm) -> None:
 
 
 def _rebuild_norm(
-    mapping: _Mapping,
-    ours: Norm,
-    scale: Optional[np.ndarray],
-    shift: Optional[np.ndarray],
-    scale_sources: List[str],
-    offset_sources: List[str],
+    mapping: _Mapping, ours: Norm, scale: Optional[Named], offset: Optional[Named]
 ) -> None:
     size = mapping.own.shapes[ours.mean.name]
-    factor = np.ones(size) if scale is None else scale
-    offset = np.zeros(size) if shift is None else shift
+    scale, offset = scale or Named("", np.ones(size)), offset or Named("", np.zeros(size))
     if ours.gamma is not None:
-        mapping.put(ours.gamma.name, factor, REBUILT, scale_sources)
+        mapping.put(ours.gamma.name, scale.values, REBUILT, [scale.name])
     mean = np.zeros(size)
     if ours.beta is not None:
-        mapping.put(ours.beta.name, offset, REBUILT, offset_sources)
+        mapping.put(ours.beta.name, offset.values, REBUILT, [offset.name])
     else:
         # Without beta the mean carries the offset; a factor of 0 leaves nothing to shift.
-        mean = -offset / np.where(factor == 0, 1, factor)
+        mean = -offset.values / np.where(scale.values == 0, 1, scale.values)
     mapping.put(ours.mean.name, mean, REBUILT, [])
     # Variance + epsilon = 1, so that gamma alone is the factor.
     mapping.put(ours.variance.name, np.full(size, 1 - ours.epsilon), REBUILT, [])
-    mapping.folded.append(
-        Folded(
-            ours.name,
-            _name(ours.gamma),
-            _name(ours.beta),
-            ours.mean.name,
-            ours.variance.name,
-            ours.epsilon,
-        )
-    )
+    mapping.folded.append(ours)
 
 
 def _displaced_offset(mapping: _Mapping, ours: Convolution) -> Optional[Named]:
@@ -262,14 +213,11 @@ def _displaced_offset(mapping: _Mapping, ours: Convolution) -> Optional[Named]:
     if ours.norm is None:
         return None
     scope = f"{scope_of(ours.weights.name)}/BatchNorm/"
-    for end in ("batchnorm/sub", *(f"FusedBatchNorm{version}/Offset" for version in _VERSIONS)):
+    for end in ("batchnorm/sub", *(f"FusedBatchNorm{each}/Offset" for each in ("", "V2", "V3"))):
         values = mapping.arrays.get(scope + end)
         if values is not None and values.shape == mapping.own.shapes[ours.norm.mean.name]:
             return Named(scope + end, values)
     return None
-
-
-_VERSIONS = ("", "V2", "V3")
 
 
 def _ratio(weights: np.ndarray, base: np.ndarray) -> Optional[np.ndarray]:

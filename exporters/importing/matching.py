@@ -6,7 +6,7 @@ them. Where that leaves several, the layers after them decide, and then the orde
 
 from __future__ import annotations
 
-from typing import Container, Dict, Hashable, List, Mapping, Sequence, Tuple
+from typing import Container, Dict, Hashable, List, Mapping, Sequence
 
 from exporters.importing.published import Convolution, Structure
 
@@ -20,25 +20,19 @@ def scope_of(name: str) -> str:
 
 def match_layers(
     ours: Structure, theirs: Structure, *, names_match: bool, follows_order: bool = True
-) -> Dict[str, Tuple[Convolution, str]]:
-    """Our convolutions by name of operation -> theirs, with how it was found: name or structure.
+) -> Dict[str, Convolution]:
+    """Our convolutions by name of operation -> theirs, found by name or else by structure.
 
     Args:
-        ours: The layers to find.
-        theirs: The layers of the file.
         names_match: True if the file has the names of our layers.
         follows_order: True if the order of the file may decide where nothing else does.
     """
-    matches: Dict[str, Tuple[Convolution, str]] = {}
-    if names_match:
-        for name, layer in _by_scope(ours, theirs).items():
-            matches[name] = (layer, "name")
+    name_matches = _by_scope(ours, theirs) if names_match else {}
     # One layer of the file cannot be two of ours.
-    used = {layer.name for layer, _ in matches.values()}
-    for name, layer in _by_structure(ours, theirs, follows_order).items():
-        if name not in matches and layer.name not in used:
-            matches[name] = (layer, "structure")
-    return matches
+    used = {layer.name for layer in name_matches.values()}
+    structure_matches = _by_structure(ours, theirs, follows_order)
+    rest = {name: layer for name, layer in structure_matches.items() if layer.name not in used}
+    return {**rest, **name_matches}
 
 
 def _by_scope(ours: Structure, theirs: Structure) -> Dict[str, Convolution]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Set, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 from estimator_det.config.printing import plain
 from exporters.importing.matching import longest_scope, scope_of
-from exporters.importing.published import Convolution, Named, Norm, Published, Structure
+from exporters.importing.published import Named, Norm, Published, Structure
 from model_fn.checkpoints.errors import RunError
 
 _MAX_PARTS = 32  # parts of a name; names of layers have ten at most
@@ -55,34 +55,17 @@ def _prefixes(published: Published, scopes: Set[str]) -> Dict[str, Set[str]]:
 
 def _without_prefix(published: Published, prefix: str) -> Published:
     def short(name: str) -> str:
-        return name[len(prefix) :] if name.startswith(prefix) else name
+        return name.removeprefix(prefix)
 
-    def array(named: Named) -> Named:
-        return Named(short(named.name), named.values)
-
-    def norm(original: Norm) -> Norm:
-        return Norm(
-            short(original.name),
-            original.gamma and array(original.gamma),
-            original.beta and array(original.beta),
-            array(original.mean),
-            array(original.variance),
-            original.epsilon,
-        )
-
-    def layer(original: Convolution) -> Convolution:
-        return Convolution(
-            short(original.name),
-            original.kind,
-            array(original.weights),
-            original.scale and array(original.scale),
-            original.offset and array(original.offset),
-            original.norm and norm(original.norm),
-        )
+    def shortened(part: Any) -> Any:
+        """A layer, its batch norm or an array, with short names in it and in its parts."""
+        fields = part._asdict().items()
+        parts = {key: shortened(each) for key, each in fields if isinstance(each, (Named, Norm))}
+        return part._replace(name=short(part.name), **parts)
 
     before = published.structure
     structure = Structure(
-        tuple(layer(each) for each in before.convolutions),
+        tuple(map(shortened, before.convolutions)),
         {short(name): token for name, token in before.tokens.items()},
         {short(name): tuple(map(short, names)) for name, names in before.parents.items()},
     )

@@ -25,13 +25,10 @@ class OwnModel(NamedTuple):
 
     def load(self, session: tf1.Session, values: Mapping[str, np.ndarray]) -> None:
         """Sets all variables in a session of the graph."""
-        setters = {each.op.name: each.initializer for each in self.variables()}
+        variables = self.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
+        setters = {each.op.name: each.initializer for each in variables}
         fed = {setters[name].inputs[1]: value for name, value in values.items()}
         session.run([setters[name] for name in values], fed)
-
-    def variables(self) -> List[tf.Variable]:
-        """Variables of the graph."""
-        return list(self.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES))
 
 
 def build_own_model(config: Any) -> OwnModel:

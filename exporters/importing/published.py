@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, FrozenSet, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -47,6 +47,11 @@ class Convolution(NamedTuple):
         """Properties that layers of two models must share to be the same."""
         return (self.kind, *self.weights.values.shape)
 
+    @property
+    def arrays(self) -> List[Named]:
+        """The arrays of the layer and of its batch norm."""
+        return [each for each in (*self, *(self.norm or ())) if isinstance(each, Named)]
+
 
 class Structure(NamedTuple):
     """The convolutions of a model in its order, and which of them feed which."""
@@ -79,12 +84,9 @@ def refuse_not_finite(published: Published, path: str) -> None:
     """Raises RunError for the first array with NaN or infinite numbers."""
     arrays = {**published.arrays}
     for layer in published.structure.convolutions:
-        norm = layer.norm
-        parts = [layer.weights, layer.scale, layer.offset]
-        parts += [] if norm is None else [norm.gamma, norm.beta, norm.mean, norm.variance]
-        for part in parts:
+        for part in layer.arrays:
             # A part may be computed from the constant with its name.
-            if part is not None and np.isfinite(arrays.get(part.name, part.values)).all():
+            if np.isfinite(arrays.get(part.name, part.values)).all():
                 arrays[part.name] = part.values
     for name, values in arrays.items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():

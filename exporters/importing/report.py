@@ -47,7 +47,7 @@ def report_text(source: str, mapped: Mapped, notes: Sequence[Note]) -> str:
     lines += ["", "Variables: state, name, names in the file"]
     lines += [f"  {row.state:<8} {row.variable}: {row.source}" for row in mapped.rows]
     lines += ["", f"Layers whose batch norm is rebuilt: {len(mapped.folded)}"]
-    lines += [f"  {each.norm}" for each in mapped.folded]
+    lines += [f"  {each.name}" for each in mapped.folded]
     lines += ["", f"Arrays of the file that are not used: {len(mapped.unused)}"]
     lines += [f"  {name}" for name in mapped.unused]
     return "\n".join(map(escaped, lines)) + "\n"

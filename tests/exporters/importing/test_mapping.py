@@ -48,7 +48,7 @@ def test_folded_batch_norm_is_rebuilt_where_it_is_folded(original, expected):
     mapped = mapping.map_variables(original.own, _published(folded(original)))
     _agree(original.own, mapped, expected)
     scopes = {name.rpartition("/BatchNorm")[0] for name in original.own.shapes if "Norm" in name}
-    assert {each.norm.rpartition("/BatchNorm")[0] for each in mapped.folded} == scopes
+    assert {each.name.rpartition("/BatchNorm")[0] for each in mapped.folded} == scopes
     heads = [name for name in original.own.shapes if "BoxPredictor" in name]
     assert {_states(mapped)[name] for name in heads} == {mapping.COPIED}
     second = next(scope for scope in scopes if "Second" in scope)
@@ -77,7 +77,7 @@ def test_a_layer_with_batch_norm_beside_folded_ones_keeps_its_statistics(origina
         set_constant(whole, name, np.zeros([1]))  # is not in such a file
     mapped = mapping.map_variables(original.own, _published(whole))
     _agree(original.own, mapped, expected)
-    assert [("First" in each.norm, "Second" in each.norm) for each in mapped.folded] == [
+    assert [("First" in each.name, "Second" in each.name) for each in mapped.folded] == [
         (True, False)
     ]
 
