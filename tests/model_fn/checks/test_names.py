@@ -112,8 +112,3 @@ def test_types_of_two_stage_extractors_are_checked() -> None:
         model.feature_extractor.type = kind
         (problem,) = names.check_names(model)
         assert problem.field == "feature_extractor.type" and message in problem.message
-
-
-def test_texts_are_fields_of_the_schema() -> None:
-    known = {d.name: d.fields_by_name for d in MESSAGES.values()}
-    assert all(field in known[name] for name, field in (text.split(".") for text in names.TEXTS))

@@ -87,10 +87,11 @@ def test_cells_take_the_valid_rows_and_name_all_classes() -> None:
     classes = np.zeros([2, 3, 4])
     classes[0, 0, 1] = classes[0, 1, 0] = classes[0, 1, 3] = 1
     labels = {
-        schema.NUM_BOXES: np.array([2, 0]),
+        schema.NUM_BOXES: np.array([2, 1]),
         schema.BOXES: np.ones([2, 3, 4]),
         schema.CLASSES: classes,
         schema.WEIGHTS: np.array([[1, 0.5, 0], [0, 0, 0]]),
+        schema.MASKS: np.arange(6.0).reshape(2, 3, 1, 1) * np.ones([1, 1, 8, 8]),
     }
     first, second = batch_grid.cells_of_batch(
         features, labels, lambda image: image.astype(np.uint8), {1: "cat", 2: "dog"}
@@ -98,7 +99,9 @@ def test_cells_take_the_valid_rows_and_name_all_classes() -> None:
     assert (first.name, first.true_size, first.boxes.shape) == ("café", [8, 6], (2, 4))
     assert first.labels == ["dog", "cat+4 (weight 0.5)"]
     assert first.classes == [2, 1]
-    assert (second.name, second.labels) == ("\ufffd", [])
+    assert (second.name, second.labels) == ("\ufffd", ["0 (weight 0)"])
+    assert first.masks is not None and second.masks is not None
+    assert first.masks[:, 0, 0].tolist() == [0, 1] and second.masks[:, 0, 0].tolist() == [3]
 
 
 def test_masks_of_a_batch_are_drawn() -> None:
@@ -145,23 +148,3 @@ def test_page_of_nothing_and_long_names() -> None:
     fitted = batch_grid._fitted("folder/" + "x" * 100 + "/17.jpg", 120, font)
     assert fitted.startswith("folder/") and fitted.endswith("17.jpg") and "…" in fitted
     assert font.getlength(fitted) <= 120
-
-
-def test_each_cell_has_the_weights_and_masks_of_its_image() -> None:
-    features = {
-        schema.IMAGE: np.zeros([2, 8, 8, 3], np.float32),
-        schema.TRUE_IMAGE_SHAPE: np.array([[8, 8, 3]] * 2),
-    }
-    labels = {
-        schema.NUM_BOXES: np.array([1, 2]),
-        schema.BOXES: np.ones([2, 2, 4]),
-        schema.CLASSES: np.ones([2, 2, 1]),
-        schema.WEIGHTS: np.array([[1, 0], [0.5, 1]]),
-        schema.MASKS: np.arange(4.0).reshape(2, 2, 1, 1) * np.ones([1, 1, 8, 8]),
-    }
-    first, second = batch_grid.cells_of_batch(
-        features, labels, lambda image: image.astype(np.uint8), {1: "cat"}
-    )
-    assert (first.labels, second.labels) == (["cat"], ["cat (weight 0.5)", "cat"])
-    assert first.masks is not None and second.masks is not None
-    assert first.masks[:, 0, 0].tolist() == [0] and second.masks[:, 0, 0].tolist() == [2, 3]

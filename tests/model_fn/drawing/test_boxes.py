@@ -124,14 +124,6 @@ def test_a_label_stays_at_its_box() -> None:
     assert too_large == [None]
 
 
-def test_one_box_for_each_object() -> None:
-    boxes = np.array([[0.2, 0.2, 0.8, 0.8], [0.2, 0.2, 0.8, 0.75], [0.5, 0.5, 1, 1]], np.float32)
-    scores = np.array([0.9, 0.8, 0.7], np.float32)
-    for iou, count in ((None, 3), (0.7, 2)):
-        options = DrawOptions(same_object_iou=iou, skip_scores=True)
-        assert len(_colors(draw_boxes(BLACK, boxes, scores=scores, options=options))) == count
-
-
 def test_first_images_are_drawn_without_padding() -> None:
     images = EvaluationImages(3, {1: "cat"})
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -248,10 +240,11 @@ def test_evaluated_masks_of_a_batch() -> None:
     assert not pixels[35, 45].any() and not pixels[20, 60 + 45].any()
 
 
-def test_limits_of_scores_and_overlaps_belong_to_what_is_above() -> None:
+def test_one_box_for_each_object() -> None:
+    """Limits of scores and overlaps belong to what is above."""
     # The whole image, and its upper half.
     boxes = np.float32([[0, 0, 1, 1], [0, 0, 19 / 39, 1]])
-    for iou, count in ((0.51, 2), (0.5, 1)):
+    for iou, count in ((None, 2), (0.51, 2), (0.5, 1)):
         options = DrawOptions(same_object_iou=iou, skip_scores=True)
         scores = np.float32([0.9, 0.5])
         assert len(_colors(draw_boxes(BLACK, boxes, scores=scores, options=options))) == count

@@ -106,6 +106,7 @@ def test_the_source_id_goes_before_the_file_name(tmp_path: pathlib.Path) -> None
     lookup = lookup_of(tmp_path, ["1", "2", "2"])
     assert _find(lookup, "1", "2") == 1
     assert _find(lookup, "2", "1") == 2
+    assert lookup.warnings() == [] and lookup.counts()["detections_in_file"] == 3
 
 
 def test_lines_of_detect_are_not_found_by_numbers(tmp_path: pathlib.Path) -> None:
@@ -158,13 +159,6 @@ def test_warnings(tmp_path: pathlib.Path) -> None:
         "4 images of the records have no detection in the file: 'a', 'b', 'c' and 1 more",
         "5 detections are not scored: the label map has no class of these ids: 90 (5)",
     ]
-
-
-def test_without_warnings(tmp_path: pathlib.Path) -> None:
-    lookup = lookup_of(tmp_path, [1])
-    assert _find(lookup, "1") == 1
-    assert lookup.warnings() == []
-    assert lookup.counts()["detections_in_file"] == 1
 
 
 def test_configurations_that_are_refused(tmp_path: pathlib.Path) -> None:
