@@ -42,9 +42,8 @@ _MOST_LIKELY = 0.999  # a function's value at its last pool is below 1, so that 
 _LOGIT_MARGIN = 1e-7
 _ROWS_AT_ONCE = 4096
 
-FITS: Registry[Callable[[Matches, FinalScores], calibration_pb2.CalibrationConfig]] = Registry(
-    "calibration"
-)
+# Each sets one calibrator of a `CalibrationConfig`, from matches and the scores' post-processing.
+FITS: Registry[Callable[[Any, Matches, FinalScores], None]] = Registry("calibration")
 
 
 class Reliability(NamedTuple):
@@ -106,10 +105,11 @@ def fit(kind: str, matches: Matches, scores: FinalScores) -> calibration_pb2.Cal
 
     Raises RunError if there are too few detections, or higher scores are not more precise.
     """
-    make = FITS.get(kind)
     check_model(kind, scores)
     _check_detections(matches.all_classes_merged())
-    return make(matches, scores)
+    config = calibration_pb2.CalibrationConfig()
+    FITS.get(kind)(config, matches, scores)
+    return config
 
 
 def _check_detections(matches: ClassMatches) -> None:
@@ -213,12 +213,10 @@ def _add_points(pairs: Any, points: Sequence[Point]) -> None:
 
 
 @FITS.register("function_approximation")
-def _fit_function(matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
+def _fit_function(config: Any, matches: Matches, scores: FinalScores) -> None:
     del scores
-    config = calibration_pb2.CalibrationConfig()
     points = function_points(matches.all_classes_merged())
     _add_points(config.function_approximation.x_y_pairs, points)
-    return config
 
 
 def has_enough(matches: ClassMatches) -> bool:
@@ -227,15 +225,13 @@ def has_enough(matches: ClassMatches) -> bool:
 
 
 @FITS.register("class_id_function_approximations")
-def _fit_functions(matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
+def _fit_functions(config: Any, matches: Matches, scores: FinalScores) -> None:
     most = int(np.clip(MAX_POINTS_OF_CLASSES // max(len(matches.class_ids), 1), 3, 30))
-    config = calibration_pb2.CalibrationConfig()
     table = config.class_id_function_approximations.class_id_xy_pairs_map
     common = function_points(matches.all_classes_merged(), most)
     for class_id, class_matches in zip(matches.class_ids, matches.per_class()):
         points = function_points(class_matches, most) if has_enough(class_matches) else common
         _add_points(table[scores.column_of(class_id)], points)
-    return config
 
 
 def sigmoid_parameters(matches: ClassMatches) -> Optional[Point]:
@@ -289,22 +285,18 @@ def _set_sigmoid(parameters: Any, point: Point) -> None:
 
 
 @FITS.register("sigmoid_calibration")
-def _fit_sigmoid(matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
+def _fit_sigmoid(config: Any, matches: Matches, scores: FinalScores) -> None:
     del scores
-    config = calibration_pb2.CalibrationConfig()
     _set_sigmoid(config.sigmoid_calibration.sigmoid_parameters, _sigmoid_of_all(matches))
-    return config
 
 
 @FITS.register("class_id_sigmoid_calibrations")
-def _fit_sigmoids(matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
-    config = calibration_pb2.CalibrationConfig()
+def _fit_sigmoids(config: Any, matches: Matches, scores: FinalScores) -> None:
     table = config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
     common = _sigmoid_of_all(matches)
     for class_id, class_matches in zip(matches.class_ids, matches.per_class()):
         parameters = sigmoid_parameters(class_matches) if has_enough(class_matches) else None
         _set_sigmoid(table[scores.column_of(class_id)], parameters or common)
-    return config
 
 
 def temperature(matches: ClassMatches) -> float:
@@ -327,9 +319,7 @@ def temperature(matches: ClassMatches) -> float:
 
 
 @FITS.register(TEMPERATURE)
-def _fit_temperature(matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
+def _fit_temperature(config: Any, matches: Matches, scores: FinalScores) -> None:
     del scores
-    config = calibration_pb2.CalibrationConfig()
     scaler = temperature(matches.all_classes_merged())
     config.temperature_scaling_calibration.scaler = float(f"{scaler:.6g}")
-    return config

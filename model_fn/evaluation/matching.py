@@ -13,7 +13,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from model_fn.evaluation.metrics.coco_matching import greedy_match
+from model_fn.evaluation.metrics.coco_matching import greedy_match, joined
 from model_fn.evaluation.metrics.overlaps import box_ioa
 
 Array = np.ndarray[Any, Any]
@@ -83,13 +83,9 @@ class Matches:
 
     def _sorted(self, parts: List[Array], dtype: Any) -> Array:
         """The detections of all images by falling score."""
-        order = np.argsort(-_joined(self._scores, np.float32), kind="stable")
-        ordered: Array = _joined(parts, dtype)[order]
+        order = np.argsort(-joined(self._scores, np.float32), kind="stable")
+        ordered: Array = joined(parts, dtype)[order]
         return ordered
-
-
-def _joined(parts: List[Array], dtype: Any) -> Array:
-    return np.concatenate([np.zeros(0, dtype), *parts])
 
 
 class ImageBoxes(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Se
 import numpy as np
 
 from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class
+from model_fn.evaluation.metrics.coco_matching import joined
 from model_fn.evaluation.metrics.overlaps import (
     box_ioa,
     box_iou,
@@ -170,9 +171,8 @@ class AveragePrecision:
 
     def results(self) -> Dict[str, float]:
         """Value by name; starts a new evaluation."""
-        classes = np.concatenate([np.zeros(0, np.int32), *self._classes])
-        scores = np.concatenate([np.zeros(0), *self._scores])
-        weights = np.concatenate([np.zeros(0, np.float32), *self._weights])
+        classes, scores = joined(self._classes, np.int32), joined(self._scores, np.float64)
+        weights = joined(self._weights, np.float32)
         order = np.argsort(classes, kind="stable")
         ends = np.searchsorted(classes[order], np.arange(len(self._ids)), side="right")
         values, recalls = {}, self._options.recall_range

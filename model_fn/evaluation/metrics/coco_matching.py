@@ -131,8 +131,8 @@ class CocoMatches:
         sizes = (len(THRESHOLDS), len(RECALLS), len(self._ids), len(self._ranges))
         precision = -np.ones(sizes)
         recall = -np.ones((sizes[0], sizes[2], sizes[3], len(self._limits)))
-        categories, ranks = _joined(self._categories, np.int32), _joined(self._ranks, np.int32)
-        scores = _joined(self._scores, np.float64)
+        categories, ranks = joined(self._categories, np.int32), joined(self._ranks, np.int32)
+        scores = joined(self._scores, np.float64)
         flags = np.concatenate([np.zeros((0, (self._width + 7) // 8), np.uint8), *self._flags])
         order = np.argsort(categories, kind="stable")
         starts = np.searchsorted(categories[order], np.arange(len(self._ids) + 1))
@@ -217,7 +217,8 @@ def _ranks(groups: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def _joined(parts: List[np.ndarray], dtype: type) -> np.ndarray:
+def joined(parts: List[np.ndarray], dtype: Any) -> np.ndarray:
+    """Arrays [n] one after the other; there may be none."""
     return np.concatenate([np.zeros(0, dtype), *parts])
 
 
