@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError, ConfigWarning
+from estimator_det.config.text import ConfigError
 from inputs import label_map as label_map_module
 from inputs.label_map import parse_label_map, read_label_map
 from tests.inputs.examples import LABEL_MAP
@@ -106,11 +104,6 @@ def test_real_label_maps(shared: pathlib.Path) -> None:
     assert coco.ids["person"] == coco.ids["/m/01g317"] == 1
 
 
-def test_reading_one_imports_no_tensorflow() -> None:
-    code = "import sys, inputs, inputs.label_map; sys.exit('tensorflow' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_input_functions_are_exported() -> None:
     import inputs
 
@@ -135,27 +128,3 @@ item < id: 0x2 name: "b" "c" > item { id: 2147483647 name: "猫" }
     assert label_map.names == {2: "bc", 4: 'x"y', 5: "e", 6: "f", 2147483647: "猫"}
     assert label_map.ids["d"] == label_map.ids['x"y'] == 4
     assert label_map.keypoint_ids == {"}": 0} and label_map.ancestors[6] == (5,)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'item { id: 1 name: "a" name: "b" }',
-        'item { name: "a" id: 1 name: "b" }',
-        'item { id: 1 id: 2 name: "a" }',
-    ],
-)
-def test_a_field_given_twice_is_a_warning_with_its_line(text: str) -> None:
-    first = 'item { id: 9 name: "z" }\n'
-    with pytest.warns(ConfigWarning, match="m:2: '(name|id)' is given more than once"):
-        assert len(parse_label_map(first + text, "m").names) == 2
-
-
-def test_errors_have_the_line_in_the_file() -> None:
-    many = "".join(f'item {{\n  id: {i}\n  name: "{i}"\n}}\n' for i in range(1, 11))
-    with pytest.raises(ConfigError, match=r"m:42: .*no field 'nam'"):
-        parse_label_map(many + '\nitem { id: 11 nam: "a" }', "m")
-    with pytest.raises(ConfigError, match=r"m:41: .*2147483648"):
-        parse_label_map(many + 'item { id: 2147483648 name: "a" }', "m")
-    with pytest.raises(ConfigError, match="m:43"):
-        parse_label_map(many + 'item {\n  id: 12\n  name: "a"\n', "m")

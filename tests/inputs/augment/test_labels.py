@@ -1,43 +1,9 @@
 from __future__ import annotations
 
-from typing import List
-
 import numpy as np
-import pytest
 
 from estimator_det.compat import tf
-from estimator_det.protos import preprocessor_pb2
-from inputs.augment.labels import drop_label, jitter
 from tests.inputs.augment.helpers import run_step, sample_of
-
-Modes = preprocessor_pb2.RandomJitterBoxes
-BOX = [0.4, 0.2, 0.6, 0.8]  # centre 0.5, 0.5; 0.2 x 0.6
-
-
-@pytest.mark.parametrize(
-    ("mode", "fractions", "expected"),
-    [
-        (Modes.DEFAULT, [0.5, 0.5, 0.5, 0.5], BOX),
-        (Modes.DEFAULT, [1.0, 0.0, 0.0, 1.0], [0.35, 0.35, 0.55, 0.95]),
-        (Modes.EXPAND, [0.0, 0.0, 1.0, 1.0], [0.4, 0.2, 0.65, 0.95]),
-        (Modes.SHRINK, [0.0, 1.0, 0.0, 1.0], [0.45, 0.2, 0.55, 0.8]),
-        (Modes.EXPAND_SYMMETRIC, [1.0, 0.5], [0.35, 0.125, 0.65, 0.875]),
-        (Modes.SHRINK_SYMMETRIC, [1.0, 0.0], [0.4, 0.35, 0.6, 0.65]),
-        (Modes.EXPAND_SYMMETRIC_XY, [0.5, 0.9], [0.375, 0.125, 0.625, 0.875]),
-        (Modes.SHRINK_SYMMETRIC_XY, [0.0, 0.9], [0.45, 0.35, 0.55, 0.65]),
-    ],
-)
-def test_jitter_by_hand(mode: int, fractions: List[float], expected: List[float]) -> None:
-    """Sides move by up to a quarter of height and width: ratio 0.5."""
-    moved = jitter(tf.constant([BOX]), tf.constant([fractions]), 0.5, mode)
-    np.testing.assert_allclose(moved, [expected], atol=1e-6)
-
-
-def test_symmetric_jitter_stops_at_the_edge() -> None:
-    box = tf.constant([[0.1, 0.3, 0.5, 0.7]])  # may grow by half in y, to 2.5 times in x
-    for mode, right in ((Modes.EXPAND_SYMMETRIC, 0.9), (Modes.EXPAND_SYMMETRIC_XY, 0.8)):
-        moved = jitter(box, tf.constant([[1.0, 1.0]]), 1.0, mode)
-        np.testing.assert_allclose(moved, [[0.0, 1.0 - right, 0.6, right]], atol=1e-6)
 
 
 def test_jitter_touches_boxes_alone() -> None:
@@ -47,14 +13,6 @@ def test_jitter_touches_boxes_alone() -> None:
     for name in sample._fields:
         if name != "boxes":
             assert getattr(moved, name) is getattr(sample, name)
-
-
-def test_drop_label_by_hand() -> None:
-    sample = sample_of("full")._replace(classes=tf.constant([2, 2, 3], tf.int64))
-    kept = drop_label(sample, tf.constant([0.5, 0.51, 0.1]), 2, 0.5)
-    np.testing.assert_array_equal(kept.classes, [2, 3])
-    np.testing.assert_array_equal(kept.masks, np.array(sample.masks)[1:])
-    np.testing.assert_array_equal(kept.difficult, np.array(sample.difficult)[1:])
 
 
 def test_drop_label_always() -> None:

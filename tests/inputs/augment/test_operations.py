@@ -11,60 +11,6 @@ from inputs.schema import Sample
 from tests.inputs.augment.helpers import sample_of, small_sample
 
 
-def _gray(*values: int) -> tf.Tensor:
-    return tf.constant(np.array(values, np.uint8)[np.newaxis, :, np.newaxis])
-
-
-@pytest.mark.parametrize(
-    ("change", "before", "after"),
-    [
-        (operations.auto_contrast, [10, 20, 60], [0, 51, 255]),
-        (operations.auto_contrast, [9, 9, 9], [9, 9, 9]),
-        (lambda image: operations.posterize(image, 2), [63, 64, 200, 255], [0, 64, 192, 192]),
-        (lambda image: operations.posterize(image, 0), [127, 128], [0, 128]),
-        (lambda image: operations.solarize(image, 100), [99, 100, 255], [99, 155, 0]),
-        (lambda image: operations.solarize(image, 256), [0, 255], [0, 255]),
-        (lambda image: operations.solarize(image, 0), [0, 255], [255, 0]),
-        (lambda image: operations.solarize_add(image, 150), [10, 127, 128], [160, 255, 128]),
-        (lambda image: operations.brightness(image, 1.5), [10, 101, 200], [15, 151, 255]),
-        # The mean gray is 60.
-        (lambda image: operations.contrast(image, 0.5), [20, 60, 100], [40, 60, 80]),
-        (lambda image: operations.contrast(image, 2.0), [20, 60, 100], [0, 60, 140]),
-        (lambda image: operations.color(image, 0.3), [20, 60], [20, 60]),
-    ],
-)
-def test_values_by_hand(
-    change: Callable[[tf.Tensor], tf.Tensor], before: List[int], after: List[int]
-) -> None:
-    np.testing.assert_array_equal(change(_gray(*before)), _gray(*after))
-
-
-def test_blend_is_cut_to_whole_levels() -> None:
-    first, second = _gray(0, 10, 250), _gray(255, 13, 251)
-    np.testing.assert_array_equal(operations.blend(first, second, 0.5), _gray(127, 11, 250))
-    np.testing.assert_array_equal(operations.blend(first, second, 3.0), _gray(255, 19, 253))
-    np.testing.assert_array_equal(operations.blend(first, second, 1.0), second)
-
-
-def test_equalize_makes_levels_even() -> None:
-    image = np.random.default_rng(0).normal(100, 10, (64, 64, 3)).clip(0, 255).astype(np.uint8)
-    equal = np.array(operations.equalize(tf.constant(image)))
-    counts, _ = np.histogram(equal[..., 1], bins=4, range=(0, 256))
-    assert counts.min() > 0.8 * counts.max()
-    constant = tf.fill([5, 5, 3], tf.cast(7, tf.uint8))
-    np.testing.assert_array_equal(operations.equalize(constant), constant)
-
-
-def test_sharpness_smooths_the_inner_pixels() -> None:
-    image = np.zeros((3, 4, 1), np.uint8)
-    image[1, 1] = 130
-    smooth = np.array(operations.sharpness(tf.constant(image), 0.0))[..., 0]
-    assert smooth[1, 1] == 50 and smooth[1, 2] == 10  # 5 and 1 of 13 parts
-    assert not smooth[[0, 2]].any() and not smooth[:, [0, 3]].any()
-    one = tf.constant(image[1:2, 1:2])
-    np.testing.assert_array_equal(operations.sharpness(one, 0.0), one)
-
-
 @pytest.mark.parametrize("channels", [1, 3, 5])
 def test_colours_are_the_first_three_channels(channels: int) -> None:
     image = np.random.default_rng(1).integers(0, 256, (6, 7, channels)).astype(np.uint8)
@@ -76,31 +22,6 @@ def test_colours_are_the_first_three_channels(channels: int) -> None:
         changed = np.array(operations.change_rgb(tf.constant(image), change))
         assert changed.shape == image.shape and changed.dtype == np.uint8
         np.testing.assert_array_equal(changed[..., 3:], image[..., 3:])
-
-
-def test_cutout_is_cut_at_the_edges() -> None:
-    image = tf.zeros([4, 6, 2], tf.uint8)
-    covered = np.array(operations.cutout(image, tf.constant([1, 5]), tf.constant([2, 1])))
-    expected = np.zeros((4, 6, 2), np.uint8)
-    expected[0:3, 4:6] = 128
-    np.testing.assert_array_equal(covered, expected)
-    far = operations.cutout(image, tf.constant([0, 0]), tf.constant([0, 0]))
-    np.testing.assert_array_equal(far, image)
-
-
-def test_translate_moves_all_labels() -> None:
-    """An image of 2 x 4, one column to the left."""
-    sample = small_sample()
-    moved = operations.translate(sample, tf.constant([0.0, 1.0]))
-    np.testing.assert_array_equal(moved.image[:, :3], sample.image[:, 1:])
-    assert (np.array(moved.image)[:, 3] == operations.FILL).all()
-    np.testing.assert_array_equal(moved.masks[0, :, :3], sample.masks[0, :, 1:])
-    assert not np.array(moved.masks)[0, :, 3].any()
-    # The box is cut to pixels, rows 0 to 1 and columns 0 to 2; a column of the two stays.
-    np.testing.assert_allclose(moved.boxes, [[0.0, 0.0, 0.5, 0.25]])
-    np.testing.assert_allclose(moved.area, [4.0])
-    np.testing.assert_allclose(moved.keypoints, [[[np.nan, np.nan], [0.5, 0.35]]], atol=1e-6)
-    np.testing.assert_array_equal(moved.keypoint_visibilities, [[False, False]])
 
 
 def test_boxes_that_leave_the_image_stay_at_its_edge() -> None:

@@ -11,28 +11,6 @@ from inputs.augment import make_augmentation
 from inputs.augment.pad import pad, random_pad, random_pad_to_aspect_ratio
 from tests.inputs.augment.helpers import run_in_dataset, run_step, sample_of, small_sample, step
 
-SEED = (3, 4)
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_pad_by_hand(dtype: Any) -> None:
-    sample = small_sample(dtype)
-    color = tf.constant([10.4, 20.0, 300.0 if dtype == np.uint8 else 30.0])
-    padded = pad(sample, tf.constant([4, 8]), tf.constant([1, 2]), color)
-    image = np.array(padded.image)
-    assert image.shape == (4, 8, 3) and image.dtype == dtype
-    np.testing.assert_array_equal(image[1:3, 2:6], sample.image)
-    outside = np.ones((4, 8), bool)
-    outside[1:3, 2:6] = False
-    expected = [10, 20, 255] if dtype == np.uint8 else np.float32([10.4, 20.0, 30.0])
-    assert (image[outside] == expected).all()
-    # y: (0.1 * 2 + 1) / 4, (0.5 * 2 + 1) / 4; x: (0.2 * 4 + 2) / 8, (0.6 * 4 + 2) / 8
-    np.testing.assert_allclose(padded.boxes, [[0.3, 0.35, 0.5, 0.55]], atol=1e-6)
-    np.testing.assert_allclose(padded.keypoints, [[[0.3, 0.35], [0.5, 0.55]]], atol=1e-6)
-    np.testing.assert_array_equal(padded.masks[0, 1:3, 2:6], sample.masks[0])
-    assert np.array(padded.masks).sum() == np.array(sample.masks).sum()
-    np.testing.assert_array_equal(padded.area, sample.area)
-
 
 def test_pad_without_color_is_black() -> None:
     padded = pad(small_sample(), tf.constant([3, 4]), tf.constant([1, 0]))
@@ -104,15 +82,3 @@ def test_sizes_of_random_absolute_pad_image() -> None:
 def test_pad_color_must_suit_the_channels() -> None:
     with pytest.raises(ConfigError, match="2 numbers for images of 3 channels"):
         run_step("random_pad_image { pad_color: [1, 2] }", small_sample())
-
-
-def test_pad_to_aspect_ratio_by_hand() -> None:
-    sample = small_sample()
-    square = random_pad_to_aspect_ratio(sample, tf.constant(SEED), 1.0, (1.0, 1.0), (2.0, 2.0))
-    assert square.image.shape == (4, 4, 3)
-    np.testing.assert_array_equal(square.image[:2], sample.image)
-    np.testing.assert_array_equal(square.image[2:], np.zeros((2, 4, 3)))
-    np.testing.assert_allclose(square.boxes, [[0.05, 0.2, 0.25, 0.6]], atol=1e-6)
-    # At least three times as high and wide: 12 x 12, whatever the largest size says.
-    large = random_pad_to_aspect_ratio(sample, tf.constant(SEED), 1.0, (3.0, 3.0), (6.0, 3.0))
-    assert large.image.shape == (12, 12, 3)

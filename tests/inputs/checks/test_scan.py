@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inputs import machine
 from inputs.bad_records.policy import make_policy
 from inputs.checks import scan, statistics
 from inputs.checks.scan import Scan
@@ -220,18 +219,3 @@ def test_a_process_that_dies_is_named_with_its_files(two_files, monkeypatch) -> 
     plan = scan.plan("r", make_policy(reader))
     with pytest.raises(ValueError, match=r"process died.*a\.record from record 0 on"):
         scan.run([plan], jobs=2)
-
-
-def test_other_processes_only_for_much_work(tmp_path, monkeypatch) -> None:
-    def start(*_, **__):
-        raise InterruptedError
-
-    monkeypatch.setattr(machine, "run_in_processes", start)
-    monkeypatch.setattr(scan, "FEW_RECORDS", 2)
-    path = examples.write(tmp_path / "r.record", [record(i) for i in range(5)])
-    assert run(path, jobs=2).num_records == 5
-    for name, limit in (("FEW_BYTES", 100), ("FEW_SMALL_RECORDS", 4)):
-        with monkeypatch.context() as patch:
-            patch.setattr(scan, name, limit)
-            with pytest.raises(InterruptedError):
-                run(path, jobs=2)

@@ -11,14 +11,11 @@ from typing import Any, Dict, List
 import pytest
 
 from estimator_det.config.text import ConfigError
-from inputs.bad_records.policy import make_policy
-from inputs.checks.examine import examine_record
 from inputs.conversion import engine, shards
 from inputs.conversion.images import ImageOptions
 from inputs.conversion.splits import Split, parse_splits
 from inputs.datasets.source import ConversionError, SourceOptions
 from inputs.records import tfrecord
-from tests.inputs import examples
 from tests.inputs.conversion import samples
 
 HEADER = ImageOptions(verify="header")
@@ -54,21 +51,6 @@ def test_shards_are_named_and_hold_the_images_in_order(tmp_path):
     assert list(samples.records(output)) == [f"{number:03d}" for number in range(10)]
     assert conversion.patterns == {"train": str(output / "train.record-?????-of-00004")}
     assert (output / "label_map.pbtxt").read_text() == 'item {\n  id: 1\n  name: "cat"\n}\n'
-
-
-def test_a_shard_for_each_thousand_images(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "IMAGES_PER_SHARD", 3)
-    samples.convert(many(tmp_path, 7), tmp_path / "out", image=HEADER)
-    assert len(list((tmp_path / "out").glob("train.record-*-of-00003"))) == 3
-
-
-def test_check_data_finds_no_fault_in_the_records(tmp_path):
-    sample = many(tmp_path, 5)
-    conversion = samples.convert(sample, tmp_path / "out")
-    policy = make_policy(examples.reader(f'label_map_path: "{conversion.label_map}"'), 1)
-    (path,) = (tmp_path / "out").glob("train.record-*")
-    for _, record in tfrecord.read_records(str(path)):
-        assert examine_record(record, policy).faults == []
 
 
 def test_the_order_of_shards_changes_no_byte(tmp_path):

@@ -5,7 +5,6 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
-from pycocotools import mask as coco_mask
 
 from estimator_det.compat import tf
 from inputs.datasets import masks
@@ -31,17 +30,6 @@ def test_run_lengths_both_ways():
     assert masks.count_runs(~mask) == [0, 1, 1, 2, 1, 1]
     given = {"size": [3, 2], "counts": [1, 1, 2, 1, 1]}
     np.testing.assert_array_equal(masks.from_run_lengths(given, (3, 2)), mask)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_compressed_run_lengths_are_those_of_pycocotools(seed):
-    mask = blob(seed, 40, 60) if seed else np.ones((300, 200), bool)
-    encoded = masks.to_run_lengths(mask)
-    np.testing.assert_array_equal(masks.from_run_lengths(encoded, mask.shape), mask)
-    np.testing.assert_array_equal(coco_mask.decode(encoded), mask)
-    listed = {"size": list(mask.shape), "counts": masks.count_runs(mask)}
-    compressed = coco_mask.frPyObjects(listed, *mask.shape)
-    assert compressed["counts"].decode() == encoded["counts"]
 
 
 def test_png_files_are_read_by_training():

@@ -32,14 +32,6 @@ def test_boxes_are_inside_of_the_asked_size_and_hardly_overlap():
                 assert shapes._overlap(pixels[first], pixels[second]) <= shapes.MAX_OVERLAP
 
 
-def test_a_box_fits_its_shape_tightly():
-    outline = np.array([[10.0, 20.0], [30.0, 20.0], [30.0, 40.0], [10.0, 40.0]])
-    canvas = shapes.Image.new("RGB", (60, 50))
-    shapes._paint(canvas, outline, (255, 0, 0))
-    rows, columns = np.nonzero(np.asarray(canvas)[..., 0] > 127)
-    assert (rows.min(), rows.max() + 1, columns.min(), columns.max() + 1) == (20, 40, 10, 30)
-
-
 def test_masks_fill_their_boxes_and_do_not_overlap():
     for index in range(10):
         image = shapes.make_image((0, index))
@@ -61,11 +53,6 @@ def test_records_have_masks(tmp_path):
     assert len(encoded) == len(features["image/object/class/label"].int64_list.value)
     height, width = (features[f"image/{n}"].int64_list.value[0] for n in ("height", "width"))
     assert tf.io.decode_png(encoded[0]).shape == (height, width, 1)
-
-
-def test_overlap_is_of_the_smaller_box():
-    whole, quarter = np.array([0.0, 0.0, 4.0, 4.0]), np.array([2.0, 2.0, 4.0, 6.0])
-    assert shapes._overlap(whole, quarter) == pytest.approx(4 / 8)
 
 
 def test_data_set_on_disk(tmp_path):

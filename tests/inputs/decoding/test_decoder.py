@@ -222,12 +222,6 @@ def test_boxes_of_unknown_text_and_of_nan_are_left_out(label_map: str) -> None:
     assert sample.boxes.shape == (1, 4)
 
 
-def test_multiclass_scores() -> None:
-    scores = {"image/object/class/multiclass_scores": [0.1, 0.9, 0.0, 0.8, 0.1, 0.1]}
-    sample = decode({**BOXES, **LABELS, **scores}, "load_multiclass_scores: true")
-    np.testing.assert_allclose(sample.multiclass_scores, [[0.1, 0.9, 0.0], [0.8, 0.1, 0.1]])
-
-
 @pytest.mark.parametrize("mask_type", ["PNG_MASKS", "NUMERICAL_MASKS"])
 def test_masks(mask_type: str) -> None:
     masks = np.zeros((2, 8, 12), np.uint8)
@@ -241,12 +235,6 @@ def test_masks(mask_type: str) -> None:
     np.testing.assert_array_equal(sample.masks, masks)
     if mask_type == "NUMERICAL_MASKS":
         assert decode({**BOXES, **LABELS}, options).masks.tolist() == (masks * 0).tolist()
-
-
-def test_no_png_masks_for_boxes_are_empty_masks() -> None:
-    options = "load_instance_masks: true mask_type: PNG_MASKS"
-    # An absent float list would be taken for strings, so the key must not be there at all.
-    assert decode({**BOXES, **LABELS}, options).masks.shape == (2, 8, 12)
 
 
 def test_keypoints_with_visibilities() -> None:
@@ -307,35 +295,6 @@ def test_image_level_labels(label_map: str) -> None:
     assert level is not None
     assert level[schema.IMAGE_CLASSES].tolist() == [3]
     assert level[schema.IMAGE_CONFIDENCES].tolist() == [1]
-
-
-def test_hierarchy(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "map.pbtxt"
-    path.write_text(
-        'item { id: 1 name: "animal" descendant_ids: [2, 3] }'
-        'item { id: 2 name: "cat" ancestor_ids: 1 } item { id: 3 name: "dog" ancestor_ids: 1 }'
-    )
-    features = {**BOXES, "image/object/class/label": [2, 1], "image/object/area": [5.0, 6.0]}
-    features.update({"image/class/label": [3, 1], "image/class/confidence": [1.0, 0.0]})
-    sample = decode(features, f'label_map_path: "{path}" expand_labels_hierarchy: true')
-    assert sample.classes.tolist() == [1, 2, 1]
-    assert sample.area.tolist() == [5, 5, 6]
-    assert sample.image_level is not None
-    # dog is there, hence an animal; no animal is there, hence neither cat nor dog.
-    assert sample.image_level[schema.IMAGE_CLASSES].tolist() == [1, 3, 1, 2, 3]
-    assert sample.image_level[schema.IMAGE_CONFIDENCES].tolist() == [1, 1, 0, 0, 0]
-
-
-def test_context_features() -> None:
-    features = {
-        "image/context_features": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
-        "image/context_feature_length": 3,
-        "image/context_features_image_id_list": ["a", "b"],
-    }
-    level = decode(features, "load_context_features: true load_context_image_ids: true").image_level
-    assert level is not None
-    assert level[schema.CONTEXT_FEATURES].tolist() == [[1, 2, 3], [4, 5, 6]]
-    assert level[schema.CONTEXT_FEATURES_IMAGE_ID_LIST].tolist() == [b"a", b"b"]
 
 
 def frames() -> bytes:
