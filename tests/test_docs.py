@@ -11,7 +11,7 @@ import shlex
 import pytest
 
 from estimator_det.programs import cli
-from inputs.bad_records.kinds import KINDS, SOURCE_KINDS
+from inputs.bad_records.kinds import KINDS
 from inputs.datasets.converters import CONVERTERS, options_of
 from inputs.datasets.converters.base import FIELDS
 from tests import messages
@@ -46,13 +46,6 @@ def test_troubleshooting_has_every_kind_of_fault():
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", TROUBLESHOOTING.read_text(), re.MULTILINE)
     explained = {kind: what for kind, what in rows if kind in KINDS}
     assert explained == {kind: row.description for kind, row in KINDS.items()}
-
-
-def test_converting_data_has_every_kind_of_fault():
-    page = (ROOT / "docs" / "converting_data.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
-    found = {kind: (what, remedy) for kind, what, remedy in rows}
-    assert found == {kind: row[:2] for kind, row in SOURCE_KINDS.items()}
 
 
 def test_commands_of_converting_data_are_parsed_and_name_what_the_format_takes():
