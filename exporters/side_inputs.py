@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.context import context_shape
+from estimator_det.config.check_model import context_shape
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Context
 from inputs import schema

@@ -18,8 +18,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.check import check_augmentation
-from estimator_det.config.check_model import predicts_masks
-from estimator_det.config.context import check_context_reader, context_shape
+from estimator_det.config.check_model import check_context_reader, context_shape, predicts_masks
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.problem import Problem
 from estimator_det.config.ranges import check_ranges_or_raise

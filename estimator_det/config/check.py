@@ -14,8 +14,7 @@ from typing import Any, Iterator, List, Sequence, Tuple
 
 from estimator_det.config.assignments import assign
 from estimator_det.config.check_evaluation import check_evaluation
-from estimator_det.config.check_model import check_model
-from estimator_det.config.context import check_context_reader
+from estimator_det.config.check_model import check_context_reader, check_model, readers
 from estimator_det.config.fields import check_fields, is_set_to_non_default, no_effect
 from estimator_det.config.files import is_remote
 from estimator_det.config.printing import quoted
@@ -71,14 +70,6 @@ def check(config: Config, *, check_files: bool = True) -> List[Problem]:
     if check_files:
         problems += _check_paths(config)
     return sorted(problems, key=lambda problem: problem.severity != "error")
-
-
-def readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]]:
-    """(path, reader) of every input reader, that of training first."""
-    if config.HasField("train_input_reader"):
-        yield "train_input_reader", config.train_input_reader
-    for index, reader in enumerate(config.eval_input_reader):
-        yield f"eval_input_reader[{index}]", reader
 
 
 def named_paths(config: Config) -> Iterator[Tuple[str, str]]:
@@ -357,23 +348,20 @@ def _missing(pattern: str) -> bool:
 
 
 def _check_paths(config: Config) -> Iterator[Problem]:
-    missing = missing_files(config)
-    for name, reader in readers(config):
-        for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
-            field = f"{name}.tf_record_input_reader.input_path[{index}]"
-            if field in missing:
-                yield error(
-                    field,
-                    f"no file matches {quoted(pattern)} (from {os.getcwd()}, or beside the file)",
-                    "correct the path; patterns such as train-*.record are allowed",
-                )
-    checkpoint = config.train_config.fine_tune_checkpoint
-    if "train_config.fine_tune_checkpoint" in missing:
-        yield error(
-            "train_config.fine_tune_checkpoint",
-            f"there is no checkpoint {quoted(checkpoint)}",
-            "give its prefix, without .index or .data-…; empty to start from scratch",
-        )
+    paths = dict(named_paths(config))
+    for field in missing_files(config):
+        if field == "train_config.fine_tune_checkpoint":
+            yield error(
+                field,
+                f"there is no checkpoint {quoted(paths[field])}",
+                "give its prefix, without .index or .data-…; empty to start from scratch",
+            )
+        elif ".input_path[" in field:
+            yield error(
+                field,
+                f"no file matches {quoted(paths[field])} (from {os.getcwd()}, or beside the file)",
+                "correct the path; patterns such as train-*.record are allowed",
+            )
 
 
 def check_augmentation(steps: Sequence[Any], num_classes: int) -> Iterator[Problem]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Tuple
+from typing import Any, Iterator, Optional, Tuple
 
 from google.protobuf.message import Message
 
-from estimator_det.config.context import check_context
+from estimator_det.config.fields import no_effect
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.protos import (
     faster_rcnn_pb2,
-    image_resizer_pb2,
+    input_reader_pb2,
     pipeline_pb2,
     ssd_anchor_generator_pb2,
     ssd_pb2,
 )
+
+Config = pipeline_pb2.TrainEvalPipelineConfig
 
 # Parts without which a model of this kind cannot be built; where a part is a choice among several,
 # a member of its oneof group must be given.
@@ -37,7 +39,7 @@ _CROP_PARTS = ("initial_crop_size", "maxpool_kernel_size", "maxpool_stride")
 MOST_BATCH_BYTES = 2**40  # bytes of the images that enter the network
 
 
-def check_model(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Problem]:
+def check_model(config: Config) -> Iterator[Problem]:
     """Problems of `config.model` and of what the readers hand to it."""
     kind = config.model.WhichOneof("model")
     if kind is None:
@@ -57,8 +59,15 @@ def check_model(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Proble
         yield from _check_faster_rcnn(model, path)
         yield from _check_mask_readers(config)
     if kind in ("ssd", "faster_rcnn"):
-        yield from _check_batching(config, model.image_resizer, f"{path}.image_resizer")
-        yield from _check_batch_bytes(config, model.image_resizer)
+        yield from _check_batches(config, model.image_resizer, f"{path}.image_resizer")
+
+
+def readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]]:
+    """(path, reader) of every input reader, that of training first."""
+    if config.HasField("train_input_reader"):
+        yield "train_input_reader", config.train_input_reader
+    for index, reader in enumerate(config.eval_input_reader):
+        yield f"eval_input_reader[{index}]", reader
 
 
 def _missing_parts(model: Any, path: str, parts: Tuple[str, ...]) -> Iterator[Problem]:
@@ -141,13 +150,11 @@ def _check_levels(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
     levels = getattr(model.feature_extractor, pyramid)
     anchors = model.anchor_generator.multiscale_anchor_generator
     anchor_levels = (anchors.min_level, anchors.max_level)
-    wanted = (levels.min_level, levels.max_level)
-    if anchor_levels != wanted:
+    if anchor_levels != (levels.min_level, levels.max_level):
         yield error(
             f"{path}.anchor_generator.multiscale_anchor_generator",
             f"levels {anchor_levels[0]} to {anchor_levels[1]}, but the feature pyramid has "
-            f"{wanted[0]} to "
-            f"{wanted[1]}",
+            f"{levels.min_level} to {levels.max_level}",
             "set min_level and max_level alike in both",
         )
 
@@ -210,21 +217,13 @@ def is_class_agnostic(model: Any) -> bool:
     return bool(kind == "faster_rcnn" and model.faster_rcnn.number_of_stages == 1)
 
 
-def _check_mask_readers(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Problem]:
+def _check_mask_readers(config: Config) -> Iterator[Problem]:
     """A model learns and evaluates masks from records that have some."""
-    if not predicts_masks(config.model):
-        return
-    readers = [(f"eval_input_reader[{i}]", r) for i, r in enumerate(config.eval_input_reader)]
-    if config.HasField("train_input_reader"):
-        readers.insert(0, ("train_input_reader", config.train_input_reader))
-    for path, reader in readers:
-        if not reader.load_instance_masks:
-            yield Problem(
-                "error",
-                f"{path}.load_instance_masks",
-                "is false, and the model learns masks",
-                edits=(f"{path}.load_instance_masks=true",),
-            )
+    for path, reader in readers(config):
+        if predicts_masks(config.model) and not reader.load_instance_masks:
+            edit = f"{path}.load_instance_masks=true"
+            message = "is false, and the model learns masks"
+            yield Problem("error", f"{path}.load_instance_masks", message, edits=(edit,))
 
 
 def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator[Problem]:
@@ -253,52 +252,97 @@ def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator
         )
 
 
-def _check_batching(
-    config: pipeline_pb2.TrainEvalPipelineConfig,
-    resizer: image_resizer_pb2.ImageResizer,
-    path: str,
-) -> Iterator[Problem]:
-    """Images of several sizes do not stack into one batch."""
-    kind = resizer.WhichOneof("image_resizer_oneof")
-    fixed = kind in (None, "fixed_shape_resizer") or (
-        kind == "keep_aspect_ratio_resizer"
-        and resizer.keep_aspect_ratio_resizer.pad_to_max_dimension
+def _check_batches(config: Config, choice: Any, path: str) -> Iterator[Problem]:
+    """Images of several sizes do not stack, and a batch must fit into some machine.
+
+    Args:
+        choice: The model's `image_resizer`.
+        path: Its field.
+    """
+    kind = choice.WhichOneof("image_resizer_oneof")
+    resizer = getattr(choice, kind) if kind else None
+    height, width = 1, 1
+    if kind == "fixed_shape_resizer":
+        height, width = resizer.height, resizer.width
+    elif kind == "keep_aspect_ratio_resizer":
+        height = width = resizer.max_dimension
+    stacks = kind in (None, "fixed_shape_resizer") or getattr(
+        resizer, "pad_to_max_dimension", False
     )
-    if fixed:
-        return
+    bytes_per_image = height * width * 3 * 4  # RGB in float32
     for field, size in (
         ("train_config.batch_size", config.train_config.batch_size),
         ("eval_config.batch_size", config.eval_config.batch_size),
     ):
-        if size > 1:
+        if size > 1 and not stacks:
             yield warning(
                 field,
                 f"is {size}, but {kind} leaves images of different sizes, which do not stack",
                 "set keep_aspect_ratio_resizer.pad_to_max_dimension or use fixed_shape_resizer "
                 f"in {path}, or use batches of 1",
             )
-
-
-def _check_batch_bytes(
-    config: pipeline_pb2.TrainEvalPipelineConfig, resizer: image_resizer_pb2.ImageResizer
-) -> Iterator[Problem]:
-    """Each number may be in its range and their product beyond every machine."""
-    fixed, ratio = resizer.fixed_shape_resizer, resizer.keep_aspect_ratio_resizer
-    sides = {
-        "fixed_shape_resizer": (fixed.height, fixed.width),
-        "keep_aspect_ratio_resizer": (ratio.max_dimension, ratio.max_dimension),
-    }
-    height, width = sides.get(resizer.WhichOneof("image_resizer_oneof"), (1, 1))
-    pixels = height * width
-    for field, size in (
-        ("train_config.batch_size", config.train_config.batch_size),
-        ("eval_config.batch_size", config.eval_config.batch_size),
-    ):
-        needed = size * pixels * 3 * 4  # RGB in float32
+        # Each number may be in its range and their product beyond every machine.
+        needed = size * bytes_per_image
         if needed > MOST_BATCH_BYTES:
             yield error(
                 field,
                 f"is {size}: a batch of such images takes {needed / 2**30:,.0f} GiB; allowed are "
                 f"{MOST_BATCH_BYTES / 2**30:,.0f}",
-                f"use {MOST_BATCH_BYTES // (pixels * 12)} or fewer, or smaller images",
+                f"use {MOST_BATCH_BYTES // bytes_per_image} or fewer, or smaller images",
             )
+
+
+def context_shape(model: Any) -> Optional[Tuple[int, int]]:
+    """Number of context features of an image, and their length; None without attention."""
+    config = model.faster_rcnn.context_config
+    if not (model.faster_rcnn.HasField("context_config") and config.use_long_term_attention):
+        return None
+    return config.max_num_context_features, config.context_feature_length
+
+
+def check_context_reader(reader: Any, model: Any, path: str) -> Iterator[Problem]:
+    """An error where an `InputReader` message loads other context than a model takes."""
+    if context_shape(model) is None:
+        for field in ("load_context_features", "load_context_image_ids"):
+            if getattr(reader, field):
+                yield error(
+                    f"{path}.{field}",
+                    "the model takes no context features: it has no context_config with "
+                    "use_long_term_attention",
+                    "remove it",
+                )
+    elif not reader.load_context_features:
+        yield error(
+            f"{path}.load_context_features",
+            "is not set, and the model needs context features",
+            "set it to true; context_config without use_long_term_attention needs none",
+        )
+
+
+def check_context(model: Any, path: str) -> Iterator[Problem]:
+    """Problems of the `context_config` of a `FasterRcnn` message, if it has one."""
+    if not model.HasField("context_config"):
+        return
+    config, path = model.context_config, f"{path}.context_config"
+    if model.number_of_stages == 1:
+        yield error(path, "needs a second stage, which attends", "use 2 stages, or remove it")
+    elif model.second_stage_box_predictor.HasField("rfcn_box_predictor"):
+        yield error(
+            path,
+            "rfcn_box_predictor has no features of single boxes, which attend",
+            "use mask_rcnn_box_predictor, or remove it",
+        )
+    if config.attention_position == faster_rcnn_pb2.ATTENTION_DEFAULT:
+        yield error(
+            f"{path}.attention_position",
+            "ATTENTION_DEFAULT is no position",
+            "set it to POST_BOX_CLASSIFIER or POST_RPN",
+        )
+    if not (config.use_long_term_attention or config.use_self_attention):
+        yield error(
+            f"{path}.use_long_term_attention",
+            "is false, and so is use_self_attention: nothing attends",
+            "set one of them to true, or remove context_config",
+        )
+    elif config.self_attention_in_sequence and not config.use_long_term_attention:
+        yield no_effect(f"{path}.self_attention_in_sequence", "use_long_term_attention is not set")

@@ -16,7 +16,7 @@ import tempfile
 import textwrap
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
-from estimator_det.config.context import context_shape
+from estimator_det.config.check_model import context_shape
 from estimator_det.config.derived_models import with_static_shapes
 from estimator_det.config.text import ConfigError
 from exporters.formats.base import (

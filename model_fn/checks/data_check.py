@@ -10,7 +10,7 @@ import numpy as np
 
 from estimator_det.config import check
 from estimator_det.config.bars import ProgressBar
-from estimator_det.config.context import context_shape
+from estimator_det.config.check_model import context_shape
 from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, error, from_error
 from estimator_det.config.ranges import check_ranges_or_raise

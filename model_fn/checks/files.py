@@ -7,7 +7,8 @@ import os
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from estimator_det.compat import tf
-from estimator_det.config.check import PLACEHOLDER, named_paths, readers
+from estimator_det.config.check import PLACEHOLDER, named_paths
+from estimator_det.config.check_model import readers
 from estimator_det.config.files import is_remote, special_kind
 from estimator_det.config.printing import counted, quoted
 from estimator_det.config.problem import Problem, error, from_error, refuse, warning

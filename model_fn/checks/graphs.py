@@ -7,7 +7,7 @@ import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
-from estimator_det.config.context import context_shape
+from estimator_det.config.check_model import context_shape
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, from_error, warning

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from typing import List
 
 import pytest
@@ -92,187 +93,124 @@ def test_errors_stand_before_warnings_and_read_well() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "assignment, field, message",
-    [
-        ("model.ssd.num_classes=0", "model.ssd.num_classes", "is 0"),
-        ("model.ssd.box_coder=null", "model.ssd.box_coder", "is missing"),
-        ("model.ssd.matcher={}", "model.ssd.matcher", "is empty"),
-        ("model.ssd.loss.localization_loss=null", "model.ssd.loss.localization_loss", "missing"),
-        ("model.ssd.feature_extractor.type=", "model.ssd.feature_extractor.type", "missing"),
-        (
-            "model.ssd.explicit_background_class=true",
-            "model.ssd.explicit_background_class",
-            "excludes add_background_class",
-        ),
-        (
-            "model.ssd.box_predictor.convolutional_box_predictor.box_code_size=5",
-            "model.ssd.box_predictor.convolutional_box_predictor.box_code_size",
-            "codes of 4 numbers",
-        ),
-        (
-            "model.ssd.box_coder.keypoint_box_coder.num_keypoints=3",
-            "model.ssd.box_predictor.convolutional_box_predictor.box_code_size",
-            "codes of 10 numbers",
-        ),
-        ("train_config.optimizer=null", "train_config.optimizer", "no optimizer"),
-        (
-            "train_config.optimizer.adam_optimizer.epsilon=1",
-            "train_config.optimizer.adam_optimizer.learning_rate",
-            "no learning rate schedule",
-        ),
-        ("train_config.freeze_variables=(", "train_config.freeze_variables[0]", "expression"),
-        (
-            "train_config.fine_tune_checkpoint_type=detecton",
-            "train_config.fine_tune_checkpoint_type",
-            "did you mean 'detection'",
-        ),
-        (
-            "train_config.data_augmentation_options=[{remap_labels "
-            "{original_labels: 1 new_label: 9000}}]",
-            "train_config.data_augmentation_options[0].remap_labels.new_label",
-            "9000 is not a class of the model",
-        ),
-        (
-            "train_config.use_multiclass_scores=true",
-            "train_config.use_multiclass_scores",
-            "does not load",
-        ),
-        (
-            "train_input_reader.tf_record_input_reader.input_path=[]",
-            "train_input_reader.tf_record_input_reader.input_path",
-            "no input path",
-        ),
-        (
-            "eval_input_reader[0].external_input_reader={}",
-            "eval_input_reader[0].external_input_reader",
-            "not supported",
-        ),
-        (
-            "train_input_reader.sample_from_datasets_weights=[1, 2]",
-            "train_input_reader.sample_from_datasets_weights",
-            "2 weights for 1 input paths",
-        ),
-        ("train_input_reader.num_readers=0", "train_input_reader.num_readers", "is 0"),
-        (
-            "train_input_reader.max_number_of_boxes=0",
-            "train_input_reader.max_number_of_boxes",
-            "is 0",
-        ),
-        ("eval_config.batch_size=0", "eval_config.batch_size", "is 0"),
-        (
-            "train_input_reader.label_map_path=PATH_TO_BE_CONFIGURED/map.pbtxt",
-            "train_input_reader.label_map_path",
-            "placeholder",
-        ),
-    ],
-)
-def test_errors(assignment: str, field: str, message: str) -> None:
-    problem = only(problems(assignment))
-    assert (problem.severity, problem.field) == ("error", field)
-    assert message in problem.message
+# Lines of severity, assignments that lead to one problem, words of its message, and its field
+# where that is another than the first assignment's.
+FAULTS = """
+error | model.ssd.num_classes=0 | is 0
+error | model.ssd.box_coder=null | is missing
+error | model.ssd.matcher={} | is empty
+error | model.ssd.loss.localization_loss=null | missing
+error | model.ssd.feature_extractor.type= | missing
+error | model.ssd.explicit_background_class=true | excludes add_background_class
+error | model.ssd.box_predictor.convolutional_box_predictor.box_code_size=5 | codes of 4 numbers
+error | model.ssd.box_coder.keypoint_box_coder.num_keypoints=3 | codes of 10 numbers
+ | model.ssd.box_predictor.convolutional_box_predictor.box_code_size
+error | train_config.optimizer=null | no optimizer
+error | train_config.optimizer.adam_optimizer.epsilon=1 | no learning rate schedule
+ | train_config.optimizer.adam_optimizer.learning_rate
+error | train_config.freeze_variables=( | expression | train_config.freeze_variables[0]
+error | train_config.fine_tune_checkpoint_type=detecton | did you mean 'detection'
+error | train_config.fine_tune_checkpoint_type=fine_tune | 'fine_tune' is not supported yet
+error | STEPS=[{remap_labels {original_labels: 1 new_label: 9000}}]
+ | 9000 is not a class of the model
+ | STEPS[0].remap_labels.new_label
+error | STEPS=[{remap_labels {original_labels: [1, 4] new_label: 1}}]
+ | 4 is not a class of the model
+ | STEPS[0].remap_labels.original_labels
+error | STEPS=[{random_horizontal_flip {}}, {drop_label_probabilistically { label: 9 }}]
+ | not a class
+ | STEPS[1].drop_label_probabilistically.label
+error | train_config.use_multiclass_scores=true | does not load
+error | train_input_reader.tf_record_input_reader.input_path=[] | no input path
+error | eval_input_reader[0].external_input_reader={} | not supported
+error | train_input_reader.sample_from_datasets_weights=[1, 2] | 2 weights for 1 input paths
+error | train_input_reader.num_readers=0 | is 0
+error | train_input_reader.max_number_of_boxes=0 | is 0
+error | train_input_reader.load_context_features=true | the model takes no context features
+error | train_input_reader.load_context_image_ids=true | the model takes no context features
+error | train_input_reader.label_map_path=PATH_TO_BE_CONFIGURED/map.pbtxt | placeholder
+error | eval_config.batch_size=0 | is 0
+error | eval_config.batch_size=2; eval_config.force_no_resize=true | force_no_resize
+error | eval_config.use_moving_averages=true; train_config.optimizer.use_moving_average=false
+ | keeps no
+error | graph_rewriter.quantization.delay=-1 | is -1
+warning | train_config.num_steps=0 | never ends
+warning | train_config.fine_tune_checkpoint=m.ckpt | 'classification' is used
+ | train_config.fine_tune_checkpoint_type
+warning | train_input_reader.label_map_path= | not set
+warning | train_config.batch_queue_capacity=3 | no effect
+warning | train_config.from_detection_checkpoint=true | use fine_tune_checkpoint_type instead
+warning | eval_config.num_examples=3 | deprecated
+warning | train_config.use_bfloat16=true | only a TPU computes
+warning | eval_input_reader[0].num_epochs=0 | means no limit
+warning | eval_config.image_classes_field_map_empty_to_ones=false
+ | skip_predictions_for_unlabeled_class is not set
+warning | eval_config.retain_original_image_additional_channels=true
+ | no eval_input_reader sets num_additional_channels
+warning | eval_config.keypoint_edge=[{start: 0 end: 1}] | no eval_input_reader sets num_keypoints
+warning | model.ssd.post_processing=null | raw logits | model.ssd.post_processing.score_converter
+warning | ANCHORS.scales=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.95]
+ | has 9 values for 6 layers: 0.8, 0.95 at its end have no effect
+warning
+ | ANCHORS.scales=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]; ANCHORS.interpolated_scale_aspect_ratio=0
+ | 7 values for 6 layers: 0.7 at its end
+warning | model.ssd.image_resizer.identity_resizer={} | different sizes | train_config.batch_size
+warning | STEPS=[{mosaic { stop_at_step: 4000000 }}] | has no effect: training ends at step
+ | STEPS[0].mosaic.stop_at_step
+warning | model.ssd.feature_extractor.batch_norm_trainable=true
+ | has no effect: batch norm trains unless model.ssd.freeze_batchnorm is set
+warning | model.ssd.feature_extractor.batch_norm_trainable=false
+ | training keeps the batch norm of the feature extractor as it is
+warning | graph_rewriter={} | has no effect: quantization is not set
+warning | graph_rewriter.quantization={} | is 500000: training ends
+ | graph_rewriter.quantization.delay
+warning | graph_rewriter.quantization={ delay: 5 weight_bits: 4 }
+ | is 4: TFLite computes with 8 bits
+ | graph_rewriter.quantization.weight_bits
+"""
+FINE = """
+eval_input_reader[0].num_epochs=2
+eval_config.use_moving_averages=true
+ANCHORS.scales=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+ANCHORS.scales=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+eval_config.keypoint_edge=[{start: 0 end: 1}]; eval_input_reader[0].num_keypoints=2
+eval_config.image_classes_field_map_empty_to_ones=false; SKIP=true
+eval_config.image_classes_field_map_empty_to_ones=false; METRICS=oid_challenge_detection_metrics
+eval_config.retain_original_image_additional_channels=true; ADDITIONAL=1
+eval_config.force_no_resize=true; eval_config.batch_size=1
+STEPS=[{mosaic { stop_at_step: 2 }}]
+graph_rewriter.quantization.delay=99
+"""
+ABBREVIATIONS = {
+    "ADDITIONAL": "eval_input_reader[0].num_additional_channels",
+    "ANCHORS": "model.ssd.anchor_generator.ssd_anchor_generator",
+    "METRICS": "eval_config.metrics_set",
+    "SKIP": "eval_config.skip_predictions_for_unlabeled_class",
+    "STEPS": "train_config.data_augmentation_options",
+}
 
 
-@pytest.mark.parametrize(
-    "assignment, field, message",
-    [
-        ("train_config.num_steps=0", "train_config.num_steps", "never ends"),
-        (
-            "train_config.fine_tune_checkpoint=m.ckpt",
-            "train_config.fine_tune_checkpoint_type",
-            "'classification' is used",
-        ),
-        ("train_input_reader.label_map_path=", "train_input_reader.label_map_path", "not set"),
-        ("train_config.batch_queue_capacity=3", "train_config.batch_queue_capacity", "no effect"),
-        ("eval_config.num_examples=3", "eval_config.num_examples", "deprecated"),
-        ("train_config.use_bfloat16=true", "train_config.use_bfloat16", "only a TPU computes"),
-        ("eval_input_reader[0].num_epochs=0", "eval_input_reader[0].num_epochs", "means no limit"),
-        (
-            "eval_config.image_classes_field_map_empty_to_ones=false",
-            "eval_config.image_classes_field_map_empty_to_ones",
-            "skip_predictions_for_unlabeled_class is not set",
-        ),
-        (
-            "eval_config.retain_original_image_additional_channels=true",
-            "eval_config.retain_original_image_additional_channels",
-            "no eval_input_reader sets num_additional_channels",
-        ),
-        (
-            "eval_config.keypoint_edge=[{start: 0 end: 1}]",
-            "eval_config.keypoint_edge",
-            "no eval_input_reader sets num_keypoints",
-        ),
-        (
-            "model.ssd.post_processing=null",
-            "model.ssd.post_processing.score_converter",
-            "raw logits",
-        ),
-        (
-            "model.ssd.anchor_generator.ssd_anchor_generator.scales="
-            "[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.95]",
-            "model.ssd.anchor_generator.ssd_anchor_generator.scales",
-            "has 9 values for 6 layers: 0.8, 0.95 at its end have no effect",
-        ),
-        (
-            "model.ssd.image_resizer.identity_resizer={}",
-            "train_config.batch_size",
-            "different sizes",
-        ),
-        (
-            "train_config.data_augmentation_options=[{mosaic { stop_at_step: 4000000 }}]",
-            "train_config.data_augmentation_options[0].mosaic.stop_at_step",
-            "has no effect: training ends at step",
-        ),
-        (
-            "model.ssd.feature_extractor.batch_norm_trainable=true",
-            "model.ssd.feature_extractor.batch_norm_trainable",
-            "has no effect: batch norm trains unless model.ssd.freeze_batchnorm is set",
-        ),
-        (
-            "model.ssd.feature_extractor.batch_norm_trainable=false",
-            "model.ssd.feature_extractor.batch_norm_trainable",
-            "training keeps the batch norm of the feature extractor as it is",
-        ),
-    ],
-)
-def test_warnings(assignment: str, field: str, message: str) -> None:
-    problem = only(problems(assignment))
-    assert (problem.severity, problem.field) == ("warning", field)
-    assert message in problem.message
+def lines(table: str) -> List[str]:
+    """Lines of a table; those that begin with a space continue the one before."""
+    for name, path in ABBREVIATIONS.items():
+        table = table.replace(name, path)
+    return table.strip().replace("\n ", " ").split("\n")
 
 
-@pytest.mark.parametrize(
-    "assignments",
-    [
-        ["eval_input_reader[0].num_epochs=2"],
-        ["model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]"],
-        # The scale past the last layer is that of an interpolated box.
-        [
-            "model.ssd.anchor_generator.ssd_anchor_generator.scales="
-            "[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]"
-        ],
-        ["eval_config.keypoint_edge=[{start: 0 end: 1}]", "eval_input_reader[0].num_keypoints=2"],
-        [
-            "eval_config.image_classes_field_map_empty_to_ones=false",
-            "eval_config.skip_predictions_for_unlabeled_class=true",
-        ],
-        [
-            "eval_config.retain_original_image_additional_channels=true",
-            "eval_input_reader[0].num_additional_channels=1",
-        ],
-        ["eval_config.force_no_resize=true", "eval_config.batch_size=1"],
-        ["train_config.data_augmentation_options=[{mosaic { stop_at_step: 2 }}]"],
-    ],
-)
-def test_fields_with_effect_are_not_reported(assignments: List[str]) -> None:
-    assert problems(*assignments) == []
+@pytest.mark.parametrize("line", lines(FAULTS))
+def test_one_fault_is_one_problem(line: str) -> None:
+    severity, assignments, words, *field = line.split(" | ")
+    problem = only(problems(*assignments.split("; ")))
+    assert (problem.severity, problem.field) == (
+        severity,
+        *(field or [assignments.partition("=")[0]]),
+    )
+    assert words in f"{problem.message}. {problem.remedy}"
 
 
-def test_scales_past_the_last_layer_are_used_by_interpolated_boxes_alone() -> None:
-    anchors = "model.ssd.anchor_generator.ssd_anchor_generator"
-    scales = f"{anchors}.scales=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]"
-    problem = only(problems(scales, f"{anchors}.interpolated_scale_aspect_ratio=0"))
-    assert "7 values for 6 layers: 0.7 at its end" in problem.message
+@pytest.mark.parametrize("line", lines(FINE))
+def test_fields_with_effect_are_not_reported(line: str) -> None:
+    assert problems(*line.split("; ")) == []
 
 
 def test_edges_connect_keypoints_that_exist() -> None:
@@ -285,12 +223,6 @@ def test_edges_connect_keypoints_that_exist() -> None:
     assert found[1].remedy == "give one of 0 to 1"
 
 
-def test_images_that_are_not_resized_do_not_stack() -> None:
-    problem = only(problems("eval_config.force_no_resize=true", "eval_config.batch_size=2"))
-    assert (problem.severity, problem.field) == ("error", "eval_config.batch_size")
-    assert "force_no_resize" in problem.message
-
-
 def test_a_batch_that_no_machine_holds() -> None:
     sizes = "image_resizer={ fixed_shape_resizer { height: 16384 width: 16384 } }"
     batch = "train_config.batch_size"
@@ -299,33 +231,6 @@ def test_a_batch_that_no_machine_holds() -> None:
     assert "takes 196,608 GiB; allowed are 1,024" in problem.message
     assert problem.remedy.startswith("use 341 or fewer")
     assert problems(f"model.ssd.{sizes}", f"{batch}=341") == []
-
-
-@pytest.mark.parametrize("field", ["load_context_features", "load_context_image_ids"])
-def test_context_features_need_a_model_that_takes_them(field: str) -> None:
-    problem = only(problems(f"train_input_reader.{field}=true"))
-    assert (problem.severity, problem.field) == ("error", f"train_input_reader.{field}")
-
-
-def test_a_checkpoint_type_of_the_schema_is_not_supported_yet() -> None:
-    problem = only(problems("train_config.fine_tune_checkpoint_type=fine_tune"))
-    assert problem.message == "'fine_tune' is not supported yet"
-
-
-def test_deprecated_fields_name_what_replaces_them() -> None:
-    problem = only(problems("train_config.from_detection_checkpoint=true"))
-    assert problem.remedy == "use fine_tune_checkpoint_type instead"
-
-
-def test_moving_averages_must_be_kept_to_be_evaluated() -> None:
-    assert problems("eval_config.use_moving_averages=true") == []
-    problem = only(
-        problems(
-            "eval_config.use_moving_averages=true",
-            "train_config.optimizer.use_moving_average=false",
-        )
-    )
-    assert problem.field == "eval_config.use_moving_averages"
 
 
 def test_schedules() -> None:
@@ -385,6 +290,35 @@ def test_pyramid_and_anchor_levels_agree() -> None:
     assert problems(pyramid, f"{anchors}={{}}") == []
     problem = only(problems(pyramid, f"{anchors}.max_level=6"))
     assert problem.field == anchors and "3 to 6" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("names", "field", "message"),
+    [
+        (
+            ["'a'", "'b'", "'a'"],
+            "eval_input_reader[2].name",
+            "is 'a', the name of .*er\\[0\\], too",
+        ),
+        (["'1'", "''"], "eval_input_reader[1].name", "not set, which means '1', the name of"),
+        (["'a'", "'0'", "''"], "", ""),
+        (["''", "''"], "", ""),
+    ],
+)
+def test_names_of_evaluation_readers_differ(names: List[str], field: str, message: str) -> None:
+    config = apply_overrides(GOOD, [])
+    reader = config.eval_input_reader[0]
+    config.ClearField("eval_input_reader")
+    for name in names:
+        config.eval_input_reader.add().CopyFrom(reader)
+        config.eval_input_reader[-1].name = name.strip("'")
+    found = check(config, check_files=False)
+    if not field:
+        assert found == []
+        return
+    problem = only(found)
+    assert (problem.severity, problem.field) == ("error", field)
+    assert re.search(message, problem.message)
 
 
 class TestFiles:

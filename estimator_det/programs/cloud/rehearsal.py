@@ -129,7 +129,8 @@ def first_records(config: Any, folder: pathlib.Path, count: int) -> Any:
     Its other local paths are absolute, for programs that run in another folder.
     """
     from estimator_det.config import files, pipeline
-    from estimator_det.config.check import named_paths, readers
+    from estimator_det.config.check import named_paths
+    from estimator_det.config.check_model import readers
     from inputs.records import stream
 
     short = pipeline.apply_overrides(
