@@ -260,7 +260,7 @@ def _check_batches(config: Config, choice: Any, path: str) -> Iterator[Problem]:
         path: Its field.
     """
     kind = choice.WhichOneof("image_resizer_oneof")
-    resizer = getattr(choice, kind) if kind else None
+    resizer: Any = getattr(choice, kind) if kind else None
     height, width = 1, 1
     if kind == "fixed_shape_resizer":
         height, width = resizer.height, resizer.width

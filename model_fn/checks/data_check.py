@@ -8,9 +8,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from estimator_det.config import check
+from estimator_det.config import check_model
 from estimator_det.config.bars import ProgressBar
-from estimator_det.config.check_model import context_shape
 from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, error, from_error
 from estimator_det.config.ranges import check_ranges_or_raise
@@ -111,7 +110,7 @@ def _readers(config: Any, which: str) -> List[Tuple[str, Any]]:
         raise ValueError(f"readers must be one of {READERS}; given {which!r}")
     readers = [
         (field, reader)
-        for field, reader in check.readers(config)
+        for field, reader in check_model.readers(config)
         if which in (ALL, TRAIN if field == TRAIN_READER else EVAL)
     ]
     if not readers:
@@ -127,7 +126,7 @@ def _rules(
     max_boxes = reader.max_number_of_boxes
     if field == TRAIN_READER and not reader.HasField("max_number_of_boxes"):
         max_boxes = config.train_config.max_number_of_boxes
-    context = context_shape(config.model)
+    context = check_model.context_shape(config.model)
     # The label map is read elsewhere, and its problems are reported there.
     without_map = copy.deepcopy(reader)
     without_map.ClearField("label_map_path")
