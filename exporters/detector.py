@@ -16,7 +16,7 @@ from estimator_det.config.printing import plain
 from estimator_det.config.text import ConfigError, nearest
 from exporters import formats
 from exporters.image_files import read_image
-from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES, LoadedModel
+from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES, LoadedModel, resized
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
@@ -205,7 +205,7 @@ class Detector:
             image_size: Height and width in whose pixels the boxes are; default: of the images.
         """
         size = image_size or (images.shape[1], images.shape[2])
-        fitted = np.stack([self.model.fitted(_checked(pixels)) for pixels in images])
+        fitted = np.stack([resized(_checked(pixels), self.model.image_size) for pixels in images])
         count = self.model.batch_size or len(fitted)
         detections: List[Detections] = []
         for start in range(0, len(fitted), count):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import abc
 import os
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf
+from estimator_det.config import files
 from inputs.label_map import read_label_map
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
+from model_fn.evaluation import threshold_files
 
 NUM, BOXES, SCORES, CLASSES, MASKS = (
     "num_detections",
@@ -23,6 +25,8 @@ NUM, BOXES, SCORES, CLASSES, MASKS = (
 )
 REQUIRED_OUTPUTS = (NUM, BOXES, SCORES, CLASSES)
 SAVED_MODEL_FOLDER = "saved_model"  # in an export
+LABEL_MAP_FILE = "label_map.pbtxt"  # beside formats that cannot contain one
+THRESHOLDS_FILE = "thresholds.json"
 OUTPUT_PREFIXES = ("detection_", NUM, "raw_detection_")  # names of operations in served models
 
 
@@ -31,7 +35,7 @@ class LoadedModel(abc.ABC):
 
     Attributes:
         path: The file or folder of the model.
-        class_names: Id -> name of its label map; empty without one.
+        class_names: Id -> name of its label map; empty without one. By default the map beside it.
         batch_size: The only number of images that `run` takes; None for any.
         image_size: The only height and width that `run` takes; None for any.
         thresholds_file: Path of the thresholds of its evaluation, which may not exist.
@@ -40,15 +44,27 @@ class LoadedModel(abc.ABC):
     def __init__(
         self,
         path: str,
-        class_names: Mapping[int, str],
-        thresholds_file: str,
+        class_names: Optional[Mapping[int, str]] = None,
+        thresholds_file: Optional[str] = None,
         batch_size: Optional[int] = None,
     ) -> None:
         self.path = path
-        self.class_names = dict(class_names)
+        self.class_names = class_names_beside(path) if class_names is None else dict(class_names)
         self.batch_size = batch_size
         self.image_size: Tuple[Optional[int], Optional[int]] = (None, None)
-        self.thresholds_file = thresholds_file
+        self.thresholds_file = (
+            thresholds_beside(path) if thresholds_file is None else thresholds_file
+        )
+
+    def refuse_unless(
+        self, is_detector: bool, inputs: Iterable[str], outputs: Iterable[str]
+    ) -> None:
+        """Raises RunError for a model that is not a detector, with the names of its tensors."""
+        if not is_detector:
+            raise RunError(
+                f"{self.path} is not an exported detector: it has the inputs {sorted(inputs)} and "
+                f"the outputs {sorted(outputs)}"
+            )
 
     def take_input(self, shape: Any, remedy: str) -> None:
         """Reads batch and image size from the shape of a model's only input.
@@ -83,25 +99,61 @@ class LoadedModel(abc.ABC):
             REQUIRED_OUTPUTS; float32, class ids from 1, boxes as fractions of the image.
         """
 
-    def fitted(self, pixels: np.ndarray) -> np.ndarray:
-        """An image, uint8 [h, w, 3], resized if the model takes one height or width only."""
-        height, width = (wanted or size for wanted, size in zip(self.image_size, pixels.shape[:2]))
-        if (height, width) == pixels.shape[:2]:
-            return pixels
-        return np.asarray(Image.fromarray(pixels).resize((width, height)))
-
     def name(self, class_id: int) -> str:
         """The name of a class in the label map; its id as text if it has none."""
         return self.class_names.get(int(class_id), str(int(class_id)))
 
 
+def resized(pixels: np.ndarray, size: Sequence[Optional[int]]) -> np.ndarray:
+    """An image, uint8 [h, w, 3], with another height and width where these are not None."""
+    height, width = (wanted or actual for wanted, actual in zip(size, pixels.shape))
+    if (height, width) == pixels.shape[:2]:
+        return pixels
+    return np.asarray(Image.fromarray(pixels).resize((width, height)))
+
+
+def parent_folder(path: str) -> str:
+    """The folder that contains a file or folder."""
+    return os.path.dirname(path.rstrip("/") if files.is_remote(path) else os.path.abspath(path))
+
+
+def class_names_beside(path: str) -> Dict[int, str]:
+    """Class names of the label map in the export that a file or folder belongs to."""
+    return _names(label_map_of(parent_folder(path)))
+
+
+def label_map_of(folder: str) -> Optional[str]:
+    """Path of the label map of an export, which may be in its SavedModel only."""
+    label_map = os.path.join(folder, LABEL_MAP_FILE)
+    if tf.io.gfile.exists(label_map):
+        return label_map
+    return asset_label_map(os.path.join(folder, SAVED_MODEL_FOLDER))
+
+
+def asset_label_map(saved_model_dir: str) -> Optional[str]:
+    """Path of the label map among the assets of a SavedModel."""
+    assets = os.path.join(saved_model_dir, "assets")
+    names = tf.io.gfile.listdir(assets) if tf.io.gfile.isdir(assets) else []
+    return min(
+        (os.path.join(assets, each) for each in names if each.endswith(".pbtxt")), default=None
+    )
+
+
+def thresholds_beside(path: str) -> str:
+    """Path of the thresholds of the export that a file or folder belongs to."""
+    folder = parent_folder(path)
+    inside = os.path.join(folder, SAVED_MODEL_FOLDER, threshold_files.IN_EXPORTS)
+    beside = os.path.join(folder, THRESHOLDS_FILE)
+    return inside if tf.io.gfile.exists(inside) and not tf.io.gfile.exists(beside) else beside
+
+
 def asset_class_names(saved_model_dir: str) -> Dict[int, str]:
     """Class names of the label map among the assets of a SavedModel; empty without one."""
-    assets = os.path.join(saved_model_dir, "assets")
-    if not tf.io.gfile.isdir(assets):
-        return {}
-    maps = sorted(name for name in tf.io.gfile.listdir(assets) if name.endswith(".pbtxt"))
-    return dict(read_label_map(os.path.join(assets, maps[0])).names) if maps else {}
+    return _names(asset_label_map(saved_model_dir))
+
+
+def _names(label_map: Optional[str]) -> Dict[int, str]:
+    return {} if label_map is None else dict(read_label_map(label_map).names)
 
 
 def image_feed(name: str, dtype: Any, rank: Optional[int]) -> Callable[[np.ndarray], np.ndarray]:

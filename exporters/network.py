@@ -56,49 +56,52 @@ _LOG = logging.getLogger(__name__)
 
 CHECKPOINT_NAME = "model.ckpt"
 INFERENCE_GRAPH_FILE = "inference_graph.pbtxt"
-MAX_BATCH = 1024  # the largest that `ServingOptions.max_batch` may be
+MAX_BATCH = 1024  # the largest that `ExportOptions.max_batch` may be
 
 
 @dataclass(frozen=True)
-class GraphExtras:
-    """Optional contents of an export beside the detections."""
+class TfliteOptions:
+    """Options of the TFLite format, those of the reference's `export_tflite_ssd_graph`."""
 
-    inference_graph: bool = False  # also writes the graph as text, without weights
-    output_tensors: Sequence[str] = ()  # tensors of the first input type's graph, by name
+    max_detections: int = 10
+    max_classes_per_detection: int = 1
+    detections_per_class: int = 100
+    use_regular_nms: bool = False
+    add_postprocessing_op: bool = True
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Inputs, outputs, weights and formats of an export."""
+
+    input_types: Sequence[str] = ("image_tensor",)  # the first one is `serving_default`
+    # Batch, height, width and channels for the types that take image tensors; None for any size.
+    input_shape: Optional[Sequence[Optional[int]]] = None
+    # For models that attend to context features; None for others.
+    side_inputs: Optional[Sequence[SideInput]] = None
+    # Label map that becomes an asset; default: the one that the configuration names, if it
+    # exists.
+    label_map_path: Optional[str] = None
     thresholds: Optional[str] = None  # path; default: of the checkpoint's evaluation, if any
-
-
-@dataclass(frozen=True)
-class ServingOptions:
-    """Weights and batches of a served SavedModel."""
-
-    trainable: bool = False  # its weights are variables: slower, but they can be changed
+    # Tensors of the first input type's graph by name, which are further outputs of it.
+    output_tensors: Sequence[str] = ()
+    inference_graph: bool = False  # also writes the graph as text, without weights
+    trainable: bool = False  # a SavedModel's weights are variables: slower, but can be changed
     max_batch: Optional[int] = None  # larger batches are refused; warm-up requests up to this one
+    # A quantization of TFLite; None for float, or for the ranges of training.
+    quantize: Optional[str] = None
+    # Image files for the check of each format and the ranges of int8; without, images of the
+    # records of the configuration.
+    sample_images: Sequence[str] = ()
+    # The interpreter that converters run in; see `converters.converter_interpreter`.
+    converter_python: Optional[str] = None
+    tflite: TfliteOptions = TfliteOptions()
 
     def __post_init__(self) -> None:
         if self.max_batch is not None and not 1 <= self.max_batch <= MAX_BATCH:
             raise ConfigError(
                 None, f"max_batch is {self.max_batch}; it must be between 1 and {MAX_BATCH}"
             )
-
-
-@dataclass(frozen=True)
-class NetworkOptions:
-    """Inputs and outputs of an exported network."""
-
-    input_types: Sequence[str] = ("image_tensor",)  # the first one is `serving_default`
-    # Batch, height, width and channels for the types that take image tensors; None for any size.
-    input_shape: Optional[Sequence[Optional[int]]] = None
-    # Label map that becomes an asset; default: the one that the configuration names, if it
-    # exists.
-    label_map_path: Optional[str] = None
-    # More files and outputs. The additional outputs are in `serving_default` and in the frozen
-    # graph; their keys are their names.
-    extras: GraphExtras = GraphExtras()
-    # Constants or variables, and the largest batch.
-    serving_options: ServingOptions = ServingOptions()
-    # For models that attend to context features; None for others.
-    side_inputs: Optional[Sequence[SideInput]] = None
 
 
 class BuiltInput(NamedTuple):
@@ -119,6 +122,7 @@ class RestoredNetwork:
     """A network for serving, with its weights in an open session."""
 
     config: Any  # `TrainEvalPipelineConfig`
+    options: ExportOptions
     session: Any
     detector: Detector
     first: BuiltInput  # the network behind the first input type
@@ -126,8 +130,6 @@ class RestoredNetwork:
     checkpoint: str  # prefix of the exported checkpoint, whose variables have their own names
     label_map: Optional[str]
     thresholds: Optional[str]
-    num_additional_channels: int
-    serving_options: ServingOptions
     variants: Dict[Variant, List[str]] = field(default_factory=dict)  # names of their tensors
 
     @functools.cached_property
@@ -151,7 +153,7 @@ class RestoredNetwork:
     @property
     def has_variables(self) -> bool:
         """True if the weights of a SavedModel are variables."""
-        return self.serving_options.trainable or self.constants is None
+        return self.options.trainable or self.constants is None
 
     def graph_of(self, outputs: Sequence[str]) -> Any:
         """`GraphDef` of some outputs only, weights as constants.
@@ -184,7 +186,7 @@ def restored_network(
     pipeline_config: Any,
     checkpoint_prefix: str,
     folder: str,
-    options: NetworkOptions,
+    options: ExportOptions,
     variants: Iterable[Variant] = (),
 ) -> Iterator[RestoredNetwork]:
     """Context manager: builds and restores the network from which all formats are written.
@@ -194,15 +196,14 @@ def restored_network(
     """
     require_v2_behavior()
     check_ranges_or_raise(pipeline_config.model, "model.")
-    channels = serving.additional_channels(pipeline_config)
     checkpoint = find_checkpoint(checkpoint_prefix)
     label_map = _existing(options.label_map_path) or served.find_label_map(pipeline_config)
-    thresholds = options.extras.thresholds
+    thresholds = options.thresholds
     if thresholds is not None:
         threshold_files.check(thresholds, pipeline_config.model)
     detector = make_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
     with tf.Graph().as_default() as graph:
-        first, definitions = _build_signatures(detector, pipeline_config.model, options, channels)
+        first, definitions = _build_signatures(detector, pipeline_config, options)
         graph_def = graph.as_graph_def()
         variables = inference_variables(pipeline_config.eval_config.use_moving_averages)
         check_variables(checkpoint, variables, pipeline_config.model)
@@ -215,12 +216,12 @@ def restored_network(
         if thresholds is None:  # only now: a warning is useless if the model is refused
             thresholds = threshold_files.find_usable(pipeline_config, checkpoint)
         tf.io.gfile.makedirs(folder)
-        if options.extras.inference_graph:
+        if options.inference_graph:
             tf1.train.write_graph(graph_def, folder, INFERENCE_GRAPH_FILE)
         prefix = os.path.join(folder, CHECKPOINT_NAME)
         network = RestoredNetwork(
-            pipeline_config, session, detector, first, definitions, prefix, label_map, thresholds,
-            channels, options.serving_options,
+            pipeline_config, options, session, detector, first, definitions, prefix, label_map,
+            thresholds,
         )  # fmt: skip
         with graph.as_default():
             saver.save(session, prefix)
@@ -253,23 +254,23 @@ def _existing(label_map_path: Optional[str]) -> Optional[str]:
 
 
 def _build_signatures(
-    detector: Detector, model: Any, options: NetworkOptions, num_additional_channels: int
+    detector: Detector, config: Any, options: ExportOptions
 ) -> Tuple[BuiltInput, Dict[str, Any]]:
     """The first network, and SignatureDefs by input type; their networks share the variables.
 
     The first one has the additional `output_tensors`.
     """
-    input_types = signatures.resolve_input_types(options.input_types, num_additional_channels)
-    max_batch = options.serving_options.max_batch
+    channels = serving.additional_channels(config)
+    input_types = signatures.resolve_input_types(options.input_types, channels)
     built, definitions = [], {}
-    further, context = make_placeholders(check_side_inputs(model, options.side_inputs))
+    further, context = make_placeholders(check_side_inputs(config.model, options.side_inputs))
     for index, input_type in enumerate(input_types):
         # With several input types the shape applies to those that take image tensors.
         strings_beside_images = input_type in signatures.STRING_INPUT_TYPES and len(input_types) > 1
         # Serialized examples have no height and width of their own.
         shape = None if strings_beside_images else options.input_shape
         receiver = serving.make_receiver(
-            input_type, detector.preprocess, shape, num_additional_channels, max_batch
+            input_type, detector.preprocess, shape, channels, options.max_batch
         )
         predictions, outputs = serve(
             detector,
@@ -283,10 +284,7 @@ def _build_signatures(
         placeholders = {**receiver.placeholders, **further}
         definitions[input_type] = signatures.predict_signature(placeholders, outputs)
         if not index:  # while the graph has no other input
-            _add_outputs(definitions[input_type], options.extras.output_tensors)
+            for name, tensor in signatures.additional_outputs(options.output_tensors).items():
+                info = tf1.saved_model.build_tensor_info(tensor)
+                definitions[input_type].outputs[name].CopyFrom(info)
     return built[0], definitions
-
-
-def _add_outputs(definition: Any, names: Sequence[str]) -> None:
-    for name, tensor in signatures.additional_outputs(names).items():
-        definition.outputs[name].CopyFrom(tf1.saved_model.build_tensor_info(tensor))

@@ -8,7 +8,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.detectors.base import Detections
-from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
+from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel, resized
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.evaluation.detections.scoring import identity_preprocessor, score, without_resizing
@@ -37,7 +37,7 @@ def evaluate_model(
 
     def detect(features: Dict[str, np.ndarray]) -> Detections:
         pixels = features[schema.IMAGE][0].astype(np.uint8)
-        outputs = model.run(model.fitted(pixels)[None])
+        outputs = model.run(resized(pixels, model.image_size)[None])
         boxes, scores = tf.constant(outputs[BOXES]), tf.constant(outputs[SCORES])
         return Detections(
             boxes=boxes,

@@ -14,9 +14,8 @@ from estimator_det.config import pipeline, plugins, printing
 from estimator_det.config.text import ConfigError
 from exporters.benchmark.measure import CHECKPOINT, Measured, Outputs, Task, measure
 from exporters.formats import exported_models
-from exporters.formats.base import LABEL_MAP_FILE
 from exporters.formats.samples import sample_images
-from exporters.loaded_model import SAVED_MODEL_FOLDER
+from exporters.loaded_model import label_map_of
 from exporters.network import CHECKPOINT_NAME
 from inputs import machine
 from model_fn.checkpoints.errors import RunError
@@ -145,7 +144,7 @@ def _records(options: BenchmarkOptions, folder: str) -> Any:
     for pattern in options.records:
         if not tf.io.gfile.glob(pattern):
             raise FileNotFoundError(f"no such records: {printing.plain(pattern)}")
-    label_map = options.label_map or _label_map_of(folder)
+    label_map = options.label_map or label_map_of(folder)
     if label_map is None:
         raise ConfigError(
             None,
@@ -154,10 +153,3 @@ def _records(options: BenchmarkOptions, folder: str) -> Any:
             "give one with --label_map",
         )
     return config_of_records(options.records, label_map)
-
-
-def _label_map_of(folder: str) -> Optional[str]:
-    beside = os.path.join(folder, LABEL_MAP_FILE)
-    assets = tf.io.gfile.glob(os.path.join(folder, SAVED_MODEL_FOLDER, "assets", "*.pbtxt"))
-    candidates = [beside] * bool(tf.io.gfile.exists(beside)) + sorted(assets)
-    return candidates[0] if candidates else None

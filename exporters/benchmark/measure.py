@@ -10,7 +10,6 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from PIL import Image
 
 from estimator_det.compat import tf
 from estimator_det.config import printing
@@ -18,7 +17,7 @@ from estimator_det.protos import pipeline_pb2
 from exporters.benchmark.accuracy import evaluate_model
 from exporters.formats.base import FORMATS, check_runtime, num_bytes
 from exporters.formats.check import CheckpointDetector, Difference, compare
-from exporters.loaded_model import LoadedModel
+from exporters.loaded_model import LoadedModel, resized
 from model_fn.checkpoints.errors import RunError
 
 CHECKPOINT = "checkpoint"  # in place of a format
@@ -81,12 +80,13 @@ def _measure(task: Task) -> Measured:
     started = time.perf_counter()
     model = _load(task)
     load_seconds = time.perf_counter() - started
-    images = [model.fitted(pixels) for pixels in of_one_size(task.images)]
+    size = task.images[0].shape[:2]
+    images = [resized(resized(pixels, size), model.image_size) for pixels in task.images]
     timings = []
-    for size in task.batch_sizes:
-        if model.batch_size in (None, size):
-            _say(f"{task.name}: batches of {size}, {task.seconds:g} s")
-            timings.append(time_batches(model.run, images, size, task.seconds))
+    for count in task.batch_sizes:
+        if model.batch_size in (None, count):
+            _say(f"{task.name}: batches of {count}, {task.seconds:g} s")
+            timings.append(time_batches(model.run, images, count, task.seconds))
     peak = peak_memory()  # before anything else needs memory
     outputs: List[Outputs] = []
     if task.name == CHECKPOINT:
@@ -133,17 +133,6 @@ def time_batches(
     return Timing(batch_size, len(spent), 1e3 * float(median), 1e3 * float(p95), rate)
 
 
-def of_one_size(images: Sequence[np.ndarray]) -> List[np.ndarray]:
-    """Images, each uint8 [h, w, 3], resized to the size of the first."""
-    height, width = images[0].shape[:2]
-    return [
-        pixels
-        if pixels.shape[:2] == (height, width)
-        else np.asarray(Image.fromarray(pixels).resize((width, height)))
-        for pixels in images
-    ]
-
-
 def size_of_files(path: str, name: str) -> int:
     """Bytes of a file, of all files in a folder, or of a checkpoint's index and data files."""
     if name != CHECKPOINT:
@@ -185,10 +174,10 @@ def _load(task: Task) -> LoadedModel:
 
 
 def _difference(task: Task, model: LoadedModel) -> Optional[Difference]:
-    is_resized = any(model.fitted(pixels) is not pixels for pixels in task.images)
+    is_resized = any(resized(each, model.image_size) is not each for each in task.images)
     if not task.expected or is_resized:  # the checkpoint gets images of their own size
         return None
-    raw = FORMATS.get(task.name)().load(task.path, keeps_raw=True)
+    raw = FORMATS.get(task.name)().load_with_raw(task.path)
     return compare(_parsed(task.config).model, task.expected, raw, task.images)
 
 

@@ -19,9 +19,9 @@ from exporters.formats import (  # noqa: F401  (imports fill the registry)
     tfjs,
     tflite,
 )
-from exporters.formats.base import FORMATS, ExportFormat, check_runtime, parent_folder
+from exporters.formats.base import FORMATS, ExportFormat, check_runtime
 from exporters.formats.exchange import current
-from exporters.loaded_model import LoadedModel
+from exporters.loaded_model import LoadedModel, parent_folder
 
 __all__ = ["FoundModel", "exported_models", "load_model", "resolve_formats"]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 import numpy as np
-from PIL import Image
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import printing
@@ -46,19 +45,6 @@ class CheckpointDetector(LoadedModel):
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
         return dict(self._session.run(self._outputs, {self._images: images}))
-
-
-def fit_images(
-    images: Sequence[np.ndarray], input_shape: Optional[Sequence[Optional[int]]]
-) -> List[np.ndarray]:
-    """Images, each uint8 [h, w, 3], resized where a model takes one height or width only."""
-    if not input_shape:
-        return list(images)
-    fitted = []
-    for pixels in images:
-        height, width = (wanted or size for wanted, size in zip(input_shape[1:3], pixels.shape[:2]))
-        fitted.append(np.asarray(Image.fromarray(pixels).resize((width, height))))
-    return fitted
 
 
 def compare(

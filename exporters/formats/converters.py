@@ -22,12 +22,11 @@ from estimator_det.config.text import ConfigError
 from exporters.formats.base import (
     IMAGE_INPUT_TYPES,
     ExportFormat,
-    Plan,
     inference_detector,
     is_quantized,
     missing_runtime,
 )
-from exporters.network import RestoredNetwork
+from exporters.network import ExportOptions, RestoredNetwork
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import named_outputs, serve
 
@@ -84,22 +83,22 @@ class GraphFormat(ExportFormat):
     # TensorFlow would spend most of its time on that.
     uses_tensorflow = False
 
-    def check(self, plan: Plan) -> None:
-        if plan.input_types[0] not in IMAGE_INPUT_TYPES:
+    def check(self, config: Any, options: ExportOptions) -> None:
+        if options.input_types[0] not in IMAGE_INPUT_TYPES:
             raise ConfigError(
                 None,
                 f"--format {self.name} takes images as tensors, and the first --input_type is "
-                f"{plan.input_types[0]}",
+                f"{options.input_types[0]}",
                 f"put one of {', '.join(IMAGE_INPUT_TYPES)} first",
             )
-        if context_shape(plan.config.model) is not None:
+        if context_shape(config.model) is not None:
             raise ConfigError(
                 None,
                 f"--format {self.name}: models that attend to context features are not supported "
                 "yet",
                 "export saved_model or frozen_graph",
             )
-        if is_quantized(plan.config):
+        if is_quantized(config):
             raise ConfigError(
                 None,
                 f"--format {self.name}: graph_rewriter.quantization is not supported yet",
@@ -107,15 +106,15 @@ class GraphFormat(ExportFormat):
                 "graph_rewriter=null)",
             )
 
-    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
+    def write(self, network: RestoredNetwork, path: str) -> bool:
         graph_def = static_graph(network)
         names = [name[len(_SCOPE) + 1 :] for name in network.variants[static_outputs]]
         with tempfile.TemporaryDirectory() as folder:
             graph = os.path.join(folder, "graph.pb")
             with open(graph, "wb") as file:
                 file.write(graph_def.SerializeToString())
-            arguments = (graph, plan.input_types[0], names, path)
-            run_converter(self, arguments, plan.options.converter_python)
+            arguments = (graph, next(iter(network.definitions)), names, path)
+            run_converter(self, arguments, network.options.converter_python)
         return True
 
 

@@ -12,21 +12,18 @@ from exporters import signatures
 from exporters.formats import FoundModel, check, resolve_formats
 from exporters.formats.base import (
     FORMATS,
-    LABEL_MAP_FILE,
-    THRESHOLDS_FILE,
     ExportFormat,
-    FormatOptions,
-    Plan,
     num_bytes,
 )
 from exporters.formats.converters import check_installed
 from exporters.formats.exchange import UNFINISHED, complete, exchange, move, unfinished
 from exporters.formats.samples import images_to_compare
 from exporters.image_files import list_images
+from exporters.loaded_model import LABEL_MAP_FILE, THRESHOLDS_FILE, resized
 from exporters.network import (
     CHECKPOINT_NAME,
     INFERENCE_GRAPH_FILE,
-    NetworkOptions,
+    ExportOptions,
     RestoredNetwork,
     restored_network,
 )
@@ -76,7 +73,7 @@ def export_saved_model(
     pipeline_config: Any,
     checkpoint_prefix: str,
     output_dir: str,
-    options: Optional[NetworkOptions] = None,
+    options: Optional[ExportOptions] = None,
     *,
     overwrite: bool = False,
     **fields: Any,
@@ -86,14 +83,14 @@ def export_saved_model(
     The models are not compared with the checkpoint; arguments and errors as of `export_formats`.
 
     Args:
-        **fields: Fields of `NetworkOptions` that replace those of `options`.
+        **fields: Fields of `ExportOptions` that replace those of `options`.
     """
     return export_formats(
         pipeline_config,
         checkpoint_prefix,
         output_dir,
         resolve_formats(DEFAULT_FORMATS),
-        network_options=dataclasses.replace(options or NetworkOptions(), **fields),
+        dataclasses.replace(options or ExportOptions(), **fields),
         overwrite=overwrite,
         compare=False,
     )
@@ -104,8 +101,7 @@ def export_formats(
     checkpoint_prefix: str,
     output_dir: str,
     formats: Sequence[ExportFormat],
-    options: Optional[FormatOptions] = None,
-    network_options: Optional[NetworkOptions] = None,
+    options: Optional[ExportOptions] = None,
     *,
     overwrite: bool = False,
     compare: bool = True,
@@ -132,22 +128,22 @@ def export_formats(
             installed, a converter fails, or a model differs from the checkpoint by more than the
             tolerance of its format, and is renamed.
     """
-    options, network_options = options or FormatOptions(), network_options or NetworkOptions()
-    plan = _checked_plan(pipeline_config, formats, options, network_options)
+    options = _checked(pipeline_config, formats, options or ExportOptions())
     complete(output_dir, _all_names())
     is_new = _check_folder(output_dir, overwrite)
-    has_other_inputs = additional_channels(pipeline_config) or network_options.side_inputs
+    has_other_inputs = additional_channels(pipeline_config) or options.side_inputs
     is_compared = compare and not has_other_inputs
     variants = dict.fromkeys(each.variant for each in formats if each.variant is not None)
     with unfinished(output_dir) as folder:
         with restored_network(
-            pipeline_config, checkpoint_prefix, folder, network_options, variants
+            pipeline_config, checkpoint_prefix, folder, options, variants
         ) as network:
-            models = _write(network, plan, formats, folder)
-            differences = _compare(network, plan, models) if is_compared else {}
+            models = [FoundModel(each, os.path.join(folder, each.file)) for each in formats]
+            models = [each for each in models if each.format.write(network, each.path)]
+            differences = _compare(network, models) if is_compared else {}
             _copy_label_map_and_thresholds(network, folder, output_dir, formats)
             export = _describe(network, output_dir, models, differences)
-        refused = _refused(plan, models, differences, output_dir)
+        refused = _refused(network, models, differences, output_dir)
         # A refused model is the only thing that a failed export leaves beside an earlier one.
         if is_new or not refused:
             exchange(folder, output_dir, _all_names())
@@ -160,22 +156,16 @@ def export_formats(
     return export
 
 
-def _checked_plan(
-    pipeline_config: Any,
-    formats: Sequence[ExportFormat],
-    options: FormatOptions,
-    network_options: NetworkOptions,
-) -> Plan:
-    """The facts of an export; refuses what cannot be written, before anything slow."""
-    channels = additional_channels(pipeline_config)
-    types = signatures.resolve_input_types(network_options.input_types, channels)
-    plan = Plan(pipeline_config, options, types, network_options.input_shape)
+def _checked(config: Any, formats: Sequence[ExportFormat], options: ExportOptions) -> ExportOptions:
+    """The options with resolved input types; refuses what cannot be written, before it is slow."""
+    types = signatures.resolve_input_types(options.input_types, additional_channels(config))
+    options = dataclasses.replace(options, input_types=types)
     for each in formats:
-        each.check(plan)
+        each.check(config, options)
     # Minutes of work would be lost if a converter were missing at the end.
     check_installed(formats, options.converter_python)
     list_images(options.sample_images)  # raises for what does not exist
-    return plan
+    return options
 
 
 def _check_folder(output_dir: str, overwrite: bool) -> bool:
@@ -195,13 +185,6 @@ def _all_names() -> List[str]:
     names = [FORMATS.get(name)().file for name in FORMATS]
     names += [f"{name}{REFUSED_SUFFIX}" for name in names]
     return [*names, LABEL_MAP_FILE, THRESHOLDS_FILE, INFERENCE_GRAPH_FILE, plugins.RECORD_FILE]
-
-
-def _write(
-    network: RestoredNetwork, plan: Plan, formats: Sequence[ExportFormat], folder: str
-) -> List[FoundModel]:
-    models = [FoundModel(each, os.path.join(folder, each.file)) for each in formats]
-    return [each for each in models if each.format.write(network, plan, each.path)]
 
 
 def _describe(
@@ -254,28 +237,27 @@ def _absolute(path: str) -> str:
     return path if files.is_remote(path) else os.path.realpath(path)
 
 
-def _compare(
-    network: RestoredNetwork, plan: Plan, models: Sequence[FoundModel]
-) -> Dict[str, check.Difference]:
+def _compare(network: RestoredNetwork, models: Sequence[FoundModel]) -> Dict[str, check.Difference]:
     """The differences by the name of the format."""
-    input_shape = plan.input_shape
+    options = network.options
+    batch_size, *size, _ = options.input_shape or (None,) * 4
     # The checkpoint's outputs are computed for one image at a time.
-    if input_shape and input_shape[0] not in (None, 1):
+    if batch_size not in (None, 1):
         return {}
-    images = images_to_compare(plan.config, plan.options.sample_images)
-    images = check.fit_images(images, input_shape)
+    photos = images_to_compare(network.config, options.sample_images)
+    images = [resized(pixels, size) for pixels in photos]
     expected = [network.run(pixels[None]) for pixels in images]
     return {
         each.format.name: check.compare(
-            plan.config.model, expected, each.format.load(each.path, keeps_raw=True), images
+            network.config.model, expected, each.format.load_with_raw(each.path), images
         )
         for each in models
-        if each.format.detects(plan)
+        if each.format.detects(options)
     }
 
 
 def _refused(
-    plan: Plan,
+    network: RestoredNetwork,
     models: Sequence[FoundModel],
     differences: Mapping[str, check.Difference],
     output_dir: str,
@@ -285,7 +267,8 @@ def _refused(
     for each in (each for each in models if each.format.name in differences):
         path = os.path.join(output_dir, each.format.file)
         difference = differences[each.format.name]
-        why = check.failure_reason(path, difference, each.format.tolerance(plan))
+        tolerance = each.format.tolerance(network.config, network.options)
+        why = check.failure_reason(path, difference, tolerance)
         if why is not None:
             tf.io.gfile.rename(each.path, each.path + REFUSED_SUFFIX)
             refused[each] = f"{why}. It is kept as {path}{REFUSED_SUFFIX}"

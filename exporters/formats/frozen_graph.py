@@ -10,13 +10,7 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from estimator_det.config.printing import counted, plain
-from exporters.formats.base import (
-    FORMATS,
-    ExportFormat,
-    Plan,
-    class_names_beside,
-    thresholds_beside,
-)
+from exporters.formats.base import FORMATS, ExportFormat, first_bytes
 from exporters.importing.frozen_graph import VARIABLES, parse_graph, refuse_without_weights
 from exporters.loaded_model import OUTPUT_PREFIXES, REQUIRED_OUTPUTS, LoadedModel, image_feed
 from exporters.network import RestoredNetwork
@@ -36,13 +30,12 @@ class FrozenGraph(ExportFormat):
     name = "frozen_graph"
     file = FROZEN_GRAPH_FILE
 
-    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
+    def write(self, network: RestoredNetwork, path: str) -> bool:
         """Writes the graph of the first input type, with batch norm and the checkpoint's weights.
 
         Returns:
             False if they do not fit in a file.
         """
-        del plan
         if network.constants is None:  # a protobuf file ends at 2 GB
             return False
         outputs = served.output_operations([next(iter(network.definitions.values()))])
@@ -53,13 +46,9 @@ class FrozenGraph(ExportFormat):
 
     def recognizes(self, path: str) -> bool:
         """True if a file begins with a node, and this with its name."""
-        if tf.io.gfile.isdir(path):
-            return False
-        with tf.io.gfile.GFile(path, "rb") as file:
-            return _FIRST_NODE.match(file.read(_LONGEST_START)) is not None
+        return _FIRST_NODE.match(first_bytes(path, _LONGEST_START)) is not None
 
-    def load(self, path: str, *, keeps_raw: bool = False) -> GraphDetector:
-        del keeps_raw
+    def load(self, path: str) -> GraphDetector:
         return load_frozen_graph(path)
 
 
@@ -78,7 +67,7 @@ class GraphDetector(LoadedModel):
     """
 
     def __init__(self, path: str, graph_def: Any) -> None:
-        super().__init__(path, class_names_beside(path), thresholds_beside(path))
+        super().__init__(path)
         variables = [node.name for node in graph_def.node if node.op in VARIABLES]
         if variables:
             raise RunError(

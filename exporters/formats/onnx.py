@@ -6,13 +6,8 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from estimator_det.compat import tf
 from estimator_det.config import files
-from exporters.formats.base import (
-    FORMATS,
-    class_names_beside,
-    thresholds_beside,
-)
+from exporters.formats.base import FORMATS, first_bytes
 from exporters.formats.converters import GraphFormat
 from exporters.loaded_model import REQUIRED_OUTPUTS, LoadedModel
 from model_fn.checkpoints.errors import RunError
@@ -62,14 +57,10 @@ class Onnx(GraphFormat):
     uses_tensorflow = True
 
     def recognizes(self, path: str) -> bool:
-        if tf.io.gfile.isdir(path):
-            return False
-        with tf.io.gfile.GFile(path, "rb") as file:
-            start = file.read(3)
-        return len(start) == 3 and start[:1] == b"\x08" and bool(start[1] >= _LEAST_IR_VERSION)
+        start = first_bytes(path, 3)
+        return len(start) == 3 and start[0] == _FIELD_1 and start[1] >= _LEAST_IR_VERSION
 
-    def load(self, path: str, *, keeps_raw: bool = False) -> LoadedModel:
-        del keeps_raw
+    def load(self, path: str) -> LoadedModel:
         return OnnxDetector(path)
 
 
@@ -79,6 +70,7 @@ class OnnxDetector(LoadedModel):
     def __init__(self, path: str) -> None:
         import onnxruntime
 
+        super().__init__(path)
         errors = onnxruntime.capi.onnxruntime_pybind11_state
         try:
             self._session: Any = onnxruntime.InferenceSession(
@@ -95,15 +87,13 @@ class OnnxDetector(LoadedModel):
         self._names = {node.name.split(":")[0]: node.name for node in self._session.get_outputs()}
         missing = sorted(set(REQUIRED_OUTPUTS) - set(self._names))
         is_image = len(inputs) == 1 and len(inputs[0].shape) == 4
-        if not is_image or inputs[0].type not in _TYPES or missing:
-            raise RunError(
-                f"{path} is not an exported detector: it has the inputs "
-                f"{[each.name for each in inputs]} and the outputs {sorted(self._names)}"
-            )
+        is_detector = is_image and inputs[0].type in _TYPES and not missing
+        self.refuse_unless(is_detector, (each.name for each in inputs), self._names)
         # Sizes that are not fixed have names.
-        batch, *size = (each if isinstance(each, int) else None for each in inputs[0].shape)
-        super().__init__(path, class_names_beside(path), thresholds_beside(path), batch)
-        self.image_size = (size[0], size[1])
+        self.batch_size, height, width, _ = (
+            each if isinstance(each, int) else None for each in inputs[0].shape
+        )
+        self.image_size = (height, width)
         self._input, self._type = inputs[0].name, _TYPES[inputs[0].type]
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:

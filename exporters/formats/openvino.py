@@ -9,14 +9,15 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from exporters.formats.base import (
-    FORMATS,
+from exporters.formats.base import FORMATS
+from exporters.formats.converters import GraphFormat
+from exporters.loaded_model import (
+    REQUIRED_OUTPUTS,
+    LoadedModel,
     class_names_beside,
     parent_folder,
     thresholds_beside,
 )
-from exporters.formats.converters import GraphFormat
-from exporters.loaded_model import REQUIRED_OUTPUTS, LoadedModel
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FOLDER = "openvino"
@@ -53,8 +54,7 @@ class Openvino(GraphFormat):
         with tf.io.gfile.GFile(file_path, "rb") as file:
             return b"<net " in file.read(1024)
 
-    def load(self, path: str, *, keeps_raw: bool = False) -> LoadedModel:
-        del keeps_raw
+    def load(self, path: str) -> LoadedModel:
         return OpenvinoDetector(path)
 
 
@@ -87,15 +87,13 @@ class OpenvinoDetector(LoadedModel):
         missing = sorted(set(REQUIRED_OUTPUTS) - set(self._outputs))
         inputs = compiled.inputs
         is_image = len(inputs) == 1 and len(inputs[0].partial_shape) == 4
-        if not is_image or inputs[0].element_type.get_type_name() not in _TYPES or missing:
-            raise RunError(
-                f"{path} is not an exported detector: it has {len(inputs)} inputs and the outputs "
-                f"{sorted(self._outputs)}"
-            )
-        batch, *size = (
+        is_typed = is_image and inputs[0].element_type.get_type_name() in _TYPES
+        names = (each.any_name for each in inputs)
+        self.refuse_unless(is_typed and not missing, names, self._outputs)
+        self.batch_size, height, width, _ = (
             None if each.is_dynamic else each.get_length() for each in inputs[0].partial_shape
         )
-        self.batch_size, self.image_size = batch, (size[0], size[1])
+        self.image_size = (height, width)
         self._type = _TYPES[inputs[0].element_type.get_type_name()]
         self._compiled = compiled
 

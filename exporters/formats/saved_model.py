@@ -14,7 +14,7 @@ from typing import Any, Dict, Tuple
 import numpy as np
 
 from estimator_det.compat import failures, tf, tf1
-from exporters.formats.base import FORMATS, ExportFormat, Plan
+from exporters.formats.base import FORMATS, ExportFormat
 from exporters.loaded_model import (
     REQUIRED_OUTPUTS,
     SAVED_MODEL_FOLDER,
@@ -24,6 +24,7 @@ from exporters.loaded_model import (
 )
 from exporters.network import RestoredNetwork
 from inputs import schema
+from inputs.serving import additional_channels
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import threshold_files
 from model_fn.serving import saved_model as served
@@ -40,9 +41,8 @@ class SavedModel(ExportFormat):
     name = "saved_model"
     file = SAVED_MODEL_FOLDER
 
-    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
+    def write(self, network: RestoredNetwork, path: str) -> bool:
         """Writes the SavedModel with its warm-up requests and thresholds."""
-        del plan
         definitions = _by_key(network.definitions)
         if not network.has_variables:
             constants = network.graph_of(served.output_operations(definitions.values()))
@@ -57,7 +57,7 @@ class SavedModel(ExportFormat):
             with network.session.graph.as_default(), network.session.as_default():
                 served.write_session(path, network.session, definitions, network.label_map)
         warmup.write_requests(
-            path, definitions, network.serving_options.max_batch, network.num_additional_channels
+            path, definitions, network.options.max_batch, additional_channels(network.config)
         )
         if network.thresholds is not None:
             threshold_files.add_to_export(network.thresholds, path)
@@ -70,8 +70,7 @@ class SavedModel(ExportFormat):
             return False
         return True
 
-    def load(self, path: str, *, keeps_raw: bool = False) -> SavedModelDetector:
-        del keeps_raw
+    def load(self, path: str) -> SavedModelDetector:
         return SavedModelDetector(_folder(path))
 
 
@@ -121,11 +120,8 @@ class SavedModelDetector(LoadedModel):
                 f"{self.path} takes context features with every image, and detect has "
                 "images only; call the SavedModel's signature directly"
             )
-        if len(specs) != 1 or missing:
-            raise RunError(
-                f"{self.path} is not an exported detector: it has the inputs "
-                f"{sorted(specs)} and the outputs {sorted(self._signature.structured_outputs)}"
-            )
+        is_detector = len(specs) == 1 and not missing
+        self.refuse_unless(is_detector, specs, self._signature.structured_outputs)
         ((key, spec),) = specs.items()
         self.take_input(spec.shape, "call the SavedModel's signature directly")
         return key, spec

@@ -17,10 +17,11 @@ from google.protobuf import json_format
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from estimator_det.config.printing import plain
-from exporters.formats.base import FORMATS, parent_folder
+from exporters.formats.base import FORMATS
 from exporters.formats.converters import GraphFormat
 from exporters.formats.frozen_graph import GraphDetector
 from exporters.importing.tfjs import MODEL_FILE, read_tfjs
+from exporters.loaded_model import parent_folder
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FOLDER = "tfjs"
@@ -69,8 +70,7 @@ class Tfjs(GraphFormat):
             return False
         return "modelTopology" in files.read_text(file_path)
 
-    def load(self, path: str, *, keeps_raw: bool = False) -> GraphDetector:
-        del keeps_raw
+    def load(self, path: str) -> GraphDetector:
         return load_tfjs(path)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Iterator, List, Optional
+from typing import Any, Callable, Iterator, List, Optional
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from exporters.formats.base import (
     EXACT,
     FORMATS,
     ExportFormat,
-    Plan,
     Tolerance,
+    first_bytes,
     is_quantized,
 )
 from exporters.formats.samples import check_has_images, images_to_calibrate
@@ -28,7 +28,7 @@ from exporters.formats.tflite_graph import (
     raw_outputs,
 )
 from exporters.formats.tflite_metadata import IDENTIFIER, add_metadata
-from exporters.network import RestoredNetwork
+from exporters.network import ExportOptions, RestoredNetwork
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
 
@@ -49,23 +49,22 @@ class Tflite(ExportFormat):
     file = MODEL_FILE
     variant = staticmethod(raw_outputs)
 
-    def check(self, plan: Plan) -> None:
-        check_tflite(plan)
-        quantize = plan.options.quantize
-        if is_quantized(plan.config):
-            if quantize is not None:
+    def check(self, config: Any, options: ExportOptions) -> None:
+        check_tflite(config, options.tflite)
+        if is_quantized(config):
+            if options.quantize is not None:
                 raise ConfigError(
                     None,
-                    f"--quantize: is {quantize}, and graph_rewriter.quantization gives the model "
-                    "the ranges of its training",
+                    f"--quantize: is {options.quantize}, and graph_rewriter.quantization gives the "
+                    "model the ranges of its training",
                     "leave out --quantize",
                 )
-        elif quantize == "int8":
-            check_has_images(plan.config, plan.options.sample_images)
+        elif options.quantize == "int8":
+            check_has_images(config, options.sample_images)
 
-    def write(self, network: RestoredNetwork, plan: Plan, path: str) -> bool:
-        config, options = plan.config, plan.options
-        graph = build_tflite_graph(network, options.tflite)
+    def write(self, network: RestoredNetwork, path: str) -> bool:
+        config, options = network.config, network.options
+        graph = build_tflite_graph(network)
         preprocess = network.detector.preprocess
 
         def representative() -> Iterator[List[np.ndarray]]:
@@ -84,19 +83,19 @@ class Tflite(ExportFormat):
         return True
 
     def recognizes(self, path: str) -> bool:
-        if tf.io.gfile.isdir(path):
-            return False
-        with tf.io.gfile.GFile(path, "rb") as file:
-            return bool(file.read(8)[4:] == IDENTIFIER)
+        return first_bytes(path, 8)[4:] == IDENTIFIER
 
-    def load(self, path: str, *, keeps_raw: bool = False) -> TfliteDetector:
-        return TfliteDetector(path, keeps_raw=keeps_raw)
+    def load(self, path: str) -> TfliteDetector:
+        return TfliteDetector(path)
 
-    def tolerance(self, plan: Plan) -> Tolerance:
-        return _TOLERANCES["int8" if is_quantized(plan.config) else plan.options.quantize]
+    def load_with_raw(self, path: str) -> TfliteDetector:
+        return TfliteDetector(path, keeps_raw=True)
 
-    def detects(self, plan: Plan) -> bool:
-        return plan.options.tflite.add_postprocessing_op
+    def tolerance(self, config: Any, options: ExportOptions) -> Tolerance:
+        return _TOLERANCES["int8" if is_quantized(config) else options.quantize]
+
+    def detects(self, options: ExportOptions) -> bool:
+        return options.tflite.add_postprocessing_op
 
 
 def convert(

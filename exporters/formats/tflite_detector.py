@@ -11,7 +11,6 @@ from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import files
-from exporters.formats.base import class_names_beside, thresholds_beside
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.tflite_graph import COLOR_CHANNELS, POSTPROCESS, Normalization
 from exporters.formats.tflite_metadata import pack, packed_anew, read_metadata
@@ -99,8 +98,7 @@ class TfliteDetector(LoadedModel):
                 f"{path} is not a detector of color images: its inputs have shapes {shapes}, and "
                 "must be one image, [1, height, width, 3]"
             )
-        names = metadata.class_names or class_names_beside(path)
-        super().__init__(path, names, thresholds_beside(path), batch_size=1)
+        super().__init__(path, metadata.class_names or None, batch_size=1)
         self._normalization = metadata.normalization or _USUAL
         self._interpreter, self._input = interpreter, inputs[0]
         self._postprocess, self._keeps_raw = postprocess, keeps_raw

@@ -12,8 +12,7 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
-from exporters.formats.base import Plan, TfliteOptions
-from exporters.network import RestoredNetwork
+from exporters.network import RestoredNetwork, TfliteOptions
 from inputs.serving import additional_channels
 
 INPUT = "normalized_input_image_tensor"
@@ -47,16 +46,16 @@ class TfliteGraph(NamedTuple):
     options: Dict[str, Any]  # options of POSTPROCESS; empty if the graph does not end in it
 
 
-def check_tflite(plan: Plan) -> None:
+def check_tflite(config: Any, options: TfliteOptions) -> None:
     """Refuses what an SSD in TFLite cannot be."""
-    kind = plan.config.model.WhichOneof("model")
+    kind = config.model.WhichOneof("model")
     if kind != "ssd":
         raise ConfigError(
             None,
             f"--format tflite: model is {kind}, and {POSTPROCESS} is for ssd only",
             "export another format, such as saved_model, frozen_graph or onnx",
         )
-    ssd, where = plan.config.model.ssd, "--format tflite: model.ssd"
+    ssd, where = config.model.ssd, "--format tflite: model.ssd"
     resizer = ssd.image_resizer.WhichOneof("image_resizer_oneof")
     is_gray = ssd.image_resizer.fixed_shape_resizer.convert_to_grayscale
     if resizer != "fixed_shape_resizer" or is_gray:
@@ -71,7 +70,7 @@ def check_tflite(plan: Plan) -> None:
         raise ConfigError(
             None, f"{where}.box_coder: is {coder}; {POSTPROCESS} decodes faster_rcnn_box_coder only"
         )
-    if additional_channels(plan.config):
+    if additional_channels(config):
         raise ConfigError(
             None,
             "--format tflite: num_additional_channels is not 0; only color images are "
@@ -85,7 +84,7 @@ def check_tflite(plan: Plan) -> None:
             f"{nms.soft_nms_sigma}, and {POSTPROCESS} suppresses without it",
             "set use_hard_nms: true",
         )
-    _check_options(plan.options.tflite, ssd.num_classes)
+    _check_options(options, ssd.num_classes)
 
 
 def _check_options(options: TfliteOptions, num_classes: int) -> None:
@@ -110,10 +109,10 @@ def raw_outputs(network: RestoredNetwork) -> List[str]:
     return [tf.identity(value, name).op.name for value, name in zip(values, names)]
 
 
-def build_tflite_graph(network: RestoredNetwork, options: TfliteOptions) -> TfliteGraph:
+def build_tflite_graph(network: RestoredNetwork) -> TfliteGraph:
     """The graph with the weights of a network that has `raw_outputs`, batch norm folded."""
-    config, (receiver, _, _) = network.config, network.first
-    size = config.model.ssd.image_resizer.fixed_shape_resizer
+    receiver, options = network.first.receiver, network.options.tflite
+    size = network.config.model.ssd.image_resizer.fixed_shape_resizer
     shape = (1, size.height, size.width, COLOR_CHANNELS)
     # The network begins after the preprocessing, with a batch of one image.
     with tf.Graph().as_default() as graph:
@@ -127,7 +126,7 @@ def build_tflite_graph(network: RestoredNetwork, options: TfliteOptions) -> Tfli
     is_quantized = any(node.op == "FakeQuantWithMinMaxVars" for node in graph_def.node)
     if not options.add_postprocessing_op:
         return TfliteGraph(graph_def, RAW_OUTPUTS, shape, normalization, is_quantized, {})
-    attributes = postprocessing_options(config.model.ssd, options)
+    attributes = postprocessing_options(network.config.model.ssd, options)
     add_postprocessing(graph_def, anchors, attributes)
     return TfliteGraph(graph_def, OUTPUTS, shape, normalization, is_quantized, attributes)
 

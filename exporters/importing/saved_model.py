@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf1
 from estimator_det.compat.private import saved_model_message
 from estimator_det.config import files
 from estimator_det.config.printing import counted, plain
 from exporters.importing import functions
 from exporters.importing.frozen_graph import VARIABLES, as_float32, constants, publish
 from exporters.importing.published import FORMATS, Published
-from inputs.label_map import read_label_map
+from exporters.loaded_model import asset_class_names
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.repair import require_whole
@@ -39,7 +39,7 @@ def read_saved_model(path: str) -> Published:
         published = _read_functions(meta_graph, folder, file)
     else:
         published = _read_graph(meta_graph.graph_def, folder, file)
-    return published._replace(label_map=_label_map(folder))
+    return published._replace(label_map=asset_class_names(folder) or None)
 
 
 def _read_graph(graph_def: Any, folder: str, file: str) -> Published:
@@ -144,8 +144,3 @@ def _parse(file: str) -> Any:
         )
     serving = [each for each in message.meta_graphs if "serve" in each.meta_info_def.tags]
     return (serving or message.meta_graphs)[0]
-
-
-def _label_map(folder: str) -> Optional[Dict[int, str]]:
-    label_maps = sorted(tf.io.gfile.glob(os.path.join(folder, "assets", "*.pbtxt")))
-    return dict(read_label_map(label_maps[0]).names) if label_maps else None

@@ -101,14 +101,8 @@ def exported_all(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> 
 def exported_trainable(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """An export with variables, every input type, and batches of three images at most."""
     folder = tmp_path_factory.mktemp("trainable") / "exported"
-    options = network.ServingOptions(trainable=True, max_batch=3)
-    export_saved_model(
-        trained.config,
-        trained.checkpoint,
-        str(folder),
-        input_types=["all"],
-        serving_options=options,
-    )
+    options = network.ExportOptions(input_types=["all"], trainable=True, max_batch=3)
+    export_saved_model(trained.config, trained.checkpoint, str(folder), options)
     return folder
 
 

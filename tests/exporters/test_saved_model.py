@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
-from exporters import export_saved_model, network, signatures
+from exporters import export_saved_model, signatures
 from exporters.formats.saved_model import SavedModelDetector
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
@@ -230,7 +230,7 @@ def test_a_batch_above_the_limit_is_refused(loaded_trainable, pictures, trained,
                 trained.checkpoint,
                 str(tmp_path / "out"),
                 input_shape=shape,
-                serving_options=network.ServingOptions(max_batch=limit),
+                max_batch=limit,
             )
 
 

@@ -11,6 +11,7 @@ from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from exporters import export_saved_model, network
 from exporters.formats.saved_model import SavedModelDetector
+from exporters.network import ExportOptions
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import assert_same, save_checkpoint, small_config
@@ -59,8 +60,8 @@ RAW = {
 def test_additional_outputs_and_the_graph_as_text(trained, pictures, expected, tmp_path):
     """The reference's names of raw tensors; all are float32, of every anchor."""
     folder = tmp_path / "out"
-    extras = network.GraphExtras(inference_graph=True, output_tensors=[*RAW, "image_tensor:0"])
-    export_saved_model(trained.config, trained.checkpoint, str(folder), extras=extras)
+    options = ExportOptions(inference_graph=True, output_tensors=[*RAW, "image_tensor:0"])
+    export_saved_model(trained.config, trained.checkpoint, str(folder), options)
     run = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
     outputs = {key: value.numpy() for key, value in run(tf.constant(pictures)).items()}
     assert set(outputs) == {*expected, *RAW, "image_tensor"}
@@ -95,7 +96,7 @@ def test_an_unknown_output_leaves_an_earlier_export(trained, exported, tmp_path,
             trained.checkpoint,
             str(folder),
             overwrite=True,
-            extras=network.GraphExtras(output_tensors=[name]),
+            output_tensors=[name],
         )
     assert (folder / "saved_model" / "saved_model.pb").exists()
 
@@ -110,7 +111,7 @@ def test_outputs_are_of_the_first_input_type(trained, tmp_path, suffix):
             trained.checkpoint,
             str(tmp_path / "refused"),
             input_types=["all"],
-            extras=network.GraphExtras(output_tensors=[name.replace("/", f"{suffix}/")]),
+            output_tensors=[name.replace("/", f"{suffix}/")],
         )
     assert not (tmp_path / "refused").exists()
     folder = tmp_path / "out"
@@ -119,7 +120,7 @@ def test_outputs_are_of_the_first_input_type(trained, tmp_path, suffix):
         trained.checkpoint,
         str(folder),
         input_types=["all"],
-        extras=network.GraphExtras(output_tensors=[name]),
+        output_tensors=[name],
     )
     run = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
     outputs = run(tf.zeros([1, 50, 70, 3], tf.uint8))

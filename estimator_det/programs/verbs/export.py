@@ -175,18 +175,16 @@ def _names(text: str) -> List[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def _format_options(options: argparse.Namespace) -> Any:
-    from exporters.formats.base import FormatOptions, TfliteOptions
+def _tflite_options(options: argparse.Namespace) -> Dict[str, Any]:
+    """Fields of `ExportOptions` for TFLite."""
+    from exporters.network import TfliteOptions
 
     chosen = {name: getattr(options, name) for name in TFLITE_OPTIONS}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if chosen and "tflite" not in _names(options.format):
         names = ", ".join(f"--{name}" for name in chosen)
         raise console.UsageError(f"{names}: for TFLite only; add tflite to --format")
-    quantize = chosen.pop("quantize", None)
-    return FormatOptions(
-        quantize, options.sample_images, options.converter_python, TfliteOptions(**chosen)
-    )
+    return {"quantize": chosen.pop("quantize", None), "tflite": TfliteOptions(**chosen)}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -217,25 +215,26 @@ def _export(config: Any, checkpoint: str, options: argparse.Namespace) -> Any:
     from exporters import formats, network, signatures
     from exporters.formats.export import export_formats
 
-    network_options = network.NetworkOptions(
+    export_options = network.ExportOptions(
         input_types=_names(options.input_type),
         input_shape=signatures.parse_input_shape(options.input_shape),
         label_map_path=options.label_map_path,
-        extras=network.GraphExtras(
-            inference_graph=options.write_inference_graph,
-            output_tensors=list(filter(None, _names(options.additional_output_tensor_names))),
-            thresholds=options.thresholds,
-        ),
-        serving_options=network.ServingOptions(options.trainable, options.max_batch),
         side_inputs=_side_inputs(options, config),
+        thresholds=options.thresholds,
+        output_tensors=list(filter(None, _names(options.additional_output_tensor_names))),
+        inference_graph=options.write_inference_graph,
+        trainable=options.trainable,
+        max_batch=options.max_batch,
+        sample_images=options.sample_images,
+        converter_python=options.converter_python,
+        **_tflite_options(options),
     )
     return export_formats(
         config,
         checkpoint,
         options.output_dir,
         formats.resolve_formats(_names(options.format)),
-        _format_options(options),
-        network_options,
+        export_options,
         overwrite=options.overwrite,
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from exporters.benchmark import measure
+from exporters.loaded_model import resized
 
 
 class _Model:
@@ -55,9 +56,11 @@ def test_the_percentile_is_of_slow_runs() -> None:
     assert found.p95_ms == pytest.approx(90)
 
 
-def test_images_of_one_size() -> None:
-    images = [np.zeros((4, 6, 3), np.uint8), np.zeros((9, 2, 3), np.uint8)]
-    assert [each.shape for each in measure.of_one_size(images)] == [(4, 6, 3)] * 2
+def test_images_of_the_size_that_a_model_takes() -> None:
+    pixels = np.zeros((10, 20, 3), np.uint8)
+    assert resized(pixels, (None, None)) is resized(pixels, (10, None)) is pixels
+    assert resized(pixels, (None, 8)).shape == (10, 8, 3)
+    assert resized(pixels, (6, 8)).shape == (6, 8, 3)
 
 
 def test_size_of_files(tmp_path: pathlib.Path) -> None:

@@ -6,19 +6,19 @@ import tempfile
 from typing import Any, List, Optional
 
 from estimator_det.compat.private import tflite_schema
-from exporters.formats.base import TfliteOptions
 from exporters.formats.tflite_graph import TfliteGraph, build_tflite_graph, raw_outputs
-from exporters.network import NetworkOptions, restored_network
+from exporters.network import ExportOptions, TfliteOptions, restored_network
 
 
 def tflite_graph(
     config: Any, checkpoint: str, options: Optional[TfliteOptions] = None
 ) -> TfliteGraph:
     """The graph of a checkpoint that an export gives the TFLite converter."""
+    export_options = ExportOptions(tflite=options or TfliteOptions())
     with tempfile.TemporaryDirectory() as folder:
         variants = [raw_outputs]
-        with restored_network(config, checkpoint, folder, NetworkOptions(), variants) as network:
-            return build_tflite_graph(network, options or TfliteOptions())
+        with restored_network(config, checkpoint, folder, export_options, variants) as network:
+            return build_tflite_graph(network)
 
 
 def operation_names(content: bytes) -> List[str]:

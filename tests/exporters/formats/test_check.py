@@ -114,13 +114,6 @@ def test_differences_above_the_tolerance_are_refused():
         assert re.match(r"a.tflite does not give .* scores differ by 0.1, ", why)
 
 
-def test_images_of_the_size_that_a_model_takes():
-    images = [np.zeros([10, 20, 3], np.uint8)]
-    assert check.fit_images(images, None)[0].shape == (10, 20, 3)
-    assert check.fit_images(images, [1, None, 8, 3])[0].shape == (10, 8, 3)
-    assert check.fit_images(images, [1, 6, 8, 3])[0].shape == (6, 8, 3)
-
-
 # Boxes as an early checkpoint at a high learning rate has them.
 HUGE = np.float32([[[-30_000.0, 0.2, 40_000.0, 0.6], [5_000.0, -900.0, 5_100.0, np.inf]]])
 

@@ -17,28 +17,22 @@ from estimator_det.detectors.base import make_detector
 from estimator_det.programs import cli
 from exporters import Detector, formats
 from exporters.formats import check, converters, exchange
-from exporters.formats.base import FORMATS, FormatOptions, Plan, TfliteOptions, num_bytes
+from exporters.formats.base import FORMATS, num_bytes
 from exporters.formats.export import export_formats
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE, GraphDetector
-from exporters.network import NetworkOptions, RestoredNetwork, ServingOptions, restored_network
+from exporters.network import ExportOptions, RestoredNetwork, TfliteOptions, restored_network
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES, Trained
 
 
 def _export(trained: Trained, folder: pathlib.Path, *names: str, **options: Any) -> Any:
     overwrite = options.pop("overwrite", False)
-    keywords = {
-        key: options.pop(key)
-        for key in ("input_types", "input_shape", "label_map_path")
-        if key in options
-    }
     return export_formats(
         trained.config,
         trained.checkpoint,
         str(folder),
         formats.resolve_formats(names),
-        FormatOptions(**options),
-        NetworkOptions(**keywords),
+        ExportOptions(**options),
         overwrite=overwrite,
     )
 
@@ -105,11 +99,7 @@ def test_the_network_is_built_and_restored_once(
 def test_a_saved_model_contains_no_tensors_of_other_formats(
     trainable: bool, trained: Trained, tmp_path: pathlib.Path
 ) -> None:
-    options = NetworkOptions(serving_options=ServingOptions(trainable=trainable))
-    export = export_formats(
-        trained.config, trained.checkpoint, str(tmp_path / "a"),
-        formats.resolve_formats(["saved_model", "tflite"]), network_options=options,
-    )  # fmt: skip
+    export = _export(trained, tmp_path / "a", "saved_model", "tflite", trainable=trainable)
     assert export.has_variables == trainable
     with tf1.Session(graph=tf.Graph()) as session:
         tf1.saved_model.load(session, ["serve"], export.saved_model)
@@ -257,13 +247,10 @@ CONTEXT = "model { faster_rcnn { context_config { max_num_context_features: 5 } 
 def test_models_that_a_format_cannot_be(
     name: str, change: str, message: str, trained: Trained
 ) -> None:
-    plan = Plan(
-        pipeline.merge_text(trained.config, change),
-        FormatOptions(quantize="float16" if name == "tflite" else None),
-        ("image_tensor",),
-    )
+    config = pipeline.merge_text(trained.config, change)
+    options = ExportOptions(quantize="float16" if name == "tflite" else None)
     with pytest.raises(ConfigError, match=message):
-        FORMATS.get(name)().check(plan)
+        FORMATS.get(name)().check(config, options)
 
 
 def test_int8_needs_images(trained: Trained, tmp_path: pathlib.Path) -> None:
@@ -296,7 +283,7 @@ def test_the_graph_of_converters(trained: Trained, tmp_path: pathlib.Path) -> No
     """Its operations are those that converters know, and it detects the same."""
     folder = str(tmp_path / "exported")
     with restored_network(
-        trained.config, trained.checkpoint, folder, NetworkOptions(), [converters.static_outputs]
+        trained.config, trained.checkpoint, folder, ExportOptions(), [converters.static_outputs]
     ) as network:
         graph_def = converters.static_graph(network)
         pixels = np.random.default_rng(0).integers(0, 256, [1, 40, 60, 3], dtype=np.uint8)

@@ -6,9 +6,9 @@ import pytest
 
 from estimator_det.config.text import ConfigError
 from exporters import Detector, formats
-from exporters.formats.base import FORMATS, class_names_beside
+from exporters.formats.base import FORMATS
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
-from exporters.loaded_model import REQUIRED_OUTPUTS
+from exporters.loaded_model import REQUIRED_OUTPUTS, class_names_beside
 from tests.exporters.conftest import NAMES
 
 

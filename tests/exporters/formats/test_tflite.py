@@ -13,7 +13,6 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from exporters import Detector
 from exporters.formats import check, tflite
-from exporters.formats.base import FormatOptions, Plan, TfliteOptions
 from exporters.formats.tflite_detector import TfliteDetector, find_postprocess
 from exporters.formats.tflite_graph import (
     INPUT,
@@ -28,6 +27,7 @@ from exporters.formats.tflite_graph import (
     postprocessing_options,
 )
 from exporters.formats.tflite_metadata import add_metadata, read_metadata
+from exporters.network import TfliteOptions
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES, Trained
 from tests.exporters.formats.models import operation_names, tflite_graph
@@ -233,7 +233,7 @@ def test_configurations_that_are_refused(trained, change, message):
     config = pipeline.merge_text(trained.config, change)
     del config.eval_input_reader[:]
     with pytest.raises(ConfigError, match=message):
-        check_tflite(Plan(config, FormatOptions(), ("image_tensor",)))
+        check_tflite(config, TfliteOptions())
 
 
 @pytest.mark.parametrize(
@@ -241,9 +241,8 @@ def test_configurations_that_are_refused(trained, change, message):
     [("max_detections", 0), ("detections_per_class", 0), ("max_classes_per_detection", 5)],
 )
 def test_options_that_are_refused(trained, name, value):
-    options = FormatOptions(tflite=TfliteOptions(**{name: value}))
     with pytest.raises(ConfigError, match=f"--{name}: is {value}"):
-        check_tflite(Plan(trained.config, options, ("image_tensor",)))
+        check_tflite(trained.config, TfliteOptions(**{name: value}))
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 128), (np.int8, 0), (np.uint8, 100)])
