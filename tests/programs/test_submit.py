@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -13,7 +12,6 @@ import pytest
 from estimator_det.config import pipeline, problem
 from estimator_det.programs import cli, demo
 from estimator_det.programs.cloud import checks, preparation, storage
-from estimator_det.programs.verbs import submit as submit_verb
 from inputs.datasets import shapes
 from tests import messages
 from tests.cloud.test_source_package import without
@@ -271,16 +269,6 @@ def test_with_an_image_that_has_the_package_only_the_configuration_is_uploaded(
 def _section(page, title):
     text = (ROOT / "docs" / page).read_text()
     return text.partition(f"# {title}\n")[2].partition("\n#")[0]
-
-
-def test_every_option_is_documented():
-    parser = argparse.ArgumentParser()
-    submit_verb.add_arguments(parser)
-    section = _section("cli.md", "submit")
-    of_all_verbs = {"--help", "--pipeline_config_path", "--config_override", "--set"}
-    given = {name for action in parser._actions for name in action.option_strings}
-    missing = {name for name in given - of_all_verbs - {"-h"} if f"`{name}`" not in section}
-    assert not missing
 
 
 def test_documented_messages_are_messages_of_the_sources():
