@@ -3,8 +3,7 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.config.pipeline import Problem, format_pipeline
-from estimator_det.programs import cli, console
+from estimator_det.config.pipeline import Problem
 from inputs import label_map
 from model_fn.checks import config_check
 from model_fn.checks.files import LabelMaps, check_hierarchies, check_label_maps
@@ -98,16 +97,6 @@ def test_each_is_opened_once(
         assert config_check.check(config, depth).problems
         assert opened == [str(tmp_path / "map.pbtxt")], depth
         opened.clear()
-
-
-def test_check_config_reports_them_without_a_build(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
-    (tmp_path / "map.pbtxt").write_text("item { id: 2 name: 'a' } item { id: 2 name: 'b' }")
-    (tmp_path / "a.config").write_text(format_pipeline(_config(tmp_path / "map.pbtxt")))
-    code = cli.main(["check-config", str(tmp_path / "a.config"), "--no_build"])
-    assert code == console.EXIT_FAILED
-    assert "id 2 is given twice: item 'a' (id 2) and item 'b'" in capsys.readouterr().err
 
 
 def test_label_hierarchies(tmp_path: pathlib.Path) -> None:

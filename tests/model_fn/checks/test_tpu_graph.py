@@ -112,18 +112,6 @@ def test_one_unfit_part_is_named(ssd: str, field: str, operations: List[str]) ->
 
 
 @pytest.mark.usefixtures("small")
-def test_all_unfit_parts_are_named_at_once() -> None:
-    config = a_config("loss { hard_example_miner {} }")
-    config.model.ssd.image_resizer.Clear()
-    text_format.Merge(f"model {{ ssd {{ {PADDED} false }} }} }} }}", config)
-    fields = {problem.field for problem in findings_of(config)}
-    assert fields == {
-        "model.ssd.image_resizer.keep_aspect_ratio_resizer",
-        "model.ssd.loss.hard_example_miner",
-    }
-
-
-@pytest.mark.usefixtures("small")
 def test_no_summaries_on_a_core() -> None:
     # The rules for TPU announce that the option has no effect there.
     assert findings_of(a_config(top="train_config { summarize_gradients: true }")) == []

@@ -86,22 +86,6 @@ def _colors(image: np.ndarray) -> Set[Tuple[int, ...]]:
     return set(map(tuple, image.reshape(-1, 3).tolist())) & set(_PALETTE)
 
 
-def _area(image: np.ndarray, color: Tuple[int, ...]) -> int:
-    """Pixels of a colour: the lines of its box, and the ground of its label."""
-    return int((image == color).all(axis=2).sum())
-
-
-def test_no_label_covers_another() -> None:
-    canvas = np.zeros((120, 160, 3), np.uint8)
-    box = np.array([[0.3, 0.2, 0.8, 0.7]], np.float32)
-    alone = draw_boxes(canvas, box, ["cat"], colors=[1])
-    (first,) = _colors(alone)
-    # The second box would have its label in the same place.
-    both = draw_boxes(canvas, np.repeat(box, 2, 0), ["cat", "dog"], colors=[1, 2])
-    assert _area(both, first) == _area(alone, first)
-    assert len(_colors(both)) == 2
-
-
 def test_labels_of_many_overlapping_boxes() -> None:
     random = np.random.default_rng(0)
     corners = random.integers(0, 60, (40, 4))

@@ -66,13 +66,3 @@ def test_a_graph_and_a_loop_give_the_same_results() -> None:
     assert values.pop(EVAL_DIAGNOSTICS) == chart_summary(results.chart)
     assert values == {name: np.float32(value) for name, value in expected.metrics.items()}
     assert 0 < results.metrics["PascalBoxes_Precision/mAP@0.5IOU"] < 1
-
-
-@pytest.mark.usefixtures("no_charts")
-def test_results_start_a_new_evaluation() -> None:
-    accumulator = _accumulator()
-    accumulator.add(_batch(1))
-    first = accumulator.results()
-    assert accumulator.results().counts["images"] == 0
-    accumulator.add(_batch(1))
-    assert accumulator.results().metrics == first.metrics

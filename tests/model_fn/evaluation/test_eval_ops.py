@@ -15,8 +15,6 @@ from estimator_det.protos import eval_pb2, pipeline_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
 from model_fn.evaluation import eval_ops
-from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS
-from model_fn.evaluation.metrics import METRICS
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 
 CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
@@ -210,19 +208,6 @@ def test_losses_are_means_over_batches() -> None:
     assert values == {"Loss/a": 3.0, "learning_rate": 0.5}
 
 
-def test_all_found_in_a_padded_image() -> None:
-    """Detections that are the groundtruth have a mAP of 1, whatever resizes and pads."""
-    with tf.Graph().as_default(), tf1.Session() as session:
-        ops = _ops(_detections(), _groundtruth(), _features())
-        ops = {name: op for name, op in ops.items() if name.startswith("DetectionBoxes")}
-        session.run([update for _, update in ops.values()])
-        values = session.run({name: value for name, (value, _) in ops.items()})
-    assert values["DetectionBoxes_Precision/mAP"] == pytest.approx(1.0)
-    # Of both images; in pixels of the padded ones the large boxes would be small ones.
-    assert values["DetectionBoxes_Precision/mAP (small)"] == pytest.approx(1.0)
-    assert values["DetectionBoxes_Precision/mAP (large)"] == pytest.approx(1.0)
-
-
 def test_categories(tmp_path: Any) -> None:
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.model.ssd.num_classes = 2
@@ -375,60 +360,6 @@ def test_keypoint_metrics_need_keypoints() -> None:
     ):
         with pytest.raises(ConfigError, match=f"{field} 2 keypoints, .*; {reason}. Correct"):
             _keypoint_ops(*_with_keypoints(**numbers))
-
-
-def _all_in_masks(boxes: Any) -> tf.Tensor:
-    """Masks [B, G, *PADDED] of boxes that are normalized to the padded image."""
-    y, x = (tf.range(size, dtype=tf.float32) / size for size in PADDED)
-    low, high = tf.split(boxes[..., tf.newaxis, tf.newaxis], 2, axis=2)
-    rows, columns = y[:, tf.newaxis], x[tf.newaxis]
-    inside = (rows >= low[:, :, 0]) & (rows < high[:, :, 0])
-    return tf.cast(inside & (columns >= low[:, :, 1]) & (columns < high[:, :, 1]), tf.float32)
-
-
-def _values(name: str, num_images: int, annotated: Any) -> Dict[str, float]:
-    """The set's results; the second image has a false detection and a missed box."""
-    detections, groundtruth = _with_keypoints()
-    false = tf.constant([[0.0, 0.0, 0.2, 0.2]] * 2)
-    detections = detections._replace(
-        boxes=tf.stack([detections.boxes[0], false]),
-        scores=tf.constant([[0.9, 0.8], [0.95, 0.95]]),
-        classes=tf.constant([[0.0, 1.0], [1.0, 0.0]]),
-        num=tf.constant([2.0, 2.0]),
-        keypoints=groundtruth.keypoints,
-        masks=tf.ones([2, 2, 3, 5]),
-    )
-    groundtruth = groundtruth._replace(
-        masks=_all_in_masks(groundtruth.boxes), is_annotated=tf.constant(annotated)
-    )
-    points = [{"id": k, "name": str(k)} for k in range(2)]
-    categories = [{**c, "keypoints": points, "frequency": "f"} for c in CATEGORIES]
-    batch = [
-        {key: value[:num_images].numpy() for key, value in part.items() if value is not None}
-        for part in (detections._asdict(), groundtruth._asdict(), _features())
-    ]
-    with tf.Graph().as_default(), tf1.Session() as session:
-        found, true, features = (
-            {key: tf.constant(value) for key, value in part.items()} for part in batch
-        )
-        ops = eval_ops.evaluation_ops(
-            Detections(**found),
-            Groundtruth(**true),
-            features,
-            eval_config=eval_pb2.EvalConfig(metrics_set=[name]),
-            categories=categories,
-            handle_results=lambda _: None,
-        )
-        ops.pop(EVAL_DIAGNOSTICS)
-        session.run([update for _, update in ops.values()])
-        return session.run({key: value for key, (value, _) in ops.items()})
-
-
-@pytest.mark.parametrize("name", sorted(METRICS))
-def test_images_nobody_annotated_count_in_no_set(name: str) -> None:
-    alone = _values(name, 1, [True, True])
-    np.testing.assert_equal(_values(name, 2, [True, False]), alone)
-    assert str(_values(name, 2, [True, True])) != str(alone)
 
 
 def test_images_nobody_annotated_do_not_count_in_diagnostics(received: List[Any]) -> None:

@@ -63,17 +63,6 @@ def test_the_threshold_itself_matches() -> None:
     assert _results("pascal_voc_detection_metrics", batch)["cat"] == 1.0
 
 
-def test_weighted_mean_has_one_curve() -> None:
-    """One of three cats and the only dog are found, the dog first: 1/4 x 1 + 1/4 x 1."""
-    boxes = [CAT, FAR, (1, 80, 0, 90, 10), DOG]
-    detections = [(0.9, *DOG), (0.8, *CAT), (0.95, 3, 0, 0, 10, 10)]
-    batch = hand.image(boxes, detections)
-    results = _results("weighted_pascal_voc_detection_metrics", batch)
-    assert results["mAP@0.5IOU"] == pytest.approx(0.5)  # The owl is of no groundtruth class.
-    assert results["cat"] == pytest.approx(1 / 3) and results["dog"] == 1.0
-    assert _results("pascal_voc_detection_metrics", batch)["mAP@0.5IOU"] == pytest.approx(2 / 3)
-
-
 GROUP = (1, 0, 0, 100, 50)
 INSIDE = [(0.9, 1, 0, 0, 10, 10), (0.8, 1, 20, 20, 30, 30), (0.7, 1, 0, 60, 10, 70)]
 

@@ -9,7 +9,7 @@ import pytest
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics import METRICS, EvaluatedBatch, base, make_metrics
-from model_fn.evaluation.metrics.coco import SUMMARIES, CocoBoxMetrics
+from model_fn.evaluation.metrics.coco import CocoBoxMetrics
 from model_fn.evaluation.metrics.run_lengths import Masks
 from tests.conftest import golden_component
 from tests.model_fn.evaluation.metrics.golden import make_batch, stacked
@@ -83,51 +83,6 @@ def test_per_category_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert results["DetectionBoxes_Recall/AR@1 ByCategory/cat2"] == 0.0
     assert results["DetectionBoxes_PerformanceBySuperCategory/animals"] == pytest.approx(0.5)
     assert capsys.readouterr().out == ""
-
-
-def test_every_summary_of_a_category() -> None:
-    """Of a single category, they equal the summaries of the whole evaluation."""
-    category = [{"id": 1, "name": "one"}]
-    config = eval_pb2.EvalConfig(include_metrics_per_category=True, all_metrics_per_category=True)
-    (metrics,) = make_metrics(config, category)
-    # By size: IoU 0.72 of a small box, 0.77 and 0.52 of medium ones, 0.9 of a large one; ten
-    # detections of no box, among the others in the order of scores.
-    wide = np.float32([10.0, 50.0, 60.0, 200.0])
-    share = np.float32([0.72, 0.77, 0.52, 0.9])
-    boxes = np.zeros((1, 4, 4), np.float32)
-    boxes[0, :, 0] = [0, 100, 300, 500]
-    boxes[0, :, 2] = boxes[0, :, 0] + wide
-    boxes[0, :, 3] = wide
-    found = boxes.copy()
-    found[0, :, 3] *= share
-    noise = np.tile(np.float32([[[700, 0, 710, 10], [800, 0, 950, 150]]]), [1, 5, 1])
-    metrics.add(
-        EvaluatedBatch(
-            detection_boxes=np.concatenate([found, noise], 1),
-            detection_scores=np.float32([[0.9, 0.5, 0.8, 0.7, 0.95, *[0.6] * 9]]),
-            detection_classes=np.ones((1, 14), np.int32),
-            num_detections=np.int32([14]),
-            boxes=boxes,
-            classes=np.ones((1, 4), np.int32),
-            num_boxes=np.int32([4]),
-        )
-    )
-    results = metrics.results()
-    summaries = [results[f"DetectionBoxes_{name}"] for name in SUMMARIES]
-    assert len(set(summaries)) > 8
-    assert results["DetectionBoxes_PerformanceByCategory/mAP/one"] == pytest.approx(summaries[0])
-    for name, summary in zip(SUMMARIES, summaries):
-        by_category = f"DetectionBoxes_{name} ByCategory/one"
-        assert results[by_category] == pytest.approx(summary), name
-
-
-def test_area_of_the_record_decides_the_size() -> None:
-    metrics = CocoBoxMetrics(CATEGORIES)
-    metrics.add(_one_image(area=np.array([[5000.0, 0.0]], np.float32)))
-    results = metrics.results()
-    # The first box counts as medium by its record, the second by its 40 x 40 pixels.
-    assert results["DetectionBoxes_Precision/mAP (small)"] == -1.0
-    assert results["DetectionBoxes_Precision/mAP (medium)"] == pytest.approx(0.5)
 
 
 def test_results_forget_and_explain_minus_one(caplog: pytest.LogCaptureFixture) -> None:

@@ -139,8 +139,3 @@ def test_areas_include_both_ends() -> None:
     precision = matches.tables().precision
     found = [mean_known(precision[..., number]) for number in range(len(AREAS))]
     assert found == pytest.approx([1.0, 1.0, 1.0, -1.0])
-
-
-def test_no_image_at_all() -> None:
-    tables = CocoMatches([1, 2]).tables()
-    assert (tables.precision == -1).all() and (tables.recall == -1).all()

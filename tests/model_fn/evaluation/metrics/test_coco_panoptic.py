@@ -54,16 +54,6 @@ def test_a_detection_in_a_crowd_is_neither_right_nor_wrong() -> None:
     assert _results(batch)["Panoptic"] == pytest.approx(1 / 1.5)
 
 
-def test_means_are_of_classes_that_occur() -> None:
-    """The cat is found, a dog is wrong: (1 + 0) / 2; there is no owl."""
-    batch = hand.image([CAT], [(0.9, *CAT), (0.8, 2, 50, 50, 60, 60)])
-    results = _results(batch, include_metrics_per_category=True)
-    assert results["Panoptic"] == pytest.approx(0.5)
-    assert results["Panoptic_ByCategory/cat"] == pytest.approx(1.0)
-    assert results["Panoptic_ByCategory/dog"] == 0.0
-    assert math.isnan(results["Panoptic_ByCategory/owl"])
-
-
 def test_nothing_at_all() -> None:
     results = _results(hand.image([], []))
     assert math.isnan(results["Panoptic"]) and results["NumValidClasses"] == 0

@@ -16,7 +16,6 @@ from model_fn.evaluation.metrics.average_precision import ApOptions, AveragePrec
 from model_fn.evaluation.metrics.base import Metrics
 from model_fn.evaluation.metrics.coco_panoptic import CocoPanopticMetrics
 from model_fn.evaluation.metrics.lvis import LvisBoxMetrics
-from model_fn.evaluation.metrics.overlaps import keypoint_similarity, true_areas
 from tests.conftest import golden_component
 from tests.model_fn.evaluation.metrics.golden import (
     ARRAYS,
@@ -291,29 +290,6 @@ def test_super_categories_are_means_of_what_has_groundtruth(kind: str) -> None:
         assert results[f"{prefix}_{summary} BySuperCategory/superB"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("image", range(8))
-def test_similarity_of_keypoints(image: int) -> None:
-    sigmas = np.array([SETTINGS["oks_sigmas"][p["name"]] for p in SETTINGS["keypoints"]])
-    fields = ["keypoints", "keypoint_visibilities", "area"]
-    batch = make_batch([f"kp{image}"], fields, ["keypoints"])
-    for category in (1, 3):
-        key = f"keypoint_cat{category}_sigmas__oks_img{image}"
-        if key not in ARRAYS:
-            continue
-        found = np.flatnonzero(ARRAYS[f"kp{image}__det_classes"] == category)
-        found = found[np.argsort(-batch.detection_scores[0, found])][:20]
-        true = np.flatnonzero(ARRAYS[f"kp{image}__gt_classes"] == category)
-        similarity = keypoint_similarity(
-            batch.detection_keypoints[0, found],
-            batch.keypoints[0, true],
-            batch.keypoint_visibilities[0, true] > 0,
-            batch.boxes[0, true],
-            true_areas(batch, 0)[true],
-            sigmas,
-        )
-        np.testing.assert_allclose(similarity, ARRAYS[key], rtol=1e-6, atol=1e-12)
-
-
 # Where the reference fails.
 
 
@@ -326,13 +302,6 @@ def test_labeled_classes_are_not_required() -> None:
     (plain,) = make_metrics(eval_pb2.EvalConfig(), CATEGORIES)
     plain.add(batch)
     assert skipping == plain.results()
-
-
-@pytest.mark.parametrize("kind", ["boxes", "masks"])
-def test_metrics_of_each_category_need_no_patch(kind: str) -> None:
-    metrics = _metrics(CASES[f"coco_{kind}_per_category_stock"])
-    metrics.add(_batch(f"coco_{kind}_per_category_stock"))
-    _check(metrics.results(), RESULTS[f"coco_{kind}_per_category"])
 
 
 def test_panoptic_without_crowds() -> None:

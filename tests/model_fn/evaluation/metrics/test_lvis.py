@@ -62,13 +62,6 @@ def test_there_are_no_crowds() -> None:
     assert _results(batch)["AP"] == pytest.approx(1.0)
 
 
-def test_sizes() -> None:
-    """An area of 100 is small, one of 2500 is medium."""
-    results = _results(hand.image([CAT, DOG], [CAT_FOUND]))
-    assert results["APs"] == pytest.approx(1.0) and results["APm"] == 0.0
-    assert results["APl"] == results["ARl@300"] == -1.0
-
-
 def test_frequencies_are_required() -> None:
     categories = [{"id": k, "name": str(k)} for k in range(1, 9)]
     categories[2]["frequency"] = "r"
