@@ -96,12 +96,6 @@ def test_without_force_boxes_are_lost() -> None:
     np.testing.assert_array_equal(coverage.lost, [True, False])
 
 
-def test_two_boxes_of_one_place_share_one_anchor(detector) -> None:
-    box = (7, 7, 9, 9)
-    coverage = anchor_coverage.measure(detector, collect(pixels_of(box, box)))
-    np.testing.assert_array_equal(coverage.num_anchors, [1, 0])
-
-
 def test_numbers_of_anchors_are_those_of_target_assignment(detector, monkeypatch) -> None:
     monkeypatch.setattr(anchor_coverage, "PAIRS_AT_ONCE", 56 * 9)  # several groups of images
     random = np.random.default_rng(3)
@@ -160,11 +154,6 @@ def test_inputs_of_several_sizes() -> None:
     np.testing.assert_allclose(coverage.best_iou[0], common / (64**2 + side**2 - common), rtol=1e-5)
 
 
-def test_concentric_iou() -> None:
-    iou = anchor_coverage.concentric_iou(np.array([[2, 4], [0, 0]]), np.array([[2, 2], [4, 2]]))
-    np.testing.assert_allclose(iou, [[4 / 8, 4 / 12], [0, 0]])
-
-
 def test_no_boxes(detector) -> None:
     coverage = anchor_coverage.measure(detector, collect(np.zeros([0, 4])))
     assert len(coverage.below) == 0
@@ -195,14 +184,6 @@ def test_anchors_of_the_first_stage() -> None:
     assert (coverage.threshold, coverage.forced) == (pytest.approx(0.7), True)
     assert coverage.reasons[BETWEEN].tolist() == [False, True, False]
     assert coverage.reasons[SMALL].tolist() == [False, False, True]
-
-
-def test_clipped_anchors_of_the_first_stage() -> None:
-    detector = two_stage.small_detector("clip_anchors_to_image: true")
-    coverage = anchor_coverage.measure(detector, collect(pixels_of((0, 0, 12, 12))))
-    (level,) = coverage.maps
-    assert (level.num_anchors, len(level.shapes), coverage.num_left_out) == (8 * 8 * 3, 3, 0)
-    np.testing.assert_allclose(coverage.best_iou, [1.0], rtol=1e-4)  # that at the corner, clipped
 
 
 def test_first_stage_anchors_are_those_of_training(monkeypatch) -> None:

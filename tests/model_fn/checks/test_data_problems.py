@@ -162,10 +162,6 @@ def coverage(reasons: list, lost: list = (), forced: bool = True, pixels=(5.0, 5
     )
 
 
-def test_matched_boxes_give_no_problem() -> None:
-    assert list(data_problems.check_anchors("model.ssd", coverage(["", ""]))) == []
-
-
 def test_remedies_name_numbers() -> None:
     (small,) = data_problems.check_anchors("model.ssd", coverage([SMALL, "", "", ""]))
     assert small.severity == "warning" and small.field == "model.ssd.anchor_generator"

@@ -43,10 +43,6 @@ def test_label_maps(tmp_path: pathlib.Path, text: str, severity: str, message: s
     assert problem.severity == severity and message in problem.message
 
 
-def test_a_label_map_that_fits(tmp_path: pathlib.Path) -> None:
-    assert _problems(tmp_path / "a", "item { id: 1 name: 'a' } item { id: 2 name: 'b' }") == []
-
-
 def test_a_missing_one_is_reported_once(tmp_path: pathlib.Path) -> None:
     (problem,) = _problems(tmp_path / "map.pbtxt")
     assert "map.pbtxt: no such file" in problem.message
@@ -72,6 +68,7 @@ def test_ids_with_gaps_are_renumbered_rather_than_the_model_enlarged(
 ) -> None:
     (problem,) = _problems(tmp_path / "map.pbtxt", "item { id: 3 name: 'c' }")
     assert problem.remedy.startswith("number the classes from 1 without gaps")
+    assert _problems(tmp_path / "fits", "item { id: 1 name: 'a' } item { id: 2 name: 'b' }") == []
     text = "".join(f"item {{ id: {i} name: 'c{i}' }}" for i in (1, 2, 3))
     (problem,) = _problems(tmp_path / "dense.pbtxt", text)
     assert problem.remedy == "--set model.ssd.num_classes=3"

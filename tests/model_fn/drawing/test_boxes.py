@@ -186,19 +186,6 @@ def test_masks_are_translucent_and_the_first_is_on_top() -> None:
     assert (drawn[12, 6:16] == 100).all() and (grey == 100).all()
 
 
-def test_masks_of_boxes_that_are_not_drawn_are_not_made() -> None:
-    boxes = np.tile(np.float32([0, 0, 0.5, 0.5]), (3, 1))
-    made: List[int] = []
-
-    def mask_of(i: int) -> MaskRegion:
-        made.append(i)
-        return MaskRegion(0, 0, np.ones((2, 2), bool))
-
-    scores, options = np.float32([0.9, 0.8, 0.1]), DrawOptions(max_boxes=1)
-    draw_boxes(BLACK, boxes, scores=scores, mask_of=mask_of, options=options)
-    assert made == [0]
-
-
 def test_evaluated_masks_of_a_batch() -> None:
     """Those of detections fill their boxes, those of groundtruth the padded image."""
     masks = np.zeros((1, 2, 50, 70), np.float32)
@@ -232,13 +219,6 @@ def test_one_box_for_each_object() -> None:
         options = DrawOptions(same_object_iou=iou, skip_scores=True)
         scores = np.float32([0.9, 0.5])
         assert len(_colors(draw_boxes(BLACK, boxes, scores=scores, options=options))) == count
-
-
-def test_lines_scale_with_the_image() -> None:
-    for side, width in ((150, 1), (300, 2), (600, 4)):
-        image = np.zeros((side, side, 3), np.uint8)
-        drawn = draw_boxes(image, np.float32([[0.2, 0.2, 0.8, 0.8]]))
-        assert drawn[: side // 2, side // 2].any(axis=1).sum() == width
 
 
 def test_each_label_has_the_score_of_its_box(monkeypatch: pytest.MonkeyPatch) -> None:
