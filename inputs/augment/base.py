@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -32,13 +32,6 @@ FIELD = "data_augmentation_options"
 BELOW = ("min_jpeg_quality", "min_patch_size", "original_minval")
 # Minima without such a rule, or with one of their step.
 UNORDERED = ("target_minval", "min_target_pixels", "min_image_height", "min_image_width")
-
-
-class Augmentation(Protocol):
-    """A function that augments a sample; built by `make_augmentation`."""
-
-    def __call__(self, sample: Sample, seed: tf.Tensor) -> Sample:
-        """Returns the changed sample; `seed` is int32 or int64 [2]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,26 +62,8 @@ class AugmentationStep:
         return self.function.num_records
 
 
-def make_augmentation(steps: Sequence[Any]) -> Augmentation:
-    """Builds a function that applies `PreprocessingStep`s in order; no steps give the identity."""
-    chain = make_steps(steps)
-    for step in chain:
-        if step.num_records > 1:
-            raise ConfigError(
-                None,
-                f"{step.where} mixes {step.num_records} records, but here is only one",
-                "remove it. Only the input pipeline of training applies it",
-            )
-
-    @tf.autograph.experimental.do_not_convert  # no step needs it, and tracing is faster without it
-    def augment(sample: Sample, seed: tf.Tensor) -> Sample:
-        return apply_steps(chain, sample, split_seed(seed, len(chain)) if chain else [])
-
-    return augment
-
-
 def make_steps(steps: Sequence[Any]) -> List[AugmentationStep]:
-    """Looks up and checks the functions of `PreprocessingStep`s; errors as `make_augmentation`."""
+    """Looks up and checks the functions of `PreprocessingStep`s."""
     chain: List[AugmentationStep] = []
     for index, step in enumerate(steps):
         name, function = _find_function(step, f"{FIELD}[{index}]")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Mapping, Optional
 
-from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL, KINDS, REFERENCE, SKIP, RecordFault, resolve_actions
 from inputs.label_map import LabelMap, read_label_map
@@ -23,17 +22,6 @@ class BadRecordPolicy:
     label_map: Optional[LabelMap] = None  # None if records are read by their ids alone
     max_boxes: Optional[int] = None  # boxes of an image that training uses; None for all
     context_feature_length: Optional[int] = None  # the model's; None for any
-
-    def __post_init__(self) -> None:
-        if self.max_pixels < 1:
-            raise ConfigError(
-                "bad_records.max_megapixels",
-                f"is {self.max_pixels / 1000000.0}; it must be positive",
-            )
-        if self.max_skipped < 0:
-            raise ConfigError(
-                "bad_records.max_skipped", f"is {self.max_skipped}; it must be 0 or more"
-            )
 
     def rejects(self, kind: str) -> bool:
         """Whether a record with such a fault is not used."""

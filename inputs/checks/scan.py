@@ -15,7 +15,7 @@ from inputs.bad_records.kinds import KINDS, SKIP
 from inputs.bad_records.log import LogEntry
 from inputs.bad_records.policy import BadRecordPolicy
 from inputs.checks.examine import examine_record
-from inputs.checks.statistics import Collector, Columns, join
+from inputs.checks.statistics import Columns, ImageRow, columns_of, join
 from inputs.records import tfrecord
 from inputs.records.stream import input_patterns, match_files
 
@@ -149,7 +149,7 @@ def _entry(policy: BadRecordPolicy, kind: str, file: str, message: str) -> LogEn
 
 def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:
     policy = policies[task.reader]
-    collector = Collector()
+    rows: List[ImageRow] = []
     entries: List[LogEntry] = []
     count = 0
     try:
@@ -166,15 +166,17 @@ def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:
                 entries.append(LogEntry.of(fault, task.file, number, examined.source_id))
             size, name = examined.image_size, examined.source_id
             if examined.usable and size is not None:
-                collector.add(
-                    task.file_number, number, size, name, examined.boxes, examined.class_ids,
-                    examined.content,
-                )  # fmt: skip
+                boxes, class_ids = examined.boxes, examined.class_ids
+                rows.append(
+                    ImageRow(
+                        task.file_number, number, size, name, boxes, class_ids, examined.content
+                    )
+                )
     except (OSError, tf.errors.OpError) as error:
         entries.append(_entry(policy, "lost_records", task.file, f"it cannot be read: {error}"))
     if task.stop is None and not count and not entries:
         entries.append(_entry(policy, "empty_file", task.file, "the file contains no record"))
-    return Scan(task.reader, [task.file], count, collector.columns(), entries)
+    return Scan(task.reader, [task.file], count, columns_of(rows), entries)
 
 
 def _records(task: Task) -> Iterator[Tuple[int, tfrecord.Record]]:

@@ -1,6 +1,6 @@
 """Statistics of a data set: sizes, shapes and classes of images and boxes, with NumPy alone.
 
-Each process collects the images it has read in a `Collector`; the `Columns` of all are joined in a
+Each process makes `Columns` of the images it has read; those of all are joined in a
 fixed order, so that the numbers do not depend on timing. Letters: N images, M boxes.
 """
 
@@ -98,56 +98,37 @@ def count_by_scales(
     return {key: scale.histogram(values[key]) for key, scale in SCALES.items() if key in values}
 
 
-class Collector:
-    """Gathers images one by one."""
+class ImageRow(NamedTuple):
+    """What is counted of one image."""
 
-    def __init__(self) -> None:
-        self._rows: List[Tuple[int, int, int, int]] = []
-        self._source_ids: List[str] = []
-        self._boxes: List[np.ndarray] = []
-        self._class_ids: List[np.ndarray] = []
-        self._contents: List[int] = []
+    file_number: int
+    record_number: int
+    size: Tuple[int, int]  # height and width in pixels
+    source_id: str
+    boxes: Any  # [n, 4], yxyx normalized
+    class_ids: Any  # [n]
+    content: int = 0  # see `Columns.contents`
 
-    def add(
-        self,
-        file_number: int,
-        record_number: int,
-        size: Tuple[int, int],  # height and width in pixels
-        source_id: str,
-        boxes: np.ndarray,  # [n, 4], yxyx normalized
-        class_ids: np.ndarray,  # [n]; ValueError for another number
-        content: int = 0,  # see `Columns.contents`
-    ) -> None:
-        """Adds an image."""
-        boxes = np.asarray(boxes, np.float32).reshape(-1, 4)
-        class_ids = np.asarray(class_ids, np.int32).reshape(-1)
-        if len(boxes) != len(class_ids):
-            raise ValueError(f"{source_id}: {len(boxes)} boxes and {len(class_ids)} class ids")
-        self._rows.append((file_number, record_number, size[0], size[1]))
-        self._source_ids.append(source_id)
-        self._boxes.append(boxes)
-        self._class_ids.append(class_ids)
-        self._contents.append(content)
 
-    def columns(self) -> Columns:
-        """All images, in the order in which they were added."""
-        rows = np.asarray(self._rows, np.int64).reshape(-1, 4)
-        counts = [len(boxes) for boxes in self._boxes]
-        return Columns(
-            file_numbers=rows[:, 0].astype(np.int32),
-            record_numbers=rows[:, 1],
-            sizes=rows[:, 2:].astype(np.int32),
-            source_ids=list(self._source_ids),
-            images=np.repeat(np.arange(len(counts)), np.asarray(counts, np.int64)),
-            boxes=np.concatenate([np.zeros([0, 4], np.float32), *self._boxes]),
-            class_ids=np.concatenate([np.zeros([0], np.int32), *self._class_ids]),
-            contents=np.asarray(self._contents, np.int64),
-        )
+def columns_of(rows: Sequence[ImageRow]) -> Columns:
+    """The columns of some images, in their order."""
+    boxes = [np.asarray(row.boxes, np.float32).reshape(-1, 4) for row in rows]
+    class_ids = [np.asarray(row.class_ids, np.int32).reshape(-1) for row in rows]
+    return Columns(
+        file_numbers=np.asarray([row.file_number for row in rows], np.int32),
+        record_numbers=np.asarray([row.record_number for row in rows], np.int64),
+        sizes=np.asarray([row.size for row in rows], np.int32).reshape(-1, 2),
+        source_ids=[row.source_id for row in rows],
+        images=np.repeat(np.arange(len(rows)), np.asarray([len(x) for x in boxes], np.int64)),
+        boxes=np.concatenate([np.zeros([0, 4], np.float32), *boxes]),
+        class_ids=np.concatenate([np.zeros([0], np.int32), *class_ids]),
+        contents=np.asarray([row.content for row in rows], np.int64),
+    )
 
 
 def join(parts: Sequence[Columns]) -> Columns:
     """The rows of all parts, in their order."""
-    parts = [Collector().columns(), *parts]
+    parts = [columns_of([]), *parts]
     starts = np.cumsum([0, *(part.num_images for part in parts)])
     return Columns(
         file_numbers=np.concatenate([part.file_numbers for part in parts]),

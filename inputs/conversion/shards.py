@@ -14,13 +14,11 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-import numpy as np
-
 from estimator_det.compat import tf
 from estimator_det.files import atomic
-from inputs.checks.statistics import Collector
+from inputs.checks.statistics import ImageRow, columns_of
 from inputs.conversion import tally
-from inputs.conversion.examples import Converted, ExampleOptions, convert_image
+from inputs.conversion.examples import ExampleOptions, convert_image
 from inputs.conversion.index import read_entries
 from inputs.conversion.splits import Split, split_of
 from inputs.datasets import writer
@@ -70,7 +68,7 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
     if earlier is not None:
         return earlier
     names = [split.name for split in job.splits]
-    collectors = {name: Collector() for name in names}
+    rows: Dict[str, List[ImageRow]] = {name: [] for name in names}
     notes = {"encoded_again": 0, "masks_left_out": 0}
     faults: List[SourceFault] = []
     with contextlib.ExitStack() as stack:
@@ -86,17 +84,16 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
             if converted.serialized:
                 split = entry.split or split_of(converted.sha256, job.splits)
                 writers[split].write(converted.serialized)
-                _collect(converted, collectors[split])
+                rows[split].append(
+                    ImageRow(0, 0, converted.size, "", converted.boxes, converted.class_ids)
+                )
                 notes["encoded_again"] += converted.is_encoded_again
                 notes["masks_left_out"] += converted.num_masks_left_out
     result = ShardResult(
         key,
         {name: os.path.getsize(job.record_file(name, shard) + UNFINISHED) for name in names},
         {
-            "splits": {
-                name: tally.count_columns(collector.columns())
-                for name, collector in collectors.items()
-            },
+            "splits": {name: tally.count_columns(columns_of(rows[name])) for name in names},
             "faults": tally.count_faults(faults),
             **notes,
         },
@@ -132,10 +129,6 @@ def _key(job: Job, shard: int) -> str:
     with open(job.entries_file(shard), "rb") as file:
         digest.update(file.read())
     return digest.hexdigest()
-
-
-def _collect(converted: Converted, collector: Collector) -> None:
-    collector.add(0, 0, converted.size, "", converted.boxes, np.asarray(converted.class_ids))
 
 
 def shard_pattern(split: str) -> Any:

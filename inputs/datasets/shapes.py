@@ -51,14 +51,6 @@ class ShapeOptions:
     max_extent: float = 0.6
     max_shapes: int = 4  # in one image
 
-    def __post_init__(self) -> None:
-        if not 16 <= self.min_side <= self.max_side:
-            raise ValueError(f"16 <= min_side <= max_side must hold; given {self}")
-        if not 0 < self.min_extent <= self.max_extent <= 1:
-            raise ValueError(f"0 < min_extent <= max_extent <= 1 must hold; given {self}")
-        if self.max_shapes < 1:
-            raise ValueError(f"max_shapes must be 1 or more; given {self}")
-
 
 class ShapeImage(NamedTuple):
     """One image and its labels."""
@@ -112,9 +104,7 @@ def make_image(seed: Tuple[int, int], options: Optional[ShapeOptions] = None) ->
     )
 
 
-def make_dataset(
-    output_dir: str, seed: int, size: str = "small", options: Optional[ShapeOptions] = None
-) -> DatasetFiles:
+def make_dataset(output_dir: str, seed: int, size: str = "small") -> DatasetFiles:
     """Writes shards of `SIZES[size]` and the label map to `output_dir`, replacing older ones."""
     if size not in SIZES:
         raise ValueError(f"data set size {size!r} is not one of {sorted(SIZES)}")
@@ -129,16 +119,14 @@ def make_dataset(
         (EVAL_FILE, plan.num_eval, seed + EVAL_SEED_OFFSET),
     ):
         path = os.path.join(output_dir, name)
-        writer.write_sharded(_examples(name, count, stream, options), path, plan.num_shards)
+        writer.write_sharded(_examples(name, count, stream), path, plan.num_shards)
         patterns.append(f"{path}-?????-of-{plan.num_shards:05d}")
     return DatasetFiles(patterns[0], patterns[1], label_map, plan.num_train, plan.num_eval)
 
 
-def _examples(
-    name: str, count: int, seed: int, options: Optional[ShapeOptions]
-) -> Iterator[writer.tf.train.Example]:
+def _examples(name: str, count: int, seed: int) -> Iterator[writer.tf.train.Example]:
     for index in range(count):
-        image = make_image((seed, index), options)
+        image = make_image((seed, index))
         names = [CLASS_NAMES[class_id - 1] for class_id in image.class_ids]
         masks = [writer.encode_image(mask, "png") for mask in image.masks]
         labels = writer.Annotations(image.boxes, image.class_ids, names, masks=masks)

@@ -73,12 +73,12 @@ class ImageLabels:
 NO_LABELS = ImageLabels()
 
 
-def encode_image(pixels: np.ndarray, image_format: str = "jpeg", quality: int = 92) -> bytes:
-    """uint8 [h, w] or [h, w, 3] -> the bytes of an image file; `quality` is for JPEG alone."""
+def encode_image(pixels: np.ndarray, image_format: str = "jpeg") -> bytes:
+    """uint8 [h, w] or [h, w, 3] -> the bytes of an image file."""
     if image_format not in IMAGE_FORMATS:
         raise ValueError(f"image format {image_format!r} is not one of {IMAGE_FORMATS}")
     buffer = io.BytesIO()
-    options = {"quality": quality} if image_format == "jpeg" else {}
+    options = {"quality": 92} if image_format == "jpeg" else {}
     Image.fromarray(np.asarray(pixels, np.uint8)).save(buffer, image_format.upper(), **options)
     return buffer.getvalue()
 

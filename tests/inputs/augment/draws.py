@@ -15,9 +15,8 @@ from typing import Any, Dict, Iterator, List, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
-from inputs.augment import make_augmentation
 from inputs.schema import Sample
-from tests.inputs.augment.helpers import step
+from tests.inputs.augment.helpers import make_augmentation, step
 
 ERROR = 1e-4  # of a whole run: that it fails although all distributions are right
 

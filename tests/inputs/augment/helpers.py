@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from google.protobuf import text_format
 
 from estimator_det.compat import tf
 from estimator_det.protos import preprocessor_pb2
-from inputs.augment import make_augmentation
+from inputs.augment import make_steps
+from inputs.augment.base import apply_steps, split_seed
 from inputs.schema import Sample
 
 # Pixel rectangles (ymin, xmin, ymax, xmax) on an image of 24 x 32.
@@ -16,6 +17,17 @@ RECTANGLES = [(3, 4, 15, 20), (12, 16, 24, 32), (0, 24, 6, 32)]
 
 def step(text: str) -> Any:
     return text_format.Parse(text, preprocessor_pb2.PreprocessingStep())
+
+
+def make_augmentation(steps: Sequence[Any]) -> Callable[[Sample, tf.Tensor], Sample]:
+    """A function that applies steps in order, as the input pipeline does."""
+    chain = make_steps(steps)
+
+    @tf.autograph.experimental.do_not_convert
+    def augment(sample: Sample, seed: tf.Tensor) -> Sample:
+        return apply_steps(chain, sample, split_seed(seed, len(chain)) if chain else [])
+
+    return augment
 
 
 def config_of(text: str) -> Any:

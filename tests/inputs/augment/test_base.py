@@ -8,7 +8,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from inputs.augment import AUGMENTATIONS, base, make_augmentation, make_steps, operations
+from inputs.augment import AUGMENTATIONS, base, make_steps, operations
 from inputs.augment.base import (
     apply_with_probability,
     change_if,
@@ -19,7 +19,7 @@ from inputs.augment.base import (
     split_seed,
     uniform,
 )
-from tests.inputs.augment.helpers import run_step, sample_of, step
+from tests.inputs.augment.helpers import make_augmentation, run_step, sample_of, step
 
 
 def test_no_steps_are_the_identity() -> None:

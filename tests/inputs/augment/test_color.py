@@ -5,9 +5,8 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from inputs.augment import make_augmentation
 from inputs.augment.color import compress, random_adjust_brightness
-from tests.inputs.augment.helpers import config_of, run_step, sample_of, step
+from tests.inputs.augment.helpers import config_of, make_augmentation, run_step, sample_of, step
 
 SEED = (3, 4)
 

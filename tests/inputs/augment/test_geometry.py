@@ -5,7 +5,6 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from inputs.augment import make_augmentation
 from inputs.augment.geometry import (
     FLIP_X,
     FLIP_Y,
@@ -16,7 +15,14 @@ from inputs.augment.geometry import (
     repeat_image,
     resize,
 )
-from tests.inputs.augment.helpers import config_of, run_step, sample_of, small_sample, step
+from tests.inputs.augment.helpers import (
+    config_of,
+    make_augmentation,
+    run_step,
+    sample_of,
+    small_sample,
+    step,
+)
 
 
 def test_probabilities_of_zero_and_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
-from inputs.augment import AUGMENTATIONS, check_steps, make_augmentation, make_steps
+from inputs.augment import AUGMENTATIONS, check_steps, make_steps
 from inputs.augment.mixing import (
     NO_CLASS,
     apply_mixture,
@@ -58,13 +58,6 @@ def test_no_record_is_twice_in_a_batch() -> None:
         for part in range(4)
     ]
     assert sorted(sources) == list(range(40))
-
-
-def test_one_record_is_too_few() -> None:
-    for name in MIXTURES:
-        with pytest.raises(ConfigError, match=rf"options\[1\].{name} mixes . records") as raised:
-            make_augmentation([step(FLIP), step(f"{name} {{}}")])
-        assert "Only the input pipeline of training" in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,15 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from inputs.augment import make_augmentation
 from inputs.augment.pad import pad, random_pad, random_pad_to_aspect_ratio
-from tests.inputs.augment.helpers import run_in_dataset, run_step, sample_of, small_sample, step
+from tests.inputs.augment.helpers import (
+    make_augmentation,
+    run_in_dataset,
+    run_step,
+    sample_of,
+    small_sample,
+    step,
+)
 
 
 def test_pad_without_color_is_black() -> None:

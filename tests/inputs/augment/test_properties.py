@@ -10,9 +10,9 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import preprocessor_pb2
-from inputs.augment import AUGMENTATIONS, make_augmentation
+from inputs.augment import AUGMENTATIONS
 from inputs.schema import PER_BOX_FIELDS, Sample
-from tests.inputs.augment.helpers import arrays, in_graph, sample_of, step
+from tests.inputs.augment.helpers import arrays, in_graph, make_augmentation, sample_of, step
 
 # Steps that need more than an empty message.
 SETTINGS = {

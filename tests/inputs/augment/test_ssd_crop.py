@@ -7,7 +7,6 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from inputs.augment import make_augmentation
 from inputs.augment.crop import Crop, Operation, Window, apply_crop, draw_crop
 from inputs.augment.ssd_crop import (
     SSD_OPERATIONS,
@@ -21,6 +20,7 @@ from tests.inputs.augment.helpers import (
     arrays,
     config_of,
     crops,
+    make_augmentation,
     operation_text,
     run_in_dataset,
     run_step,

@@ -3,15 +3,15 @@ from __future__ import annotations
 import numpy as np
 
 from inputs.checks import statistics
-from inputs.checks.statistics import SCALES, Collector, Columns
+from inputs.checks.statistics import SCALES, Columns, ImageRow, columns_of
 
 
 def collect(*images: tuple) -> Columns:
     """Of (height, width, boxes, class ids)."""
-    collector = Collector()
+    rows = []
     for number, (height, width, boxes, class_ids) in enumerate(images):
-        collector.add(0, number, (height, width), f"image {number}", boxes, class_ids)
-    return collector.columns()
+        rows.append(ImageRow(0, number, (height, width), f"image {number}", boxes, class_ids))
+    return columns_of(rows)
 
 
 def three_images() -> Columns:
@@ -95,9 +95,9 @@ def test_scales_have_a_name_and_a_count_for_each_range() -> None:
 def test_joined_parts_are_as_one() -> None:
     whole = three_images()
     first = collect((100, 200, whole.boxes[:3], [1, 2, 1]), (100, 200, [], []))
-    collector = Collector()
-    collector.add(0, 2, (400, 100), "image 2", whole.boxes[3:], [2])
-    joined = statistics.join([first, Collector().columns(), collector.columns()])
+    rows = []
+    rows.append(ImageRow(0, 2, (400, 100), "image 2", whole.boxes[3:], [2]))
+    joined = statistics.join([first, columns_of([]), columns_of(rows)])
     for name, a, b in zip(Columns._fields, joined, whole):
         np.testing.assert_array_equal(a, b, err_msg=name)
         assert type(a) is type(b)
@@ -112,7 +112,7 @@ def test_boxes_past_the_limit_are_cut() -> None:
 
 
 def test_nothing_at_all() -> None:
-    empty = Collector().columns()
+    empty = columns_of([])
     assert statistics.class_counts(empty) == {}
     assert statistics.common_sizes(empty.sizes) == []
     assert all(counts.sum() == 0 for counts in statistics.count_by_scales(empty).values())
@@ -120,7 +120,7 @@ def test_nothing_at_all() -> None:
 
 
 def test_repeated_source_ids() -> None:
-    collector = Collector()
+    rows = []
     for number, name in enumerate(["a", "", "b", "a", ""]):
-        collector.add(0, number, (1, 1), name, [], [])
-    assert statistics.repeated_ids(collector.columns()) == {"a": [0, 3]}
+        rows.append(ImageRow(0, number, (1, 1), name, [], []))
+    assert statistics.repeated_ids(columns_of(rows)) == {"a": [0, 3]}

@@ -76,5 +76,3 @@ def test_wrong_options():
         shapes.make_dataset("unused", seed=0, size="huge")
     with pytest.raises(ValueError, match="0 or more"):
         shapes.make_dataset("unused", seed=-1)
-    with pytest.raises(ValueError, match="min_extent"):
-        shapes.ShapeOptions(min_extent=0.7, max_extent=0.5)

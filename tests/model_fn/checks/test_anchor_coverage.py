@@ -9,7 +9,7 @@ from estimator_det.boxes.geometry import pairwise_iou
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import ssd
 from estimator_det.detectors.base import Groundtruth
-from inputs.checks.statistics import Collector, Columns
+from inputs.checks.statistics import Columns, ImageRow, columns_of
 from model_fn.checks import anchor_coverage
 from model_fn.checks.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL
 from tests import small_extractor
@@ -26,10 +26,10 @@ def pixels_of(*boxes: tuple) -> np.ndarray:
 
 
 def collect(*images: np.ndarray, size: tuple = (64, 64)) -> Columns:
-    collector = Collector()
+    rows = []
     for number, boxes in enumerate(images):
-        collector.add(0, number, size, str(number), boxes, np.ones(len(boxes)))
-    return collector.columns()
+        rows.append(ImageRow(0, number, size, str(number), boxes, np.ones(len(boxes))))
+    return columns_of(rows)
 
 
 class Pooled(small_extractor.SmallExtractor):
@@ -142,10 +142,10 @@ def test_padding_shrinks_boxes() -> None:
 
 def test_inputs_of_several_sizes() -> None:
     detector = small_detector("image_resizer { pad_to_multiple_resizer { multiple: 64 } }")
-    collector = Collector()
+    rows = []
     for number, size in enumerate([(64, 64), (70, 100), (30, 20)]):
-        collector.add(0, number, size, "", [[0, 0, 1, 1]], [1])
-    coverage = anchor_coverage.measure(detector, collector.columns())
+        rows.append(ImageRow(0, number, size, "", [[0, 0, 1, 1]], [1]))
+    coverage = anchor_coverage.measure(detector, columns_of(rows))
     assert coverage.input_sizes == [(64, 64), (128, 128)]
     np.testing.assert_allclose(coverage.pixels, [[64, 64], [70, 100], [30, 20]], rtol=1e-5)
     # A square of sqrt(0.95) of the side, whose centre is a quarter of it from the border.

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inputs.checks.statistics import Collector, Columns
+from inputs.checks.statistics import Columns, ImageRow, columns_of
 from inputs.label_map import parse_label_map
 from model_fn.checks import data_problems
 from model_fn.checks.anchor_coverage import (
@@ -21,11 +21,13 @@ MAP = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" } item { id: 4 name: 
 
 def columns(*class_ids: list, names: list = ()) -> Columns:
     """An image for each list, with as many boxes."""
-    collector = Collector()
+    rows = []
     for number, ids in enumerate(class_ids):
         name = names[number] if names else f"image {number}"
-        collector.add(0, number, (100, 100), name, np.tile([0, 0, 0.5, 0.5], [len(ids), 1]), ids)
-    return collector.columns()
+        rows.append(
+            ImageRow(0, number, (100, 100), name, np.tile([0, 0, 0.5, 0.5], [len(ids), 1]), ids)
+        )
+    return columns_of(rows)
 
 
 def check_labels(of: Columns, num_classes: int = 4, is_training: bool = True, text: str = MAP):
@@ -119,10 +121,10 @@ def test_content() -> None:
 
 
 def test_duplicates_by_content_with_the_option_that_skips_them() -> None:
-    collector = Collector()
+    rows = []
     for number, content in enumerate([5, 0, 5, 7, 5, 0]):
-        collector.add(0, number, (9, 9), f"image {number}", [[0, 0, 1, 1]], [1], content)
-    (copies,) = data_problems.check_content("r", collector.columns())
+        rows.append(ImageRow(0, number, (9, 9), f"image {number}", [[0, 0, 1, 1]], [1], content))
+    (copies,) = data_problems.check_content("r", columns_of(rows))
     assert copies.message == (
         "2 duplicates of other images, with the same bytes: 'image 2' of 'image 0', 'image 4' of "
         "'image 0'"
