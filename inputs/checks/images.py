@@ -79,9 +79,19 @@ def reason(error: tf.errors.OpError) -> str:
     return lines[nodes[-1] + 1] if nodes else (lines or ["no reason given"])[0]
 
 
+def jpeg_problem(encoded: bytes) -> str:
+    """The reason why TensorFlow cannot decode a JPEG; "" if it can. Faster than `decode_size`."""
+    try:
+        _image_decoder(os.getpid()).jpeg(encoded)
+    except tf.errors.OpError as error:
+        return reason(error)
+    return ""
+
+
 class _Decoder(NamedTuple):
     shape: Callable[[bytes], np.ndarray]
     mask: Callable[[bytes], np.ndarray]
+    jpeg: Callable[[bytes], np.ndarray]
 
 
 @functools.lru_cache(maxsize=1)
@@ -93,5 +103,10 @@ def _image_decoder(process: int) -> _Decoder:
         image = tf.io.decode_image(placeholder, channels=3, expand_animations=False)
         shape = tf.shape(image)
         mask = tf.io.decode_png(placeholder, channels=1)[..., 0]
-        session = tf1.Session(graph=graph)
-        return _Decoder(*(quick_callable(session, fetch, placeholder) for fetch in (shape, mask)))
+        # All coefficients are decoded, but only one pixel in 64 is computed.
+        jpeg = tf.size(tf.io.decode_jpeg(placeholder, channels=3, ratio=8))
+        # A negative number runs operations in the thread of the caller, without waiting for others.
+        config = tf1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
+        session = tf1.Session(graph=graph, config=config)
+        fetches = (shape, mask, jpeg)
+        return _Decoder(*(quick_callable(session, fetch, placeholder) for fetch in fetches))

@@ -99,7 +99,7 @@ def count_by_scales(
 
 
 class ImageRow(NamedTuple):
-    """What is counted of one image."""
+    """Values of one image."""
 
     file_number: int
     record_number: int

@@ -108,18 +108,12 @@ Runner = Callable[[Job, Sequence[int], int], Iterator[ShardResult]]
 Advance = Callable[[str, Optional[int]], Callable[[int], Any]]
 
 
-def no_progress(title: str, total: Optional[int]) -> Callable[[int], Any]:
-    """Shows no progress."""
-    del title, total
-    return lambda images: None
-
-
 def convert(
     options: ConvertOptions,
     *,
     jobs: int = 1,
     run: Optional[Runner] = None,
-    progress: Advance = no_progress,
+    progress: Advance = lambda title, total: lambda images: None,
 ) -> Conversion:
     """Converts a data set; `run` runs the shards, by default in `jobs` processes."""
     started = time.monotonic()

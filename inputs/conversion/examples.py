@@ -58,7 +58,10 @@ class Converted(NamedTuple):
 
 def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
     """The record of an image; faults drop objects, or the whole image."""
-    faults = [_with_action(fault) for fault in image.faults]
+    faults = [
+        fault._replace(action=DROPPED if SOURCE_KINDS[fault.kind].unit == "box" else SKIPPED)
+        for fault in image.faults
+    ]
     if not image.image:
         return Converted(b"", faults)
     try:
@@ -113,10 +116,6 @@ def _sha256(content: bytes, example: Any, checked: Checked) -> str:
     return digest.decode()
 
 
-def _with_action(fault: SourceFault) -> SourceFault:
-    return fault._replace(action=DROPPED if SOURCE_KINDS[fault.kind].unit == "box" else SKIPPED)
-
-
 def _of_image(image: AnnotatedImage, kind: str, message: str) -> SourceFault:
     name = f"{quoted(image.image)}: " if quoted(image.image) not in message else ""
     return SourceFault(kind, image.file, image.line, name + message, SKIPPED)
@@ -148,12 +147,11 @@ def _annotations(
             return None
         return [default if value is None else value for value in values]
 
-    area = column("area", 0.0)
+    area = column("area", None)
     if area is not None:
-        area = [
-            _area(sound, checked) if sound.annotated.area is None else sound.annotated.area
-            for sound in objects
-        ]
+        sizes = [(sound.box[2:] - sound.box[:2]) * [checked.height, checked.width]
+                 for sound in objects]  # fmt: skip
+        area = [float(np.prod(s)) if known is None else known for s, known in zip(sizes, area)]
     sides = [1, 1] if image.normalized else [checked.height, checked.width]
     keypoints, visibilities = _keypoints(objects, sides)
     found_masks = [sound.mask for sound in objects if sound.mask is not None]
@@ -170,10 +168,6 @@ def _annotations(
         keypoints=keypoints,
         keypoint_visibilities=visibilities,
     )
-
-
-def _area(sound: SoundObject, checked: Checked) -> float:
-    return float(np.prod((sound.box[2:] - sound.box[:2]) * [checked.height, checked.width]))
 
 
 def _keypoints(

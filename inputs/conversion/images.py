@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
-import os
 import warnings
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
+from typing import Iterator, NamedTuple, Optional, Tuple
 
 from PIL import Image, ImageOps
 
-from estimator_det.compat import quick_callable, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.files import image_header
 from estimator_det.files.image_header import JPEG, PILLOW_ERRORS
 from estimator_det.images.orientation import UPRIGHT, exif_orientation, image_orientation
-from inputs.checks.images import decode_size, reason
+from inputs.checks.images import decode_size, jpeg_problem
 
 REFUSE, APPLY = "refuse", "apply"
 TRANSPOSED = 5  # EXIF orientations from this on exchange height and width
@@ -100,28 +97,9 @@ def _check_pixels(size: Tuple[int, int], limit: float) -> None:
 
 def _decode(encoded: bytes) -> None:
     """Decodes an image as training does, a JPEG as far as shows that the rest can be decoded."""
-    if not encoded.startswith(JPEG):
-        size = decode_size(encoded)
-        if not isinstance(size, tuple):
-            raise ImageFault("undecodable_image", f"the decoder says: {size}")
-        return
-    try:
-        _jpeg_decoder(os.getpid())(encoded)
-    except tf.errors.OpError as error:
-        raise ImageFault("undecodable_image", f"the decoder says: {reason(error)}") from None
-
-
-@functools.lru_cache(maxsize=1)
-def _jpeg_decoder(process: int) -> Callable[[bytes], Any]:
-    """A function that fails for a JPEG that TensorFlow rejects; each process has its own."""
-    del process
-    with tf.Graph().as_default() as graph:
-        placeholder = tf1.placeholder(tf.string, [])
-        # All coefficients are decoded, but only one pixel in 64 is computed.
-        image = tf.io.decode_jpeg(placeholder, channels=3, ratio=8)
-        # A negative number runs operations in the thread of the caller, without waiting for others.
-        config = tf1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
-        return quick_callable(tf1.Session(graph=graph, config=config), tf.size(image), placeholder)
+    result = jpeg_problem(encoded) if encoded.startswith(JPEG) else decode_size(encoded)
+    if isinstance(result, str) and result:
+        raise ImageFault("undecodable_image", f"the decoder says: {result}")
 
 
 def _check_orientation(orientation: int, size: Tuple[int, int], options: ImageOptions) -> None:

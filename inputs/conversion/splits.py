@@ -32,22 +32,17 @@ def parse_splits(text: str) -> Tuple[Split, ...]:
         return (Split(parts[0]),)
     splits = [_split(part, index) for index, part in enumerate(parts)]
     names = [split.name for split in splits]
-    if len(set(names)) < len(names):
-        raise ConfigError(None, f"--split {quoted(text)}: a name is given twice")
-    with_share = [split for split in splits if split.share]
-    if sum(not (split.share or split.list_file) for split in splits) > 1:
-        raise ConfigError(
-            None, f"--split {quoted(text)}: only one part can take the images of no list"
-        )
-    if with_share and len(with_share) < len(splits):
-        raise ConfigError(
-            None, f"--split {quoted(text)}: give a ratio to every part, or a list to each"
-        )
-    if with_share and abs(sum(split.share for split in splits) - 1.0) > 1e-6:
-        total = sum(split.share for split in splits)
-        raise ConfigError(
-            None, f"--split {quoted(text)}: the ratios add up to {total:.6g}, not to 1"
-        )
+    shares = [split.share for split in splits if split.share]
+    total = sum(shares)
+    num_open = sum(not (split.share or split.list_file) for split in splits)
+    for is_wrong, problem in (
+        (len(set(names)) < len(names), "a name is given twice"),
+        (num_open > 1, "only one part can take the images of no list"),
+        (0 < len(shares) < len(splits), "give a ratio to every part, or a list to each"),
+        (shares and abs(total - 1) > 1e-6, f"the ratios add up to {total:.6g}, not to 1"),
+    ):
+        if is_wrong:
+            raise ConfigError(None, f"--split {quoted(text)}: {problem}")
     for split in splits:
         if split.list_file:
             require_file(split.list_file, f"the list of --split {split.name}")
