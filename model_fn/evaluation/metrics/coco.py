@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -16,8 +15,6 @@ from model_fn.evaluation.metrics.base import (
 )
 from model_fn.evaluation.metrics.coco_matching import CocoMatches, Tables, mean_known
 from model_fn.evaluation.metrics.overlaps import box_objects, mask_objects
-
-_LOG = logging.getLogger(__name__)
 
 # Thresholds of `coco_matching.THRESHOLDS`.
 ALL, AT_50, AT_75 = slice(None), slice(0, 1), slice(5, 6)
@@ -121,9 +118,7 @@ class CocoBoxMetrics:
 
     def results(self) -> Dict[str, float]:
         """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""
-        warn_without_groundtruth(self._matches, self._categories)
-        tables = self._matches.tables()
-        self._matches.reset()
+        tables = self._matches.finish()
         results = {self.prefix + name: summary.of(tables) for name, summary in SUMMARIES.items()}
         category_metrics = {}
         for k, number in enumerate(sorted(self._categories) if self._per_category else ()):
@@ -144,18 +139,6 @@ class CocoMaskMetrics(CocoBoxMetrics):
     prefix = "DetectionMasks_"
     needs = frozenset({"masks"})
     objects = staticmethod(mask_objects)
-
-
-def warn_without_groundtruth(matches: CocoMatches, categories: Collection[int]) -> None:
-    """Logs why all metrics are -1, if they are."""
-    if not matches.has_groundtruth:
-        _LOG.warning(
-            "COCO metrics are -1: none of the %d groundtruth boxes of the %d images has a "
-            "class of the label map (ids %s). Check eval_input_reader's records and label map",
-            matches.num_objects,
-            matches.num_images,
-            sorted(categories)[:10],
-        )
 
 
 _PER_CATEGORY_FIELDS = (

@@ -12,7 +12,7 @@ from model_fn.evaluation.metrics.base import (
     EvaluatedBatch,
     register,
 )
-from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary, warn_without_groundtruth
+from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary
 from model_fn.evaluation.metrics.coco_matching import CocoMatches, ImageObjects
 from model_fn.evaluation.metrics.overlaps import box_area, is_crowd, keypoint_similarity, true_areas
 
@@ -124,9 +124,7 @@ class CocoKeypointMetrics:
 
     def results(self) -> Dict[str, float]:
         """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""
-        warn_without_groundtruth(self._matches, [self._id])
-        tables = self._matches.tables()
-        self._matches.reset()
+        tables = self._matches.finish()
         return {name: summary.of(tables) for name, summary in zip(self.names, SUMMARIES.values())}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from estimator_det.config.printing import listed
 from estimator_det.config.text import ConfigError
 from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
-from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary, warn_without_groundtruth
+from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary
 from model_fn.evaluation.metrics.coco_matching import CocoMatches
 from model_fn.evaluation.metrics.overlaps import box_objects, mask_objects
 
@@ -47,7 +47,6 @@ class LvisBoxMetrics:
     num_keypoints = 0
 
     def __init__(self, categories: Sequence[Mapping[str, Any]]) -> None:
-        self._categories = {int(c["id"]): str(c["name"]) for c in categories}
         frequencies = {int(c["id"]): str(c["frequency"]) for c in categories}
         ordered = np.array([frequencies[number] for number in sorted(frequencies)])
         self._of_frequency = {f: np.flatnonzero(ordered == f) for f in FREQUENCIES}
@@ -73,9 +72,7 @@ class LvisBoxMetrics:
 
     def results(self) -> Dict[str, float]:
         """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""
-        warn_without_groundtruth(self._matches, self._categories)
-        tables = self._matches.tables()
-        self._matches.reset()
+        tables = self._matches.finish()
         results = {self.prefix + name: summary.of(tables) for name, summary in SUMMARIES.items()}
         for frequency, columns in self._of_frequency.items():
             results[f"{self.prefix}AP{frequency}"] = SUMMARIES["AP"].of(tables, columns)

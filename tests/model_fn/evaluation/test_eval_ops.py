@@ -197,17 +197,6 @@ def test_what_a_tpu_sends_gives_the_same(received: List[EvaluatedBatch]) -> None
     np.testing.assert_array_equal(batch.num_boxes, [2, 1, 2, 1])
 
 
-def test_losses_are_means_over_batches() -> None:
-    with tf.Graph().as_default(), tf1.Session() as session:
-        loss = tf1.placeholder(tf.float32, [])
-        ops = eval_ops.scalar_ops({"Loss/a": loss}, tf.constant(0.5))
-        session.run(tf1.local_variables_initializer())
-        for value in (1.0, 2.0, 6.0):
-            session.run([update for _, update in ops.values()], {loss: value})
-        values = session.run({name: value for name, (value, _) in ops.items()})
-    assert values == {"Loss/a": 3.0, "learning_rate": 0.5}
-
-
 def test_categories(tmp_path: Any) -> None:
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.model.ssd.num_classes = 2

@@ -9,7 +9,6 @@ from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics import METRICS, make_metrics
 from model_fn.evaluation.metrics.base import (
     EVAL_FIELDS,
-    add_to_all,
     chosen_metrics,
     detections_of,
     has_class,
@@ -60,15 +59,3 @@ def test_names_of_different_sets_differ() -> None:
     names = [name for metrics in make_metrics(config, CATEGORIES) for name in metrics.names]
     assert len(names) == len(set(names))
     assert len(chosen) == 14
-
-
-def test_all_sets_get_the_same_batch() -> None:
-    received: List[Any] = []
-
-    class Recorder:
-        def add(self, batch: Any) -> None:
-            received.append(batch)
-
-    batch = hand.with_masks(hand.image([], []))
-    add_to_all([Recorder(), Recorder()], batch)
-    assert received[0] is received[1] is batch
