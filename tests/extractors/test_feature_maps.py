@@ -1,22 +1,247 @@
-"""Feature maps and variables of every registered extractor."""
+"""Feature maps by arithmetic, and variables, of extractors with options that no golden file has."""
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
 import pytest
 
-from tests.extractors.build import TYPES, build
-from tests.extractors.feature_maps import (
-    inception_resnet,
-    mobiledet,
-    mobilenet_v1,
-    mobilenet_v2_v3,
-    short,
+from tests.extractors.build import (
+    EMBEDDED,
+    MNASFPN,
+    NORM,
+    OVERRIDE,
+    PENALIZED,
+    SMALL,
+    TINY,
+    build,
 )
-from tests.extractors.feature_maps.row import Row
 
-ROWS = [*mobilenet_v1.ROWS, *mobilenet_v2_v3.ROWS, *inception_resnet.ROWS]
+
+class Row(NamedTuple):
+    """An extractor with some options, and what it makes.
+
+    Attributes:
+        kind: The type.
+        text: Further fields of the message.
+        size: Height and width of the images.
+        maps: Shapes of the feature maps without the batch.
+        has: Variables below `scope` by name, with their shapes; None for any shape.
+        lacks: Parts that no variable's name has.
+        scope: Of every variable.
+        variables: How many; 0 for any number.
+        penalties: How many regularization losses; None for any number.
+    """
+
+    kind: str
+    text: str
+    size: Tuple[int, int]
+    maps: List[Tuple[int, ...]]
+    scope: str = ""
+    has: Dict[str, Any] = {}  # noqa: RUF012
+    lacks: Tuple[str, ...] = ()
+    variables: int = 0
+    penalties: Any = None
+
+
+LEAVES = [f"BatchNorm/{n}" for n in ("beta", "gamma", "moving_mean", "moving_variance")]
+
+
+def squares(depths: List[int], sides: List[int]) -> List[Tuple[int, ...]]:
+    return [(side, side, depth) for side, depth in zip(sides, depths)]
+
+
+def wide(depth: int, *sides: Tuple[int, int]) -> List[Tuple[int, ...]]:
+    return [(*side, depth) for side in sides]
+
+
+def split(layer: str) -> Dict[str, None]:
+    """Variables of a separable convolution with one batch norm."""
+    return {f"{layer}/{leaf}": None for leaf in ("depthwise_weights", "pointwise_weights", *LEAVES)}
+
+
+def slow_row(*fields: Any, **options: Any) -> Any:
+    return pytest.param(Row(*fields, **options), marks=pytest.mark.exhaustive)
+
+
+ROWS = [
+    Row(
+        "ssd_mobilenet_v1",
+        f"{SMALL} num_layers: 3 pad_to_multiple: 32",
+        (70, 33),  # padded to 96 x 64
+        [(6, 4, 51), (3, 2, 102), (2, 1, 51)],
+    ),
+    Row(
+        "ssd_mobilenet_v1",
+        f"{SMALL} use_depthwise: true use_explicit_padding: true",
+        (300, 300),
+        squares([51, 102, 51, 25, 25, 12], [19, 10, 5, 3, 2, 1]),
+        has={"MobilenetV1/Conv2d_13_pointwise_2_Conv2d_2_3x3_s2_51_depthwise/BatchNorm/beta": None},
+    ),
+    Row(
+        "ssd_mobilenet_v1_fpn",
+        f"{SMALL} fpn {{ min_level: 2 max_level: 6 additional_layer_depth: 64 }}",
+        (128, 160),
+        wide(6, (32, 40), (16, 20), (8, 10), (4, 5), (2, 3)),
+        has={"MobilenetV1/fpn/projection_1/weights": [1, 1, 12, 6]},
+        lacks=("bottom_up_Conv2d_15",),
+    ),
+    Row(  # the last two layers of the backbone are narrower
+        "ssd_mobilenet_v1_fpn",
+        f"{SMALL} use_depthwise: true",
+        (128, 160),
+        wide(25, (16, 20), (8, 10), (4, 5), (2, 3), (1, 2)),
+        scope="MobilenetV1/",
+        has={
+            "Conv2d_12_pointwise/weights": [1, 1, 51, 51],
+            "Conv2d_13_pointwise/weights": [1, 1, 51, 25],
+            **split("fpn/smoothing_1"),
+            **split("fpn/smoothing_2"),
+            **split("fpn/bottom_up_Conv2d_14"),
+            **split("fpn/bottom_up_Conv2d_15"),
+        },
+        variables=27 * 5 + 3 * 2 + 4 * 6,
+    ),
+    Row(
+        "ssd_mobilenet_v1_ppn",
+        SMALL,
+        (128, 160),
+        wide(51, (8, 10), (4, 5), (2, 3), (1, 2), (1, 1), (1, 1)),
+        scope="MobilenetV1/Conv2d_",  # no layers of its own
+        has={"13_pointwise/weights": None},
+        variables=27 * 5,
+    ),
+    Row(
+        EMBEDDED,
+        f"{SMALL} use_depthwise: true",
+        (256, 256),
+        squares([51, 102, 51, 25, 25], [16, 8, 4, 2, 1]),
+        scope="MobilenetV1/",
+        has={
+            "Conv2d_13_pointwise_2_Conv2d_4_2x2_s2_25_depthwise/depthwise_weights": [2, 2, 12, 1],
+            "Conv2d_13_pointwise_2_Conv2d_4_2x2_s2_25/weights": [1, 1, 12, 25],
+        },
+    ),
+    Row(
+        "ssd_mobilenet_v2_fpn",
+        f"depth_multiplier: 0.5 {PENALIZED}",
+        (128, 128),
+        squares([128] * 5, [16, 8, 4, 2, 1]),
+        scope="MobilenetV2/",
+        has={
+            "Conv_1/weights": [1, 1, 160, 640],
+            "fpn/projection_3/weights": [1, 1, 640, 128],
+            "fpn/projection_3/biases": [128],
+            "fpn/smoothing_2/weights": [3, 3, 128, 128],
+            "fpn/bottom_up_Conv2d_20/weights": [3, 3, 128, 128],
+            "fpn/bottom_up_Conv2d_21/BatchNorm/beta": None,
+        },
+        variables=52 * 5 + 3 * 2 + 4 * 5,
+    ),
+    slow_row(
+        "ssd_mobilenet_v3_small",
+        f"use_depthwise: true {OVERRIDE} min_depth: 16 {PENALIZED}",
+        (320, 320),
+        squares([288, 288, 512, 256, 256, 128], [20, 10, 5, 3, 2, 1]),
+        scope="MobilenetV3/",
+        has={
+            "expanded_conv/squeeze_excite/Conv/weights": [1, 1, 16, 8],
+            "expanded_conv_8/expand/weights": [1, 1, 48, 288],
+            "expanded_conv_8/depthwise/depthwise_weights": [5, 5, 288, 1],
+            "expanded_conv_8/squeeze_excite/Conv/weights": [1, 1, 288, 72],
+            "expanded_conv_10/project/weights": [1, 1, 288, 48],
+            "Conv_1/weights": [1, 1, 48, 288],
+            "layer_13_2_Conv2d_5_3x3_s2_128_depthwise/depthwise_weights": [3, 3, 64, 1],
+        },
+        # 34 backbone layers and 12 extra ones with batch norm, 9 gates of two layers with biases.
+        variables=5 * (34 + 12) + 4 * 9,
+        penalties=34 + 12 + 2 * 9,
+    ),
+    slow_row(
+        "ssd_inception_v3",
+        f"{OVERRIDE} {PENALIZED}",
+        (300, 300),
+        squares([288, 768, 2048, 512, 256, 128], [35, 17, 8, 4, 2, 1]),
+        scope="InceptionV3/",
+        has={
+            "Mixed_7c_1_Conv2d_3_1x1_256/weights": [1, 1, 2048, 256],
+            "Mixed_7c_2_Conv2d_5_3x3_s2_128/weights": [3, 3, 64, 128],
+        },
+        # 94 layers of the network and 6 more, each a kernel and four numbers per channel.
+        variables=100 * 5,
+        penalties=100,
+    ),
+]
+# Networks that `short_networks` makes short.
+SHORT_ROWS = [
+    Row(
+        "ssd_resnet50_v1_ppn",
+        NORM,
+        (160, 192),
+        wide(1024, (10, 12), (5, 6), (3, 3), (2, 2), (1, 1), (1, 1)),
+        scope="resnet_v1_50/",
+        has={"Base_Conv2d_1x1_1024/weights": [1, 1, 1024, 1024]},
+    ),
+    Row(  # padded to 96 x 160; the multiplier applies to the extra layers alone
+        "ssd_pnasnet",
+        f"{SMALL} num_layers: 4 pad_to_multiple: 32",
+        (96, 130),
+        [(6, 10, 16), (3, 5, 32), (2, 3, 51), (1, 2, 25)],
+        has={
+            "conv0/weights": [3, 3, 3, 6],
+            "cell_stem_0/comb_iter_0/left/bn_sep_3x3_1/gamma": None,
+            "SSD_feature_maps/Cell_11_1_Conv2d_2_1x1_25/weights": [1, 1, 32, 25],
+            "SSD_feature_maps/Cell_11_2_Conv2d_2_3x3_s2_51/weights": [3, 3, 25, 51],
+        },
+        lacks=("conv0/BatchNorm", "cell_stem_0/BatchNorm"),
+    ),
+    Row(  # 44 channels make 48, and sides of 100 and 60 make 128 and 64
+        MNASFPN,
+        """use_explicit_padding: true pad_to_multiple: 64 depth_multiplier: 0.5 min_depth: 8
+        fpn { max_level: 6 additional_layer_depth: 88 }""",
+        (100, 60),
+        wide(48, (16, 8), (8, 4), (4, 2), (2, 1)),
+    ),
+    Row(  # not even the padding has an effect: 300 pixels stay 300
+        "ssd_spaghettinet",
+        f"""depth_multiplier: 0.1 min_depth: 4 use_depthwise: true pad_to_multiple: 256 {OVERRIDE}
+        {PENALIZED}""",
+        (300, 300),
+        squares([120, 168, 136, 136, 64], [19, 10, 5, 3, 3]),
+        scope="spaghettinet_edgetpu_m/",
+        has={
+            "spaghetti_net/stem_node/stem/weights": None,
+            "spaghetti_net/n1_0/slice_3/weights": None,
+            "spaghetti_net/n1_0/concat/max": None,
+            "spaghetti_net/n3_0/depthwise/BatchNorm/gamma": None,
+            "spaghetti_net/n5_0/depthwise/biases": None,
+            "edge_n4_c0n0/1x1_before_upsample/weights": None,
+            "edge_c0n1_c0n2/1x1_after_downsampling/weights": None,
+            "edge_n5_c0n4/1x1_no_resampling/weights": None,
+        },
+    ),
+]
+# Rows of the network that `tiny_mobiledet` makes small.
+MOBILEDET_ROWS = [
+    Row(  # 72 * 0.55 / 8 = 4.95 and 144 * 0.55 / 8 = 9.9; extra layers are cut to integers instead
+        "tiny_mobiledet",
+        f"depth_multiplier: 0.55 min_depth: 90 {PENALIZED}",
+        (70, 40),
+        [(5, 3, 40), (3, 2, 80), (2, 1, 281), (1, 1, 140), (1, 1, 140), (1, 1, 90)],
+    ),
+    Row(
+        "tiny_mobiledet",
+        f"use_depthwise: true depth_multiplier: 0.25 {PENALIZED}",
+        (64, 64),
+        squares([16, 40, 128, 64, 64, 32], [4, 2, 1, 1, 1, 1]),
+        scope="Tiny/",
+        has={
+            f"C5_2_Conv2d_{row}_3x3_s2_{depth}_depthwise/{leaf}": None
+            for row, depth in ((2, 128), (3, 64), (4, 64), (5, 32))
+            for leaf in ("depthwise_weights", *LEAVES)
+        },
+    ),
+]
 
 
 def check(row: Row) -> None:
@@ -29,39 +254,53 @@ def check(row: Row) -> None:
     assert not [n for n in built.variables if any(part in n for part in row.lacks)]
     assert row.variables in (0, len(built.variables))
     assert row.penalties in (None, built.penalties)
-    if row.like:
-        plain = next(r for r in ROWS if (r.kind, r.text) == (row.kind, row.like))
-        assert built.variables == build(plain.kind, plain.text, plain.size).variables
 
 
 def row_name(row: Row) -> str:
-    return row.kind
+    return f"{row.kind} {row.text}"
 
 
-def marked(rows: List[Row]) -> List[Any]:
-    marks = {False: (), True: pytest.mark.exhaustive}
-    return [pytest.param(row, marks=marks[row.is_exhaustive]) for row in rows]
-
-
-@pytest.mark.parametrize("row", marked(ROWS), ids=row_name)
+@pytest.mark.parametrize("row", ROWS, ids=row_name)
 def test_row(row: Row) -> None:
     check(row)
 
 
 @pytest.mark.usefixtures("short_networks", "fresh_builds")
-@pytest.mark.parametrize("row", marked(short.ROWS), ids=row_name)
+@pytest.mark.parametrize("row", SHORT_ROWS, ids=row_name)
 def test_short_row(row: Row) -> None:
     check(row)
 
 
 @pytest.mark.usefixtures("tiny_mobiledet")
-@pytest.mark.parametrize("row", mobiledet.ROWS, ids=lambda row: row.text)
+@pytest.mark.parametrize("row", MOBILEDET_ROWS, ids=row_name)
 def test_mobiledet_row(row: Row) -> None:
     check(row)
 
 
-def test_every_type_has_a_row_or_a_golden() -> None:
-    others = {f"ssd_mobiledet_{name}" for name in ("cpu", "dsp", "edgetpu", "gpu")}
-    deep = {f"ssd_resnet{layers}_v1_{neck}" for layers in (101, 152) for neck in ("fpn", "ppn")}
-    in_rows = {row.kind.replace("_keras", "") for row in (*ROWS, *short.ROWS)}
-    assert in_rows | others | deep == set(TYPES)
+@pytest.mark.parametrize(("layers", "units"), [(101, 23), (152, 36)])
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_deeper_resnets(layers: int, units: int) -> None:
+    for kind, text in (("fpn", TINY), ("ppn", NORM)):
+        names: Set[str] = set(build(f"ssd_resnet{layers}_v1_{kind}", text, (160, 192)).variables)
+        scope = f"resnet_v1_{layers}/block3"
+        assert f"{scope}/unit_{units}/bottleneck_v1/conv1/weights" in names
+        assert f"{scope}/unit_{units + 1}/bottleneck_v1/conv1/weights" not in names
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("letter", "depths", "kernels"),
+    [
+        # Kernels of fused, inverted and separable layers, of ten edges and of the stem.
+        ("s", [120, 168, 136, 136, 64], 24 + 57 + 16 + 10 + 1),
+        ("m", [120, 168, 136, 136, 64], 29 + 60 + 20 + 10 + 1),
+        ("l", [120, 168, 112, 128, 64], 24 + 87 + 8 + 10 + 1),
+    ],
+)
+def test_spaghettinets(letter: str, depths: List[int], kernels: int) -> None:
+    text = f"spaghettinet_arch_name: 'spaghettinet_edgetpu_{letter}' {PENALIZED}"
+    built = build("ssd_spaghettinet", text, (320, 320))
+    assert built.penalties == kernels
+    assert built.maps == [(s, s, d) for s, d in zip([20, 10, 5, 3, 3], depths)]
