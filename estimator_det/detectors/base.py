@@ -16,6 +16,8 @@ from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.registry import Registry
 from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import height_and_width
+from estimator_det.losses.classification import ClassificationLoss
+from estimator_det.losses.localization import LocalizationLoss
 from estimator_det.nets.context_attention import Context
 from estimator_det.nets.quantization import Quantization, QuantizedTensor, make_quantization
 
@@ -69,6 +71,16 @@ class Losses(NamedTuple):
     terms: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. "Loss/localization_loss"
     counts: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. number of matched anchors
     divisors: Dict[str, tf.Tensor]  # float32 scalars by the names of terms; see above
+
+
+@dataclass(frozen=True)
+class WeightedLosses:
+    """The two losses of anchors or regions, and the factors of their sums."""
+
+    localization: LocalizationLoss  # box codes, or boxes if it is `on_boxes` -> [B, A]
+    classification: ClassificationLoss  # class logits, targets, weights -> [B, A] or [B, A, C]
+    localization_weight: float  # factor of the localization term
+    classification_weight: float  # factor of the classification term
 
 
 class Detections(NamedTuple):

@@ -8,8 +8,8 @@ overall scale. The reference reads the option but ignores it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, List, Optional, Tuple
+import functools
+from typing import Any, Callable, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
@@ -17,38 +17,23 @@ from estimator_det.config.text import ConfigError
 SMALLEST_RANGE = 1e-6  # keeps the logarithm of an all-zero channel finite
 
 
-@dataclass(frozen=True)
-class Equalization:
-    """Options of an `EqualizationLoss` message."""
+def equalization_penalty(weight: float, exclude_prefixes: Sequence[str] = ()) -> tf.Tensor:
+    """Computes the scalar penalty of the convolution kernels of the network that has been built.
 
-    weight: float  # factor of the penalty; above 0
-    # Kernels are skipped if their variable names begin with one of these.
-    exclude_prefixes: Tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.weight <= 0:
-            raise ConfigError(
-                "ssd.loss.equalization_loss.weight", f"must be above 0; given: {self.weight}"
-            )
-
-    def kernels(self) -> List[tf.Variable]:
-        """Convolution kernels that the penalty covers, in order of creation."""
-        return [
-            variable
-            for variable in tf1.trainable_variables()
-            if variable.shape.rank == 4 and not variable.op.name.startswith(self.exclude_prefixes)
-        ]
-
-    def __call__(self) -> tf.Tensor:
-        """Computes the scalar penalty of the network that has been built."""
-        kernels = self.kernels()
-        if not kernels:
-            raise ConfigError(
-                "ssd.loss.equalization_loss",
-                f"exclude_prefixes {list(self.exclude_prefixes)} cover every kernel",
-                "remove one",
-            )
-        return self.weight * tf.add_n([range_spread(kernel) for kernel in kernels])
+    Kernels are skipped if their variables' names begin with one of the prefixes.
+    """
+    kernels = [
+        variable
+        for variable in tf1.trainable_variables()
+        if variable.shape.rank == 4 and not variable.op.name.startswith(tuple(exclude_prefixes))
+    ]
+    if not kernels:
+        raise ConfigError(
+            "ssd.loss.equalization_loss",
+            f"exclude_prefixes {list(exclude_prefixes)} cover every kernel",
+            "remove one",
+        )
+    return weight * tf.add_n([range_spread(kernel) for kernel in kernels])
 
 
 def range_spread(kernel: tf.Variable) -> tf.Tensor:
@@ -61,10 +46,9 @@ def range_spread(kernel: tf.Variable) -> tf.Tensor:
     return tf.math.reduce_variance(tf.math.log(ranges))
 
 
-def make_equalization(config: Any) -> Optional[Equalization]:
+def make_equalization(config: Any) -> Optional[Callable[[], tf.Tensor]]:
     """Builds the penalty of a `Loss` message; None if its weight is 0."""
-    if config.equalization_loss.weight == 0:
-        return None
-    return Equalization(
-        config.equalization_loss.weight, tuple(config.equalization_loss.exclude_prefixes)
-    )
+    weight, prefixes = config.equalization_loss.weight, config.equalization_loss.exclude_prefixes
+    if weight < 0:
+        raise ConfigError("ssd.loss.equalization_loss.weight", f"must be above 0; given: {weight}")
+    return functools.partial(equalization_penalty, weight, prefixes) if weight else None

@@ -31,7 +31,7 @@ from estimator_det.detectors.base import (
 )
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
-from estimator_det.extractors.ssd.recipe import Extractor, make_extractor, pixel_scale
+from estimator_det.extractors.ssd.recipe import RecipeExtractor, make_extractor, pixel_scale
 from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import height_and_width, make_resizer
 from estimator_det.nets.normalization import BATCH_NORMS
@@ -59,7 +59,7 @@ class SsdDetector:
     norm_is_training: bool  # True if batch norm learns; False if it is frozen
     inplace_norm_update: bool  # True if batch norm updates its averages without update operations
     preprocess: Preprocessor  # pixels -> the network's input
-    extractor: Extractor  # images -> feature maps
+    extractor: RecipeExtractor  # images -> feature maps
     predictor: BoxHead  # feature maps -> raw predictions
     anchor_generator: AnchorGenerator  # feature map sizes -> anchors
     box_coder: BoxCoder  # box encodings -> boxes

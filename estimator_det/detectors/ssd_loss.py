@@ -16,11 +16,11 @@ from estimator_det.boxes.matching import make_matcher
 from estimator_det.boxes.sampling import Sampler, make_random_example_sampler
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import Groundtruth, Losses, Predictions
-from estimator_det.detectors.equalization import Equalization, make_equalization
+from estimator_det.detectors.base import Groundtruth, Losses, Predictions, WeightedLosses
+from estimator_det.detectors.equalization import make_equalization
 from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_weights
 from estimator_det.losses.classification import make_classification_loss
-from estimator_det.losses.localization import LocalizationLoss, make_localization_loss
+from estimator_det.losses.localization import make_localization_loss
 from estimator_det.losses.mining import make_hard_example_miner
 
 LOCALIZATION = "Loss/localization_loss"
@@ -41,22 +41,12 @@ class TargetOptions:
 
 
 @dataclass(frozen=True)
-class LossTerms:
-    """The two losses of anchors, and the factors of their sums."""
-
-    classification: Callable[..., tf.Tensor]  # logits, targets, weights -> [B, A, C] or [B, A]
-    localization: LocalizationLoss  # box codes, or boxes if it is `on_boxes` -> [B, A], maybe flat
-    classification_weight: float
-    localization_weight: float
-
-
-@dataclass(frozen=True)
 class SsdLoss:
     """Computes loss terms from predictions and groundtruth."""
 
     assigner: TargetAssigner  # matches anchors to groundtruth
     targets: TargetOptions  # options of the targets
-    terms: LossTerms  # the two losses
+    terms: WeightedLosses  # the two losses
     # Divide by the sum of box weights of matched anchors, if above 1.
     normalize_by_num_matches: bool = True
     normalize_by_code_size: bool = False  # divide the localization term by the numbers per box
@@ -66,7 +56,8 @@ class SsdLoss:
     expected_weights: Optional[ExpectedWeights] = None
     # Use the anchors of the largest losses only; None: use all.
     miner: Optional[Callable[..., Any]] = None
-    equalization: Optional[Equalization] = None  # penalty of uneven kernels; None: no penalty
+    # Computes the penalty of uneven kernels; None: no penalty.
+    equalization: Optional[Callable[[], tf.Tensor]] = None
 
     def __call__(self, predictions: Predictions, groundtruth: Groundtruth) -> Losses:
         """Computes scalar loss terms of a batch, weighted and normalized, and assignment counts."""
@@ -85,9 +76,7 @@ class SsdLoss:
                 per_anchor = tf.reduce_sum(class_losses, axis=2)
             mined_losses = self.miner(box_losses, per_anchor, decoded.boxes, targets.matches)
             box_total, class_total = mined_losses.localization, mined_losses.classification
-            for name in ("num_positives", "num_negatives"):
-                mean = tf.reduce_mean(tf.cast(getattr(mined_losses, name), tf.float32))
-                counts[f"HardExampleMiner/{name}"] = mean
+            counts.update(mined_losses.counts())
         else:
             box_total, class_total = tf.reduce_sum(box_losses), tf.reduce_sum(class_losses)
 
@@ -246,7 +235,7 @@ def make_ssd_loss(config: Any, is_training: bool) -> SsdLoss:
             use_confidences=is_training and config.use_confidences_as_targets,
             implicit_weight=config.implicit_example_weight,
         ),
-        terms=LossTerms(
+        terms=WeightedLosses(
             classification=make_classification_loss(loss.classification_loss),
             localization=make_localization_loss(loss.localization_loss),
             classification_weight=loss.classification_weight,

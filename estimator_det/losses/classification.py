@@ -215,18 +215,6 @@ def make_classification_loss(config: Any) -> ClassificationLoss:
     return CLASSIFICATION_LOSSES.make_chosen(config, "classification_loss", "classification_loss")
 
 
-@CLASSIFICATION_LOSSES.register("weighted_sigmoid")
-def _make_sigmoid(config: Any) -> ClassificationLoss:
-    del config
-    return _Loss(sigmoid_cross_entropy)
-
-
-@CLASSIFICATION_LOSSES.register("weighted_sigmoid_focal")
-def _make_focal(config: Any) -> ClassificationLoss:
-    alpha = config.alpha if config.HasField("alpha") else None
-    return _Loss(functools.partial(sigmoid_focal, gamma=config.gamma, alpha=alpha))
-
-
 def _softmax_loss(config: Any, kind: str, loss: Callable[..., tf.Tensor]) -> ClassificationLoss:
     if config.logit_scale == 0.0:
         raise ConfigError(f"{kind}.logit_scale", "divides the logits and must not be 0; given: 0")
@@ -234,26 +222,10 @@ def _softmax_loss(config: Any, kind: str, loss: Callable[..., tf.Tensor]) -> Cla
     return _Loss(function, separate_classes=False)
 
 
-@CLASSIFICATION_LOSSES.register("weighted_softmax")
-def _make_softmax(config: Any) -> ClassificationLoss:
-    return _softmax_loss(config, "weighted_softmax", softmax_cross_entropy)
-
-
-@CLASSIFICATION_LOSSES.register("weighted_logits_softmax")
-def _make_softmax_against_logits(config: Any) -> ClassificationLoss:
-    return _softmax_loss(config, "weighted_logits_softmax", softmax_against_logits)
-
-
-@CLASSIFICATION_LOSSES.register("bootstrapped_sigmoid")
-def _make_bootstrapped(config: Any) -> ClassificationLoss:
-    return _Loss(
-        functools.partial(bootstrapped_sigmoid, alpha=config.alpha, hard=config.hard_bootstrap)
-    )
-
-
-@CLASSIFICATION_LOSSES.register("penalty_reduced_logistic_focal_loss")
-def _make_penalty_reduced(config: Any) -> ClassificationLoss:
-    return _Loss(functools.partial(penalty_reduced_focal, alpha=config.alpha, beta=config.beta))
+@CLASSIFICATION_LOSSES.register("weighted_sigmoid_focal")
+def _make_focal(config: Any) -> ClassificationLoss:
+    alpha = config.alpha if config.HasField("alpha") else None
+    return _Loss(functools.partial(sigmoid_focal, gamma=config.gamma, alpha=alpha))
 
 
 @CLASSIFICATION_LOSSES.register("weighted_dice_classification_loss")
@@ -265,3 +237,22 @@ def _make_dice(config: Any) -> ClassificationLoss:
             from_probabilities=config.is_prediction_probability,
         )
     )
+
+
+CLASSIFICATION_LOSSES.register("weighted_sigmoid")(lambda _: _Loss(sigmoid_cross_entropy))
+CLASSIFICATION_LOSSES.register("weighted_softmax")(
+    lambda config: _softmax_loss(config, "weighted_softmax", softmax_cross_entropy)
+)
+CLASSIFICATION_LOSSES.register("weighted_logits_softmax")(
+    lambda config: _softmax_loss(config, "weighted_logits_softmax", softmax_against_logits)
+)
+CLASSIFICATION_LOSSES.register("bootstrapped_sigmoid")(
+    lambda config: _Loss(
+        functools.partial(bootstrapped_sigmoid, alpha=config.alpha, hard=config.hard_bootstrap)
+    )
+)
+CLASSIFICATION_LOSSES.register("penalty_reduced_logistic_focal_loss")(
+    lambda config: _Loss(
+        functools.partial(penalty_reduced_focal, alpha=config.alpha, beta=config.beta)
+    )
+)

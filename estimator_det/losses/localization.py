@@ -111,30 +111,10 @@ def make_localization_loss(config: Any) -> LocalizationLoss:
     return LOCALIZATION_LOSSES.make_chosen(config, "localization_loss", "localization_loss")
 
 
-@LOCALIZATION_LOSSES.register("weighted_l2")
-def _make_l2(config: Any) -> LocalizationLoss:
-    del config
-    return _Loss(squared_error)
-
-
-@LOCALIZATION_LOSSES.register("weighted_smooth_l1")
-def _make_smooth_l1(config: Any) -> LocalizationLoss:
-    return _Loss(functools.partial(smooth_l1, delta=config.delta))
-
-
-@LOCALIZATION_LOSSES.register("l1_localization_loss")
-def _make_l1(config: Any) -> LocalizationLoss:
-    del config
-    return _Loss(absolute_error)
-
-
-@LOCALIZATION_LOSSES.register("weighted_iou")
-def _make_iou(config: Any) -> LocalizationLoss:
-    del config
-    return _Loss(iou_loss, on_boxes=True)
-
-
-@LOCALIZATION_LOSSES.register("weighted_giou")
-def _make_giou(config: Any) -> LocalizationLoss:
-    del config
-    return _Loss(giou_loss, on_boxes=True)
+LOCALIZATION_LOSSES.register("weighted_l2")(lambda _: _Loss(squared_error))
+LOCALIZATION_LOSSES.register("weighted_smooth_l1")(
+    lambda config: _Loss(functools.partial(smooth_l1, delta=config.delta))
+)
+LOCALIZATION_LOSSES.register("l1_localization_loss")(lambda _: _Loss(absolute_error))
+LOCALIZATION_LOSSES.register("weighted_iou")(lambda _: _Loss(iou_loss, on_boxes=True))
+LOCALIZATION_LOSSES.register("weighted_giou")(lambda _: _Loss(giou_loss, on_boxes=True))

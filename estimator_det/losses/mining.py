@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -36,6 +36,16 @@ class MinedLosses(NamedTuple):
     classification: tf.Tensor  # float32 [], summed over the batch
     num_positives: tf.Tensor  # int32 [B], selected anchors that are matched
     num_negatives: tf.Tensor  # int32 [B], all other selected anchors
+
+    def counts(self) -> Dict[str, tf.Tensor]:
+        """Means over images, for summaries."""
+        return {
+            f"HardExampleMiner/{name}": tf.reduce_mean(tf.cast(number, tf.float32))
+            for name, number in (
+                ("num_positives", self.num_positives),
+                ("num_negatives", self.num_negatives),
+            )
+        }
 
 
 @dataclasses.dataclass(frozen=True)

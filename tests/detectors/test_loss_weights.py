@@ -42,29 +42,25 @@ def test_no_weights_by_default() -> None:
     assert loss_weights.make_expected_weights(losses_pb2.Loss()) is None
 
 
-def test_range_spread() -> None:
+def penalty(text: str) -> tf.Tensor:
+    loss = text_format.Parse(f"equalization_loss {{ {text} }}", losses_pb2.Loss())
+    return equalization.make_equalization(loss)()
+
+
+def test_equalization() -> None:
+    assert equalization.make_equalization(losses_pb2.Loss()) is None
     kernel = np.zeros([1, 1, 2, 3], np.float32)
     kernel[0, 0] = [[1, -np.e, 0.5], [0.1, 1, -(np.e**2)]]  # ranges 1, e, e^2
     with tf.Graph().as_default(), tf1.Session() as session:
-        full = tf1.get_variable("weights", initializer=kernel)
-        depthwise = tf1.get_variable("depthwise_weights", initializer=kernel[:, :, :, :2])
-        bias = tf1.get_variable("biases", initializer=np.ones(3, np.float32))
-        everything = equalization.Equalization(weight=0.5)
-        assert everything.kernels() == [full, depthwise] and bias is not None
-        some = equalization.Equalization(0.5, exclude_prefixes=("depth",))
-        total, partial = everything(), some()
+        tf1.get_variable("weights", initializer=kernel)
+        tf1.get_variable("depthwise_weights", initializer=kernel[:, :, :, :2])
+        tf1.get_variable("biases", initializer=np.ones(3, np.float32))
+        total, partial = penalty("weight: 0.5"), penalty("weight: 0.5 exclude_prefixes: 'depth'")
         session.run(tf1.global_variables_initializer())
         logs = np.log(np.abs(kernel[0, 0, :, :2]).reshape(-1))
         assert session.run(partial) == pytest.approx(0.5 * 2 / 3)
         assert session.run(total) == pytest.approx(0.5 * (2 / 3 + logs.var()), rel=1e-5)
         with pytest.raises(ValueError, match="cover every kernel"):
-            equalization.Equalization(1.0, ("weights", "depth"))()
-
-
-def test_equalization_options() -> None:
-    assert equalization.make_equalization(losses_pb2.Loss()) is None
-    text = "equalization_loss { weight: 2 exclude_prefixes: 'a' exclude_prefixes: 'b' }"
-    made = equalization.make_equalization(text_format.Parse(text, losses_pb2.Loss()))
-    assert made == equalization.Equalization(2.0, ("a", "b"))
+            penalty("weight: 1 exclude_prefixes: ['weights', 'depth']")
     with pytest.raises(ValueError, match="weight must be above 0; given: -1"):
-        equalization.Equalization(-1.0)
+        penalty("weight: -1")

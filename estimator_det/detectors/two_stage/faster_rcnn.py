@@ -32,7 +32,7 @@ from estimator_det.detectors.variables import collection_of_replica, variables_t
 from estimator_det.extractors.two_stage.recipe import (
     FIRST_STAGE_SCOPE,
     SECOND_STAGE_SCOPE,
-    TwoStageExtractor,
+    RecipeExtractor,
     make_extractor,
     pixel_scale,
 )
@@ -100,7 +100,7 @@ class FasterRcnnDetector:
     num_classes: int  # foreground classes
     is_training: bool  # True if the model is built for training
     preprocess: Preprocessor  # pixels -> the network's input
-    extractor: TwoStageExtractor  # images -> a feature map; crops of it -> features of boxes
+    extractor: RecipeExtractor  # images -> a feature map; crops of it -> features of boxes
     rpn: proposals.ProposalNetwork  # the first stage
     rpn_loss: proposals.RpnLoss  # loss of the first stage
     second: Optional[SecondStage] = None  # the stages after it; None: proposals are the detections
@@ -303,7 +303,7 @@ def make_faster_rcnn(config: Any, is_training: bool) -> FasterRcnnDetector:
     )
 
 
-def _make_second_stage(config: Any, extractor: TwoStageExtractor, is_training: bool) -> SecondStage:
+def _make_second_stage(config: Any, extractor: RecipeExtractor, is_training: bool) -> SecondStage:
     # Mining chooses among all proposals, instead of a sample.
     samples = is_training and not config.HasField("hard_example_miner")
     return SecondStage(

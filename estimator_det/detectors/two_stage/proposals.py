@@ -7,7 +7,7 @@ are in pixels of the padded image that enters the network.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -22,10 +22,10 @@ from estimator_det.boxes.nms.multiclass import NmsOptions, multiclass_nms
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import Groundtruth, Losses, padded_window
+from estimator_det.detectors.base import Groundtruth, Losses, WeightedLosses, padded_window
 from estimator_det.images.resize import Length, height_and_width
-from estimator_det.losses.classification import ClassificationLoss, make_classification_loss
-from estimator_det.losses.localization import LocalizationLoss, make_localization_loss
+from estimator_det.losses.classification import make_classification_loss
+from estimator_det.losses.localization import make_localization_loss
 from estimator_det.nets.hyperparams import make_arg_scope
 from estimator_det.predictors.rpn import ProposalHead
 from estimator_det.protos import losses_pb2
@@ -150,16 +150,6 @@ class Sampling(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WeightedLosses:
-    """The two losses of a stage, and the factors of their sums."""
-
-    localization: LocalizationLoss  # box codes, targets, weights -> [B, A]
-    classification: ClassificationLoss  # class logits, targets, weights -> [B, A] or [B, A, C]
-    localization_weight: float  # factor of the localization term
-    classification_weight: float  # factor of the classification term
-
-
-@dataclass(frozen=True)
 class RpnLoss:
     """Loss of a random sample of the anchors of each image."""
 
@@ -230,27 +220,18 @@ def make_proposal_network(config: Any, is_training: bool) -> ProposalNetwork:
             atrous_rate=config.first_stage_atrous_rate,
         ),
         anchor_generator=make_anchor_generator(config.first_stage_anchor_generator),
-        nms=_nms_options(config, is_training),
+        # `use_combined_nms_in_first_stage` and `use_partitioned_nms_in_first_stage` choose between
+        # kernels with equal results in the reference, and have no effect here.
+        nms=NmsOptions(
+            score_threshold=config.first_stage_nms_score_threshold,
+            iou_threshold=config.first_stage_nms_iou_threshold,
+            max_per_class=config.first_stage_max_proposals,
+            max_total=config.first_stage_max_proposals,
+            static_shapes=config.use_static_shapes
+            and (is_training or config.use_static_shapes_for_eval),
+        ),
         drops_crossing=is_training and not config.clip_anchors_to_image,
     )
-
-
-def static_shapes(config: Any, is_training: bool) -> bool:
-    """True if a `FasterRcnn` message needs ops that TPU and XLA can run."""
-    return config.use_static_shapes and (is_training or config.use_static_shapes_for_eval)
-
-
-def _nms_options(config: Any, is_training: bool) -> NmsOptions:
-    """Reads the options of the proposals' suppression, or raises ConfigError."""
-    # `use_combined_nms_in_first_stage` and `use_partitioned_nms_in_first_stage` choose between
-    # kernels with equal results in the reference, and have no effect here.
-    options = NmsOptions(
-        score_threshold=config.first_stage_nms_score_threshold,
-        iou_threshold=config.first_stage_nms_iou_threshold,
-        max_per_class=config.first_stage_max_proposals,
-        max_total=config.first_stage_max_proposals,
-    )
-    return replace(options, static_shapes=static_shapes(config, is_training))
 
 
 def make_rpn_loss(config: Any) -> RpnLoss:

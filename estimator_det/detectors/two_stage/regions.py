@@ -8,7 +8,7 @@ image that enters the network unless an argument says otherwise.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, NamedTuple, Optional, Protocol
+from typing import Any, Callable, Dict, NamedTuple, Optional, Protocol
 
 from estimator_det.boxes import geometry
 from estimator_det.boxes.assign import TargetAssigner, Targets
@@ -26,16 +26,16 @@ from estimator_det.detectors.base import (
     Groundtruth,
     ImageFrame,
     Losses,
+    WeightedLosses,
     boxes_to_pixels,
 )
 from estimator_det.detectors.two_stage.proposals import (
     BOX_CODER,
     Regions,
     Sampling,
-    WeightedLosses,
     make_weighted_losses,
 )
-from estimator_det.extractors.two_stage.recipe import TwoStageExtractor
+from estimator_det.extractors.two_stage.recipe import RecipeExtractor
 from estimator_det.losses.mining import HardExampleMiner, make_hard_example_miner
 from estimator_det.nets.context_attention import (
     POST_BOX_CLASSIFIER,
@@ -101,7 +101,7 @@ class CropOptions:
 class CropStage:
     """Runs the rest of the network, then the head, on crops of the feature map."""
 
-    extractor: TwoStageExtractor  # crops -> features of boxes
+    extractor: RecipeExtractor  # crops -> features of boxes
     crops: CropOptions  # options of cropping
     head: RegionBoxHead  # features -> boxes and classes
     # Attention of crops or of features of boxes; None: no attention.
@@ -146,7 +146,7 @@ class CropStage:
 
 @REGION_STAGES.register("mask_rcnn_box_predictor")
 def make_crop_stage(
-    config: Any, model: Any, extractor: TwoStageExtractor, is_training: bool
+    config: Any, model: Any, extractor: RecipeExtractor, is_training: bool
 ) -> CropStage:
     """Builds the second stage with a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
     crops = CropOptions(
@@ -167,7 +167,7 @@ def make_crop_stage(
 class RfcnStage:
     """Runs the rest of the network on the whole feature map; the head crops its score maps."""
 
-    extractor: TwoStageExtractor  # feature map -> features of boxes
+    extractor: RecipeExtractor  # feature map -> features of boxes
     head: RfcnHead  # features and boxes -> boxes and classes
 
     def predict(
@@ -180,7 +180,7 @@ class RfcnStage:
 
 @REGION_STAGES.register("rfcn_box_predictor")
 def make_rfcn_stage(
-    config: Any, model: Any, extractor: TwoStageExtractor, is_training: bool
+    config: Any, model: Any, extractor: RecipeExtractor, is_training: bool
 ) -> RfcnStage:
     """Builds the second stage with an `RfcnBoxPredictor` message; see `make_crop_stage`."""
     head = make_rfcn_head(
@@ -189,7 +189,7 @@ def make_rfcn_stage(
     return RfcnStage(extractor, head)
 
 
-def make_region_stage(model: Any, extractor: TwoStageExtractor, is_training: bool) -> RegionStage:
+def make_region_stage(model: Any, extractor: RecipeExtractor, is_training: bool) -> RegionStage:
     """Builds the second stage of a `FasterRcnn` message, or raises ConfigError."""
     predictor = model.second_stage_box_predictor
     kind = predictor.WhichOneof("box_predictor_oneof")
@@ -322,7 +322,7 @@ class RegionLoss:
         images = tf.cast(tf.shape(regions.num)[0], tf.float32)
         share = images * tf.maximum(tf.cast(regions.num, tf.float32), 1.0)[:, tf.newaxis]
         box_losses, class_losses = box_losses / share, class_losses / share
-        counts = {}
+        counts: Dict[str, tf.Tensor] = {}
         if self.miner:
             # The miner never selects a loss of -inf.
             never_selected = -float("inf")
@@ -333,9 +333,7 @@ class RegionLoss:
                 targets.matches,
             )
             box_total, class_total = mined_losses.localization, mined_losses.classification
-            for name in ("num_positives", "num_negatives"):
-                mean = tf.reduce_mean(tf.cast(getattr(mined_losses, name), tf.float32))
-                counts[f"HardExampleMiner/{name}"] = mean
+            counts = mined_losses.counts()
         else:
             box_total = tf.reduce_sum(tf.where(regions.valid, box_losses, 0.0))
             class_total = tf.reduce_sum(tf.where(regions.valid, class_losses, 0.0))

@@ -1,4 +1,4 @@
-"""Feature extractors of single-shot detectors: their interface, and recipes that describe them.
+"""Feature extractors of single-shot detectors, and recipes that describe them.
 
 A recipe names the network, the activations, the extra layers and the pixel scale. One entry in a
 module of this package adds a type string of `feature_extractor { type: … }`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Type
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
@@ -35,23 +35,6 @@ EXTRACTORS: Registry[ExtractorEntry[Recipe]] = Registry(
 
 # Fields that only some types have; they must not be set for the others.
 SPECIAL_FIELDS = ("num_layers", "fpn", "spaghettinet_arch_name")
-
-
-class Extractor(Protocol):
-    """Computes feature maps from images; has no state between calls."""
-
-    @property
-    def quantizes(self) -> bool:
-        """True if its layers can simulate quantization."""
-
-    def normalize(self, images: tf.Tensor) -> tf.Tensor:
-        """Scales float32 [B, h, w, 3], pixels 0..255, for the network; same shape."""
-
-    def classifier_name(self, name: str) -> str:
-        """Name of a variable in a classifier's checkpoint, from its name inside the extractor."""
-
-    def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """Computes feature maps [B, h, w, c], large to small, from normalized [B, H, W, C]."""
 
 
 DEFAULT_LEVELS = FpnLevels()
@@ -178,22 +161,26 @@ def pooling_pyramid(end_point: str, base_depth: int = 0, num_maps: int = 6) -> P
 
 @dataclass(frozen=True)
 class RecipeExtractor:
-    """Extractor with a recipe and the configuration's options."""
+    """Extractor with a recipe and the configuration's options; has no state between calls."""
 
     recipe: Recipe
     options: ExtractorOptions
 
     @property
     def quantizes(self) -> bool:
+        """True if its layers can simulate quantization."""
         return self.recipe.quantizes
 
     def normalize(self, images: tf.Tensor) -> tf.Tensor:
+        """Scales float32 [B, h, w, 3], pixels 0..255, for the network; same shape."""
         return self.recipe.normalize(images)
 
     def classifier_name(self, name: str) -> str:
+        """Name of a variable in a classifier's checkpoint, from its name inside the extractor."""
         return name + self.recipe.classifier_suffix
 
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        """Computes feature maps [B, h, w, c], large to small, from normalized [B, H, W, C]."""
         recipe, options = self.recipe, self.options
         images = self._prepare(inputs)
         scope = tf1.variable_scope(recipe.scope) if recipe.scope else contextlib.nullcontext()
@@ -281,14 +268,13 @@ def register_recipe(
     EXTRACTORS.register(name, *aliases)(ExtractorEntry(recipe, build, ("backbone", "pyramid")))
 
 
-def make_extractor(config: Any, is_training: bool) -> Extractor:
+def make_extractor(config: Any, is_training: bool) -> RecipeExtractor:
     """Builds the extractor of a `SsdFeatureExtractor` message, but no graph.
 
     Batch norm learns with `is_training`, unless the message has `batch_norm_trainable: false`.
     """
-    extractor: Extractor = EXTRACTORS.get(config.type)(
-        config, is_training and config.batch_norm_trainable
-    )
+    learns = is_training and config.batch_norm_trainable
+    extractor: RecipeExtractor = EXTRACTORS.get(config.type)(config, learns)
     return extractor
 
 

@@ -1,4 +1,4 @@
-"""Feature extractors of two-stage detectors: their interface, and recipes that describe them.
+"""Feature extractors of two-stage detectors, and recipes that describe them.
 
 A classifier's network is cut in two. The first part computes the feature map for proposals from an
 image, the second part computes features of boxes from crops of that map. One entry in a module of
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Iterator, Optional, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.fields import check_supported
@@ -43,37 +43,6 @@ EXTRACTORS: Registry[ExtractorEntry[Recipe]] = Registry(
     "Faster R-CNN feature extractor",
     reserved=[f"faster_rcnn_resnet{layers}_fpn_keras" for layers in (50, 101, 152)],
 )
-
-
-class TwoStageExtractor(Protocol):
-    """Computes a feature map from images, and features of boxes from crops; has no state."""
-
-    @property
-    def stride(self) -> int:
-        """Pixels of the image for each cell of the feature map."""
-
-    def normalize(self, images: tf.Tensor) -> tf.Tensor:
-        """Scales float32 [B, h, w, 3], pixels 0..255, for the network; same shape."""
-
-    def proposal_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Computes the feature map [B, h, w, C], h = H / stride rounded up, of normalized images.
-
-        Variables are in the scope `FirstStageFeatureExtractor`.
-        """
-
-    def box_features(self, crops: tf.Tensor) -> tf.Tensor:
-        """Computes [N, h', w', C'] from crops [N, h, w, C] of the feature map.
-
-        R-FCN passes the whole feature map. Variables are in the scope
-        `SecondStageFeatureExtractor`; further calls share them.
-        """
-
-    def classifier_name(self, name: str) -> Optional[str]:
-        """Name of a variable in a classifier's checkpoint, from its name in the detector.
-
-        None for variables outside the two scopes. If two variables have the same name there, the
-        second stage wins: a ResNet's first stage creates a `block4`, too, but does not use it.
-        """
 
 
 @dataclass(frozen=True)
@@ -109,29 +78,45 @@ class Recipe:
 
 @dataclass(frozen=True)
 class RecipeExtractor:
-    """Extractor with a recipe and the configuration's options."""
+    """Extractor with a recipe and the configuration's options; has no state between calls."""
 
     recipe: Recipe
     options: ExtractorOptions
 
     @property
     def stride(self) -> int:
+        """Pixels of the image for each cell of the feature map."""
         return self.options.stride
 
     def normalize(self, images: tf.Tensor) -> tf.Tensor:
+        """Scales float32 [B, h, w, 3], pixels 0..255, for the network; same shape."""
         return self.recipe.normalize(images)
 
     def proposal_features(self, images: tf.Tensor) -> tf.Tensor:
+        """Computes the feature map [B, h, w, C], h = H / stride rounded up, of normalized images.
+
+        Variables are in the scope `FirstStageFeatureExtractor`.
+        """
         images = check_image_size(images, self.recipe.min_size)
         with tf1.variable_scope(FIRST_STAGE_SCOPE), self._network_scopes():
             return self.recipe.first_stage(images, self.options)
 
     def box_features(self, crops: tf.Tensor) -> tf.Tensor:
+        """Computes [N, h', w', C'] from crops [N, h, w, C] of the feature map.
+
+        R-FCN passes the whole feature map. Variables are in the scope
+        `SecondStageFeatureExtractor`; further calls share them.
+        """
         scope = tf1.variable_scope(SECOND_STAGE_SCOPE, reuse=tf1.AUTO_REUSE)
         with scope, self._network_scopes():
             return self.recipe.second_stage(crops, self.options)
 
     def classifier_name(self, name: str) -> Optional[str]:
+        """Name of a variable in a classifier's checkpoint, from its name in the detector.
+
+        None for variables outside the two scopes. If two variables have the same name there, the
+        second stage wins: a ResNet's first stage creates a `block4`, too, but does not use it.
+        """
         stage, _, inner = name.partition("/")
         if stage not in (FIRST_STAGE_SCOPE, SECOND_STAGE_SCOPE):
             return None
@@ -188,12 +173,12 @@ def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> N
     EXTRACTORS.register(name, *aliases)(ExtractorEntry(recipe, build, functions))
 
 
-def make_extractor(config: Any, is_training: bool) -> TwoStageExtractor:
+def make_extractor(config: Any, is_training: bool) -> RecipeExtractor:
     """Builds the extractor of a `FasterRcnnFeatureExtractor` message, but no graph.
 
     If the model trains, batch norm learns only if the message has `batch_norm_trainable: true`.
     """
-    extractor: TwoStageExtractor = EXTRACTORS.get(config.type)(config, is_training)
+    extractor: RecipeExtractor = EXTRACTORS.get(config.type)(config, is_training)
     return extractor
 
 
