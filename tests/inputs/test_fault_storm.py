@@ -5,8 +5,9 @@ from __future__ import annotations
 import collections
 import json
 import pathlib
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
+import numpy as np
 import pytest
 
 import inputs
@@ -15,7 +16,9 @@ from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import KEEP, KINDS, SKIP
 from inputs.bad_records.log import LOG_FILE, FaultLog
-from tests.inputs.storm import Storm, make_storm
+from inputs.datasets import shapes, writer
+from tests.inputs.examples import pipeline
+from tests.inputs.faults import DAMAGES, MAX_BOXES, file_bytes
 
 FileAndRecord = Tuple[int, int]
 
@@ -27,9 +30,50 @@ LOST = {
 }  # fmt: skip
 
 
+NUM_FILES = 6
+NAMES = (
+    "no image", "one xmax too many", "text as image", "half a jpeg", "png bomb", "wrong height",
+    "nan", "x inverted", "no height", "right of the image", "unknown name", "large id",
+    "name and id differ", "too many boxes", "labels as floats", "rubbish", "changed data",
+    "changed length",
+)  # fmt: skip
+
+
+class Storm(NamedTuple):
+    """The files, and the damage of each damaged record."""
+
+    config: Any
+    paths: List[str]
+    damaged: Dict[FileAndRecord, str]  # -> kind
+    names: Dict[FileAndRecord, str]  # -> source id, of damaged ones as well
+
+
 @pytest.fixture(scope="module", params=[1, pytest.param(3, marks=pytest.mark.exhaustive)])
 def storm(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Storm:
-    return make_storm(tmp_path_factory.mktemp("storm"), of_each_kind=request.param)
+    """Some records of each kind of damage, one file that is cut, and one without any bytes."""
+    folder = tmp_path_factory.mktemp("storm")
+    per_file = 2 + 16 * request.param
+    places = [(file, record) for file in range(NUM_FILES) for record in range(per_file - 1)]
+    order = np.random.default_rng(11).permutation(len(places)).tolist()
+    damages = dict(zip((places[i] for i in order), NAMES * request.param))
+    paths = [str(folder / f"storm-{file}.record") for file in range(NUM_FILES)]
+    for file, path in enumerate(paths):
+        content = file_bytes([damages.get((file, record), "") for record in range(per_file)])
+        pathlib.Path(path).write_bytes(content[:-30] if file == 2 else content)
+    (folder / "storm-9.record").write_bytes(b"")
+    writer.write_label_map(dict(enumerate(shapes.CLASS_NAMES, 1)), str(folder / "map.pbtxt"))
+    config = pipeline("train_config { batch_size: 7 }")
+    for reader in (config.train_input_reader, config.eval_input_reader[0]):
+        reader.label_map_path = str(folder / "map.pbtxt")
+        reader.max_number_of_boxes = MAX_BOXES
+        reader.num_epochs = 1
+        reader.drop_remainder = False
+        reader.include_source_id = True
+        reader.tf_record_input_reader.input_path.append(str(folder / "storm-*.record"))
+    damaged = {place: DAMAGES[name].fault for place, name in damages.items()}
+    damaged[2, per_file - 1] = "damaged_record"
+    every = [(file, record) for file in range(NUM_FILES) for record in range(per_file)]
+    return Storm(config, paths, damaged, {key: f"shape_{key[1]}.jpg" for key in every})
 
 
 def configured(storm: Storm, policy: int, **fields: Any) -> Any:

@@ -5,7 +5,6 @@ from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 import inputs
 from estimator_det.compat import tf, tf1
@@ -273,23 +272,3 @@ def test_input_graph_is_small(tmp_path: pathlib.Path) -> None:
         assert len(graph.get_operations()) < 100
         functions = graph.as_graph_def().library.function
     assert max(len(function.node_def) for function in functions) < 1200
-
-
-def test_real_records(shared: pathlib.Path) -> None:
-    path = shared / "data" / "configs" / "ssd_mobilenet_v1_300x300_coco14_sync.config"
-    config = text_format.Parse(path.read_text(), type(pipeline())())
-    config.model.ssd.num_classes = 37
-    config.train_input_reader.label_map_path = str(shared / "data" / "pet_label_map.pbtxt")
-    del config.train_input_reader.tf_record_input_reader.input_path[:]
-    config.train_input_reader.tf_record_input_reader.input_path.append(
-        str(shared / "data" / "pets_examples.record")
-    )
-    dataset = inputs.create_train_input_fn(config, preprocess_of(config), 3)({"batch_size": 5})
-    for features, labels in dataset.take(2).as_numpy_iterator():
-        assert features["image"].shape == (5, 300, 300, 3)
-        assert (labels["num_groundtruth_boxes"] == 1).all()
-        assert labels["groundtruth_classes"].sum() == 5
-        boxes = labels["groundtruth_boxes"][:, 0]
-        assert (boxes[:, :2] < boxes[:, 2:]).all()
-        assert boxes.min() >= 0
-        assert boxes.max() <= 1

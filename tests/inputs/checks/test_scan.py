@@ -191,20 +191,6 @@ def test_paths_and_files_without_records(tmp_path) -> None:
     assert result.columns.num_images == 1
 
 
-def test_a_folder_is_no_record_file(tmp_path) -> None:
-    (entry,) = run(tmp_path).entries
-    assert entry.kind == "lost_records" and "cannot be read" in entry.message
-
-
-def test_mended_boxes_are_counted_as_training_takes_them(tmp_path) -> None:
-    sides = {**BOXES, "image/object/bbox/ymin": [0.0, float("nan")]}
-    path = examples.write(tmp_path / "a.record", [record(1, **sides)])
-    result = run(path)
-    assert [e.kind for e in result.entries] == ["box_nan"]
-    np.testing.assert_array_equal(result.columns.class_ids, [1])
-    assert run(path, policy="FAIL").columns.num_images == 0
-
-
 def _die(policies: Any, task: scan.Task) -> None:
     os._exit(1)
 

@@ -6,7 +6,6 @@ from typing import Any, List, Tuple
 
 import pytest
 
-from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import make_policy
@@ -100,12 +99,6 @@ def test_records_and_files_move_as_far_forward_as_their_buffer(
     assert names(stream(options, shuffle=True, num_epochs=1)) == expected
 
 
-def test_endless_by_default(tmp_path: pathlib.Path) -> None:
-    shards(tmp_path, files=1, each=2)
-    dataset = stream(config(tmp_path), shuffle=False)
-    assert names(dataset.take(5)) == ["0.0", "0.1", "0.0", "0.1", "0.0"]
-
-
 @pytest.mark.parametrize(
     ("shard", "sample_1_of_n", "expected"),
     [((3, 0), 1, "03"), ((3, 2), 1, "25"), ((1, 0), 4, "04"), ((3, 1), 2, "1")],
@@ -146,13 +139,3 @@ def test_errors(tmp_path: pathlib.Path) -> None:
         stream(options, shuffle=False)
     with pytest.raises(ConfigError, match="sample_1_of_n_examples is 0"):
         stream(config(tmp_path), shuffle=False, sample_1_of_n=0)
-
-
-def test_file_and_number_share_an_integer() -> None:
-    files, numbers = [0, 5, 70000], [0, 17, 2**40 - 1]
-    record_ids = records.pack_record_ids(
-        tf.constant(files, tf.int64), tf.constant(numbers, tf.int64)
-    )
-    expected = [[0, 0], [5, 17], [70000, 2**40 - 1]]
-    assert records.unpack_record_ids(record_ids).numpy().tolist() == expected
-    assert [list(records.split_record_id(one)) for one in record_ids.numpy().tolist()] == expected
