@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
@@ -83,8 +83,7 @@ class _Extractor:
 def make_case(
     folder: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
-    trace: Optional[Dict[str, Any]] = None,
-    more: str = "",
+    trace: Dict[str, Any],
 ) -> Case:
     """The case of the small network, without numbers.
 
@@ -92,7 +91,6 @@ def make_case(
         folder: Empty; weights and images are written there.
         monkeypatch: Has every detector use the small network.
         trace: Record of a train trace.
-        more: Of the configuration.
     """
     monkeypatch.setattr(
         ssd,
@@ -105,7 +103,7 @@ def make_case(
     np.savez(folder / "numeric" / "_inputs.npz", images_300=images)
     # Only one predictor and one anchor generator may be set: the last ones count.
     config = pipeline.parse_pipeline(f"model {{ {SMALL_SSD} }}")
-    config.MergeFrom(pipeline.parse_pipeline(f"{SHARED_HEAD} {more}"))
+    config.MergeFrom(pipeline.parse_pipeline(SHARED_HEAD))
     golden = goldens.Golden("small", "small", None, None, {}, trace)
     case = Case(golden, config, folder)
     with tf.Graph().as_default():

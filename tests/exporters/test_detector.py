@@ -152,15 +152,6 @@ def test_unknown_classes_are_refused_with_the_nearest(exported, pictures, tmp_pa
     assert line["detections"]
 
 
-# That all of them agree, test_saved_model.py shows without the detector; test_export_verb has one.
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "input_type", ["encoded_image_string_tensor", "tf_example", "float_image_tensor"]
-)
-def test_signatures_of_other_input_types(model, exported_all, pictures, input_type):
-    _check_signature(exported_all, input_type, model, pictures[1])
-
-
 def _check_signature(folder, input_type, model, picture):
     found, expected = (
         Detector(SavedModelDetector(str(folder), input_type))(picture),
@@ -310,14 +301,6 @@ def test_a_large_image_is_reduced(model, pictures, tmp_path, monkeypatch):
         assert drawn.size == (35, 25)
 
 
-def test_low_scores_are_left_out(model, pictures, tmp_path):
-    Image.fromarray(pictures[0]).save(tmp_path / "a.png")
-    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "o"), Filter(1.0))
-    assert len(result.detections.boxes) == 0
-    line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())
-    assert line["detections"] == []
-
-
 THRESHOLDS = Table(
     Row("all classes", 9, 9, 0.5), (Row("circle", 9, 9, 0.25, class_id=1), Row("square", 0, 9))
 )
@@ -359,18 +342,6 @@ def test_thresholds_are_a_number_or_auto(option, capsys):
     assert cli.main(["detect", "--model=m", option, "high", "a.png"]) == 2
     message = "'high' is not a score: give a number between 0 and 1, or auto"
     assert message in capsys.readouterr().err
-
-
-def test_detect_verb(exported, pictures, tmp_path, capsys):
-    Image.fromarray(pictures[0]).save(tmp_path / "a.png")
-    arguments = ["detect", "--model", str(exported), "--output-dir", str(tmp_path / "out")]
-    assert cli.main([*arguments, "--min_score=0.001", str(tmp_path / "a.png")]) == 0
-    assert "a_detections.png" in capsys.readouterr().out
-    (tmp_path / "b.png").write_bytes(b"no image")
-    assert cli.main([*arguments, str(tmp_path)]) == 1
-    output = capsys.readouterr()
-    assert "b.png" in output.err
-    assert len((tmp_path / "out" / "detections.jsonl").read_text().splitlines()) == 2
 
 
 def test_export_verb(trained, model, pictures, tmp_path, capsys):

@@ -18,14 +18,13 @@ from tests.exporters.conftest import assert_same, save_checkpoint, small_config
 from tests.inputs.examples import example
 
 
+def _export(trained, folder, **fields):
+    return export_saved_model(trained.config, trained.checkpoint, str(folder), **fields)
+
+
 def test_one_encoded_input_type_alone(trained, pictures, expected, tmp_path):
     folder = tmp_path / "out"
-    written = export_saved_model(
-        trained.config,
-        trained.checkpoint,
-        str(folder),
-        input_types=["encoded_image_string_tensor"],
-    )
+    written = _export(trained, folder, input_types=["encoded_image_string_tensor"])
     assert written.input_types == ("encoded_image_string_tensor",)
     encoded = [writer.encode_image(picture, "png") for picture in pictures]
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -37,12 +36,7 @@ def test_one_encoded_input_type_alone(trained, pictures, expected, tmp_path):
 
 
 def test_fixed_input_shape(trained, tmp_path):
-    written = export_saved_model(
-        trained.config,
-        trained.checkpoint,
-        str(tmp_path / "out"),
-        input_shape=[1, 50, 70, 3],
-    )
+    written = _export(trained, tmp_path / "out", input_shape=[1, 50, 70, 3])
     with tf.Graph().as_default(), tf1.Session() as session:
         meta = tf1.saved_model.load(session, ["serve"], written.saved_model)
     tensors = meta.signature_def["serving_default"]
@@ -91,13 +85,7 @@ def test_an_unknown_output_leaves_an_earlier_export(trained, exported, tmp_path,
     folder = tmp_path / "out"
     shutil.copytree(exported, folder)
     with pytest.raises(ConfigError, match=message):
-        export_saved_model(
-            trained.config,
-            trained.checkpoint,
-            str(folder),
-            overwrite=True,
-            output_tensors=[name],
-        )
+        _export(trained, folder, overwrite=True, output_tensors=[name])
     assert (folder / "saved_model" / "saved_model.pb").exists()
 
 
@@ -106,22 +94,15 @@ def test_outputs_are_of_the_first_input_type(trained, tmp_path, suffix):
     """The same layer for another input has no value in the signature of the first."""
     name = "Postprocessor/raw_box_scores"
     with pytest.raises(ConfigError, match=r"graph of the first input type; did you mean 'P"):
-        export_saved_model(
-            trained.config,
-            trained.checkpoint,
-            str(tmp_path / "refused"),
+        _export(
+            trained,
+            tmp_path / "refused",
             input_types=["all"],
             output_tensors=[name.replace("/", f"{suffix}/")],
         )
     assert not (tmp_path / "refused").exists()
     folder = tmp_path / "out"
-    export_saved_model(
-        trained.config,
-        trained.checkpoint,
-        str(folder),
-        input_types=["all"],
-        output_tensors=[name],
-    )
+    _export(trained, folder, input_types=["all"], output_tensors=[name])
     run = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
     outputs = run(tf.zeros([1, 50, 70, 3], tf.uint8))
     np.testing.assert_array_equal(outputs[name], outputs["raw_detection_scores"])
@@ -202,11 +183,11 @@ def test_a_full_folder_is_only_replaced_when_asked(trained, tmp_path):
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="is not empty"):
-        export_saved_model(trained.config, trained.checkpoint, str(folder))
+        _export(trained, folder)
     old = folder / "saved_model" / "old.txt"
     old.parent.mkdir()
     old.touch()
-    export_saved_model(trained.config, trained.checkpoint, str(folder), overwrite=True)
+    _export(trained, folder, overwrite=True)
     assert (folder / "notes.txt").read_text() == "mine"
     assert not old.exists()
     assert (folder / "saved_model" / "saved_model.pb").exists()
@@ -221,9 +202,7 @@ def test_a_failed_export_leaves_no_folder(trained, tmp_path):
 
 def test_label_map_given_or_missing(trained, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"label map .*none\.pbtxt does not exist"):
-        export_saved_model(
-            trained.config, trained.checkpoint, str(tmp_path / "a"), label_map_path="none.pbtxt"
-        )
+        _export(trained, tmp_path / "a", label_map_path="none.pbtxt")
     config = small_config("nowhere.pbtxt")
     written = export_saved_model(config, trained.checkpoint, str(tmp_path / "b"))
     assert written.label_map is None

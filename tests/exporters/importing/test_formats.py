@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.compat.private import saved_model_message, tflite_schema
+from estimator_det.compat.private import saved_model_message
+from exporters.formats.tfjs import load_tfjs
 from exporters.importing import checkpoint, frozen_graph, importer, saved_model, tfjs, tflite
-from exporters.importing.published import refuse_not_finite
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import (
-    constants_of,
     folded,
-    set_constant,
     to_tflite,
     write_old_tfjs,
     write_tfjs,
@@ -51,15 +49,6 @@ def test_half_precision_constants_become_float32(original, tmp_path):
     np.testing.assert_array_equal(published.arrays[name], half)
 
 
-def test_cut_off_frozen_graph(original, tmp_path):
-    file = tmp_path / "cut.pb"
-    content = original.graph_def.SerializeToString()
-    file.write_bytes(content[: len(content) // 2])
-    _refused(frozen_graph.read_frozen_graph, file, "cut off after")
-    file.write_bytes(b"")
-    _refused(frozen_graph.read_frozen_graph, file, "contains no operations")
-
-
 def test_damaged_constant_of_a_frozen_graph(original, tmp_path):
     graph_def = tf1.GraphDef()
     graph_def.CopyFrom(original.graph_def)
@@ -89,16 +78,6 @@ def test_graph_with_variables(original, tmp_path):
         content = original.own.graph.as_graph_def().SerializeToString()
     (tmp_path / "graph.pb").write_bytes(content)
     _refused(frozen_graph.read_frozen_graph, tmp_path / "graph.pb", "contains no weights")
-
-
-def test_not_finite_weights_are_named(original):
-    graph_def = tf1.GraphDef()
-    graph_def.CopyFrom(original.graph_def)
-    name = "BoxPredictor_0/ClassPredictor/biases"
-    set_constant(graph_def, name, np.array([np.nan, 1, np.inf]))
-    published = frozen_graph.publish(graph_def, constants_of(graph_def), "model.pb")
-    with pytest.raises(RunError, match=f"{name} has 2 numbers of 3 that are NaN or infinite"):
-        refuse_not_finite(published, "model.pb")
 
 
 def test_tfjs_takes_the_file_and_the_folder(original, tmp_path):
@@ -183,11 +162,20 @@ def test_tfjs_shards_that_are_empty_missing_or_cut_off(original, tmp_path):
     ("content", "text"),
     [
         ('{"modelTopology"', "is not a TensorFlow.js model"),
-        ("[" * 100_000, "is not a TensorFlow.js model"),
+        ("[" * 1_000_000, "is not a TensorFlow.js model"),
+        ('{"modelTopology":' + "1" * 5000 + "}", "is not a TensorFlow.js model"),
         ("[]", "has no modelTopology"),
         ('{"modelTopology": {"model_config": {}}, "weightsManifest": []}', "Layers models"),
         ('{"modelTopology": {"node": []}}', "has no weightsManifest"),
         ('{"modelTopology": {"node": [1]}, "weightsManifest": []}', "a node of modelTopology"),
+        (
+            '{"modelTopology": {"node": [{"name": "x", "op": ["a"]}]}, "weightsManifest": []}',
+            "a node of modelTopology is damaged",
+        ),
+        (
+            '{"modelTopology": {"node": []}, "weightsManifest": [{"paths": ["\\u0000"]}]}',
+            "weightsManifest is damaged",
+        ),
         ('{"modelTopology": {"node": []}, "weightsManifest": [{}]}', "weightsManifest is damaged"),
         (
             '{"modelTopology": {"node": [{"name": "a", "op": "Const"}]}, "weightsManifest": []}',
@@ -197,7 +185,8 @@ def test_tfjs_shards_that_are_empty_missing_or_cut_off(original, tmp_path):
 )
 def test_damaged_tfjs_models(tmp_path, content, text):
     (tmp_path / "model.json").write_text(content)
-    _refused(tfjs.read_tfjs, tmp_path / "model.json", text)
+    for read in (tfjs.read_tfjs, load_tfjs):
+        _refused(read, tmp_path / "model.json", text)
 
 
 @pytest.mark.parametrize(
@@ -233,31 +222,6 @@ def test_damaged_tfjs_models_before_2019(original, tmp_path):
     _refused(tfjs.read_tfjs, graph, "has no weights_manifest.json beside it")
     graph.write_bytes(graph.read_bytes()[:-100])
     _refused(tfjs.read_tfjs, folder, "cut off after", "Get the model again from its publisher")
-
-
-def test_no_tflite_model(original, tmp_path):
-    file = tmp_path / "m.tflite"
-    file.write_bytes(original.graph_def.SerializeToString())
-    _refused(tflite.read_tflite, file, "is not a TFLite model")
-
-
-@pytest.mark.parametrize("share", [0.01, 0.5, 0.9])
-def test_cut_off_tflite_model(converted, tmp_path, share):
-    file = tmp_path / "m.tflite"
-    file.write_bytes(converted[: int(len(converted) * share)])
-    _refused(tflite.read_tflite, file, "damaged or cut off")
-
-
-def test_tflite_model_with_an_unknown_operation(tmp_path):
-    schema = tflite_schema()
-    code = schema.OperatorCodeT()
-    code.builtinCode = schema.BuiltinOperator.CUSTOM
-    code.customCode = b"RunShell"
-    known = {schema.BuiltinOperator.CUSTOM: "CUSTOM"}
-    with pytest.raises(RunError, match=r"m\.tflite contains the operation RunShell"):
-        tflite._operation(code, known, "m.tflite")
-    code.customCode = b"TFLite_Detection_PostProcess"
-    assert tflite._operation(code, known, "m.tflite") == "TFLite_Detection_PostProcess"
 
 
 def test_quantized_tflite_tensors():

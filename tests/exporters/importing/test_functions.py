@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import saved_model_message
-from estimator_det.config import pipeline
-from estimator_det.programs import cli
 from exporters.importing import functions, graphs, mapping, matching
 from exporters.importing.names import align_names
 from exporters.importing.saved_model import read_saved_model
@@ -150,18 +148,6 @@ def test_folded_batch_norm_in_a_function(original, tmp_path):
     _same_outputs(original, path, mapped, 2e-6)
 
 
-@pytest.mark.usefixtures("small_network")
-def test_the_verb(original, tmp_path, capsys):
-    path = MAKERS["prefix"](original, tmp_path / "model")
-    config = pipeline.save_pipeline(original.config, str(tmp_path))
-    output = tmp_path / "out"
-    arguments = ["import", "--from", "saved_model", path, "--pipeline_config_path", config]
-    assert cli.main([*arguments, "--output_directory", str(output)]) == 0
-    said = capsys.readouterr()
-    assert f"{len(original.own.shapes)} of {len(original.own.shapes)} variables: copied" in said.out
-    assert "names in the file begin with import/" in (output / "import_report.txt").read_text()
-
-
 def _refused(original: Optional[Original], path: str, *texts: str) -> None:
     with pytest.raises(RunError) as error:
         published = read_saved_model(path)
@@ -206,69 +192,62 @@ def _changed(path: str, folder: pathlib.Path, change: Any) -> str:
     return str(folder)
 
 
-def _no_signature(meta_graph: Any) -> None:
-    del meta_graph.signature_def["serving_default"]
-
-
 def _two_signatures(meta_graph: Any) -> None:
     for name in ("second", "first"):
         meta_graph.signature_def[name].CopyFrom(meta_graph.signature_def["serving_default"])
-    _no_signature(meta_graph)
+    del meta_graph.signature_def["serving_default"]
 
 
-def _no_function(meta_graph: Any) -> None:
-    call = next(node for node in meta_graph.graph_def.node if node.op == CALL)
-    call.attr["f"].func.name = "absent"
+def _call(meta_graph: Any) -> Any:
+    """The call of the network."""
+    return next(node for node in meta_graph.graph_def.node if node.op == CALL)
 
 
-def _too_few_inputs(meta_graph: Any) -> None:
-    call = next(node for node in meta_graph.graph_def.node if node.op == CALL)
-    del call.input[:]
+def _output(name: str) -> Any:
+    """A change of the tensor that is the first output of the signature."""
+
+    def change(meta_graph: Any) -> None:
+        meta_graph.signature_def["serving_default"].outputs["0"].name = name
+
+    return change
 
 
-def _no_operation(meta_graph: Any) -> None:
-    meta_graph.signature_def["serving_default"].outputs["0"].name = "nowhere:0"
-
-
-def _no_index(meta_graph: Any) -> None:
-    meta_graph.signature_def["serving_default"].outputs["0"].name = f"{CALL}:{'9' * 5000}"
-
-
-def _no_output(meta_graph: Any) -> None:
-    meta_graph.signature_def["serving_default"].outputs["0"].name = f"{CALL}:99"
-
-
-def _no_result(meta_graph: Any) -> None:
-    for function in meta_graph.graph_def.library.function:
-        function.ret.clear()
+def _function_nodes(meta_graph: Any) -> List[Tuple[Any, Any]]:
+    """Each operation in a function, after its function."""
+    library = meta_graph.graph_def.library
+    return [(function, node) for function in library.function for node in function.node_def]
 
 
 def _own_result(meta_graph: Any) -> None:
-    call = next(node for node in meta_graph.graph_def.node if node.op == CALL)
-    call.input[0] = call.name
+    _call(meta_graph).input[0] = _call(meta_graph).name
     for function in meta_graph.graph_def.library.function:
         for name in function.ret:
             function.ret[name] = function.signature.input_arg[0].name
 
 
 def _recursion(meta_graph: Any) -> None:
-    for function in meta_graph.graph_def.library.function:
-        for node in function.node_def:
-            if node.op == CALL:
-                node.attr["f"].func.name = function.signature.name
+    for function, node in _function_nodes(meta_graph):
+        if node.op == CALL:
+            node.attr["f"].func.name = function.signature.name
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (_no_signature, "has no signature serving_default"),
+        (lambda graph: graph.signature_def.clear(), "has no signature serving_default"),
         (_two_signatures, "['first', 'second'], none of them serving_default"),
-        (_no_function, "no function absent"),
-        (_too_few_inputs, "gives 0 inputs to the function"),
-        (_no_operation, "has no operation nowhere"),
-        (_no_index, "is no tensor"),
-        (_no_output, "has no output 99"),
-        (_no_result, "has no operation"),
+        (
+            lambda graph: setattr(_call(graph).attr["f"].func, "name", "absent"),
+            "no function absent",
+        ),
+        (lambda graph: _call(graph).ClearField("input"), "gives 0 inputs to the function"),
+        (_output("nowhere:0"), "has no operation nowhere"),
+        (_output(f"{CALL}:{'9' * 5000}"), "is no tensor"),
+        (_output(f"{CALL}:99"), "has no output 99"),
+        (
+            lambda graph: [each.ret.clear() for each in graph.graph_def.library.function],
+            "has no operation",
+        ),
         (_own_result, "have no end"),
         (_recursion, "or calls itself"),
     ],
@@ -277,29 +256,26 @@ def test_damaged_functions(constants_model, tmp_path, change, text):
     _refused(None, _changed(constants_model, tmp_path / "changed", change), text)
 
 
-def _without_restore(meta_graph: Any) -> None:
-    meta_graph.saver_def.restore_op_name = "nowhere"
-
-
 def _other_key(meta_graph: Any) -> None:
-    for function in meta_graph.graph_def.library.function:
-        for node in function.node_def:
-            texts = node.attr["value"].tensor.string_val if node.op == "Const" else []
-            for position, key in enumerate(texts):
-                texts[position] = key.replace(b"weights/", b"other/")
+    for _, node in _function_nodes(meta_graph):
+        texts = node.attr["value"].tensor.string_val if node.op == "Const" else []
+        for position, key in enumerate(texts):
+            texts[position] = key.replace(b"weights/", b"other/")
 
 
 def _no_keys(meta_graph: Any) -> None:
-    for function in meta_graph.graph_def.library.function:
-        for node in function.node_def:
-            if node.op == "RestoreV2":
-                del node.input[:]
+    for _, node in _function_nodes(meta_graph):
+        if node.op == "RestoreV2":
+            del node.input[:]
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (_without_restore, "no value for the variable w"),
+        (
+            lambda graph: setattr(graph.saver_def, "restore_op_name", "nowhere"),
+            "no value for the variable w",
+        ),
         (_other_key, "which is stored as other/"),
         (_no_keys, "no value for the variable w"),
     ],

@@ -6,9 +6,8 @@ import io
 import json
 import pathlib
 import zipfile
-from typing import Any
+from typing import Any, Dict
 
-import flatbuffers
 import numpy as np
 import pytest
 
@@ -18,10 +17,17 @@ from estimator_det.config import pipeline
 from estimator_det.programs import cli
 from exporters.formats.tfjs import load_tfjs
 from exporters.formats.tflite_detector import TfliteDetector
+from exporters.formats.tflite_metadata import pack
 from exporters.importing import graphs, importer
 from exporters.importing.published import FORMATS, Published
 from model_fn.checkpoints.errors import RunError
-from tests.exporters.importing.conftest import constants_of, set_constant, to_tflite, write_tfjs
+from tests.exporters.importing.conftest import (
+    Original,
+    constants_of,
+    set_constant,
+    to_tflite,
+    write_tfjs,
+)
 
 WEIGHTS = "BoxPredictor_0/ClassPredictor/weights"
 
@@ -46,116 +52,105 @@ def _nan_graph(original):
     return graph_def
 
 
-def _empty(original, tflite_file, folder):
-    (folder / "empty.pb").write_bytes(b"")
-    return "frozen_graph", folder / "empty.pb", "contains no operations"
+def _variables(original: Original) -> Dict[str, np.ndarray]:
+    return {name: original.arrays[name] for name in original.own.shapes}
 
 
-def _cut_graph(original, tflite_file, folder):
-    content = original.graph_def.SerializeToString()
-    (folder / "cut.pb").write_bytes(content[:-100])
-    return "frozen_graph", folder / "cut.pb", "cut off after"
-
-
-def _text(original, tflite_file, folder):
-    (folder / "text.pb").write_text("this is no graph")
-    return "frozen_graph", folder / "text.pb", "text.pb"
-
-
-def _nan_in_graph(original, tflite_file, folder):
-    (folder / "nan.pb").write_bytes(_nan_graph(original).SerializeToString())
-    return "frozen_graph", folder / "nan.pb", f"{WEIGHTS} has 1 numbers of "
-
-
-def _empty_tflite(original, tflite_file, folder):
-    (folder / "empty.tflite").write_bytes(b"")
-    return "tflite", folder / "empty.tflite", "is not a TFLite model"
-
-
-def _cut_tflite(original, tflite_file, folder):
-    (folder / "cut.tflite").write_bytes(tflite_file[: len(tflite_file) // 3])
-    return "tflite", folder / "cut.tflite", "damaged or cut off"
-
-
-def _foreign_operation(original, tflite_file, folder):
+def _foreign_operation(content: bytes) -> bytes:
     schema = tflite_schema()
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(tflite_file, 0))
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
     code = schema.OperatorCodeT()
-    code.builtinCode = schema.BuiltinOperator.CUSTOM
-    code.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM
     code.customCode = b"RunShell"
     model.operatorCodes.append(code)
-    builder = flatbuffers.Builder(len(tflite_file))
-    builder.Finish(model.Pack(builder), b"TFL3")
-    (folder / "op.tflite").write_bytes(bytes(builder.Output()))
-    return "tflite", folder / "op.tflite", "contains the operation RunShell"
+    return pack(model)
 
 
-def _nan_in_tflite(original, tflite_file, folder):
-    (folder / "nan.tflite").write_bytes(to_tflite(_nan_graph(original)))
-    return "tflite", folder / "nan.tflite", "NaN or infinite"
-
-
-def _shard_outside(original, tflite_file, folder):
-    (folder / "secret").write_bytes(b"x" * 1000)
+def _shard_outside(original: Original, folder: pathlib.Path) -> None:
+    (folder.parent / "secret").write_bytes(b"x" * 1000)
     manifest = [{"paths": ["../secret"], "weights": []}]
-    model = write_tfjs(original.graph_def, folder / "model", weightsManifest=manifest)
-    return "tfjs", model, "'../secret', which is outside the folder"
+    write_tfjs(original.graph_def, folder, weightsManifest=manifest)
 
 
-def _empty_shard(original, tflite_file, folder):
-    model = write_tfjs(original.graph_def, folder / "model")
-    (model / "shard2").write_bytes(b"")
-    return "tfjs", model, "the shard 'shard2' is empty (0 bytes)"
+def _empty_shard(original: Original, folder: pathlib.Path) -> None:
+    (write_tfjs(original.graph_def, folder) / "shard2").write_bytes(b"")
 
 
-def _nan_in_tfjs(original, tflite_file, folder):
-    return "tfjs", write_tfjs(_nan_graph(original), folder / "model"), f"{WEIGHTS} has 1 numbers"
-
-
-def _absurd_shape(original, tflite_file, folder):
-    model = write_tfjs(original.graph_def, folder / "model")
-    content = json.loads((model / "model.json").read_text())
+def _absurd_shape(original: Original, folder: pathlib.Path) -> None:
+    model = write_tfjs(original.graph_def, folder) / "model.json"
+    content = json.loads(model.read_text())
     content["weightsManifest"][0]["weights"][0]["shape"] = [1 << 40, 1 << 40]
-    (model / "model.json").write_text(json.dumps(content))
-    return "tfjs", model, "the shards end after"
+    model.write_text(json.dumps(content))
 
 
-def _empty_saved_model(original, tflite_file, folder):
-    (folder / "saved").mkdir()
-    (folder / "saved" / "saved_model.pb").write_bytes(b"")
-    return "saved_model", folder / "saved", "contains no graph"
+def _empty_saved_model(original: Original, folder: pathlib.Path) -> None:
+    folder.mkdir()
+    (folder / "saved_model.pb").touch()
 
 
-def _nan_in_checkpoint(original, tflite_file, folder):
-    values = {name: original.arrays[name] for name in original.own.shapes}
-    values[WEIGHTS] = _with_nan(values[WEIGHTS])
-    importer.write_checkpoint(str(folder / "model.ckpt"), values, 0)
-    return "checkpoint", folder / "model.ckpt", f"{WEIGHTS} has 1 numbers"
+def _nan_in_checkpoint(original: Original, prefix: pathlib.Path) -> None:
+    values = _variables(original)
+    importer.write_checkpoint(str(prefix), {**values, WEIGHTS: _with_nan(values[WEIGHTS])}, 0)
 
 
-def _cut_checkpoint(original, tflite_file, folder):
-    values = {name: original.arrays[name] for name in original.own.shapes}
-    importer.write_checkpoint(str(folder / "model.ckpt"), values, 0)
-    data = folder / "model.ckpt.data-00000-of-00001"
+def _cut_checkpoint(original: Original, prefix: pathlib.Path) -> None:
+    importer.write_checkpoint(str(prefix), _variables(original), 0)
+    data = pathlib.Path(f"{prefix}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:-4])
-    return "checkpoint", folder / "model.ckpt", "is damaged"
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        _empty, _cut_graph, _text, _nan_in_graph, _empty_tflite, _cut_tflite, _foreign_operation,
-        _nan_in_tflite, _shard_outside, _empty_shard, _nan_in_tfjs, _absurd_shape,
-        _empty_saved_model, _nan_in_checkpoint, _cut_checkpoint,
-    ],
-)  # fmt: skip
+# A function from the original and its TFLite file to the content of a file, or one that writes a
+# model to a path.
+CASES = {
+    "empty": ("frozen_graph", lambda original, tflite: b"", "contains no operations"),
+    "cut graph": (
+        "frozen_graph",
+        lambda original, tflite: original.graph_def.SerializeToString()[:-100],
+        "cut off after",
+    ),
+    "text": ("frozen_graph", lambda original, tflite: b"this is no graph", "model"),
+    "NaN in a graph": (
+        "frozen_graph",
+        lambda original, tflite: _nan_graph(original).SerializeToString(),
+        f"{WEIGHTS} has 1 numbers of ",
+    ),
+    "empty TFLite": ("tflite", lambda original, tflite: b"", "is not a TFLite model"),
+    "cut TFLite": (
+        "tflite", lambda original, tflite: tflite[: len(tflite) // 3], "damaged or cut off"
+    ),
+    "foreign operation": (
+        "tflite",
+        lambda original, tflite: _foreign_operation(tflite),
+        "contains the operation RunShell",
+    ),
+    "NaN in TFLite": (
+        "tflite", lambda original, tflite: to_tflite(_nan_graph(original)), "NaN or infinite"
+    ),
+    "shard outside": ("tfjs", _shard_outside, "'../secret', which is outside the folder"),
+    "empty shard": ("tfjs", _empty_shard, "the shard 'shard2' is empty (0 bytes)"),
+    "NaN in TF.js": (
+        "tfjs",
+        lambda original, folder: write_tfjs(_nan_graph(original), folder),
+        f"{WEIGHTS} has 1 numbers",
+    ),
+    "absurd shape": ("tfjs", _absurd_shape, "the shards end after"),
+    "empty SavedModel": ("saved_model", _empty_saved_model, "contains no graph"),
+    "NaN in a checkpoint": ("checkpoint", _nan_in_checkpoint, f"{WEIGHTS} has 1 numbers"),
+    "cut checkpoint": ("checkpoint", _cut_checkpoint, "is damaged"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_refused_by_name(
-    make, original, tflite_file, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+    case: str, original, tflite_file, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
     config = pipeline.save_pipeline(original.config, str(tmp_path / "config"))
-    source, path, text = make(original, tflite_file, tmp_path)
-    output = tmp_path / "imported"
+    source, make, text = CASES[case]
+    path, output = tmp_path / "model", tmp_path / "imported"
+    if source in ("frozen_graph", "tflite"):
+        path.write_bytes(make(original, tflite_file))
+    else:
+        make(original, path)
     arguments = ["import", "--from", source, str(path), "--pipeline_config_path", config]
     assert cli.main([*arguments, "--output_directory", str(output)]) == 1
     error = capsys.readouterr().err
@@ -261,24 +256,6 @@ def test_damaged_weights_of_tfjs(original, tmp_path: pathlib.Path, change: Any) 
     model.write_text(json.dumps(content))
     with pytest.raises(RunError, match=r"weightsManifest is damaged|the shards end after"):
         FORMATS.get("tfjs")(str(model))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"modelTopology":' + "1" * 5000 + "}", "is not a TensorFlow.js model"),
-        ("[" * 1_000_000, "is not a TensorFlow.js model"),
-        ('{"modelTopology": {"node": [{"name": "x", "op": ["a"]}]}, "weightsManifest": []}',
-         "a node of modelTopology is damaged"),
-        ('{"modelTopology": {"node": []}, "weightsManifest": [{"paths": ["\\u0000"]}]}',
-         "weightsManifest is damaged"),
-    ],
-)  # fmt: skip
-def test_damaged_json_of_tfjs(tmp_path: pathlib.Path, text: str, message: str) -> None:
-    (tmp_path / "model.json").write_text(text)
-    for read in (FORMATS.get("tfjs"), load_tfjs):
-        with pytest.raises(RunError, match=message):
-            read(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import make_detector
 from estimator_det.programs import cli
 from estimator_det.programs.verbs import import_model as verb
 from exporters.formats.frozen_graph import load_frozen_graph
 from exporters.importing import anchors, importer
 from exporters.importing.published import FORMATS
-from inputs import serving
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.variables import num_neutral_layers
 from tests.exporters.importing.conftest import folded, raw_outputs, set_constant, write_old_tfjs
@@ -37,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("small_network")
 @pytest.fixture(scope="module")
 def plain(small_network, original, published_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")
-    return importer.import_model("frozen_graph", published_file, original.config, str(folder))
+    return _import(original, published_file, folder)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +46,10 @@ def photos(tmp_path_factory):
         pixels = random.integers(0, 256, (*size, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{number}.png")
     return str(folder)
+
+
+def _import(original, path, folder, source="frozen_graph", **options):
+    return importer.import_model(source, str(path), original.config, str(folder), **options)
 
 
 def _values(checkpoint):
@@ -69,13 +71,11 @@ def test_files_of_an_import(original, published_file, plain):
     assert all(f" {name}: " in report for name in original.own.shapes)
     assert any("--calibrate" in line for line in imported.warnings)
     with pytest.raises(FileExistsError, match="is not empty"):
-        importer.import_model("frozen_graph", published_file, original.config, str(output))
+        _import(original, published_file, output)
 
 
 def test_the_mark_of_neutral_statistics_outlives_another_import(original, plain, tmp_path):
-    again = importer.import_model(
-        "checkpoint", plain.checkpoint, original.config, str(tmp_path / "again")
-    )
+    again = _import(original, plain.checkpoint, tmp_path / "again", "checkpoint")
     assert num_neutral_layers(again.checkpoint) == 2
     assert any("from an earlier import" in line for line in again.warnings)
 
@@ -83,12 +83,8 @@ def test_the_mark_of_neutral_statistics_outlives_another_import(original, plain,
 def test_calibration_changes_statistics_and_no_output(
     original, published_file, plain, photos, tmp_path
 ):
-    calibrated = importer.import_model(
-        "frozen_graph",
-        published_file,
-        original.config,
-        str(tmp_path / "calibrated"),
-        calibration_images=[photos],
+    calibrated = _import(
+        original, published_file, tmp_path / "calibrated", calibration_images=[photos]
     )
     assert num_neutral_layers(calibrated.checkpoint) == 0
     assert not calibrated.warnings
@@ -111,45 +107,13 @@ def test_calibration_changes_statistics_and_no_output(
         np.testing.assert_allclose(after[norm.variance.name], variance, rtol=1e-3)
 
 
-def test_training_starts_from_the_imported_model(original, published_file, plain, tmp_path):
-    """With statistics of the batch, a calibrated model computes what it does for inference."""
-    pixels = np.random.default_rng(2).integers(0, 256, (4, 64, 96, 3), dtype=np.uint8)
-    for number, image in enumerate(pixels):
-        Image.fromarray(image).save(tmp_path / f"{number}.png")
-    calibrated = importer.import_model(
-        "frozen_graph",
-        published_file,
-        original.config,
-        str(tmp_path / "calibrated"),
-        calibration_images=[str(tmp_path / f"{number}.png") for number in range(4)],
-    )
-    expected = _logits(original, plain.checkpoint, pixels, is_training=False)
-    neutral, same = (
-        _logits(original, each.checkpoint, pixels, is_training=True) for each in (plain, calibrated)
-    )
-    np.testing.assert_allclose(same, expected, atol=1e-3 * np.abs(expected).max())
-    assert np.abs(neutral - expected).max() > 0.1 * np.abs(expected).max()
-
-
-def _logits(original, checkpoint, pixels, *, is_training):
-    with tf.Graph().as_default(), tf1.Session() as session:
-        detector = make_detector(original.config.model, is_training=is_training)
-        receiver = serving.make_receiver("image_tensor", detector.preprocess)
-        predictions = detector.predict(receiver.inputs, receiver.true_shapes)
-        tf1.train.Saver(tf1.global_variables()).restore(session, checkpoint)
-        (images,) = receiver.placeholders.values()
-        return session.run(predictions.class_logits, {images: pixels})
-
-
 def _only(original, values):
     return {name: values[name] for name in original.own.shapes}
 
 
 def test_anchor_order_is_applied_to_heads(original, published_file, plain, tmp_path):
     assert any("--anchor_order 2017" in line for line in plain.summary)
-    permuted = importer.import_model(
-        "frozen_graph", published_file, original.config, str(tmp_path / "old"), anchor_order="2017"
-    )
+    permuted = _import(original, published_file, tmp_path / "old", anchor_order="2017")
     name = "BoxPredictor_1/BoxEncodingPredictor/biases"
     before, after = _values(plain.checkpoint)[name], _values(permuted.checkpoint)[name]
     assert sorted(before) == sorted(after)
@@ -164,28 +128,20 @@ def test_what_cannot_be_imported(original, published_file, photos, tmp_path):
     file = tmp_path / "nan.pb"
     file.write_bytes(graph_def.SerializeToString())
     with pytest.raises(RunError, match=f"{name} has 3 numbers of 3 that are NaN"):
-        importer.import_model("frozen_graph", str(file), original.config, str(tmp_path / "a"))
+        _import(original, file, tmp_path / "a")
     set_constant(graph_def, name, np.zeros([3]))
     file.write_bytes(graph_def.SerializeToString())
-    imported = importer.import_model(
-        "frozen_graph", str(file), original.config, str(tmp_path / "b")
-    )
+    imported = _import(original, file, tmp_path / "b")
     assert any(
         name in line and "1 variable of the model is not" in line for line in imported.warnings
     )
     with pytest.raises(ConfigError, match=f"--calibrate: .* such as {name}"):
-        importer.import_model(
-            "frozen_graph",
-            str(file),
-            original.config,
-            str(tmp_path / "c"),
-            calibration_images=[photos],
-        )
+        _import(original, file, tmp_path / "c", calibration_images=[photos])
     other = tf1.GraphDef()
     other.node.add(name="x", op="NoOp")
     file.write_bytes(other.SerializeToString())
     with pytest.raises(RunError, match="has no weights of the model in the configuration"):
-        importer.import_model("frozen_graph", str(file), original.config, str(tmp_path / "d"))
+        _import(original, file, tmp_path / "d")
     assert not (tmp_path / "d").exists()
 
 
@@ -198,14 +154,7 @@ def test_an_import_replaces_an_earlier_one(original, photos, tmp_path):
     file.write_bytes(graph_def.SerializeToString())
     output.mkdir()
     (output / "label_map.pbtxt").write_text('item { id: 1 name: "of an earlier import" }')
-    imported = importer.import_model(
-        "frozen_graph",
-        str(file),
-        original.config,
-        str(output),
-        calibration_images=[photos],
-        overwrite=True,
-    )
+    imported = _import(original, file, output, calibration_images=[photos], overwrite=True)
     assert imported.label_map is None and not (output / "label_map.pbtxt").exists()
     assert any("--calibrate has no effect: no batch norm" in line for line in imported.warnings)
     assert "\n  not\\x1b[2J\\nused\n" in (output / "import_report.txt").read_text()
@@ -236,9 +185,7 @@ def test_constants_without_content(original, published_file, tmp_path):
     _clear(graph_def, zeros)
     file = tmp_path / "empty.pb"
     file.write_bytes(graph_def.SerializeToString())
-    imported = importer.import_model(
-        "frozen_graph", str(file), original.config, str(tmp_path / "a")
-    )
+    imported = _import(original, file, tmp_path / "a")
     (line,) = (line for line in imported.warnings if "no content" in line)
     assert (
         f"1 variable of zeros, since their constants have no content in the file, such as {zeros}"
@@ -247,15 +194,12 @@ def test_constants_without_content(original, published_file, tmp_path):
     _clear(graph_def, weights)
     file.write_bytes(graph_def.SerializeToString())
     message = rf"empty.pb contains no weights: 1 layer of it, such as .* constant {weights}, has"
-    for read in (importer.read_published, _import(original.config, tmp_path / "b")):
-        with pytest.raises(RunError, match=message):
-            read("frozen_graph", str(file))
+    with pytest.raises(RunError, match=message):
+        _import(original, file, tmp_path / "b")
     with pytest.raises(RunError, match=message):
         load_frozen_graph(str(file))
     assert not (tmp_path / "b").exists()
-    plain = importer.import_model(
-        "frozen_graph", published_file, original.config, str(tmp_path / "c")
-    )
+    plain = _import(original, published_file, tmp_path / "c")
     assert not any("no content" in line for line in plain.warnings)
 
 
@@ -264,18 +208,12 @@ def _clear(graph_def, name):
     node.attr["value"].tensor.ClearField("tensor_content")
 
 
-def _import(config, folder):
-    return lambda kind, path: importer.import_model(kind, path, config, str(folder))
-
-
 def test_a_tensorflowjs_model_before_2019(original, published_file, plain, tmp_path):
     """Each of its names imports what the frozen graph has."""
     folder = write_old_tfjs(folded(original), tmp_path / "model")
     expected = _values(plain.checkpoint)
     for place, name in enumerate(["", "tensorflowjs_model.pb", "weights_manifest.json"]):
-        imported = importer.import_model(
-            "tfjs", str(folder / name), original.config, str(tmp_path / f"out{place}")
-        )
+        imported = _import(original, folder / name, tmp_path / f"out{place}", "tfjs")
         found = _values(imported.checkpoint)
         assert set(found) == set(expected)
         for variable, values in expected.items():
@@ -283,6 +221,6 @@ def test_a_tensorflowjs_model_before_2019(original, published_file, plain, tmp_p
     graph = folder / "tensorflowjs_model.pb"
     message = r"weights_manifest.json beside it names: it is a .* import --from tfjs"
     with pytest.raises(RunError, match=message):
-        importer.import_model("frozen_graph", str(graph), original.config, str(tmp_path / "b"))
+        _import(original, graph, tmp_path / "b")
     with pytest.raises(RunError, match=message):
         load_frozen_graph(str(graph))
