@@ -132,7 +132,11 @@ def _check_numbers(config: Any, prefix: str = "") -> None:
     """Checks the ranges of all numbers of a step, and that no minimum exceeds its maximum."""
     complete = type(config)()
     complete.CopyFrom(config)
-    names = [field.name for field in config.DESCRIPTOR.fields if not is_repeated(field)]
+    names = [
+        field.name
+        for field in config.DESCRIPTOR.fields
+        if not is_repeated(field) and field.message_type is None  # a custom step has a Struct
+    ]
     for name in names:
         setattr(complete, name, getattr(config, name))  # ranges are those of values that are set
     for problem in check_ranges(complete, prefix):

@@ -56,7 +56,7 @@ class Listing(ExportFormat):
     name = "listing"
     file = "listing.txt"
 
-    def write(self, network, plan, path):
+    def write(self, network, path):
         with open(path, "w") as file:
             file.write("\\n".join(each.name for each in network.session.graph.get_operations()))
         return True
@@ -64,7 +64,7 @@ class Listing(ExportFormat):
     def recognizes(self, path):
         return False
 
-    def detects(self, plan):
+    def detects(self, options):
         return False
 """
 
