@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from typing import Any, List
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from PIL import Image
 
 from estimator_det.protos import pipeline_pb2
 from inputs.bad_records.kinds import KINDS
-from inputs.conversion import tally
 from model_fn.checks import data_check, data_report, tables
 from model_fn.drawing import charts
 from tests.detectors.configs import small_config
@@ -180,26 +178,11 @@ def test_bars_of_text() -> None:
     assert tables.text_bars(table, "s") == tables.text_bars(table, "other") == []
 
 
-def class_lines(columns: Any) -> List[str]:
-    return tables.text_bars(tables.make_tables({"r": tally.count_columns(columns)}, {})[0], "r")
-
-
-def test_many_classes_are_cut_in_the_middle(no_anchors, config) -> None:
-    report = check(config, readers="train")
-    columns = report.scans[0].columns
-    ids = np.arange(1, columns.num_boxes + 1)
-    many = report.scans[0]._replace(
-        columns=columns._replace(
-            class_ids=np.tile(ids, 5),
-            boxes=np.tile(columns.boxes, [5, 1]),
-            images=np.tile(columns.images, 5),
-        )
-    )
-    lines = class_lines(many.columns)
-    assert len(lines) == 1 + columns.num_boxes  # 18 of at most 40
-    wide = many.columns._replace(class_ids=np.arange(many.columns.num_boxes))
-    cut = class_lines(wide)
-    assert len(cut) == 1 + 41 and any("… 50 between" in line for line in cut)
+@pytest.mark.parametrize(("count", "num_lines"), [(40, 40), (90, 41)])
+def test_many_names_are_cut_in_the_middle(count: int, num_lines: int) -> None:
+    table = tables.Table("title", "boxes", list(map(str, range(count))), {"r": [1] * count})
+    lines = tables.text_bars(table, "r")
+    assert len(lines) == 1 + num_lines and ("    … 50 between" in lines) == (count == 90)
 
 
 def test_classes_of_all_parts_are_in_one_table() -> None:
