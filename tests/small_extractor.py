@@ -15,10 +15,21 @@ from estimator_det.detectors.two_stage import faster_rcnn
 from estimator_det.nets.normalization import batch_norm
 
 
+SCOPES = ("Second", "Third", "Fourth", "Fifth", "Sixth")
+
+
 class SmallExtractor:
-    """Two feature maps, at strides 4 and 8: those of `num_layers: 2` on images of 64 pixels."""
+    """Feature maps at strides 4 and 8: those of `num_layers: 2` on images of 64 pixels.
+
+    Args:
+        num_maps: How many maps; the stride doubles from each to the next.
+        stride: That of the first one.
+    """
 
     quantizes = True
+
+    def __init__(self, num_maps: int = 2, stride: int = 4) -> None:
+        self._num_maps, self._stride = num_maps, stride
 
     def normalize(self, pixels: tf.Tensor) -> tf.Tensor:
         return pixels / 127.5 - 1.0
@@ -33,8 +44,10 @@ class SmallExtractor:
             "activation_fn": tf.nn.relu6,
             "weights_regularizer": slim.l2_regularizer(1e-4),
         }
-        first = slim.conv2d(inputs, 16, 5, stride=4, scope="First", **settings)
-        return [first, slim.conv2d(first, 16, 3, stride=2, scope="Second", **settings)]
+        maps = [slim.conv2d(inputs, 16, 5, stride=self._stride, scope="First", **settings)]
+        for name in SCOPES[: self._num_maps - 1]:
+            maps.append(slim.conv2d(maps[-1], 16, 3, stride=2, scope=name, **settings))
+        return maps
 
 
 class SmallTwoStageExtractor:
@@ -61,8 +74,13 @@ def _settings(activation: Callable[[tf.Tensor], tf.Tensor]) -> Dict[str, Any]:
     return {"activation_fn": activation, "weights_regularizer": slim.l2_regularizer(1e-4)}
 
 
-def use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes every configuration describe one of them, regardless of its `feature_extractor`."""
-    for module, extractor in ((ssd, SmallExtractor()), (faster_rcnn, SmallTwoStageExtractor())):
+def use(monkeypatch: pytest.MonkeyPatch, *of_ssd: int) -> None:
+    """Makes every configuration describe one of them, regardless of its `feature_extractor`.
+
+    Args:
+        of_ssd: Arguments of `SmallExtractor`.
+    """
+    extractors = ((ssd, SmallExtractor(*of_ssd)), (faster_rcnn, SmallTwoStageExtractor()))
+    for module, extractor in extractors:
         monkeypatch.setattr(module, "make_extractor", lambda *_, made=extractor: made)
         monkeypatch.setattr(module, "pixel_scale", lambda *_, made=extractor: made.normalize)

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from estimator_det.programs import cli, step_speed
+from tests import small_extractor
 
 ROOT = pathlib.Path(__file__).parent.parent
 PROGRAM = re.compile(r"`(\w+\.py)`[^`]*```python\n(.*?)```", re.DOTALL)
@@ -25,6 +26,7 @@ REPLACEMENTS = {
 
 @pytest.mark.slow
 def test_programs_and_commands_of_the_tutorial_run(tmp_path, monkeypatch, no_charts):
+    small_extractor.use(monkeypatch, 6, 16)  # A MobileNet would take twice the time.
     monkeypatch.chdir(tmp_path)
     speed = step_speed.Speed(seconds=0.1, batch_size=8, num_bytes=10**9)
     monkeypatch.setattr(step_speed, "measure", lambda *_, **__: speed)
