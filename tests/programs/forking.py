@@ -190,7 +190,6 @@ def _train_fake(
             tf1.get_variable("ballast", [ballast], trainable=False)
             return super().predict(inputs, true_shapes)
 
-    quicken(pytest.MonkeyPatch())
     fake.install(pytest.MonkeyPatch())
     for maker in (model_fn, loop, replica):
         maker.make_detector = Heavy
@@ -217,7 +216,7 @@ def _train_fake(
     return 0
 
 
-def _simplify() -> None:
+def simplify() -> None:
     """The small network, and no charts, whose drawing takes longer than such a run."""
     from tests.model_fn import fake
 
@@ -236,16 +235,17 @@ def _child(request: Dict[str, Any]) -> int:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    quicken(pytest.MonkeyPatch())
     try:
         if "source" in request:
             exec(compile(request["source"], "program", "exec"), {"__name__": "__main__"})
             return 0
         if "arguments" in request:
-            _simplify()
+            simplify()
             return cli.main(request["arguments"])
         if "flags" in request:
             os.environ.update(request["environment"])
-            _simplify()
+            simplify()
             return model_main.main(["model_main", *request["flags"]])
         if request["limit"]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], request["limit"]))

@@ -21,7 +21,7 @@ from tests.programs import forking
 
 terminal = os.open({name!r}, os.O_WRONLY | os.O_NOCTTY)
 os.dup2(terminal, 2)
-forking._simplify()
+forking.simplify()
 sys.exit(cli.main({arguments!r}))
 """
 
@@ -46,7 +46,7 @@ def _environment() -> Dict[str, str]:
     return {**kept, "PYTHONPATH": str(TESTS.parent)}
 
 
-SIMPLE = "from tests.programs import forking; forking._simplify()"
+SIMPLE = "from tests.programs import forking; forking.simplify()"
 LIBRARY = f"""
 import sys
 from estimator_det.compat import tf
