@@ -16,7 +16,7 @@ import pytest
 from tensorflow.python.framework import ops
 
 from estimator_det.compat import tf, tf1
-from tests.reruns import pytest_terminal_summary  # noqa: F401 (a hook)
+from tests.reruns import pytest_sessionstart, pytest_terminal_summary  # noqa: F401 (hooks)
 
 TESTS = pathlib.Path(__file__).parent
 SHARED = TESTS.parent.parent / "shared"
