@@ -89,7 +89,7 @@ def test_an_unknown_output_leaves_an_earlier_export(trained, exported, tmp_path,
     assert (folder / "saved_model" / "saved_model.pb").exists()
 
 
-@pytest.mark.parametrize("suffix", ["_1", "_2"])
+@pytest.mark.parametrize("suffix", ["_1", pytest.param("_2", marks=pytest.mark.exhaustive)])
 def test_outputs_are_of_the_first_input_type(trained, tmp_path, suffix):
     """The same layer for another input has no value in the signature of the first."""
     name = "Postprocessor/raw_box_scores"
