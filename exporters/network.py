@@ -56,6 +56,7 @@ _LOG = logging.getLogger(__name__)
 
 CHECKPOINT_NAME = "model.ckpt"
 INFERENCE_GRAPH_FILE = "inference_graph.pbtxt"
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
 MAX_BATCH = 1024  # the largest that `ExportOptions.max_batch` may be
 
 
@@ -88,6 +89,7 @@ class ExportOptions:
     inference_graph: bool = False  # also writes the graph as text, without weights
     trainable: bool = False  # a SavedModel's weights are variables: slower, but can be changed
     max_batch: Optional[int] = None  # larger batches are refused; warm-up requests up to this one
+    precision: str = FLOAT32  # what the network of a SavedModel computes in, or BFLOAT16
     # A quantization of TFLite; None for float, or for the ranges of training.
     quantize: Optional[str] = None
     # Image files for the check of each format and the ranges of int8; without, images of the
@@ -125,12 +127,23 @@ class RestoredNetwork:
     options: ExportOptions
     session: Any
     detector: Detector
-    first: BuiltInput  # the network behind the first input type
+    built: Sequence[BuiltInput]  # the network behind each input type
     definitions: Dict[str, Any]  # SignatureDef by input type; the first is `serving_default`
     checkpoint: str  # prefix of the exported checkpoint, whose variables have their own names
     label_map: Optional[str]
     thresholds: Optional[str]
     variants: Dict[Variant, List[str]] = field(default_factory=dict)  # names of their tensors
+
+    @property
+    def first(self) -> BuiltInput:
+        """The network behind the first input type."""
+        return self.built[0]
+
+    @property
+    def prediction_names(self) -> List[str]:
+        """Names of the operations with which the networks end, before postprocessing."""
+        tensors = tf.nest.flatten([each.predictions for each in self.built])
+        return [tensor.op.name for tensor in tensors if isinstance(tensor, tf.Tensor)]
 
     @functools.cached_property
     def constants(self) -> Optional[Any]:
@@ -203,7 +216,7 @@ def restored_network(
         threshold_files.check(thresholds, pipeline_config.model)
     detector = make_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
     with tf.Graph().as_default() as graph:
-        first, definitions = _build_signatures(detector, pipeline_config, options)
+        built, definitions = _build_signatures(detector, pipeline_config, options)
         graph_def = graph.as_graph_def()
         variables = inference_variables(pipeline_config.eval_config.use_moving_averages)
         check_variables(checkpoint, variables, pipeline_config.model)
@@ -220,7 +233,7 @@ def restored_network(
             tf1.train.write_graph(graph_def, folder, INFERENCE_GRAPH_FILE)
         prefix = os.path.join(folder, CHECKPOINT_NAME)
         network = RestoredNetwork(
-            pipeline_config, options, session, detector, first, definitions, prefix, label_map,
+            pipeline_config, options, session, detector, built, definitions, prefix, label_map,
             thresholds,
         )  # fmt: skip
         with graph.as_default():
@@ -255,8 +268,8 @@ def _existing(label_map_path: Optional[str]) -> Optional[str]:
 
 def _build_signatures(
     detector: Detector, config: Any, options: ExportOptions
-) -> Tuple[BuiltInput, Dict[str, Any]]:
-    """The first network, and SignatureDefs by input type; their networks share the variables.
+) -> Tuple[List[BuiltInput], Dict[str, Any]]:
+    """The networks, which share the variables, and SignatureDefs by input type.
 
     The first one has the additional `output_tensors`.
     """
@@ -287,4 +300,4 @@ def _build_signatures(
             for name, tensor in signatures.additional_outputs(options.output_tensors).items():
                 info = tf1.saved_model.build_tensor_info(tensor)
                 definitions[input_type].outputs[name].CopyFrom(info)
-    return built[0], definitions
+    return built, definitions

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2 as _config_pb2
+from tensorflow.core.protobuf import meta_graph_pb2 as _meta_graph_pb2
 from tensorflow.python.framework import kernels as _kernels
 from tensorflow.python.framework import op_def_registry as _op_def_registry
+from tensorflow.python.grappler import tf_optimizer as _tf_optimizer
 from tensorflow.python.tpu import tpu_function as _tpu_function
 
 
@@ -52,6 +54,20 @@ def quick_callable(session: Any, fetch: Any, feed: Any) -> Callable[[Any], Any]:
     # Strings need dtype object: NumPy's bytes type strips trailing NULs.
     dtype = feed.dtype.as_numpy_dtype
     return lambda value: run(np.asarray(value, dtype))[0]
+
+
+def narrowed_graph(graph_def: Any, outputs: Sequence[str]) -> Any:
+    """Rewrites a `GraphDef` so that what bfloat16 makes faster is computed in it.
+
+    Operations keep their names, and outputs, also by name, their types.
+    """
+    meta_graph = _meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
+    meta_graph.collection_def["train_op"].node_list.value.extend(outputs)
+    config = _config_pb2.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.optimizers.append("auto_mixed_precision_onednn_bfloat16")
+    options.min_graph_nodes = -1  # small graphs, too
+    return _tf_optimizer.OptimizeGraph(config, meta_graph)
 
 
 def saved_model_message() -> Any:

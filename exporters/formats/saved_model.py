@@ -14,7 +14,8 @@ from typing import Any, Dict, Tuple
 import numpy as np
 
 from estimator_det.compat import failures, tf, tf1
-from exporters.formats.base import FORMATS, ExportFormat
+from estimator_det.config.text import ConfigError
+from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.loaded_model import (
     REQUIRED_OUTPUTS,
     SAVED_MODEL_FOLDER,
@@ -22,16 +23,18 @@ from exporters.loaded_model import (
     asset_class_names,
     image_feed,
 )
-from exporters.network import RestoredNetwork
+from exporters.network import BFLOAT16, FLOAT32, ExportOptions, RestoredNetwork
 from inputs import schema
 from inputs.serving import additional_channels
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import threshold_files
 from model_fn.serving import saved_model as served
 from model_fn.serving import warmup
+from model_fn.serving.folding import compute_in_bfloat16
 from model_fn.serving.graph import PREDICT, SERVING_DEFAULT
 
 _GRAPH_FILE = "saved_model.pb"
+_NARROW = Tolerance(0.1, 0.1, uses_quantile=True)  # of bfloat16, whose fractions have seven bits
 
 
 @FORMATS.register("saved_model")
@@ -45,7 +48,12 @@ class SavedModel(ExportFormat):
         """Writes the SavedModel with its warm-up requests and thresholds."""
         definitions = _by_key(network.definitions)
         if not network.has_variables:
-            constants = network.graph_of(served.output_operations(definitions.values()))
+            outputs = served.output_operations(definitions.values())
+            if network.options.precision == BFLOAT16:
+                folded = network.folded_graph_of(outputs)
+                constants = compute_in_bfloat16(folded, network.prediction_names)
+            else:
+                constants = network.graph_of(outputs)
             served.write_constants(path, constants, definitions, network.label_map)
         elif network.variants:
             # The checkpoint's own graph, which has no tensors of other formats.
@@ -62,6 +70,25 @@ class SavedModel(ExportFormat):
         if network.thresholds is not None:
             threshold_files.add_to_export(network.thresholds, path)
         return True
+
+    def check(self, config: Any, options: ExportOptions) -> None:
+        if options.precision == FLOAT32:
+            return
+        if config.model.WhichOneof("model") != "ssd" or is_quantized(config):
+            raise ConfigError(
+                "precision",
+                f"is {options.precision}, which is for SSDs without quantization",
+                f"give {FLOAT32}",
+            )
+        if options.trainable:
+            raise ConfigError(
+                "precision",
+                f"is {options.precision}, which only weights that are constants can have",
+                f"leave --trainable out, or give {FLOAT32}",
+            )
+
+    def tolerance(self, config: Any, options: ExportOptions) -> Tolerance:
+        return EXACT if options.precision == FLOAT32 else _NARROW
 
     def recognizes(self, path: str) -> bool:
         try:

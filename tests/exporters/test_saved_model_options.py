@@ -1,5 +1,6 @@
 """Exports other than the usual one, and what is refused."""
 
+import pathlib
 import shutil
 
 import numpy as np
@@ -12,6 +13,7 @@ from estimator_det.config.text import ConfigError
 from exporters import export_saved_model, network
 from exporters.formats.saved_model import SavedModelDetector
 from exporters.network import ExportOptions
+from inputs import machine
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import assert_same, save_checkpoint, small_config
@@ -206,3 +208,40 @@ def test_label_map_given_or_missing(trained, tmp_path):
     config = small_config("nowhere.pbtxt")
     written = export_saved_model(config, trained.checkpoint, str(tmp_path / "b"))
     assert written.label_map is None
+
+
+@pytest.mark.skipif(not machine.has_bfloat16(), reason="this processor does not have bfloat16")
+def test_bfloat16_is_of_the_saved_model_alone(trained, pictures, expected, tmp_path):
+    written = export_saved_model(
+        trained.config,
+        trained.checkpoint,
+        str(tmp_path / "out"),
+        input_types=["image_tensor", "encoded_image_string_tensor"],
+        precision="bfloat16",
+    )
+    encoded = tf.constant([writer.encode_image(picture, "png") for picture in pictures])
+    module = tf.saved_model.load(written.saved_model)
+    for key, images in (("image_tensor", pictures), ("encoded_image_string_tensor", encoded)):
+        raw = module.signatures[key](tf.constant(images))["raw_detection_boxes"].numpy()
+        error = np.abs(raw - expected["raw_detection_boxes"]).max()
+        assert 1e-5 < error < 0.1, key
+    with tf.Graph().as_default() as graph:
+        frozen = tf1.GraphDef.FromString(pathlib.Path(written.frozen_graph).read_bytes())
+        tf.import_graph_def(frozen, name="")
+        dtypes = {tensor.dtype for each in graph.get_operations() for tensor in each.outputs}
+    assert tf.float32 in dtypes and tf.bfloat16 not in dtypes
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "reason"),
+    [
+        (["graph_rewriter.quantization.delay=1"], {}, "SSDs without quantization"),
+        ([], {"trainable": True}, "weights that are constants"),
+    ],
+)
+def test_what_cannot_be_bfloat16(trained, tmp_path, changes, options, reason):
+    config = pipeline.apply_overrides(trained.config, changes)
+    with pytest.raises(ConfigError, match=rf"precision is bfloat16, which .*{reason}"):
+        export_saved_model(
+            config, trained.checkpoint, str(tmp_path / "out"), precision="bfloat16", **options
+        )

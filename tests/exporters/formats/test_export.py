@@ -262,6 +262,10 @@ def test_int8_needs_images(trained: Trained, tmp_path: pathlib.Path) -> None:
     ("flags", "message"),
     [
         (["--quantize=int8"], "--quantize: for TFLite only; add tflite to --format"),
+        (
+            ["--precision=bfloat16", "--format=onnx"],
+            "--precision: for SavedModels only; add saved_model to --format",
+        ),
         (["--max_detections=3", "--use_regular_nms"], "--max_detections, --use_regular_nms: for"),
         (["--format=tflit"], "did you mean 'tflite'"),
         (["--format=frozen_graph, tflite", "--max_detections=0"], "--max_detections: is 0"),

@@ -1,4 +1,4 @@
-"""Batch norm in convolutions: the same values, and where it stays."""
+"""Batch norm in convolutions: the same values, and where it stays; networks in bfloat16."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn.serving.folding import fold_batch_norms
+from inputs import machine
+from model_fn.checkpoints.errors import RunError
+from model_fn.serving.folding import compute_in_bfloat16, fold_batch_norms
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.normal(size=(2, 8, 9, 4)).astype(np.float32)
@@ -115,3 +117,31 @@ def test_weights_that_are_not_constants() -> None:
         quantized = tf.quantization.fake_quant_with_min_max_args(_filters(3, 3, 4, 5))
         _norm(_convolve(inputs, quantized), "one")
     assert _assert_same(graph, ["one"])["FusedBatchNormV3"] == 1
+
+
+def _network(end: str) -> Any:
+    """Two convolutions, and what reads the second: boxes of 512 pixels, say."""
+    with tf.Graph().as_default() as graph:
+        inputs = tf1.placeholder(tf.float32, [None, None, None, 4], name="inputs")
+        features = tf.nn.relu6(_convolve(inputs, _filters(3, 3, 4, 8)))
+        tf.identity(tf.nn.conv2d(features, _filters(1, 1, 8, 4), 1, "SAME"), name=end)
+        tf.add(512.0 * graph.get_tensor_by_name(f"{end}:0"), inputs, name="boxes")
+    return graph.as_graph_def()
+
+
+def test_the_network_alone_computes_in_bfloat16() -> None:
+    graph = _network("end")
+    narrow = compute_in_bfloat16(graph, ["end", "pruned"])
+    types = collections.defaultdict(set)
+    for node in (node for node in narrow.node if "T" in node.attr):
+        types[node.op].add(tf.as_dtype(node.attr["T"].type))
+    assert types["Conv2D"] == types["Relu6"] == {tf.bfloat16}
+    assert types["Mul"] == types["AddV2"] == {tf.float32}
+    if machine.has_bfloat16():
+        expected, actual = (_run(each, ["boxes"])["boxes"] for each in (graph, narrow))
+        np.testing.assert_allclose(actual, expected, atol=0.02 * np.abs(expected).max())
+
+
+def test_a_graph_without_a_network_is_refused() -> None:
+    with pytest.raises(RunError, match="found nothing in the network"):
+        compute_in_bfloat16(_network("end"), ["inputs"])
