@@ -14,7 +14,6 @@ from estimator_det.detectors import ssd
 from estimator_det.detectors.two_stage import faster_rcnn
 from estimator_det.nets.normalization import batch_norm
 
-
 SCOPES = ("Second", "Third", "Fourth", "Fifth", "Sixth")
 
 
