@@ -89,7 +89,7 @@ class ExportOptions:
     inference_graph: bool = False  # also writes the graph as text, without weights
     trainable: bool = False  # a SavedModel's weights are variables: slower, but can be changed
     max_batch: Optional[int] = None  # larger batches are refused; warm-up requests up to this one
-    precision: str = FLOAT32  # what the network of a SavedModel computes in, or BFLOAT16
+    precision: str = FLOAT32  # type in which the network of a SavedModel computes, or BFLOAT16
     # A quantization of TFLite; None for float, or for the ranges of training.
     quantize: Optional[str] = None
     # Image files for the check of each format and the ranges of int8; without, images of the

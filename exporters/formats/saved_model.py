@@ -34,7 +34,7 @@ from model_fn.serving.folding import compute_in_bfloat16
 from model_fn.serving.graph import PREDICT, SERVING_DEFAULT
 
 _GRAPH_FILE = "saved_model.pb"
-_NARROW = Tolerance(0.1, 0.1, uses_quantile=True)  # of bfloat16, whose fractions have seven bits
+_NARROW = Tolerance(0.1, 0.1, uses_quantile=True)  # fractions of bfloat16 have seven bits
 
 
 @FORMATS.register("saved_model")
