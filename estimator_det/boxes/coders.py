@@ -211,11 +211,6 @@ class CornerCoder:
         return Decoded(codes * self.stddev + anchors)
 
 
-@CODERS.register("faster_rcnn_box_coder")
-def _make_faster_rcnn(config: Any) -> BoxCoder:
-    return CenterSizeCoder(config.y_scale, config.x_scale, config.height_scale, config.width_scale)
-
-
 @CODERS.register("keypoint_box_coder")
 def _make_keypoint(config: Any) -> BoxCoder:
     scales = (config.y_scale, config.x_scale, config.height_scale, config.width_scale)
@@ -224,14 +219,15 @@ def _make_keypoint(config: Any) -> BoxCoder:
     return KeypointCoder(config.num_keypoints, *scales)
 
 
-@CODERS.register("square_box_coder")
-def _make_square(config: Any) -> BoxCoder:
-    return SquareCoder(config.y_scale, config.x_scale, config.length_scale)
-
-
-@CODERS.register("mean_stddev_box_coder")
-def _make_mean_stddev(config: Any) -> BoxCoder:
-    return CornerCoder(config.stddev)
+CODERS.register("faster_rcnn_box_coder")(
+    lambda config: CenterSizeCoder(
+        config.y_scale, config.x_scale, config.height_scale, config.width_scale
+    )
+)
+CODERS.register("square_box_coder")(
+    lambda config: SquareCoder(config.y_scale, config.x_scale, config.length_scale)
+)
+CODERS.register("mean_stddev_box_coder")(lambda config: CornerCoder(config.stddev))
 
 
 def make_box_coder(config: Any) -> BoxCoder:

@@ -155,22 +155,9 @@ IOU_SIMILARITY = _ignoring_classes(pairwise_iou)
 NEG_SQ_DIST_SIMILARITY = _ignoring_classes(pairwise_neg_sq_dist)
 
 
-@SIMILARITIES.register("iou_similarity")
-def _make_iou(config: Any) -> Similarity:
-    del config
-    return IOU_SIMILARITY
-
-
-@SIMILARITIES.register("ioa_similarity")
-def _make_ioa(config: Any) -> Similarity:
-    del config
-    return _ignoring_classes(pairwise_ioa)
-
-
-@SIMILARITIES.register("neg_sq_dist_similarity")
-def _make_neg_sq_dist(config: Any) -> Similarity:
-    del config
-    return NEG_SQ_DIST_SIMILARITY
+SIMILARITIES.register("iou_similarity")(lambda _: IOU_SIMILARITY)
+SIMILARITIES.register("ioa_similarity")(lambda _: _ignoring_classes(pairwise_ioa))
+SIMILARITIES.register("neg_sq_dist_similarity")(lambda _: NEG_SQ_DIST_SIMILARITY)
 
 
 @SIMILARITIES.register("thresholded_iou_similarity")

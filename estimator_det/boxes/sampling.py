@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
 from estimator_det.compat import tf
 
-Seed = Union[None, int, tf.Tensor]
 Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-
-
-def _uniform(shape: tf.Tensor, seed: Seed) -> tf.Tensor:
-    if tf.is_tensor(seed):
-        return tf.random.stateless_uniform(shape, seed)
-    return tf.random.uniform(shape, seed=seed)
 
 
 def balanced_sample(
@@ -21,7 +14,6 @@ def balanced_sample(
     labels: tf.Tensor,
     batch_size: Optional[int],
     positive_fraction: float = 0.5,
-    seed: Seed = None,
 ) -> tf.Tensor:
     """Samples each image at random with a bounded share of positives.
 
@@ -30,8 +22,7 @@ def balanced_sample(
     positives is `positive_fraction`; an image without positives then has an empty sample. If there
     are fewer candidates than that, all are sampled. Shapes are static, so that TPU can use it, too.
 
-    Candidates (`indicator`), positives (`labels`) and samples are bool [B, A]. An int seed repeats
-    the numbers of all steps in a new graph, an integer tensor [2] the same sample at each step.
+    Candidates (`indicator`), positives (`labels`) and samples are bool [B, A].
     """
     if not 0.0 <= positive_fraction <= 1.0:
         raise ValueError(f"positive_fraction must be within 0..1; given: {positive_fraction}")
@@ -56,14 +47,14 @@ def balanced_sample(
     # One shuffle of all anchors, positives first, then negatives: places in it decide.
     # Places, not random numbers, because equal random numbers do occur among many anchors.
     group = tf.where(positive, 0.0, tf.where(negative, 1.0, 2.0))
-    order = tf.argsort(group + _uniform(tf.shape(labels), seed), axis=1)
+    order = tf.argsort(group + tf.random.uniform(tf.shape(labels)), axis=1)
     place = tf.argsort(order, axis=1)
     positive_samples = tf.logical_and(positive, place < num_positive_samples)
     negative_samples = tf.logical_and(negative, place - num_positive < num_negative_samples)
     return tf.logical_or(positive_samples, negative_samples)
 
 
-def make_random_example_sampler(config: Any, seed: Seed = None) -> Sampler:
+def make_random_example_sampler(config: Any) -> Sampler:
     """Builds the sampler of SSD's loss from a `RandomExampleSampler` proto.
 
     The sampler (indicator bool [B, A], labels bool [B, A]) -> bool [B, A] chooses all positives,
@@ -72,6 +63,6 @@ def make_random_example_sampler(config: Any, seed: Seed = None) -> Sampler:
     fraction = config.positive_sample_fraction
 
     def sample(indicator: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        return balanced_sample(indicator, labels, None, fraction, seed)
+        return balanced_sample(indicator, labels, None, fraction)
 
     return sample

@@ -22,7 +22,7 @@ Setter = Callable[[Config, Any], None]
 _LARGEST = 2**32 - 1  # largest value of a field of type uint32
 
 
-def merge_text(config: Config, text: str, source: str = "config_override") -> Config:
+def merge_text(config: Config, text: str) -> Config:
     """`config` with the fields of a second configuration text merged over it.
 
     Singular fields replace, messages merge field by field, repeated fields append, and a member
@@ -32,7 +32,7 @@ def merge_text(config: Config, text: str, source: str = "config_override") -> Co
         ConfigError: if `text` is not a pipeline configuration.
     """
     changed = copy.deepcopy(config)
-    changed.MergeFrom(parse_message(text, Config(), source))
+    changed.MergeFrom(parse_message(text, Config(), "config_override"))
     return changed
 
 

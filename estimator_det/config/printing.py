@@ -90,9 +90,9 @@ def plain(value: Any, most: int = LONGEST_VALUE) -> str:
     return escaped(shortened(str(value), most))
 
 
-def quoted(value: Any, most: int = LONGEST_VALUE) -> str:
+def quoted(value: Any) -> str:
     """Like `plain`, in quotes."""
-    return repr(shortened(str(value), most))
+    return repr(shortened(str(value)))
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

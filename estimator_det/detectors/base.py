@@ -54,7 +54,6 @@ class Predictions(NamedTuple):
     anchors: tf.Tensor  # float32 [A, 4]
     box_encodings: tf.Tensor  # float32 [B, A, code_size] or [B, A, K, code_size]
     class_logits: tf.Tensor  # float32 [B, A, K + 1], or [B, A, K] without a background column
-    mask_logits: Optional[tf.Tensor] = None  # float32 [B, A, K or 1, h, w]
     raw_boxes: Optional[tf.Tensor] = None  # float32 [B, A, 4], decoded; if configured
     raw_feature_map_indices: Optional[tf.Tensor] = None  # int32 [B, A], feature map of each raw box
     quantized: Tuple[QuantizedTensor, ...] = ()  # empty without simulated quantization

@@ -146,7 +146,6 @@ class SsdDetector:
                 all_scores[:, :, int(self.postprocessing.has_background) :],
                 self.postprocessing.nms,
                 clip_windows=normalize_boxes(windows, predictions.inputs),
-                masks=predictions.mask_logits,
                 fields=fields,
             )
             return Detections(
@@ -158,7 +157,6 @@ class SsdDetector:
                 raw_scores=all_scores,
                 multiclass_scores=survivors.fields["multiclass_scores"],
                 anchor_indices=tf.cast(survivors.anchor_indices, tf.float32),
-                masks=survivors.masks,
                 keypoints=survivors.fields.get("keypoints"),
             )
 

@@ -47,10 +47,10 @@ def hard_sigmoid(inputs: tf.Tensor) -> tf.Tensor:
     return tf.nn.relu6(inputs + 3.0) * GATE_SLOPE
 
 
-def divisible(channels: float, least: int = DIVISOR, divisor: int = DIVISOR) -> int:
-    """Rounds `channels` to a multiple of `divisor`, at least `least`, never 10 % down."""
-    rounded = max(least, int(channels + divisor / 2) // divisor * divisor)
-    return rounded + divisor if rounded < 0.9 * channels else rounded
+def divisible(channels: float, least: int = DIVISOR) -> int:
+    """Rounds `channels` to a multiple of `DIVISOR`, at least `least`, never 10 % down."""
+    rounded = max(least, int(channels + DIVISOR / 2) // DIVISOR * DIVISOR)
+    return rounded + DIVISOR if rounded < 0.9 * channels else rounded
 
 
 def rounded_depth(depth_multiplier: float, min_depth: int) -> Depth:

@@ -48,6 +48,9 @@ class Cell(NamedTuple):
     outputs: Tuple[int, ...]
 
 
+TRAINING_STEPS = 250000  # step at which `Network.keep_paths` is reached
+
+
 class Network(NamedTuple):
     """Cells in a row, after a strided convolution and two stem cells."""
 
@@ -58,7 +61,6 @@ class Network(NamedTuple):
     # In training, the share of examples whose paths survive, for the last cell and at the end of
     # training.
     keep_paths: float
-    training_steps: int = 250000  # step at which `keep_paths` is reached
     # Cell of the stem, and before the cells at one and two thirds, which then have stride 1; None
     # if `cell` halves the resolution itself.
     halving_cell: Optional[Cell] = None
@@ -283,7 +285,7 @@ def _build_cells(
     progress: Optional[tf.Tensor] = None
     step = tf1.train.get_global_step()
     if is_training and step is not None and network.keep_paths < 1:
-        progress = tf.minimum(1.0, tf.cast(step, tf.float32) / network.training_steps)
+        progress = tf.minimum(1.0, tf.cast(step, tf.float32) / TRAINING_STEPS)
     places = _places(network)
     outputs = list(states)
     end_points: Dict[str, tf.Tensor] = {}

@@ -13,6 +13,7 @@ from estimator_det.predictors.ssd import ConvolutionalBoxHead
 SCOPE = "FirstStageBoxPredictor"
 CONVOLUTION = "Conv"  # outside the head's scope, as in the reference
 OBJECTNESS_COLUMNS = 2  # background, object
+BOX_CODE_SIZE = 4  # numbers that encode a box
 
 
 class ProposalOutput(NamedTuple):
@@ -30,7 +31,6 @@ class ProposalHead:
     depth: int = 512  # channels of the convolution
     kernel_size: int = 3  # height and width of its kernel
     atrous_rate: int = 1  # dilation of its kernel
-    box_code_size: int = 4  # numbers that encode a box
 
     def predict(self, features: tf.Tensor, num_per_location: List[int]) -> ProposalOutput:
         """Predicts from a feature map [B, h, w, C] with these numbers of anchors per cell."""
@@ -53,7 +53,7 @@ class ProposalHead:
     def _options(self) -> HeadOptions:
         return HeadOptions(
             num_class_slots=OBJECTNESS_COLUMNS,
-            box_code_size=self.box_code_size,
+            box_code_size=BOX_CODE_SIZE,
             kernel_size=1,
             use_depthwise=False,
             class_bias_init=0.0,

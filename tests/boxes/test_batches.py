@@ -1,4 +1,4 @@
-"""Matchers, samplers and suppression: batches of known size, of unknown size, and of one image."""
+"""Matchers and suppression: batches of known size, of unknown size, and of one image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.boxes.geometry import IOU_SIMILARITY
 from estimator_det.boxes.matching import MATCHERS, make_matcher
 from estimator_det.boxes.nms import multiclass
-from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.compat import tf, tf1
 from estimator_det.losses.mining import make_hard_example_miner
 from estimator_det.protos import losses_pb2, matcher_pb2
@@ -97,18 +96,6 @@ def test_targets(kind: str, size: Any, with_confidences: bool) -> None:
         [batch, ANCHORS],
         [batch, ANCHORS],
     ]
-
-
-@pytest.mark.parametrize("batch", [3, 1, None])
-@pytest.mark.parametrize("samples", [4, None])
-def test_samplers(samples: Optional[int], batch: Optional[int]) -> None:
-    def sample(indicator: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        return balanced_sample(indicator, labels, samples, 0.5, seed=tf.constant([1, 2]))
-
-    indicator = _random([batch or 2, ANCHORS]) > 0.2
-    labels = _random([batch or 2, ANCHORS], 1) > 0.5
-    (sampled,) = in_graph(sample, [[batch, ANCHORS]] * 2, [indicator, labels])
-    assert sampled.shape.as_list() == [batch, ANCHORS]
 
 
 KINDS = [

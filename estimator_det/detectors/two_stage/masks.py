@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Tuple
 
 from estimator_det.boxes.assign import TargetAssigner
-from estimator_det.boxes.masks import crop_masks
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth, normalize_boxes
@@ -103,6 +102,25 @@ def select_class_masks(masks: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
     if masks.shape[2] == 1:
         return masks[:, :, 0]
     return tf.gather(masks, classes, batch_dims=2)
+
+
+def crop_masks(
+    masks: tf.Tensor, boxes: tf.Tensor, size: Tuple[int, int], indices: tf.Tensor
+) -> tf.Tensor:
+    """Cuts masks [B, G, H, W] to boxes [B, N, 4], and resizes them bilinearly: [B, N, h, w].
+
+    Boxes are normalized to the image, outside of which the result is 0; the mask of each box has
+    the index int32 [B, N].
+    """
+    batch, num_masks = tf.unstack(tf.shape(masks)[:2], num=2)
+    flat_indices = indices + num_masks * tf.range(batch)[:, tf.newaxis]
+    crops = tf.image.crop_and_resize(
+        tf.reshape(masks, [-1, *height_and_width(masks[:, 0, :, :, tf.newaxis]), 1]),
+        tf.reshape(boxes, [-1, 4]),
+        tf.reshape(flat_indices, [-1]),
+        size,
+    )
+    return per_region(crops[..., 0], boxes)
 
 
 def _crop_by_products(

@@ -149,12 +149,12 @@ def fpn_pyramid(
     return build
 
 
-def pooling_pyramid(end_point: str, base_depth: int = 0, num_maps: int = 6) -> Pyramid:
+def pooling_pyramid(end_point: str, base_depth: int = 0) -> Pyramid:
     """Pyramid of one activation, halved repeatedly by max pooling; see `fpn.pooled_maps`."""
 
     def build(activations: Dict[str, tf.Tensor], options: ExtractorOptions) -> fpn.Maps:
         del options  # this pyramid has no options
-        return fpn.pooled_maps(activations[end_point], num_maps, base_depth)
+        return fpn.pooled_maps(activations[end_point], base_depth)
 
     return build
 

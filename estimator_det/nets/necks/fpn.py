@@ -120,7 +120,10 @@ def coarse_maps(features: tf.Tensor, names: Sequence[str], options: LayerOptions
     return tuple(maps)
 
 
-def pooled_maps(features: tf.Tensor, num_maps: int, base_depth: int = 0) -> Maps:
+NUM_POOLED_MAPS = 6
+
+
+def pooled_maps(features: tf.Tensor, base_depth: int = 0) -> Maps:
     """Builds a pooling pyramid (Jin et al., "Pooling Pyramid Network", 2018).
 
     Each map is max-pooled to half the size of the one before it. `base_depth` above 0 puts a 1x1
@@ -130,6 +133,6 @@ def pooled_maps(features: tf.Tensor, num_maps: int, base_depth: int = 0) -> Maps
         name = f"Base_Conv2d_1x1_{base_depth}"
         features = conv2d(features, base_depth, 1, padding="SAME", scope=name)
     maps = [features]
-    while len(maps) < num_maps:
+    while len(maps) < NUM_POOLED_MAPS:
         maps.append(tf.nn.max_pool2d(maps[-1], 2, 2, "SAME"))
     return tuple(maps)

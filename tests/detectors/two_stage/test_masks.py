@@ -7,6 +7,7 @@ from estimator_det.detectors.base import Groundtruth
 from estimator_det.detectors.two_stage import masks
 from estimator_det.detectors.two_stage.masks import MaskOutput
 from estimator_det.detectors.two_stage.proposals import Regions
+from tests.conftest import golden_component
 from tests.detectors.two_stage.configs import MASKS, small_config
 
 INPUTS = tf.zeros([1, 40, 40, 3])
@@ -55,6 +56,20 @@ def test_groundtruth_masks_cropped_by_products() -> None:
     uneven = labels(40)
     uneven = uneven._replace(masks=tf.concat([uneven.masks[:, :, 5:], uneven.masks[:, :, :5]], 2))
     np.testing.assert_allclose(loss(uneven, matmul), loss(uneven), rtol=1e-5)
+
+
+def test_golden_crops() -> None:
+    _, arrays = golden_component("crops")
+    images, boxes = arrays["crop_resize_in"], arrays["crop_boxes"]  # [2, 8, 10, 3], [2, 3, 4]
+    # Each channel serves as a mask that every box cuts.
+    crops = masks.crop_masks(
+        tf.constant(images.transpose(0, 3, 1, 2)),
+        tf.constant(np.repeat(boxes, 3, axis=1)),
+        (4, 4),
+        tf.constant(np.tile(np.int32([0, 1, 2]), [2, 3])),
+    )
+    crops = tf.transpose(tf.reshape(crops, [2, 3, 3, 4, 4]), [0, 1, 3, 4, 2])
+    np.testing.assert_allclose(crops, arrays["native_crop_4x4"], rtol=1e-5, atol=1e-6)
 
 
 def test_every_option_of_the_stage_is_read() -> None:

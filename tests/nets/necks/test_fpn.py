@@ -87,8 +87,8 @@ def test_unknown_sizes_are_cut_at_run_time() -> None:
 
 def test_pooled_maps_keep_the_largest() -> None:
     features = tf.reshape(tf.range(15.0), [1, 3, 5, 1])
-    maps = fpn.pooled_maps(features, 4)
-    assert maps[0] is features
+    maps = fpn.pooled_maps(features)
+    assert maps[0] is features and len(maps) == 6
     np.testing.assert_array_equal(maps[1][0, :, :, 0], [[6, 8, 9], [11, 13, 14]])
     np.testing.assert_array_equal(maps[2][0, :, :, 0], [[13, 14]])
     np.testing.assert_array_equal(maps[3][0, :, :, 0], [[14]])
@@ -96,6 +96,6 @@ def test_pooled_maps_keep_the_largest() -> None:
 
 def test_pooled_maps_share_one_convolution() -> None:
     with tf.Graph().as_default():
-        maps = fpn.pooled_maps(tf.zeros([1, 4, 4, 3]), 3, base_depth=7)
-        assert [m.shape.as_list() for m in maps] == [[1, 4, 4, 7], [1, 2, 2, 7], [1, 1, 1, 7]]
+        maps = fpn.pooled_maps(tf.zeros([1, 4, 4, 3]), base_depth=7)
+        assert [m.shape.as_list() for m in maps[:3]] == [[1, 4, 4, 7], [1, 2, 2, 7], [1, 1, 1, 7]]
         assert variables() == ["Base_Conv2d_1x1_7/biases", "Base_Conv2d_1x1_7/weights"]
