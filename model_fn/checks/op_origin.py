@@ -14,6 +14,10 @@ _PACKAGES = ("estimator_det/", "inputs/", "model_fn/")
 _DRIVERS = ("model_fn/checks/", "model_fn/model_fn.py")
 _ELSEWHERE = ("", "remove this part of the model, or train it on another device")
 
+_ADVICE_ON_MATCHER = (
+    ("matcher", "use argmax_matcher with use_matmul_gather: true"),
+    ("use_matmul_gather_in_matcher", "set it to true"),
+)
 # Source file or folder -> (field, remedy) for parts of it that a TPU cannot run. A field is one of
 # the detector's message, or begins with train_config. The first that the detector has counts; if
 # it has none, the advice for the calling file does.
@@ -22,15 +26,9 @@ ADVICE: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("anchor_generator", "use ssd_anchor_generator"),
         ("first_stage_anchor_generator", "use grid_anchor_generator"),
     ),
-    "estimator_det/boxes/assign.py": (
-        ("matcher", "use argmax_matcher with use_matmul_gather: true"),
-        ("use_matmul_gather_in_matcher", "set it to true"),
-    ),
+    "estimator_det/boxes/assign.py": _ADVICE_ON_MATCHER,
     "estimator_det/boxes/coders.py": (("box_coder", "use faster_rcnn_box_coder"),),
-    "estimator_det/boxes/matching.py": (
-        ("matcher", "use argmax_matcher with use_matmul_gather: true"),
-        ("use_matmul_gather_in_matcher", "set it to true"),
-    ),
+    "estimator_det/boxes/matching.py": _ADVICE_ON_MATCHER,
     "estimator_det/boxes/nms/multiclass.py": (
         ("post_processing.batch_non_max_suppression", "set static_kernel: true"),
     ),

@@ -25,6 +25,7 @@ EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
 # COCO's limits between small, medium and large, in pixels squared.
 AREA_LIMITS = (32.0**2, 96.0**2)
 AREA_NAMES = ("small", "medium", "large")
+RECALLS = np.linspace(0, 1, 101)
 MAX_CLASSES_DRAWN = 20
 MAX_CURVES = len(charts.COLORS) - 1
 BACKGROUND = "none"
@@ -160,22 +161,16 @@ class EvalDiagnostics:
 
     def _details(self) -> Dict[str, Any]:
         """See `model_fn.evaluation.details`."""
-        indices = self._most_frequent(MAX_CLASSES_DRAWN)
-        rows = [*indices, len(self._ids)]
+        names, rows = self._frequent_confusion()
         every = self._matches.all_classes_merged()
         reliability = calibration.reliability(every.scores.clip(0, 1), every.correct)
-        recalls = np.linspace(0, 1, 101)
         return {
             "counts": self.counts(),
-            "confusion": {
-                "names": [*(self._names[k] for k in indices), BACKGROUND],
-                "rows": self._confusion[np.ix_(rows, rows)].tolist(),
-            },
+            "confusion": {"names": names, "rows": rows.tolist()},
             "curves": [{"name": curve.name, "precisions": curve.y} for curve in self._curves()],
             "average_precisions": {
-                name: float(np.mean(matching.precision_at(recalls, class_matches)))
-                for name, class_matches in zip(self._names, self._matches.per_class())
-                if class_matches.num_boxes
+                self._names[k]: float(np.mean(precisions))
+                for k, precisions in self._precisions().items()
             },
             "reliability": {
                 "counts": reliability.counts.tolist(),
@@ -188,19 +183,15 @@ class EvalDiagnostics:
 
     def _panels(self) -> List[charts.Panel]:
         class_indices = self._most_frequent(MAX_CLASSES_DRAWN)
-        names = [self._names[k] for k in class_indices]
-        rows = [*class_indices, len(self._ids)]
-        title_suffix = (
-            f", {len(class_indices)} most frequent classes"
-            if len(class_indices) < len(self._ids)
-            else ""
-        )
+        names, rows = self._frequent_confusion()
+        is_all = len(class_indices) == len(self._ids)
+        title_suffix = "" if is_all else f", {len(class_indices)} most frequent classes"
         return [
             charts.heatmap(
                 f"Confusion at score {self._min_score:g}{title_suffix}",
-                self._confusion[np.ix_(rows, rows)],
-                row_labels=[*names, BACKGROUND],
-                column_labels=[*names, BACKGROUND],
+                rows,
+                row_labels=names,
+                column_labels=names,
                 x_label="detected",
                 y_label="groundtruth",
             ),
@@ -213,12 +204,10 @@ class EvalDiagnostics:
             ),
             charts.bar_chart(
                 f"Boxes of a class{title_suffix}",
-                names,
+                names[:-1],
                 {
-                    "groundtruth": self._boxes[class_indices].tolist(),
-                    f"detections over {self._min_score:g}": self._over_score[
-                        class_indices
-                    ].tolist(),
+                    "groundtruth": self._boxes[class_indices],
+                    f"detections over {self._min_score:g}": self._over_score[class_indices],
                 },
             ),
         ]
@@ -231,20 +220,30 @@ class EvalDiagnostics:
         order = order[occurrences[order] > 0] if occurrences.any() else order
         return np.sort(order[:count])
 
-    def _curves(self) -> List[charts.Curve]:
-        """Curves of the mean over classes and of the most frequent classes."""
-        recalls = np.linspace(0, 1, 101)
-        precisions = {
-            k: matching.precision_at(recalls, class_matches)
+    def _frequent_confusion(self) -> Tuple[List[str], np.ndarray]:
+        """Names and matrix of the most frequent classes and, last, no class."""
+        indices = self._most_frequent(MAX_CLASSES_DRAWN)
+        rows = [*indices, len(self._ids)]
+        names = [*(self._names[k] for k in indices), BACKGROUND]
+        return names, self._confusion[np.ix_(rows, rows)]
+
+    def _precisions(self) -> Dict[int, np.ndarray]:
+        """Index of each class with boxes -> its precision at `RECALLS`."""
+        return {
+            k: matching.precision_at(RECALLS, class_matches)
             for k, class_matches in enumerate(self._matches.per_class())
             if class_matches.num_boxes
         }
+
+    def _curves(self) -> List[charts.Curve]:
+        """Curves of the mean over classes and of the most frequent classes."""
+        precisions = self._precisions()
         if not precisions:
             return []
         lines = [("mean", np.mean(list(precisions.values()), axis=0))]
         frequent = self._most_frequent(MAX_CURVES)
         lines += [(self._names[k], precisions[k]) for k in frequent if k in precisions]
-        return [charts.Curve(name, recalls.tolist(), y.tolist()) for name, y in lines]
+        return [charts.Curve(name, RECALLS.tolist(), y.tolist()) for name, y in lines]
 
 
 def _known(class_ids: np.ndarray, known_ids: Sequence[int], unknown: Dict[int, int]) -> np.ndarray:
