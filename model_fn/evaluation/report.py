@@ -19,6 +19,7 @@ from model_fn.evaluation.history import Evaluation, Metrics
 
 # Amounts that are printed of an evaluation.
 NOTHING, LINE, TABLE = "nothing", "line", "table"
+REPORT_SECS = 10.0  # between two lines of progress
 TRAINING_DATA = "training_data"  # name of the training reader where it is evaluated on
 
 # Loss, mAPs that are not of a category or size, AP of LVIS, panoptic quality.
@@ -91,9 +92,8 @@ def report(
 class EvaluationReport(tf1.train.SessionRunHook):
     """Prints every few seconds how many images are evaluated."""
 
-    def __init__(self, batch_size: int, *, every_secs: float = 10.0) -> None:
+    def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
-        self._every_secs = every_secs
 
     def begin(self) -> None:
         self._images = 0
@@ -103,7 +103,7 @@ class EvaluationReport(tf1.train.SessionRunHook):
         del run_context, run_values
         self._images += self._batch_size
         now = time.monotonic()
-        if now - self._reported >= self._every_secs:
+        if now - self._reported >= REPORT_SECS:
             self._reported = now
             rate = self._images / (now - self._start)
             line = f"evaluating: {self._images} images | {rate:.1f} images/s"

@@ -1,18 +1,28 @@
-"""Names of components: those that a run cannot make are refused by field."""
+"""Components that a run cannot make, and fields that the chosen components do not use."""
 
 from __future__ import annotations
+
+from typing import Any, List
 
 import pytest
 
 from estimator_det.config import pipeline
+from estimator_det.config.problem import Problem
+from estimator_det.extractors.base import OVERRIDE
+from estimator_det.extractors.ssd.recipe import EXTRACTORS
 from estimator_det.programs import demo
 from estimator_det.protos import faster_rcnn_pb2, pipeline_pb2
 from model_fn.checks import names
+from model_fn.evaluation.metrics.base import EVAL_FIELDS
 
 
-def _problems(*assignments: str):
+def _config(*assignments: str) -> Any:
     config = pipeline.read_pipeline(str(demo.CONFIG_FILE))
-    return names.check_names(pipeline.apply_overrides(config, assignments))
+    return pipeline.apply_overrides(config, assignments)
+
+
+def _problems(*assignments: str) -> List[Problem]:
+    return names.check_names(_config(*assignments))
 
 
 def test_what_runs_is_accepted() -> None:
@@ -81,3 +91,53 @@ def test_types_of_two_stage_extractors_are_checked() -> None:
         model.feature_extractor.type = kind
         (problem,) = names.check_names(model)
         assert problem.field == "feature_extractor.type" and message in problem.message
+
+
+EXTRACTOR = "model.ssd.feature_extractor"
+
+
+def _unused_fields(*assignments: str) -> List[str]:
+    found = names.check_unused(_config(*assignments))
+    assert all(problem.severity == "warning" for problem in found)
+    return [problem.field for problem in found]
+
+
+def test_what_is_used_is_not_reported() -> None:
+    assert _unused_fields() == []
+    assert _unused_fields("eval_config.include_metrics_per_category=true") == []
+
+
+@pytest.mark.parametrize(
+    ("assignments", "fields"),
+    [
+        (["type=ssd_mobilenet_v1_ppn", "use_depthwise=true"], ["use_depthwise"]),
+        (["type=ssd_mobilenet_v1_ppn", "use_depthwise=false"], []),
+        (["type=ssd_mobilenet_v1_ppn", f"{OVERRIDE}=false"], ["conv_hyperparams"]),
+        (
+            [
+                "type=ssd_spaghettinet",
+                "spaghettinet_arch_name=spaghettinet_edgetpu_s",
+                "depth_multiplier=null",
+            ],
+            ["conv_hyperparams", OVERRIDE],
+        ),
+        (["type=ssd_mobilenet_v2_mnasfpn", f"{OVERRIDE}=false"], ["conv_hyperparams"]),
+        (["type=ssd_mobilenet_v9"], []),
+    ],
+)
+def test_options_that_the_extractor_ignores(assignments: List[str], fields: List[str]) -> None:
+    changes = [f"{EXTRACTOR}.{text}" for text in (*assignments, "num_layers=null")]
+    assert _unused_fields(*changes) == [f"{EXTRACTOR}.{field}" for field in fields]
+
+
+def test_an_unknown_model_is_left_to_other_checks() -> None:
+    assert _unused_fields("model={ center_net { } }") == []
+    assert "ssd_mobilenet_v9" not in EXTRACTORS
+
+
+def test_options_that_no_chosen_metrics_set_uses() -> None:
+    # pascal_voc_detection_metrics never uses what COCO's metrics use.
+    setting = "eval_config.include_metrics_per_category=true"
+    assert "include_metrics_per_category" in EVAL_FIELDS["coco_detection_metrics"]
+    metrics = "eval_config.metrics_set=pascal_voc_detection_metrics"
+    assert _unused_fields(setting, metrics) == ["eval_config.include_metrics_per_category"]

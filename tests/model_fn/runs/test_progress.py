@@ -98,8 +98,11 @@ def test_lines_on_a_terminal_without_size() -> None:
     assert "step 1/3" in told and "step 3/3" in told and "%|" not in told
 
 
-def test_evaluation_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    reporter = report.EvaluationReport(4, every_secs=0.0)
+def test_evaluation_tells_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "REPORT_SECS", 0.0)
+    reporter = report.EvaluationReport(4)
     with tf.Graph().as_default():
         value = tf.constant(1.0)
         with tf1.train.SingularMonitoredSession(hooks=[reporter]) as session:

@@ -25,8 +25,3 @@ def test_the_table_shows_ranges_and_what_they_cut_off() -> None:
         ["one/act_quant", "0.0000", "6.0000", "50.00 %"],
         ["two/weights_quant", "-1.0000", "7.0000", "0.00 %"],
     ]
-
-
-def test_a_float_network_has_no_table() -> None:
-    assert range_summaries(types.SimpleNamespace(quantized=())) == []
-    assert range_summaries(object()) == []

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pycocotools import mask as coco_mask
 
 from model_fn.evaluation.metrics.overlaps import (
     box_area,
@@ -12,6 +13,7 @@ from model_fn.evaluation.metrics.overlaps import (
     mask_objects,
     true_areas,
 )
+from model_fn.evaluation.metrics.run_lengths import Masks, encode_masks
 from tests.model_fn.evaluation.metrics import hand
 
 BOXES = np.float32([[0, 0, 10, 10], [0, 5, 10, 15], [20, 20, 30, 30], [5, 5, 5, 9], [9, 9, 2, 2]])
@@ -57,3 +59,26 @@ def test_areas_of_groundtruth_and_masks() -> None:
     objects = mask_objects(batch, 0, np.array([0]))
     assert objects.areas.tolist() == [50] and objects.true_areas.tolist() == [7, 100]
     assert objects.overlaps[0] == pytest.approx([0.5, 1.0])  # A crowd covers all of it.
+
+
+def test_frames_of_detections_and_groundtruth() -> None:
+    """A padded input of half the size, and a mask of 2 x 2 that fills the left half of its box."""
+    inputs = np.zeros((1, 2, 16, 20), np.float32)
+    inputs[0, 0, 2:6, 1:5] = 1  # of 12 x 10 real pixels
+    inputs[0, 0, 12:] = 1  # in the padding, where nothing counts
+    inputs[0, 1] = 1  # of a row that is padding
+    masks = Masks(
+        detected=np.float32([[[[1, 0], [1, 0]], [[1, 1], [1, 1]]]]),
+        masks=inputs,
+        real_sizes=np.int32([[12, 10]]),
+        image_sizes=np.int32([[24, 20]]),
+    )
+    boxes = np.float32([[[4, 2, 12, 18], [0, 0, 24, 20]]])
+    encoded = encode_masks(masks, boxes, np.int32([1]), np.int32([1]))
+    for (entry,) in (encoded.groundtruth[0], encoded.detections[0]):
+        drawn = coco_mask.decode(entry)
+        assert drawn.shape == (24, 20)
+        # The corners are aligned: 11 steps of the input are 23 of the image.
+        assert np.argwhere(drawn).min(0).tolist() == [4, 2]
+        assert np.argwhere(drawn).max(0).tolist() == [11, 9]
+        assert drawn.sum() == 64
