@@ -9,7 +9,6 @@ from estimator_det.boxes.assign import TargetAssigner, Targets
 from estimator_det.boxes.coders import CenterSizeCoder, CornerCoder, KeypointCoder
 from estimator_det.boxes.geometry import IOU_SIMILARITY, NEG_SQ_DIST_SIMILARITY
 from estimator_det.boxes.matching import ArgMaxMatcher, BipartiteMatcher
-from estimator_det.compat import tf, tf1
 from tests.conftest import golden_component
 
 SETTINGS, ARRAYS = golden_component("target_assigner")
@@ -232,63 +231,6 @@ def test_anchors_of_each_image():
         alone = assigner.assign(anchors[image], BOXES, CLASSES, [1.0, 0.0], WEIGHTS, VALID)
         for both, one in zip(together, alone):
             np.testing.assert_array_equal(both[image], one[0])
-
-
-def graph_of(batch, anchors=1917, rows=100, columns=91):
-    with tf.Graph().as_default() as graph:
-        matcher = ArgMaxMatcher(0.5, 0.5, force_match_for_each_row=True)
-        assigner = TargetAssigner(IOU_SIMILARITY, matcher, CenterSizeCoder(10, 10, 5, 5))
-        inputs = [
-            tf1.placeholder(kind, [batch, rows, *more])
-            for kind, more in (
-                (tf.float32, [4]),
-                (tf.float32, [columns]),
-                (tf.float32, []),
-                (tf.bool, []),
-            )
-        ]
-        before = len(graph.get_operations())
-        boxes, classes, weights, valid = inputs
-        label = tf.one_hot(0, columns)
-        targets = assigner.assign(tf.zeros([anchors, 4]), boxes, classes, label, weights, valid)
-        return targets, len(graph.get_operations()) - before
-
-
-def test_graph_is_small_whatever_the_batch():
-    targets, count = graph_of(8)
-    assert count < 180
-    assert graph_of(64)[1] == count
-    assert [tensor.shape.as_list() for tensor in targets] == [
-        [8, 1917, 91],
-        [8, 1917, 91],
-        [8, 1917, 4],
-        [8, 1917],
-        [8, 1917],
-    ]
-
-
-@pytest.mark.parametrize("matcher", [ArgMaxMatcher(0.5, force_match_for_each_row=True)])
-@pytest.mark.parametrize("matmul", [False, True])
-def test_unknown_batch_and_rows(matcher, matmul):
-    matcher = dataclasses.replace(matcher, use_matmul_gather=matmul)
-    assigner = TargetAssigner(IOU_SIMILARITY, matcher, CenterSizeCoder())
-    expected = [
-        tensor.numpy()
-        for tensor in assigner.assign(ANCHORS, BOXES, CLASSES, [1.0, 0.0], WEIGHTS, VALID)
-    ]
-    with tf.Graph().as_default() as graph:
-        boxes = tf1.placeholder(tf.float32, [None, None, 4])
-        classes = tf1.placeholder(tf.float32, [None, None, 2])
-        weights = tf1.placeholder(tf.float32, [None, None])
-        valid = tf1.placeholder(tf.bool, [None, None])
-        targets = assigner.assign(ANCHORS, boxes, classes, [1.0, 0.0], weights, valid)
-        assert targets.class_targets.shape.as_list() == [None, 4, 2]
-    session = tf1.Session(graph=graph)
-    feed = {boxes: BOXES, classes: CLASSES, weights: WEIGHTS, valid: VALID}
-    for found, wanted in zip(session.run(targets, feed), expected):
-        np.testing.assert_array_equal(found, wanted)
-    feed = {tensor: value[:, :0] for tensor, value in feed.items()}
-    assert (session.run(targets, feed).matches == -1).all()
 
 
 def test_label_of_wrong_length():

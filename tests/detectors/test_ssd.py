@@ -11,7 +11,6 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import DETECTORS, Detections, Groundtruth, make_detector
-from estimator_det.detectors.base import ImageFrame, normalize_boxes
 from estimator_det.protos import model_pb2, pipeline_pb2
 from tests import small_extractor
 from tests.detectors.configs import groundtruth, small_config, small_detector
@@ -176,16 +175,6 @@ def test_detections_are_relative_to_the_real_image() -> None:
     assert (half.classes[0, 0], half.anchor_indices[0, 0]) == (1.0, 7.0)
     assert half.num[0] == 2  # anchor 7 for each class; the other anchors lie in the padding
     np.testing.assert_allclose(half.raw_boxes, whole.raw_boxes)
-
-
-def test_the_real_window_of_a_padded_image_that_is_not_square() -> None:
-    inputs = tf.zeros([2, 32, 80, 3])
-    windows = ImageFrame(inputs, tf.constant([[16, 60, 3], [32, 20, 3]])).windows
-    np.testing.assert_allclose(
-        normalize_boxes(windows, inputs), [[0, 0, 0.5, 0.75], [0, 0, 1, 0.25]]
-    )
-    whole = normalize_boxes(ImageFrame(inputs).windows, inputs)
-    np.testing.assert_array_equal(whole, [[0, 0, 1, 1]] * 2)
 
 
 @pytest.mark.usefixtures("two_layers")

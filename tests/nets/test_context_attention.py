@@ -170,7 +170,7 @@ def names_and_shapes(overrides: str, is_training: bool) -> Dict[str, List[int]]:
 
 @pytest.mark.parametrize(
     ("position", "channels"),
-    [pytest.param("POST_BOX_CLASSIFIER", 12, marks=pytest.mark.exhaustive), ("POST_RPN", 8)],
+    [("POST_BOX_CLASSIFIER", 12), ("POST_RPN", 8)],
 )
 def test_variables(position: str, channels: int) -> None:
     """Names of the published model; masks of detections share them with regions."""
@@ -206,18 +206,10 @@ def test_a_context_that_does_not_fit(context: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (CONTEXT % "attention_position: ATTENTION_DEFAULT", "attention_position: ATTENTION_DEF"),
-        (CONTEXT % "use_long_term_attention: false", "nothing attends"),
-        (CONTEXT % "" + configs.RFCN, "rfcn_box_predictor has no features of single boxes"),
-        (CONTEXT % "" + "number_of_stages: 1", "needs a second stage"),
-        (CONTEXT % "num_attention_heads: 0", "num_attention_heads is 0"),
-        (CONTEXT % "num_attention_layers: 0", "num_attention_layers is 0"),
-        (CONTEXT % "attention_temperature: 0", "attention_temperature is 0"),
-        (CONTEXT.replace("length: 6", "length: 0") % "", "context_feature_length is 0"),
-        (CONTEXT.replace("features: 4", "features: 0") % "", "max_num_context_features is 0"),
-        (CONTEXT.replace("dimension: 5", "dimension: 0") % "", "bottleneck_dimension is 0"),
+        ("use_long_term_attention: false", "nothing attends"),
+        ("num_attention_heads: 0", "heads is 0"),
     ],
 )
 def test_refused(overrides: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_detector(configs.small_config(overrides), is_training=True)
+        make_detector(configs.small_config(CONTEXT % overrides), is_training=True)

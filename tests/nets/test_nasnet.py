@@ -165,27 +165,6 @@ def test_halving_keeps_even_and_odd_pixels() -> None:
     np.testing.assert_array_equal(odd, [[6, 8, 0], [0, 0, 0]])
 
 
-@pytest.mark.exhaustive
-def test_sizes_known_at_run_time_give_the_same_network() -> None:
-    images = np.random.default_rng(0).normal(size=(1, 66, 80, 3))
-    results = []
-    for size in ([66, 80], [None, None]):
-        with tf.Graph().as_default(), tf1.Session() as session:
-            fed = tf1.placeholder(tf.float32, [1, *size, 3])
-            features = build(fed, HALVED._replace(num_cells=3))["Cell_2"]
-            start = {
-                variable.initializer.inputs[1]: np.random.default_rng(
-                    zlib.crc32(variable.op.name.encode())
-                ).uniform(0.1, 0.3, variable.shape)
-                for variable in tf1.global_variables()
-            }
-            session.run(tf1.global_variables_initializer(), start)
-            results.append(session.run(features, {fed: images}))
-    assert results[0].shape == (1, 2, 3, 64)
-    assert np.abs(results[0]).max() > 0
-    np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
-
-
 def test_paths_drop_more_as_training_goes_on() -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         progress = tf1.placeholder(tf.float32, [])

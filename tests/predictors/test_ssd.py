@@ -292,24 +292,6 @@ def test_group_norm_in_the_tower() -> None:
         assert names()[f"{SHARED}/BoxPredictionTower/conv2d_0/GroupNorm/feature_1/gamma"] == [32]
 
 
-def test_shared_head_on_maps_of_one_depth() -> None:
-    with tf.Graph().as_default():
-        found = predict(
-            """weight_shared_convolutional_box_predictor { depth: 8 num_layers_before_predictor: 2
-            kernel_size: 3 conv_hyperparams { batch_norm { scale: true } } }""",
-            depths=(25, 25, 25),
-            anchors=(6, 6, 6),
-            training=True,
-        )
-        assert found.box_encodings.shape == (2, 6 * (16 + 4 + 4), 4)
-        assert found.class_logits.shape == (2, 6 * (16 + 4 + 4), 6)
-        towers = [name for name in names() if "PredictionTower" in name]
-        assert not [name for name in names() if "ProjectionLayer" in name]
-    # Kernels are shared, norms are not.
-    assert len([name for name in towers if name.endswith("weights")]) == 4
-    assert len([name for name in towers if name.endswith("gamma")]) == 4 * 3
-
-
 def test_errors() -> None:
     with pytest.raises(ValueError, match=r"one of .*'convolutional_box_predictor'"):
         predict("")

@@ -260,49 +260,6 @@ def test_static_suppression_leaves_no_dimension_open(soft_sigma: float) -> None:
     ]
 
 
-def test_graph_mode_gives_the_same_and_its_size_does_not_grow() -> None:
-    sizes, outputs = [], []
-    options = multiclass.NmsOptions(0.2, 0.4, 7, 25)
-    for batch, num_classes in ((2, 5), (8, 5), (2, 90)):
-        graph = tf.Graph()
-        with graph.as_default():
-            given = random_scene(3, num_classes=num_classes)
-            boxes = tf.constant(np.tile(given["boxes"], [batch // 2, 1, 1, 1]))
-            scores = tf.constant(np.tile(given["scores"], [batch // 2, 1, 1]))
-            windows = tf.constant(np.tile(np.float32([0, 0, 1, 1]), [batch, 1]))
-            result = multiclass.multiclass_nms(boxes, scores, options, windows)
-            assert result.boxes.shape == [batch, 25, 4]
-            with tf.compat.v1.Session() as session:
-                outputs.append(session.run(result._replace(masks=())))
-        definition = graph.as_graph_def()
-        inner = sum(len(function.node_def) for function in definition.library.function)
-        sizes.append(len(definition.node) + inner)
-    assert sizes[0] == sizes[1] == sizes[2] < 600
-    eager = run({**random_scene(3), "clip_windows": np.float32([[0, 0, 1, 1]] * 2)}, options)
-    assert found_by(eager) == found_by(outputs[0])
-    assert found_by(outputs[1]) == 4 * found_by(outputs[0])
-
-
-def test_unknown_batch_and_anchors() -> None:
-    given = random_scene(4)
-    options = multiclass.NmsOptions(0.2, 0.4, 7, 25)
-
-    @tf.function(
-        autograph=False,
-        input_signature=[
-            tf.TensorSpec([None, None, 1, 4], tf.float32),
-            tf.TensorSpec([None, None, 5], tf.float32),
-        ],
-    )
-    def traced(boxes: tf.Tensor, scores: tf.Tensor) -> multiclass.NmsResult:
-        result = multiclass.multiclass_nms(boxes, scores, options)
-        assert result.scores.shape.as_list() == [None, 25]
-        return result
-
-    result = traced(tf.constant(given["boxes"]), tf.constant(given["scores"]))
-    assert found_by(tf.nest.map_structure(np.asarray, result)) == found_by(run(given, options))
-
-
 def test_hand_worked() -> None:
     boxes = np.float32(
         [[[[0, 0, 1, 1]], [[0, 0, 1, 0.8]], [[0, 0.9, 1, 1.1]], [[2, 2, 3, 3]], [[0, 0, 1, 1]]]]

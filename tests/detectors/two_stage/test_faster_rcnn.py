@@ -106,16 +106,6 @@ def test_boxes_and_classes(overrides: str) -> None:
     ]
 
 
-@pytest.mark.exhaustive
-def test_one_box_for_all_classes() -> None:
-    overrides = """second_stage_box_predictor { mask_rcnn_box_predictor {
-        share_box_across_classes: true use_dropout: true } }"""
-    predictions, detections, terms = run(overrides, is_training=True)
-    assert predictions["second_stage/box_encodings"].shape == (2, 6, 1, 4)
-    assert detections["raw_detection_boxes"].shape == (2, 6, 4)
-    assert all(np.isfinite(list(terms.values())))
-
-
 def test_training_samples_regions() -> None:
     predictions, _, terms = run(is_training=True)
     assert predictions["regions/boxes"].shape == (2, 6, 4)

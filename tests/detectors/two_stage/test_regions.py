@@ -14,7 +14,7 @@ from estimator_det.detectors.two_stage import proposals, regions
 from estimator_det.detectors.two_stage.proposals import Regions
 from estimator_det.detectors.two_stage.regions import RegionOutput
 from estimator_det.predictors.rfcn import RfcnHead
-from tests.detectors.two_stage.configs import LABELS, MASKS, RFCN, small_config
+from tests.detectors.two_stage.configs import LABELS, MASKS, small_config
 from tests.small_extractor import SmallTwoStageExtractor
 
 INPUTS = tf.zeros([1, 100, 200, 3])
@@ -182,11 +182,6 @@ def test_position_sensitive_maps(matmul: str) -> None:
     assert (head.num_classes, head.depth) == (2, 5)
     assert (head.num_bins, head.crop_size) == ((2, 3), (4, 9))
     assert head.matmul == (matmul == "true")
-
-
-def test_defaults_of_position_sensitive_maps_are_those_of_the_message() -> None:
-    head = stage(RFCN).head
-    assert (head.depth, head.num_bins, head.crop_size) == (4, (2, 3), (4, 6))
 
 
 def test_every_option_of_the_losses_is_read() -> None:
