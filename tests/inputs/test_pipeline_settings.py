@@ -14,14 +14,6 @@ from tests.inputs.examples import pipeline
 from tests.inputs.test_pipeline import AUGMENTED, preprocess_of
 
 
-def test_share_of_a_worker_and_of_its_replicas() -> None:
-    assert input_pipeline._share(12, None) == (12, (1, 0))
-    context = tf.distribute.InputContext(
-        num_input_pipelines=3, input_pipeline_id=2, num_replicas_in_sync=6
-    )
-    assert input_pipeline._share(12, context) == (2, (3, 2))
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     """Arguments of each call of `_batches`: examples, order, log, run."""

@@ -88,14 +88,6 @@ def test_files_of_different_sizes_that_stay_different(input_type: str) -> None:
         assert result.sum() == (image + 1.0).sum()  # zeros around it
 
 
-def test_all_types_fit_in_one_graph() -> None:
-    with tf.Graph().as_default():
-        receivers = [
-            serving.make_receiver(name, preprocess_of(FIXED)) for name in serving.INPUT_TYPES
-        ]
-        assert len(receivers) == 4
-
-
 def predictor(config: Any) -> Dict[str, Any]:
     resizer = make_resizer(config.model.ssd.image_resizer)
     receiver = inputs.create_predict_input_fn(config, resizer.resize)()

@@ -17,7 +17,6 @@ from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, r
 
 LABELS = {"image/object/class/label": [2, 1]}
 NAN = float("nan")
-POLICY = "bad_records { policy: CLIP } "
 
 
 @pytest.fixture
@@ -161,20 +160,6 @@ def test_a_size_may_be_missing() -> None:
     assert fault.message.endswith("are 9 x missing, the image is 8 x 12")
 
 
-def test_clipping() -> None:
-    boxes = {
-        "image/object/bbox/ymin": [-0.5, 1.2, 0.25, 0.25],
-        "image/object/bbox/xmin": [0.25, 0.25, 0.25, 0.25],
-        "image/object/bbox/ymax": [0.5, 1.5, 0.25, 0.5],
-        "image/object/bbox/xmax": [1.25, 0.5, 0.5, 0.5],
-        "image/object/class/label": [1, 2, 3, 4],
-    }
-    examined = examine_record(example(boxes), make_policy(reader(POLICY)))
-    assert examined.boxes.tolist() == [[0, 0.25, 0.5, 1], [0.25, 0.25, 0.5, 0.5]]
-    assert examined.class_ids.tolist() == [1, 4]
-    assert examined.usable
-
-
 @pytest.mark.parametrize(
     ("features", "kind", "message"),
     [
@@ -207,12 +192,6 @@ def test_other_faults(features: Dict[str, Any], kind: str, message: str) -> None
 def test_bytes_that_are_no_example() -> None:
     (fault,) = examine_record(b"\xff\xffrubbish", make_policy(reader())).faults
     assert fault.kind == "unparsable"
-
-
-def test_limits() -> None:
-    policy = make_policy(reader("bad_records { max_megapixels: 0.00009 }"), max_boxes=1)
-    found = [fault.kind for fault in examine_record(example(RECORDS[""]), policy).faults]
-    assert found == ["huge_image", "too_many_boxes"]
 
 
 def test_frames_are_named() -> None:

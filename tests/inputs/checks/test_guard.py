@@ -89,13 +89,6 @@ def test_a_record_that_waits_for_its_batch_is_no_fault(
     assert log.counts() == {"undecodable_image": 120, "skipped_records": 120}
 
 
-def test_an_error_at_the_end_is_reported(tmp_path: pathlib.Path) -> None:
-    path = write(tmp_path / "r", [example({}), example({}), example(BAD)])
-    config = reading(path, text="train_input_reader { num_epochs: 1 }")
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"r, record 2 \(source_id bad\)"):
-        train(config, FaultLog())
-
-
 def test_what_follows_damage_in_a_compressed_file_is_reported_as_lost(
     tmp_path: pathlib.Path,
 ) -> None:

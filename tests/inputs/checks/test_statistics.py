@@ -23,14 +23,6 @@ def three_images() -> Columns:
     )
 
 
-def test_rows_of_boxes_lead_to_their_images() -> None:
-    columns = three_images()
-    assert (columns.num_images, columns.num_boxes) == (3, 4)
-    np.testing.assert_array_equal(columns.images, [0, 0, 0, 2])
-    np.testing.assert_array_equal(statistics.boxes_per_image(columns), [3, 0, 1])
-    np.testing.assert_array_equal(statistics.ranks(columns), [0, 1, 2, 0])
-
-
 def test_pixels_and_classes_of_area() -> None:
     columns = three_images()
     pixels = statistics.box_sizes(columns)
@@ -38,11 +30,6 @@ def test_pixels_and_classes_of_area() -> None:
     # 800 < 32^2 <= 5000 < 96^2 <= 10000
     np.testing.assert_array_equal(statistics.area_classes(pixels), [0, 1, 2, 0])
     np.testing.assert_array_equal(statistics.count_by_scales(columns)["areas"], [2, 1, 1])
-
-
-def test_borders_of_area_are_cocos() -> None:
-    pixels = np.array([[32, 31.99], [32, 32], [96, 95.99], [96, 96]])
-    np.testing.assert_array_equal(statistics.area_classes(pixels), [0, 1, 1, 2])
 
 
 def test_sizes_after_resizing_are_worked_out_once_for_each_size() -> None:
@@ -69,17 +56,6 @@ def test_aspect_ratios() -> None:
     columns = collect((100, 100, boxes, [1] * 5))
     found = {"below 1:5": 1, "4:5 to 5:4": 1, "5:4 to 2:1": 1, "5:1 and above": 2}
     assert counted("ratios", columns) == found
-
-
-def test_boxes_per_image_and_sides() -> None:
-    columns = three_images()
-    assert counted("counts", columns) == {"0": 1, "1": 1, "3-4": 1}
-    assert counted("sides", columns) == {"200 to 299": 2, "400 to 499": 1}
-    assert statistics.common_sizes(columns.sizes) == [((100, 200), 2), ((400, 100), 1)]
-
-
-def test_classes_count_boxes_and_images() -> None:
-    assert statistics.class_counts(three_images()) == {1: (2, 1), 2: (2, 2)}
 
 
 def test_scales_have_a_name_and_a_count_for_each_range() -> None:

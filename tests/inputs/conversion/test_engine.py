@@ -53,19 +53,6 @@ def test_shards_are_named_and_hold_the_images_in_order(tmp_path):
     assert (output / "label_map.pbtxt").read_text() == 'item {\n  id: 1\n  name: "cat"\n}\n'
 
 
-def test_the_order_of_shards_changes_no_byte(tmp_path):
-    sample = many(tmp_path, 12)
-    options = {"num_shards": 5, "image": HEADER, "splits": parse_splits("0.5,0.5")}
-
-    def backwards(job: Any, numbers: Any, jobs: int) -> Any:
-        results = [shards.convert_shard(job, number) for number in reversed(numbers)]
-        return reversed(results)
-
-    samples.convert(sample, tmp_path / "one", **options)
-    samples.convert(sample, tmp_path / "two", run=backwards, **options)
-    assert content(tmp_path / "one") == content(tmp_path / "two")
-
-
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_the_number_of_processes_changes_no_byte(tmp_path, monkeypatch):
@@ -302,12 +289,6 @@ def test_a_label_map_of_other_classes_is_refused(tmp_path):
         samples.convert(many(tmp_path, 3), tmp_path / "out", label_map=str(tmp_path / "map.pbtxt"))
 
 
-def test_a_label_map_that_is_not_there_is_refused_by_option(tmp_path):
-    with pytest.raises(ConfigError, match=r"--label_map is .*none\.pbtxt': there is no such file"):
-        samples.convert(many(tmp_path, 3), tmp_path / "out", label_map=str(tmp_path / "none.pbtxt"))
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("name", ["csv", "kitti", "pascal_voc"])
 def test_the_fault_that_leaves_no_object_is_named_first(tmp_path, name):
     samples.write_images(tmp_path / "images")
@@ -379,14 +360,6 @@ def test_a_source_without_images_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"boxes.csv gives no image. The first fault: .*no_image"):
         samples.convert(sample, tmp_path / "out", on_error="skip")
     assert not (tmp_path / "out").exists()
-
-
-def test_annotations_that_are_not_there_leave_no_folder(tmp_path):
-    sample = many(tmp_path, 2)
-    (tmp_path / "boxes.csv").unlink()
-    with pytest.raises(ConfigError, match="there is no such file"):
-        samples.convert(sample, tmp_path / "new" / "out")
-    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

@@ -140,13 +140,6 @@ def test_boxes_with_nothing_inside_are_not_clipped(tmp_path):
     )
 
 
-def test_rounding_beyond_the_image_is_no_fault(tmp_path):
-    thing = AnnotatedObject("cat", [0, 0, 20.0005, 32.001], 2)
-    image = AnnotatedImage("a.png", "f", 1, objects=[thing])
-    converted = convert_image(image, ExampleOptions(write(tmp_path, a=samples.png(0)), IDS))
-    assert converted.faults == [] and len(converted.boxes) == 1
-
-
 def test_faults_of_the_source_come_with_the_image(tmp_path):
     folder = write(tmp_path, a=samples.png(0))
     faults = [SourceFault(kind, "f", 1, "x") for kind in ("broken_source", "unsupported_shape")]

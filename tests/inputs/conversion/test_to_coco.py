@@ -157,27 +157,6 @@ def test_the_records_themselves_hold_what_training_reads(tmp_path):
     assert empty["image/object/bbox/ymin"] == []
 
 
-def test_without_masks_nothing_else_is_lost(tmp_path):
-    given = document()
-    conversion = samples.convert(write(tmp_path, given), tmp_path / "out")
-    assert conversion.tally["masks_left_out"] == 4
-    back = export(tmp_path, conversion)
-    for entry in given["annotations"]:
-        del entry["segmentation"]
-    assert by_id(back["annotations"]) == by_id(given["annotations"])
-
-
-def test_numbers_that_fractions_can_hold_need_no_copy(tmp_path):
-    """The record's own boxes are the source of pixels, not a copy of the JSON."""
-    samples.convert(write(tmp_path, document()), tmp_path / "out", masks=True)
-    found = samples.records(tmp_path / "out")
-    kept = [json.loads(text) for text in found["sub/a b"]["image/object/source_fields"]]
-    assert all("bbox" not in fields for fields in kept)
-    assert [fields.get("area") for fields in kept] == [702.1057499999998, None]
-    (crowd, other) = (json.loads(text) for text in found["ü"]["image/object/source_fields"])
-    assert "bbox" not in crowd and other["bbox"] == document()["annotations"][3]["bbox"]
-
-
 @pytest.mark.parametrize("seed", [0, pytest.param(range(1, 40), marks=pytest.mark.exhaustive)])
 def test_random_boxes_come_back_exactly(seed, tmp_path):
     for one in [seed] if isinstance(seed, int) else seed:

@@ -8,14 +8,6 @@ from estimator_det.compat import tf
 from inputs.datasets import shapes
 
 
-def test_same_seed_gives_the_same_image():
-    first, again, other = (shapes.make_image(seed) for seed in [(1, 2), (1, 2), (1, 3)])
-    np.testing.assert_array_equal(first.pixels, again.pixels)
-    np.testing.assert_array_equal(first.boxes, again.boxes)
-    assert first.class_ids == again.class_ids
-    assert first.pixels.shape != other.pixels.shape or (first.pixels != other.pixels).any()
-
-
 def test_boxes_are_inside_of_the_asked_size_and_hardly_overlap():
     options = shapes.ShapeOptions(min_extent=0.3, max_extent=0.5, max_shapes=3)
     for index in range(30):
@@ -43,16 +35,6 @@ def test_masks_fill_their_boxes_and_do_not_overlap():
             sizes = np.array([*mask.shape, *mask.shape])
             # Another shape may hide a corner; the tip of a star covers less than half a pixel.
             assert np.abs(box * sizes - edges).max() < 12
-
-
-def test_records_have_masks(tmp_path):
-    files = shapes.make_dataset(str(tmp_path), seed=3, size="tiny")
-    first = next(iter(tf.data.TFRecordDataset(sorted(glob.glob(files.eval_pattern)))))
-    features = tf.train.Example.FromString(first.numpy()).features.feature
-    encoded = features["image/object/mask"].bytes_list.value
-    assert len(encoded) == len(features["image/object/class/label"].int64_list.value)
-    height, width = (features[f"image/{n}"].int64_list.value[0] for n in ("height", "width"))
-    assert tf.io.decode_png(encoded[0]).shape == (height, width, 1)
 
 
 def test_data_set_on_disk(tmp_path):

@@ -48,13 +48,6 @@ def test_example_holds_the_keys_of_the_record_format():
     assert "image/object/difficult" not in example.features.feature
 
 
-def test_image_without_objects():
-    annotations = writer.Annotations(np.zeros((0, 4)), [])
-    example = writer.make_example(writer.encode_image(PIXELS), annotations, filename="a.jpg")
-    assert _values(example, "image/format") == [b"jpeg"]
-    assert _values(example, "image/object/bbox/ymin") == []
-
-
 def test_our_reader_decodes_an_image_without_objects():
     names = {"class_names": [], "weights": [], "is_crowd": [], "masks": []}
     keypoints = np.zeros((0, 2, 2))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import Resizer
 from inputs import schema
 from inputs.decoding.decoder import make_decoder
@@ -81,12 +80,6 @@ def test_large_jpegs_are_decoded_smaller(
     assert sample.image_level[schema.ORIGINAL_SPATIAL_SHAPE].tolist() == [height, width]
     for field in ("boxes", "area", "classes"):
         np.testing.assert_array_equal(getattr(sample, field), getattr(expected, field))
-
-
-@pytest.mark.parametrize("field", ["load_instance_masks: true", "num_additional_channels: 1"])
-def test_what_needs_all_pixels_of_a_jpeg(field: str) -> None:
-    with pytest.raises(ConfigError, match="does not go with"):
-        make_decoder(reader(f"fast_jpeg: true {field}"))
 
 
 @pytest.mark.parametrize("options", ["", "fast_jpeg: true"])
@@ -192,34 +185,11 @@ def test_animation_gives_its_first_picture(tmp_path: pathlib.Path) -> None:
     assert sample.image[0, 0].tolist() == [255, 0, 0]
 
 
-def test_additional_channels() -> None:
-    extra = [picture(seed=seed)[..., 0] for seed in (1, 2)]
-    features = {"image/additional_channels/encoded": [encoded(channel) for channel in extra]}
-    sample = decode(features, "num_additional_channels: 2")
-    np.testing.assert_array_equal(
-        sample.image, np.concatenate([picture(), extra[0][..., None], extra[1][..., None]], 2)
-    )
-
-
 def test_text_wins_over_label(label_map: str) -> None:
     text = {"image/object/class/text": ["owl", "cat"]}
     assert decode({**BOXES, **LABELS, **text}, label_map).classes.tolist() == [4, 1]
     assert decode({**BOXES, **LABELS, **text}).classes.tolist() == [2, 1]  # nothing to look up
     assert decode({**BOXES, **LABELS}, label_map).classes.tolist() == [2, 1]
-
-
-def test_boxes_of_unknown_text_and_of_nan_are_left_out(label_map: str) -> None:
-    features = {
-        **BOXES,
-        "image/object/class/text": ["horse", "dog"],
-        "image/object/area": [3.0, 5.0],
-    }
-    sample = decode(features, label_map)
-    assert (sample.classes.tolist(), sample.area.tolist()) == ([2], [5])
-    features = {**BOXES, **LABELS, "image/object/bbox/xmin": [NAN, 0.2]}
-    sample = decode(features)
-    assert sample.classes.tolist() == [1]
-    assert sample.boxes.shape == (1, 4)
 
 
 @pytest.mark.parametrize("mask_type", ["PNG_MASKS", "NUMERICAL_MASKS"])

@@ -15,23 +15,6 @@ from tests.inputs.examples import example, pipeline, write
 from tests.inputs.test_pipeline import preprocess_of
 
 
-@pytest.mark.parametrize("num_files", range(1, 9))
-@pytest.mark.parametrize("number", range(1, 6))
-def test_files_are_all_there_once(num_files: int, number: int) -> None:
-    parts = [sharding.files_of_part(num_files, (number, index)) for index in range(number)]
-    if num_files < number:
-        assert parts == [None] * number
-        return
-    assert all(parts)
-    assert sorted(file for part in parts for file in part or []) == list(range(num_files))
-
-
-def test_workers_have_seeds_of_their_own() -> None:
-    seeds = [sharding.seed_of_part(7, (3, index)) for index in range(3)]
-    assert seeds[0] == 7 and len(set(seeds)) == 3
-    assert sharding.seed_of_part(None, (3, 2)) is None
-
-
 def _config(tmp_path: pathlib.Path, num_files: int, num_records: int) -> Any:
     """Records of one name each, in files of different lengths."""
     config = pipeline("train_input_reader { num_readers: 2 num_epochs: 1 drop_remainder: false }")

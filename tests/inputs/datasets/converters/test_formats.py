@@ -148,18 +148,6 @@ def test_open_images_labels_and_groups(root):
     assert faults_of(c) == [("broken_source", 5)]
 
 
-def test_open_images_labels_in_records(root):
-    sample = samples.make(root, "open_images")
-    samples.convert(sample, root / "out")
-    found = samples.records(root / "out")
-    assert found["c"]["image/class/label"] == [1]
-    assert found["c"]["image/class/text"] == [b"cat"]
-    assert found["c"]["image/class/confidence"] == [0.0]
-    assert found["c"]["image/neg_category_ids"] == [1]
-    assert found["a"]["image/class/label"] == [2] and "image/neg_category_ids" not in found["a"]
-    assert found["a"]["image/object/group_of"] == [0, 0]
-
-
 SEGMENTATIONS = (
     "MaskPath,ImageID,LabelName,BoxID,BoxXMin,BoxXMax,BoxYMin,BoxYMax,PredictedIoU,Clicks\n"
 )

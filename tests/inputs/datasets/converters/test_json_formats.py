@@ -11,7 +11,6 @@ import pytest
 
 from estimator_det.config.text import ConfigError
 from inputs.datasets import masks
-from inputs.datasets.converters.detection_jsonl import read_detection_jsonl
 from inputs.datasets.source import AnnotatedImage, ConversionError, SourceOptions
 from tests.inputs.conversion import samples
 from tests.inputs.datasets.converters.test_formats import faults_of, read
@@ -120,20 +119,6 @@ def test_detections_of_paths_as_detect_was_given_them(root, monkeypatch, prefix)
     assert sorted(samples.records(root / "out")) == sorted(
         path.stem for path in (root / "images").iterdir()
     )
-
-
-def test_detections_of_the_current_folder_come_before_those_relative_to_the_images(
-    root, monkeypatch
-):
-    monkeypatch.chdir(root)
-    inner = root / "images" / "images"
-    inner.mkdir()
-    (inner / "a.png").write_bytes((root / "images" / "b.png").read_bytes())
-    path = root / "d.jsonl"
-    files = ("images/a.png", "images/images/a.png")
-    path.write_text("".join(json.dumps({"file": name, "detections": []}) + "\n" for name in files))
-    source = read_detection_jsonl(SourceOptions(str(root / "images"), str(path)))
-    assert [image.image for image in source.images] == ["a.png", "images/a.png"]
 
 
 @pytest.mark.parametrize(

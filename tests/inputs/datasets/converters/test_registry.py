@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from estimator_det.config.text import ConfigError
-from inputs.conversion import engine
 from inputs.datasets.converters import CONVERTERS, open_source, options_of
 from inputs.datasets.source import ConversionError, SourceOptions
 from tests.inputs.conversion import samples
@@ -39,31 +37,6 @@ def test_the_sample_gives_the_known_records(name, tmp_path):
         encoded = (tmp_path / "images" / f"{image}.png").read_bytes()
         assert found[image]["image/encoded"] == [encoded]
     assert samples.faults(tmp_path / "out") == []
-
-
-@every_format
-def test_progress_ends_at_its_total(name, tmp_path):
-    """Totals count what `advance` counts, images, in both passes of a conversion."""
-    samples.write_images(tmp_path / "images")
-    # Not as many objects as images.
-    sample = samples.SAMPLES[name](tmp_path, {**samples.OBJECTS, "b": []})
-    bars = {}
-
-    def progress(title, total):
-        bars[title] = [total, 0]
-
-        def advance(images):
-            bars[title][1] += images
-
-        return advance
-
-    options = engine.ConvertOptions(sample.format, sample.options, str(tmp_path / "out"))
-    conversion = engine.convert(options, progress=progress)
-    images = conversion.tally["splits"]["train"]["images"]
-    assert images == len(samples.records(tmp_path / "out")) >= 2
-    assert bars["converting"] == [images, images]
-    assert bars["reading annotations"] in ([None, images], [images, images])
-    assert (bars["reading annotations"][0] is not None) == (name == "coco")
 
 
 # How the box of the cat becomes faulty, in ymin, xmin, ymax, xmax.
@@ -254,20 +227,3 @@ def test_damage_anywhere_gives_records_or_a_fault(name, seeds, tmp_path):
         except (ConfigError, ConversionError) as error:
             assert str(error) and len(str(error)) < 10_000, seed
         path.write_bytes(sound)
-
-
-@every_format
-def test_reading_without_a_scratch_folder_writes_nothing(name, tmp_path, monkeypatch):
-    sample = samples.make(tmp_path, name)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert len(list(open_source(name, sample.options).images)) == 3
-    pathlib.Path(sample.cat_file).write_bytes(b"\xff")
-    with contextlib.suppress(ConfigError):  # of the formats that have one file
-        list(open_source(name, sample.options).images)
-    assert os.listdir() == []
-
-
-def test_the_nearest_format_is_named():
-    with pytest.raises(ConfigError, match="did you mean 'coco'"):
-        open_source("cocoo", SourceOptions())
