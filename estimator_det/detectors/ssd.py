@@ -13,7 +13,8 @@ import estimator_det.extractors
 import estimator_det.predictors  # noqa: F401  (both imports fill the registries)
 from estimator_det.boxes.anchors import AnchorGenerator, make_anchor_generator
 from estimator_det.boxes.coders import BoxCoder, make_box_coder
-from estimator_det.boxes.nms.multiclass import NmsOptions, make_nms_options, multiclass_nms
+from estimator_det.boxes.nms.kernels import NmsOptions
+from estimator_det.boxes.nms.multiclass import make_nms_options, multiclass_nms
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.fields import check_supported

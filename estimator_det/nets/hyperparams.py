@@ -26,11 +26,6 @@ ACTIVATIONS: Dict[int, Optional[Callable[[tf.Tensor], tf.Tensor]]] = {
     _PROTO.RELU_6: tf.nn.relu6,
     _PROTO.SWISH: tf.nn.swish,
 }
-SCALING_MODES: Dict[int, str] = {
-    _SCALING.FAN_IN: "FAN_IN",
-    _SCALING.FAN_OUT: "FAN_OUT",
-    _SCALING.FAN_AVG: "FAN_AVG",
-}
 
 
 no_scope: ArgScope = contextlib.nullcontext
@@ -94,7 +89,9 @@ def make_initializer(config: Any) -> Optional[Any]:
     if kind == "variance_scaling_initializer":
         settings = config.variance_scaling_initializer
         return slim.variance_scaling_initializer(
-            factor=settings.factor, mode=SCALING_MODES[settings.mode], uniform=settings.uniform
+            factor=settings.factor,
+            mode=_SCALING.Mode.Name(settings.mode),
+            uniform=settings.uniform,
         )
     return _keras_initializer(config.keras_initializer_by_name)
 

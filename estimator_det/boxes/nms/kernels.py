@@ -8,6 +8,7 @@ has its own), S picks.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Callable, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -24,6 +25,22 @@ GROWTH = 8
 SAMPLE_STEP = 17
 # Candidates are ranked by float32 integers, which are exact up to here.
 MAX_CANDIDATES = 2**24
+
+
+@dataclasses.dataclass(frozen=True)
+class NmsOptions:
+    """Thresholds and limits of suppression."""
+
+    score_threshold: float = 0.0  # only scores above it are candidates
+    # A box whose IoU with a better one is above this is suppressed; 0 to 1.
+    iou_threshold: float = 0.6
+    max_per_class: int = 100  # most detections of one class
+    max_total: int = 100  # detections per image (N); 0 returns those of all classes
+    class_agnostic: bool = False  # suppress across classes; each anchor has its best class only
+    # Above 0, overlap lowers scores instead of removing boxes (soft suppression).
+    soft_sigma: float = 0.0
+    change_frame: bool = False  # return boxes relative to the clip windows
+    static_shapes: bool = False  # use only ops that TPU and XLA can run. The result is the same.
 
 
 class Picks(NamedTuple):
@@ -160,11 +177,10 @@ def _suppress(
     boxes: Boxes,
     ranking: _Ranking,
     windows: Optional[tf.Tensor],
+    options: NmsOptions,
     *,
     num_anchors: tf.Tensor,
     num_classes: int,
-    iou_threshold: float,
-    max_per_class: int,
 ) -> Tuple[Picks, tf.Tensor]:
     """Greedy suppression inside every class of the ranked candidates.
 
@@ -182,9 +198,9 @@ def _suppress(
     result = tf.image.combined_non_max_suppression(
         _boxes_of_rows(boxes, candidates, places, anchor_of_row),
         tf.scatter_nd(places, ranking.ranks, tf.stack([batch, num_rows, num_classes])),
-        max_output_size_per_class=max_per_class,
+        max_output_size_per_class=options.max_per_class,
         max_total_size=num_candidates,
-        iou_threshold=iou_threshold,
+        iou_threshold=options.iou_threshold,
         score_threshold=0.0,
         clip_boxes=False,
     )
@@ -245,14 +261,7 @@ def _attempt_until_complete(
 
 
 def hard_picks(
-    boxes: Boxes,
-    scores: tf.Tensor,
-    windows: Optional[tf.Tensor],
-    *,
-    score_threshold: float,
-    iou_threshold: float,
-    max_per_class: int,
-    max_total: int,
+    boxes: Boxes, scores: tf.Tensor, windows: Optional[tf.Tensor], options: NmsOptions
 ) -> Picks:
     """Greedy suppression of overlapping boxes, class by class, then the best of all classes.
 
@@ -263,17 +272,15 @@ def hard_picks(
     Args:
         boxes: float32 [B, A, q, 4], or codes, of which only candidates are decoded.
         scores: float32 [B, A, C].
-        windows: float32 [B, 4]; boxes outside their window are dropped after suppression.
-        score_threshold: only scores above it are candidates.
-        iou_threshold: a box is suppressed by a better one whose IoU with it is above this.
-        max_per_class: most picks of a class, counted before the windows drop any.
-        max_total: number of picks.
+        windows: float32 [B, 4]; boxes outside their window are dropped after suppression, but
+            count towards the limit of their class.
+        options: thresholds and limits, above 0.
 
     Returns:
         Picks by falling score, equal scores by class, then anchor; S = `max_total`.
     """
     num_classes = scores.shape[2]
-    floor = score_floor(score_threshold)
+    floor = score_floor(options.score_threshold)
 
     def attempt(num_candidates: tf.Tensor) -> Tuple[Picks, tf.Tensor]:
         ranking = _rank(scores, num_candidates, floor)
@@ -281,39 +288,37 @@ def hard_picks(
             boxes,
             ranking,
             windows,
+            options,
             num_anchors=tf.shape(scores)[1],
             num_classes=num_classes,
-            iou_threshold=iou_threshold,
-            max_per_class=max_per_class,
         )
-        best = best_picks(picks, max_total)
+        best = best_picks(picks, options.max_total)
         complete = (
             tf.reduce_all(best.valid, axis=1)
             | ranking.exhausted
-            | (num_before >= num_classes * max_per_class)
+            | (num_before >= num_classes * options.max_per_class)
         )
         return best, complete
 
-    return _attempt_until_complete(scores, max_total, attempt)
+    return _attempt_until_complete(scores, options.max_total, attempt)
 
 
 def _suppress_softly(
     box_rows: tf.Tensor,  # float32 [B * q, A, 4]
     score_rows: tf.Tensor,  # float32 [B * C, A]
     cuts: tf.Tensor,  # float32 [B], lowest candidate score of each image
+    options: NmsOptions,
     *,
     num_rows: tf.Tensor,  # B * C
     num_classes: int,  # C
     classes_per_box_row: int,  # C / q
-    max_per_class: int,  # S, picks of each class
-    score_threshold: float,  # a box is dropped if its score falls to this
-    sigma: float,  # divisor in the factor exp(-IoU^2 / (2 sigma))
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Soft suppression class by class, since TensorFlow's kernel handles one class of one image.
 
-    Returns:
-        Anchors int32 [B * C, S]; lowered scores float32; bool, True for picks.
+    Returns anchors int32 [B * C, S], S picks of each class; lowered scores float32; bool, True for
+    picks.
     """
+    max_per_class = options.max_per_class
 
     def suppress_row(row: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         row_scores = score_rows[row]
@@ -323,8 +328,8 @@ def _suppress_softly(
             scores=tf.where(above_cut, row_scores, -float("inf")),
             max_output_size=max_per_class,
             iou_threshold=1.0,  # no hard suppression: overlap only lowers scores
-            score_threshold=score_threshold,
-            soft_nms_sigma=sigma,
+            score_threshold=options.score_threshold,
+            soft_nms_sigma=options.soft_sigma,
             pad_to_max_output_size=True,
         )
         return anchors, lowered, tf.range(max_per_class) < num_valid
@@ -342,14 +347,7 @@ def _suppress_softly(
 
 
 def soft_picks(
-    boxes: tf.Tensor,
-    scores: tf.Tensor,
-    windows: Optional[tf.Tensor],
-    *,
-    score_threshold: float,
-    sigma: float,
-    max_per_class: int,
-    max_total: int,
+    boxes: tf.Tensor, scores: tf.Tensor, windows: Optional[tf.Tensor], options: NmsOptions
 ) -> Picks:
     """Soft suppression (https://arxiv.org/abs/1704.04503): overlap lowers scores, class by class.
 
@@ -359,8 +357,8 @@ def soft_picks(
     lowered score is above all other original scores do not change with more candidates.
     """
     batch, num_anchors = tf.unstack(tf.shape(scores)[:2], num=2)
-    num_classes = scores.shape[2]
-    floor = score_floor(score_threshold)
+    num_classes, max_per_class = scores.shape[2], options.max_per_class
+    floor = score_floor(options.score_threshold)
     # [B * q, A, 4]: if classes share boxes, one slice serves every class of an image.
     box_rows = tf.reshape(tf.transpose(boxes, [0, 2, 1, 3]), [-1, num_anchors, 4])
     score_rows = tf.reshape(tf.transpose(scores, [0, 2, 1]), [-1, num_anchors])
@@ -371,12 +369,10 @@ def soft_picks(
             box_rows,
             score_rows,
             cuts,
+            options,
             num_rows=batch * num_classes,
             num_classes=num_classes,
             classes_per_box_row=num_classes // boxes.shape[2],
-            max_per_class=max_per_class,
-            score_threshold=score_threshold,
-            sigma=sigma,
         )
         shape = tf.stack([batch, num_classes * max_per_class])
         classes = tf.repeat(tf.range(num_classes), max_per_class)[None, :]
@@ -390,7 +386,7 @@ def soft_picks(
         if windows is not None:
             pick_boxes = gather_picks(boxes, picks.anchors, picks.classes)
             picks = picks._replace(valid=picks.valid & has_area(pick_boxes, windows))
-        best = best_picks(picks, max_total)
+        best = best_picks(picks, options.max_total)
         return best, tf.reduce_all(best.valid, axis=1) | (cuts <= floor)
 
-    return _attempt_until_complete(scores, max_total, attempt)
+    return _attempt_until_complete(scores, options.max_total, attempt)

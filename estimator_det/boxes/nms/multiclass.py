@@ -10,27 +10,11 @@ import dataclasses
 from typing import Any, Dict, NamedTuple, Optional
 
 from estimator_det.boxes import geometry
-from estimator_det.boxes.nms.kernels import Picks, hard_picks, soft_picks
+from estimator_det.boxes.nms.kernels import NmsOptions, Picks, hard_picks, soft_picks
 from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-
-
-@dataclasses.dataclass(frozen=True)
-class NmsOptions:
-    """Thresholds and limits of suppression."""
-
-    score_threshold: float = 0.0  # only scores above it are candidates
-    # A box whose IoU with a better one is above this is suppressed; 0 to 1.
-    iou_threshold: float = 0.6
-    max_per_class: int = 100  # most detections of one class
-    max_total: int = 100  # detections per image (N); 0 returns those of all classes
-    class_agnostic: bool = False  # suppress across classes; each anchor has its best class only
-    # Above 0, overlap lowers scores instead of removing boxes (soft suppression).
-    soft_sigma: float = 0.0
-    change_frame: bool = False  # return boxes relative to the clip windows
-    static_shapes: bool = False  # use only ops that TPU and XLA can run. The result is the same.
 
 
 class NmsResult(NamedTuple):
@@ -115,26 +99,15 @@ def _pick(
     if num_anchors is not None:
         max_per_class = min(max_per_class, num_anchors)
     max_total = options.max_total or max_per_class * num_classes
-    limits: Dict[str, Any] = {
-        "score_threshold": options.score_threshold,
-        "max_per_class": max_per_class,
-        "max_total": max_total,
-    }
+    limits = dataclasses.replace(options, max_per_class=max_per_class, max_total=max_total)
     if isinstance(boxes, CodedBoxes) and (options.static_shapes or options.soft_sigma > 0.0):
         # These kernels compare all anchors, so that decoding them one by one saves nothing.
         boxes = boxes.decode()
     if options.static_shapes:
-        return static_picks(
-            boxes,
-            scores,
-            windows,
-            iou_threshold=options.iou_threshold,
-            sigma=options.soft_sigma,
-            **limits,
-        )
+        return static_picks(boxes, scores, windows, limits)
     if options.soft_sigma > 0.0:
-        return soft_picks(boxes, scores, windows, sigma=options.soft_sigma, **limits)
-    return hard_picks(boxes, scores, windows, iou_threshold=options.iou_threshold, **limits)
+        return soft_picks(boxes, scores, windows, limits)
+    return hard_picks(boxes, scores, windows, limits)
 
 
 def _pick_across_classes(

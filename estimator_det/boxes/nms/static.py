@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional, Tuple
 
-from estimator_det.boxes.nms.kernels import Picks, score_floor
+from estimator_det.boxes.nms.kernels import NmsOptions, Picks, score_floor
 from estimator_det.boxes.nms.rows import gather_picks, has_area
 from estimator_det.compat import tf
 
@@ -69,18 +69,17 @@ def _suppress(
     overlap: tf.Tensor,
     is_pick: tf.Tensor,
     floor: float,
-    iou_threshold: float,
-    sigma: float,
+    options: NmsOptions,
 ) -> tf.Tensor:
     """Scores [B, A] of the pick's class without the pick and the boxes that it suppresses.
 
-    With `sigma` above 0, overlap lowers scores, and scores below `floor` are dropped.
+    With `soft_sigma` above 0, overlap lowers scores, and scores below `floor` are dropped.
     """
-    if sigma > 0.0:
-        column = column * tf.exp(-0.5 / sigma * tf.square(overlap))
+    if options.soft_sigma > 0.0:
+        column = column * tf.exp(-0.5 / options.soft_sigma * tf.square(overlap))
         is_dropped = ~(column >= floor)  # also drops NaN
     else:
-        is_dropped = overlap > iou_threshold
+        is_dropped = overlap > options.iou_threshold
     return tf.where(is_dropped | is_pick, _SUPPRESSED, column)
 
 
@@ -120,22 +119,18 @@ def static_picks(
     boxes: tf.Tensor,
     scores: tf.Tensor,
     windows: Optional[tf.Tensor],
-    *,
-    score_threshold: float,
-    iou_threshold: float,
-    max_per_class: int,
-    max_total: int,
-    sigma: float = 0.0,
+    options: NmsOptions,
 ) -> Picks:
-    """Picks detections like `hard_picks` or, with `sigma` above 0, `soft_picks`.
+    """Picks detections like `hard_picks` or, with `soft_sigma` above 0, `soft_picks`.
 
     Scores never rise, so the best candidate of all classes is always the next pick. The loop ends
     when there are enough picks, usually after `max_total` steps. Each step compares the anchors of
     a single class.
     """
     num_classes, corners_by_slot = scores.shape[2], _corners(boxes)
+    max_total = options.max_total
     batch, num_anchors = (scores.shape[axis] or tf.shape(scores)[axis] for axis in (0, 1))
-    floor = score_floor(score_threshold)
+    floor = score_floor(options.score_threshold)
     class_scores = tf.transpose(scores, [0, 2, 1])
     remaining = tf.where(class_scores >= floor, class_scores, _SUPPRESSED)
     places, anchor_numbers, images = (tf.range(n) for n in (max_total, num_anchors, batch))
@@ -152,14 +147,14 @@ def static_picks(
         anchor = tf.argmax(column, axis=1, output_type=tf.int32)
         overlap = _overlaps(_corners_of_class(corners_by_slot, label), anchor)
         is_pick = tf.equal(anchor_numbers, anchor[:, None])
-        lowered = _suppress(column, overlap, is_pick, floor, iou_threshold, sigma)
+        lowered = _suppress(column, overlap, is_pick, floor, options)
         column = tf.where(active[:, None], lowered, column)
 
         is_label = tf.equal(tf.range(num_classes), label[:, None])
         # A pick outside its window still counts towards the limit of its class, as in `hard_picks`.
         num_picked = state.num_picked + tf.cast(is_label & active[:, None], tf.int32)
         best = _put(state.best, is_label, tf.reduce_max(column, axis=1))
-        best = tf.where(num_picked < max_per_class, best, _SUPPRESSED)
+        best = tf.where(num_picked < options.max_per_class, best, _SUPPRESSED)
         visible = active & _is_visible(boxes, anchor, label, windows)
         is_slot = tf.equal(places, state.num[:, None]) & visible[:, None]
         picks = _with_pick(state.picks, is_slot, score, label, anchor)
@@ -172,7 +167,7 @@ def static_picks(
         needs_more,
         take_best,
         (_first_state(remaining, batch, max_total),),
-        maximum_iterations=max_per_class * num_classes,
+        maximum_iterations=options.max_per_class * num_classes,
         parallel_iterations=1,
     )
     return final_state.picks

@@ -18,7 +18,8 @@ from estimator_det.boxes.assign import TargetAssigner, Targets, count_assignment
 from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.boxes.geometry import IOU_SIMILARITY
 from estimator_det.boxes.matching import ArgMaxMatcher
-from estimator_det.boxes.nms.multiclass import NmsOptions, multiclass_nms
+from estimator_det.boxes.nms.kernels import NmsOptions
+from estimator_det.boxes.nms.multiclass import multiclass_nms
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError

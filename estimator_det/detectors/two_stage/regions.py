@@ -14,7 +14,8 @@ from estimator_det.boxes import geometry
 from estimator_det.boxes.assign import TargetAssigner, Targets
 from estimator_det.boxes.geometry import IOU_SIMILARITY
 from estimator_det.boxes.matching import ArgMaxMatcher
-from estimator_det.boxes.nms.multiclass import NmsOptions, make_nms_options, multiclass_nms
+from estimator_det.boxes.nms.kernels import NmsOptions
+from estimator_det.boxes.nms.multiclass import make_nms_options, multiclass_nms
 from estimator_det.boxes.nms.rows import CodedBoxes
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.boxes.score_conversion import make_score_converter
