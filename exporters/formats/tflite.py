@@ -20,14 +20,14 @@ from exporters.formats.samples import check_has_images, images_to_calibrate
 from exporters.formats.tflite_detector import TfliteDetector, find_postprocess, set_options
 from exporters.formats.tflite_graph import (
     INPUT,
-    POSTPROCESS,
     TfliteGraph,
     build_tflite_graph,
     check_tflite,
     input_range,
     raw_outputs,
 )
-from exporters.formats.tflite_metadata import IDENTIFIER, add_metadata
+from exporters.formats.tflite_metadata import add_metadata
+from exporters.importing.tflite import IDENTIFIER, POSTPROCESS
 from exporters.network import ExportOptions, RestoredNetwork
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError

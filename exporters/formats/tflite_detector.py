@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 import numpy as np
@@ -12,16 +11,15 @@ from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import files
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
-from exporters.formats.tflite_graph import COLOR_CHANNELS, POSTPROCESS, Normalization
+from exporters.formats.tflite_graph import COLOR_CHANNELS, Normalization
 from exporters.formats.tflite_metadata import pack, packed_anew, read_metadata
+from exporters.importing.tflite import DAMAGE, POSTPROCESS, corners, unpack
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import CLASS_OFFSET
 
 # Normalization of SSD MobileNets, which published files without metadata mostly are.
 _USUAL = Normalization((127.5,) * COLOR_CHANNELS, (127.5,) * COLOR_CHANNELS)
-_DAMAGE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError,
-           MemoryError)  # fmt: skip
 
 
 class Postprocess(NamedTuple):
@@ -52,8 +50,7 @@ def set_options(content: bytes, options: Mapping[str, Any]) -> bytes:
     """A model with all options of POSTPROCESS; TensorFlow's converter leaves out some."""
     from flatbuffers import flexbuffers
 
-    schema = tflite_schema()
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
+    model = unpack(content)
     codes = [code.customCode for code in model.operatorCodes]
     for operator in model.subgraphs[0].operators:
         if codes[operator.opcodeIndex] == POSTPROCESS.encode():
@@ -81,7 +78,7 @@ class TfliteDetector(LoadedModel):
                 model_content=packed_anew(content), experimental_preserve_all_tensors=keeps_raw
             )
             interpreter.allocate_tensors()
-        except (*_DAMAGE, RuntimeError) as error:
+        except (*DAMAGE, RuntimeError) as error:
             raise RunError(
                 f"{path} is damaged, cut off, or has operations that TFLite here does not: "
                 f"{str(error).splitlines()[0]}. Get the file again, or export it again"
@@ -127,9 +124,7 @@ class TfliteDetector(LoadedModel):
         encodings, scores, anchors = map(self._value, self._postprocess.inputs)
         options = self._postprocess.options
         scales = (float(options[name]) for name in ("y_scale", "x_scale", "h_scale", "w_scale"))
-        half = anchors[:, 2:] / 2
-        corners = np.concatenate([anchors[:, :2] - half, anchors[:, :2] + half], 1)
-        boxes = CenterSizeCoder(*scales).decode(tf.constant(encodings), tf.constant(corners)).boxes
+        boxes = CenterSizeCoder(*scales).decode(encodings, tf.constant(corners(anchors))).boxes
         return {RAW_SCORES: scores, RAW_BOXES: boxes.numpy()}
 
     def _value(self, index: int) -> np.ndarray:

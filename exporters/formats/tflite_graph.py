@@ -12,11 +12,11 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
+from exporters.importing.tflite import POSTPROCESS
 from exporters.network import RestoredNetwork, TfliteOptions
 from inputs.serving import additional_channels
 
 INPUT = "normalized_input_image_tensor"
-POSTPROCESS = "TFLite_Detection_PostProcess"
 RAW_OUTPUTS = ("raw_outputs/box_encodings", "raw_outputs/class_predictions")
 OUTPUTS = (
     POSTPROCESS,

@@ -17,28 +17,27 @@ from flatbuffers.table import Table
 
 from estimator_det.compat.private import tflite_schema
 from exporters.formats.tflite_graph import COLOR_CHANNELS, Normalization
-from exporters.importing.tflite import attached_labels
+from exporters.importing.tflite import IDENTIFIER, attached_labels, unpack
 
-IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a model file
 METADATA_NAME = b"TFLITE_METADATA"  # name of the model's buffer
 LABELS_FILE = "labels.txt"
 _PARSER_VERSION = "1.0.0"  # the least that reads these fields
 _METADATA_IDENTIFIER = b"M001"
 # Codes of the schema.
-_VALUE_LABELS = 3  # AssociatedFileType: names by the value of the tensor
-_FEATURE_PROPERTY, _IMAGE_PROPERTIES, _BOX_PROPERTIES = 1, 2, 3  # ContentProperties
-_NORMALIZATION = 1  # ProcessUnitOptions
-_RGB, _BOUNDARIES, _RATIO = 1, 1, 0
+_VALUE_LABELS = np.uint8(3)  # AssociatedFileType: names by the value of the tensor
+_FEATURE_PROPERTY, _IMAGE_PROPERTIES, _BOX_PROPERTIES = map(np.uint8, (1, 2, 3))
+_NORMALIZATION = np.uint8(1)  # ProcessUnitOptions
+_RGB, _BOUNDARIES, _RATIO = map(np.uint8, (1, 1, 0))
 
 # Names and descriptions of tensors.
 _INPUT = ("image", "The image, resized to the size of the tensor with bilinear interpolation.")
-_CATEGORY = "category"
 _OUTPUTS = (
     ("location", "Boxes: ymin, xmin, ymax, xmax as fractions of the image."),
-    (_CATEGORY, "Classes of the boxes, from 0."),
+    ("category", "Classes of the boxes, from 0."),
     ("score", "Scores of the boxes."),
     ("number of detections", "How many boxes there are."),
 )
+_CATEGORY = 1  # place among these
 
 
 class Metadata(NamedTuple):
@@ -63,14 +62,11 @@ def add_metadata(
         class_names: By id from 1; without any, no labels are attached.
     """
     schema = tflite_schema()
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
+    model = unpack(content)
     graph = model.subgraphs[0]
     height, width = (int(size) for size in graph.tensors[graph.inputs[0]].shape[1:3])
     is_detector = len(graph.outputs) == len(_OUTPUTS)
-    writer = _Writer()
-    image = writer.image((height, width), normalization)
-    outputs = writer.outputs(bool(class_names)) if is_detector else []
-    data = writer.finish(image, outputs, description)
+    data = _metadata((height, width), normalization, is_detector, bool(class_names), description)
     buffer, entry = schema.BufferT(), schema.MetadataT()
     buffer.data = np.frombuffer(data, np.uint8)
     entry.name, entry.buffer = METADATA_NAME, len(model.buffers)
@@ -96,8 +92,7 @@ def packed_anew(content: bytes) -> bytes:
 
     TFLite follows the offsets in a file without a check; Python checks them.
     """
-    schema = tflite_schema()
-    return pack(schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0)))
+    return pack(unpack(content))
 
 
 def read_metadata(content: bytes) -> Metadata:
@@ -118,7 +113,7 @@ def _read_normalization(content: bytes) -> Optional[Normalization]:
             for unit in _tables(tensor, 4):  # process_units
                 kind, options = _union(unit, 0)
                 if kind == _NORMALIZATION and options is not None:
-                    mean, std = (_floats(options, slot) for slot in (0, 1))
+                    mean, std = (_read_floats(options, slot) for slot in (0, 1))
                     if len(mean) in (1, COLOR_CHANNELS) and len(mean) == len(std):
                         repeats = COLOR_CHANNELS // len(mean)
                         return Normalization(mean * repeats, std * repeats)
@@ -148,7 +143,7 @@ def _union(table: Table, slot: int) -> Tuple[int, Optional[Table]]:
     return int(kind), Table(table.Bytes, table.Indirect(table.Pos + offset))
 
 
-def _floats(table: Table, slot: int) -> Tuple[float, ...]:
+def _read_floats(table: Table, slot: int) -> Tuple[float, ...]:
     offset = _field(table, slot)
     if not offset:
         return ()
@@ -156,121 +151,68 @@ def _floats(table: Table, slot: int) -> Tuple[float, ...]:
     return tuple(values.tolist())
 
 
-class _Writer:
-    """Builds the flatbuffer: children before parents, as flatbuffers need it."""
-
-    def __init__(self) -> None:
-        self._builder = flatbuffers.Builder(1024)
-
-    def image(self, size: Tuple[int, int], normalization: Normalization) -> int:
-        """Metadata of the input."""
-        height, width = size
-        default_size = self._table([("Uint32", width), ("Uint32", height)])
-        properties = self._table([("Uint8", _RGB), ("", default_size)])
-        content = self._table([("Uint8", _IMAGE_PROPERTIES), ("", properties)])
-        options = self._table([("", self._floats(each)) for each in normalization])
-        unit = self._table([("Uint8", _NORMALIZATION), ("", options)])
-        black, white = (
-            [(level - mean) / std for mean, std in zip(*normalization)] for level in (0, 255)
-        )
-        stats = self._table([("", self._floats(white)), ("", self._floats(black))])
-        return self._tensor(*_INPUT, content=content, units=[unit], stats=stats)
-
-    def outputs(self, has_labels: bool) -> List[int]:
-        """Metadata of boxes, classes, scores and number."""
-        # Positions of left, top, right and bottom in a box.
-        order = self._vector("Uint32", [1, 0, 3, 2])
-        box = self._table([("", order), ("Uint8", _BOUNDARIES), ("Uint8", _RATIO)])
-        contents = [self._table([("Uint8", _BOX_PROPERTIES), ("", box)])]
-        contents += [
-            self._table([("Uint8", _FEATURE_PROPERTY), ("", self._table([]))]) for _ in range(3)
-        ]
-        files = [self._file()] if has_labels else []
-        return [
-            self._tensor(name, text, content=content, files=files if name == _CATEGORY else [])
-            for (name, text), content in zip(_OUTPUTS, contents)
-        ]
-
-    def finish(self, image: int, outputs: List[int], description: str) -> bytes:
-        """The content of the metadata buffer."""
-        groups = []
-        if outputs:
-            names = [self._text(name) for name, _ in _OUTPUTS[:3]]
-            fields = [("", self._text("detection_result")), ("", self._tables(names))]
-            groups = [self._table(fields)]
-        graph = self._table(
-            [
-                *[("", None)] * 2,
-                ("", self._tables([image])),
-                ("", self._tables(outputs)),
-                *[("", None)] * 4,
-                ("", self._tables(groups)),
-            ]
-        )
-        model = self._table(
-            [
-                ("", self._text("ObjectDetector")),
-                ("", self._text(description)),
-                ("", None),
-                ("", self._tables([graph])),
-                *[("", None)] * 3,
-                ("", self._text(_PARSER_VERSION)),
-            ]
-        )
-        self._builder.Finish(model, _METADATA_IDENTIFIER)
-        return bytes(self._builder.Output())
-
-    def _file(self) -> int:
+def _metadata(
+    size: Tuple[int, int],
+    normalization: Normalization,
+    is_detector: bool,
+    has_labels: bool,
+    description: str,
+) -> bytes:
+    """The content of the metadata buffer; tables are dictionaries by field number."""
+    height, width = size
+    black, white = (
+        _floats([(level - mean) / std for mean, std in zip(*normalization)]) for level in (0, 255)
+    )
+    properties = {0: _RGB, 1: {0: np.uint32(width), 1: np.uint32(height)}}
+    unit = {0: _NORMALIZATION, 1: {0: _floats(normalization.mean), 1: _floats(normalization.std)}}
+    image = {
+        **dict(enumerate(_INPUT)),
+        3: {0: _IMAGE_PROPERTIES, 1: properties},
+        4: [unit],
+        5: {0: white, 1: black},
+    }
+    # Positions of left, top, right and bottom in a box.
+    box = {0: np.array([1, 0, 3, 2], np.uint32), 1: _BOUNDARIES, 2: _RATIO}
+    feature = {0: _FEATURE_PROPERTY, 1: {}}
+    contents = [{0: _BOX_PROPERTIES, 1: box}, feature, feature, feature]
+    outputs: List[Dict[int, Any]] = [
+        {**dict(enumerate(each)), 3: content} for each, content in zip(_OUTPUTS, contents)
+    ]
+    if has_labels:
         text = "Names of the classes, one a line."
-        return self._table(
-            [("", self._text(LABELS_FILE)), ("", self._text(text)), ("Uint8", _VALUE_LABELS)]
-        )
+        outputs[_CATEGORY][6] = [{0: LABELS_FILE, 1: text, 2: _VALUE_LABELS}]
+    group = {0: "detection_result", 1: [name for name, _ in _OUTPUTS[:3]]}
+    graph: Dict[int, Any] = {2: [image]}
+    if is_detector:
+        graph.update({3: outputs, 8: [group]})
+    model = {0: "ObjectDetector", 1: description, 3: [graph], 7: _PARSER_VERSION}
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(_write(builder, model), _METADATA_IDENTIFIER)
+    return bytes(builder.Output())
 
-    def _tensor(
-        self,
-        name: str,
-        text: str,
-        *,
-        content: int,
-        units: Sequence[int] = (),
-        stats: Optional[int] = None,
-        files: Sequence[int] = (),
-    ) -> int:
-        return self._table(
-            [
-                ("", self._text(name)),
-                ("", self._text(text)),
-                ("", None),
-                ("", content),
-                ("", self._tables(units)),
-                ("", stats),
-                ("", self._tables(files)),
-            ]
-        )
 
-    def _table(self, fields: Sequence[Tuple[str, Optional[int]]]) -> int:
-        """A table of (type, value) by slot; the type of a child is "", None leaves a field out."""
-        self._builder.StartObject(len(fields))
-        for slot, (kind, value) in enumerate(fields):
-            if value is None:
-                continue
-            if kind:
-                getattr(self._builder, f"Prepend{kind}Slot")(slot, value, 0)
-            else:
-                self._builder.PrependUOffsetTRelativeSlot(slot, value, 0)
-        return int(self._builder.EndObject())
+def _write(builder: Any, value: Any) -> int:
+    """Writes a text, numbers, a list or a table, children before parents; returns its offset."""
+    if isinstance(value, str):
+        return int(builder.CreateString(value))
+    if isinstance(value, np.ndarray):
+        return int(builder.CreateNumpyVector(value))
+    if isinstance(value, list):
+        children = [_write(builder, each) for each in value]
+        builder.StartVector(4, len(children), 4)
+        for child in reversed(children):
+            builder.PrependUOffsetTRelative(child)
+        return int(builder.EndVector())
+    scalars = {slot: each for slot, each in value.items() if isinstance(each, np.integer)}
+    offsets = {slot: _write(builder, each) for slot, each in value.items() if slot not in scalars}
+    builder.StartObject(max(value, default=-1) + 1)
+    for slot, number in scalars.items():
+        prepend = builder.PrependUint8Slot if number.itemsize == 1 else builder.PrependUint32Slot
+        prepend(slot, int(number), 0)
+    for slot, offset in offsets.items():
+        builder.PrependUOffsetTRelativeSlot(slot, offset, 0)
+    return int(builder.EndObject())
 
-    def _text(self, text: str) -> int:
-        return int(self._builder.CreateString(text))
 
-    def _tables(self, children: Sequence[int]) -> Optional[int]:
-        return self._vector("UOffsetTRelative", children) if children else None
-
-    def _floats(self, values: Sequence[float]) -> int:
-        return self._vector("Float32", values)
-
-    def _vector(self, kind: str, values: Sequence[float]) -> int:
-        self._builder.StartVector(4, len(values), 4)
-        for value in reversed(values):
-            getattr(self._builder, f"Prepend{kind}")(value)
-        return int(self._builder.EndVector())
+def _floats(values: Sequence[float]) -> np.ndarray:
+    return np.array(values, np.float32)

@@ -16,10 +16,10 @@ from exporters.importing import graphs
 from exporters.importing.published import FORMATS, Convolution, Named, Published, Structure
 from model_fn.checkpoints.errors import RunError
 
-_IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a file
-_POSTPROCESS = "TFLite_Detection_PostProcess"
+IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a file
+POSTPROCESS = "TFLite_Detection_PostProcess"
 _AGAIN = "Get the file again from its publisher"
-_DAMAGE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError,
+DAMAGE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError,
            MemoryError)  # fmt: skip
 _CONVOLUTIONS = {"CONV_2D": "conv", "DEPTHWISE_CONV_2D": "depthwise", "FULLY_CONNECTED": "dense"}
 _POOLS = {"MAX_POOL_2D": "max_pool", "AVERAGE_POOL_2D": "average_pool"}
@@ -55,10 +55,10 @@ class _Model(NamedTuple):
 def read_tflite(path: str) -> Published:
     """The weights and layers of a TFLite model."""
     content = files.read_bytes(path)
-    if content[4:8] != _IDENTIFIER:
+    if content[4:8] != IDENTIFIER:
         raise RunError(
             f"{path} is not a TFLite model: its bytes 4 to 8 are {content[4:8]!r}, not "
-            f"{_IDENTIFIER!r}. {_AGAIN}, or give its format with --from"
+            f"{IDENTIFIER!r}. {_AGAIN}, or give its format with --from"
         )
     try:
         model = _parse(content, path)
@@ -68,16 +68,20 @@ def read_tflite(path: str) -> Published:
             if (array := _constant(model, index)) is not None
         }
         return _publish(model, values, attached_labels(content))
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise RunError(f"{path} is damaged or cut off: {error!r}. {_AGAIN}") from error
 
 
-def _parse(content: bytes, path: str) -> _Model:
+def unpack(content: bytes) -> Any:
+    """The `ModelT` in the content of a file; one of DAMAGE if it is damaged."""
     schema = tflite_schema()
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
-    known = {
-        code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)
-    }
+    return schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
+
+
+def _parse(content: bytes, path: str) -> _Model:
+    model = unpack(content)
+    codes = vars(tflite_schema().BuiltinOperator)
+    known = {code: name for name, code in codes.items() if isinstance(code, int)}
     names = [_operation(code, known, path) for code in model.operatorCodes]
     graph = model.subgraphs[0]
     operators = [
@@ -102,13 +106,13 @@ def _operation(code: Any, known: Dict[int, str], path: str) -> str:
     name = known.get(number, f"number {number}")
     if name == "CUSTOM":
         name = (code.customCode or b"").decode("utf-8", "replace")
-        if name == _POSTPROCESS:
+        if name == POSTPROCESS:
             return name
     elif number in known:
         return name
     raise RunError(
         f"{path} contains the operation {name}, which is not known; of custom operations only "
-        f"{_POSTPROCESS} is. Import a model without it, or another format of this model"
+        f"{POSTPROCESS} is. Import a model without it, or another format of this model"
     )
 
 
@@ -181,8 +185,8 @@ def _publish(model: _Model, values: Dict[int, np.ndarray], labels: Dict[int, str
             if layer is not None:
                 layers.append(layer)
                 tokens[name] = layer.token
-        elif each.op == _POSTPROCESS and (constant_anchors := constant(each.inputs[2])) is not None:
-            anchors = _corners(constant_anchors.values)
+        elif each.op == POSTPROCESS and (constant_anchors := constant(each.inputs[2])) is not None:
+            anchors = corners(constant_anchors.values)
     graph = graphs.Graph(nodes, {})
     parents = {name: graphs.parents_of(graph, name, tokens) for name in tokens}
     arrays = {f"{model.name(index)} #{index}": array for index, array in values.items()}
@@ -212,7 +216,7 @@ def _layer(name: str, operator: _Operator, constant: Any) -> Optional[Convolutio
     return Convolution(name, kind, Named(weights.name, values), None, offset, None)
 
 
-def _corners(anchors: np.ndarray) -> np.ndarray:
+def corners(anchors: np.ndarray) -> np.ndarray:
     """[A, 4], y, x, height and width -> ymin, xmin, ymax, xmax."""
     centers, half = anchors[:, :2], anchors[:, 2:] / 2
     return np.concatenate([centers - half, centers + half], 1)
