@@ -12,6 +12,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.check_model import context_shape
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Context
+from exporters.signatures import parse_sizes
 from inputs import schema
 
 _TYPES = {"float": tf.float32, "float32": tf.float32, "int": tf.int32, "int32": tf.int32}
@@ -46,7 +47,11 @@ def parse_side_inputs(shapes: str, types: str, names: str, model: Any) -> Tuple[
     needed = {side.name: side for side in model_side_inputs(model)}
     chosen = _words(names) if names else list(needed)
     given_types = [_type(word) for word in _words(types)]
-    given_shapes = [_shape(part) for part in shapes.split("/")] if shapes else []
+    given_shapes = (
+        [tuple(parse_sizes(part, "--side_input_shapes:")) for part in shapes.split("/")]
+        if shapes
+        else []
+    )
     for flag, values in (("side_input_types", given_types), ("side_input_shapes", given_shapes)):
         if values and len(values) != len(chosen):
             raise ConfigError(
@@ -139,22 +144,6 @@ def _type(word: str) -> tf.DType:
             None, f"--side_input_types: {word!r} is not known; allowed: {sorted(_TYPES)}"
         )
     return known
-
-
-def _shape(text: str) -> Tuple[Optional[int], ...]:
-    sizes: List[Optional[int]] = []
-    for word in _words(text):
-        if word == "-1":
-            sizes.append(None)
-        elif word.isdigit() and int(word) > 0:
-            sizes.append(int(word))
-        else:
-            raise ConfigError(
-                None,
-                f"--side_input_shapes: {word!r} in {text!r} is not a size",
-                "give a number above 0, or -1 for any size",
-            )
-    return tuple(sizes)
 
 
 def _text(shape: Sequence[Optional[int]]) -> str:

@@ -41,25 +41,27 @@ def parse_input_shape(text: str) -> Optional[List[Optional[int]]]:
     """`"1,300,300,3"` -> [1, 300, 300, 3]; -1 and None allow any size, "" gives None."""
     if not text.strip():
         return None
-    sizes: List[Optional[int]] = []
-    for part in text.split(","):
-        word = part.strip()
-        if word in ("-1", "None"):
-            sizes.append(None)
-        elif word.isdigit() and int(word) > 0:
-            sizes.append(int(word))
-        else:
-            raise ConfigError(
-                None,
-                f"input shape {text!r}: {word!r} is not a size",
-                "give a number above 0, or -1 for any size",
-            )
+    sizes = parse_sizes(text, "input shape")
     if len(sizes) != 4:
         raise ConfigError(
             None,
             f"input shape {text!r} has {len(sizes)} sizes",
             "give four: batch,height,width,channels",
         )
+    return sizes
+
+
+def parse_sizes(text: str, name: str) -> List[Optional[int]]:
+    """Sizes with commas between; the name begins the text of an error."""
+    sizes: List[Optional[int]] = []
+    for word in map(str.strip, text.split(",")):
+        if word not in ("-1", "None") and not (word.isdigit() and int(word) > 0):
+            raise ConfigError(
+                None,
+                f"{name} {text!r}: {word!r} is not a size",
+                "give a number above 0, or -1 for any size",
+            )
+        sizes.append(int(word) if word.isdigit() else None)
     return sizes
 
 

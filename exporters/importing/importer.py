@@ -3,38 +3,57 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files, pipeline
-from estimator_det.config.printing import counted
+from estimator_det.config.printing import counted, escaped
 from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
 from exporters.image_files import list_images
 from exporters.importing import (  # noqa: F401 (unused here: each registers its format)
     anchors,
-    checkpoint,
     frozen_graph,
     saved_model,
     tfjs,
     tflite,
 )
-from exporters.importing.calibration import calibrate
-from exporters.importing.mapping import MISSING, OTHER_SHAPE, Mapped, map_variables
+from exporters.importing.mapping import (
+    COPIED,
+    MISSING,
+    OTHER_SHAPE,
+    REBUILT,
+    Mapped,
+    map_variables,
+)
 from exporters.importing.names import align_names
-from exporters.importing.own_model import OwnModel, build_own_model
+from exporters.importing.own_model import OwnModel, build_own_model, calibrate
 from exporters.importing.proposal import explain_shapes
 from exporters.importing.published import FORMATS, Published, refuse_not_finite
-from exporters.importing.report import REPORT_FILE, Note, report_text, summary
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.variables import NEUTRAL_STATISTICS
 
 CHECKPOINT_NAME = "model.ckpt"
 LABEL_MAP_FILE = "label_map.pbtxt"
+REPORT_FILE = "import_report.txt"
 _LISTED = 5  # variables in an error
+_MEANINGS = {
+    COPIED: "as in the file",
+    REBUILT: "from batch norm that is folded in the file",
+    OTHER_SHAPE: "in the file with another shape; not in the checkpoint",
+    MISSING: "not in the file; not in the checkpoint",
+}
+
+
+class Note(NamedTuple):
+    """A line about an import."""
+
+    text: str
+    is_warning: bool = False
 
 
 class Imported(NamedTuple):
@@ -252,15 +271,43 @@ def _write_beside(
     elif tf.io.gfile.exists(label_map):  # left by an earlier import
         tf.io.gfile.remove(label_map)
     report_file = os.path.join(output_dir, REPORT_FILE)
-    files.write_text(report_file, report_text(source, mapped, notes))
+    files.write_text(report_file, _report_text(source, mapped, notes))
     return Imported(
         os.path.join(output_dir, CHECKPOINT_NAME),
         pipeline.save_pipeline(config, output_dir),
         label_map if class_names else None,
         report_file,
-        summary(mapped) + [note.text for note in notes if not note.is_warning],
+        _summary(mapped) + [note.text for note in notes if not note.is_warning],
         [note.text for note in notes if note.is_warning],
     )
+
+
+def _summary(mapped: Mapped) -> List[str]:
+    """A line for each state of variables."""
+    counts = Counter(row.state for row in mapped.rows)
+    return [
+        f"{counts[state]} of {len(mapped.rows)} variables: {state}, {meaning}"
+        for state, meaning in _MEANINGS.items()
+        if counts[state]
+    ]
+
+
+def _report_text(source: str, mapped: Mapped, notes: Sequence[Note]) -> str:
+    """The whole report.
+
+    Args:
+        source: Format and path of the file.
+        notes: Further lines, e.g. about anchors.
+    """
+    lines = [f"Import of {source}", "", *_summary(mapped)]
+    lines += [f"warning: {note.text}" if note.is_warning else note.text for note in notes]
+    lines += ["", "Variables: state, name, names in the file"]
+    lines += [f"  {row.state:<8} {row.variable}: {row.source}" for row in mapped.rows]
+    lines += ["", f"Layers whose batch norm is rebuilt: {len(mapped.folded)}"]
+    lines += [f"  {each.name}" for each in mapped.folded]
+    lines += ["", f"Arrays of the file that are not used: {len(mapped.unused)}"]
+    lines += [f"  {name}" for name in mapped.unused]
+    return "\n".join(map(escaped, lines)) + "\n"
 
 
 def write_checkpoint(prefix: str, values: Dict[str, np.ndarray], num_neutral: int) -> None:

@@ -1,4 +1,7 @@
-"""Reads SavedModels: flat graphs of TensorFlow 1, and functions that TensorFlow 2 wraps them in."""
+"""Reads checkpoints, of which only the model's variables are taken, and SavedModels.
+
+These are flat graphs of TensorFlow 1, or functions that TensorFlow 2 wraps them in.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,25 @@ from estimator_det.config import files
 from estimator_det.config.printing import counted, plain
 from exporters.importing import functions
 from exporters.importing.frozen_graph import VARIABLES, as_float32, constants, publish
-from exporters.importing.published import FORMATS, Published
+from exporters.importing.published import FORMATS, NO_STRUCTURE, Published
 from exporters.loaded_model import asset_class_names
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.repair import require_whole
+from model_fn.checkpoints.variables import num_neutral_layers
 from model_fn.serving.graph import SERVING_DEFAULT
 
 _FILE = "saved_model.pb"
 _WEIGHTS = ("/weights", "/depthwise_weights")  # names that these models use
 _KERAS_WEIGHTS = ("/kernel", "/depthwise_kernel", "/pointwise_kernel")
+
+
+@FORMATS.register("checkpoint")
+def read_checkpoint(path: str) -> Published:
+    """The variables of a checkpoint, given as a prefix, one of its files, or a folder."""
+    prefix = find_checkpoint(path)
+    arrays = _float_variables(prefix)
+    return Published(arrays, NO_STRUCTURE, has_names=True, num_neutral=num_neutral_layers(prefix))
 
 
 @FORMATS.register("saved_model")
@@ -46,10 +58,7 @@ def _read_graph(graph_def: Any, folder: str, file: str) -> Published:
     """A model of TensorFlow 1, whose variables have their names in the checkpoint, too."""
     arrays = constants(graph_def, file)
     if any(node.op in VARIABLES for node in graph_def.node):
-        reader = _checkpoint(folder)
-        for name, kind in reader.get_variable_to_dtype_map().items():
-            if kind.is_floating:
-                arrays[name] = as_float32(reader.get_tensor(name))
+        arrays.update(_float_variables(_prefix(folder)))
     return publish(graph_def, arrays, file)
 
 
@@ -102,7 +111,7 @@ def _variables(
     meta_graph: Any, names: Sequence[str], folder: str, file: str
 ) -> Dict[str, np.ndarray]:
     """Values of variables of numbers, by their names in the graph."""
-    reader = _checkpoint(folder)
+    reader = _reader(_prefix(folder))
     kinds = reader.get_variable_to_dtype_map()
     restore = meta_graph.saver_def.restore_op_name
     keys = functions.variable_keys(meta_graph.graph_def, restore, file)
@@ -120,10 +129,21 @@ def _variables(
     return values
 
 
-def _checkpoint(folder: str) -> Any:
-    prefix = find_checkpoint(os.path.join(folder, "variables", "variables"))
+def _prefix(folder: str) -> str:
+    """The checkpoint of a SavedModel."""
+    return find_checkpoint(os.path.join(folder, "variables", "variables"))
+
+
+def _reader(prefix: str) -> Any:
     require_whole(prefix)
     return tf1.train.NewCheckpointReader(prefix)
+
+
+def _float_variables(prefix: str) -> Dict[str, np.ndarray]:
+    reader = _reader(prefix)
+    kinds = reader.get_variable_to_dtype_map()
+    names = [name for name, kind in kinds.items() if kind.is_floating]
+    return {name: as_float32(reader.get_tensor(name)) for name in names}
 
 
 def _parse(file: str) -> Any:

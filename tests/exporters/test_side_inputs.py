@@ -48,7 +48,7 @@ def test_flags(types: str) -> None:
         (("", "float", ""), "side_input_types: has 1 entries"),
         (("", "float,string", ""), r"side_input_types: 'string' is not known; allowed: \['float'"),
         (("", "int,int", ""), "context_features is int32; it must be float32"),
-        (("0,3,5/1", "", ""), "'0' in '0,3,5' is not a size"),
+        (("0,3,5/1", "", ""), "side_input_shapes: '0,3,5': '0' is not a size"),
         (("1,3,6/1", "", ""), "context_features is 1,3,6; it must be -1,3,5, where the first"),
         (("1,3/1", "", ""), "context_features is 1,3; it must be -1,3,5"),
         (("1,3,5/1,1", "", ""), "valid_context_size is 1,1; it must be -1, where the number"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from exporters.benchmark.accuracy import evaluate_model
+from exporters.benchmark.measure import evaluate_model
 from exporters.loaded_model import LoadedModel
 from inputs.datasets import writer
 from model_fn.evaluation.detections.scoring import config_of_records

@@ -27,6 +27,7 @@ from exporters.formats.tflite_graph import (
     postprocessing_options,
 )
 from exporters.formats.tflite_metadata import add_metadata, read_metadata
+from exporters.importing.tflite import read_tflite
 from exporters.network import TfliteOptions
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES, Trained
@@ -192,7 +193,8 @@ def test_class_names_and_normalization_of_a_loaded_model(float_model, tmp_path):
     path = tmp_path / "model.tflite"
     path.write_bytes(float_model)
     model = TfliteDetector(str(path))
-    assert model.class_names == NAMES and model.batch_size == 1
+    assert model.class_names == read_tflite(str(path)).label_map == NAMES
+    assert model.batch_size == 1
     found = Detector(model)(np.full([30, 50, 3], 200, np.uint8))
     assert 0 < len(found.scores) <= 10 and set(found.classes) <= set(NAMES)
     assert (np.diff(found.scores) <= 0).all()

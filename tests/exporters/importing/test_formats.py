@@ -12,7 +12,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import saved_model_message
 from exporters.formats.tfjs import load_tfjs
-from exporters.importing import checkpoint, frozen_graph, importer, saved_model, tfjs, tflite
+from exporters.importing import frozen_graph, importer, saved_model, tfjs, tflite
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import (
@@ -247,7 +247,7 @@ def test_labels_attached_to_a_tflite_model(converted, tmp_path):
 def test_checkpoint(original, tmp_path):
     values = {name: original.arrays[name] for name in original.own.shapes}
     importer.write_checkpoint(str(tmp_path / "model.ckpt"), values, 0)
-    arrays = checkpoint.read_checkpoint(str(tmp_path)).arrays
+    arrays = saved_model.read_checkpoint(str(tmp_path)).arrays
     assert set(arrays) == set(values)
 
 
