@@ -117,11 +117,18 @@ def test_parameters_of_a_known_sigmoid() -> None:
     assert (a, b) == (pytest.approx(-6, abs=0.25), pytest.approx(4, abs=0.2))
 
 
-def test_sigmoid_of_separable_detections_is_finite() -> None:
-    found = ClassMatches(np.float32([0.9] * 50 + [0.1] * 50), np.arange(100) < 50, 50)
+# The second needs steps of half the length.
+@pytest.mark.parametrize(("correct", "wrong", "low_score"), [(50, 50, 0.1), (1, 999, 0.5)])
+def test_sigmoid_of_separable_detections_is_finite(
+    correct: int, wrong: int, low_score: float
+) -> None:
+    scores = np.float32([0.9] * correct + [low_score] * wrong)
+    found = ClassMatches(scores, np.arange(len(scores)) < correct, correct)
     a, b = calibration.sigmoid_parameters(found) or (0, 0)
     # Platt's targets are 51/52 and 1/52: logits of +-log(51) at 0.9 and 0.1.
-    assert (a, b) == (pytest.approx(-2 * np.log(51) / 0.8), pytest.approx(np.log(51) / 0.8))
+    high, low = np.log(correct + 1), -np.log(wrong + 1)
+    slope = (high - low) / (0.9 - low_score)
+    assert (a, b) == (pytest.approx(-slope), pytest.approx(0.9 * slope - high))
 
 
 def test_known_temperature() -> None:
