@@ -14,6 +14,7 @@ import numpy as np
 from estimator_det.boxes.geometry import pairwise_iou
 from estimator_det.compat import tf, tf1
 from inputs.checks.statistics import Columns, boxes_per_image, ranks, resized
+from model_fn.evaluation.metrics.overlaps import box_iou
 
 PAIRS_AT_ONCE = 8_000_000  # box and anchor; bounds memory to some hundred megabytes
 SHAPE_DECIMALS = 2  # hundredths of a pixel: anchors of one shape differ by rounding only
@@ -153,12 +154,9 @@ class _BestAnchors:
             advance(len(chunk))
 
 
-def concentric_iou(pixels: np.ndarray, shapes: np.ndarray) -> np.ndarray:
-    """IoU of boxes [M, 2] and shapes [S, 2], heights and widths, with one centre -> [M, S]."""
-    pixels, shapes = pixels.astype(np.float64), shapes.astype(np.float64)
-    common = np.prod(np.minimum(pixels[:, None], shapes[None]), axis=2)
-    union = np.prod(pixels, axis=1)[:, None] + np.prod(shapes, axis=1)[None] - common
-    return np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+def _centred(sizes: np.ndarray) -> np.ndarray:
+    """Heights and widths [n, 2] -> boxes around the origin."""
+    return np.concatenate([-sizes, sizes], axis=1) / 2
 
 
 def _anchors_of_one_map(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
@@ -257,7 +255,7 @@ def _reasons(
     if not len(rows) or not len(shapes):
         return reasons
     # Centred on the box, some anchor would match: only the anchors' places prevent it.
-    fits = concentric_iou(pixels[rows], shapes).max(axis=1) >= threshold
+    fits = box_iou(_centred(pixels[rows]), _centred(shapes)).max(axis=1) >= threshold
     areas, box_areas = np.prod(shapes, axis=1), np.prod(pixels[rows], axis=1)
     # Even an anchor of the same aspect ratio, with the box inside, has no more than this IoU.
     small = ~fits & (box_areas < areas.min() * threshold)

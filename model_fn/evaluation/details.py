@@ -16,6 +16,7 @@ from estimator_det.compat import tf
 from estimator_det.config import files, json_lines
 from estimator_det.config.text import ConfigError
 from model_fn.evaluation.matching import MATCH_IOU, Array, ImageBoxes
+from model_fn.evaluation.metrics.overlaps import box_area
 
 EXAMPLES = 8  # mistakes and missed objects that are kept, one of each kind from an image
 MAX_BOXES = 20  # detections and boxes of each example
@@ -68,8 +69,7 @@ class Examples:
         is_missed[hits[hits >= 0]] = False
         missed = np.flatnonzero(is_missed)
         if len(missed):
-            sides = np.maximum(groundtruth.boxes[:, 2:] - groundtruth.boxes[:, :2], 0)
-            areas = sides.prod(axis=1)
+            areas = box_area(groundtruth.boxes)
             largest = int(missed[np.argmax(areas[missed])])
             self._offer(
                 self._missed,

@@ -18,7 +18,7 @@ from model_fn.drawing.boxes import add_picture
 from model_fn.evaluation import calibration, details, matching
 from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.overlaps import box_iou
+from model_fn.evaluation.metrics.overlaps import box_area, box_iou
 
 EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
 
@@ -96,9 +96,8 @@ class EvalDiagnostics:
         detection_classes = detection_classes[use]
         boxes, classes, counted = groundtruth.boxes, groundtruth.classes, groundtruth.counted
         real = (classes >= 0) & ~groundtruth.is_crowd
-        sizes = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
         # A box of exactly the limit counts as the larger area, like in COCO.
-        areas = np.searchsorted(AREA_LIMITS, sizes[real].prod(axis=1), side="right")
+        areas = np.searchsorted(AREA_LIMITS, box_area(boxes[real]), side="right")
         np.add.at(self._areas, areas, 1)
         # `+=` with an index array would count a class only once per image.
         np.add.at(self._boxes, classes[real], 1)
