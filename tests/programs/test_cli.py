@@ -467,3 +467,12 @@ def test_the_help_says_what_ends_a_training(capsys):
     assert cli.main(["train", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "0 trains for train_input_reader.num_epochs, and without these until it is stop" in text
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_processors_with_bfloat16_are_pointed_to_it(monkeypatch, has_it):
+    monkeypatch.setattr("inputs.machine.has_bfloat16", lambda: has_it)
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    assert bool(console.precision_lines(config)) == has_it
+    config.graph_rewriter.quantization.delay = 1
+    assert not console.precision_lines(config)

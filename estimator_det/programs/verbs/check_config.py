@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     from estimator_det.config import pipeline
-    from inputs import machine
     from model_fn.checks import config_check
 
     config = load(options)
@@ -58,11 +57,7 @@ def run(options: argparse.Namespace) -> int:
             memory_problems, memory_lines = _memory(config, checked.graphs.memory, with_input=reads)
             problems += memory_problems
             lines += memory_lines
-            if machine.has_bfloat16():
-                lines.append(
-                    "precision:  this processor computes bfloat16 in hardware; train --precision "
-                    "auto measures whether that is faster"
-                )
+            lines += console.precision_lines(config)
     for problem in problems:
         if problem.severity != "error":
             console.print_line(str(problem))

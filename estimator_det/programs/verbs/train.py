@@ -287,6 +287,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.precision == AUTO:
         train_options = dataclasses.replace(train_options, precision=_faster_precision(config))
+    elif options.precision is None and is_alone and not is_for_tpu:
+        for line in console.precision_lines(config):
+            console.print_line(line)
     metrics = runner.train_and_evaluate(
         config,
         options.model_dir,

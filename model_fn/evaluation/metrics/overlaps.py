@@ -141,7 +141,7 @@ def keypoint_similarity(
 
     Args:
         detected: [N, P, 2], y and x.
-        keypoints: [G, P, 2]; of any value where not labeled, bool [G, P].
+        keypoints: [G, P, 2]; of any value where `is_labeled`, bool [G, P], is false.
         boxes: [G, 4], yxyx.
         areas: [G], pixels squared.
         sigmas: [P], standard deviation of each keypoint as a share of the object's size.
