@@ -70,7 +70,7 @@ def refuse_model(path: str) -> None:
         raise FileNotFoundError(
             f"no checkpoint {path}: it is a published model of the format {kind}. Make a "
             f"checkpoint of it with: estimator-det import --from {kind} {shlex.quote(path)} "
-            "--pipeline_config_path FILE --output_directory imported"
+            "--pipeline_config_path FILE --output_dir imported"
         )
 
 
