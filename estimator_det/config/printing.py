@@ -85,6 +85,11 @@ def shortened(text: str, most: int = LONGEST_VALUE) -> str:
     return f"{text[:head]} … ({len(text) - most:,} characters more) … {text[-tail:]}"
 
 
+def cut(text: str, most: int) -> str:
+    """`text` without its end if it has more than `most` characters, for a column of a table."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def plain(value: Any, most: int = LONGEST_VALUE) -> str:
     """A value from outside, for one line of a message: escaped and shortened."""
     return escaped(shortened(str(value), most))

@@ -7,6 +7,7 @@ from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Sequence, Tupl
 
 import numpy as np
 
+from estimator_det.config.printing import cut
 from inputs.checks.statistics import SCALES
 from inputs.conversion.tally import Tally
 from model_fn.drawing import charts
@@ -74,7 +75,7 @@ def text_bars(table: Table, part: str) -> List[str]:
                 lines.append(f"    … {len(rows) - MAX_BARS:,} between")
             continue
         count = int(counts[row])
-        name, bar = _cut(table.names[row]), _bar(count / counts.max())
+        name, bar = cut(table.names[row], NAME_CELLS), _bar(count / counts.max())
         line = f"    {name:<{NAME_CELLS}} {bar} {count:>9,} {count / counts.sum():>6.1%}"
         lines.append(line + (f" {table.images[part][row]:>9,}" if table.images else ""))
     return lines
@@ -131,7 +132,3 @@ def _bar(share: float) -> str:
     eighths = max(round(share * BAR_CELLS * 8), 1 if share > 0 else 0)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(BAR_CELLS)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= NAME_CELLS else text[: NAME_CELLS - 1] + "…"

@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 from PIL import Image
 
-from estimator_det.config.printing import escaped
+from estimator_det.config.printing import cut, escaped
 
 COLORS = ("#2f6fab", "#e08a2c", "#3f9a5f", "#c2474f", "#7d62a8", "#4fa6a6", "#8a8a8a", "#b0892f")
 TEXT_COLOR = "#333333"
@@ -108,7 +108,9 @@ def svg(panel: Panel) -> str:
     if legend := axes.get_legend():
         legend.remove()
     if len(names) > 1:  # Above the chart, where it covers nothing.
-        names = list(map(_shortened, names))  # A legend wider than the chart would squeeze it.
+        names = [
+            cut(name, MAX_NAME_LENGTH) for name in names
+        ]  # A legend wider than the chart would squeeze it.
         axes.legend(
             lines, names, loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False,
             ncols=4 if max(map(len, names)) < 12 else 2,
@@ -176,7 +178,7 @@ def bar_chart(
             upright = len(labels) > 12 * width
             axes.set_xticks(
                 places,
-                [_plain(_shortened(label)) for label in labels],
+                [_plain(cut(label, MAX_NAME_LENGTH)) for label in labels],
                 rotation=90 if upright else (35 if slanted else 0),
                 ha="right" if slanted and not upright else "center",
                 fontsize=8,
@@ -251,7 +253,7 @@ def heatmap(
             (row_labels, axes.set_yticks, 0),
         ):
             if labels is not None and len(labels) <= MAX_NAMED_BARS:
-                texts = [_plain(_shortened(label)) for label in labels]
+                texts = [_plain(cut(label, MAX_NAME_LENGTH)) for label in labels]
                 size = min(7, HEATMAP_LABEL_POINTS / max(len(labels), 1))
                 set_ticks(np.arange(len(labels)), texts, rotation=rotation, fontsize=size)
             else:
@@ -343,10 +345,6 @@ def _finish_counts(axes: Any, series: Mapping[str, Numbers], x_label: str, y_lab
 
 def _legend_rows(series: Mapping[str, Numbers]) -> int:
     return -(-len(series) // LEGEND_COLUMNS) if len(series) > 1 else 0
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_NAME_LENGTH else text[: MAX_NAME_LENGTH - 1] + "…"
 
 
 def _plain(text: str) -> str:

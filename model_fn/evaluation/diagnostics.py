@@ -18,6 +18,7 @@ from model_fn.drawing.boxes import add_picture
 from model_fn.evaluation import calibration, details, matching
 from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
+from model_fn.evaluation.metrics.coco_matching import RECALLS
 from model_fn.evaluation.metrics.overlaps import box_area, box_iou
 
 EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
@@ -25,7 +26,6 @@ EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
 # COCO's limits between small, medium and large, in pixels squared.
 AREA_LIMITS = (32.0**2, 96.0**2)
 AREA_NAMES = ("small", "medium", "large")
-RECALLS = np.linspace(0, 1, 101)
 MAX_CLASSES_DRAWN = 20
 MAX_CURVES = len(charts.COLORS) - 1
 BACKGROUND = "none"

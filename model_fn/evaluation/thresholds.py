@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from estimator_det.config.printing import plain
+from estimator_det.config.printing import cut, plain
 from model_fn.evaluation.matching import MATCH_IOU, ClassMatches, Matches
 
 ALL_CLASSES = "all classes"
@@ -117,9 +117,7 @@ def format_table(table: Table, path: str = "") -> str:
 
 
 def _line(row: Row) -> str:
-    name = plain(row.name)
-    name = name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…"
-    start = f"  {name:<{_NAME_WIDTH}} {row.num_boxes:>7}"
+    start = f"  {cut(plain(row.name), _NAME_WIDTH):<{_NAME_WIDTH}} {row.num_boxes:>7}"
     if row.threshold is None:
         return f"{start}  {'no box' if not row.num_boxes else 'no correct detection'}"
     numbers: List[Any] = [row.threshold, row.precision, row.recall, row.f1]
