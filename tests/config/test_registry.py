@@ -36,13 +36,6 @@ def test_unknown_and_duplicate_names_are_errors() -> None:
         registry.register("green")(lambda: "another")
 
 
-def test_reserved_names_are_not_supported_yet() -> None:
-    registry: Registry[Callable[[], str]] = Registry("colour", reserved=("blue",))
-    registry.register("green")(lambda: "a green one")
-    with pytest.raises(ConfigError, match="colour 'blue' is not supported yet; supported: green"):
-        registry.get("blue")
-
-
 def test_the_chosen_member_is_made_or_refused() -> None:
     registry: Registry[Callable[..., str]] = Registry("matcher")
     registry.register("argmax_matcher")(lambda config, more: f"{config.matched_threshold:g} {more}")

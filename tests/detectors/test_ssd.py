@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-import importlib.util
-import json
-import pathlib
 from typing import Any, Dict
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import DETECTORS, Detections, Groundtruth, make_detector
-from estimator_det.protos import model_pb2, pipeline_pb2
+from estimator_det.protos import model_pb2
 from tests import small_extractor
 from tests.detectors.configs import groundtruth, small_config, small_detector
 
@@ -315,107 +311,3 @@ def test_model_must_be_of_a_known_kind() -> None:
     config.experimental_model.name = "x"
     with pytest.raises(ValueError, match="'experimental_model' is not supported yet"):
         make_detector(config, is_training=False)
-
-
-# Against the reference.
-
-GOLDEN_BOXES = [
-    [[0.1, 0.1, 0.5, 0.5], [0.2, 0.3, 0.9, 0.8], [0.4, 0.05, 0.95, 0.45]],
-    [[0.05, 0.1, 0.6, 0.7], [0.3, 0.5, 0.8, 0.95], [0.1, 0.6, 0.4, 0.9]],
-]
-
-
-class Golden:
-    """What was measured of one configuration, and the same built from its file."""
-
-    def __init__(self, shared: pathlib.Path, name: str) -> None:
-        folder = shared / "golden"
-        self.build = json.loads((folder / "configs" / f"{name}.json").read_text())
-        self.numbers = json.loads((folder / "numeric" / f"{name}.json").read_text())
-        self.arrays = dict(np.load(folder / "numeric" / f"{name}.npz"))
-        self.images = np.load(folder / "numeric" / "_inputs.npz")["images_300"]
-        spec = importlib.util.spec_from_file_location("detinit", folder / "detinit.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        self.value = module.det_value
-        text = (shared / "data" / "configs" / f"{name}.config").read_text()
-        self.config = text_format.Parse(text, pipeline_pb2.TrainEvalPipelineConfig()).model
-
-    def groundtruth(self) -> Groundtruth:
-        classes = tf.one_hot([[1, 2, 1]] * 2, self.config.ssd.num_classes)
-        return Groundtruth(
-            boxes=tf.constant(GOLDEN_BOXES),
-            classes=classes,
-            weights=tf.ones([2, 3]),
-            valid=tf.ones([2, 3], tf.bool),
-        )
-
-    def run(self, fetches: Any) -> Any:
-        with tf1.Session() as session:
-            values = {
-                variable.initial_value: self.value(variable.op.name, variable.shape.as_list())
-                for variable in tf1.global_variables()
-            }
-            session.run(tf1.global_variables_initializer(), values)
-            return session.run(fetches)
-
-
-# Plain heads and focal losses are those of tests/benchmarks/test_conformance.py.
-GOLDEN_NAMES = [
-    pytest.param("ssd_mobilenet_v1_300x300_coco14_sync", marks=pytest.mark.exhaustive),
-    "ssdlite_mobilenet_v1_coco",
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", GOLDEN_NAMES)
-def test_evaluation_equals_the_reference(name: str, shared: pathlib.Path) -> None:
-    golden = Golden(shared, name)
-    with tf.Graph().as_default():
-        detector = make_detector(golden.config, is_training=False)
-        inputs, shapes = detector.preprocess(tf.constant(golden.images, tf.float32))
-        raw = detector.predict(inputs, shapes)
-        detections = detector.postprocess(raw, shapes)
-        raw, detections = golden.run(
-            [(raw.anchors, raw.box_encodings, raw.class_logits), detections.to_dict()]
-        )
-    keys = ("anchors", "box_encodings", "class_predictions_with_background")
-    for key, values in zip(keys, raw):
-        measured = golden.numbers["predictions"][key]
-        assert list(values.shape) == measured["shape"]
-        rows = np.take(values, golden.arrays[f"{key}__idx"], axis=measured["axis"])
-        np.testing.assert_allclose(rows, golden.arrays[key], atol=1e-5 * measured["max_abs"])
-        assert np.abs(values).sum(dtype=np.float64) == pytest.approx(measured["abs_sum"], rel=1e-5)
-    for key in ("boxes", "scores", "classes"):
-        np.testing.assert_allclose(
-            detections[f"detection_{key}"][:, :20],
-            golden.arrays[f"post__detection_{key}"],
-            atol=1e-5,
-        )
-    for key, measured in golden.numbers["postprocess"].items():
-        total = np.abs(detections[key]).sum(dtype=np.float64)
-        assert total == pytest.approx(measured["abs_sum"], rel=1e-4), key
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", GOLDEN_NAMES)
-def test_training_equals_the_reference(name: str, shared: pathlib.Path) -> None:
-    """Losses only loosely: batch statistics of two images magnify the order of summation."""
-    golden = Golden(shared, name)
-    with tf.Graph().as_default():
-        detector = make_detector(golden.config, is_training=True)
-        inputs, shapes = detector.preprocess(tf.constant(golden.images, tf.float32))
-        losses = detector.loss(detector.predict(inputs, shapes), golden.groundtruth()).terms
-        penalties = detector.regularization_losses()
-        trainable = {v.op.name for v in tf1.trainable_variables()}
-        assert {
-            v.op.name: [v.shape.as_list(), v.op.name in trainable] for v in tf1.global_variables()
-        } == golden.build["variables"]
-        # With `inplace_batchnorm_update`, layers update their averages themselves.
-        num_updates = 0 if detector.inplace_norm_update else golden.build["update_ops_count"]
-        assert len(detector.updates()) == num_updates
-        assert len(penalties) == golden.build["num_regularization_losses"]
-        losses, penalty = golden.run([losses, tf.add_n(penalties)])
-    measured = golden.numbers["train"]
-    assert penalty == pytest.approx(measured["regularization_sum"], rel=1e-5)
-    assert losses == {k: pytest.approx(v, rel=1e-2) for k, v in measured["losses"].items()}

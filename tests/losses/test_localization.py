@@ -90,11 +90,6 @@ def test_nan_targets_lose_nothing_where_asked_for_alone() -> None:
     assert np.isnan(loss(*arguments)).all()
 
 
-def test_boxes_or_encodings() -> None:
-    assert make("weighted_iou {}").on_boxes and make("weighted_giou {}").on_boxes
-    assert not make("weighted_smooth_l1 {}").on_boxes
-
-
 @pytest.mark.parametrize("kind", sorted(localization.LOCALIZATION_LOSSES))
 def test_finite_and_without_gradient_where_nothing_counts(kind: str) -> None:
     predictions = tf.constant(

@@ -15,22 +15,6 @@ def shorten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(spaghettinet.NETWORKS, name, nodes)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_tables_are_sound(name: str) -> None:
-    depths = {spaghettinet.STEM: spaghettinet.STEM_DEPTH}
-    levels = {spaghettinet.STEM: 1}
-    for node in spaghettinet.NETWORKS[name]:
-        assert set(node.inputs) <= set(depths)
-        if node.stride == 2:
-            assert node.level == levels[node.inputs[0]] + 1
-        depth = depths[node.inputs[0]] if len(node.inputs) == 1 else node.depth
-        for layer in node.layers:
-            assert depth % layer.groups == 0
-            depth = node.depth
-        depths[node.name], levels[node.name] = node.depth, node.level
-    assert set(spaghettinet.OUTPUTS) <= set(depths)
-
-
 def test_wiring_is_that_of_the_paper() -> None:
     nodes = {node.name: node for node in spaghettinet.NETWORKS[NAMES[2]]}
     assert list(nodes) == [*(f"n{i}" for i in range(6)), *(f"c0n{i}" for i in range(6))]
