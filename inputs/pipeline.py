@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 from estimator_det.compat import tf
 from estimator_det.config.check import check_augmentation
 from estimator_det.config.check_model import check_context_reader, context_shape, predicts_masks
 from estimator_det.config.derived_models import evaluated_model
-from estimator_det.config.problem import Problem
+from estimator_det.config.problem import refuse
 from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
@@ -34,7 +34,7 @@ from inputs.checks.guard import GraphGuard, Guard
 from inputs.examples import ExampleOptions, make_example_fn, make_retry, mix_records
 from inputs.machine import available_cpus
 from inputs.records import sharding, splits
-from inputs.records.cursor import CursorState, DataCursor, order_fingerprint
+from inputs.records.cursor import DataCursor, order_fingerprint
 from inputs.records.stream import Files, Order, list_files, record_dataset
 from inputs.records.tfrecord import file_size
 
@@ -100,7 +100,7 @@ def create_train_input_fn(
         images = run.images_per_step or batch_size
         batch_size, shard = _share(batch_size, input_context, run.shard)
         collate = _train_collate_options(pipeline_config, preprocess)
-        _refuse(check_augmentation(train.data_augmentation_options, collate.num_classes))
+        refuse(check_augmentation(train.data_augmentation_options, collate.num_classes))
         steps = make_steps(train.data_augmentation_options)
         check_steps(steps, reader)
         examples = ExampleOptions(
@@ -188,11 +188,13 @@ def _batches(
     # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
     cpus = available_cpus() if run.has_python else tf.data.AUTOTUNE
     num_decoded = decoded_at_once(reader, examples.batch_size, cpus)
-    guard = (
-        _make_guard(examples, files, log, start, num_decoded)
-        if run.has_python
-        else GraphGuard(files.paths)
-    )
+    guard: Union[Guard, GraphGuard]
+    if run.has_python:
+        num_waiting = examples.num_waiting + 2 * num_decoded  # half of them in the map's buffer
+        retry = make_retry(examples, start)
+        guard = Guard(files.paths, examples.policy, log, retry, num_waiting=num_waiting)
+    else:
+        guard = GraphGuard(files.paths)
 
     # Shuffle the files, read them, shuffle their records, and repeat; records stay encoded.
     if run.data_service is None:
@@ -225,14 +227,6 @@ def _batches(
     options = tf.data.Options()
     options.autotune.enabled = not run.has_python
     return dataset.with_options(options)
-
-
-def _make_guard(
-    examples: ExampleOptions, files: Files, log: FaultLog, start: CursorState, num_decoded: int
-) -> Guard:
-    num_waiting = examples.num_waiting + 2 * num_decoded  # half of them in the buffer of the map
-    retry = make_retry(examples, start)
-    return Guard(files.paths, examples.policy, log, retry, num_waiting=num_waiting)
 
 
 def _check_first_records(
@@ -322,13 +316,8 @@ def _context_shape(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, reader: input_reader_pb2.InputReader
 ) -> Tuple[Optional[int], Optional[int]]:
     path = _path_of(reader, pipeline_config).rstrip(".")
-    _refuse(check_context_reader(reader, pipeline_config.model, path))
+    refuse(check_context_reader(reader, pipeline_config.model, path))
     return context_shape(pipeline_config.model) or (None, None)
-
-
-def _refuse(problems: Iterator[Problem]) -> None:
-    for problem in problems:
-        raise problem.as_error()
 
 
 def _batch_size(params: Optional[Any], configured: int) -> int:

@@ -7,7 +7,6 @@ examines all records. Descriptions, actions and rules are those of the pipeline:
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -151,13 +150,14 @@ class _Examination:
     def __init__(self, policy: BadRecordPolicy) -> None:
         self.policy = policy
         self.faults: List[RecordFault] = []
+        self._prefix = ""  # of messages
         self.image_size: _Size = None
         self.boxes: List[np.ndarray] = []
         self.class_ids: List[np.ndarray] = []
         self.content = 0
 
     def add(self, kind: str, message: str, count: int = 1) -> None:
-        self.faults.append(self.policy.fault(kind, message, count))
+        self.faults.append(self.policy.fault(kind, self._prefix + message, count))
 
     def result(self, source_id: str) -> Examined:
         usable = all(fault.action not in (FAIL, SKIP) for fault in self.faults)
@@ -169,15 +169,11 @@ class _Examination:
 
     def frame(self, features: _Features, prefix: str) -> None:
         """Examines one image with its labels."""
-        before = len(self.faults)
+        self._prefix = prefix
         size = self._image(features)
         if size is not None:
             self.image_size = size
         self._boxes(features, size)
-        self.faults[before:] = [
-            dataclasses.replace(fault, message=prefix + fault.message)
-            for fault in self.faults[before:]
-        ]
 
     def _image(self, features: _Features) -> _Size:
         encoded = features.scalar("image/encoded", b"")

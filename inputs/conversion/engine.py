@@ -177,24 +177,12 @@ def _run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
 
 @contextlib.contextmanager
 def _working(work_dir: str) -> Iterator[None]:
-    """Within, the folder of temporary files exists, for this process only.
+    """Context in which the folder of temporary files exists, for this process only.
 
     It is removed if the conversion fails before it has a shard.
     """
     os.makedirs(work_dir, exist_ok=True)
-    with _lock(work_dir):
-        try:
-            yield
-        except Exception:
-            if not set(os.listdir(work_dir)) - {LOCK, FIRST_FAULTS, SCRATCH}:
-                shutil.rmtree(work_dir)
-            raise
-
-
-@contextlib.contextmanager
-def _lock(work_dir: str) -> Iterator[None]:
-    path = os.path.join(work_dir, LOCK)
-    with open(path, "w") as file:
+    with open(os.path.join(work_dir, LOCK), "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -202,7 +190,12 @@ def _lock(work_dir: str) -> Iterator[None]:
                 f"another process converts into {os.path.dirname(work_dir)}: wait until it ends, "
                 "or name another --output_dir"
             ) from None
-        yield
+        try:
+            yield
+        except Exception:
+            if not set(os.listdir(work_dir)) - {LOCK, FIRST_FAULTS, SCRATCH}:
+                shutil.rmtree(work_dir)
+            raise
 
 
 def _record_files(options: ConvertOptions, *, finished: bool) -> List[str]:

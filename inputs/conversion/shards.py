@@ -115,13 +115,10 @@ def read_result(job: Job, shard: int, key: str = "") -> Optional[ShardResult]:
         return None
     for name, size in result.sizes.items():
         final = job.record_file(name, shard)
-        if not any(_has_size(path, size) for path in (final + UNFINISHED, final)):
+        existing = filter(os.path.exists, (final + UNFINISHED, final))
+        if size not in map(os.path.getsize, existing):
             return None
     return result
-
-
-def _has_size(path: str, size: int) -> bool:
-    return os.path.exists(path) and os.path.getsize(path) == size
 
 
 def _key(job: Job, shard: int) -> str:

@@ -9,12 +9,12 @@ from typing import Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
-from inputs.datasets.paths import require_file
+from inputs.datasets.paths import read_lines, require_file
 from inputs.datasets.source import SourceFault
 
 DEFAULT_NAMES = ("train", "val", "test")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-LONGEST_LINE = 4096  # characters in a line of a list; the longest path of a file
+LONGEST_LINE = 4096  # bytes in a line of a list; the longest path of a file
 
 
 class Split(NamedTuple):
@@ -150,14 +150,7 @@ def _lines(path: str) -> Iterator[Tuple[int, str]]:
 
     A name with a space is kept whole if the line has no other word of -1, 0 or 1.
     """
-    with open(path, encoding="utf-8-sig", errors="replace") as file:
-        number = 0
-        while line := file.readline(LONGEST_LINE + 1):
-            number += 1
-            if len(line) > LONGEST_LINE:
-                raise ConfigError(
-                    None, f"{path}, line {number}: more than {LONGEST_LINE} characters"
-                )
-            name = re.sub(r"\s+(-1|0|1)$", "", line.strip())
-            if name:
-                yield number, name
+    for number, line in read_lines(path, LONGEST_LINE, errors="replace"):
+        name = re.sub(r"\s+(-1|0|1)$", "", line.strip())
+        if name:
+            yield number, name

@@ -9,6 +9,7 @@ import sqlite3
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.config.printing import plain
+from inputs.datasets.paths import read_lines
 from inputs.datasets.source import SourceError, broken
 
 CACHE_KIBIBYTES = 8 * 1024
@@ -110,7 +111,7 @@ class Groups:
 
 
 def _read_rows(path: str, required: Sequence[str]) -> Iterator[Tuple[int, Dict[str, str]]]:
-    rows = csv.reader(_lines(path), strict=True)
+    rows = csv.reader((line for _, line in read_lines(path, MAX_LINE)), strict=True)
     try:
         header = [name.strip() for name in next(rows, [])]
         missing = [name for name in required if name not in header]
@@ -126,17 +127,3 @@ def _read_rows(path: str, required: Sequence[str]) -> Iterator[Tuple[int, Dict[s
             yield rows.line_num, fields
     except csv.Error as error:
         raise broken(path, rows.line_num, f"not valid CSV: {error}") from None
-
-
-def _lines(path: str) -> Iterator[str]:
-    with open(path, "rb") as file:
-        number = 0
-        while line := file.readline(MAX_LINE + 1):
-            number += 1
-            if len(line) > MAX_LINE:
-                raise broken(path, number, f"more than {MAX_LINE:,} bytes")
-            try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                message = f"byte {line[error.start]:#04x} is not UTF-8"
-                raise broken(path, number, message) from None

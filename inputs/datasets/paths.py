@@ -111,6 +111,24 @@ def read_annotation(path: str, folder: str) -> str:
         raise broken(path, line, f"byte {content[error.start]:#04x} is not UTF-8") from None
 
 
+def read_lines(path: str, longest: int, errors: str = "strict") -> Iterator[Tuple[int, str]]:
+    """Numbers and texts of the lines of a UTF-8 file.
+
+    SourceError for one of more than `longest` bytes, or that cannot be decoded.
+    """
+    with open(path, "rb") as file:
+        number = 0
+        while line := file.readline(longest + 1):
+            number += 1
+            if len(line) > longest:
+                raise broken(path, number, f"more than {longest:,} bytes")
+            try:
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8", errors)
+            except UnicodeDecodeError as error:
+                message = f"byte {line[error.start]:#04x} is not UTF-8"
+                raise broken(path, number, message) from None
+
+
 def json_members(path: str) -> Iterator[json_values.Value]:
     """Reads the members of a file's JSON object, lists entry by entry."""
     try:

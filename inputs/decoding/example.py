@@ -93,12 +93,7 @@ def make_parser(config: input_reader_pb2.InputReader) -> Parser:
     is -1; without it a sequence always has the same frame.
     """
     if config.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
-        features: Dict[str, Any] = {
-            key: tf.io.FixedLenFeature([], dtype, SCALARS[key])
-            if key in SCALARS
-            else tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
-            for key, dtype in key_types(config).items()
-        }
+        features = {key: _feature(key, dtype) for key, dtype in key_types(config).items()}
         return lambda serialized, _: tf.io.parse_single_example(serialized, features)
     skipped = _skipped_keys(config)
     return lambda serialized, seed: _parse_sequence(serialized, seed, config.frame_index, skipped)
@@ -119,12 +114,18 @@ def _skipped_keys(config: input_reader_pb2.InputReader) -> AbstractSet[str]:
     return {key for field, keys in OPTIONAL if not getattr(config, field) for key in keys}
 
 
+def _feature(key: str, dtype: tf.DType) -> Any:
+    if key in SCALARS:
+        return tf.io.FixedLenFeature([], dtype, SCALARS[key])
+    return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
+
+
 def parse_image(serialized: tf.Tensor) -> Parsed:
     """Parses only the encoded images of an Example; InvalidArgumentError if there is none."""
     additional = "image/additional_channels/encoded"
     features: Dict[str, Any] = {
         "image/encoded": tf.io.FixedLenFeature([], tf.string),
-        additional: tf.io.FixedLenSequenceFeature([], LISTS[additional], allow_missing=True),
+        additional: _feature(additional, tf.string),
     }
     parsed: Parsed = tf.io.parse_single_example(serialized, features)
     return parsed
@@ -132,11 +133,8 @@ def parse_image(serialized: tf.Tensor) -> Parsed:
 
 def parse_context(serialized: tf.Tensor) -> Parsed:
     """Parses only the context features of an Example."""
-    key, length_key = "image/context_features", "image/context_feature_length"
-    features: Dict[str, Any] = {
-        key: tf.io.FixedLenSequenceFeature([], LISTS[key], allow_missing=True),
-        length_key: tf.io.FixedLenFeature([], tf.int64, SCALARS[length_key]),
-    }
+    types = {"image/context_features": tf.float32, "image/context_feature_length": tf.int64}
+    features = {key: _feature(key, dtype) for key, dtype in types.items()}
     parsed: Parsed = tf.io.parse_single_example(serialized, features)
     return parsed
 

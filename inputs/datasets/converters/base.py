@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Callable, Dict, NamedTuple, Tuple
 
 from estimator_det.config.registry import Registry
@@ -13,10 +14,8 @@ Converter = Callable[[SourceOptions], Source]
 CONVERTERS: Registry[Converter] = Registry("dataset format")
 
 
-# Fields of SourceOptions, which are options of `convert`.
-FIELDS = (
-    "images", "annotations", "classes", "image_labels", "segmentations", "mask_images", "min_score",
-)  # fmt: skip
+# Fields of SourceOptions that are options of `convert`.
+FIELDS = tuple(field.name for field in fields(SourceOptions) if field.name != "scratch")
 
 
 class ConverterOptions(NamedTuple):

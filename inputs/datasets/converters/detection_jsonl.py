@@ -8,7 +8,7 @@ Boxes have their scores as `image/object/class/confidence`. Corrected by people,
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any, Dict, Tuple
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
@@ -17,7 +17,7 @@ from inputs.datasets.converters.base import CONVERTERS, takes
 from inputs.datasets.paths import PathFinder
 
 SIDES = ("ymin", "xmin", "ymax", "xmax")
-MAX_LINE = 64 * 2**20  # characters
+MAX_LINE = 64 * 2**20  # bytes
 
 
 @CONVERTERS.register("detection_jsonl")
@@ -35,19 +35,9 @@ def read_detection_jsonl(options: source.SourceOptions) -> source.Source:
         image = _image(_document(line[1], path, line[0]), path, line[0], least, names)
         return image._replace(image=finder.find(image.image))
 
-    return source.Source(source.read_images(read_line, _lines(path)), names)
-
-
-def _lines(path: str) -> Iterator[Tuple[int, str]]:
-    """Lines with text, and their numbers."""
-    with open(path, encoding="utf-8-sig", errors="replace") as file:
-        line = 0
-        while text := file.readline(MAX_LINE + 1):
-            line += 1
-            if len(text) > MAX_LINE:
-                raise source.broken(path, line, f"more than {MAX_LINE:,} characters")
-            if text.strip():
-                yield line, text
+    lines = paths.read_lines(path, MAX_LINE, errors="replace")
+    lines_with_text = (line for line in lines if line[1].strip())
+    return source.Source(source.read_images(read_line, lines_with_text), names)
 
 
 def _document(text: str, path: str, line: int) -> Dict[str, Any]:

@@ -6,11 +6,14 @@ used as corners, as the Object Detection API does, so that the records of both a
 
 from __future__ import annotations
 
+from typing import Any, Dict, List, Optional
+from xml.parsers import expat
+
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
-from inputs.datasets.converters.xml_tree import Element, parse_xml
 
 SIDES = ("ymin", "xmin", "ymax", "xmax")
+MAX_DEPTH = 50  # of elements
 
 
 @CONVERTERS.register("pascal_voc")
@@ -23,7 +26,7 @@ def read_pascal_voc(options: source.SourceOptions) -> source.Source:
 
 
 def _image(path: str, folder: str) -> source.AnnotatedImage:
-    root = parse_xml(paths.read_annotation(path, folder), path)
+    root = _parse(paths.read_annotation(path, folder), path)
     objects, faults = source.read_objects(
         lambda element: _object(element, path), root.all("object")
     )
@@ -47,3 +50,85 @@ def _object(element: Element, path: str) -> source.AnnotatedObject:
         name.text.strip(), [box.number(side) for side in SIDES], element.line,
         difficult=element.mark("difficult"),
     )  # fmt: skip
+
+
+class Element:
+    """An element of a document; its text is without that of its parts."""
+
+    def __init__(self, tag: str, line: int, file: str) -> None:
+        self.tag = tag
+        self.line = line
+        self.text = ""
+        self.parts: List[Element] = []
+        self._file = file
+
+    def all(self, tag: str) -> List[Element]:
+        """The parts with a tag."""
+        return [part for part in self.parts if part.tag == tag]
+
+    def find(self, tag: str) -> Optional[Element]:
+        """The first part with a tag; None without one."""
+        return next((part for part in self.parts if part.tag == tag), None)
+
+    def need(self, tag: str) -> Element:
+        """The first part with a tag, which must exist."""
+        child = self.find(tag)
+        if child is None:
+            message = f"<{self.tag}> has no <{tag}>"
+            raise source.SourceError("missing_key", self._file, self.line, message)
+        return child
+
+    def number(self, tag: str) -> float:
+        """The number in a part that must exist."""
+        child = self.need(tag)
+        return source.number(child.text.strip(), self._file, child.line, f"<{tag}>")
+
+    def whole_number(self, tag: str) -> int:
+        """The whole number in a part that must exist."""
+        child = self.need(tag)
+        return source.whole_number(child.text.strip(), self._file, child.line, f"<{tag}>")
+
+    def mark(self, tag: str) -> Optional[bool]:
+        """Whether the number in a part is not 0; None if there is no such part."""
+        child = self.find(tag)
+        return bool(self.whole_number(tag)) if child and child.text.strip() else None
+
+
+def _parse(text: str, file: str) -> Element:
+    """The root element of a document; `file` is named in errors."""
+    parser = expat.ParserCreate()
+    root = Element("", 0, file)
+    open_elements = [root]
+
+    def start(tag: str, attributes: Dict[str, str]) -> None:
+        del attributes
+        if len(open_elements) > MAX_DEPTH:
+            raise source.broken(
+                file, parser.CurrentLineNumber, f"more than {MAX_DEPTH} nested elements"
+            )
+        element = Element(tag, parser.CurrentLineNumber, file)
+        open_elements[-1].parts.append(element)
+        open_elements.append(element)
+
+    def end(tag: str) -> None:
+        del tag
+        open_elements.pop()
+
+    def characters(part: str) -> None:
+        open_elements[-1].text += part
+
+    def refuse(*_: Any) -> None:
+        message = "a document type, which could define entities, is not allowed"
+        raise source.broken(file, parser.CurrentLineNumber, message)
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = characters
+    parser.StartDoctypeDeclHandler = refuse
+    parser.buffer_text = True
+    try:
+        parser.Parse(text, True)
+    except expat.ExpatError as error:
+        message = f"not valid XML: {expat.errors.messages[error.code]}"
+        raise source.broken(file, error.lineno, message) from None
+    return root.parts[0]
