@@ -150,7 +150,7 @@ class _Examination:
     def __init__(self, policy: BadRecordPolicy) -> None:
         self.policy = policy
         self.faults: List[RecordFault] = []
-        self._prefix = ""  # of messages
+        self._prefix = ""  # text before each message
         self.image_size: _Size = None
         self.boxes: List[np.ndarray] = []
         self.class_ids: List[np.ndarray] = []

@@ -13,7 +13,7 @@ from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 
 SIDES = ("ymin", "xmin", "ymax", "xmax")
-MAX_DEPTH = 50  # of elements
+MAX_DEPTH = 50  # nested elements
 
 
 @CONVERTERS.register("pascal_voc")
