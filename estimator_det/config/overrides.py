@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Union
 
 from estimator_det.config.assignments import assign
 from estimator_det.config.text import ConfigError, nearest, parse_message
@@ -119,29 +119,23 @@ def _at_least_one(value: int) -> int:
     return value
 
 
-def _setter(path: str, convert: Callable[[Any], Any] = lambda value: value) -> Setter:
-    """Sets the field at `path`."""
-    *outer, name = path.split(".")
-
-    def set_field(config: Config, value: Any) -> None:
-        setattr(functools.reduce(getattr, outer, config), name, convert(value))
-
-    return set_field
-
-
-def _set_label_map_path(config: Config, value: str) -> None:
-    for reader in _readers(config):
-        reader.label_map_path = os.fspath(value)
-
-
-def _eval_setter(name: str, convert: Callable[[Any], Any] = lambda value: value) -> Setter:
-    """Sets a field of every evaluation reader."""
+def _setter(
+    name: str,
+    convert: Callable[[Any], Any] = lambda value: value,
+    *,
+    messages: Callable[[Config], Iterable[Any]],
+) -> Setter:
+    """Sets a field of some messages of the configuration."""
 
     def set_fields(config: Config, value: Any) -> None:
-        for reader in _eval_readers(config):
-            setattr(reader, name, convert(value))
+        for message in messages(config):
+            setattr(message, name, convert(value))
 
     return set_fields
+
+
+_train_setter = functools.partial(_setter, messages=lambda config: [config.train_config])
+_eval_setter = functools.partial(_setter, messages=lambda config: [config.eval_config])
 
 
 def _set_input_path(reader: input_reader_pb2.InputReader, value: Union[str, Sequence[str]]) -> None:
@@ -278,24 +272,26 @@ def _ratio(new: float, old: float) -> float:
 
 
 _SETTERS: Dict[str, Setter] = {
-    "batch_size": _setter("train_config.batch_size", _at_least_one),
-    "eval_batch_size": _setter("eval_config.batch_size", _at_least_one),
-    "num_train_steps": _setter("train_config.num_steps", _not_negative),
+    "batch_size": _train_setter("batch_size", _at_least_one),
+    "eval_batch_size": _eval_setter("batch_size", _at_least_one),
+    "num_train_steps": _train_setter("num_steps", _not_negative),
     "learning_rate": _set_learning_rate,
     "momentum_optimizer_value": _set_momentum,
-    "use_bfloat16": _setter("train_config.use_bfloat16"),
-    "fine_tune_checkpoint": _setter("train_config.fine_tune_checkpoint", os.fspath),
-    "fine_tune_checkpoint_type": _setter("train_config.fine_tune_checkpoint_type"),
-    "label_map_path": _set_label_map_path,
+    "use_bfloat16": _train_setter("use_bfloat16"),
+    "fine_tune_checkpoint": _train_setter("fine_tune_checkpoint", os.fspath),
+    "fine_tune_checkpoint_type": _train_setter("fine_tune_checkpoint_type"),
+    "label_map_path": _setter("label_map_path", os.fspath, messages=_readers),
     "train_input_path": _set_train_input_path,
     "eval_input_path": _set_eval_input_path,
     "mask_type": _set_mask_type,
-    "sample_1_of_n_eval_examples": _eval_setter("sample_1_of_n_examples", _at_least_one),
-    "eval_num_epochs": _eval_setter("num_epochs", _not_negative),
-    "eval_with_moving_averages": _setter("eval_config.use_moving_averages"),
-    "retain_original_images": _setter("eval_config.retain_original_images"),
-    "retain_original_image_additional_channels": _setter(
-        "eval_config.retain_original_image_additional_channels"
+    "sample_1_of_n_eval_examples": _setter(
+        "sample_1_of_n_examples", _at_least_one, messages=_eval_readers
+    ),
+    "eval_num_epochs": _setter("num_epochs", _not_negative, messages=_eval_readers),
+    "eval_with_moving_averages": _eval_setter("use_moving_averages"),
+    "retain_original_images": _eval_setter("retain_original_images"),
+    "retain_original_image_additional_channels": _eval_setter(
+        "retain_original_image_additional_channels"
     ),
     "num_classes": _set_num_classes,
     "classification_localization_weight_ratio": _set_loss_weight_ratio,

@@ -156,7 +156,7 @@ def report(
             return
         if not isinstance(error, BrokenPipeError):
             raise
-        # As "Note on SIGPIPE" in the documentation of Python advises: the interpreter flushes
+        # "Note on SIGPIPE" in the documentation of Python advises this: the interpreter flushes
         # the rest of the buffer when it exits, and needs a descriptor that takes it.
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), stream.fileno())
