@@ -157,7 +157,8 @@ def test_options_of_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(eval_ops, "image_ops", lambda *_: {})
     monkeypatch.setattr(eval_ops, "EvaluationImages", lambda *given: made.append(given))
-    text = "min_score_threshold: 0.25 max_num_boxes_to_visualize: 7 num_visualizations: 4"
+    text = "min_score_threshold: 0.25 max_num_boxes_to_visualize: 7 num_visualizations: 4 "
+    text += "keypoint_edge { start: 3 end: 1 }"
     for flags in ((True, False), (False, True)):
         made.clear()
         more = "skip_labels: {} skip_scores: {}".format(*(str(flag).lower() for flag in flags))
@@ -167,6 +168,7 @@ def test_options_of_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         assert accumulator._diagnostics._min_score == 0.25
         assert (number, names) == (4, {1: "cat", 2: "dog"})
         assert (options.min_score, options.max_boxes) == (0.25, 7)
+        assert options.keypoint_edges == ((3, 1),)
         assert (options.skip_labels, options.skip_scores) == flags
 
 
@@ -210,57 +212,6 @@ def test_categories(tmp_path: Any) -> None:
     config.eval_input_reader.add()
     config.eval_input_reader.add(label_map_path=str(path))
     assert {entry["id"] for entry in eval_ops.make_categories(config)} == {3, 1}
-
-
-def test_keypoints_channels_and_labeled_classes_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures: List[Any] = []
-    batches: List[Any] = []
-    monkeypatch.setattr(
-        eval_ops, "image_ops", lambda images, batch, *_: pictures.append((images, batch)) or {}
-    )
-    monkeypatch.setattr(
-        eval_ops, "accumulator_ops", lambda _, batch, __: batches.append(batch) or {}
-    )
-    # The real image is the upper half of the padded one.
-    features: Dict[str, tf.Tensor] = {
-        schema.IMAGE: tf.zeros([1, 8, 4, 3]),
-        schema.TRUE_IMAGE_SHAPE: tf.constant([[4, 4, 3]]),
-        schema.ORIGINAL_IMAGE: tf.zeros([1, 8, 4, 3], tf.uint8),
-        schema.ADDITIONAL_CHANNELS: tf.ones([1, 8, 4, 2], tf.uint8),
-    }
-    points = tf.constant([[[[0.25, 0.5]]]])
-    detections = Detections(
-        boxes=tf.zeros([1, 1, 4]),
-        scores=tf.zeros([1, 1]),
-        classes=tf.zeros([1, 1]),
-        num=tf.ones([1]),
-        raw_boxes=tf.zeros([1, 1, 4]),
-        raw_scores=tf.zeros([1, 1, 3]),
-        keypoints=points,
-    )
-    groundtruth = Groundtruth(
-        boxes=tf.zeros([1, 1, 4]),
-        classes=tf.ones([1, 1, 2]),
-        weights=tf.ones([1, 1]),
-        valid=tf.ones([1, 1], tf.bool),
-        keypoints=points,
-        labeled_classes=tf.constant([[0.0, 1.0]]),
-    )
-    config = eval_pb2.EvalConfig(keypoint_edge=[eval_pb2.KeypointEdge(start=3, end=1)])
-    eval_ops.evaluation_ops(
-        detections,
-        groundtruth,
-        features,
-        eval_config=config,
-        categories=CATEGORIES,
-        handle_results=lambda _: None,
-    )
-    ((images, picture),) = pictures
-    assert images._options.keypoint_edges == ((3, 1),)
-    np.testing.assert_allclose(picture.keypoints, [[[[0.5, 0.5]]]])
-    np.testing.assert_allclose(picture.detection_keypoints, [[[[0.5, 0.5]]]])
-    assert picture.additional_channels is features[schema.ADDITIONAL_CHANNELS]
-    assert batches[0].labeled_classes is groundtruth.labeled_classes
 
 
 def test_masks_reach_the_metrics_that_compare_them(received: List[EvaluatedBatch]) -> None:
@@ -332,6 +283,23 @@ def test_keypoints_are_in_pixels_of_the_original_image(received: List[EvaluatedB
     for found in (batch.detection_keypoints, batch.keypoints):
         np.testing.assert_allclose(found, PIXELS.reshape(2, 2, 2, 2), rtol=1e-5)
     assert batch.keypoint_visibilities is groundtruth.keypoint_visibilities
+
+
+def test_pictures_get_keypoints_and_channels(received: List[Any]) -> None:
+    detections, groundtruth = _with_keypoints()
+    share = np.float32(REAL)[:, np.newaxis, np.newaxis, :2] / PADDED
+    labeled, channels = tf.constant([[0.0, 1.0]] * 2), tf.ones([2, *PADDED, 2], tf.uint8)
+    original = tf.zeros([2, *PADDED, 3], tf.uint8)
+    _ops(
+        detections._replace(keypoints=detections.keypoints * share),
+        groundtruth._replace(labeled_classes=labeled),
+        _features(**{schema.ORIGINAL_IMAGE: original, schema.ADDITIONAL_CHANNELS: channels}),
+    )
+    batch, (picture, *_) = received
+    for keypoints in (picture.keypoints, picture.detection_keypoints):
+        expected = _normalized(ORIGINAL).reshape(2, 2, 2, 2)
+        np.testing.assert_allclose(keypoints, expected, rtol=1e-5)
+    assert picture.additional_channels is channels and batch.labeled_classes is labeled
 
 
 def test_keypoint_metrics_need_keypoints() -> None:
