@@ -7,7 +7,6 @@ of all variables of both stages.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import pathlib
 import zlib
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
+from benchmarks.conformance import goldens
 from estimator_det.compat import tf, tf1
 from estimator_det.extractors.two_stage.recipe import make_extractor
 from estimator_det.protos import faster_rcnn_pb2
@@ -97,33 +97,13 @@ def test_variables_of_pnasnet_are_those_of_the_classifier() -> None:
     assert model.box_features.shape[1:] == [4, 4, 4320]
 
 
-class Measured:
-    """What was measured of one configuration, from ../shared."""
-
-    def __init__(self, shared: pathlib.Path, name: str) -> None:
-        folder = shared / "golden"
-        document = json.loads((folder / "numeric" / f"{name}.json").read_text())
-        self.maps, self.kind = document["feature_maps"], document["feature_extractor"]
-        self.arrays = dict(np.load(folder / "numeric" / f"{name}.npz"))
-        self.images = np.load(folder / "numeric" / "_inputs.npz")["images_300"]
-        spec = importlib.util.spec_from_file_location("detinit", folder / "detinit.py")
-        assert spec and spec.loader
-        self.detinit = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.detinit)
-
-    def resized(self) -> np.ndarray:
-        images = self.images.astype(np.float32)
-        return tf1.image.resize_images(images, [SIDE, SIDE]).numpy()
-
-    def load(self, session: Any, ends: List[tf.Tensor]) -> None:
-        """Gives the values of the measurement to the variables that `ends` depend on."""
-        needed = {op.name for op in ancestors(ends)}
-        variables = [v for v in tf1.global_variables() if v.op.name in needed]
-        values = {
-            variable.initial_value: self.detinit.det_value(variable.op.name, variable.shape)
-            for variable in variables
-        }
-        session.run([variable.initializer for variable in variables], values)
+def load(session: Any, ends: List[tf.Tensor], folder: pathlib.Path) -> None:
+    """Gives the values of the measurement to the variables that `ends` depend on."""
+    value = goldens.seeded_value(folder, "det_value")
+    needed = {op.name for op in ancestors(ends)}
+    variables = [v for v in tf1.global_variables() if v.op.name in needed]
+    values = {v.initial_value: value(v.op.name, v.shape) for v in variables}
+    session.run([variable.initializer for variable in variables], values)
 
 
 def ancestors(ends: List[tf.Tensor]) -> List[tf.Operation]:
@@ -136,10 +116,10 @@ def ancestors(ends: List[tf.Tensor]) -> List[tf.Operation]:
     return list(seen)
 
 
-def assert_first_values(found: np.ndarray, key: str, measured: Measured) -> None:
+def assert_first_values(found: np.ndarray, key: str, golden: goldens.Golden) -> None:
     """The first values of a map, in units of its largest."""
-    expected = measured.arrays[f"fm__{key.replace('/', '_')}__first8"]
-    largest = measured.maps[key]["max_abs"]
+    expected = golden.arrays[f"fm__{key.replace('/', '_')}__first8"]
+    largest = golden.numeric["feature_maps"][key]["max_abs"]
     np.testing.assert_allclose(found.ravel()[:8] / largest, expected / largest, atol=1e-6)
     assert np.abs(expected).max() > 1e-3 * largest
 
@@ -161,20 +141,24 @@ def assert_first_values(found: np.ndarray, key: str, measured: Measured) -> None
 )
 def test_values(name: str, stride: int, crop: int, pooled: int, shared: pathlib.Path) -> None:
     """Of the whole feature map, and of one crop of it at the first box."""
-    measured = Measured(shared, name)
-    images, model = measured.resized(), built(measured.kind, stride, crop)
-    first_box = measured.arrays["proposal_boxes_normalized"][0, :1]
+    folder = shared / "golden"
+    golden = goldens.read(folder, name)
+    maps = golden.numeric["feature_maps"]
+    model = built(golden.numeric["feature_extractor"], stride, crop)
+    pixels = goldens.images_300(folder).astype(np.float32)
+    images = tf1.image.resize_images(pixels, [SIDE, SIDE]).numpy()
+    first_box = golden.arrays["proposal_boxes_normalized"][0, :1]
     with model.images.graph.as_default(), tf1.Session() as session:
-        measured.load(session, [model.features, model.box_features])
+        load(session, [model.features, model.box_features], folder)
         features = session.run(model.features, {model.images: images})
         cropped = tf.image.crop_and_resize(features[:1], first_box, [0], [crop * pooled] * 2)
         cropped = session.run(tf.nn.max_pool2d(cropped, pooled, pooled, "VALID"))
         box_features = session.run(model.box_features, {model.crops: cropped})
 
-    golden = measured.maps["rpn_features_to_crop/0"]
-    assert list(features.shape) == golden["shape"]
-    assert features.sum(dtype=np.float64) == pytest.approx(golden["sum"], rel=1e-5)
-    assert np.abs(features).max() == pytest.approx(golden["max_abs"], rel=1e-5)
-    assert_first_values(features, "rpn_features_to_crop/0", measured)
-    assert list(box_features.shape[1:]) == measured.maps["box_classifier_features"]["shape"][1:]
-    assert_first_values(box_features, "box_classifier_features", measured)
+    expected = maps["rpn_features_to_crop/0"]
+    assert list(features.shape) == expected["shape"]
+    assert features.sum(dtype=np.float64) == pytest.approx(expected["sum"], rel=1e-5)
+    assert np.abs(features).max() == pytest.approx(expected["max_abs"], rel=1e-5)
+    assert_first_values(features, "rpn_features_to_crop/0", golden)
+    assert list(box_features.shape[1:]) == maps["box_classifier_features"]["shape"][1:]
+    assert_first_values(box_features, "box_classifier_features", golden)
