@@ -24,8 +24,8 @@ from estimator_det.config.text import ConfigError
 from inputs import machine
 from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.conversion import index, shards, tally
-from inputs.conversion.examples import ExampleOptions
 from inputs.conversion.images import ImageOptions
+from inputs.conversion.objects import ExampleOptions
 from inputs.conversion.shards import Job, ShardResult
 from inputs.conversion.splits import Split
 from inputs.datasets import paths, writer

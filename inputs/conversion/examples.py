@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -14,8 +13,14 @@ from estimator_det.config.printing import quoted
 from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.checks.images import END_TOO_EARLY, lacks_data
 from inputs.conversion import images
-from inputs.conversion.images import Checked, ImageFault, ImageOptions
-from inputs.conversion.objects import SoundObject, check_objects, has_mask, pixel_polygons
+from inputs.conversion.images import Checked, ImageFault
+from inputs.conversion.objects import (
+    ExampleOptions,
+    SoundObject,
+    check_objects,
+    has_mask,
+    pixel_polygons,
+)
 from inputs.datasets import writer
 from inputs.datasets.source import (
     DROPPED,
@@ -29,18 +34,6 @@ from inputs.datasets.source import (
 IMAGE_FIELDS = "image/source_fields"
 OBJECT_FIELDS = "image/object/source_fields"
 MOST_DECIMALS = 9
-
-
-@dataclass(frozen=True)
-class ExampleOptions:
-    """How descriptions become records."""
-
-    images: str  # real folder of the images
-    ids: Mapping[str, int]  # class name -> id of the label map
-    image: ImageOptions = field(default_factory=ImageOptions)
-    masks: bool = False  # whether masks are written
-    mask_images: str = ""  # real folder of masks that are files
-    clip_boxes: bool = False  # clips boxes to the image, and drops what has nothing in it
 
 
 class Converted(NamedTuple):
@@ -81,10 +74,7 @@ def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
         message = f"the image {quoted(image.image)} cannot be read: {error.strerror}"
         return Converted(b"", [*faults, _of_image(image, "no_image", message)])
     size = (checked.height, checked.width)
-    objects, object_faults = check_objects(
-        image, size, options.ids, with_masks=options.masks, mask_images=options.mask_images,
-        clip_boxes=options.clip_boxes,
-    )  # fmt: skip
+    objects, object_faults = check_objects(image, size, options)
     labels, unknown = _image_labels(image, options.ids)
     example = writer.make_example(
         checked.encoded,

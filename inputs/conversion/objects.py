@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass, field
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from estimator_det.config.printing import plain, quoted
+from inputs.conversion.images import ImageOptions
 from inputs.datasets import masks
 from inputs.datasets.source import CLIPPED, DROPPED, AnnotatedImage, AnnotatedObject, SourceFault
 from inputs.decoding.box_rules import NUMPY, Boxes, MaskExtents, box_flags, mask_flags
 
 CERTAIN_SIDE = 1e-6  # side of a box within 0 to 1, larger than the rounding of float32
 _BOX_CHECKS = ("box_nan", "box_inverted", "box_degenerate", "box_outside")
+
+
+@dataclass(frozen=True)
+class ExampleOptions:
+    """How descriptions become records."""
+
+    images: str  # real folder of the images
+    ids: Mapping[str, int]  # class name -> id of the label map
+    image: ImageOptions = field(default_factory=ImageOptions)
+    masks: bool = False  # whether masks are written
+    mask_images: str = ""  # real folder of masks that are files
+    clip_boxes: bool = False  # clips boxes to the image, and drops what has nothing in it
 
 
 class SoundObject(NamedTuple):
@@ -38,11 +52,7 @@ def has_mask(annotated: AnnotatedObject) -> bool:
 def check_objects(
     image: AnnotatedImage,
     size: Tuple[int, int],
-    ids: Mapping[str, int],
-    *,
-    with_masks: bool = False,
-    mask_images: str = "",
-    clip_boxes: bool = False,
+    options: ExampleOptions,
 ) -> Tuple[List[SoundObject], List[SourceFault]]:
     """The objects for the record, and the faults of the others.
 
@@ -58,13 +68,13 @@ def check_objects(
 
     objects: List[SoundObject] = []
     for annotated in image.objects:
-        class_id, fault = _class_id(annotated, ids)
+        class_id, fault = _class_id(annotated, options.ids)
         if fault:
             report(annotated, *fault)
             continue
         try:
-            needs_mask = with_masks and has_mask(annotated)
-            mask = _mask(annotated, image, size, mask_images) if needs_mask else None
+            needs_mask = options.masks and has_mask(annotated)
+            mask = _mask(annotated, image, size, options.mask_images) if needs_mask else None
             sound = SoundObject(annotated, _box(annotated, mask, image, size), class_id)
             if mask is not None:
                 sound = sound._replace(mask=masks.to_png(mask), mask_extent=masks.extent(mask))
@@ -72,23 +82,18 @@ def check_objects(
         except masks.MaskError as error:
             report(annotated, "broken_mask", str(error))
     for sound, kind in zip(objects, _box_faults([sound.box for sound in objects])):
-        if kind == "box_outside" and clip_boxes:
+        if kind == "box_outside" and options.clip_boxes:
             clipped = np.clip(sound.box, 0.0, 1.0)
             if (clipped[:2] < clipped[2:]).all():
                 report(sound.annotated, kind, _shown(sound, size), CLIPPED)
                 sound, kind = _with_box(sound, clipped), ""
-        if not kind and with_masks:
+        if not kind and options.masks:
             kind = _mask_fault(sound, size)
         if not kind:
             kept.append(sound)
-        elif kind == "mask_mismatch":
-            report(
-                sound.annotated,
-                kind,
-                f"{_shown(sound, size)}, its mask {_pixels(sound.mask_extent)}",
-            )
-        else:
-            report(sound.annotated, kind, _shown(sound, size))
+            continue
+        mask_text = f", its mask {_pixels(sound.mask_extent)}" if kind == "mask_mismatch" else ""
+        report(sound.annotated, kind, _shown(sound, size) + mask_text)
     return _with_sound_keypoints(kept, report), faults
 
 
@@ -105,8 +110,7 @@ def _class_id(
         return 0, (
             "label_contradiction",
             f"the class {quoted(annotated.class_name)} has id {annotated.class_id}, and "
-            f"{class_id} in the "
-            "label map",
+            f"{class_id} in the label map",
         )
     return class_id, None
 
@@ -190,9 +194,8 @@ def _mask_fault(sound: SoundObject, size: Tuple[int, int]) -> str:
 def _shown(sound: SoundObject, size: Tuple[int, int]) -> str:
     pixels = sound.box * np.array([*size, *size])
     return (
-        f"the box of class {quoted(sound.annotated.class_name)} is {_pixels(pixels)} pixels (ymin, "
-        "xmin, "
-        f"ymax, xmax) in an image of {size[1]} x {size[0]}"
+        f"the box of class {quoted(sound.annotated.class_name)} is {_pixels(pixels)} pixels "
+        f"(ymin, xmin, ymax, xmax) in an image of {size[1]} x {size[0]}"
     )
 
 

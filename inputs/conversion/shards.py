@@ -18,8 +18,9 @@ from estimator_det.compat import tf
 from estimator_det.files import atomic
 from inputs.checks.statistics import ImageRow, columns_of
 from inputs.conversion import tally
-from inputs.conversion.examples import ExampleOptions, convert_image
+from inputs.conversion.examples import convert_image
 from inputs.conversion.index import read_entries
+from inputs.conversion.objects import ExampleOptions
 from inputs.conversion.splits import Split, split_of
 from inputs.datasets import writer
 from inputs.datasets.source import SourceFault

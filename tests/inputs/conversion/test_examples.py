@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from inputs.conversion.examples import ExampleOptions, convert_image
+from inputs.conversion.examples import convert_image
 from inputs.conversion.images import ImageOptions
+from inputs.conversion.objects import ExampleOptions
 from inputs.datasets import masks, writer
 from inputs.datasets.source import AnnotatedImage, AnnotatedObject, SourceFault
 from inputs.decoding.decoder import make_decoder
