@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from estimator_det.compat import slim, tf, tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import pad_to_multiple
 from estimator_det.nets import mobilenet
 from estimator_det.nets.layers import pad_for_kernel
@@ -13,31 +13,6 @@ from estimator_det.nets.necks import pyramids
 def test_scaled_depth() -> None:
     depth = mobilenet.scaled_depth(0.75, 16)
     assert [depth(d) for d in (8, 32, 64, 33)] == [16, 24, 48, 24]
-
-
-@pytest.mark.parametrize("explicit_padding", [True, False])
-def test_v1_end_points(explicit_padding: bool) -> None:
-    with tf.Graph().as_default(), mobilenet.v1_arg_scope():
-        end_points = mobilenet.mobilenet_v1(
-            tf.zeros([1, 64, 96, 3]),
-            mobilenet.scaled_depth(0.25, 8),
-            explicit_padding=explicit_padding,
-        )
-    assert len(end_points) == 27
-    shapes = {name: tuple(tensor.shape.as_list()) for name, tensor in end_points.items()}
-    assert shapes["Conv2d_0"] == (1, 32, 48, 8)
-    assert shapes["Conv2d_1_depthwise"] == (1, 32, 48, 8)
-    assert shapes["Conv2d_5_pointwise"] == (1, 8, 12, 64)
-    assert shapes["Conv2d_11_pointwise"] == (1, 4, 6, 128)
-    assert shapes["Conv2d_13_pointwise"] == (1, 2, 3, 256)
-
-
-def test_v1_regularizes_depthwise_kernels_and_updates_through_the_collection() -> None:
-    with tf.Graph().as_default():
-        with mobilenet.v1_arg_scope(), slim.arg_scope([slim.batch_norm], is_training=True):
-            mobilenet.mobilenet_v1(tf.zeros([1, 33, 33, 3]), mobilenet.scaled_depth(0.1, 4))
-        assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == 27
-        assert len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)) == 54
 
 
 def test_pad_for_kernel() -> None:
