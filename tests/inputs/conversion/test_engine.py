@@ -86,6 +86,21 @@ class Power:
         return call
 
 
+def stop_while_naming(
+    sample: samples.Sample, output: pathlib.Path, patch: pytest.MonkeyPatch
+) -> None:
+    """Interrupts a conversion to 3 shards when some, but not all, have their names."""
+    power = Power(patch)
+    for place in range(100):
+        power.left = place
+        try:
+            samples.convert(sample, output, num_shards=3, image=HEADER)
+        except Interrupted:
+            if list(output.glob("*-of-00003")):
+                break
+    power.left = -1
+
+
 def test_interrupted_anywhere_it_resumes_to_the_same_bytes(tmp_path, monkeypatch):
     sample = many(tmp_path, 6)
     options = {"num_shards": 3, "image": HEADER, "splits": parse_splits("0.6,0.4")}
@@ -156,15 +171,7 @@ def test_other_options_make_all_shards_again(tmp_path, monkeypatch):
 def test_a_half_named_conversion_with_other_options_leaves_no_mixture(tmp_path, monkeypatch):
     sample = many(tmp_path, 6)
     output = tmp_path / "out"
-    power = Power(monkeypatch)
-    for place in range(100):
-        power.left = place
-        try:
-            samples.convert(sample, output, num_shards=3, image=HEADER)
-        except Interrupted:
-            if list(output.glob("*-of-00003")):
-                break
-    power.left = -1
+    stop_while_naming(sample, output, monkeypatch)
     samples.convert(sample, output, num_shards=2, image=HEADER)
     assert sorted(path.name for path in output.glob("train.record*")) == [
         "train.record-00000-of-00002", "train.record-00001-of-00002",
@@ -331,15 +338,7 @@ def test_all_faults_are_reported_before_the_conversion_stops(tmp_path):
 def test_a_refusal_leaves_no_part_of_an_earlier_conversion(tmp_path, monkeypatch):
     sample = many(tmp_path, 6)
     output = tmp_path / "out"
-    power = Power(monkeypatch)
-    for place in range(100):
-        power.left = place
-        try:
-            samples.convert(sample, output, num_shards=3, image=HEADER)
-        except Interrupted:
-            if list(output.glob("*-of-00003")):
-                break
-    power.left = -1
+    stop_while_naming(sample, output, monkeypatch)
     (tmp_path / "images" / "002.png").unlink()
     with pytest.raises(ConversionError, match=r"1 image: .*no_image"):
         samples.convert(sample, output, num_shards=3, image=HEADER)
