@@ -234,6 +234,16 @@ def test_placeholders_are_told_and_dropped() -> None:
     assert bare.train_config == shipped.train_config
 
 
+def test_without_a_schedule_and_with_the_older_field_of_boxes() -> None:
+    config = _with_bucket(FIT[0])
+    config.train_config.optimizer.momentum_optimizer.ClearField("learning_rate")
+    assert _findings(config) == []  # `check` reports it
+    config.train_input_reader.ClearField("max_number_of_boxes")
+    config.train_config.max_number_of_boxes = 7
+    (finding,) = tpu_lint.lint(config, TARGET)
+    assert finding.edits == ("train_input_reader.max_number_of_boxes=7",)
+
+
 def test_heading_of_a_file() -> None:
     assert tpu_lint.heading("# a\n\n  # b\nmodel { }\n# c\n") == "# a\n\n  # b\n"
     assert tpu_lint.heading("model { }") == ""
