@@ -26,7 +26,7 @@ class Result(NamedTuple):
     graphs: Optional[Graphs] = None
 
 
-def check(config: Any, depth: str = FILES, *, on_tpu: bool = False) -> Result:
+def check(config: Any, depth: str = FILES, *, targets_tpu: bool = False) -> Result:
     """Checks a `TrainEvalPipelineConfig` with all changes applied.
 
     Problems of depth NAMES and FILES come first, errors before warnings. A configuration with
@@ -34,8 +34,8 @@ def check(config: Any, depth: str = FILES, *, on_tpu: bool = False) -> Result:
 
     Args:
         depth: NAMES, FILES, CONTENTS or GRAPHS.
-        on_tpu: Leave paths that are placeholders out of CONTENTS and GRAPHS, because the rules for
-            TPU report them.
+        targets_tpu: Leave paths that are placeholders out of CONTENTS and GRAPHS, because the
+            rules for TPU report them.
     """
     maps = files.LabelMaps()
     unknown = check_names(config)
@@ -56,7 +56,7 @@ def check(config: Any, depth: str = FILES, *, on_tpu: bool = False) -> Result:
     problems = [*foreign, *(problem for problem in problems if problem.field not in fields)]
     if unknown or not config.model.WhichOneof("model") or any(check_ranges(config)):
         return Result(problems)
-    if on_tpu:
+    if targets_tpu:
         config = tpu_lint.without_placeholders(config)
     graphs = examine(config, maps) if depth == GRAPHS else None
     others = graphs.problems if graphs else examine_components(config, maps)

@@ -25,7 +25,7 @@ from model_fn.checks import anchor_coverage, data_problems
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_report import DataReport
 from model_fn.checks.files import LabelMaps
-from model_fn.checks.names import as_problem
+from model_fn.checks.names import component_problem
 from model_fn.checks.tables import make_tables
 
 TRAIN, EVAL, ALL = "train", "eval", "all"
@@ -167,7 +167,7 @@ def _coverage(
     try:
         coverage = coverage_of(config, columns, num_channels=num_channels, progress=progress)
     except ConfigError as reason:
-        return None, [as_problem(reason, config, "make the model's parts fit each other")]
+        return None, [component_problem(reason, config, "make the model's parts fit each other")]
     if coverage is None:
         return None, []
     kind = config.model.WhichOneof("model")

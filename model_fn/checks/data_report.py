@@ -152,7 +152,7 @@ def to_dictionary(report: DataReport) -> Dict[str, Any]:
                     "records": len({(entry.file, entry.record) for entry in entries}),
                     "count": sum(entry.count for entry in entries),
                 }
-                for (kind, action), entries in by_kind(scan).items()
+                for (kind, action), entries in entries_by_kind(scan).items()
             ],
             "mend": settings._asdict() if (settings := repair(scan)) is not None else None,
             **tables.to_dictionary(tally, scan.reader, report.tables, report.names),
@@ -167,7 +167,7 @@ def to_dictionary(report: DataReport) -> Dict[str, Any]:
     }
 
 
-def by_kind(scan: Scan) -> Dict[Tuple[str, str], List[LogEntry]]:
+def entries_by_kind(scan: Scan) -> Dict[Tuple[str, str], List[LogEntry]]:
     """Findings by kind and action; errors come first, then the order of `KINDS`."""
     kinds: Dict[Tuple[str, str], List[LogEntry]] = {}
     for entry in scan.entries:
@@ -186,7 +186,7 @@ def _heading(scan: Scan) -> str:
 
 def _findings(scan: Scan) -> Iterator[Tuple[str, str, List[LogEntry]]]:
     """Heading, remedy and entries of each kind of fault."""
-    for (kind, action), entries in by_kind(scan).items():
+    for (kind, action), entries in entries_by_kind(scan).items():
         row = KINDS[kind]
         total = sum(entry.count for entry in entries)
         records = f" in {counted(len(entries), 'record')}" if row.unit == "box" else ""

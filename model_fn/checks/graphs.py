@@ -21,7 +21,7 @@ from inputs.label_map import LabelMap
 from model_fn.checkpoints.errors import RunError
 from model_fn.checks.files import LabelMaps
 from model_fn.checks.memory import Memory, training_memory
-from model_fn.checks.names import as_problem
+from model_fn.checks.names import component_problem
 from model_fn.evaluation.eval_ops import make_categories
 from model_fn.evaluation.metrics.base import NEED_LABEL_MAP, make_metrics
 from model_fn.model_fn import create_model_fn
@@ -58,7 +58,7 @@ def examine(pipeline_config: Any, maps: Optional[LabelMaps] = None) -> Graphs:
     try:
         graphs = _examine_training(config, pipeline_config.train_config, problems)
     except ConfigError as reason:
-        problems.append(as_problem(reason, config))
+        problems.append(component_problem(reason, config))
 
     def build(mode: str) -> None:
         with tf.Graph().as_default():
@@ -99,7 +99,7 @@ def _problems_of(makers: Sequence[Callable[[], Any]], config: Any) -> List[Probl
         try:
             make()
         except ConfigError as reason:
-            problems.append(as_problem(reason, config))
+            problems.append(component_problem(reason, config))
     return list(dict.fromkeys(problems))
 
 

@@ -14,7 +14,7 @@ from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import masks, proposals, regions
 from inputs.label_map import LabelMap
 from model_fn.checks.files import LabelMaps
-from model_fn.checks.names import as_problem
+from model_fn.checks.names import component_problem
 from model_fn.evaluation.eval_ops import AGNOSTIC_CATEGORIES, make_categories
 from model_fn.evaluation.metrics import make_metrics
 from model_fn.training import step
@@ -39,7 +39,7 @@ def check_metrics(pipeline_config: Any, maps: LabelMaps) -> List[Problem]:
     try:
         make_metrics(pipeline_config.eval_config, _categories(pipeline_config, label_map))
     except ConfigError as reason:
-        return [as_problem(reason, pipeline_config)]
+        return [component_problem(reason, pipeline_config)]
     return []
 
 

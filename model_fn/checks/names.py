@@ -133,7 +133,7 @@ def _metrics_fields(eval_config: Any) -> Iterator[Problem]:
             yield no_effect(f"eval_config.{field}", f"only {', '.join(users)} use it")
 
 
-def as_problem(
+def component_problem(
     reason: ConfigError, config: Any, remedy: str = "choose what is supported, or remove it"
 ) -> Problem:
     """The problem of an error that a part of a run raises; its field is as `--set` takes it.

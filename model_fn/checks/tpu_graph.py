@@ -17,7 +17,7 @@ from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.checks import xla_check
 from model_fn.checks.graphs import placeholders, without_files
-from model_fn.checks.names import as_problem
+from model_fn.checks.names import component_problem
 from model_fn.checks.op_origin import Origin, origin_of
 from model_fn.model_fn import create_model_fn
 
@@ -92,11 +92,11 @@ def compile_check(
         try:
             core = build_core_graph(config, mode, batch_per_core, findings)
         except ConfigError as reason:
-            findings.append(as_problem(reason, config))
+            findings.append(component_problem(reason, config))
             continue
         operations = list(core_operations(core.graph))
         num_operations += len(operations)
-        problems = as_problems(troubles_of(operations), config)
+        problems = grouped_problems(troubles_of(operations), config)
         if xla and not any(problem.severity == "error" for problem in [*findings, *problems]):
             problems += xla_check.check(core.graph, core.inputs, core.outputs, config)
         findings += problems
@@ -252,7 +252,7 @@ def _allows(constraint: Any, value: Any) -> bool:
     return not allowed or all(each in allowed for each in types)
 
 
-def as_problems(troubles: Iterator[GraphProblem], config: Any) -> List[Problem]:
+def grouped_problems(troubles: Iterator[GraphProblem], config: Any) -> List[Problem]:
     """One problem for all operations of a type that one line made."""
     groups: Dict[Tuple[Origin, str, str, str], List[str]] = {}
     for trouble in troubles:

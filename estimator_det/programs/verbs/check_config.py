@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     if options.print_config:
         printing.report(pipeline.format_pipeline(config), whole=True)
     depth = config_check.CONTENTS if options.no_build else config_check.GRAPHS
-    checked = config_check.check(config, depth, on_tpu=targets_tpu)
+    checked = config_check.check(config, depth, targets_tpu=targets_tpu)
     ignored = console.FOR_TPU if targets_tpu else ()
     problems = [problem for problem in checked.problems if problem.field not in ignored]
     lines = summary_lines(config)

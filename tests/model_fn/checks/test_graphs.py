@@ -8,7 +8,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from model_fn.checks import graphs
 from model_fn.checks.files import LabelMaps
-from model_fn.checks.names import as_problem
+from model_fn.checks.names import component_problem
 from tests.model_fn.checks.small import small_config
 
 pytestmark = pytest.mark.usefixtures("small_network")
@@ -31,10 +31,10 @@ def test_the_field_of_an_error_is_completed():
         ("ssd.use_confidences_as_targets", "model.ssd.use_confidences_as_targets"),
         ("eval_config.super_categories['a']", "eval_config.super_categories['a']"),
     ):
-        problem = as_problem(ConfigError(field, "is wrong", "correct it"), config)
+        problem = component_problem(ConfigError(field, "is wrong", "correct it"), config)
         assert (problem.field, problem.message, problem.remedy) == (path, "is wrong", "correct it")
     for field, message in ((None, "too short"), ("nowhere", "nowhere: too short")):
-        problem = as_problem(ConfigError(field, "too short"), config)
+        problem = component_problem(ConfigError(field, "too short"), config)
         assert (problem.field, problem.message) == ("model.ssd", message)
         assert problem.remedy == "choose what is supported, or remove it"
 

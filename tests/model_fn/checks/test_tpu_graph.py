@@ -134,7 +134,7 @@ def test_types_that_xla_does_not_know_and_gradients() -> None:
 
         tf1.tpu.shard(step, [tf1.placeholder(tf.float32, [10])], num_shards=1)
     operations = list(tpu_graph.core_operations(graph))
-    found = tpu_graph.as_problems(tpu_graph.troubles_of(operations), config)
+    found = tpu_graph.grouped_problems(tpu_graph.troubles_of(operations), config)
     told = {problem.message.split()[1]: problem.message for problem in found}
     assert told["Tile"].endswith("has no XLA kernel")
     assert told["StringLength"].endswith("has no XLA kernel")
