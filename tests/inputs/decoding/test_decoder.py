@@ -267,6 +267,23 @@ def test_image_level_labels(label_map: str) -> None:
     assert level[schema.IMAGE_CONFIDENCES].tolist() == [1]
 
 
+def test_hierarchy(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "map.pbtxt"
+    path.write_text(
+        'item { id: 1 name: "animal" descendant_ids: [2, 3] }'
+        'item { id: 2 name: "cat" ancestor_ids: 1 } item { id: 3 name: "dog" ancestor_ids: 1 }'
+    )
+    features = {**BOXES, "image/object/class/label": [2, 1], "image/object/area": [5.0, 6.0]}
+    features.update({"image/class/label": [3, 1], "image/class/confidence": [1.0, 0.0]})
+    sample = decode(features, f'label_map_path: "{path}" expand_labels_hierarchy: true')
+    assert sample.classes.tolist() == [1, 2, 1]
+    assert sample.area.tolist() == [5, 5, 6]
+    assert sample.image_level is not None
+    # dog is there, hence an animal; no animal is there, hence neither cat nor dog.
+    assert sample.image_level[schema.IMAGE_CLASSES].tolist() == [1, 3, 1, 2, 3]
+    assert sample.image_level[schema.IMAGE_CONFIDENCES].tolist() == [1, 1, 0, 0, 0]
+
+
 def frames() -> bytes:
     return sequence(
         {"image/context_features": [1.0, 2.0], "image/context_feature_length": 2},
