@@ -52,7 +52,6 @@ class ExportOptions:
     label_map: str
     dataset: str = ""  # facts about all images that `convert` wrote; "" takes the one beside
     write_images: str = ""  # folder for the image files; "" writes none
-    max_megapixels: float = 178.95697  # megapixels of a mask
 
     def __post_init__(self) -> None:
         if not self.output:

@@ -21,6 +21,8 @@ from inputs.checks import scan, statistics
 from inputs.checks.scan import Plan, Scan
 from inputs.conversion import tally
 from inputs.label_map import LabelMap
+from inputs.machine import ProcessDiedError
+from model_fn.checkpoints.errors import RunError
 from model_fn.checks import anchor_coverage, data_problems
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_report import DataReport
@@ -55,7 +57,10 @@ def check_data(
     counts = [plan.num_records for plan in plans]
     total = None if None in counts else sum(number or 0 for number in counts)
     with ProgressBar("reading", total, "records", shown=progress) as bar:
-        scans = scan.run(plans, jobs=jobs, advance=bar.update)
+        try:
+            scans = scan.run(plans, jobs=jobs, advance=bar.update)
+        except ProcessDiedError as reason:
+            raise RunError(str(reason)) from reason
     for part, plan in zip(scans, plans):
         problems += _problems_of(part, plan, maps, model.num_classes)
     columns = {part.reader: part.columns for part in scans}

@@ -142,6 +142,8 @@ def test_the_summary_has_15_lines_at_most(tmp_path, capsys):
         (["--from=coco", "--to=tfrecord"], 2, "--to tfrecord needs --images; add it"),
         (["--from=tfrecord", "--to=coco"], 2, "--to coco needs --records; add it"),
         (["--from=tfrecord", "--to=coco", "--masks"], 2, "--masks has no effect with --to coco"),
+        (["--from=tfrecord", "--to=coco", "--max_megapixels=1"], 2,
+         "--max_megapixels has no effect with --to coco"),
         (["--from=csv", "--to=tfrecord", "--output=x"], 2, "--output has no effect with --to"),
         (["--from=csv", "--to=tfrecord", "--images=x", "--output_dir=y", "--quality=3"], 2,
          "--quality has no effect without --encode"),

@@ -50,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="an existing label map, whose ids are used; default: label_map.pbtxt is written",
     )
-    parser.add_argument("--max_megapixels", type=float, help="limit of an image (178.95697)")
     _add_source_arguments(parser.add_argument_group("the data set, with --to tfrecord"))
     _add_record_arguments(parser.add_argument_group("the records, with --to tfrecord"))
     _add_run_arguments(parser.add_argument_group("the run, with --to tfrecord"))
@@ -67,6 +66,7 @@ def _add_source_arguments(group: Any) -> None:
     group.add_argument("--segmentations", metavar="FILE", help="open_images: names of masks")
     group.add_argument("--mask_images", metavar="DIR", help="open_images: folder of these masks")
     group.add_argument("--min_score", type=score, help="detection_jsonl: the lowest score read")
+    group.add_argument("--max_megapixels", type=float, help="limit of an image (178.95697)")
 
 
 def _add_record_arguments(group: Any) -> None:
@@ -123,7 +123,7 @@ def _add_coco_arguments(group: Any) -> None:
 
 
 _TO_COCO = ("records", "output", "dataset", "write_images")
-_BOTH = ("label_map", "max_megapixels", "source_format", "target_format", "verb", "run")
+_BOTH = ("label_map", "source_format", "target_format", "verb", "run")
 
 
 def run(options: argparse.Namespace) -> int:

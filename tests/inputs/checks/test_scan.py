@@ -10,6 +10,8 @@ import pytest
 from inputs.bad_records.policy import make_policy
 from inputs.checks import scan, statistics
 from inputs.checks.scan import Scan
+from model_fn.checkpoints.errors import RunError
+from model_fn.checks.data_check import check_data
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, encoded, example, orientation, picture
 
@@ -195,13 +197,14 @@ def _die(policies: Any, task: scan.Task) -> None:
     os._exit(1)
 
 
-def test_a_process_that_dies_is_named_with_its_files(two_files, monkeypatch) -> None:
+def test_a_process_that_dies_ends_the_check_with_a_remedy(two_files, monkeypatch) -> None:
     # A fork ends before it can need what no fork may use: TensorFlow.
     fork = multiprocessing.get_context("fork")
     monkeypatch.setattr(multiprocessing, "get_context", lambda kind: fork)
     monkeypatch.setattr(scan, "_examine", _die)
     monkeypatch.setattr(scan, "_are_few", lambda plans: False)
-    reader = examples.reader(f'tf_record_input_reader {{ input_path: "{two_files}" }}')
-    plan = scan.plan("r", make_policy(reader))
-    with pytest.raises(ValueError, match=r"process died.*a\.record from record 0 on"):
-        scan.run([plan], jobs=2)
+    config = examples.pipeline(
+        f'train_input_reader {{ tf_record_input_reader {{ input_path: "{two_files}" }} }}'
+    )
+    with pytest.raises(RunError, match=r"process died.*a\.record from record 0 on.*--jobs 1"):
+        check_data(config, "a.config", readers="train", jobs=2)
