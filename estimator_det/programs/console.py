@@ -108,10 +108,11 @@ def change_config(config: Any, config_override: str, assignments: Sequence[str])
     return pipeline.apply_overrides(config, assignments)
 
 
-def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
+def check_config(config: Any, depth: str = "files", *, ignore: Sequence[str] = ()) -> None:
     """Prints the warnings about a configuration before a run starts.
 
     Args:
+        depth: "names" if the run reads none of the files, else "files" (see `config_check`).
         ignore: Fields that the run does not use.
 
     Raises:
@@ -126,7 +127,7 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     def is_used(problem: Problem) -> bool:
         return not any(re.match(rf"{re.escape(field)}($|[.\[])", problem.field) for field in ignore)
 
-    problems = list(filter(is_used, config_check.check(config).problems))
+    problems = list(filter(is_used, config_check.check(config, depth).problems))
     errors = [problem for problem in problems if problem.severity == "error"]
     for problem in problems[len(errors) :]:
         printing.report(problem, sys.stderr)

@@ -9,7 +9,7 @@ import sys
 from typing import Any, List, NamedTuple, Sequence
 
 from estimator_det.config import printing
-from estimator_det.config.problem import Problem, refuse
+from estimator_det.config.problem import refuse
 from estimator_det.config.text import ConfigError
 from estimator_det.programs import console
 from estimator_det.programs.cloud.jobs import Job
@@ -84,15 +84,10 @@ def with_remote_paths(config: Any, staged: Sequence[Staged]) -> Any:
 
 def check_config(config: Any, job: Job, *, reads_files: bool) -> None:
     """Checks a configuration and, if it may read them, the files that it names."""
-    from model_fn.checks import config_check
-
-    ignore = console.FOR_TPU if job.uses_tpu else ()
-    if reads_files:
-        console.check_config(config, ignore=ignore)
-        return
-    console.print_line("files of the configuration are not checked: nothing is uploaded")
-    problems = config_check.check(config, config_check.NAMES).problems
-    _report([problem for problem in problems if problem.field not in ignore])
+    if not reads_files:
+        console.print_line("files of the configuration are not checked: nothing is uploaded")
+    depth = "files" if reads_files else "names"
+    console.check_config(config, depth, ignore=console.FOR_TPU if job.uses_tpu else ())
 
 
 def check_paths(config: Any, job: Job, staged: Sequence[Staged]) -> None:
@@ -101,11 +96,7 @@ def check_paths(config: Any, job: Job, staged: Sequence[Staged]) -> None:
 
     later = {each.field for each in staged}
     problems = checks.check_paths(config, model_dir=job.job_dir, region=job.region)
-    _report([problem for problem in problems if problem.field not in later])
-
-
-def _report(problems: Sequence[Problem]) -> None:
-    """Prints warnings; raises a ConfigError with all errors."""
+    problems = [problem for problem in problems if problem.field not in later]
     errors = [problem for problem in problems if problem.severity == "error"]
     refuse(errors, "the configuration cannot be run")
     for problem in problems:

@@ -29,6 +29,9 @@ def _boolean(text: str) -> bool:
     return values[text.lower()]
 
 
+# Fields of a configuration that an export does not use. It checks the label map when it reads it.
+_UNUSED = ("train_config", "train_input_reader", "eval_config", "eval_input_reader")
+
 # Flags of the reference's exporter that describe the side inputs of context models.
 SIDE_INPUTS: Dict[str, str] = {
     "side_input_shapes": "shapes with slashes between, e.g. 1,2000,2057/1, -1 for any size",
@@ -213,6 +216,7 @@ def run(options: argparse.Namespace) -> int:
 
     saved = files.path_in(options.model_dir, CONFIG_FILE) if options.model_dir else None
     config = load(options, saved)
+    console.check_config(config, "names", ignore=_UNUSED)
     from model_fn.checkpoints import writing
 
     with writing.writable_folder(options.output_dir, "output_dir"):

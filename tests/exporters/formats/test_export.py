@@ -272,6 +272,11 @@ def test_int8_needs_images(trained: Trained, tmp_path: pathlib.Path) -> None:
         (["--format=tflite, tflite"], "give at least one, and each only once"),
         (["--format=tflite", "--max_detections=0"], "--max_detections: is 0"),
         (["--format=onnx", "--converter_python=none"], "--converter_python: none is no Python"),
+        (
+            ["--set=model.ssd.feature_extractor.type=ssd_mobilenet_v9"],
+            "model.ssd.feature_extractor.type: 'ssd_mobilenet_v9'",
+        ),
+        (["--set=model.ssd.num_classes=-1"], "model.ssd.num_classes: is -1"),
     ],
 )
 def test_flags_that_are_refused(
@@ -281,6 +286,25 @@ def test_flags_that_are_refused(
     arguments += ["--trained_checkpoint_prefix=x", f"--output_directory={tmp_path / 'exported'}"]
     assert cli.main([*arguments, *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "train_config.fine_tune_checkpoint_type=unknown",
+        "train_config.fine_tune_checkpoint=nowhere/model.ckpt",
+        "train_input_reader.label_map_path=PATH_TO_BE_CONFIGURED/label_map.pbtxt",
+        "eval_config.metrics_set=[unknown]",
+        "eval_input_reader[0].tf_record_input_reader.input_path=[nowhere.record]",
+    ],
+)
+def test_fields_that_an_export_does_not_use_are_not_checked(
+    change: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    arguments = ["export", "estimator_det/configs/ssd_mobilenet_v1_shapes.config", "--set", change]
+    arguments += ["--trained_checkpoint_prefix=x", f"--output_dir={tmp_path / 'exported'}"]
+    assert cli.main(arguments) == 3
+    assert "no checkpoint" in capsys.readouterr().err
 
 
 def test_the_graph_of_converters(trained: Trained, tmp_path: pathlib.Path) -> None:
