@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from estimator_det.config import printing
 from estimator_det.programs import console
@@ -12,7 +12,21 @@ from estimator_det.programs import console
 CONFIG_FILE = "pipeline.config"
 CONFIG_EXAMPLE = "--pipeline_config_path ssd.config"
 
-_POSITIONAL = "config"
+
+def add_options(parser: Any, kind: Any, texts: Mapping[str, str], **settings: Any) -> None:
+    """Adds options of one type to a parser or group.
+
+    Args:
+        kind: Type of the values; options of type `bool` are switches.
+        texts: Option, with the name of its value if it has a special one -> help.
+        settings: Further arguments of `add_argument`, such as a default.
+    """
+    for spelling, text in texts.items():
+        name, _, metavar = spelling.partition(" ")
+        if kind is bool:
+            parser.add_argument(name, help=text, action="store_true", **settings)
+        else:
+            parser.add_argument(name, help=text, type=kind, metavar=metavar or None, **settings)
 
 
 def add_config_arguments(parser: argparse.ArgumentParser, *, default: str = "") -> None:
@@ -24,13 +38,9 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, default: str = "") 
     """
     group = parser.add_argument_group("configuration")
     note = f"; default: {default}" if default else ""
-    group.add_argument(
-        _POSITIONAL,
-        nargs="?",
-        metavar="CONFIG",
-        help=f"pipeline configuration, or the folder of a run{note}",
-    )
-    group.add_argument("--pipeline_config_path", metavar="FILE", help="the same as an option")
+    text = f"pipeline configuration, or the folder of a run{note}"
+    group.add_argument("config", nargs="?", metavar="CONFIG", help=text)
+    add_options(group, str, {"--pipeline_config_path FILE": "the same as an option"})
     add_change_arguments(group)
 
 
@@ -41,41 +51,34 @@ def add_old_name(parser: Any, action: argparse.Action, name: str) -> None:
 
 def add_change_arguments(parser: Any) -> None:
     """`--config_override` and `--set`."""
-    parser.add_argument(
-        "--config_override",
-        default="",
-        metavar="TEXT",
-        help="pipeline text proto merged over the configuration, "
-        "e.g. 'train_config { batch_size: 8 }'",
+    text = (
+        "pipeline text proto merged over the configuration, e.g. 'train_config { batch_size: 8 }'"
     )
+    add_options(parser, str, {"--config_override TEXT": text}, default="")
     add_set_argument(parser)
 
 
 def add_set_argument(parser: Any) -> None:
     """`--set KEY=VALUE`."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change one field, e.g. train_config.batch_size=8 or "
-        "eval_input_reader[0].shuffle=true; may be repeated",
+    text = (
+        "change one field, e.g. train_config.batch_size=8 or eval_input_reader[0].shuffle=true; "
+        "may be repeated"
     )
+    add_options(parser, str, {"--set KEY=VALUE": text}, action="append", default=[])
 
 
 def add_report_arguments(parser: Any) -> None:
     """`--json` and `--verbose`."""
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument(
-        "--verbose", action="store_true", help="print the whole report, not a summary of 15 lines"
-    )
+    texts = {
+        "--json": "print the report as JSON",
+        "--verbose": "print the whole report, not a summary of 15 lines",
+    }
+    add_options(parser, bool, texts)
 
 
 def add_verbose_argument(parser: Any) -> None:
     """`--verbose` of a training or an evaluation."""
-    parser.add_argument(
-        "--verbose", action="store_true", help="print all metrics, and the variables of a start"
-    )
+    add_options(parser, bool, {"--verbose": "print all metrics, and the variables of a start"})
 
 
 def write_report(folder: str, prefix: str, lines: Sequence[str], document: str, png: bytes) -> None:

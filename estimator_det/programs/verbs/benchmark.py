@@ -7,6 +7,7 @@ import os
 from typing import Tuple
 
 from estimator_det.programs import console
+from estimator_det.programs.verbs.base import add_options
 
 SUMMARY = "Compares the formats of an export: speed, memory, file size and mAP"
 EXAMPLE = "exported --data eval.record --batch_sizes 1,8"
@@ -18,36 +19,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="PATH", help="folder of an export, or one of the models in it"
     )
-    parser.add_argument(
-        "--data",
-        action="append",
-        required=True,
-        metavar="PATTERN",
-        help="TFRecord files, for images and the mAP; may be repeated",
-    )
-    parser.add_argument(
-        "--label_map", metavar="FILE", help="of the records; default: that of the export"
-    )
-    parser.add_argument(
-        "--batch_sizes",
-        type=_numbers,
-        default=(1, 8),
-        metavar="N,N,…",
-        help="images for each run; models of one batch size are measured at it only (default: 1,8)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=5.0,
-        help="of runs for each batch size, after three runs to warm up (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--num_images", type=int, help="images of the records for the mAP; default: all"
-    )
-    parser.add_argument(
-        "--output_dir",
-        help=f"for benchmark.txt, .json and .png; default: the folder {FOLDER} beside the models",
-    )
+    text = "TFRecord files, for images and the mAP; may be repeated"
+    add_options(parser, str, {"--data PATTERN": text}, action="append", required=True)
+    text = "of the records; default: that of the export"
+    add_options(parser, str, {"--label_map FILE": text})
+    text = "images for each run; models of one batch size are measured at it only (default: 1,8)"
+    add_options(parser, _numbers, {"--batch_sizes N,N,…": text}, default=(1, 8))
+    text = "of runs for each batch size, after three runs to warm up (default: %(default)g)"
+    add_options(parser, float, {"--seconds": text}, default=5.0)
+    add_options(parser, int, {"--num_images": "images of the records for the mAP; default: all"})
+    text = f"for benchmark.txt, .json and .png; default: the folder {FOLDER} beside the models"
+    add_options(parser, str, {"--output_dir": text})
 
 
 def _numbers(text: str) -> Tuple[int, ...]:

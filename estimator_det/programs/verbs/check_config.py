@@ -9,7 +9,7 @@ from typing import Any, List, Sequence, Tuple
 from estimator_det.config import printing
 from estimator_det.programs import console
 from estimator_det.programs.verbs import tpu_checks
-from estimator_det.programs.verbs.base import add_config_arguments, load
+from estimator_det.programs.verbs.base import add_config_arguments, add_options, load
 
 SUMMARY = "Reports what a configuration does and what is wrong with it"
 EXAMPLE = "ssd.config --set model.ssd.num_classes=3"
@@ -18,16 +18,13 @@ EXAMPLE = "ssd.config --set model.ssd.num_classes=3"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     add_config_arguments(parser)
-    parser.add_argument(
-        "--print",
-        action="store_true",
-        dest="print_config",
-        help="print it with all changes applied",
-    )
-    parser.add_argument(
-        "--list_quantized", action="store_true", help="list the tensors that are quantized"
-    )
-    parser.add_argument("--no_build", action="store_true", help="do not build the model")
+    text = "print it with all changes applied"
+    add_options(parser, bool, {"--print": text}, dest="print_config")
+    switches = {
+        "--list_quantized": "list the tensors that are quantized",
+        "--no_build": "do not build the model",
+    }
+    add_options(parser, bool, switches)
     tpu_checks.add_arguments(parser)
 
 

@@ -11,6 +11,7 @@ from estimator_det.config import json_lines, printing
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     add_config_arguments,
+    add_options,
     add_report_arguments,
     config_path,
     load,
@@ -33,18 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("train", "eval", "all"),
         help="whose records are read (default: %(default)s)",
     )
-    parser.add_argument(
-        "--output_dir",
-        default="check_data",
-        metavar="DIR",
-        help=f"folder for {FINDINGS_FILE}, report.txt, report.json and histograms.png "
-        "(default: %(default)s)",
+    text = (
+        f"folder for {FINDINGS_FILE}, report.txt, report.json and histograms.png "
+        "(default: %(default)s)"
     )
+    add_options(parser, str, {"--output_dir DIR": text}, default="check_data")
     add_report_arguments(parser)
-    parser.add_argument("--jobs", type=int, help="processes (default: one for each CPU)")
-    parser.add_argument(
-        "--max_records", type=int, metavar="N", help="read the first N records of each file only"
-    )
+    numbers = {
+        "--jobs": "processes (default: one for each CPU)",
+        "--max_records N": "read the first N records of each file only",
+    }
+    add_options(parser, int, numbers)
 
 
 def run(options: argparse.Namespace) -> int:

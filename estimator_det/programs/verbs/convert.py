@@ -9,6 +9,7 @@ from estimator_det.config import json_lines, printing
 from estimator_det.config.bars import ProgressBar
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
+    add_options,
     add_report_arguments,
     print_report,
     score,
@@ -45,11 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(FORMATS)}, that of a converter of yours (--import), or {TFRECORD}",
     )
     parser.add_argument("--to", dest="target_format", required=True, choices=(TFRECORD, COCO))
-    parser.add_argument(
-        "--label_map",
-        metavar="FILE",
-        help="an existing label map, whose ids are used; default: label_map.pbtxt is written",
-    )
+    text = "an existing label map, whose ids are used; default: label_map.pbtxt is written"
+    add_options(parser, str, {"--label_map FILE": text})
     _add_source_arguments(parser.add_argument_group("the data set, with --to tfrecord"))
     _add_record_arguments(parser.add_argument_group("the records, with --to tfrecord"))
     _add_run_arguments(parser.add_argument_group("the run, with --to tfrecord"))
@@ -57,30 +55,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_source_arguments(group: Any) -> None:
-    group.add_argument("--images", metavar="DIR", help="folder that contains all images")
-    group.add_argument("--annotations", metavar="PATH", help="file or folder of annotations")
-    group.add_argument(
-        "--classes", metavar="FILE", help="yolo: data.yaml or names; open_images: ids and names"
-    )
-    group.add_argument("--image_labels", metavar="FILE", help="open_images: classes of images")
-    group.add_argument("--segmentations", metavar="FILE", help="open_images: names of masks")
-    group.add_argument("--mask_images", metavar="DIR", help="open_images: folder of these masks")
-    group.add_argument("--min_score", type=score, help="detection_jsonl: the lowest score read")
-    group.add_argument("--max_megapixels", type=float, help="limit of an image (178.95697)")
+    texts = {
+        "--images DIR": "folder that contains all images",
+        "--annotations PATH": "file or folder of annotations",
+        "--classes FILE": "yolo: data.yaml or names; open_images: ids and names",
+        "--image_labels FILE": "open_images: classes of images",
+        "--segmentations FILE": "open_images: names of masks",
+        "--mask_images DIR": "open_images: folder of these masks",
+    }
+    add_options(group, str, texts)
+    add_options(group, score, {"--min_score": "detection_jsonl: the lowest score read"})
+    add_options(group, float, {"--max_megapixels": "limit of an image (178.95697)"})
 
 
 def _add_record_arguments(group: Any) -> None:
-    group.add_argument("--output_dir", metavar="DIR", help="folder for records and report")
-    group.add_argument(
-        "--split",
-        help="name of the records (train), ratios as 0.8,0.2 or train=0.8,val=0.2, lists as "
+    texts = {
+        "--output_dir DIR": "folder for records and report",
+        "--split": "name of the records (train), ratios as 0.8,0.2 or train=0.8,val=0.2, lists as "
         "train=train.txt,val=val.txt, or one list as train,val=val.txt",
+    }
+    add_options(group, str, texts)
+    add_options(group, int, {"--num_shards": "of each split (one for 1,000 images)"})
+    add_options(
+        group, bool, {"--masks": "write masks as PNG", "--clip_boxes": "clip boxes to the image"}
     )
-    group.add_argument("--num_shards", type=int, help="of each split (one for 1,000 images)")
-    group.add_argument("--masks", action="store_true", help="write masks as PNG")
-    group.add_argument("--clip_boxes", action="store_true", help="clip boxes to the image")
     group.add_argument("--encode", choices=("jpeg", "png"), help="encode all images again")
-    group.add_argument("--quality", type=int, help="of JPEG files encoded again (92)")
+    add_options(group, int, {"--quality": "of JPEG files encoded again (92)"})
     group.add_argument(
         "--exif", choices=("refuse", "apply"), help="what to do with rotation by EXIF (refuse)"
     )
@@ -100,26 +100,25 @@ def _add_run_arguments(group: Any) -> None:
         choices=("keep", "skip", "stop"),
         help="what to do with copies of an image in one split (keep)",
     )
-    group.add_argument("--overwrite", action="store_true", help="replace earlier records")
-    group.add_argument("--jobs", type=int, help="processes (default: one for each CPU)")
-    group.add_argument(
-        "--runner", help="run as an Apache Beam pipeline on this runner, e.g. DirectRunner"
-    )
-    group.add_argument(
-        "--runner_options", metavar="TEXT", help="further options of Beam, e.g. '--project=p'"
-    )
+    add_options(group, bool, {"--overwrite": "replace earlier records"})
+    add_options(group, int, {"--jobs": "processes (default: one for each CPU)"})
+    texts = {
+        "--runner": "run as an Apache Beam pipeline on this runner, e.g. DirectRunner",
+        "--runner_options TEXT": "further options of Beam, e.g. '--project=p'",
+    }
+    add_options(group, str, texts)
     add_report_arguments(group)
 
 
 def _add_coco_arguments(group: Any) -> None:
-    group.add_argument(
-        "--records", action="append", metavar="PATTERN", help="record files; may be repeated"
-    )
-    group.add_argument("--output", metavar="FILE.json", help="the COCO file")
-    group.add_argument(
-        "--dataset", metavar="FILE", help="NAME.dataset.json of the conversion to records"
-    )
-    group.add_argument("--write_images", metavar="DIR", help="also write the images there")
+    text = "record files; may be repeated"
+    add_options(group, str, {"--records PATTERN": text}, action="append")
+    texts = {
+        "--output FILE.json": "the COCO file",
+        "--dataset FILE": "NAME.dataset.json of the conversion to records",
+        "--write_images DIR": "also write the images there",
+    }
+    add_options(group, str, texts)
 
 
 _TO_COCO = ("records", "output", "dataset", "write_images")

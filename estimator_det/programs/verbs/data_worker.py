@@ -9,30 +9,26 @@ import time
 from typing import Any, NoReturn
 
 from estimator_det.programs import console
+from estimator_det.programs.verbs.base import add_options
 
 SUMMARY = "Reads and augments records for trainings that run with --tf_data_service"
 EXAMPLE = "--port 5050"
 
-DEFAULT_PORT = 5050
 _ADDRESS = re.compile(r"(grpc://)?([^\s/]+:\d+)")
 _POLL_SECS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument(
-        "--port",
-        type=int,
-        default=DEFAULT_PORT,
-        help="where this process listens: as the dispatcher, whose address --tf_data_service "
-        "takes, or as a further worker (default: %(default)s)",
+    text = (
+        "where this process listens: as the dispatcher, whose address --tf_data_service takes, or "
+        "as a further worker (default: %(default)s)"
     )
-    parser.add_argument(
-        "--dispatcher", help="host:port of the first data worker, which this one joins"
-    )
-    parser.add_argument(
-        "--host", default="", help="name of this machine for the others (default: its host name)"
-    )
+    add_options(parser, int, {"--port": text}, default=5050)
+    text = "host:port of the first data worker, which this one joins"
+    add_options(parser, str, {"--dispatcher": text})
+    text = "name of this machine for the others (default: its host name)"
+    add_options(parser, str, {"--host": text}, default="")
 
 
 def check_address(option: str, text: str) -> str:

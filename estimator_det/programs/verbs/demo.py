@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_set_argument
+from estimator_det.programs.verbs.base import add_options, add_set_argument
 
 SUMMARY = "Makes a data set of shapes; trains, evaluates, exports and runs a small detector"
 EXAMPLE = "--output_dir demo_output --seed 1"
@@ -13,22 +13,14 @@ EXAMPLE = "--output_dir demo_output --seed 1"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument(
-        "--model",
-        default="ssd",
-        help="ssd (default), or mask_rcnn: two stages, with masks; takes longer",
-    )
-    parser.add_argument("--output_dir", default="demo_output", help="(default: %(default)s)")
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="of the data and the initial weights (default: %(default)s)",
-    )
-    parser.add_argument("--num_train_steps", type=int, help="default: train_config.num_steps")
-    parser.add_argument(
-        "--size", default="small", help="of the data set: tiny, small (default) or large"
-    )
+    text = "ssd (default), or mask_rcnn: two stages, with masks; takes longer"
+    add_options(parser, str, {"--model": text}, default="ssd")
+    add_options(parser, str, {"--output_dir": "(default: %(default)s)"}, default="demo_output")
+    text = "of the data and the initial weights (default: %(default)s)"
+    add_options(parser, int, {"--seed": text}, default=0)
+    add_options(parser, int, {"--num_train_steps": "default: train_config.num_steps"})
+    text = "of the data set: tiny, small (default) or large"
+    add_options(parser, str, {"--size": text}, default="small")
     add_set_argument(parser)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any, Sequence, Union
+from typing import Any, List, Sequence, Union
 
 from estimator_det.config import printing
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import score
+from estimator_det.programs.verbs.base import add_options, score
 
 SUMMARY = "Runs an exported detector on images and videos and draws the detections"
 AUTO = "auto"
@@ -21,22 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "images", nargs="+", metavar="IMAGE", help="images, videos, folders of images"
     )
-    parser.add_argument(
-        "--model",
-        required=True,
-        metavar="PATH",
-        help="folder of an export, or a model in it, of any format",
-    )
-    parser.add_argument(
-        "--recursive", action="store_true", help="also the images in subfolders of folders"
-    )
-    parser.add_argument(
-        "--classes",
-        type=lambda text: [name.strip() for name in text.split(",")],
-        metavar="NAMES",
-        help="draw and write only detections of these classes, with commas between; default: all",
-    )
-    parser.add_argument("--output_dir", default="detections", help="(default: %(default)s)")
+    text = "folder of an export, or a model in it, of any format"
+    add_options(parser, str, {"--model PATH": text}, required=True)
+    add_options(parser, bool, {"--recursive": "also the images in subfolders of folders"})
+    text = "draw and write only detections of these classes, with commas between; default: all"
+    add_options(parser, _names, {"--classes NAMES": text})
+    add_options(parser, str, {"--output_dir": "(default: %(default)s)"}, default="detections")
     parser.add_argument(
         "--threshold",
         "--min_score",
@@ -47,6 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="draw and write only detections of this score or more (default: %(default)s); auto: "
         "for each class that of the best F1 in the evaluation of the exported checkpoint",
     )
+
+
+def _names(text: str) -> List[str]:
+    return [name.strip() for name in text.split(",")]
 
 
 def _threshold(text: str) -> Union[float, str]:

@@ -12,6 +12,7 @@ from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     CONFIG_FILE,
     add_config_arguments,
+    add_options,
     add_verbose_argument,
     load,
 )
@@ -25,22 +26,21 @@ DEFAULT_CALIBRATION = "function_approximation"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     add_config_arguments(parser, default=f"{CONFIG_FILE} in model_dir")
-    parser.add_argument("--model_dir", help="folder of a run, or prefix of one of its checkpoints")
-    parser.add_argument(
-        "--output_dir",
-        help="folder for event files; default: model_dir, or FILE_evaluation of --detections",
-    )
+    texts = {
+        "--model_dir": "folder of a run, or prefix of one of its checkpoints",
+        "--output_dir": "folder for event files; default: model_dir, or FILE_evaluation of "
+        "--detections",
+    }
+    add_options(parser, str, texts)
     # With this older name of --model_dir, --model_dir was --output_dir.
     parser.add_argument("--checkpoint_dir", help=argparse.SUPPRESS)
-    parser.add_argument("--continuous", action="store_true", help="evaluate each new checkpoint")
-    parser.add_argument(
-        "--timeout_secs",
-        type=float,
-        help="with --continuous: stop after this time without a new checkpoint",
-    )
-    parser.add_argument(
-        "--eval_training_data", action="store_true", help="evaluate on the training records"
-    )
+    switches = {
+        "--continuous": "evaluate each new checkpoint",
+        "--eval_training_data": "evaluate on the training records",
+    }
+    add_options(parser, bool, switches)
+    text = "with --continuous: stop after this time without a new checkpoint"
+    add_options(parser, float, {"--timeout_secs": text})
     parser.add_argument(
         "--calibrate",
         nargs="?",
@@ -53,18 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_verbose_argument(parser)
     group = parser.add_argument_group("detections of a file, in place of a checkpoint")
-    group.add_argument(
-        "--detections",
-        metavar="FILE",
-        help="COCO results (.json) or JSON lines of detect, of any tool and model",
-    )
-    group.add_argument(
-        "--records",
-        action="append",
-        metavar="PATTERN",
-        help="without a configuration: TFRecord files; may be repeated",
-    )
-    group.add_argument("--label_map", metavar="FILE", help="without a configuration: label map")
+    text = "COCO results (.json) or JSON lines of detect, of any tool and model"
+    add_options(group, str, {"--detections FILE": text})
+    text = "without a configuration: TFRecord files; may be repeated"
+    add_options(group, str, {"--records PATTERN": text}, action="append")
+    add_options(group, str, {"--label_map FILE": "without a configuration: label map"})
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import logging
 
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_change_arguments, add_old_name
+from estimator_det.programs.verbs.base import add_change_arguments, add_old_name, add_options
 
 NAME = "import"
 SUMMARY = "Makes a checkpoint of a published model, for fine-tuning and export"
@@ -32,12 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="source", required=True, choices=SOURCES, help="format of the model"
     )
-    parser.add_argument(
-        "--pipeline_config_path",
-        metavar="FILE",
-        help="configuration of the model; default: one that is proposed from the shapes in the "
-        "file, for SSD with MobileNet v1 or v2",
+    text = (
+        "configuration of the model; default: one that is proposed from the shapes in the file, "
+        "for SSD with MobileNet v1 or v2"
     )
+    add_options(parser, str, {"--pipeline_config_path FILE": text})
     add_change_arguments(parser)
     folder = parser.add_argument(
         "--output_dir",
@@ -46,14 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the file contains one",
     )
     add_old_name(parser, folder, "--output_directory")
-    parser.add_argument(
-        "--calibrate",
-        nargs="+",
-        default=[],
-        metavar="PHOTOS",
-        help="images or folders; recompute the statistics of batch norm that is folded in the "
-        "file, which fine-tuning needs",
+    text = (
+        "images or folders; recompute the statistics of batch norm that is folded in the file, "
+        "which fine-tuning needs"
     )
+    add_options(parser, str, {"--calibrate PHOTOS": text}, nargs="+", default=[])
     parser.add_argument(
         "--anchor_order",
         choices=ANCHOR_ORDERS,
@@ -61,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Object Detection API (second), last for others; default: that of the anchors in the "
         "file, else last",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier import")
+    add_options(parser, bool, {"--overwrite": "replace an earlier import"})
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Dict
 
 from estimator_det.programs import console
 from estimator_det.programs.verbs import convert
-from estimator_det.programs.verbs.base import CONFIG_FILE
+from estimator_det.programs.verbs.base import CONFIG_FILE, add_options
 
 SUMMARY = "Writes a configuration that trains well on your data"
 EXAMPLE = "--records records --hours 1 --output_dir project"
@@ -17,34 +17,32 @@ EXAMPLE = "--records records --hours 1 --output_dir project"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument("--list", action="store_true", help="print all models for --model")
-    parser.add_argument("--output_dir", metavar="DIR", help="folder for the configuration")
-    parser.add_argument(
-        "--model", metavar="NAME", help="a name from --list; default: that of the weights, or "
-        "ssd_mobilenet_v1",
-    )  # fmt: skip
-    parser.add_argument(
-        "--pretrained",
-        metavar="NAME|PATH",
-        help="weights to start from: a name from `estimator-det pretrained --list`, an archive "
-        "(.tar.gz), or the folder of a run or an import",
-    )
+    switches = {
+        "--list": "print all models for --model",
+        "--overwrite": f"replace an earlier {CONFIG_FILE}",
+    }
+    add_options(parser, bool, switches)
+    texts = {
+        "--output_dir DIR": "folder for the configuration",
+        "--model NAME": "a name from --list; default: that of the weights, or ssd_mobilenet_v1",
+        "--pretrained NAME|PATH": "weights to start from: a name from `estimator-det pretrained "
+        "--list`, an archive (.tar.gz), or the folder of a run or an import",
+    }
+    add_options(parser, str, texts)
     data = parser.add_argument_group("data")
-    data.add_argument("--records", metavar="DIR", help="folder that `convert` has written")
-    data.add_argument(
-        "--from", dest="source_format", metavar="FORMAT", type=convert.format_name,
-        help="convert this data set first, to OUTPUT_DIR/records; formats as in convert",
-    )  # fmt: skip
-    data.add_argument("--images", metavar="DIR", help="with --from: folder of all images")
-    data.add_argument("--annotations", metavar="PATH", help="with --from: annotations")
-    data.add_argument("--classes", metavar="FILE", help="with --from yolo or open_images")
-    data.add_argument("--split", help="with --from: as in convert (default: train=0.8,val=0.2)")
+    text = "convert this data set first, to OUTPUT_DIR/records; formats as in convert"
+    add_options(data, convert.format_name, {"--from FORMAT": text}, dest="source_format")
+    texts = {
+        "--records DIR": "folder that `convert` has written",
+        "--images DIR": "with --from: folder of all images",
+        "--annotations PATH": "with --from: annotations",
+        "--classes FILE": "with --from yolo or open_images",
+        "--split": "with --from: as in convert (default: train=0.8,val=0.2)",
+    }
+    add_options(data, str, texts)
     length = parser.add_argument_group("length of the training").add_mutually_exclusive_group()
-    length.add_argument("--hours", type=_hours, help="time of the whole run on this machine")
-    length.add_argument("--num_train_steps", type=int, metavar="N", help="steps to train")
-    parser.add_argument(
-        "--overwrite", action="store_true", help=f"replace an earlier {CONFIG_FILE}"
-    )
+    add_options(length, _hours, {"--hours": "time of the whole run on this machine"})
+    add_options(length, int, {"--num_train_steps N": "steps to train"})
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import shlex
 from typing import Any
 
 from estimator_det.programs import console
+from estimator_det.programs.verbs.base import add_options
 
 SUMMARY = "Lists and downloads pretrained detectors of the TensorFlow 1 model zoo"
 EXAMPLE = "ssd_mobilenet_v2_coco"
@@ -20,13 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a name from --list, which is downloaded once, or the path of an archive (.tar.gz)",
     )
-    parser.add_argument("--list", action="store_true", help="print all names; downloads nothing")
-    parser.add_argument(
-        "--cache_dir",
-        metavar="DIR",
-        help="folder of archives and their contents; default: $ESTIMATOR_DET_CACHE, or "
-        "~/.cache/estimator-det",
+    add_options(parser, bool, {"--list": "print all names; downloads nothing"})
+    text = (
+        "folder of archives and their contents; default: $ESTIMATOR_DET_CACHE, or "
+        "~/.cache/estimator-det"
     )
+    add_options(parser, str, {"--cache_dir DIR": text})
 
 
 def run(options: argparse.Namespace) -> int:

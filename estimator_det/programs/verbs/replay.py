@@ -6,7 +6,7 @@ import argparse
 import os
 
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import CONFIG_FILE, add_config_arguments, load
+from estimator_det.programs.verbs.base import CONFIG_FILE, add_config_arguments, add_options, load
 
 SUMMARY = "Repeats a training step that was not finite; try remedies with --set"
 EXAMPLE = "run/bad_step-120 --steps 5 --set train_config.gradient_clipping_by_norm=10"
@@ -17,13 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", metavar="BAD_STEP_DIR", help="the folder bad_step-<step> in model_dir"
     )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=1,
-        help="steps to run on this batch; a change of the learning rate has an effect from the "
-        "second one (default: %(default)s)",
+    text = (
+        "steps to run on this batch; a change of the learning rate has an effect from the second "
+        "one (default: %(default)s)"
     )
+    add_options(parser, int, {"--steps": text}, default=1)
     add_config_arguments(parser, default=f"{CONFIG_FILE} in BAD_STEP_DIR")
 
 

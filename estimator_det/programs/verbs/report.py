@@ -6,6 +6,7 @@ import argparse
 import os
 
 from estimator_det.programs import console
+from estimator_det.programs.verbs.base import add_options
 
 SUMMARY = "Writes an HTML page about a training run, or about two runs side by side"
 EXAMPLE = "run --output report.html"
@@ -15,14 +16,12 @@ PAGE = "report.html"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="model_dir of a run; one or two")
-    parser.add_argument(
-        "--output", metavar="FILE", help=f"the page; default: {PAGE} in the folder of the first run"
-    )
-    parser.add_argument(
-        "--benchmark",
-        metavar="FILE",
-        help="benchmark.json of the run's exports; default: the first one below its folder",
-    )
+    texts = {
+        "--output FILE": f"the page; default: {PAGE} in the folder of the first run",
+        "--benchmark FILE": "benchmark.json of the run's exports; default: the first one below its "
+        "folder",
+    }
+    add_options(parser, str, texts)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,48 +8,33 @@ from typing import Any, Iterator, List, Sequence, Tuple
 
 from estimator_det.config import printing
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_config_arguments, config_path, load
+from estimator_det.programs.verbs.base import add_config_arguments, add_options, config_path, load
 from inputs.bad_records.kinds import KINDS
 
 SUMMARY = "Draws batches as they enter the model, augmented and padded; or what one step changes"
 EXAMPLE = "ssd.config --num_images 24 --output data.png"
-DEFAULT_FILE = "data.png"
 NUM_IMAGES, NUM_RECORDS = 16, 4  # drawn by default, of batches and of augmentations
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     add_config_arguments(parser)
-    parser.add_argument(
-        "--output", default=DEFAULT_FILE, metavar="FILE.png", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--num_images",
-        type=int,
-        help=f"images to draw (default: {NUM_IMAGES}); with --augmentation, records to draw "
-        f"(default: {NUM_RECORDS})",
-    )
-    parser.add_argument(
-        "--columns",
-        type=int,
-        default=4,
-        help="images per row; with --augmentation, results of each record (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--augmentation",
-        action="append",
-        default=[],
-        metavar="NAME[: SETTINGS]",
-        help="draw records before and after one step instead: that of the configuration with this "
+    add_options(parser, str, {"--output FILE.png": "default: %(default)s"}, default="data.png")
+    numbers = {
+        "--num_images": f"images to draw (default: {NUM_IMAGES}); with --augmentation, records to "
+        f"draw (default: {NUM_RECORDS})",
+        "--seed": "of shuffling and augmentation: the same seed gives the same image",
+    }
+    add_options(parser, int, numbers)
+    text = "images per row; with --augmentation, results of each record (default: %(default)s)"
+    add_options(parser, int, {"--columns": text}, default=4)
+    text = (
+        "draw records before and after one step instead: that of the configuration with this "
         "name, else the step with its defaults, or with settings as proto text, e.g. 'mosaic: "
-        "min_scale: 0.8'; may be repeated",
+        "min_scale: 0.8'; may be repeated"
     )
-    parser.add_argument(
-        "--eval", action="store_true", help="draw evaluation batches, which are not augmented"
-    )
-    parser.add_argument(
-        "--seed", type=int, help="of shuffling and augmentation: the same seed gives the same image"
-    )
+    add_options(parser, str, {"--augmentation NAME[: SETTINGS]": text}, action="append", default=[])
+    add_options(parser, bool, {"--eval": "draw evaluation batches, which are not augmented"})
 
 
 def run(options: argparse.Namespace) -> int:

@@ -37,7 +37,12 @@ from estimator_det.programs.cloud.machines import (
     Pool,
     parse_accelerator,
 )
-from estimator_det.programs.verbs.base import CONFIG_EXAMPLE, add_config_arguments, load
+from estimator_det.programs.verbs.base import (
+    CONFIG_EXAMPLE,
+    add_config_arguments,
+    add_options,
+    load,
+)
 from model_fn.checkpoints.errors import RunError
 
 SUMMARY = "Checks, rehearses and submits a training job of Google Cloud"
@@ -67,78 +72,67 @@ _VERTEX_ONLY = ("spot", "executor_image", "rehearse")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     add_config_arguments(parser)
-    parser.add_argument("--job_dir", required=True, help="gs:// folder of the run")
-    parser.add_argument("--region", required=True, help="of the machines, e.g. us-central1")
-    parser.add_argument("--project", default="", help="default: that of gcloud")
+    required = {
+        "--job_dir": "gs:// folder of the run",
+        "--region": "of the machines, e.g. us-central1",
+    }
+    add_options(parser, str, required, required=True)
+    add_options(parser, str, {"--project": "default: that of gcloud"}, default="")
     parser.add_argument(
         "--platform",
         choices=PLATFORMS,
         default="vertex",
         help="vertex (default), or ai-platform: closed since January 2025, prints the command only",
     )
-    parser.add_argument("--name", help="of the job; default: estimator-det- and the time")
-    parser.add_argument("--service_account", default="", help="that the job runs as")
-    parser.add_argument(
-        "--output_dir", help="folder for package, configuration and job.json; default: jobs/NAME"
-    )
-    parser.add_argument(
-        "--dry_run",
-        action="store_true",
-        help="check and print, upload nothing; the default if gcloud is not installed",
-    )
-    parser.add_argument("--run", action="store_true", dest="runs", help="execute the command")
-    parser.add_argument(
-        "--stage_data",
-        action="store_true",
-        help="upload the local files that the configuration names to JOB_DIR/data",
-    )
-    parser.add_argument("--package", help="source distribution; default: built from the checkout")
+    add_options(parser, str, {"--service_account": "that the job runs as"}, default="")
+    texts = {
+        "--name": "of the job; default: estimator-det- and the time",
+        "--output_dir": "folder for package, configuration and job.json; default: jobs/NAME",
+        "--package": "source distribution; default: built from the checkout",
+    }
+    add_options(parser, str, texts)
+    switches = {
+        "--dry_run": "check and print, upload nothing; the default if gcloud is not installed",
+        "--stage_data": "upload the local files that the configuration names to JOB_DIR/data",
+    }
+    add_options(parser, bool, switches)
+    add_options(parser, bool, {"--run": "execute the command"}, dest="runs")
     _add_machines(parser.add_argument_group("machines"))
     _add_rehearsal(parser.add_argument_group("rehearsal on this machine"))
 
 
 def _add_machines(group: Any) -> None:
-    group.add_argument(
-        "--machine_type", help=f"of the chief, workers and evaluator (default: {_MACHINE_TYPE})"
-    )
-    group.add_argument(
-        "--accelerator", metavar="TYPE:COUNT", help="of these machines, e.g. NVIDIA_TESLA_T4:1"
-    )
+    texts = {
+        "--machine_type": f"of the chief, workers and evaluator (default: {_MACHINE_TYPE})",
+        "--accelerator TYPE:COUNT": "of these machines, e.g. NVIDIA_TESLA_T4:1",
+        "--parameter_server_machine_type": "default: --machine_type; without accelerators",
+        "--container_image": "image with estimator-det in it; no package is uploaded",
+        "--executor_image": "prebuilt image of Vertex AI; default: by region and machine",
+    }
+    add_options(group, str, texts)
     group.add_argument("--tpu", choices=TPUS, help="one machine with a TPU instead")
-    group.add_argument("--workers", type=int, default=0, help="besides the chief")
-    group.add_argument("--parameter_servers", type=int, default=0, help="number of them")
-    group.add_argument(
-        "--parameter_server_machine_type", help="default: --machine_type; without accelerators"
-    )
-    group.add_argument("--evaluators", type=int, default=0, help="0 or 1")
-    group.add_argument(
-        "--spot", action="store_true", help="machines that may be taken back; the run then resumes"
-    )
-    group.add_argument(
-        "--container_image", help="image with estimator-det in it; no package is uploaded"
-    )
-    group.add_argument(
-        "--executor_image", help="prebuilt image of Vertex AI; default: by region and machine"
-    )
+    counts = {
+        "--workers": "besides the chief",
+        "--parameter_servers": "number of them",
+        "--evaluators": "0 or 1",
+    }
+    add_options(group, int, counts, default=0)
+    add_options(group, bool, {"--spot": "machines that may be taken back; the run then resumes"})
 
 
 def _add_rehearsal(group: Any) -> None:
-    group.add_argument(
-        "--rehearse",
-        action="store_true",
-        help="first install the package into a new environment and run the job's command there",
-    )
-    group.add_argument("--rehearse_steps", type=int, help=f"(default: {_STEPS})")
-    group.add_argument(
-        "--rehearse_records",
-        type=int,
-        help=f"the first records of each input path that are read (default: {_RECORDS})",
-    )
-    group.add_argument(
-        "--reuse_packages",
-        action="store_true",
-        help="take dependencies from this environment instead of installing them",
-    )
+    switches = {
+        "--rehearse": "first install the package into a new environment and run the job's command "
+        "there",
+        "--reuse_packages": "take dependencies from this environment instead of installing them",
+    }
+    add_options(group, bool, switches)
+    texts = {
+        "--rehearse_steps": f"(default: {_STEPS})",
+        "--rehearse_records": "the first records of each input path that are read (default: "
+        f"{_RECORDS})",
+    }
+    add_options(group, int, texts)
 
 
 def run(options: argparse.Namespace) -> int:

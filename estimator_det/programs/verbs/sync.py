@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from estimator_det.programs import console
+from estimator_det.programs.verbs.base import add_options
 
 SUMMARY = "Copies files to or from Cloud Storage, also of a running training"
 EXAMPLE = "gs://my-bucket/run run --follow"
@@ -20,31 +21,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "are gs://BUCKET/NAME. Of a source that is a folder, the contents are copied; sources in "
         "Cloud Storage may contain *, ? and […]",
     )
-    parser.add_argument(
-        "--exclude",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="leave out files with such a name, or path below a source, e.g. 'model.ckpt-*'; may "
-        "be repeated",
+    text = (
+        "leave out files with such a name, or path below a source, e.g. 'model.ckpt-*'; may be "
+        "repeated"
     )
-    parser.add_argument(
-        "--threads", type=int, default=8, help="files at once (default: %(default)s)"
-    )
-    following = parser.add_argument_group("downloads of a running training")
-    following.add_argument(
-        "--follow", action="store_true", help="continue to download what is new, until Ctrl-C"
-    )
-    following.add_argument(
-        "--interval_secs",
-        type=float,
-        help="with --follow: seconds between two copies; default: 30",
-    )
-    following.add_argument(
-        "--timeout_secs",
-        type=float,
-        help="with --follow: end after this time without anything new; default: never",
-    )
+    add_options(parser, str, {"--exclude PATTERN": text}, action="append", default=[])
+    add_options(parser, int, {"--threads": "files at once (default: %(default)s)"}, default=8)
+    group = parser.add_argument_group("downloads of a running training")
+    add_options(group, bool, {"--follow": "continue to download what is new, until Ctrl-C"})
+    texts = {
+        "--interval_secs": "with --follow: seconds between two copies; default: 30",
+        "--timeout_secs": "with --follow: end after this time without anything new; default: never",
+    }
+    add_options(group, float, texts)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from typing import Any, List, Tuple
 
 from estimator_det.config import printing
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import config_path
+from estimator_det.programs.verbs.base import add_options, config_path
 
 _GIB = float(1 << 30)
 
@@ -15,36 +15,19 @@ _GIB = float(1 << 30)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`--tpu` and its options."""
     group = parser.add_argument_group("TPU")
-    group.add_argument(
-        "--tpu",
-        action="store_true",
-        help="also report what does not suit a TPU, and the memory it needs",
-    )
-    group.add_argument(
-        "--fix",
-        metavar="OUT.config",
-        default="",
-        help="apply the edits that are safe, write the result and print the differences",
-    )
-    group.add_argument(
-        "--compile",
-        action="store_true",
-        dest="compile_step",
-        help="build the step of one TPU core and report what its compiler would refuse",
-    )
-    group.add_argument(
-        "--no_xla", action="store_true", help="with --compile: do not compile it for CPU as well"
-    )
-    group.add_argument(
-        "--num_shards", type=int, default=8, metavar="N", help="TPU cores (default: 8)"
-    )
-    group.add_argument("--model_dir", default=None, help="folder of the checkpoints")
-    group.add_argument("--tpu_inference", action="store_true", help="predictions run on TPU too")
-    group.add_argument(
-        "--local_files",
-        action="store_true",
-        help="the machine of the TPU has the files; they need not be in Cloud Storage",
-    )
+    text = "apply the edits that are safe, write the result and print the differences"
+    add_options(group, str, {"--fix OUT.config": text}, default="")
+    text = "build the step of one TPU core and report what its compiler would refuse"
+    add_options(group, bool, {"--compile": text}, dest="compile_step")
+    switches = {
+        "--tpu": "also report what does not suit a TPU, and the memory it needs",
+        "--no_xla": "with --compile: do not compile it for CPU as well",
+        "--tpu_inference": "predictions run on TPU too",
+        "--local_files": "the machine of the TPU has the files; they need not be in Cloud Storage",
+    }
+    add_options(group, bool, switches)
+    add_options(group, int, {"--num_shards N": "TPU cores (default: 8)"}, default=8)
+    add_options(group, str, {"--model_dir": "folder of the checkpoints"})
 
 
 def wanted(options: argparse.Namespace) -> bool:

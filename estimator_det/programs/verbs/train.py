@@ -14,6 +14,7 @@ from estimator_det.programs.verbs.base import (
     CONFIG_EXAMPLE,
     CONFIG_FILE,
     add_config_arguments,
+    add_options,
     add_verbose_argument,
     load,
 )
@@ -35,37 +36,30 @@ EXAMPLE = f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     add_config_arguments(parser, default=f"{CONFIG_FILE} in model_dir, which resumes a run")
-    folder_help = "folder for checkpoints and event files; a run in it resumes"
-    parser.add_argument("--model_dir", required=True, help=folder_help)
-    parser.add_argument(
-        "--num_train_steps",
-        type=int,
-        help="steps in all; 0 trains for train_input_reader.num_epochs, and without these until it "
-        "is stopped; default: train_config.num_steps",
-    )
-    parser.add_argument(
-        "--rescale_schedule",
-        action="store_true",
-        help="with --num_train_steps: stretch or shorten the learning-rate schedule in proportion",
-    )
-    parser.add_argument("--seed", type=int, help="of initial weights, shuffling and augmentation")
-    parser.add_argument(
-        "--progress_steps",
-        type=int,
-        default=20,
-        help="steps between progress lines (default: %(default)s)",
-    )
-    saving = parser.add_mutually_exclusive_group()
-    saving.add_argument("--save_checkpoints_steps", type=int, help="steps between checkpoints")
-    saving.add_argument(
-        "--save_checkpoints_secs", type=int, help="seconds between checkpoints; default: 600"
-    )
-    parser.add_argument(
-        "--keep_checkpoint_max",
-        type=int,
-        default=5,
-        help="how many of the newest checkpoints to keep; 0 for all (default: %(default)s)",
-    )
+    text = "folder for checkpoints and event files; a run in it resumes"
+    add_options(parser, str, {"--model_dir": text}, required=True)
+    texts = {
+        "--num_train_steps": "steps in all; 0 trains for train_input_reader.num_epochs, and "
+        "without these until it is stopped; default: train_config.num_steps",
+        "--seed": "of initial weights, shuffling and augmentation",
+    }
+    add_options(parser, int, texts)
+    switches = {
+        "--rescale_schedule": "with --num_train_steps: stretch or shorten the learning-rate "
+        "schedule in proportion",
+        "--rehearse_tpu": "run the training loop of TPUEstimator on this machine, without a TPU; "
+        "to train on a TPU, use --strategy tpu, or python -m estimator_det.model_main --use_tpu",
+    }
+    add_options(parser, bool, switches)
+    text = "steps between progress lines (default: %(default)s)"
+    add_options(parser, int, {"--progress_steps": text}, default=20)
+    intervals = {
+        "--save_checkpoints_steps": "steps between checkpoints",
+        "--save_checkpoints_secs": "seconds between checkpoints; default: 600",
+    }
+    add_options(parser.add_mutually_exclusive_group(), int, intervals)
+    text = "how many of the newest checkpoints to keep; 0 for all (default: %(default)s)"
+    add_options(parser, int, {"--keep_checkpoint_max": text}, default=5)
     parser.add_argument(
         "--precision",
         choices=(AUTO, *run_options.PRECISIONS),
@@ -73,25 +67,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "steps, and takes the faster one of float32 and mixed_bfloat16; mixed_float16 needs "
         "--strategy",
     )
-    parser.add_argument(
-        "--rehearse_tpu",
-        action="store_true",
-        help="run the training loop of TPUEstimator on this machine, without a TPU; to train on a "
-        "TPU, use --strategy tpu, or python -m estimator_det.model_main --use_tpu",
+    text = (
+        "in a cluster (TF_CONFIG): end after another task was missing for this many seconds "
+        "(default: %(default)s)"
     )
-    parser.add_argument(
-        "--task_timeout_secs",
-        type=float,
-        default=TASK_TIMEOUT_SECS,
-        help="in a cluster (TF_CONFIG): end after another task was missing for this many seconds "
-        "(default: %(default)s)",
+    add_options(parser, float, {"--task_timeout_secs": text}, default=TASK_TIMEOUT_SECS)
+    text = (
+        "read and augment training records by the data workers of this dispatcher; see "
+        "estimator-det data-worker"
     )
-    parser.add_argument(
-        "--tf_data_service",
-        metavar="HOST:PORT",
-        help="read and augment training records by the data workers of this dispatcher; see "
-        "estimator-det data-worker",
-    )
+    add_options(parser, str, {"--tf_data_service HOST:PORT": text})
     add_verbose_argument(parser)
     _add_loop_arguments(
         parser.add_argument_group("TF2 loop", "in place of Estimator; see docs/distributed.md")
@@ -99,41 +84,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_evaluation_arguments(parser.add_argument_group("evaluation during training"))
 
 
-def _add_loop_arguments(looping: Any) -> None:
-    looping.add_argument(
+def _add_loop_arguments(group: Any) -> None:
+    group.add_argument(
         "--strategy",
         choices=run_options.STRATEGIES,
         help="train by the TF2 loop: on one device, on all GPUs of this machine, on those of all "
         "machines in TF_CONFIG together, on those of its workers, each for itself, or on a TPU",
     )
-    looping.add_argument(
-        "--num_replicas",
-        type=int,
-        help="devices of this machine that share a batch; default: all GPUs. Without a GPU, "
-        "this many logical CPUs, 1 by default",
-    )
-    looping.add_argument(
-        "--accumulate_steps",
-        type=int,
-        help="split the batch of each replica into this many parts, taken one after the other in "
-        "less memory; the step stays the same",
-    )
-    looping.add_argument(
-        "--steps_per_call",
-        type=int,
-        help="steps in one call of the compiled function; reports come between calls. Default: 1; "
-        "with --strategy parameter_server 16 for each worker",
-    )
-    looping.add_argument(
-        "--tpu_name",
-        help="with --strategy tpu: name of the TPU, its grpc:// address, or local on its own "
-        "machine; default: that of KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_NAME or TPU_CONFIG",
-    )
-    looping.add_argument("--tpu_zone", help="zone of the TPU")
-    looping.add_argument("--gcp_project", help="project of the TPU")
-    looping.add_argument(
-        "--jit_compile", action="store_true", help="compile forward and backward pass by XLA"
-    )
+    numbers = {
+        "--num_replicas": "devices of this machine that share a batch; default: all GPUs. Without "
+        "a GPU, this many logical CPUs, 1 by default",
+        "--accumulate_steps": "split the batch of each replica into this many parts, taken one "
+        "after the other in less memory; the step stays the same",
+        "--steps_per_call": "steps in one call of the compiled function; reports come between "
+        "calls. Default: 1; with --strategy parameter_server 16 for each worker",
+    }
+    add_options(group, int, numbers)
+    texts = {
+        "--tpu_name": "with --strategy tpu: name of the TPU, its grpc:// address, or local on its "
+        "own machine; default: that of KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_NAME or TPU_CONFIG",
+        "--tpu_zone": "zone of the TPU",
+        "--gcp_project": "project of the TPU",
+    }
+    add_options(group, str, texts)
+    add_options(group, bool, {"--jit_compile": "compile forward and backward pass by XLA"})
 
 
 def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
@@ -164,38 +138,24 @@ def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
     return run_options.LoopOptions(**chosen) if chosen else None
 
 
-def _add_evaluation_arguments(evaluating: Any) -> None:
-    when = evaluating.add_mutually_exclusive_group()
-    when.add_argument(
-        "--eval_every_steps", type=int, help="steps between evaluations; each saves a checkpoint"
+def _add_evaluation_arguments(group: Any) -> None:
+    intervals = {
+        "--eval_every_steps": "steps between evaluations; each saves a checkpoint",
+        "--eval_throttle_secs": "minimum seconds between evaluations; default: "
+        "eval_config.eval_interval_secs",
+    }
+    add_options(group.add_mutually_exclusive_group(), int, intervals)
+    text = (
+        "keep and export the checkpoint with the best value of this metric, e.g. "
+        "DetectionBoxes_Precision/mAP; of a loss, the lowest is best"
     )
-    when.add_argument(
-        "--eval_throttle_secs",
-        type=int,
-        help="minimum seconds between evaluations; default: eval_config.eval_interval_secs",
-    )
-    evaluating.add_argument(
-        "--best_metric",
-        help="keep and export the checkpoint with the best value of this metric, e.g. "
-        "DetectionBoxes_Precision/mAP; of a loss, the lowest is best",
-    )
-    evaluating.add_argument(
-        "--keep_best",
-        type=int,
-        default=1,
-        help="how many best checkpoints to keep (default: %(default)s)",
-    )
-    evaluating.add_argument(
-        "--patience",
-        type=int,
-        help="stop after this many evaluations without an improvement of --best_metric",
-    )
-    evaluating.add_argument(
-        "--min_delta",
-        type=float,
-        default=0.0,
-        help="the least change that counts as an improvement",
-    )
+    add_options(group, str, {"--best_metric": text})
+    text = "how many best checkpoints to keep (default: %(default)s)"
+    add_options(group, int, {"--keep_best": text}, default=1)
+    text = "stop after this many evaluations without an improvement of --best_metric"
+    add_options(group, int, {"--patience": text})
+    text = "the least change that counts as an improvement"
+    add_options(group, float, {"--min_delta": text}, default=0.0)
 
 
 def _check_usage(options: argparse.Namespace) -> None:
