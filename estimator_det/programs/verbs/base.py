@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, List, Mapping, Optional, Sequence
 
 from estimator_det.config import printing
 from estimator_det.programs import console
@@ -51,9 +51,7 @@ def add_old_name(parser: Any, action: argparse.Action, name: str) -> None:
 
 def add_change_arguments(parser: Any) -> None:
     """`--config_override` and `--set`."""
-    text = (
-        "pipeline text proto merged over the configuration, e.g. 'train_config { batch_size: 8 }'"
-    )
+    text = "text proto merged over the configuration, e.g. 'train_config { batch_size: 8 }'"
     add_options(parser, str, {"--config_override TEXT": text}, default="")
     add_set_argument(parser)
 
@@ -104,6 +102,11 @@ def print_report(document: str, lines: Sequence[str], *, as_json: bool) -> None:
         return
     for line in lines:
         console.print_line(line)
+
+
+def names_of(text: str) -> List[str]:
+    """`"a, b"` -> `["a", "b"]`."""
+    return [name.strip() for name in text.split(",")]
 
 
 def score(text: str) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any, List, Sequence, Union
+from typing import Any, Sequence, Union
 
 from estimator_det.config import printing
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_options, score
+from estimator_det.programs.verbs.base import add_options, names_of, score
 
 SUMMARY = "Runs an exported detector on images and videos and draws the detections"
 AUTO = "auto"
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, str, {"--model PATH": text}, required=True)
     add_options(parser, bool, {"--recursive": "also the images in subfolders of folders"})
     text = "draw and write only detections of these classes, with commas between; default: all"
-    add_options(parser, _names, {"--classes NAMES": text})
+    add_options(parser, names_of, {"--classes NAMES": text})
     add_options(parser, str, {"--output_dir": "(default: %(default)s)"}, default="detections")
     parser.add_argument(
         "--threshold",
@@ -37,10 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="draw and write only detections of this score or more (default: %(default)s); auto: "
         "for each class that of the best F1 in the evaluation of the exported checkpoint",
     )
-
-
-def _names(text: str) -> List[str]:
-    return [name.strip() for name in text.split(",")]
 
 
 def _threshold(text: str) -> Union[float, str]:

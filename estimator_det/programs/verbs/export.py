@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     CONFIG_FILE,
     add_config_arguments,
     add_old_name,
+    add_options,
     load,
+    names_of,
 )
 
 SUMMARY = "Exports a checkpoint as SavedModel, frozen graph and other formats"
 EXAMPLE = "run --output_dir exported"
-INPUT_TYPES_HELP = (
-    "image_tensor (default), encoded_image_string_tensor, tf_example, float_image_tensor, several "
-    "of them with commas between, or all; the SavedModel has a signature for each"
-)
 
 
 def _boolean(text: str) -> bool:
@@ -33,130 +31,98 @@ def _boolean(text: str) -> bool:
 _UNUSED = ("train_config", "train_input_reader", "eval_config", "eval_input_reader")
 
 # Flags of the reference's exporter that describe the side inputs of context models.
-SIDE_INPUTS: Dict[str, str] = {
+SIDE_INPUTS = {
     "side_input_shapes": "shapes with slashes between, e.g. 1,2000,2057/1, -1 for any size",
     "side_input_types": "types with commas between, e.g. float,int",
     "side_input_names": "names with commas between, e.g. context_features,valid_context_size",
 }
+# Options of TFLite alone: those of the reference's exporter for it, and quantization.
+TFLITE_NUMBERS = {
+    "max_detections": "detections of an image; default: 10",
+    "max_classes_per_detection": "classes of a detection, without --use_regular_nms; default: 1",
+    "detections_per_class": "detections of a class, with --use_regular_nms; default: 100",
+}
+TFLITE_CHOICES = {
+    "use_regular_nms": "suppress boxes of each class by themselves: slower; default: false",
+    "add_postprocessing_op": "false: the model returns raw boxes and scores; default: true",
+}
+TFLITE_OPTIONS = (*TFLITE_NUMBERS, *TFLITE_CHOICES, "quantize")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     add_config_arguments(parser, default=f"{CONFIG_FILE} in model_dir")
-    parser.add_argument("--model_dir", help="folder of a run, whose latest checkpoint is exported")
-    parser.add_argument(
-        "--trained_checkpoint_prefix",
-        metavar="PREFIX",
-        help="another checkpoint, e.g. run/model.ckpt-2000",
-    )
+    texts = {
+        "--model_dir": "folder of a run, whose latest checkpoint is exported",
+        "--trained_checkpoint_prefix PREFIX": "another checkpoint, e.g. run/model.ckpt-2000",
+    }
+    add_options(parser, str, texts)
     folder = parser.add_argument("--output_dir", required=True, help="new folder for the export")
     add_old_name(parser, folder, "--output_directory")
-    parser.add_argument(
-        "--format",
-        default="saved_model,frozen_graph",
-        metavar="NAMES",
-        help="with commas between, of saved_model, frozen_graph, tflite, onnx, tfjs, openvino "
-        "(default: %(default)s)",
+    text = (
+        "with commas between, of saved_model, frozen_graph, tflite, onnx, tfjs, openvino "
+        "(default: %(default)s)"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    add_options(parser, str, {"--format NAMES": text}, default="saved_model,frozen_graph")
+    add_options(parser, bool, {"--overwrite": "replace an earlier export"})
     _add_input_arguments(parser)
     _add_output_arguments(parser)
     _add_format_arguments(parser)
 
 
-def _add_switch(parser: argparse.ArgumentParser, name: str, text: str) -> None:
-    """A flag alone, or with a value, as flags of the reference's exporter have."""
-    parser.add_argument(
-        name,
-        nargs="?",
-        const=True,
-        default=False,
-        type=_boolean,
-        metavar="true|false",
-        help=text,
-    )
+def _add_choices(parser: Any, texts: Mapping[str, str], default: Optional[bool] = False) -> None:
+    """Options alone, or with a value, as flags of the reference's exporter have."""
+    for name, text in texts.items():
+        spelling = f"--{name} true|false"
+        add_options(parser, _boolean, {spelling: text}, nargs="?", const=True, default=default)
 
 
 def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--input_type", default="image_tensor", help=INPUT_TYPES_HELP)
-    parser.add_argument(
-        "--input_shape",
-        default="",
-        metavar="B,H,W,C",
-        help="sizes of the input images, -1 for any size; default: any size",
+    text = (
+        "image_tensor (default), encoded_image_string_tensor, tf_example, float_image_tensor, "
+        "several of them with commas between, or all; the SavedModel has a signature for each"
     )
-    _add_switch(
-        parser,
-        "--use_side_inputs",
-        "needed for models with a context_config: context features are inputs, too",
-    )
+    add_options(parser, str, {"--input_type": text}, default="image_tensor")
+    text = "sizes of the input images, -1 for any size; default: any size"
+    add_options(parser, str, {"--input_shape B,H,W,C": text}, default="")
+    text = "needed for models with a context_config: context features are inputs, too"
+    _add_choices(parser, {"use_side_inputs": text})
     for name, text in SIDE_INPUTS.items():
-        default_text = "default: what the model needs"
-        parser.add_argument(f"--{name}", default="", help=f"{text}; {default_text}")
+        text = f"{text}; default: what the model needs"
+        add_options(parser, str, {f"--{name}": text}, default="")
 
 
 def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--label_map_path", help="becomes an asset; default: the label map of the configuration"
+    texts = {
+        "--label_map_path": "becomes an asset; default: the label map of the configuration",
+        "--thresholds FILE": "thresholds for detect --threshold auto; default: those of the "
+        "checkpoint's evaluation, eval_READER/thresholds-STEP.json, if there are any",
+    }
+    add_options(parser, str, texts)
+    text = "the SavedModel has variables, not constants: slower, but they can be changed"
+    add_options(parser, bool, {"--trainable": text})
+    text = (
+        "the SavedModel refuses larger batches, and its warm-up requests are of batches up to N; "
+        "default: no limit, and requests of one image"
     )
-    parser.add_argument(
-        "--thresholds",
-        metavar="FILE",
-        help="thresholds for detect --threshold auto; default: those of the checkpoint's "
-        "evaluation, eval_READER/thresholds-STEP.json, if there are any",
-    )
-    parser.add_argument(
-        "--trainable",
-        action="store_true",
-        help="the SavedModel has variables, not constants: slower, but they can be changed",
-    )
-    parser.add_argument(
-        "--max_batch",
-        type=int,
-        metavar="N",
-        help="the SavedModel refuses larger batches, and its warm-up requests are of batches up to "
-        "N; default: no limit, and requests of one image",
-    )
-    _add_switch(
-        parser, "--write_inference_graph", "also write the graph as text, inference_graph.pbtxt"
-    )
-    parser.add_argument(
-        "--additional_output_tensor_names",
-        default="",
-        metavar="NAMES",
-        help="tensors with commas between; further outputs of serving_default and frozen graph",
-    )
-
-
-# Options of TFLite alone: those of the reference's exporter for it, and quantization.
-TFLITE_NUMBERS: Dict[str, Tuple[int, str]] = {
-    "max_detections": (10, "detections of an image"),
-    "max_classes_per_detection": (1, "classes of a detection, without --use_regular_nms"),
-    "detections_per_class": (100, "detections of a class, with --use_regular_nms"),
-}
-TFLITE_CHOICES: Dict[str, Tuple[bool, str]] = {
-    "use_regular_nms": (False, "suppress boxes of each class by themselves: slower"),
-    "add_postprocessing_op": (True, "false: the model returns raw boxes and scores"),
-}
-TFLITE_OPTIONS = (*TFLITE_NUMBERS, *TFLITE_CHOICES, "quantize")
+    add_options(parser, int, {"--max_batch N": text})
+    text = "also write the graph as text, inference_graph.pbtxt"
+    _add_choices(parser, {"write_inference_graph": text})
+    text = "tensors with commas between; further outputs of serving_default and frozen graph"
+    add_options(parser, str, {"--additional_output_tensor_names NAMES": text}, default="")
 
 
 def _add_format_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--sample_images",
-        nargs="+",
-        default=[],
-        metavar="IMAGE",
-        help="image files or folders: each format is compared with the checkpoint on two of them, "
-        "and --quantize int8 measures ranges on a hundred; default: images of the configured "
-        "records",
+    text = (
+        "image files or folders: each format is compared with the checkpoint on two of them, and "
+        "--quantize int8 measures ranges on a hundred; default: images of the configured records"
     )
-    parser.add_argument(
-        "--converter_python",
-        metavar="FILE",
-        help="Python interpreter, or virtual environment, that has the converters of onnx, tfjs "
-        "and openvino; default: $ESTIMATOR_DET_CONVERTERS, or this interpreter",
+    add_options(parser, str, {"--sample_images IMAGE": text}, nargs="+", default=[])
+    text = (
+        "Python interpreter, or virtual environment, that has the converters of onnx, tfjs and "
+        "openvino; default: $ESTIMATOR_DET_CONVERTERS, or this interpreter"
     )
+    add_options(parser, str, {"--converter_python FILE": text})
     parser.add_argument(
         "--precision",
         choices=("float32", "bfloat16"),
@@ -170,19 +136,8 @@ def _add_format_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("int8", "float16", "dynamic"),
         help="weights and activations as int8, weights as float16, or weights as int8",
     )
-    for name, (number, text) in TFLITE_NUMBERS.items():
-        group.add_argument(f"--{name}", type=int, metavar="N", help=f"{text}; default: {number}")
-    for name, (choice, text) in TFLITE_CHOICES.items():
-        default_text = str(choice).lower()
-        group.add_argument(
-            f"--{name}", nargs="?", const=True, type=_boolean, metavar="true|false",
-            help=f"{text}; default: {default_text}",
-        )  # fmt: skip
-
-
-def _names(text: str) -> List[str]:
-    """`"a, b"` -> `["a", "b"]`."""
-    return [name.strip() for name in text.split(",")]
+    add_options(group, int, {f"--{name} N": text for name, text in TFLITE_NUMBERS.items()})
+    _add_choices(group, TFLITE_CHOICES, None)
 
 
 def _tflite_options(options: argparse.Namespace) -> Dict[str, Any]:
@@ -191,7 +146,7 @@ def _tflite_options(options: argparse.Namespace) -> Dict[str, Any]:
 
     chosen = {name: getattr(options, name) for name in TFLITE_OPTIONS}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    if chosen and "tflite" not in _names(options.format):
+    if chosen and "tflite" not in names_of(options.format):
         names = ", ".join(f"--{name}" for name in chosen)
         raise console.UsageError(f"{names}: for TFLite only; add tflite to --format")
     return {"quantize": chosen.pop("quantize", None), "tflite": TfliteOptions(**chosen)}
@@ -199,7 +154,7 @@ def _tflite_options(options: argparse.Namespace) -> Dict[str, Any]:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    if options.precision != "float32" and "saved_model" not in _names(options.format):
+    if options.precision != "float32" and "saved_model" not in names_of(options.format):
         raise console.UsageError("--precision: for SavedModels only; add saved_model to --format")
     side_options = [f"--{name}" for name in SIDE_INPUTS if getattr(options, name)]
     if side_options and not options.use_side_inputs:
@@ -220,7 +175,7 @@ def run(options: argparse.Namespace) -> int:
     from model_fn.checkpoints import writing
 
     with writing.writable_folder(options.output_dir, "output_dir"):
-        _report(_export(config, checkpoint, options), _names(options.format))
+        _report(_export(config, checkpoint, options), names_of(options.format))
     return console.EXIT_OK
 
 
@@ -229,12 +184,12 @@ def _export(config: Any, checkpoint: str, options: argparse.Namespace) -> Any:
     from exporters.formats.export import export_formats
 
     export_options = network.ExportOptions(
-        input_types=_names(options.input_type),
+        input_types=names_of(options.input_type),
         input_shape=signatures.parse_input_shape(options.input_shape),
         label_map_path=options.label_map_path,
         side_inputs=_side_inputs(options, config),
         thresholds=options.thresholds,
-        output_tensors=list(filter(None, _names(options.additional_output_tensor_names))),
+        output_tensors=list(filter(None, names_of(options.additional_output_tensor_names))),
         inference_graph=options.write_inference_graph,
         trainable=options.trainable,
         max_batch=options.max_batch,
@@ -247,7 +202,7 @@ def _export(config: Any, checkpoint: str, options: argparse.Namespace) -> Any:
         config,
         checkpoint,
         options.output_dir,
-        formats.resolve_formats(_names(options.format)),
+        formats.resolve_formats(names_of(options.format)),
         export_options,
         overwrite=options.overwrite,
     )
