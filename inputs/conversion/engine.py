@@ -1,8 +1,8 @@
 """Converts a data set to sharded record files: two passes, several processes, resumable.
 
 The first pass (`index`) describes the images of each shard in a file; the second one (`shards`)
-makes the shards beside their final names. When all are whole they get their names, and the folder
-of temporary files is deleted. A conversion that was killed repeats the first pass, and keeps the
+makes the shards in the same folder of temporary files. When all are whole they are moved out of
+it, and it is deleted. A conversion that was killed repeats the first pass, and keeps the
 shards whose descriptions and options are the same. No byte depends on the number of processes.
 """
 
@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import hashlib
+import itertools
 import json
 import os
+import re
 import shutil
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -35,7 +38,6 @@ from inputs.datasets.source import (
     KEPT,
     ConversionError,
     Source,
-    SourceFault,
     SourceOptions,
 )
 from inputs.label_map import read_label_map
@@ -46,7 +48,7 @@ FAULTS_FILE = "faults.jsonl"
 # In WORK_DIR:
 LOCK, SCRATCH = "lock", "scratch"
 FIRST_FAULTS = "faults-index.jsonl"  # faults of the first pass
-PUBLISHING = "publishing"  # exists while shards get their names
+PUBLISHING = "publishing"  # exists while shards are moved to the output folder
 IMAGES_PER_SHARD = 1000
 MAX_SHARDS = 99_999
 FEW_IMAGES = 400  # take less time than starting another process
@@ -123,7 +125,6 @@ def convert(
         paths.require_file(options.label_map, "--label_map")
     with files.removed_if_empty(options.output_dir), _working(work_dir):
         _check_free(options, work_dir)
-        faults = _Faults(os.path.join(work_dir, FIRST_FAULTS))
         scratch = os.path.join(work_dir, SCRATCH)
         shutil.rmtree(scratch, ignore_errors=True)
         os.makedirs(scratch)
@@ -132,15 +133,14 @@ def convert(
         )
         image_index = index.build(
             source, folder, scratch, options.splits,
-            duplicates=options.duplicates, report=faults.report,
+            duplicates=options.duplicates, faults_file=os.path.join(work_dir, FIRST_FAULTS),
             advance=progress("reading annotations", source.total),
         )  # fmt: skip
-        faults.close()
         has_classes = options.label_map or image_index.names or source.names
         if not image_index.num_images or not has_classes:  # the second pass has nothing to do
-            _check_faults(options, work_dir, tally.add([faults.tally, image_index.dropped]))
+            _check_faults(options, work_dir, tally.add([image_index.faults, image_index.dropped]))
         if not image_index.num_images:
-            raise ConfigError(None, _nothing_left(options, faults))
+            raise ConfigError(None, _nothing_left(options, image_index.faults))
         label_map, names, ids = _classes(options, source, image_index)
         count = options.num_shards or -(-image_index.num_images // IMAGES_PER_SHARD)
         job = _make_job(options, work_dir, folder, ids, count)
@@ -154,7 +154,7 @@ def convert(
         for result in run(job, range(count), jobs):
             results.append(result)
             advance(sum(split["images"] for split in result.tally["splits"].values()))
-        totals = tally.add([{"faults": faults.tally}, *(result.tally for result in results)])
+        totals = tally.add([{"faults": image_index.faults}, *(result.tally for result in results)])
         _check_faults(options, work_dir, totals["faults"])
         _publish(options, job, source, names, label_map)
     ending = f".record-?????-of-{count:05d}"
@@ -177,9 +177,9 @@ def _run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
 
 @contextlib.contextmanager
 def _working(work_dir: str) -> Iterator[None]:
-    """Context in which the folder of temporary files exists, for this process only.
+    """Context with the folder of temporary files, which is removed on failure if it has no shard.
 
-    It is removed if the conversion fails before it has a shard.
+    No other process can use the folder meanwhile.
     """
     os.makedirs(work_dir, exist_ok=True)
     with open(os.path.join(work_dir, LOCK), "w") as file:
@@ -193,24 +193,20 @@ def _working(work_dir: str) -> Iterator[None]:
         try:
             yield
         except Exception:
-            if not set(os.listdir(work_dir)) - {LOCK, FIRST_FAULTS, SCRATCH}:
-                shutil.rmtree(work_dir)
+            if not glob.glob(os.path.join(glob.escape(work_dir), "result-*")):
+                shutil.rmtree(work_dir, ignore_errors=True)
             raise
 
 
-def _record_files(options: ConvertOptions, *, finished: bool) -> List[str]:
-    """Record files of the splits in the folder, of any number of shards, with or without name."""
-    patterns = [shards.shard_pattern(split.name) for split in options.splits]
-    return [
-        name
-        for name in sorted(os.listdir(options.output_dir))
-        if any(pattern.fullmatch(name) for pattern in patterns)
-        and name.endswith(shards.UNFINISHED) != finished
-    ]
+def _record_files(options: ConvertOptions) -> List[str]:
+    """Names of the splits' record files in the output folder, of any number of shards."""
+    names = "|".join(re.escape(split.name) for split in options.splits)
+    pattern = re.compile(rf"(?:{names})\.record-\d{{5}}-of-\d{{5}}")
+    return sorted(filter(pattern.fullmatch, os.listdir(options.output_dir)))
 
 
-def _remove(options: ConvertOptions, *, finished: bool) -> None:
-    for name in _record_files(options, finished=finished):
+def _remove_records(options: ConvertOptions) -> None:
+    for name in _record_files(options):
         os.remove(os.path.join(options.output_dir, name))
 
 
@@ -218,12 +214,12 @@ def _forget_other_publishing(options: ConvertOptions, job: Job) -> None:
     """Removes what another conversion left that was killed while its shards got their names."""
     marker = os.path.join(job.work_dir, PUBLISHING)
     if os.path.exists(marker) and files.read_text(marker) != job.key:
-        _remove(options, finished=True)
+        _remove_records(options)
         os.remove(marker)
 
 
 def _check_free(options: ConvertOptions, work_dir: str) -> None:
-    records = _record_files(options, finished=True)
+    records = _record_files(options)
     if records and not options.overwrite and not os.path.exists(os.path.join(work_dir, PUBLISHING)):
         others = f" and {counted(len(records) - 1, 'more file')}" if len(records) > 1 else ""
         raise FileExistsError(
@@ -232,23 +228,8 @@ def _check_free(options: ConvertOptions, work_dir: str) -> None:
         )
 
 
-class _Faults:
-    """Writes and counts the faults of the first pass."""
-
-    def __init__(self, path: str) -> None:
-        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 (`close` closes it)
-        self.tally: tally.Tally = {}
-
-    def report(self, fault: SourceFault) -> None:
-        self._file.write(json.dumps(fault._asdict()) + "\n")
-        self.tally = tally.add([self.tally, tally.count_faults([fault])])
-
-    def close(self) -> None:
-        self._file.close()
-
-
 def _check_faults(options: ConvertOptions, work_dir: str, faults: tally.Tally) -> None:
-    """Removes all that was written, and reports all faults, if they stop the conversion."""
+    """Removes all that was written, and raises an error of all faults, if there is a reason."""
     rows: Dict[str, Any] = {}
     for key, row in faults.items():
         kind, action = key.split()
@@ -257,11 +238,9 @@ def _check_faults(options: ConvertOptions, work_dir: str, faults: tally.Tally) -
             rows[kind] = tally.add([rows[kind], row]) if kind in rows else row
     if options.on_error == SKIP or not rows:
         return
-    _remove(options, finished=False)
     if os.path.exists(os.path.join(work_dir, PUBLISHING)):  # a part of an earlier conversion
-        _remove(options, finished=True)
-    for name in set(os.listdir(work_dir)) - {LOCK, FIRST_FAULTS, SCRATCH}:
-        os.remove(os.path.join(work_dir, name))
+        _remove_records(options)
+    shutil.rmtree(work_dir)
     total = sum(row["count"] for row in rows.values())
     lines = [f"{counted(total, 'fault')} of the source; nothing is written"]
     for kind, row in sorted(rows.items(), key=lambda item: list(SOURCE_KINDS).index(item[0])):
@@ -272,8 +251,8 @@ def _check_faults(options: ConvertOptions, work_dir: str, faults: tally.Tally) -
     raise ConversionError("\n".join(lines))
 
 
-def _nothing_left(options: ConvertOptions, faults: _Faults) -> str:
-    examples = [text for row in faults.tally.values() for text in row["examples"]]
+def _nothing_left(options: ConvertOptions, faults: tally.Tally) -> str:
+    examples = [text for row in faults.values() for text in row["examples"]]
     reason = f". The first fault: {examples[0]}" if examples else ""
     return f"{options.source.annotations or options.source.images} gives no image{reason}"
 
@@ -333,19 +312,14 @@ def _publish(
     options: ConvertOptions, job: Job, source: Source, names: Dict[int, str], label_map: str
 ) -> None:
     """Gives all files their names, and deletes the temporary ones."""
-    final = {
-        job.record_file(split.name, shard)
-        for split in options.splits
-        for shard in range(job.num_shards)
-    }
     marker = os.path.join(job.work_dir, PUBLISHING)
     if not os.path.exists(marker):
-        _remove(options, finished=True)  # --overwrite is set
+        _remove_records(options)  # --overwrite is set
         files.write_text(marker, job.key)
-    for path in sorted(final):
-        if os.path.exists(path + shards.UNFINISHED):
-            os.replace(path + shards.UNFINISHED, path)
-    _remove(options, finished=False)  # left by an earlier conversion with more shards
+    for split, shard in itertools.product(options.splits, range(job.num_shards)):
+        unfinished, final = job.record_files(split.name, shard)
+        if os.path.exists(unfinished):
+            os.replace(unfinished, final)
     if not options.label_map:
         writer.write_label_map(names, label_map)
     for split in options.splits if source.dataset is not None else ():

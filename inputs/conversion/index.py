@@ -18,16 +18,16 @@ from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
 from inputs.conversion import tally
 from inputs.conversion.splits import Split, SplitLists
-from inputs.datasets import grouping, paths
+from inputs.datasets import grouping
+from inputs.datasets.paths import image_status
 from inputs.datasets.source import KEPT, SKIPPED, AnnotatedImage, Source, SourceError, SourceFault
 
 HASHED_AT_ONCE = 1024  # images
-HASHED_IN_TURN = 64  # images, by one thread
 READ_AT_ONCE = 2**20  # bytes
 TAIL = 4096  # bytes, which differ between images that are not copies, with few exceptions
 MAX_CLASSES = 100_000
 
-Report = Callable[[SourceFault], None]
+Report = Callable[[SourceFault, str], None]  # the fault and its action
 
 
 class Entry(NamedTuple):
@@ -44,6 +44,7 @@ class Index(NamedTuple):
     num_images: int  # that remain
     num_unlisted: int  # images that no list of a split names
     names: Set[str]  # names of classes
+    faults: tally.Tally  # counts of the faults in `faults_file`
     dropped: tally.Tally  # faults of objects that are left out of images that remain
 
 
@@ -54,12 +55,13 @@ def build(
     splits: Sequence[Split],
     *,
     duplicates: str,
-    report: Report,
+    faults_file: str,
     advance: Callable[[int], Any] = lambda images: None,
 ) -> Index:
     """Reads the source, whose images are in `folder`, and prepares `write_entries`.
 
-    `duplicates` is `keep`, `skip` or `stop`, for copies of an image within one split.
+    `duplicates` is `keep`, `skip` or `stop`, for copies of an image within one split. Faults are
+    written to `faults_file`.
     """
     database = grouping.connect(_path(scratch))
     database.execute(
@@ -69,34 +71,42 @@ def build(
     )
     lists = SplitLists(splits, database) if any(split.list_file for split in splits) else None
     names: Set[str] = set()
-    images = paths.ImageFolder(folder)
     unlisted = 0
+    faults: tally.Tally = {}
     dropped: tally.Tally = {}
-    for image in source.images:
-        advance(1)
-        if not image.image:
-            for fault in image.faults:
-                report(fault._replace(action=SKIPPED))
-            continue
-        try:
-            _check_text(image)
-            split = _split(image, splits, lists)
-            if split is None:
-                unlisted += 1
+    with open(faults_file, "w", encoding="utf-8") as file:
+
+        def report(fault: SourceFault, action: str = SKIPPED) -> None:
+            nonlocal faults
+            fault = fault._replace(action=action)
+            file.write(json.dumps(fault._asdict()) + "\n")
+            faults = tally.add([faults, tally.count_faults([fault])])
+
+        for image in source.images:
+            advance(1)
+            if not image.image:
+                for fault in image.faults:
+                    report(fault)
                 continue
-            _add(database, image, images, split)
-        except SourceError as error:
-            report(error.fault._replace(action=SKIPPED))
-            continue
-        _collect_names(image, names)
-        dropped = tally.add([dropped, tally.count_faults(image.faults)])
-    for fault in lists.unused() if lists is not None else ():
-        report(fault._replace(action=SKIPPED))
-    _drop_copies(database, folder, duplicates, report)
+            try:
+                _check_text(image)
+                split = _split(image, splits, lists)
+                if split is None:
+                    unlisted += 1
+                    continue
+                _add(database, image, folder, split)
+            except SourceError as error:
+                report(error.fault)
+                continue
+            _collect_names(image, names)
+            dropped = tally.add([dropped, tally.count_faults(image.faults)])
+        for fault in lists.unused() if lists is not None else ():
+            report(fault)
+        _drop_copies(database, folder, duplicates, report)
     database.execute("COMMIT")
     (count,) = database.execute("SELECT COUNT(*) FROM images").fetchone()
     database.close()
-    return Index(count, unlisted, names, dropped)
+    return Index(count, unlisted, names, faults, dropped)
 
 
 def write_entries(scratch: str, files: Sequence[str]) -> None:
@@ -146,10 +156,8 @@ def _split(
     return splits[0].name if len(splits) == 1 else ""
 
 
-def _add(
-    database: sqlite3.Connection, image: AnnotatedImage, images: paths.ImageFolder, split: str
-) -> None:
-    status = images.find(image.image, image.file, image.line)
+def _add(database: sqlite3.Connection, image: AnnotatedImage, folder: str, split: str) -> None:
+    status = image_status(folder, image.image, image.file, image.line)
     row = (
         image.image, image.source_id or image.image, status.st_size, status.st_mtime_ns, split,
         image.file, image.line, image.to_json(),
@@ -206,9 +214,8 @@ def _drop_copies(
         if split != first_split:
             message += f", which is in split {first_split}; this one is in {split}"
         is_kept = duplicates == "keep" and split == first_split
-        report(
-            SourceFault("duplicate_image", file, line, message, KEPT if is_kept else SKIPPED),
-        )
+        fault = SourceFault("duplicate_image", file, line, message)
+        report(fault, KEPT if is_kept else SKIPPED)
         if not is_kept:
             removed.append((position,))
     database.executemany("DELETE FROM images WHERE position = ?", removed)
@@ -226,17 +233,13 @@ def _fill(
         f"SELECT position, image FROM images WHERE {shared} IN (SELECT {shared} FROM images "
         f"GROUP BY {shared} HAVING COUNT(*) > 1) ORDER BY position"
     )
-
-    def compute_some(some: Sequence[Any]) -> List[Any]:
-        return [(compute(os.path.join(folder, image)), position) for position, image in some]
-
     with concurrent.futures.ThreadPoolExecutor() as pool:
         while some := rows.fetchmany(HASHED_AT_ONCE):
-            parts = [some[i : i + HASHED_IN_TURN] for i in range(0, len(some), HASHED_IN_TURN)]
-            for part_rows in pool.map(compute_some, parts):
-                database.executemany(
-                    f"UPDATE images SET {column} = ? WHERE position = ?", part_rows
-                )
+            values = pool.map(compute, [os.path.join(folder, image) for _, image in some])
+            database.executemany(
+                f"UPDATE images SET {column} = ? WHERE position = ?",
+                [(value, position) for value, (position, _) in zip(values, some)],
+            )
 
 
 def _sha256(path: str, tail: Optional[int] = None) -> Optional[str]:

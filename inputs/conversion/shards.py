@@ -10,9 +10,8 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.files import atomic
@@ -25,15 +24,13 @@ from inputs.conversion.splits import Split, split_of
 from inputs.datasets import writer
 from inputs.datasets.source import SourceFault
 
-UNFINISHED = ".incomplete"
-
 
 @dataclass(frozen=True)
 class Job:
     """Settings that all shards of a conversion share."""
 
     output_dir: str
-    work_dir: str  # in output_dir; is deleted at the end
+    work_dir: str  # in output_dir; has all files until they are whole, and is deleted at the end
     splits: Tuple[Split, ...]
     num_shards: int
     example: ExampleOptions
@@ -48,10 +45,10 @@ class Job:
     def faults_file(self, shard: int) -> str:
         return os.path.join(self.work_dir, f"faults-{shard:05d}.jsonl")
 
-    def record_file(self, split: str, shard: int) -> str:
-        """The file that the shard becomes."""
-        path = os.path.join(self.output_dir, f"{split}.record")
-        return writer.shard_paths(path, self.num_shards)[shard]
+    def record_files(self, split: str, shard: int) -> Tuple[str, str]:
+        """Path of a shard while it is written, and at the end."""
+        name = writer.shard_paths(f"{split}.record", self.num_shards)[shard]
+        return os.path.join(self.work_dir, name), os.path.join(self.output_dir, name)
 
 
 class ShardResult(NamedTuple):
@@ -63,21 +60,18 @@ class ShardResult(NamedTuple):
 
 
 def convert_shard(job: Job, shard: int) -> ShardResult:
-    """Makes a shard of every split beside its final name, unless it is there already."""
+    """Makes a shard of every split in the folder of temporary files, unless it is there already."""
     key = _key(job, shard)
     earlier = read_result(job, shard, key)
     if earlier is not None:
         return earlier
-    names = [split.name for split in job.splits]
-    rows: Dict[str, List[ImageRow]] = {name: [] for name in names}
+    paths = {split.name: job.record_files(split.name, shard)[0] for split in job.splits}
+    rows: Dict[str, List[ImageRow]] = {name: [] for name in paths}
     notes = {"encoded_again": 0, "masks_left_out": 0}
     faults: List[SourceFault] = []
     with contextlib.ExitStack() as stack:
         writers = {
-            name: stack.enter_context(
-                tf.io.TFRecordWriter(job.record_file(name, shard) + UNFINISHED)
-            )
-            for name in names
+            name: stack.enter_context(tf.io.TFRecordWriter(path)) for name, path in paths.items()
         }
         for entry in read_entries(job.entries_file(shard)):
             converted = convert_image(entry.image, job.example)
@@ -92,9 +86,9 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
                 notes["masks_left_out"] += converted.num_masks_left_out
     result = ShardResult(
         key,
-        {name: os.path.getsize(job.record_file(name, shard) + UNFINISHED) for name in names},
+        {name: os.path.getsize(path) for name, path in paths.items()},
         {
-            "splits": {name: tally.count_columns(columns_of(rows[name])) for name in names},
+            "splits": {name: tally.count_columns(columns_of(rows[name])) for name in paths},
             "faults": tally.count_faults(faults),
             **notes,
         },
@@ -115,8 +109,7 @@ def read_result(job: Job, shard: int, key: str = "") -> Optional[ShardResult]:
     if result.key != (key or _key(job, shard)):
         return None
     for name, size in result.sizes.items():
-        final = job.record_file(name, shard)
-        existing = filter(os.path.exists, (final + UNFINISHED, final))
+        existing = filter(os.path.exists, job.record_files(name, shard))
         if size not in map(os.path.getsize, existing):
             return None
     return result
@@ -127,8 +120,3 @@ def _key(job: Job, shard: int) -> str:
     with open(job.entries_file(shard), "rb") as file:
         digest.update(file.read())
     return digest.hexdigest()
-
-
-def shard_pattern(split: str) -> Any:
-    """Matches the names of all shards of a split, of any number of shards."""
-    return re.compile(rf"{re.escape(split)}\.record-\d{{5}}-of-\d{{5}}(?:{UNFINISHED})?")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import stat
 from typing import Iterator, Tuple
@@ -15,7 +14,6 @@ from inputs.datasets.source import SourceError, broken
 
 MAX_FILE_BYTES = 64 * 2**20  # bytes of the annotations of one image
 MAX_IMAGE_BYTES = 2**30
-FOLDERS_KEPT = 1024  # resolved ones
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
@@ -32,46 +30,60 @@ def real_folder(path: str, option: str) -> str:
     return os.path.realpath(path)
 
 
-class ImageFolder:
-    """The images in a real folder. Each folder within is resolved once, not for every image.
+def image_status(
+    folder: str, name: str, file: str, line: int, what: str = "image"
+) -> os.stat_result:
+    """The status of an image in a real folder; SourceError if it is not a regular file there.
 
-    `what` they are is for messages.
+    `file` and `line` name it, and `what` it is; both are for messages.
     """
+    if not name or "\0" in name:
+        raise SourceError("missing_key", file, line, f"the {what}'s path is {quoted(name)}")
+    if os.path.isabs(name) or ".." in name.split("/"):
+        raise SourceError("outside_folder", file, line, f"the {what} is {quoted(name)}")
+    path = os.path.realpath(os.path.join(folder, name))
+    if not path.startswith(os.path.join(folder, "")):
+        message = f"the {what} {quoted(name)} is a symbolic link to {quoted(path)}"
+        raise SourceError("outside_folder", file, line, message)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        message = f"the {what} {quoted(name)} cannot be opened: {error.strerror}"
+        raise SourceError("no_image", file, line, message) from None
+    if not stat.S_ISREG(status.st_mode):
+        message = f"the {what} {quoted(name)} is {files.special_kind(path)}"
+        raise SourceError("special_file", file, line, message)
+    if status.st_size > MAX_IMAGE_BYTES:
+        message = f"the {what} {quoted(name)} has {status.st_size:,} bytes, more than 1 GiB"
+        raise SourceError("huge_image", file, line, message)
+    return status
 
-    def __init__(self, folder: str, what: str = "image") -> None:
-        self._folder, self._what = folder, f"the {what}"
-        self._resolve = functools.lru_cache(FOLDERS_KEPT)(os.path.realpath)
 
-    def find(self, name: str, file: str, line: int) -> os.stat_result:
-        """The status of an image; SourceError if it is not a regular file in the folder."""
-        if not name or "\0" in name:
-            raise SourceError("missing_key", file, line, f"{self._what}'s path is {quoted(name)}")
-        if os.path.isabs(name) or ".." in name.split("/"):
-            raise SourceError("outside_folder", file, line, f"{self._what} is {quoted(name)}")
-        parent, base = os.path.split(os.path.join(self._folder, name))
-        path = os.path.join(self._resolve(parent), base)
-        try:
-            status = os.lstat(path)
-            if stat.S_ISLNK(status.st_mode):
-                path = os.path.realpath(path)
-                status = os.stat(path)
-        except OSError as error:
-            self._check_inside(name, os.path.realpath(path), file, line)
-            message = f"{self._what} {quoted(name)} cannot be opened: {error.strerror}"
-            raise SourceError("no_image", file, line, message) from None
-        self._check_inside(name, path, file, line)
-        if not stat.S_ISREG(status.st_mode):
-            message = f"{self._what} {quoted(name)} is {files.special_kind(path)}"
-            raise SourceError("special_file", file, line, message)
-        if status.st_size > MAX_IMAGE_BYTES:
-            message = f"{self._what} {quoted(name)} has {status.st_size:,} bytes, more than 1 GiB"
-            raise SourceError("huge_image", file, line, message)
-        return status
+def find_image(folder: str, stem: str, file: str, line: int = 0) -> str:
+    """The image with this path without suffix, in any case of letters of the suffix.
 
-    def _check_inside(self, name: str, path: str, file: str, line: int) -> None:
-        if not path.startswith(self._folder.rstrip("/") + "/"):
-            message = f"{self._what} {quoted(name)} is a symbolic link to {quoted(path)}"
-            raise SourceError("outside_folder", file, line, message)
+    The path is relative to the folder; `file` and `line` are those of the annotation.
+    """
+    for suffix in SUFFIXES:
+        for end in (suffix, suffix.upper()):
+            if os.path.lexists(os.path.join(folder, stem + end)):
+                return stem + end
+    message = f"no image {quoted(stem)} with one of the suffixes {', '.join(SUFFIXES)}"
+    raise SourceError("no_image", file, line, message)
+
+
+def path_in_folder(path: str, folder: str) -> str:
+    """A path as a program wrote it, of the current folder or absolute, relative to a real folder.
+
+    A path that leads to no file in the folder stays as it is.
+    """
+    parent, base = os.path.split(path)
+    try:
+        candidate = os.path.join(os.path.realpath(parent), base)
+        is_inside = candidate.startswith(os.path.join(folder, "")) and os.path.lexists(candidate)
+    except ValueError:  # a null byte, or text that no file name can be
+        return path
+    return os.path.relpath(candidate, folder) if is_inside else path
 
 
 def require_file(path: str, option: str) -> str:
@@ -151,40 +163,3 @@ def check_annotation(path: str, folder: str) -> None:
         raise broken(path, 0, f"it cannot be read: {error.strerror}") from None
     if size > MAX_FILE_BYTES:
         raise broken(path, 0, f"it has {size:,} bytes; allowed: {MAX_FILE_BYTES:,}")
-
-
-class ImageFinder:
-    """Finds the image of a path without suffix, in any case of letters of the suffix."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._ends = [end for suffix in SUFFIXES for end in (suffix, suffix.upper())]
-
-    def find(self, stem: str, file: str) -> str:
-        """The path of the image below the folder; SourceError names the annotation `file`."""
-        for end in self._ends:
-            if os.path.lexists(os.path.join(self._folder, stem + end)):
-                return stem + end
-        message = f"no image {quoted(stem)} with one of the suffixes {', '.join(SUFFIXES)}"
-        raise SourceError("no_image", file, 0, message)
-
-
-class PathFinder:
-    """Finds images by paths as a program wrote them: of the current folder, or absolute.
-
-    `folder` is the real folder of the images.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._prefix = os.path.join(folder, "")
-        self._resolve = functools.lru_cache(FOLDERS_KEPT)(os.path.realpath)
-
-    def find(self, path: str) -> str:
-        """The path relative to the folder if it leads to a file in it, else the path as given."""
-        parent, base = os.path.split(path)
-        try:
-            candidate = os.path.join(self._resolve(parent or "."), base)
-            is_inside = candidate.startswith(self._prefix) and os.path.lexists(candidate)
-        except ValueError:  # a null byte, or text that no file name can be
-            return path
-        return candidate[len(self._prefix) :] if is_inside else path

@@ -14,7 +14,6 @@ from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
-from inputs.datasets.paths import PathFinder
 
 SIDES = ("ymin", "xmin", "ymax", "xmax")
 MAX_LINE = 64 * 2**20  # bytes
@@ -29,11 +28,11 @@ def read_detection_jsonl(options: source.SourceOptions) -> source.Source:
     if not 0 <= least <= 1:
         raise ConfigError(None, f"--min_score is {least}; allowed: 0 to 1")
     names: Dict[int, str] = {}  # complete when all images are read
-    finder = PathFinder(paths.real_folder(options.images, "--images"))
+    folder = paths.real_folder(options.images, "--images")
 
     def read_line(line: Tuple[int, str]) -> source.AnnotatedImage:
         image = _image(_document(line[1], path, line[0]), path, line[0], least, names)
-        return image._replace(image=finder.find(image.image))
+        return image._replace(image=paths.path_in_folder(image.image, folder))
 
     lines = paths.read_lines(path, MAX_LINE, errors="replace")
     lines_with_text = (line for line in lines if line[1].strip())

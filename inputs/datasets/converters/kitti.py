@@ -12,7 +12,6 @@ from typing import List, Optional
 
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
-from inputs.datasets.paths import ImageFinder
 
 DONT_CARE = "DontCare"
 WORDS = (15, 16)
@@ -23,11 +22,11 @@ WORDS = (15, 16)
 def read_kitti(options: source.SourceOptions) -> source.Source:
     """Reads all text files of the folder of annotations; `000007.txt` belongs to `000007.png`."""
     folder = paths.real_folder(options.annotations, "--annotations")
-    finder = ImageFinder(paths.real_folder(options.images, "--images"))
+    images = paths.real_folder(options.images, "--images")
 
     def read_file(path: str) -> source.AnnotatedImage:
         text = paths.read_annotation(path, folder)
-        image = finder.find(os.path.splitext(os.path.relpath(path, folder))[0], path)
+        image = paths.find_image(images, os.path.splitext(os.path.relpath(path, folder))[0], path)
         objects, faults = source.read_objects(
             lambda row: _object(row[1].split(), path, row[0]), enumerate(text.splitlines(), 1)
         )

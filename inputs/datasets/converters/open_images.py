@@ -11,7 +11,7 @@ and BoxYMax. A mask belongs to the box of the same class with these sides.
 from __future__ import annotations
 
 import csv
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 from estimator_det.config import files
 from estimator_det.config.printing import quoted
@@ -19,7 +19,6 @@ from estimator_det.config.text import ConfigError
 from inputs.datasets import paths
 from inputs.datasets.converters.base import CONVERTERS, takes
 from inputs.datasets.grouping import Groups, Part
-from inputs.datasets.paths import ImageFinder
 from inputs.datasets.source import (
     AnnotatedImage,
     AnnotatedObject,
@@ -28,6 +27,7 @@ from inputs.datasets.source import (
     SourceOptions,
     broken,
     number,
+    read_images,
     read_objects,
     whole_number,
 )
@@ -43,9 +43,9 @@ GROUP, SCORE = "IsGroupOf", "Confidence"
 
 class _Files(NamedTuple):
     tables: Dict[str, str]  # name of a table -> path of its file
-    images: ImageFinder
+    images: str  # real folder
     names: Dict[str, str]  # id of a class -> its name
-    masks: Optional[paths.ImageFolder]
+    masks: str  # real folder; "" without masks
 
 
 @CONVERTERS.register("open_images")
@@ -66,7 +66,7 @@ def read_open_images(options: SourceOptions) -> Source:
             "add the other one",
         )
     boxes = paths.require_file(options.annotations, "--annotations")
-    finder = ImageFinder(paths.real_folder(options.images, "--images"))
+    images = paths.real_folder(options.images, "--images")
     names = _names(options.classes) if options.classes else {}
     tables = {"boxes": boxes}
     groups = Groups(options.scratch)
@@ -78,11 +78,8 @@ def read_open_images(options: SourceOptions) -> Source:
             tables[table] = paths.require_file(getattr(options, option), f"--{option}")
             groups.add_rows(tables[table], "ImageID", table, columns)
     groups.finish()
-    masks = None
-    if options.mask_images:
-        folder = paths.real_folder(options.mask_images, "--mask_images")
-        masks = paths.ImageFolder(folder, "mask")
-    return Source(_images(groups, _Files(tables, finder, names, masks)))
+    masks = options.mask_images and paths.real_folder(options.mask_images, "--mask_images")
+    return Source(_images(groups, _Files(tables, images, names, masks)))
 
 
 def _names(path: str) -> Dict[str, str]:
@@ -100,19 +97,14 @@ def _names(path: str) -> Dict[str, str]:
 
 
 def _images(groups: Groups, source: _Files) -> Iterator[AnnotatedImage]:
-    for identifier, parts in groups.all():
-        file = source.tables[parts[0].table]
-        try:
-            image = source.images.find(identifier, file)
-        except SourceError as error:
-            fault = error.fault._replace(line=parts[0].line)
-            yield AnnotatedImage("", file, parts[0].line, faults=[fault])
-            continue
-        yield _image(image, identifier, parts, source)
+    yield from read_images(lambda group: _image(group, source), groups.all())
     groups.close()
 
 
-def _image(image: str, identifier: str, parts: List[Part], source: _Files) -> AnnotatedImage:
+def _image(group: Tuple[str, List[Part]], source: _Files) -> AnnotatedImage:
+    identifier, parts = group
+    file, line = source.tables[parts[0].table], parts[0].line
+    image = paths.find_image(source.images, identifier, file, line)
     objects: List[AnnotatedObject] = []
     labels: List[Tuple[str, float]] = []
 
@@ -132,15 +124,14 @@ def _image(image: str, identifier: str, parts: List[Part], source: _Files) -> An
     _, faults = read_objects(read_part, parts)
     absent = [name for name, confidence in labels if confidence == 0]
     return AnnotatedImage(
-        image, source.tables[parts[0].table], parts[0].line, identifier, normalized=True,
-        objects=objects, image_classes=labels, absent_classes=absent, faults=faults,
+        image, file, line, identifier, normalized=True, objects=objects, image_classes=labels,
+        absent_classes=absent, faults=faults,
     )  # fmt: skip
 
 
 def _add_mask(objects: List[AnnotatedObject], name: str, part: Part, source: _Files) -> None:
     """Gives the object of a row of segmentations its mask."""
-    file, line, masks = source.tables["masks"], part.line, source.masks
-    assert masks is not None  # both options are given together
+    file, line = source.tables["masks"], part.line
     sides = [number(part.value[side].strip(), file, line, side) for side in MASK_SIDES]
     candidates = [
         index
@@ -155,7 +146,7 @@ def _add_mask(objects: List[AnnotatedObject], name: str, part: Part, source: _Fi
         raise SourceError("broken_mask", file, line, message)
     path = part.value["MaskPath"].strip()
     try:
-        status = masks.find(path, file, line)
+        status = paths.image_status(source.masks, path, file, line, "mask")
     except SourceError as error:
         raise SourceError("broken_mask", file, line, error.fault.message) from None
     mask_file = (path, status.st_size, status.st_mtime_ns)

@@ -19,7 +19,6 @@ from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
-from inputs.datasets.paths import SUFFIXES, ImageFinder
 
 BOX_WORDS = 5
 VISIBLE = 2.0
@@ -111,11 +110,10 @@ def _images(images: str, labels: str, classes: _Classes) -> Iterator[source.Anno
         )
         return source.AnnotatedImage(name, label, normalized=True, objects=objects, faults=faults)
 
-    yield from source.read_images(read_file, paths.annotation_files(images, SUFFIXES))
-    finder = ImageFinder(images)
+    yield from source.read_images(read_file, paths.annotation_files(images, paths.SUFFIXES))
     for label in paths.annotation_files(labels, (".txt",)):
         try:
-            finder.find(os.path.splitext(os.path.relpath(label, labels))[0], label)
+            paths.find_image(images, os.path.splitext(os.path.relpath(label, labels))[0], label)
         except source.SourceError as error:
             yield source.fault_image(error)
 

@@ -161,11 +161,11 @@ def test_other_options_make_all_shards_again(tmp_path, monkeypatch):
         patch.setattr(engine, "_publish", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             samples.convert(sample, output, num_shards=2, image=HEADER)
-    (output / "train.record-00000-of-00002.incomplete").write_bytes(b"cut short")
+    (output / engine.WORK_DIR / "train.record-00000-of-00002").write_bytes(b"cut short")
     again = samples.convert(sample, output, num_shards=2, image=HEADER, clip_boxes=True)
     assert again.num_resumed == 0
     assert list(samples.records(output)) == ["000", "001", "002", "003"]
-    assert not list(output.glob("*.incomplete"))
+    assert not (output / engine.WORK_DIR).exists()
 
 
 def test_a_half_named_conversion_with_other_options_leaves_no_mixture(tmp_path, monkeypatch):
@@ -316,8 +316,8 @@ def test_all_faults_are_reported_before_the_conversion_stops(tmp_path):
     table = (tmp_path / "boxes.csv").read_text().replace("cat,1,1,2,7", "cat,5,1,2,7")
     (tmp_path / "boxes.csv").write_text(table.replace("cat,1,1,4,7", "cat,1,1,9,7"))
     output = tmp_path / "out"
-    output.mkdir()
-    (output / "train.record-00001-of-00002.incomplete").write_bytes(b"of a run that was killed")
+    (output / engine.WORK_DIR).mkdir(parents=True)
+    (output / engine.WORK_DIR / "train.record-00001-of-00002").write_bytes(b"of a killed run")
     options = {"num_shards": 2, "splits": parse_splits("0.5,0.5"), "duplicates": "skip"}
     with pytest.raises(ConversionError) as caught:
         samples.convert(sample, output, **options)
