@@ -6,17 +6,14 @@ of the cat, which each format writes in its own way.
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
-import numpy as np
-from PIL import Image
-
 from estimator_det.compat import tf
 from inputs.conversion import engine
 from inputs.datasets.source import SourceOptions
+from tests.inputs import examples
 
 HEIGHT, WIDTH = 20, 32
 Box = Tuple[float, float, float, float]  # ymin, xmin, ymax, xmax in pixels
@@ -37,13 +34,8 @@ class Sample(NamedTuple):
     cat_line: int
 
 
-def png(
-    seed: int, height: int = HEIGHT, width: int = WIDTH, kind: str = "PNG", **save: Any
-) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, **save)
-    return buffer.getvalue()
+def png(seed: int, height: int = HEIGHT, width: int = WIDTH, kind: str = "PNG") -> bytes:
+    return examples.encoded(examples.picture(height, width, seed), kind)
 
 
 def write_images(folder: pathlib.Path) -> pathlib.Path:
@@ -67,14 +59,10 @@ def coco(root: pathlib.Path, objects: Any) -> Sample:
         for kind, (ymin, xmin, ymax, xmax) in found:
             annotations.append(
                 {
-                    "id": len(annotations) + 1,
-                    "image_id": number,
-                    "category_id": ids[kind],
-                    "bbox": [xmin, ymin, xmax - xmin, ymax - ymin],
-                    "area": 100.0,
-                    "iscrowd": 0,
+                    "id": len(annotations) + 1, "image_id": number, "category_id": ids[kind],
+                    "bbox": [xmin, ymin, xmax - xmin, ymax - ymin], "area": 100.0, "iscrowd": 0,
                 }
-            )
+            )  # fmt: skip
     path = root / "coco.json"
     rows = ",\n".join(json.dumps(annotation) for annotation in annotations)
     categories = json.dumps([{"id": number, "name": name} for name, number in ids.items()])
@@ -152,17 +140,11 @@ def yolo(root: pathlib.Path, objects: Any) -> Sample:
 
 def labelme(root: pathlib.Path, objects: Any) -> Sample:
     for name, found in objects.items():
-        shapes = ",\n".join(
-            json.dumps(
-                {
-                    "label": kind,
-                    "shape_type": "rectangle",
-                    "points": [[xmax, ymax], [xmin, ymin]],
-                    "group_id": None,
-                }
-            )
+        rows = [
+            {"label": kind, "shape_type": "rectangle", "points": [[xmax, ymax], [xmin, ymin]]}
             for kind, (ymin, xmin, ymax, xmax) in found
-        )
+        ]
+        shapes = ",\n".join(map(json.dumps, rows))
         (root / "images" / f"{name}.json").write_text(
             f'{{"imagePath": "{name}.png", "imageData": null, "imageHeight": {HEIGHT},\n'
             f'"imageWidth": {WIDTH}, "shapes": [\n{shapes}]}}'
@@ -202,14 +184,8 @@ def detection_jsonl(root: pathlib.Path, objects: Any) -> Sample:
 
 # Every format has its sample here: the tests of the registry run on them.
 SAMPLES: Dict[str, Callable[[pathlib.Path, Any], Sample]] = {
-    "coco": coco,
-    "csv": csv,
-    "detection_jsonl": detection_jsonl,
-    "kitti": kitti,
-    "labelme": labelme,
-    "open_images": open_images,
-    "pascal_voc": pascal_voc,
-    "yolo": yolo,
+    sample.__name__: sample
+    for sample in (coco, csv, detection_jsonl, kitti, labelme, open_images, pascal_voc, yolo)
 }
 
 

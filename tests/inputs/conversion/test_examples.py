@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -25,6 +23,14 @@ def write(root, **images: bytes) -> str:
     for name, content in images.items():
         (root / f"{name}.png").write_bytes(content)
     return str(root)
+
+
+def thing(name, box, **values) -> AnnotatedObject:
+    return AnnotatedObject(name, box, 2, **values)
+
+
+def image_of(*things: AnnotatedObject, name: str = "a.png", **values) -> AnnotatedImage:
+    return AnnotatedImage(name, "f", 1, objects=things, **values)
 
 
 def sample_of(serialized: bytes):
@@ -68,8 +74,7 @@ def test_decoded_samples_are_those_of_hand_written_records(tmp_path):
 
 def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
     folder = write(tmp_path, a=rotated(6))  # 10 x 6 in the file, 6 x 10 upright
-    thing = AnnotatedObject("cat", [0, 0, 10, 3], 2)
-    image = AnnotatedImage("a.png", "f", 1, height=10, width=6, objects=[thing])
+    image = image_of(thing("cat", [0, 0, 10, 3]), height=10, width=6)
     (fault,) = convert_image(image, ExampleOptions(folder, IDS)).faults
     assert fault.kind == "exif_rotation"
     assert fault.message == (
@@ -91,83 +96,35 @@ def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
 
 def test_an_object_without_area_beside_others_has_that_of_its_box(tmp_path):
     folder = write(tmp_path, a=samples.png(0, 10, 30))
-    things = [
-        AnnotatedObject("cat", [0, 0, 10, 3], 2, area=7.0),
-        AnnotatedObject("cat", [0, 0, 5, 12], 3),
-    ]
-    image = AnnotatedImage("a.png", "f", 1, height=10, width=30, objects=things)
-    converted = convert_image(image, ExampleOptions(folder, IDS))
+    things = [thing("cat", [0, 0, 10, 3], area=7.0), thing("cat", [0, 0, 5, 12])]
+    converted = convert_image(image_of(*things), ExampleOptions(folder, IDS))
     feature = tf.train.Example.FromString(converted.serialized).features.feature
     np.testing.assert_allclose(feature["image/object/area"].float_list.value, [7, 60])
 
 
-def test_a_damaged_jpeg_that_is_decoded_is_reported_and_kept(tmp_path):
-    encoded = samples.png(1, 64, 64, "JPEG")
-    folder = write(tmp_path, a=encoded[: len(encoded) // 2] + b"\xff\xd9")
-    converted = convert_image(AnnotatedImage("a.png", "f", 3), ExampleOptions(folder, IDS))
-    (fault,) = converted.faults
-    assert (fault.kind, fault.action, fault.line) == ("corrupt_image", "kept", 3)
-    assert fault.message.startswith("'a.png': its compressed data end too early")
-    assert converted.serialized
-    header_alone = ExampleOptions(folder, IDS, ImageOptions(verify="header"))
-    assert not convert_image(AnnotatedImage("a.png", "f", 3), header_alone).faults
-
-
-def test_an_image_that_disappears_is_reported(tmp_path):
-    (fault,) = convert_image(
-        AnnotatedImage("gone.png", "f", 5), ExampleOptions(str(tmp_path), IDS)
-    ).faults
-    assert (fault.kind, fault.line, fault.action) == ("no_image", 5, "skipped")
-    assert "'gone.png' cannot be read: No such file" in fault.message
-
-
-def test_a_class_id_that_differs_from_the_label_map(tmp_path):
-    thing = AnnotatedObject("cat", [1, 1, 5, 5], 2, class_id=2)
-    image = AnnotatedImage("a.png", "f", 1, objects=[thing])
-    converted = convert_image(image, ExampleOptions(write(tmp_path, a=samples.png(0)), IDS))
-    (fault,) = converted.faults
-    assert fault.kind == "label_contradiction" and fault.line == 2 and not converted.class_ids
-
-
-def test_boxes_with_nothing_inside_are_not_clipped(tmp_path):
-    thing = AnnotatedObject("cat", [1, 40, 5, 50], 2)
-    image = AnnotatedImage("a.png", "f", 1, objects=[thing])
-    folder = write(tmp_path, a=samples.png(0))
+@pytest.mark.parametrize(
+    ("image", "kind", "action", "message"),
+    [
+        (image_of(name="gone.png"), "no_image", "skipped", "'gone.png' cannot be read: No such"),
+        (image_of(thing("cat", [1, 1, 5, 5], class_id=2)), "label_contradiction", "dropped", "2"),
+        (image_of(thing("cat", [1, 40, 5, 50])), "box_outside", "dropped",
+         "'cat' is [1, 40, 5, 50] pixels (ymin, xmin, ymax, xmax) in an image of 32 x 20"),
+        (image_of(faults=[SourceFault("broken_source", "f", 1, "x")]), "broken_source", "skipped",
+         "x"),
+        (image_of(faults=[SourceFault("unsupported_shape", "f", 1, "x")]), "unsupported_shape",
+         "dropped", "x"),
+        (image_of(name="j.png"), "corrupt_image", "kept", "its compressed data end too early"),
+        (image_of(thing("\x1b[2J\u202e" + "x" * 10_000, [1, 1, 5, 5])), "unknown_text", "dropped",
+         "x"),
+    ],
+)  # fmt: skip
+def test_faults(tmp_path, image, kind, action, message):
+    jpeg = samples.png(1, 64, 64, "JPEG")
+    folder = write(tmp_path, a=samples.png(0), j=jpeg[: len(jpeg) // 2] + b"\xff\xd9")
     converted = convert_image(image, ExampleOptions(folder, IDS, clip_boxes=True))
     (fault,) = converted.faults
-    assert (fault.kind, fault.action) == ("box_outside", "dropped")
-    assert "'cat' is [1, 40, 5, 50] pixels (ymin, xmin, ymax, xmax) in an image of 32 x 20" in (
-        fault.message
-    )
-
-
-def test_faults_of_the_source_come_with_the_image(tmp_path):
-    folder = write(tmp_path, a=samples.png(0))
-    faults = [SourceFault(kind, "f", 1, "x") for kind in ("broken_source", "unsupported_shape")]
-    converted = convert_image(
-        AnnotatedImage("a.png", "f", faults=faults), ExampleOptions(folder, IDS)
-    )
-    assert [fault.action for fault in converted.faults] == ["skipped", "dropped"]
-    assert converted.serialized
-
-
-def test_descriptions_survive_json():
-    image = AnnotatedImage(
-        "ü.png", "f", 1, "7", 3, 4, True,
-        [AnnotatedObject("cat", [0.0, 0.25, 1.0], polygons=[[1, 2]], fields={"a": 1})],
-        [("cat", 0.5)], ["dog"], ["owl"], [SourceFault("no_image", "f", 2, "x\n")], {"b": [1]},
-    )  # fmt: skip
-    text = image.to_json()
-    assert "\n" not in text
-    again = AnnotatedImage.from_values(json.loads(text))
-    assert again.to_json() == text and again.objects == image.objects
-    assert again.faults == image.faults
-
-
-@pytest.mark.parametrize("text", ["\x1b[2J", "\u202e", "x" * 10_000])
-def test_text_of_the_source_is_escaped_in_messages(text, tmp_path):
-    thing = AnnotatedObject(text, [1, 1, 5, 5], 2)
-    image = AnnotatedImage("a.png", f"f{text}", 1, objects=[thing])
-    converted = convert_image(image, ExampleOptions(write(tmp_path, a=samples.png(0)), IDS))
-    sentence = converted.faults[0].sentence()
-    assert sentence.isprintable() and len(sentence) < 6_000
+    assert (fault.kind, fault.action) == (kind, action) and message in fault.message
+    assert bool(converted.serialized) == (kind != "no_image") and not converted.class_ids
+    assert fault.sentence().isprintable() and len(fault.sentence()) < 6_000
+    header_alone = ExampleOptions(folder, IDS, ImageOptions(verify="header"))
+    assert kind != "corrupt_image" or not convert_image(image, header_alone).faults

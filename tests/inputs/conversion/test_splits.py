@@ -1,7 +1,7 @@
 import pytest
 
 from estimator_det.config.text import ConfigError
-from inputs.conversion.splits import Split, parse_splits, split_of
+from inputs.conversion.splits import Split, parse_splits
 
 
 def test_forms_of_the_option(tmp_path):
@@ -29,11 +29,3 @@ def test_forms_of_the_option(tmp_path):
 def test_wrong_options(text, message):
     with pytest.raises(ConfigError, match=message):
         parse_splits(text)
-
-
-def test_the_share_of_hashes_is_the_ratio():
-    splits = parse_splits("0.7,0.2,0.1")
-    hashes = [f"{(2 * number + 1) * 16**13 // 2000:013x}" + "0" * 51 for number in range(1000)]
-    found = [split_of(sha256, splits) for sha256 in hashes]
-    assert [found.count(name) for name in ("train", "val", "test")] == [700, 200, 100]
-    assert split_of("f" * 64, splits) == "test"
