@@ -21,9 +21,9 @@ from model_fn.evaluation.metrics.base import (
     EvaluatedBatch,
     MetricOps,
     Metrics,
-    add_to_all,
     make_named_metrics,
 )
+from model_fn.evaluation.metrics.run_lengths import Masks, encode_masks
 
 
 class Results(NamedTuple):
@@ -58,7 +58,12 @@ class Accumulator:
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch, as arrays."""
-        add_to_all(self._sets, batch)
+        if isinstance(batch.masks, Masks):  # Encoded once for all sets.
+            counts = (batch.num_detections, batch.num_boxes)
+            masks = encode_masks(batch.masks, batch.detection_boxes, *counts)
+            batch = batch._replace(masks=masks)
+        for metrics in self._sets:
+            metrics.add(batch)
         self._diagnostics.add(batch)
 
     def results(self) -> Results:

@@ -64,29 +64,18 @@ class EvalDiagnostics:
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch, as arrays."""
-        for row in range(len(batch.num_boxes)):
-            boxes = slice(0, int(batch.num_boxes[row]))
-            rows = slice(0, int(batch.num_detections[row]))
-            groundtruth = matching.image_boxes(
-                batch.boxes[row, boxes],
-                _known(batch.classes[row, boxes], self._ids, self._unknown_boxes),
-                None if batch.is_crowd is None else batch.is_crowd[row, boxes],
-                None if batch.difficult is None else batch.difficult[row, boxes],
-            )
-            self._add_image(
-                groundtruth,
-                batch.detection_boxes[row, rows],
-                batch.detection_scores[row, rows],
-                _known(batch.detection_classes[row, rows], self._ids, self._unknown_detections),
-            )
+        for image in batch.images():
+            self._add_image(image)
 
-    def _add_image(
-        self,
-        groundtruth: ImageBoxes,
-        detection_boxes: np.ndarray,
-        scores: np.ndarray,
-        detection_classes: np.ndarray,
-    ) -> None:
+    def _add_image(self, image: EvaluatedBatch) -> None:
+        groundtruth = ImageBoxes(
+            image.boxes,
+            _known(image.classes, self._ids, self._unknown_boxes),
+            image.is_crowd,
+            image.difficult,
+        )
+        detection_boxes, scores = image.detection_boxes, image.detection_scores
+        detection_classes = _known(image.detection_classes, self._ids, self._unknown_detections)
         self._images += 1
         finite = np.isfinite(scores) & np.isfinite(detection_boxes).all(axis=1)
         self._not_finite += int(np.sum(~finite))

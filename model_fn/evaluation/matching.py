@@ -9,11 +9,11 @@ detection that is inside it. Unlike COCO's matching, a difficult box may excuse 
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Sequence
 
 import numpy as np
 
-from model_fn.evaluation.metrics.coco_matching import greedy_match, joined
+from model_fn.evaluation.metrics.coco_matching import greedy_match, joined, rows_of_classes
 from model_fn.evaluation.metrics.overlaps import box_ioa
 
 Array = np.ndarray[Any, Any]
@@ -53,12 +53,13 @@ class Matches:
 
     def per_class(self) -> List[ClassMatches]:
         """The detections of each class."""
-        every, classes = self.all_classes_merged(), self.classes()
-        order = np.argsort(classes, kind="stable")
-        ends = np.searchsorted(classes[order], np.arange(1, len(self.class_ids)))
+        every, parts = (
+            self.all_classes_merged(),
+            rows_of_classes(self.classes(), len(self.class_ids)),
+        )
         return [
             ClassMatches(every.scores[part], every.correct[part], int(count))
-            for part, count in zip(np.split(order, ends), self.num_boxes)
+            for part, count in zip(parts, self.num_boxes)
         ]
 
     def classes(self) -> Array:
@@ -100,17 +101,6 @@ class ImageBoxes(NamedTuple):
     def counted(self) -> Array:
         """Bool [m]: whether the box must be found."""
         return (self.classes >= 0) & ~self.is_crowd & ~self.difficult
-
-
-def image_boxes(
-    boxes: Array, classes: Array, is_crowd: Optional[Any], difficult: Optional[Any]
-) -> ImageBoxes:
-    """Groundtruth of an image, where flags that are None are false."""
-
-    def flags(values: Optional[Any]) -> Array:
-        return np.zeros(len(boxes), bool) if values is None else np.asarray(values, bool)
-
-    return ImageBoxes(boxes, classes, flags(is_crowd), flags(difficult))
 
 
 def ignored_overlap(detection_boxes: Array, groundtruth: ImageBoxes, iou: Array) -> Array:

@@ -1,26 +1,25 @@
 """Average precision at one IoU, as PASCAL VOC and Open Images define it, and its variants.
 
 (Everingham et al., "The PASCAL Visual Object Classes Challenge: A Retrospective", 2015; rules of
-groups: https://storage.googleapis.com/openimages/web/evaluation.html.) A detection is compared with
-the box that it overlaps most, and with no other.
+Open Images: https://storage.googleapis.com/openimages/web/evaluation.html.) A detection is compared
+with the box that it overlaps most, and with no other. Open Images knows boxes of groups; its
+challenges evaluate an image on its classes only: those of its boxes, and those that a label of the
+image declares present or absent.
+
+Letters: N detections of an image, G groundtruth boxes of it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class
-from model_fn.evaluation.metrics.coco_matching import joined
-from model_fn.evaluation.metrics.overlaps import (
-    box_ioa,
-    box_iou,
-    mask_areas,
-    mask_iou,
-    masks_of,
-)
+from estimator_det.config.text import ConfigError
+from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
+from model_fn.evaluation.metrics.coco_matching import joined, rows_of_classes
+from model_fn.evaluation.metrics.overlaps import box_ioa, box_iou, mask_areas, mask_iou
 
 _FALSE, _TRUE, _LEFT_OUT = range(3)  # verdicts on a detection
 
@@ -43,18 +42,7 @@ class ApOptions:
     skip_unlabeled: bool = False
     # Least and greatest recall of the curve's points that count.
     recall_range: Tuple[float, float] = (0.0, 1.0)
-    threshold: float = 0.5  # ioU from which a detection matches
-
-
-class _Objects(NamedTuple):
-    """A batch to match; letters: B images, N detections, G groundtruth boxes."""
-
-    exists: np.ndarray  # bool [B, N], the detections that count
-    same_class: np.ndarray  # bool [B, N, G]
-    is_true: np.ndarray  # bool [B, G], no padding
-    has_mask: np.ndarray  # bool [B, G]
-    is_difficult: np.ndarray  # bool [B, G]
-    is_group: np.ndarray  # bool [B, G]
+    threshold: float = 0.5  # IoU from which a detection matches
 
 
 class AveragePrecision:
@@ -91,81 +79,80 @@ class AveragePrecision:
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch of arrays."""
-        objects = self._objects(batch)
-        weight, threshold = self._options.group_of_weight or 0.0, self._options.threshold
-        counted = objects.is_true & objects.has_mask & ~objects.is_difficult
-        self._count(batch.classes[counted & ~objects.is_group], 1.0)
-        self._count(batch.classes[counted & objects.is_group], weight)
-        verdicts = np.full(objects.exists.shape, _FALSE)
-        verdicts[~objects.exists] = _LEFT_OUT
-        masked = objects._replace(is_true=objects.is_true & objects.has_mask)
-        iou, cover = self._overlaps(batch, masked.is_true)
-        is_correct = _match(batch.detection_scores, masked, iou, verdicts, threshold)
-        verdicts[is_correct] = _TRUE
-        groups = _match_groups(batch.detection_scores, masked, cover, verdicts, threshold)
-        if self._options.uses_masks:
-            # A detected box without mask, in place of a mask, is neither right nor wrong.
-            boxes = objects._replace(is_true=objects.is_true & ~objects.has_mask)
-            iou, cover = _box_overlaps(batch)
-            is_correct = _match(batch.detection_scores, boxes, iou, verdicts, threshold)
-            verdicts[is_correct] = _LEFT_OUT
-            _match_groups(batch.detection_scores, boxes, cover, verdicts, threshold)
-        kept = verdicts != _LEFT_OUT
-        self._keep(batch.detection_classes[kept], batch.detection_scores[kept], verdicts[kept])
-        if weight > 0:
-            is_correct = groups > 0
-            self._keep(
-                batch.classes[is_correct],
-                groups[is_correct],
-                np.full(int(is_correct.sum()), weight),
-            )
+        for image in batch.images():
+            self._add_image(image.with_detections(self._is_evaluated(image)))
 
-    def _objects(self, batch: EvaluatedBatch) -> _Objects:
-        options = self._options
-        is_true = _present(batch.boxes, batch.num_boxes) & np.isin(batch.classes, self._ids)
-        is_difficult = np.zeros(is_true.shape, bool)
-        if options.ignores_difficult and batch.difficult is not None:
-            is_difficult = np.asarray(batch.difficult, bool)
-        is_group = np.zeros(is_true.shape, bool)
-        if options.group_of_weight is not None and batch.group_of is not None:
-            is_group = np.asarray(batch.group_of, bool)
-        has_mask = np.ones(is_true.shape, bool)
+    def _is_evaluated(self, image: EvaluatedBatch) -> np.ndarray:
+        """Bool [N]: the detections that are not ignored."""
+        classes, corners = image.detection_classes, image.detection_boxes
+        exists: np.ndarray = np.isin(classes, self._ids)
+        exists &= (corners[:, :2] < corners[:, 2:]).all(axis=1)
+        is_labeled = has_class(image.labeled_classes, classes)
+        if self._options.of_labeled_classes:
+            exists &= is_labeled | np.isin(classes, image.classes)
+        if self._options.skip_unlabeled and image.labeled_classes is not None:
+            exists &= is_labeled
+        return exists
+
+    def _add_image(self, image: EvaluatedBatch) -> None:
+        options, scores = self._options, image.detection_scores
+        weight = options.group_of_weight or 0.0
+        none = np.zeros(len(image.classes), bool)
+        is_difficult = image.difficult if options.ignores_difficult else none
+        is_group = none if options.group_of_weight is None else image.group_of
+        has_mask, comparisons = ~none, [(_box_overlaps(image), ~none, _TRUE)]
         if options.uses_masks:
-            for row, masks in enumerate(masks_of(batch).groundtruth):
-                has_mask[row, : len(masks)] = mask_areas(masks) > 0
-        same_class = batch.detection_classes[:, :, np.newaxis] == batch.classes[:, np.newaxis]
-        exists = _present(batch.detection_boxes, batch.num_detections)
-        exists &= (batch.detection_boxes[..., :2] < batch.detection_boxes[..., 2:]).all(axis=2)
-        exists &= np.isin(batch.detection_classes, self._ids)
-        if options.of_labeled_classes:
-            has_boxes = (same_class & is_true[:, np.newaxis]).any(axis=2)
-            exists &= has_boxes | _is_labeled(batch, default=False)
-        if options.skip_unlabeled:
-            exists &= _is_labeled(batch, default=True)
-        return _Objects(exists, same_class, is_true, has_mask, is_difficult, is_group)
+            has_mask = mask_areas(image.masks.groundtruth) > 0
+            # A detected box without mask, in place of a mask, is neither right nor wrong.
+            comparisons = [
+                (_mask_overlaps(image), has_mask, _TRUE),
+                (_box_overlaps(image), ~has_mask, _LEFT_OUT),
+            ]
+        counted = np.isin(image.classes, self._ids) & has_mask & ~is_difficult
+        box_weights = np.where(is_group, weight, 1.0)[counted]
+        np.add.at(self._num_boxes, self._index_of(image.classes[counted]), box_weights)
 
-    def _overlaps(
-        self, batch: EvaluatedBatch, is_true: np.ndarray
+        same = image.detection_classes[:, np.newaxis] == image.classes
+        verdicts = np.full(len(scores), _FALSE)
+        group_scores = np.zeros(len(image.classes))
+        for (iou, cover), is_compared, verdict in comparisons:
+            possible = same & is_compared
+            detections, boxes = self._matches(iou, possible & ~is_group, verdicts)
+            difficult = is_difficult[boxes]
+            verdicts[detections[difficult]] = _LEFT_OUT
+            detections, boxes = detections[~difficult], boxes[~difficult]
+            order = np.argsort(-scores[detections], kind="stable")
+            _, first = np.unique(boxes[order], return_index=True)
+            verdicts[detections[order[first]]] = verdict
+            detections, groups = self._matches(cover, possible & is_group, verdicts)
+            verdicts[detections] = _LEFT_OUT
+            np.maximum.at(group_scores, groups, scores[detections])
+        kept = verdicts != _LEFT_OUT
+        self._keep(image.detection_classes[kept], scores[kept], verdicts[kept])
+        if weight > 0:
+            is_found = has_mask & (group_scores > 0)
+            found_scores = group_scores[is_found]
+            self._keep(image.classes[is_found], found_scores, np.full(len(found_scores), weight))
+
+    def _matches(
+        self, overlaps: np.ndarray, possible: np.ndarray, verdicts: np.ndarray
     ) -> Tuple[np.ndarray, np.ndarray]:
-        """IoU, and the part of a detection inside a box or mask; [B, N, G] each."""
-        if not self._options.uses_masks:
-            return _box_overlaps(batch)
-        shape = (*batch.detection_scores.shape, is_true.shape[1])
-        iou, cover = np.zeros(shape), np.zeros(shape)
-        for row, (detected, true) in enumerate(zip(*masks_of(batch))):
-            chosen = np.flatnonzero(is_true[row])
-            masks = [true[i] for i in chosen]
-            iou[row, : len(detected), chosen] = mask_iou(detected, masks).T
-            if self._options.group_of_weight is not None:
-                every = np.ones(len(masks), bool)
-                cover[row, : len(detected), chosen] = mask_iou(detected, masks, every).T
-        return iou, cover
+        """Detections [n] that match and have no verdict yet, and the box [n] of each.
 
-    def _count(self, classes: np.ndarray, weight: float) -> None:
-        np.add.at(self._num_boxes, np.searchsorted(self._ids, classes), weight)
+        `overlaps` and `possible`, the pairs that may match, are [N, G].
+        """
+        if not overlaps.size:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        overlaps = np.where(possible, overlaps, -1.0)
+        reaches = overlaps.max(axis=1) >= self._options.threshold
+        detections = np.flatnonzero(reaches & (verdicts == _FALSE))
+        return detections, overlaps.argmax(axis=1)[detections]
+
+    def _index_of(self, classes: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self._ids, classes)
 
     def _keep(self, classes: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> None:
-        self._classes.append(np.searchsorted(self._ids, classes).astype(np.int32))
+        self._classes.append(self._index_of(classes).astype(np.int32))
         self._scores.append(scores.astype(np.float64))
         self._weights.append(weights.astype(np.float32))
 
@@ -173,74 +160,31 @@ class AveragePrecision:
         """Value by name; starts a new evaluation."""
         classes, scores = joined(self._classes, np.int32), joined(self._scores, np.float64)
         weights = joined(self._weights, np.float32)
-        order = np.argsort(classes, kind="stable")
-        ends = np.searchsorted(classes[order], np.arange(len(self._ids)), side="right")
-        values, recalls = {}, self._options.recall_range
-        for k, mine in enumerate(np.split(order, ends)[: len(self._ids)]):
-            name = self._name_of(int(self._ids[k]))
-            values[name] = _area(scores[mine], weights[mine], self._num_boxes[k], recalls)
+        rows = rows_of_classes(classes, len(self._ids))
+        recalls = self._options.recall_range
+        values = {}
+        for number, total, mine in zip(self._ids, self._num_boxes, rows):
+            name = self._name_of(int(number))
+            values[name] = _area(scores[mine], weights[mine], total, recalls)
         known = [value for value in values.values() if not np.isnan(value)]
         mean = float(np.mean(known)) if known else float("nan")
         if self._options.is_weighted:
-            pooled = order[self._num_boxes[classes[order]] > 0]
+            occurring = [mine for mine, total in zip(rows, self._num_boxes) if total > 0]
+            pooled = joined(occurring, np.int64)
             mean = _area(scores[pooled], weights[pooled], self._num_boxes.sum(), recalls)
         self._reset()
         return {self._mean_name: mean, **values}
 
 
-def _match(
-    scores: np.ndarray,
-    objects: _Objects,
-    iou: np.ndarray,
-    verdicts: np.ndarray,
-    threshold: float,
-) -> np.ndarray:
-    """Bool [B, N]: the best detection of each box; leaves out those of difficult boxes."""
-    is_correct = np.zeros(verdicts.shape, bool)
-    if not iou.shape[2]:
-        return is_correct
-    possible = objects.same_class & (objects.is_true & ~objects.is_group)[:, np.newaxis]
-    best, reaches = _best(iou, possible, threshold)
-    reaches &= verdicts == _FALSE
-    difficult = reaches & np.take_along_axis(objects.is_difficult, best, axis=1)
-    verdicts[difficult] = _LEFT_OUT
-    row, column = np.nonzero(reaches & ~difficult)
-    order = np.argsort(-scores[row, column], kind="stable")
-    row, column = row[order], column[order]
-    _, first = np.unique(row * iou.shape[2] + best[row, column], return_index=True)
-    is_correct[row[first], column[first]] = True
-    return is_correct
+def _box_overlaps(image: EvaluatedBatch) -> Tuple[np.ndarray, np.ndarray]:
+    """IoU, and the part of a detection inside a box; [N, G] each."""
+    boxes = image.detection_boxes, image.boxes
+    return box_iou(*boxes), box_ioa(*boxes)
 
 
-def _match_groups(
-    scores: np.ndarray,
-    objects: _Objects,
-    cover: np.ndarray,
-    verdicts: np.ndarray,
-    threshold: float,
-) -> np.ndarray:
-    """Best score inside each group, [B, G], 0 for none; leaves out all detections inside."""
-    possible = objects.same_class & (objects.is_true & objects.is_group)[:, np.newaxis]
-    best, reaches = _best(cover, possible, threshold)
-    reaches &= verdicts == _FALSE
-    verdicts[reaches] = _LEFT_OUT
-    num_found = np.zeros(objects.is_true.shape)
-    row, column = np.nonzero(reaches)
-    np.maximum.at(num_found, (row, best[row, column]), scores[row, column])
-    return num_found
-
-
-def _best(
-    overlaps: np.ndarray, possible: np.ndarray, threshold: float
-) -> Tuple[np.ndarray, np.ndarray]:
-    """The box that each detection overlaps most, [B, N], and whether that is enough."""
-    if not overlaps.shape[2]:
-        nothing = np.zeros(overlaps.shape[:2], np.int64)
-        return nothing, nothing.astype(bool)
-    overlaps = np.where(possible, overlaps, -1.0)
-    best = overlaps.argmax(axis=2)
-    most = np.take_along_axis(overlaps, best[..., np.newaxis], axis=2)[..., 0]
-    return best, most >= threshold
+def _mask_overlaps(image: EvaluatedBatch) -> Tuple[np.ndarray, np.ndarray]:
+    detected, true = image.masks
+    return mask_iou(detected, true), mask_iou(detected, true, np.ones(len(true), bool))
 
 
 def _area(
@@ -262,20 +206,73 @@ def _area(
     return float(np.sum(np.diff(recall[inside], prepend=0.0) * best))
 
 
-def _present(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Bool [B, n]: which rows of [B, n, …] are no padding."""
-    return np.arange(rows.shape[1]) < np.asarray(counts)[:, np.newaxis]
+# Names of a set, the set's own first -> what it counts.
+SETS = {
+    ("pascal_voc_detection_metrics", "pascal_voc_metrics"): ApOptions(
+        "PascalBoxes_", ignores_difficult=True
+    ),
+    ("weighted_pascal_voc_detection_metrics",): ApOptions(
+        "WeightedPascalBoxes_", ignores_difficult=True, is_weighted=True
+    ),
+    ("pascal_voc_instance_segmentation_metrics",): ApOptions(
+        "PascalMasks_", ignores_difficult=True, uses_masks=True
+    ),
+    ("weighted_pascal_voc_instance_segmentation_metrics",): ApOptions(
+        "WeightedPascalMasks_", ignores_difficult=True, uses_masks=True, is_weighted=True
+    ),
+    (
+        "oid_V2_detection_metrics",
+        "open_images_V2_detection_metrics",
+        "open_images_detection_metrics",
+        "open_images_metrics",
+    ): ApOptions("OpenImagesV2_", group_of_weight=0.0),
+    ("oid_challenge_detection_metrics", "oid_challenge_object_detection_metrics"): ApOptions(
+        "OpenImagesDetectionChallenge_", group_of_weight=1.0, of_labeled_classes=True
+    ),
+    ("oid_challenge_segmentation_metrics",): ApOptions(
+        "OpenImagesInstanceSegmentationChallenge_",
+        uses_masks=True,
+        group_of_weight=0.0,
+        of_labeled_classes=True,
+    ),
+}
+PRECISION_AT_RECALL = "precision_at_recall_detection_metrics"
 
 
-def _is_labeled(batch: EvaluatedBatch, *, default: bool) -> np.ndarray:
-    """Bool [B, N]: whether the class of a detection is annotated in its image."""
-    shape = batch.detection_classes.shape
-    if batch.labeled_classes is None:
-        return np.full(shape, default)
-    pairs = zip(batch.labeled_classes, batch.detection_classes)
-    return np.array([has_class(k_hot, classes) for k_hot, classes in pairs]).reshape(shape)
+def _register(names: Sequence[str], options: ApOptions) -> None:
+    @register(*names)
+    def make(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> AveragePrecision:
+        del eval_config
+        return AveragePrecision(categories, options)
 
 
-def _box_overlaps(batch: EvaluatedBatch) -> Tuple[np.ndarray, np.ndarray]:
-    pair = batch.detection_boxes, batch.boxes
-    return box_iou(*pair), box_ioa(*pair)
+for _names, _options in SETS.items():
+    _register(_names, _options)
+
+
+@register(
+    PRECISION_AT_RECALL,
+    eval_fields=(
+        "recall_lower_bound",
+        "recall_upper_bound",
+        "skip_predictions_for_unlabeled_class",
+    ),
+)
+def _make_within_recalls(
+    eval_config: Any, categories: Sequence[Dict[str, Any]]
+) -> AveragePrecision:
+    """PASCAL VOC's metric on the part of each precision/recall curve within a range of recall."""
+    low, high = eval_config.recall_lower_bound, eval_config.recall_upper_bound
+    if not 0.0 <= low <= high <= 1.0:
+        raise ConfigError(
+            "eval_config.recall_lower_bound",
+            f"is {low:g}, and recall_upper_bound is {high:g}; both must be within 0 "
+            "and 1, and the upper one not below the lower one",
+        )
+    options = ApOptions(
+        "PrecisionAtRecallBoxes_",
+        ignores_difficult=True,
+        skip_unlabeled=eval_config.skip_predictions_for_unlabeled_class,
+        recall_range=(low, high),
+    )
+    return AveragePrecision(categories, options)

@@ -11,6 +11,7 @@ from typing import (
     Collection,
     Dict,
     FrozenSet,
+    Iterator,
     List,
     NamedTuple,
     Optional,
@@ -18,7 +19,6 @@ from typing import (
     Sequence,
     Set,
     Tuple,
-    Union,
 )
 
 import numpy as np
@@ -26,16 +26,20 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from model_fn.evaluation.metrics.run_lengths import Masks, RunLengths, encode_masks
+from model_fn.evaluation.metrics.run_lengths import RunLengths
 
 MetricOps = Dict[str, Tuple[tf.Tensor, tf.Operation]]
+
+
+# Fields of `EvaluatedBatch`
+_OF_CLASSES = ("labeled_classes", "verified_negatives", "not_exhaustive")
+_OF_BOXES = {"is_crowd": bool, "area": np.float64, "difficult": bool, "group_of": bool}
 
 
 class EvaluatedBatch(NamedTuple):
     """Detections beside groundtruth in pixels of the original image; classes from 1.
 
-    Rows past the count of an image are padding of any content. `masks` of a graph are `Masks`,
-    those that metrics get are `RunLengths`.
+    Rows past the count of an image are padding of any content. Fields that a batch lacks are None.
     """
 
     detection_boxes: Any  # float32 [B, N, 4]
@@ -45,37 +49,58 @@ class EvaluatedBatch(NamedTuple):
     boxes: Any  # float32 [B, G, 4]
     classes: Any  # int32 [B, G]
     num_boxes: Any  # int32 [B]
-    is_crowd: Optional[Any] = None  # bool [B, G]
-    area: Optional[Any] = None  # float32 [B, G], pixels squared; 0 means the area of the box
-    difficult: Optional[Any] = None  # bool [B, G]
-    group_of: Optional[Any] = None  # bool [B, G]
-    labeled_classes: Optional[Any] = None  # float32 [B, K], 1: all boxes of the class are given
-    masks: Optional[Union[Masks, RunLengths]] = None
-    keypoints: Optional[Any] = None  # float32 [B, G, P, 2], y and x; NaN where absent
-    keypoint_visibilities: Optional[Any] = None  # bool [B, G, P]
-    detection_keypoints: Optional[Any] = None  # float32 [B, N, P, 2]
-    verified_negatives: Optional[Any] = None  # float32 [B, K], 1: the class is certainly absent
-    not_exhaustive: Optional[Any] = None  # float32 [B, K], 1: some of the class may lack a box
+    is_crowd: Any = None  # bool [B, G]
+    area: Any = None  # float32 [B, G], pixels squared; 0 means the area of the box
+    difficult: Any = None  # bool [B, G]
+    group_of: Any = None  # bool [B, G]
+    labeled_classes: Any = None  # float32 [B, K], 1: all boxes of the class are given
+    masks: Any = None  # `Masks` in a graph, `RunLengths` for metrics
+    keypoints: Any = None  # float32 [B, G, P, 2], y and x; NaN where absent
+    keypoint_visibilities: Any = None  # bool [B, G, P]
+    detection_keypoints: Any = None  # float32 [B, N, P, 2]
+    verified_negatives: Any = None  # float32 [B, K], 1: the class is certainly absent
+    not_exhaustive: Any = None  # float32 [B, K], 1: some of the class may lack a box
+
+    def images(self) -> Iterator[EvaluatedBatch]:
+        """Each image of a batch of arrays: its fields without the first dimension and padding.
+
+        Flags and areas of boxes are zeros if the batch has none.
+        """
+        batch = self._replace(masks=None)
+        for name, dtype in _OF_BOXES.items():
+            values = getattr(self, name)
+            zeros = np.zeros(np.shape(self.classes), dtype)
+            batch = batch._replace(**{name: zeros if values is None else values.astype(dtype)})
+        for row in range(len(self.num_boxes)):
+            fields = {k: values[row] for k, values in batch._asdict().items() if values is not None}
+            for name in fields:
+                if name.startswith("detection_"):
+                    fields[name] = fields[name][: fields["num_detections"]]
+                elif not name.startswith("num_") and name not in _OF_CLASSES:
+                    fields[name] = fields[name][: fields["num_boxes"]]
+            if self.masks is not None:
+                fields["masks"] = RunLengths(*(masks[row] for masks in self.masks))
+            yield EvaluatedBatch(**fields)
+
+    def with_detections(self, chosen: np.ndarray) -> EvaluatedBatch:
+        """One of `images` with some of its detections: bool [N], or indices in a new order."""
+        indices = np.arange(len(self.detection_scores))[chosen]
+        fields = {
+            name: values[indices]
+            for name, values in self._asdict().items()
+            if name.startswith("detection_") and values is not None
+        }
+        if self.masks is not None:
+            detected = [self.masks.detections[i] for i in indices]
+            fields["masks"] = self.masks._replace(detections=detected)
+        return self._replace(num_detections=len(indices), **fields)
 
 
-def detections_of(batch: EvaluatedBatch, row: int, *, skip_unlabeled: bool = False) -> np.ndarray:
-    """Indices of an image's detections, [n] by falling score as they come.
-
-    `skip_unlabeled` leaves out those of classes that are not in `labeled_classes`, if it is there.
-    """
-    indices = np.arange(int(batch.num_detections[row]))
-    if not skip_unlabeled or batch.labeled_classes is None:
-        return indices
-    return indices[has_class(batch.labeled_classes[row], batch.detection_classes[row, indices])]
-
-
-def has_class(k_hot: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Whether a k-hot vector [K] has each class, ids from 1; ids above K are not in it."""
-    is_in_range = (classes >= 1) & (classes <= len(k_hot))
-    is_set: np.ndarray = is_in_range & (
-        np.asarray(k_hot)[np.where(is_in_range, classes - 1, 0)] == 1
-    )
-    return is_set
+def has_class(k_hot: Optional[np.ndarray], classes: np.ndarray) -> np.ndarray:
+    """True for the classes, ids from 1, in a k-hot vector [K]; False for all without a vector."""
+    if k_hot is None:
+        return np.zeros(len(classes), bool)
+    return np.isin(classes, np.flatnonzero(np.asarray(k_hot) == 1) + 1)
 
 
 class Metrics(Protocol):
@@ -175,13 +200,3 @@ def make_named_metrics(
 def make_metrics(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> List[Metrics]:
     """The metrics that an `EvalConfig` asks for; COCO box metrics if it names no set."""
     return [metrics for _, metrics in make_named_metrics(eval_config, categories)]
-
-
-def add_to_all(sets: Sequence[Metrics], batch: EvaluatedBatch) -> None:
-    """Adds one batch of arrays to several sets; its masks are encoded once for all of them."""
-    if isinstance(batch.masks, Masks):
-        boxes = batch.detection_boxes
-        counts = (batch.num_detections, batch.num_boxes)
-        batch = batch._replace(masks=encode_masks(batch.masks, boxes, *counts))
-    for metrics in sets:
-        metrics.add(batch)

@@ -7,12 +7,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from estimator_det.config.text import ConfigError
-from model_fn.evaluation.metrics.base import (
-    NO_NEEDS,
-    EvaluatedBatch,
-    detections_of,
-    register,
-)
+from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
 from model_fn.evaluation.metrics.coco_matching import CocoMatches, Tables, mean_known
 from model_fn.evaluation.metrics.overlaps import box_objects, mask_objects
 
@@ -112,9 +107,11 @@ class CocoBoxMetrics:
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch of arrays; every image counts as a new one."""
-        for row in range(len(batch.num_boxes)):
-            detections = detections_of(batch, row, skip_unlabeled=self._skip_unlabeled)
-            self._matches.add(self.objects(batch, row, detections))
+        for image in batch.images():
+            if self._skip_unlabeled and image.labeled_classes is not None:
+                is_labeled = has_class(image.labeled_classes, image.detection_classes)
+                image = image.with_detections(is_labeled)
+            self._matches.add(self.objects(image))
 
     def results(self) -> Dict[str, float]:
         """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""

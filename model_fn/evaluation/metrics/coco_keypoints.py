@@ -7,14 +7,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import numpy as np
 
 from estimator_det.config.text import ConfigError, nearest
-from model_fn.evaluation.metrics.base import (
-    PARAMETERIZED,
-    EvaluatedBatch,
-    register,
-)
+from model_fn.evaluation.metrics.base import PARAMETERIZED, EvaluatedBatch, register
 from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary
 from model_fn.evaluation.metrics.coco_matching import CocoMatches, ImageObjects
-from model_fn.evaluation.metrics.overlaps import box_area, is_crowd, keypoint_similarity, true_areas
+from model_fn.evaluation.metrics.overlaps import box_objects, keypoint_similarity
 
 NAME = "coco_keypoint_metrics"
 DEFAULT_SIGMA = 0.05
@@ -66,59 +62,20 @@ class CocoKeypointMetrics:
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch of arrays."""
-        true, detected = (
-            self._chosen(field, getattr(batch, field))
-            for field in ("keypoints", "detection_keypoints")
-        )
-        labeled = np.isfinite(true).all(axis=3)
-        if batch.keypoint_visibilities is not None:
-            visible = self._chosen("keypoint_visibilities", batch.keypoint_visibilities)
-            labeled &= visible > 0
-        for row in range(len(batch.num_boxes)):
-            objects = self._objects(batch, row, true[row], labeled[row], detected[row])
-            self._matches.add(objects)
+        for image in batch.images():
+            image = image.with_detections(image.detection_classes == self._id)
+            self._matches.add(self._objects(image))
 
-    def _chosen(self, field: str, values: Optional[np.ndarray]) -> np.ndarray:
-        """Values [B, n, P, …] of a batch for the class's own keypoints."""
-        count = 0 if values is None else values.shape[2]
-        if values is None or count < self.num_keypoints:
-            raise ValueError(
-                f"class {self._name!r} needs {self.num_keypoints} keypoints; {field} of the batch "
-                f"has {count}"
-            )
-        return np.asarray(values)[:, :, self._points]
-
-    def _objects(
-        self,
-        batch: EvaluatedBatch,
-        row: int,
-        true: np.ndarray,
-        labeled: np.ndarray,
-        detected: np.ndarray,
-    ) -> ImageObjects:
-        count = int(batch.num_boxes[row])
-        has_class = batch.classes[row, :count] == self._id
-        detections = np.flatnonzero(
-            batch.detection_classes[row, : batch.num_detections[row]] == self._id
-        )
-        boxes, areas = batch.boxes[row, :count][has_class], true_areas(batch, row)[has_class]
-        labeled = labeled[:count][has_class]
-        crowd = is_crowd(batch, row)[has_class]
-        return ImageObjects(
-            scores=batch.detection_scores[row, detections],
-            categories=batch.detection_classes[row, detections],
-            areas=box_area(batch.detection_boxes[row, detections]),
-            true_categories=batch.classes[row, :count][has_class],
-            true_areas=areas,
-            is_crowd=crowd,
-            is_ignored=crowd | ~labeled.any(axis=1),
+    def _objects(self, image: EvaluatedBatch) -> ImageObjects:
+        true = image.keypoints[:, self._points]
+        labeled = np.isfinite(true).all(axis=2)
+        if image.keypoint_visibilities is not None:
+            labeled &= image.keypoint_visibilities[:, self._points] > 0
+        detected, boxes = image.detection_keypoints[:, self._points], box_objects(image)
+        return boxes._replace(
+            is_ignored=boxes.is_crowd | ~labeled.any(axis=1),
             overlaps=keypoint_similarity(
-                detected[detections],
-                true[:count][has_class],
-                labeled,
-                boxes,
-                areas,
-                self._sigmas,
+                detected, true, labeled, image.boxes, boxes.true_areas, self._sigmas
             ),
         )
 

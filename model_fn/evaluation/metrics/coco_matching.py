@@ -149,10 +149,7 @@ class CocoMatches:
         categories, ranks = joined(self._categories, np.int32), joined(self._ranks, np.int32)
         scores = joined(self._scores, np.float64)
         flags = np.concatenate([np.zeros((0, (self._width + 7) // 8), np.uint8), *self._flags])
-        order = np.argsort(categories, kind="stable")
-        starts = np.searchsorted(categories[order], np.arange(len(self._ids) + 1))
-        for k in range(len(self._ids)):
-            mine = order[starts[k] : starts[k + 1]]
+        for k, mine in enumerate(rows_of_classes(categories, len(self._ids))):
             mine = mine[np.argsort(-scores[mine], kind="stable")]
             bits = np.unpackbits(flags[mine], axis=1, count=self._width)
             hits, misses = bits.T.reshape(2, sizes[3], sizes[0], len(mine))
@@ -235,6 +232,12 @@ def _ranks(groups: np.ndarray) -> np.ndarray:
 def joined(parts: List[np.ndarray], dtype: Any) -> np.ndarray:
     """Arrays [n] one after the other; there may be none."""
     return np.concatenate([np.zeros(0, dtype), *parts])
+
+
+def rows_of_classes(classes: np.ndarray, num_classes: int) -> List[np.ndarray]:
+    """Rows of each class in their order, from the index of the class of each row [n]."""
+    order = np.argsort(classes, kind="stable")
+    return np.split(order, np.searchsorted(classes[order], np.arange(1, num_classes)))
 
 
 def _at_recalls(recall: np.ndarray, precision: np.ndarray) -> np.ndarray:

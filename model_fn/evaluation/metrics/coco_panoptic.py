@@ -8,7 +8,7 @@ import numpy as np
 
 from model_fn.evaluation.metrics.base import EvaluatedBatch, register
 from model_fn.evaluation.metrics.coco_matching import greedy_match
-from model_fn.evaluation.metrics.overlaps import is_crowd, mask_iou, masks_of
+from model_fn.evaluation.metrics.overlaps import mask_iou
 
 IOU_THRESHOLD = 0.5  # from which a detection matches
 IOA_THRESHOLD = 0.5  # part inside a crowd from which a detection does not count
@@ -67,16 +67,13 @@ class CocoPanopticMetrics:
         self._sums = _Sums(*np.zeros((len(_Sums._fields), len(self._ids))))
 
     def add(self, batch: EvaluatedBatch) -> None:
-        """Adds one batch of arrays; without `is_crowd` there are no crowds."""
-        masks = masks_of(batch)
-        for row in range(len(batch.num_boxes)):
-            detected = batch.detection_classes[row, : batch.num_detections[row]]
-            true = batch.classes[row, : batch.num_boxes[row]]
-            crowd = is_crowd(batch, row)
-            overlaps = mask_iou(masks.detections[row], masks.groundtruth[row], crowd)
+        """Adds one batch of arrays."""
+        for image in batch.images():
+            overlaps = mask_iou(image.masks.detections, image.masks.groundtruth, image.is_crowd)
             for k, number in enumerate(self._ids):
-                class_overlaps = overlaps[detected == number][:, true == number]
-                self._add_class(k, class_overlaps, crowd[true == number])
+                true = image.classes == number
+                class_overlaps = overlaps[image.detection_classes == number][:, true]
+                self._add_class(k, class_overlaps, image.is_crowd[true])
 
     def _add_class(self, k: int, overlaps: np.ndarray, crowd: np.ndarray) -> None:
         covers_crowd = (overlaps[:, crowd] >= self._ioa_threshold).any(axis=1)

@@ -55,20 +55,15 @@ class LvisBoxMetrics:
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch of arrays; without lists of classes, those of the groundtruth count."""
-        for row in range(len(batch.num_boxes)):
-            count, total = int(batch.num_boxes[row]), int(batch.num_detections[row])
-            detections = np.argsort(-batch.detection_scores[row, :total], kind="stable")
-            detections = detections[:MAX_DETECTIONS]
-            classes = batch.detection_classes[row, detections]
-            counts = np.isin(classes, batch.classes[row, :count])
-            if batch.verified_negatives is not None:
-                counts |= has_class(batch.verified_negatives[row], classes)
-            detections = detections[counts]
-            objects = self.objects(batch._replace(is_crowd=None), row, detections)
-            if batch.not_exhaustive is not None:
-                incomplete = has_class(batch.not_exhaustive[row], objects.categories)
-                objects = objects._replace(keeps_unmatched=~incomplete)
-            self._matches.add(objects)
+        for image in batch.images():
+            best = np.argsort(-image.detection_scores, kind="stable")[:MAX_DETECTIONS]
+            image = image.with_detections(best)
+            classes = image.detection_classes
+            is_absent = has_class(image.verified_negatives, classes)
+            image = image.with_detections(is_absent | np.isin(classes, image.classes))
+            incomplete = has_class(image.not_exhaustive, image.detection_classes)
+            objects = self.objects(image._replace(is_crowd=np.zeros_like(image.is_crowd)))
+            self._matches.add(objects._replace(keeps_unmatched=~incomplete))
 
     def results(self) -> Dict[str, float]:
         """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""

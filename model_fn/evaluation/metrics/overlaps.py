@@ -11,7 +11,7 @@ import numpy as np
 
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.coco_matching import ImageObjects
-from model_fn.evaluation.metrics.run_lengths import RunLength, RunLengths
+from model_fn.evaluation.metrics.run_lengths import RunLength
 
 
 def box_iou(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -65,65 +65,31 @@ def mask_areas(masks: Sequence[RunLength]) -> np.ndarray:
     return np.asarray(coco_mask.area(list(masks)) if masks else [], np.float64)
 
 
-def masks_of(batch: EvaluatedBatch) -> RunLengths:
-    """The masks of a batch of arrays, as `base.add_to_all` passes them."""
-    if not isinstance(batch.masks, RunLengths):
-        raise ValueError(f"masks must be RunLengths; given {type(batch.masks).__name__}")
-    return batch.masks
-
-
-def box_objects(batch: EvaluatedBatch, row: int, rows: np.ndarray) -> ImageObjects:
-    """Boxes of an image for COCO's matching.
-
-    Args:
-        rows: int [N], the detections that count.
-    """
-    count = int(batch.num_boxes[row])
-    detections, boxes = batch.detection_boxes[row, rows], batch.boxes[row, :count]
-    crowd = is_crowd(batch, row)
+def box_objects(image: EvaluatedBatch) -> ImageObjects:
+    """Boxes of an image of a batch for COCO's matching."""
+    detections, boxes = image.detection_boxes, image.boxes
     return ImageObjects(
-        scores=batch.detection_scores[row, rows],
-        categories=batch.detection_classes[row, rows],
+        scores=image.detection_scores,
+        categories=image.detection_classes,
         areas=box_area(detections),
-        true_categories=batch.classes[row, :count],
-        true_areas=true_areas(batch, row),
-        is_crowd=crowd,
-        is_ignored=crowd,
-        overlaps=np.where(crowd, box_ioa(detections, boxes), box_iou(detections, boxes)),
+        true_categories=image.classes,
+        true_areas=np.where(image.area > 0, image.area, box_area(boxes)),
+        is_crowd=image.is_crowd,
+        is_ignored=image.is_crowd,
+        overlaps=np.where(image.is_crowd, box_ioa(detections, boxes), box_iou(detections, boxes)),
     )
 
 
-def mask_objects(batch: EvaluatedBatch, row: int, rows: np.ndarray) -> ImageObjects:
-    """Masks of an image for COCO's matching; arguments are those of `box_objects`.
+def mask_objects(image: EvaluatedBatch) -> ImageObjects:
+    """Masks of an image of a batch for COCO's matching.
 
     As in the reference, the area of groundtruth is its given one, else that of its box, and the
     area of a detection is that of its mask.
     """
-    masks = masks_of(batch)
-    detected = [masks.detections[row][i] for i in rows]
-    boxes = box_objects(batch, row, rows)
-    return boxes._replace(
-        areas=mask_areas(detected),
-        overlaps=mask_iou(detected, masks.groundtruth[row], boxes.is_crowd),
+    detected, true = image.masks
+    return box_objects(image)._replace(
+        areas=mask_areas(detected), overlaps=mask_iou(detected, true, image.is_crowd)
     )
-
-
-def is_crowd(batch: EvaluatedBatch, row: int) -> np.ndarray:
-    """Bool [G] of an image; False where the batch does not say."""
-    count = int(batch.num_boxes[row])
-    if batch.is_crowd is None:
-        return np.zeros(count, bool)
-    return np.asarray(batch.is_crowd[row, :count], bool)
-
-
-def true_areas(batch: EvaluatedBatch, row: int) -> np.ndarray:
-    """The given area of each groundtruth object, else that of its box; float64 [G]."""
-    count = int(batch.num_boxes[row])
-    box_areas = box_area(batch.boxes[row, :count])
-    if batch.area is None:
-        return box_areas
-    stated = np.asarray(batch.area[row, :count], np.float64)
-    return np.where(stated > 0, stated, box_areas)
 
 
 def keypoint_similarity(

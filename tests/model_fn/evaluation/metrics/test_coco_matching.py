@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import pickle
 from typing import Any, Dict, List
 
 import numpy as np
@@ -97,18 +96,6 @@ def test_tables_are_those_of_cocoeval(limits: List[int]) -> None:
     np.testing.assert_allclose(tables.recall, expected["recall"], rtol=1e-12)
     assert (tables.precision[:, :, :3, 0] > 0).any(axis=(0, 1)).all()
     assert (tables.precision[:, :, 3] == -1).all() and (tables.recall[:, 3] == -1).all()
-
-
-def test_memory_is_that_of_the_matches() -> None:
-    """24 bytes of a detection and no more, whatever the number of categories and objects."""
-    matches = CocoMatches(range(1, 2000))
-    image = _image(np.random.default_rng(0))
-    matches.add(image)
-    before = len(pickle.dumps(matches))
-    for _ in range(100):
-        matches.add(image)
-    arrays = 100 * (4 * 150 + 40 * 26)  # Headers of arrays, then what they contain.
-    assert len(pickle.dumps(matches)) - before < arrays
 
 
 def test_by_hand() -> None:

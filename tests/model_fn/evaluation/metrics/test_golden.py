@@ -14,6 +14,7 @@ from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics import EvaluatedBatch, make_metrics
 from model_fn.evaluation.metrics.average_precision import ApOptions, AveragePrecision
 from model_fn.evaluation.metrics.base import Metrics
+from model_fn.evaluation.metrics.coco import CocoBoxMetrics
 from model_fn.evaluation.metrics.coco_panoptic import CocoPanopticMetrics
 from model_fn.evaluation.metrics.lvis import LvisBoxMetrics
 from tests.conftest import golden_component
@@ -165,8 +166,8 @@ def test_values(name: str) -> None:
         assert set(results) == set(RESULTS[name])
 
 
-# Case of the component's numbers -> options and the fields of groundtruth.
-COMPONENT = {
+# Case of the component's numbers -> options, None for COCO, and the fields of groundtruth.
+COMPONENT: Dict[str, Any] = {
     "pascal": (ApOptions("PascalBoxes_", ignores_difficult=True), ["difficult"]),
     "pascal_nodifficult": (ApOptions("PascalBoxes_"), []),
     "pascal_masks": (ApOptions("PascalMasks_", uses_masks=True), ["masks"]),
@@ -184,6 +185,8 @@ COMPONENT = {
         ApOptions("PrecisionAtRecallBoxes_", ignores_difficult=True, recall_range=(0.0, 0.5)),
         [],
     ),
+    "coco": (None, []),
+    "coco_crowd": (None, ["crowd"]),
 }
 
 
@@ -191,8 +194,11 @@ COMPONENT = {
 def test_values_of_the_component(case: str) -> None:
     settings, arrays = golden_component("metrics")
     options, given = COMPONENT[case]
-    images = [f"mask{k}" for k in range(3)] if options.uses_masks else [f"img{k}" for k in range(6)]
-    metrics = AveragePrecision(CATEGORIES, options)
+    images = [f"img{k}" for k in range(6)]
+    metrics: Any = CocoBoxMetrics(CATEGORIES)
+    if options is not None:
+        images = [f"mask{k}" for k in range(3)] if options.uses_masks else images
+        metrics = AveragePrecision(CATEGORIES, options)
     metrics.add(make_batch(images, given, [], arrays))
     results = metrics.results()
     assert set(results) == set(settings["results"][case])
@@ -344,14 +350,6 @@ def test_lvis_without_lists_of_classes() -> None:
     batch = _batch("lvis_masks_no_lists")
     metrics.add(batch._replace(not_exhaustive=None, verified_negatives=None))
     _check(metrics.results(), RESULTS["lvis_masks_no_lists"])
-
-
-def test_sets_of_masks_need_masks() -> None:
-    for name in ("pascal_masks_without_gt_masks", "pascal_masks_without_det_masks"):
-        metrics = _metrics(CASES[name])
-        assert metrics.needs == {"masks"}
-        with pytest.raises(ValueError, match="masks must be RunLengths; given NoneType"):
-            metrics.add(_batch(name)._replace(masks=None))
 
 
 def test_the_copies_are_those_of_the_reference(shared: pathlib.Path) -> None:

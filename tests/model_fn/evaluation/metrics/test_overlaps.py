@@ -11,7 +11,6 @@ from model_fn.evaluation.metrics.overlaps import (
     mask_areas,
     mask_iou,
     mask_objects,
-    true_areas,
 )
 from model_fn.evaluation.metrics.run_lengths import Masks, encode_masks
 from tests.model_fn.evaluation.metrics import hand
@@ -51,12 +50,10 @@ def test_areas_of_groundtruth_and_masks() -> None:
     """The given area, else that of the box; of a detection, that of its mask."""
     box = (1, 0, 0, 10, 10)
     batch = hand.image([box, box], [(0.9, *box)], area=[7.0, 0.0], is_crowd=[False, True])
-    assert true_areas(batch, 0).tolist() == [7, 100]
     batch = hand.with_masks(batch)
-    assert batch.masks is not None
     half = hand.filled(np.float32([[0, 0, 5, 10]]))
-    batch = batch._replace(masks=batch.masks._replace(detections=[half]))
-    objects = mask_objects(batch, 0, np.array([0]))
+    (image,) = batch._replace(masks=batch.masks._replace(detections=[half])).images()
+    objects = mask_objects(image)
     assert objects.areas.tolist() == [50] and objects.true_areas.tolist() == [7, 100]
     assert objects.overlaps[0] == pytest.approx([0.5, 1.0])  # A crowd covers all of it.
 
