@@ -8,6 +8,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training.schedules import make_learning_rate
 
 OPTIMIZERS: Registry[Callable[[Any, Any], Any]] = Registry("optimizer")
@@ -62,7 +63,7 @@ class MovingAverageOptimizer(OptimizerAround):
 
     def __init__(self, optimizer: Any, decay: float) -> None:
         super().__init__(optimizer, "MovingAverage")
-        self._averages = tf1.train.ExponentialMovingAverage(decay)
+        self._decay = decay
 
     def apply_gradients(
         self,
@@ -71,8 +72,30 @@ class MovingAverageOptimizer(OptimizerAround):
         name: Optional[str] = None,
     ) -> tf.Operation:
         applied = super().apply_gradients(grads_and_vars, global_step, name)
-        with tf.control_dependencies([applied]):
-            return self._averages.apply(tf1.trainable_variables())
+        pairs = [(_make_average(variable), variable) for variable in tf1.trainable_variables()]
+        with tf.control_dependencies([applied]), tf1.name_scope("moving_averages"):
+            rest = tf.constant(1 - self._decay)
+            return tf.group(
+                *(
+                    average.assign_sub((average - variable) * rest, read_value=False)
+                    for average, variable in pairs
+                )
+            )
+
+
+def _make_average(variable: tf.Variable) -> tf.Variable:
+    """Variable that starts at another one's initial value, beside it.
+
+    `tf.train.ExponentialMovingAverage` adds a condition to the graph for each variable: a tenth of
+    the time until the first step of an SSD.
+    """
+    beside = tf.distribute.get_strategy().extended.colocate_vars_with(variable)
+    with tf.init_scope(), beside:
+        return tf1.get_variable(
+            f"{variable.op.name}{AVERAGE_SUFFIX}",
+            initializer=variable.initial_value,
+            trainable=False,
+        )
 
 
 def make_optimizer(config: Any, global_step: tf.Tensor) -> Tuple[Any, tf.Tensor]:
