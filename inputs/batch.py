@@ -12,7 +12,7 @@ from inputs import schema
 from inputs.augment.base import keep_boxes
 from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS
 from inputs.decoding.box_rules import FIRST_CLASS_ID
-from inputs.decoding.example import require
+from inputs.decoding.example import checked
 from inputs.schema import Sample
 
 # The detector's: float32 [B, h, w, C] -> inputs [B, H, W, C], true_shapes [B, 3].
@@ -159,15 +159,14 @@ def _normalize_to_padded(sample: Sample, image: tf.Tensor, true_shape: tf.Tensor
 
 
 def _checked_boxes(sample: Sample, options: CollateOptions) -> tf.Tensor:
-    known = require(
+    return checked(
+        sample.boxes,
         tf.reduce_all(sample.classes <= options.num_classes),
         _record_name(sample),
         ["unknown_id"],
         f"num_classes is {options.num_classes}, and the class ids are:",
         [sample.classes],
     )
-    with tf.control_dependencies([known]):
-        return tf.identity(sample.boxes)
 
 
 def _record_name(sample: Sample) -> tf.Tensor:
@@ -187,7 +186,8 @@ def _one_hot(sample: Sample, options: CollateOptions) -> tf.Tensor:
         )
     scores = sample.multiclass_scores
     width = tf.shape(scores)[1]
-    fits = require(
+    scores = checked(
+        scores,
         tf.reduce_any(tf.equal(width, [0, options.num_classes, options.num_classes + 1])),
         _record_name(sample),
         ["length_mismatch"],
@@ -195,8 +195,7 @@ def _one_hot(sample: Sample, options: CollateOptions) -> tf.Tensor:
         "with one of the background:",
         [width],
     )
-    with tf.control_dependencies([fits]):
-        without_background = scores[:, tf.maximum(width - options.num_classes, 0) :]
+    without_background = scores[:, tf.maximum(width - options.num_classes, 0) :]
     chosen = tf.cond(width > 0, lambda: without_background, lambda: one_hot)
     return tf.ensure_shape(chosen, [None, options.num_classes])
 

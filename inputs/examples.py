@@ -29,7 +29,6 @@ from inputs.augment.mixing import (
     partner_distances,
     split_stages,
 )
-from inputs.bad_records.kinds import FAULT_COUNTS
 from inputs.bad_records.policy import BadRecordPolicy
 from inputs.batch import (
     CollateOptions,
@@ -42,7 +41,7 @@ from inputs.batch import (
 from inputs.checks.guard import RECORD_ID, SEQUENCE_NUMBER, Retry
 from inputs.checks.images import reason
 from inputs.decoding.decoder import make_decoder
-from inputs.decoding.example import require
+from inputs.decoding.example import checked
 from inputs.records.cursor import CursorState
 from inputs.records.stream import Record, unpack_record_ids
 from inputs.schema import Sample
@@ -128,7 +127,7 @@ def _first_stage(
         sample = apply_steps(options.steps[: stage.stop], sample, seeds)
         if options.mixes:
             sample = prepare_for_mixing(sample, options.collate)
-            sample = _reject_excess(options, sample)
+        sample = _reject_excess(options, sample)
         return {"number": number, "sample": _tensors_of(sample), "originals": originals}
 
     return first_stage
@@ -140,31 +139,21 @@ def _reject_excess(options: ExampleOptions, sample: Sample) -> Sample:
         return sample
     assert sample.image_level is not None
     num_excess = num_excess_boxes(sample, options.collate)
-    fits = _require_room(num_excess, sample.image_level[schema.SOURCE_ID], options)
-    with tf.control_dependencies([fits]):
-        return sample._replace(boxes=tf.identity(sample.boxes))
-
-
-def _require_room(num_excess: tf.Tensor, name: tf.Tensor, options: ExampleOptions) -> tf.Operation:
-    return require(
+    boxes = checked(
+        sample.boxes,
         tf.equal(num_excess, 0),
-        name,
+        sample.image_level[schema.SOURCE_ID],
         ["too_many_boxes"],
         f"max_number_of_boxes is {options.collate.max_boxes}. Number of boxes beyond it:",
         [num_excess],
     )
+    return sample._replace(boxes=boxes)
 
 
 def _finish(options: ExampleOptions, element: Element) -> Batch:
     """Features and labels of a sample after all steps."""
     sample = _sample_of(element["sample"])
     features, labels = collate(sample, options.collate, element["originals"])
-    if options.policy.rejects("too_many_boxes") and not options.mixes:
-        counts = features[FAULT_COUNTS]
-        with tf.control_dependencies(
-            [_require_room(counts[-1], features[schema.SOURCE_ID], options)]
-        ):
-            features[FAULT_COUNTS] = tf.identity(counts)
     if "record_ids" in element:
         features[SEQUENCE_NUMBER] = element["number"]
         features[RECORD_ID] = element["record_ids"][0]

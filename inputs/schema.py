@@ -159,13 +159,8 @@ LABELS: Dict[str, LabelSpec] = {
     ),
 }  # fmt: skip
 
-# Labels of one number for each box, which a record may lack; floats first.
-PER_BOX_NUMBERS = tuple(
-    spec
-    for dtype in ("float32", "bool")
-    for spec in LABELS.values()
-    if spec.record_key and spec.dtype == dtype
-)
+# Labels of one number for each box, which a record may lack.
+PER_BOX_NUMBERS = tuple(spec for spec in LABELS.values() if spec.record_key)
 
 
 class Sample(NamedTuple):

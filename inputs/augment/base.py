@@ -29,7 +29,7 @@ AUGMENTATIONS: Registry[Callable[..., Sample]] = Registry("augmentation")
 FIELD = "data_augmentation_options"
 
 # Minima that the maximum of the same name must exceed, since it is not drawn itself.
-BELOW = ("min_jpeg_quality", "min_patch_size", "original_minval")
+BELOW = ("min_jpeg_quality", "min_patch_size", "min_target_pixels", "original_minval")
 # Minima without such a rule, or with one of their step.
 UNORDERED = ("target_minval", "min_target_pixels", "min_image_height", "min_image_width")
 
@@ -144,19 +144,18 @@ def _check_numbers(config: Any, prefix: str = "") -> None:
     for name in names:
         largest = name.replace("min", "max")
         if largest in names and largest != name and name not in UNORDERED:
-            check_order(config, name, largest, prefix)
+            check_order(name, getattr(config, name), getattr(config, largest), prefix)
     for index, operation in enumerate(getattr(config, "operations", ())):
         _check_numbers(operation, f"{prefix}operations[{index}].")
 
 
-def check_order(config: Any, least: str, largest: str, prefix: str = "") -> None:
-    """Raises ConfigError unless the field `least` is below the field `largest`, or equal to it."""
-    low, high = getattr(config, least), getattr(config, largest)
+def check_order(least: str, low: float, high: float, prefix: str = "") -> None:
+    """Raises ConfigError if `low`, the value of the field `least`, exceeds that of its maximum."""
     if not (low < high or (low == high and least not in BELOW)):
-        sign = "<" if least in BELOW else "<="
+        largest, sign = least.replace("min", "max"), "<" if least in BELOW else "<="
         raise ConfigError(
             prefix + least,
-            f"is {low:g} and {largest} is {high:g}",
+            f"is {low:.7g} and {largest} is {high:.7g}",
             f"set {least} {sign} {largest}",
         )
 
@@ -194,6 +193,11 @@ def random_integers(seed: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tens
     return low + tf.cast(fraction * span, tf.int32)
 
 
+def is_in(ids: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    """Flags the ids, int [k], that are among others, int [m]: bool [k]."""
+    return tf.reduce_any(tf.equal(ids[:, tf.newaxis], others), axis=1)
+
+
 def image_size(image: tf.Tensor) -> tf.Tensor:
     """Returns height and width of an image [h, w, C], int32 [2]."""
     return tf.shape(image)[:2]
@@ -213,8 +217,6 @@ def apply_with_probability(
 def change_if(condition: tf.Tensor, sample: Sample, change: Callable[[Sample], Sample]) -> Sample:
     """Returns `change(sample)` if the scalar `condition` is true, else the unchanged sample."""
     bare = sample._replace(image_level=None)
-    if tf.executing_eagerly():
-        return (change(bare) if condition else bare)._replace(image_level=sample.image_level)
     names: List[str] = []  # fields that change; the others need no branch
 
     def changed_fields() -> List[tf.Tensor]:

@@ -6,7 +6,7 @@ change only the first three channels, and clip them to 0..255.
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
@@ -57,30 +57,28 @@ def scale_saturation(sample: Sample, factor: tf.Tensor) -> Sample:
     return _change_rgb(sample, lambda rgb: tf.image.adjust_saturation(rgb, factor))
 
 
-class Distortion(NamedTuple):
-    """Random numbers of `random_distort_color`."""
-
-    brightness: tf.Tensor  # added, in units of 0..1
-    saturation: tf.Tensor  # factor
-    hue: tf.Tensor  # fraction of the full circle
-    contrast: tf.Tensor  # factor
-
-
-def distort(sample: Sample, distortion: Distortion, ordering: int) -> Sample:
+def distort(
+    sample: Sample,
+    ordering: int,
+    *,
+    brightness: tf.Tensor,
+    saturation: tf.Tensor,
+    hue: tf.Tensor,
+    contrast: tf.Tensor,
+) -> Sample:
     """Changes brightness, saturation, hue and contrast; with ordering 1 contrast is second."""
-    sample = shift_brightness(sample, distortion.brightness)
+    sample = shift_brightness(sample, brightness)
     if ordering == 1:
-        sample = scale_contrast(sample, distortion.contrast)
-    sample = rotate_hue(scale_saturation(sample, distortion.saturation), distortion.hue)
-    return sample if ordering == 1 else scale_contrast(sample, distortion.contrast)
+        sample = scale_contrast(sample, contrast)
+    sample = rotate_hue(scale_saturation(sample, saturation), hue)
+    return sample if ordering == 1 else scale_contrast(sample, contrast)
 
 
 @AUGMENTATIONS.register("random_adjust_brightness")
 @float_image
 def random_adjust_brightness(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Adds one number from [-max_delta, max_delta) x 255 to all pixel values."""
-    delta = random_between(seed, -config.max_delta, config.max_delta)
-    return shift_brightness(sample, delta)
+    return shift_brightness(sample, random_between(seed, -config.max_delta, config.max_delta))
 
 
 @AUGMENTATIONS.register("random_adjust_contrast")
@@ -112,13 +110,14 @@ def random_distort_color(sample: Sample, seed: tf.Tensor, config: Any) -> Sample
     The order is that of `color_ordering` 0; ordering 1 has contrast second.
     """
     brightness_seed, saturation_seed, hue_seed, contrast_seed = split_seed(seed, 4)
-    distortion = Distortion(
+    return distort(
+        sample,
+        config.color_ordering,
         brightness=random_between(brightness_seed, -32.0 / 255.0, 32.0 / 255.0),
         saturation=random_between(saturation_seed, 0.5, 1.5),
         hue=random_between(hue_seed, -0.2, 0.2),
         contrast=random_between(contrast_seed, 0.5, 1.5),
     )
-    return distort(sample, distortion, config.color_ordering)
 
 
 @AUGMENTATIONS.register("random_pixel_value_scale")

@@ -15,14 +15,16 @@ from inputs import schema
 from inputs.augment.base import (
     AUGMENTATIONS,
     image_size,
+    is_in,
     keep_boxes,
     random_between,
+    random_integers,
     scale_area,
     split_seed,
     uniform,
 )
 from inputs.augment.mixing import merge, mixes
-from inputs.augment.placing import Placement, largest_scale, mask_boxes, place, scaled_window
+from inputs.augment.placing import fit, largest_scale, mask_boxes, place
 from inputs.schema import Sample
 
 
@@ -36,9 +38,8 @@ def paste(sample: Sample, pasted: Sample, overlap_thresh: float) -> Sample:
     # Padded, because reduce_max of no masks is the lowest float32.
     cover = tf.reduce_max(tf.pad(pasted.masks, [[1, 0], [0, 0], [0, 0]]), axis=0)  # [h, w]
     masks = sample.masks * (1.0 - cover)
-    before, after = (
-        tf.reduce_sum(masks_of_sample, axis=[1, 2]) for masks_of_sample in (sample.masks, masks)
-    )
+    before = tf.reduce_sum(sample.masks, axis=[1, 2])
+    after = tf.reduce_sum(masks, axis=[1, 2])
     has_mask = before > 0
     visible = tf.where(
         has_mask, tf.math.divide_no_nan(after, before), 1.0 - _covered_share(sample.boxes, cover)
@@ -78,15 +79,11 @@ def _image_level(
     if level is None:
         return None
     level = dict(level)
-
-    def is_pasted(ids: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_any(tf.equal(ids[:, tf.newaxis], pasted[tf.newaxis]), axis=1)
-
     if schema.VERIFIED_NEG_CLASSES in level:
         ids = level[schema.VERIFIED_NEG_CLASSES]
-        level[schema.VERIFIED_NEG_CLASSES] = tf.boolean_mask(ids, ~is_pasted(ids))
+        level[schema.VERIFIED_NEG_CLASSES] = tf.boolean_mask(ids, ~is_in(ids, pasted))
     if schema.IMAGE_CONFIDENCES in level:
-        present = is_pasted(level[schema.IMAGE_CLASSES])
+        present = is_in(level[schema.IMAGE_CLASSES], pasted)
         confidences = level[schema.IMAGE_CONFIDENCES]
         level[schema.IMAGE_CONFIDENCES] = tf.where(present, 1.0, confidences)
     return level
@@ -107,19 +104,15 @@ def copy_paste(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sampl
     canvas, size = image_size(sample.image), image_size(source.image)
     scale = random_between(scale_seed, config.min_scale, config.max_scale)
     scale *= largest_scale(size, canvas)
-    position = uniform([2], position_seed)
-    begin, window, target = tf.unstack(scaled_window(size, canvas, scale, position))
-    num_places = tf.cast(canvas - target + 1, tf.float32)
-    offset = tf.cast(uniform([2], offset_seed) * num_places, tf.int32)
-    offset = tf.minimum(offset, canvas - target)
+    placement = fit(size, canvas, scale, uniform([2], position_seed))
+    room = canvas - placement.target
+    offset = random_integers(offset_seed, tf.zeros_like(room), room + 1)
     is_selected = uniform(tf.shape(source.classes), choice_seed)
     is_selected = is_selected < config.object_probability
     for flag in (source.is_crowd, source.group_of):
         is_selected = is_selected if flag is None else is_selected & ~flag
     selection = keep_boxes(source, tf.where(is_selected)[:, 0])
-    placed = place(
-        selection, Placement(begin, window, target, offset, canvas), config.overlap_thresh
-    )
+    placed = place(selection, placement, offset, config.overlap_thresh)
     boxes = mask_boxes(placed.masks)  # zeros for an empty mask
     pasted = keep_boxes(placed._replace(boxes=boxes), tf.where(boxes[:, 2] > 0)[:, 0])
     first = sample._replace(image=tf.cast(sample.image, tf.float32))

@@ -13,6 +13,7 @@ from inputs.augment.base import (
     AUGMENTATIONS,
     apply_with_probability,
     change_if,
+    check_order,
     checked_by,
     float_image,
     image_size,
@@ -22,7 +23,9 @@ from inputs.augment.base import (
     split_seed,
     uniform,
 )
-from inputs.schema import PER_BOX_FIELDS, Sample
+from inputs.augment.mixing import merge
+from inputs.augment.pad import extend
+from inputs.schema import Sample
 
 UNSET_MAX_TARGET_PIXELS = 800_000  # the reference's default in random_downscale_to_target_pixels
 
@@ -197,12 +200,7 @@ def resize_by(sample: Sample, size: tf.Tensor, method: tf.Tensor) -> Sample:
 @float_image
 def resize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Resizes to new_height x new_width by the configured method."""
-    method = {
-        config.AREA: tf.image.ResizeMethod.AREA,
-        config.BICUBIC: tf.image.ResizeMethod.BICUBIC,
-        config.BILINEAR: tf.image.ResizeMethod.BILINEAR,
-        config.NEAREST_NEIGHBOR: tf.image.ResizeMethod.NEAREST_NEIGHBOR,
-    }[config.method]
+    method = getattr(tf.image.ResizeMethod, config.Method.Name(config.method))
     return resize(sample, tf.constant([config.new_height, config.new_width]), method)
 
 
@@ -244,13 +242,7 @@ def _target_pixels(config: Any) -> Tuple[int, int]:
 
 
 def _check_downscale(config: Any) -> None:
-    low, high = _target_pixels(config)
-    if not low < high:
-        raise ConfigError(
-            "min_target_pixels",
-            f"is {low} and max_target_pixels is {high}",
-            "set min_target_pixels < max_target_pixels",
-        )
+    check_order("min_target_pixels", *_target_pixels(config))
 
 
 @AUGMENTATIONS.register("random_downscale_to_target_pixels")
@@ -274,23 +266,13 @@ def scale_boxes_to_pixel_coordinates(sample: Sample, seed: tf.Tensor, config: An
 
 def repeat_image(sample: Sample, axis: int) -> Sample:
     """Repeats a sample below itself (axis 0) or beside itself (1); the first copy comes first."""
-    fields = {
-        name: tf.concat([value, value], axis=0)
-        for name in PER_BOX_FIELDS
-        for value in [getattr(sample, name)]
-        if value is not None
-    }
-    half = tf.one_hot(axis, 2) * 0.5  # 0.5 at this axis
-    second = tf.repeat([0.0, 1.0], tf.shape(sample.boxes)[0])[:, tf.newaxis] * half
-    fields["boxes"] = fields["boxes"] * tf.tile(1.0 - half, [2]) + tf.tile(second, [1, 2])
-    if sample.keypoints is not None:
-        fields["keypoints"] = fields["keypoints"] * (1.0 - half) + second[:, tf.newaxis]
-    if sample.masks is not None:
-        empty = tf.zeros_like(sample.masks)
-        first_half = tf.concat([sample.masks, empty], axis=axis + 1)
-        second_half = tf.concat([empty, sample.masks], axis=axis + 1)
-        fields["masks"] = tf.concat([first_half, second_half], axis=0)
-    return sample._replace(image=tf.concat([sample.image, sample.image], axis=axis), **fields)
+    size = image_size(sample.image)
+    second_offset = size * tf.one_hot(axis, 2, dtype=tf.int32)
+    bare = sample._replace(image_level=None)
+    offsets = (tf.zeros_like(second_offset), second_offset)
+    copies = [extend(bare, size + second_offset, offset) for offset in offsets]
+    image = tf.concat([sample.image, sample.image], axis=axis)
+    return merge(copies)._replace(image=image, image_level=sample.image_level)
 
 
 @AUGMENTATIONS.register("random_self_concat_image")

@@ -7,7 +7,7 @@ from typing import Any
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import preprocessor_pb2
-from inputs.augment.base import AUGMENTATIONS, checked_by, keep_boxes, uniform
+from inputs.augment.base import AUGMENTATIONS, checked_by, is_in, keep_boxes, uniform
 from inputs.schema import Sample
 
 LEAST_BOX_SIDE = 1e-6  # shortest side of a jittered box, as a share of the image
@@ -81,9 +81,8 @@ def remap_labels(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Replaces the class ids `original_labels` by the id `new_label`."""
     classes = sample.classes
     originals = tf.constant(list(config.original_labels), classes.dtype)
-    is_original = tf.reduce_any(tf.equal(classes[:, tf.newaxis], originals), axis=1)
     new_label = tf.constant(config.new_label, classes.dtype)
-    return sample._replace(classes=tf.where(is_original, new_label, classes))
+    return sample._replace(classes=tf.where(is_in(classes, originals), new_label, classes))
 
 
 @AUGMENTATIONS.register("convert_class_logits_to_softmax")

@@ -29,6 +29,7 @@ from inputs.augment.base import (
     AugmentationStep,
     StepFunction,
     apply_steps,
+    is_in,
     split_seed,
     uniform,
 )
@@ -63,9 +64,8 @@ def mixes(
 def check_steps(chain: Sequence[AugmentationStep], reader: Any) -> None:
     """Raises ConfigError unless mixtures fit the training `InputReader` and other steps."""
     for number, step in enumerate(chain):
-        # Steps on one record fit any reader.
         if step.num_records == 1:
-            continue
+            continue  # fits any reader
         if reader.load_context_features:
             raise ConfigError(
                 step.where,
@@ -172,14 +172,12 @@ def _merge_levels(levels: Sequence[Dict[str, tf.Tensor]]) -> Dict[str, tf.Tensor
                 (merged[ids], merged[confidences]), (level[ids], level[confidences])
             )
         # A class is absent from the mixture only if it is absent from every part.
-        if schema.VERIFIED_NEG_CLASSES in merged:
-            ids = merged[schema.VERIFIED_NEG_CLASSES]
-            merged[schema.VERIFIED_NEG_CLASSES] = tf.boolean_mask(
-                ids, tf.reduce_any(_pairs(ids, level[schema.VERIFIED_NEG_CLASSES]), axis=1)
-            )
+        key = schema.VERIFIED_NEG_CLASSES
+        if key in merged:
+            merged[key] = tf.boolean_mask(merged[key], is_in(merged[key], level[key]))
         # One part that may lack boxes of a class is enough.
-        if schema.NOT_EXHAUSTIVE_CLASSES in merged:
-            key = schema.NOT_EXHAUSTIVE_CLASSES
+        key = schema.NOT_EXHAUSTIVE_CLASSES
+        if key in merged:
             merged[key] = tf.concat([merged[key], level[key]], 0)
         if schema.IS_ANNOTATED in merged:
             merged[schema.IS_ANNOTATED] &= level[schema.IS_ANNOTATED]
@@ -191,33 +189,18 @@ def _common_labels(
 ) -> Tuple[tf.Tensor, tf.Tensor]:
     """Ids in both lists with the higher confidence; an empty list leaves the other unchanged."""
     (ids, confidences), (other_ids, other_confidences) = first, second
-    pairs = _pairs(ids, other_ids)
+    pairs = tf.equal(ids[:, tf.newaxis], other_ids)
     num_ids, num_others = tf.size(ids), tf.size(other_ids)
     common = tf.reduce_any(pairs, axis=1) | tf.equal(num_others, 0)
     highest = tf.reduce_max(tf.where(pairs, other_confidences, 0.0), axis=1)
     num_appended = tf.where(tf.equal(num_ids, 0), num_others, 0)
     is_empty = (num_ids > 0) & tf.logical_not(tf.reduce_any(common))
     # An empty list would mean "no image labels", which is another statement than "none in common".
-    num_placeholders = tf.cast(is_empty, tf.int32)[tf.newaxis]
-    merged_ids = tf.concat(
-        [
-            tf.boolean_mask(ids, common),
-            other_ids[:num_appended],
-            tf.fill(num_placeholders, tf.constant(NO_CLASS, ids.dtype)),
-        ],
-        axis=0,
+    placeholder = [[0, tf.cast(is_empty, tf.int32)]]
+    merged_ids = tf.concat([tf.boolean_mask(ids, common), other_ids[:num_appended]], 0)
+    confidences = tf.boolean_mask(tf.maximum(confidences, highest), common)
+    merged_confidences = tf.concat([confidences, other_confidences[:num_appended]], 0)
+    return (
+        tf.pad(merged_ids, placeholder, constant_values=NO_CLASS),
+        tf.pad(merged_confidences, placeholder),
     )
-    merged_confidences = tf.concat(
-        [
-            tf.boolean_mask(tf.maximum(confidences, highest), common),
-            other_confidences[:num_appended],
-            tf.zeros(num_placeholders, confidences.dtype),
-        ],
-        axis=0,
-    )
-    return merged_ids, merged_confidences
-
-
-def _pairs(ids: tf.Tensor, other_ids: tf.Tensor) -> tf.Tensor:
-    """Compares ids, int [k] and [m]: bool [k, m], True if equal."""
-    return tf.equal(ids[:, tf.newaxis], other_ids[tf.newaxis])

@@ -13,8 +13,8 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs.augment.base import AUGMENTATIONS, image_size, random_between, split_seed, uniform
 from inputs.augment.mixing import merge, mixes
-from inputs.augment.pad import check_color, extend, mean_color
-from inputs.augment.placing import Placement, largest_scale, place, scaled_window
+from inputs.augment.pad import extend, mean_color, read_color
+from inputs.augment.placing import fit, largest_scale, place
 from inputs.schema import Sample
 
 NUM_RECORDS = 4
@@ -44,11 +44,10 @@ def arrange(
         area = tf.where(is_far, canvas - center, center)
         size = image_size(sample.image)
         scale = scales[number] * largest_scale(size, canvas)
-        begin, window, target = tf.unstack(scaled_window(size, area, scale, positions[number]))
-        offset = tf.where(is_far, 0, area - target)
+        placement = fit(size, area, scale, positions[number])
+        offset = tf.where(is_far, 0, area - placement.target)
         fill_color = mean_color(sample.image) if color is None else color
-        placement = Placement(begin, window, target, offset, area)
-        part = place(sample, placement, overlap_thresh, fill_color)
+        part = place(sample, placement, offset, overlap_thresh, fill_color)
         parts.append(extend(part, canvas, corner))
     rows = [tf.concat([parts[k].image, parts[k + 1].image], axis=1) for k in (0, 2)]
     return merge(parts)._replace(image=tf.concat(rows, axis=0))
@@ -66,8 +65,7 @@ def _check(config: Any) -> None:
 @mixes(NUM_RECORDS, check=_check)
 def mosaic(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
     """Arranges four images around a random centre, or raises ConfigError for `pad_color`."""
-    check_color(samples[0], "mosaic.pad_color", config.pad_color)
-    color = tf.constant(list(config.pad_color), tf.float32) if config.pad_color else None
+    color = read_color(samples[0], "mosaic.pad_color", config.pad_color)
     canvas = tf.maximum(image_size(samples[0].image), 2)
     if config.HasField("height"):
         canvas = tf.constant([config.height, config.width])

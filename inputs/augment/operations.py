@@ -10,7 +10,6 @@ random: random numbers are arguments, either numbers or scalar tensors.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple
 
@@ -55,29 +54,32 @@ def change_pixels(
     return sample._replace(image=change_rgb(sample.image, lambda rgb: change(rgb, value)))
 
 
-def apply_in_turn(
-    sample: Sample,
-    count: Any,
-    choose: Callable[[tf.Tensor], tf.Tensor],
-    branches: Sequence[Callable[[Sample, tf.Tensor], Sample]],
-) -> Sample:
-    """Applies `branches[choose(position)](sample, position)` for positions 0 to `count` - 1."""
-    # Loop variables must be tensors; other fields do not change.
-    names = ("image", "boxes", "area", "masks", "keypoints", "keypoint_visibilities")
-    state = {name: getattr(sample, name) for name in names if getattr(sample, name) is not None}
+def apply_in_turn(sample: Sample, count: Any, change: Change) -> Sample:
+    """Applies `change(sample, position)` for positions 0 to `count` - 1."""
 
     def step(position: tf.Tensor, state: Dict[str, tf.Tensor]) -> Any:
-        current = sample._replace(image_level=None, **state)
+        changed = change(sample._replace(image_level=None, **state), position)
+        return position + 1, _state(changed)
 
-        def run(branch: Callable[[Sample, tf.Tensor], Sample]) -> Dict[str, tf.Tensor]:
-            changed = branch(current, position)
-            return {name: getattr(changed, name) for name in state}
-
-        calls = [functools.partial(run, branch) for branch in branches]
-        return position + 1, tf.switch_case(choose(position), calls)
-
-    _, state = tf.while_loop(lambda position, _: position < count, step, (tf.constant(0), state))
+    initial = (tf.constant(0), _state(sample))
+    _, state = tf.while_loop(lambda position, _: position < count, step, initial)
     return sample._replace(**state)
+
+
+def choose_change(choose: Callable[[tf.Tensor], tf.Tensor], changes: Sequence[Change]) -> Change:
+    """A change that applies `changes[choose(position)]`."""
+
+    def apply(sample: Sample, position: tf.Tensor) -> Sample:
+        branches = [lambda change=change: _state(change(sample, position)) for change in changes]
+        return sample._replace(**tf.switch_case(choose(position), branches))
+
+    return apply
+
+
+def _state(sample: Sample) -> Dict[str, tf.Tensor]:
+    """The fields that operations change, without None: variables of loops must be tensors."""
+    names = ("image", "boxes", "area", "masks", "keypoints", "keypoint_visibilities")
+    return {name: getattr(sample, name) for name in names if getattr(sample, name) is not None}
 
 
 # Pixel values.
@@ -86,11 +88,8 @@ def apply_in_turn(
 def auto_contrast(image: tf.Tensor) -> tf.Tensor:
     """Stretches each channel to 0..255; a channel with a single value does not change."""
     values = tf.cast(image, tf.float32)
-    low, high = (
-        tf.reduce_min(tf.reduce_min(image, axis=0), axis=0),
-        tf.reduce_max(tf.reduce_max(image, axis=0), axis=0),
-    )
-    low, high = tf.cast(low, tf.float32), tf.cast(high, tf.float32)
+    low = tf.reduce_min(tf.reduce_min(values, axis=0), axis=0)
+    high = tf.reduce_max(tf.reduce_max(values, axis=0), axis=0)
     scale = tf.where(high > low, tf.math.divide_no_nan(255.0, high - low), 1.0)
     shift = tf.where(high > low, -low * scale, 0.0)
     return _levels(per_channel(per_channel(values, scale, tf.multiply), shift, tf.add))
@@ -216,24 +215,14 @@ def change_boxes(sample: Sample, indices: tf.Tensor, change: Change) -> Sample:
     `change(region, index)` receives the inside of the box as a sample, and returns one of the same
     size. Boxes do not change; masks and keypoints follow the pixels.
     """
-    state = {
-        name: getattr(sample, name)
-        for name in ("image", "masks", "keypoints", "keypoint_visibilities")
-        if getattr(sample, name) is not None
-    }
 
-    def step(position: tf.Tensor, state: Any) -> Any:
-        sample_now = sample._replace(image_level=None, area=None, **state)
+    def change_box(current: Sample, position: tf.Tensor) -> Sample:
         index = indices[position]
-        first, last = pixel_rectangle(sample.boxes[index], image_size(sample_now.image))
-        region, is_inside = _cut(sample_now, first, last - first + 1)
-        result = _replace_region(sample_now, change(region, index), first, is_inside)
-        return position + 1, {name: getattr(result, name) for name in state}
+        first, last = pixel_rectangle(sample.boxes[index], image_size(current.image))
+        region, is_inside = _cut(current, first, last - first + 1)
+        return _replace_region(current, change(region, index), first, is_inside)
 
-    _, state = tf.while_loop(
-        lambda position, _: position < tf.size(indices), step, (tf.constant(0), state)
-    )
-    return sample._replace(**state)
+    return apply_in_turn(sample, tf.size(indices), change_box)
 
 
 def _cut(sample_now: Sample, first: tf.Tensor, size: tf.Tensor) -> Tuple[Sample, Any]:
@@ -253,11 +242,8 @@ def _cut(sample_now: Sample, first: tf.Tensor, size: tf.Tensor) -> Tuple[Sample,
 
 def _replace_region(sample_now: Sample, region: Sample, first: tf.Tensor, is_inside: Any) -> Sample:
     image = overwrite(sample_now.image, tf.pad(first, [[0, 1]]), region.image)
-    masks, keypoints, visibilities = (
-        sample_now.masks,
-        sample_now.keypoints,
-        sample_now.keypoint_visibilities,
-    )
+    masks, keypoints = sample_now.masks, sample_now.keypoints
+    visibilities = sample_now.keypoint_visibilities
     if masks is not None:
         masks = overwrite(masks, tf.pad(first, [[1, 0]]), region.masks)
     if keypoints is not None:

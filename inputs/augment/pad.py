@@ -145,8 +145,8 @@ def check_color(sample: Sample, field: str, values: Sequence[float]) -> None:
         )
 
 
-def _color(sample: Sample, field: str, values: Sequence[float]) -> Optional[tf.Tensor]:
-    """Reads a `pad_color` field; an empty one is None, the mean colour of the image."""
+def read_color(sample: Sample, field: str, values: Sequence[float]) -> Optional[tf.Tensor]:
+    """A `pad_color` field, float32 [C] or [1]; None, the mean colour of the image, if empty."""
     check_color(sample, field, values)
     return tf.constant(list(values), tf.float32) if len(values) else None
 
@@ -161,14 +161,15 @@ def _check_pad(config: Any) -> None:
             )
     if config.HasField("min_image_height") and config.HasField("max_image_height"):
         for side in ("height", "width"):
-            check_order(config, f"min_image_{side}", f"max_image_{side}")
+            least, largest = f"min_image_{side}", f"max_image_{side}"
+            check_order(least, getattr(config, least), getattr(config, largest))
 
 
 @AUGMENTATIONS.register("random_pad_image")
 @checked_by(_check_pad)
 def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Places the image on a larger canvas, by default up to twice as high and wide."""
-    color = _color(sample, "random_pad_image.pad_color", config.pad_color)
+    color = read_color(sample, "random_pad_image.pad_color", config.pad_color)
     size = image_size(sample.image)
     min_size, max_size = size, size * 2
     if config.HasField("min_image_height"):
@@ -181,7 +182,7 @@ def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 @AUGMENTATIONS.register("random_absolute_pad_image")
 def random_absolute_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Adds fewer than max_height_padding rows and fewer than max_width_padding columns."""
-    color = _color(sample, "random_absolute_pad_image.pad_color", config.pad_color)
+    color = read_color(sample, "random_absolute_pad_image.pad_color", config.pad_color)
     size = image_size(sample.image)
     max_canvas = size + tf.constant([config.max_height_padding, config.max_width_padding])
     return random_pad(sample, seed, size, max_canvas, color)

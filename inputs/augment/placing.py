@@ -12,29 +12,25 @@ from inputs.schema import Sample
 
 
 class Placement(NamedTuple):
-    """Source and destination of an image's pixels; all int32 [2], rows and columns."""
+    """The part of an image that fits into an area; all int32 [2], rows and columns."""
 
     begin: tf.Tensor  # first pixel of the window that is cut out
     size: tf.Tensor  # size of the window
     target: tf.Tensor  # size of the window after scaling
-    offset: tf.Tensor  # its first pixel in the area
-    area: tf.Tensor  # size of the area; the window lies within it
+    area: tf.Tensor  # size of the area
 
 
-def scaled_window(
-    size: tf.Tensor, area: tf.Tensor, scale: tf.Tensor, position: tf.Tensor
-) -> tf.Tensor:
-    """Computes the largest window whose scaled size fits into an area: its begin, size and target.
+def fit(size: tf.Tensor, area: tf.Tensor, scale: tf.Tensor, position: tf.Tensor) -> Placement:
+    """Computes the largest window whose scaled size fits into an area.
 
-    The result is int32 [3, 2]; `position`, float32 [2] in [0, 1), is that among possible places.
+    `position`, float32 [2] in [0, 1), chooses among its possible places in an image of `size`.
     """
-    scaled = tf.round(tf.cast(size, tf.float32) * scale)
-    target = tf.minimum(tf.cast(scaled, tf.int32), area)
-    target = tf.maximum(target, 1)
+    scaled = tf.cast(tf.round(tf.cast(size, tf.float32) * scale), tf.int32)
+    target = tf.maximum(tf.minimum(scaled, area), 1)
     window = tf.cast(tf.round(tf.cast(target, tf.float32) / scale), tf.int32)
     window = tf.clip_by_value(window, 1, size)
     begin = tf.cast(position * tf.cast(size - window + 1, tf.float32), tf.int32)
-    return tf.stack([tf.minimum(begin, size - window), window, target])
+    return Placement(tf.minimum(begin, size - window), window, target, area)
 
 
 def largest_scale(size: tf.Tensor, frame: tf.Tensor) -> tf.Tensor:
@@ -43,9 +39,13 @@ def largest_scale(size: tf.Tensor, frame: tf.Tensor) -> tf.Tensor:
 
 
 def place(
-    sample: Sample, placement: Placement, overlap_thresh: float, color: Optional[tf.Tensor] = None
+    sample: Sample,
+    placement: Placement,
+    offset: tf.Tensor,
+    overlap_thresh: float,
+    color: Optional[tf.Tensor] = None,
 ) -> Sample:
-    """Cuts out a window, scales it and places it in an area, with all labels; float32.
+    """Cuts out a window, scales it and places it at an offset in its area, with all labels.
 
     Boxes are clipped to the window; those of which less than `overlap_thresh` or nothing remains
     are dropped. `color`, float32 [C] or [1], is the colour around the window; None is black.
@@ -55,7 +55,7 @@ def place(
     scaled = resize(cut, placement.target, tf.image.ResizeMethod.BILINEAR)
     # Resizing to the same size keeps the image's type.
     scaled = scaled._replace(image=tf.cast(scaled.image, tf.float32))
-    return pad(scaled, placement.area, placement.offset, color)
+    return pad(scaled, placement.area, offset, color)
 
 
 def mask_boxes(masks: tf.Tensor) -> tf.Tensor:

@@ -19,11 +19,11 @@ from inputs.augment.base import (
     AUGMENTATIONS,
     checked_by,
     image_size,
+    random_integer,
     random_integers,
     split_seed,
     uniform,
 )
-from inputs.augment.geometry import FLIP_X, move
 from inputs.schema import Sample
 
 Step = Tuple[str, float, int]  # operation, probability, level
@@ -114,6 +114,9 @@ def _integer(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Apply:
     return _pixels(lambda rgb, magnitude: change(rgb, tf.cast(magnitude, tf.int32)))
 
 
+_equalize = _pixels(lambda rgb, _: operations.equalize(rgb))
+
+
 def _signed(change: Callable[[Sample, tf.Tensor], Sample]) -> Apply:
     """Makes an operation apply in one direction or the other, both equally likely."""
 
@@ -130,10 +133,6 @@ def _translate_x(sample: Sample, pixels: tf.Tensor) -> Sample:
 
 def _translate_y(sample: Sample, pixels: tf.Tensor) -> Sample:
     return operations.translate(sample, tf.stack([pixels, 0.0]))
-
-
-def _flip(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
-    return move(sample, FLIP_X)
 
 
 def _cutout(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
@@ -173,7 +172,7 @@ def _truncated(step: float) -> Callable[[float], float]:
 
 OPERATIONS: Dict[str, Operation] = {
     "AutoContrast": Operation(_pixels(lambda rgb, _: operations.auto_contrast(rgb)), float),
-    "Equalize": Operation(_pixels(lambda rgb, _: operations.equalize(rgb)), float),
+    "Equalize": Operation(_equalize, float),
     "Posterize": Operation(_integer(operations.posterize), _truncated(4)),
     "Solarize": Operation(_integer(operations.solarize), _truncated(256)),
     "SolarizeAdd": Operation(_integer(operations.solarize_add), _truncated(110)),
@@ -188,16 +187,10 @@ OPERATIONS: Dict[str, Operation] = {
     "ShearX_BBox": Operation(_signed(operations.shear_x), _per_level(0.3)),
     "ShearY_BBox": Operation(_signed(operations.shear_y), _per_level(0.3)),
     "Rotate_BBox": Operation(_signed(operations.rotate), _per_level(30)),
-    "TranslateX_Only_BBoxes": Operation(_signed(_translate_x), _per_level(120), True),
     "TranslateY_Only_BBoxes": Operation(_signed(_translate_y), _per_level(120), True),
     "ShearX_Only_BBoxes": Operation(_signed(operations.shear_x), _per_level(0.3), True),
     "ShearY_Only_BBoxes": Operation(_signed(operations.shear_y), _per_level(0.3), True),
-    "Rotate_Only_BBoxes": Operation(_signed(operations.rotate), _per_level(30), True),
-    "Flip_Only_BBoxes": Operation(_flip, float, True),
-    "Equalize_Only_BBoxes": Operation(
-        _pixels(lambda rgb, _: operations.equalize(rgb)), float, True
-    ),
-    "Solarize_Only_BBoxes": Operation(_integer(operations.solarize), _truncated(256), True),
+    "Equalize_Only_BBoxes": Operation(_equalize, float, True),
     "Cutout_Only_BBoxes": Operation(_cutout, _truncated(50), True),
 }
 
@@ -210,7 +203,7 @@ def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
     """
     draw_seed, step_seed = split_seed(seed, 2)
     names, kinds, probabilities, magnitudes = _tables(policy)
-    row_index = random_integers(draw_seed, tf.zeros([1], tf.int32), tf.constant([len(policy)]))[0]
+    row_index = random_integer(draw_seed, 0, len(policy))
     kind, probability, magnitude = (
         tf.gather(tf.constant(table), row_index) for table in (kinds, probabilities, magnitudes)
     )
@@ -237,9 +230,8 @@ def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
 
     is_on_boxes = tf.constant([OPERATIONS[name].is_on_boxes for name in names])
     branches = [branch_of(OPERATIONS[name]) for name in names]
-    return operations.apply_in_turn(
-        sample, kinds.shape[1], choose, [*branches, lambda current, _: current]
-    )
+    change = operations.choose_change(choose, [*branches, lambda current, _: current])
+    return operations.apply_in_turn(sample, kinds.shape[1], change)
 
 
 def _apply_to_boxes(
@@ -285,13 +277,11 @@ def _tables(policy: Policy) -> Tuple[List[str], np.ndarray, np.ndarray, np.ndarr
 
 
 def _check_policy(config: Any) -> None:
-    if config.policy_name not in POLICIES:
-        hint = nearest(config.policy_name, list(POLICIES)) or "."
-        raise ConfigError(
-            None,
-            f"policy_name {quoted(config.policy_name)} is not known{hint} Known: "
-            f"{sorted(POLICIES)}",
-        )
+    name = config.policy_name
+    if name not in POLICIES:
+        hint = nearest(name, list(POLICIES)) or "."
+        message = f"policy_name {quoted(name)} is not known{hint} Known: {sorted(POLICIES)}"
+        raise ConfigError(None, message)
 
 
 @AUGMENTATIONS.register("autoaugment_image")

@@ -98,9 +98,8 @@ def apply_operations(
         return lambda current, position: operation(current, strengths[position])
 
     branches = [branch(operation) for operation in OPERATIONS.values()]
-    moved = operations.apply_in_turn(
-        measured, tf.size(numbers), lambda position: numbers[position], branches
-    )
+    change = operations.choose_change(lambda position: numbers[position], branches)
+    moved = operations.apply_in_turn(measured, tf.size(numbers), change)
     share = moved.area
     assert share is not None
     moved = moved._replace(area=scale_area(sample.area, share), image_level=sample.image_level)

@@ -29,9 +29,7 @@ class FaultKind(NamedTuple):
     reference: str = ""  # the action that equals what the reference does; "" if no record has it
     correction: str = ""  # the effect of CLIP; "" if CLIP skips the record
     unit: str = "record"  # the thing that a count counts
-    caused_by_config: bool = (
-        False  # may follow from the configuration alone, so SKIP corrects it, too
-    )
+    caused_by_config: bool = False  # by the configuration alone, so SKIP corrects it, too
     is_for_check: bool = False  # training does not look for it, so its action is always KEEP
     source_remedy: str = ""  # "" if no source of a conversion has it
     source_description: str = ""  # "" for `description`

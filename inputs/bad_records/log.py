@@ -70,14 +70,13 @@ class FaultLog:
         self._lock = threading.RLock()
         self._entries: List[LogEntry] = []
         self._seen: Set[Tuple[str, int, str]] = set()
-        self._written: Set[Tuple[str, int, str]] = set()
+        lines = [] if path is None else json_lines.read(path, ("file", "record", "kind"))
+        self._written = {(line["file"], line["record"], line["kind"]) for line in lines}
         self._counts: Counter[str] = collections.Counter()
         self._entries_of: Counter[str] = collections.Counter()
         self._action_counts: Counter[Tuple[str, str]] = collections.Counter()
         self._skipped: Set[Tuple[str, int]] = set()
         self.has_new_faults = False
-        if path is not None:
-            self._read_written(path)
 
     @property
     def entries(self) -> List[LogEntry]:
@@ -158,7 +157,3 @@ class FaultLog:
         self._written.add(key)
         if self.path is not None:
             json_lines.append(self.path, dataclasses.asdict(entry))
-
-    def _read_written(self, path: str) -> None:
-        for old in json_lines.read(path, ("file", "record", "kind")):
-            self._written.add((old["file"], old["record"], old["kind"]))

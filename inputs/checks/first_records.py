@@ -18,8 +18,8 @@ from estimator_det.config.text import ConfigError, nearest
 from estimator_det.files.image_header import claimed_size
 from estimator_det.images.resize import Resizer
 from estimator_det.protos import input_reader_pb2
-from inputs.decoding.decoder import KEPT_SCALE
 from inputs.decoding.example import MASKS, OBJECT, PARSE_ERRORS, SIDES
+from inputs.decoding.images import KEPT_SCALE
 from inputs.label_map import LabelMap, read_label_map
 from inputs.machine import available_memory
 from inputs.records.stream import find_files, input_patterns

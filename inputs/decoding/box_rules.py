@@ -50,8 +50,7 @@ TENSORFLOW = ArrayOps(
     all=lambda x: tf.reduce_all(x, -1),
     is_finite=tf.math.is_finite,
     equal=tf.equal,
-    # A single operation; tf.clip_by_value has two.
-    clip=lambda x, low, high: tf.raw_ops.ClipByValue(t=x, clip_value_min=low, clip_value_max=high),
+    clip=tf.clip_by_value,
     max=tf.reduce_max,
     length=lambda x: tf.cast(tf.shape(x)[-1], tf.float32),
     count_to=tf.range,

@@ -13,28 +13,34 @@ matches no class text at all.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.check import check_reader
 from estimator_det.config.fields import check_supported
+from estimator_det.config.problem import refuse
 from estimator_det.config.text import ConfigError
-from estimator_det.files.image_header import BMP, GIF, JPEG, PNG
 from estimator_det.images.resize import Resizer
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.augment.base import keep_boxes
-from inputs.bad_records.kinds import FAULT_COUNTS
+from inputs.bad_records.kinds import BOX_FAULTS, FAULT_COUNTS
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
-from inputs.decoding.box_checks import Checked, check_boxes
-from inputs.decoding.box_rules import TENSORFLOW, Boxes, mask_extents
+from inputs.decoding.box_rules import (
+    TENSORFLOW,
+    Boxes,
+    box_flags,
+    correct_boxes,
+    mask_extents,
+    size_mismatch,
+)
 from inputs.decoding.example import (
     MASKS,
     OBJECT,
     SIDES,
     LengthRule,
     Parsed,
+    checked,
     context_rules,
     equal_rule,
     make_parser,
@@ -42,27 +48,28 @@ from inputs.decoding.example import (
     parse_context,
     parse_image,
     record_name,
-    require,
-    require_length,
+    with_lengths,
 )
 from inputs.decoding.hierarchy import expand_boxes, expand_image_labels, make_hierarchy
+from inputs.decoding.images import claimed_pixels, decode_image, make_image_decoder
 from inputs.label_map import LabelMap
 from inputs.schema import PER_BOX_NUMBERS, Sample
 
 Decoder = Callable[..., Sample]
 
-JPEG_RATIOS = (2, 4, 8)  # by which a JPEG can be decoded smaller
-# A decoded picture stays this much larger than the network's input, so that crops stay sharp.
-KEPT_SCALE = 2.0
-
 HASH_BUCKETS = 2**31  # so that a hash fits a non-negative int32
-
-_HEAD = 26  # bytes that contain the size in PNG, GIF and BMP
-# First bytes of a format; position, type and byte order of the two sides.
-_SIDES = ((PNG, 16, tf.int32, False), (GIF, 6, tf.uint16, True), (BMP, 18, tf.int32, True))
 
 # COCO's keypoint visibilities: 0 not labelled, 1 labelled but hidden, 2 visible.
 HIDDEN, VISIBLE = 1, 2
+NAN = float("nan")
+
+
+class Checked(NamedTuple):
+    """Boxes after the policy was applied."""
+
+    boxes: tf.Tensor  # float32 [n, 4], corrected
+    kept: tf.Tensor  # int64 [k], indices of the boxes that are not dropped
+    counts: tf.Tensor  # int32, the first entries of COUNTED: all but the last one
 
 
 class _Tables(NamedTuple):
@@ -87,42 +94,37 @@ def make_decoder(
     policy = make_policy(config) if policy is None else policy
     label_map = policy.label_map
     check_supported(config, "input_reader")
-    for problem in check_reader(config, "input_reader"):
-        raise problem.as_error()
+    refuse(check_reader(config, "input_reader"))
     tables = _make_tables(config, label_map)
     hierarchy = None
     if label_map is not None and config.expand_labels_hierarchy:
         hierarchy = make_hierarchy(config, label_map)
     parse = make_parser(config)
-    reducing = resizer if config.fast_jpeg else None
-    decode_image = _image_decoder(config, reducing)
+    decode_pixels = make_image_decoder(config, resizer)
 
     def decode(serialized: tf.Tensor, seed: Optional[tf.Tensor] = None) -> Sample:
         parsed = parse(serialized, seed)
         record = record_name(parsed)
         encoded = parsed["image/encoded"]
         pixels = claimed_pixels(encoded)
-        has_image = require(
+        parsed["image/encoded"] = checked(
+            encoded,
             tf.not_equal(encoded, "") & (pixels <= policy.max_pixels),
             record,
             ["missing_key", "huge_image"],
             "Pixels of image/encoded:",
             [pixels],
         )
-        with tf.control_dependencies([has_image]):
-            image = decode_image(parsed)
-            size = tf.shape(image)[:2] if reducing is None else _full_size(encoded, image)
-        sample, checked = _boxes(parsed, record, image, size, tables, policy, config.mask_type)
-        sample = sample._replace(
-            multiclass_scores=_multiclass_scores(parsed, record, sample),
-            image_level=_image_level(
-                parsed, serialized, record, size, tables, policy.context_feature_length
-            ),
-        )
+        image, size = decode_pixels(parsed)
+        sample, boxes = _boxes(parsed, record, image, size, tables, policy, config.mask_type)
+        context_length = policy.context_feature_length
+        level = _image_level(parsed, serialized, record, size, tables, context_length)
+        level[FAULT_COUNTS] = boxes.counts
+        scores = _multiclass_scores(parsed, record, sample)
+        sample = sample._replace(multiclass_scores=scores, image_level=level)
         if config.num_keypoints:
             sample = _with_keypoints(sample, parsed, record, config.num_keypoints, tables)
-        level = {**(sample.image_level or {}), FAULT_COUNTS: checked.counts}
-        sample = keep_boxes(sample._replace(image_level=level), checked.kept)
+        sample = keep_boxes(sample, boxes.kept)
         if hierarchy is not None:
             sample = expand_image_labels(expand_boxes(sample, hierarchy), hierarchy)
         return sample
@@ -157,7 +159,7 @@ def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[Label
 
 def decode_example_image(serialized: tf.Tensor, num_additional_channels: int = 0) -> tf.Tensor:
     """Decodes only the image of a `tf.train.Example`: uint8 [h, w, 3 + additional]."""
-    return _decode_image(parse_image(serialized), num_additional_channels)
+    return decode_image(parse_image(serialized), num_additional_channels)
 
 
 def decode_example_context(
@@ -171,120 +173,6 @@ def decode_example_context(
     features = _context(parse_context(serialized), tf.constant("?"), length)[:max_rows]
     count = tf.shape(features)[0]
     return tf.ensure_shape(tf.pad(features, [[0, max_rows - count], [0, 0]]), shape), count
-
-
-def claimed_pixels(encoded: tf.Tensor) -> tf.Tensor:
-    """Height times width in the header of an image, float32 scalar; 0 for unknown formats.
-
-    Running it fails if the image starts like a JPEG but has no size.
-    """
-
-    def jpeg_format() -> tf.Tensor:
-        return tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(encoded), tf.float32)) / 3.0
-
-    def other_format() -> tf.Tensor:
-        # Padded, because a truncated file may be shorter than the header.
-        head = tf.strings.join([tf.strings.substr(encoded, 0, _HEAD), "\0" * _HEAD])
-        pixels = tf.constant(0.0)
-        for start, position, dtype, is_little in _SIDES:
-            sides = tf.strings.substr(head, position, 2 * dtype.size)
-            # abs(): the height of a BMP is negative if its rows start at the top.
-            sides = tf.cast(tf.io.decode_raw(sides, dtype, little_endian=is_little), tf.float32)
-            matches = tf.equal(tf.strings.substr(head, 0, len(start)), start)
-            pixels += tf.where(matches, tf.abs(tf.reduce_prod(sides)), 0.0)
-        return pixels
-
-    return tf.cond(_is_jpeg(encoded), jpeg_format, other_format)
-
-
-def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
-    """Decodes an image to uint8 [h, w, 3 + additional]; of an animation the first frame."""
-    image = tf.io.decode_image(parsed["image/encoded"], channels=3, expand_animations=False)
-    image.set_shape([None, None, 3])
-    if not num_additional_channels:
-        return image
-    channels = tf.map_fn(
-        lambda encoded: tf.io.decode_image(encoded, channels=1, expand_animations=False)[..., 0],
-        parsed["image/additional_channels/encoded"],
-        fn_output_signature=tf.TensorSpec([None, None], tf.uint8),
-    )
-    image = tf.concat([image, tf.transpose(channels, [1, 2, 0])], axis=2)
-    return tf.ensure_shape(image, [None, None, 3 + num_additional_channels])
-
-
-def _image_decoder(
-    config: input_reader_pb2.InputReader, reducing: Optional[Resizer]
-) -> Callable[[Parsed], tf.Tensor]:
-    """Chooses how images are decoded, smaller or whole, and whether they are kept."""
-    if reducing is not None:
-        decode = functools.partial(_decode_reduced, resizer=reducing)
-    else:
-        decode = functools.partial(
-            _decode_image, num_additional_channels=config.num_additional_channels
-        )
-    return _cached(decode) if config.cache == input_reader_pb2.MEMORY else decode
-
-
-def _cached(decode: Callable[[Parsed], tf.Tensor]) -> Callable[[Parsed], tf.Tensor]:
-    """Keeps images that have been decoded once, by their encoded bytes.
-
-    Only decoding is left out: records are read in their order as ever, so that a resumed run and
-    the search for bad records need not know of it.
-    """
-    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, "", checkpoint=False)
-
-    def recall(parsed: Parsed) -> tf.Tensor:
-        key = tf.strings.to_hash_bucket_fast(parsed["image/encoded"], tf.int64.max)
-        kept = table.lookup(key)
-
-        def add() -> tf.Tensor:
-            image = decode(parsed)
-            with tf.control_dependencies([table.insert(key, tf.io.serialize_tensor(image))]):
-                return tf.identity(image)
-
-        is_new = tf.equal(tf.strings.length(kept), 0)
-        image = tf.cond(is_new, add, lambda: tf.io.parse_tensor(kept, tf.uint8))
-        return tf.ensure_shape(image, [None, None, 3])
-
-    return recall
-
-
-def _full_size(encoded: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
-    """Height and width, int32 [2], of an image that `_decode_reduced` may have made smaller."""
-    return tf.cond(
-        _is_jpeg(encoded),
-        lambda: tf.io.extract_jpeg_shape(encoded)[:2],
-        lambda: tf.shape(image)[:2],
-    )
-
-
-def _decode_reduced(parsed: Parsed, resizer: Resizer) -> tf.Tensor:
-    """Decodes an image, a large JPEG smaller.
-
-    The smaller picture is an average of the full one, so nothing is lost that the resizer, which
-    takes single pixels, would keep.
-    """
-    encoded = parsed["image/encoded"]
-
-    def full() -> tf.Tensor:
-        return tf.io.decode_image(encoded, channels=3, expand_animations=False)
-
-    def jpeg() -> tf.Tensor:
-        size = tf.io.extract_jpeg_shape(encoded)[:2]
-        resized = tf.stack(resizer.new_size(size[0], size[1]))
-        room = tf.reduce_min(size / resized) / KEPT_SCALE
-        decoders = [full] + [
-            functools.partial(tf.io.decode_jpeg, encoded, channels=3, ratio=ratio)
-            for ratio in JPEG_RATIOS
-        ]
-        branch = tf.reduce_sum(tf.cast(room >= tf.constant(JPEG_RATIOS, room.dtype), tf.int32))
-        return tf.switch_case(branch, decoders)
-
-    return tf.ensure_shape(tf.cond(_is_jpeg(encoded), jpeg, full), [None, None, 3])
-
-
-def _is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
-    return tf.equal(tf.strings.substr(encoded, 0, len(JPEG)), JPEG)
 
 
 def _ids_and_labels(
@@ -323,10 +211,11 @@ def _boxes(
         parsed[OBJECT + "class/text"], parsed[OBJECT + "class/label"], tables.classes
     )
     numbers = [parsed[spec.record_key] for spec in PER_BOX_NUMBERS]
-    sizes = _check_sizes(record, sides, classes, numbers)
+    sizes = _check_sizes(record, [*sides, classes], numbers)
     with tf.control_dependencies([sizes]):
         boxes = tf.stack(sides, axis=1)
-    masks = _masks(parsed, record, sizes[0], image_size, mask_type)
+    num_boxes = sizes[0]
+    masks = _masks(parsed, record, num_boxes, image_size, mask_type)
     record_boxes = Boxes(
         boxes,
         classes,
@@ -336,38 +225,51 @@ def _boxes(
         image_size=tf.cast(image_size, tf.int64),
         masks=None if masks is None else mask_extents(masks, TENSORFLOW),
     )
-    checked = check_boxes(record_boxes, record, policy)
-    low, high = tf.split(checked.boxes, 2, axis=1)
+    checked_boxes = _check_boxes(record_boxes, record, policy)
+    low, high = tf.split(checked_boxes.boxes, 2, axis=1)
     box_area = tf.reduce_prod((high - low) * tf.cast(image_size, tf.float32), axis=1)
-    num_boxes = sizes[:1]
-    # [[0, number of missing values]] of each list, which are the paddings of tf.pad.
-    num_missing = tf.stack([tf.zeros_like(sizes), num_boxes - sizes], 1)[len(SIDES) + 1 :]
     fields = {}
-    for spec, values, padding in zip(PER_BOX_NUMBERS, numbers, tf.split(num_missing, len(numbers))):
-        if spec.default is None:
-            values = tf.concat([values, box_area], 0)[: num_boxes[0]]
-        else:
-            values = tf.pad(values, padding, constant_values=spec.default)
+    for spec, values in zip(PER_BOX_NUMBERS, numbers):
+        # The list has all values or none.
+        default = box_area if spec.default is None else tf.fill([num_boxes], spec.default)
+        values = tf.concat([values, tf.cast(default, values.dtype)], 0)[:num_boxes]
         fields[spec.sample_field] = values > 0 if spec.dtype == "bool" else values
-    sample = Sample(image=image, boxes=checked.boxes, classes=classes, masks=masks, **fields)
-    return sample, checked
+    sample = Sample(image, checked_boxes.boxes, classes, masks=masks, **fields)
+    return sample, checked_boxes
+
+
+def _check_boxes(record_boxes: Boxes, record: tf.Tensor, policy: BadRecordPolicy) -> Checked:
+    """Counts faults, and corrects or rejects them by the policy."""
+    flags = box_flags(record_boxes, policy.num_classes, TENSORFLOW)
+    box_counts = tf.reduce_sum(tf.cast(tf.stack(list(flags.values())), tf.int32), 1)
+    has_wrong_size = tf.cast(size_mismatch(record_boxes, TENSORFLOW), tf.int32)
+    counts = tf.concat([box_counts, has_wrong_size[tf.newaxis]], 0)
+    kinds = (*BOX_FAULTS, "size_mismatch")
+    rejected = [kind for kind in kinds if policy.rejects(kind)]
+    if rejected:
+        rejected_counts = tf.gather(counts, [kinds.index(kind) for kind in rejected])
+        counts = checked(
+            counts,
+            tf.equal(tf.reduce_sum(rejected_counts), 0),
+            record,
+            rejected,
+            "Number of each, boxes, and class ids:",
+            [rejected_counts, record_boxes.boxes, record_boxes.classes],
+        )
+    boxes, dropped = correct_boxes(record_boxes.boxes, flags, policy.actions, TENSORFLOW)
+    return Checked(boxes, tf.where(tf.logical_not(dropped))[:, 0], counts)
 
 
 def _check_sizes(
-    record: tf.Tensor, sides: List[tf.Tensor], classes: tf.Tensor, numbers: List[tf.Tensor]
+    record: tf.Tensor, needed: List[tf.Tensor], optional: List[tf.Tensor]
 ) -> tf.Tensor:
-    """Checks and returns the lengths of all lists, int32; all equal, those of numbers may be 0."""
-    num_floats = sum(spec.dtype == "float32" for spec in PER_BOX_NUMBERS)
-    floats = tf.shape_n([*sides, *numbers[:num_floats]])
-    integers = tf.shape_n([classes, *numbers[num_floats:]])
-    num_sides = len(sides)
-    sizes = tf.concat([*floats[:num_sides], integers[0], *floats[num_sides:], *integers[1:]], 0)
+    """Checks and returns the lengths of all lists, int32; all equal, optional ones may be 0."""
+    sizes = tf.stack([tf.size(values) for values in (*needed, *optional)])
     names = [*SIDES, OBJECT + "class", *(spec.record_key for spec in PER_BOX_NUMBERS)]
-    absent = [-1] * (num_sides + 1) + [0] * len(numbers)
-    holds = tf.reduce_all(tf.equal(sizes, floats[0]) | tf.equal(sizes, absent))
+    absent = [-1] * len(needed) + [0] * len(optional)
+    holds = tf.reduce_all(tf.equal(sizes, sizes[0]) | tf.equal(sizes, absent))
     rule = LengthRule(holds, f"Numbers of {', '.join(names)}:", [sizes])
-    with tf.control_dependencies([require_length(rule, record)]):
-        return tf.identity(sizes)
+    return with_lengths(sizes, record, rule)
 
 
 def _multiclass_scores(parsed: Parsed, record: tf.Tensor, sample: Sample) -> Optional[tf.Tensor]:
@@ -378,8 +280,7 @@ def _multiclass_scores(parsed: Parsed, record: tf.Tensor, sample: Sample) -> Opt
     num_boxes = tf.size(sample.classes)
     width = tf.size(scores) // tf.maximum(num_boxes, 1)
     rule = multiple_rule("multiclass_scores", tf.size(scores), "boxes", num_boxes)
-    with tf.control_dependencies([require_length(rule, record)]):
-        return tf.reshape(scores, [num_boxes, width])
+    return tf.reshape(with_lengths(scores, record, rule), [num_boxes, width])
 
 
 def _masks(
@@ -395,9 +296,7 @@ def _masks(
     else:
         expected, unit = tf.reduce_prod(shape), "mask values (boxes x height x width)"
     size = tf.size(values)
-    rule = equal_rule(unit, size, expected)
-    with tf.control_dependencies([require_length(rule, record)]):
-        values = tf.identity(values)
+    values = with_lengths(values, record, equal_rule(unit, size, expected))
 
     def decoded() -> tf.Tensor:
         inside = values
@@ -409,15 +308,10 @@ def _masks(
             )
             # Masks with as many pixels in another shape would be scrambled by the reshape.
             mask_size = tf.shape(inside)[1:]
-            has_size = require(
-                tf.reduce_all(tf.equal(mask_size, image_size)),
-                record,
-                ["length_mismatch"],
-                "Height and width of masks and image:",
-                [mask_size, image_size],
-            )
-            with tf.control_dependencies([has_size]):
-                inside = tf.identity(inside)
+            has_size = tf.reduce_all(tf.equal(mask_size, image_size))
+            detail = "Height and width of masks and image:"
+            rule = LengthRule(has_size, detail, [mask_size, image_size])
+            inside = with_lengths(inside, record, rule)
         return tf.reshape(tf.cast(inside > 0, tf.float32), shape)
 
     return tf.cond(size > 0, decoded, lambda: tf.zeros(shape))
@@ -438,8 +332,7 @@ def _with_keypoints(
         text = parsed[OBJECT + "keypoint/text"]
         rules.append(equal_rule("keypoint/text", tf.size(text), size, may_be_absent=False))
         rules.append(multiple_rule("keypoints", size, "boxes", num_boxes))
-    with tf.control_dependencies([require_length(rule, record) for rule in rules]):
-        points = tf.stack([y, x], axis=1)
+    x = with_lengths(x, record, *rules)
     is_present = tf.logical_not(tf.math.is_nan(x))
     visibility_codes = tf.concat([visibility, VISIBLE * tf.cast(is_present, tf.int64)], 0)
     offset = tf.where(tf.equal(tf.size(visibility), size), 0, tf.size(visibility))
@@ -452,17 +345,13 @@ def _with_keypoints(
         per_box = tf.maximum(size // tf.maximum(num_boxes, 1), 1)
         slots = tf.range(size) // per_box * num_keypoints + ids
         is_labelled &= ids >= 0
+    # A row for each labelled keypoint: y, x, and 1 for visible.
+    rows = tf.boolean_mask(tf.stack([y, x, tf.ones_like(y)], axis=1), is_labelled)
+    unlabelled = tf.tile([[NAN, NAN, 0.0]], [expected, 1])
     slot_indices = tf.boolean_mask(slots, is_labelled)[:, tf.newaxis]
-    points = tf.tensor_scatter_nd_update(
-        tf.fill([expected, 2], float("nan")), slot_indices, tf.boolean_mask(points, is_labelled)
-    )
-    visible = (
-        tf.scatter_nd(slot_indices, tf.ones(tf.shape(slot_indices)[:1], tf.int32), [expected]) > 0
-    )
-    return sample._replace(
-        keypoints=tf.reshape(points, [num_boxes, num_keypoints, 2]),
-        keypoint_visibilities=tf.reshape(visible, [num_boxes, num_keypoints]),
-    )
+    points = tf.tensor_scatter_nd_update(unlabelled, slot_indices, rows)
+    points = tf.reshape(points, [num_boxes, num_keypoints, 3])
+    return sample._replace(keypoints=points[..., :2], keypoint_visibilities=points[..., 2] > 0)
 
 
 def _context(parsed: Parsed, record: tf.Tensor, expected: Optional[int]) -> tf.Tensor:
@@ -470,9 +359,9 @@ def _context(parsed: Parsed, record: tf.Tensor, expected: Optional[int]) -> tf.T
     values = parsed["image/context_features"]
     length = tf.cast(parsed["image/context_feature_length"], tf.int32)
     rules = context_rules(tf.size(values), length, expected)
-    with tf.control_dependencies([require_length(rule, record) for rule in rules]):
-        count = tf.size(values) // tf.maximum(length, 1)
-        return tf.reshape(values, [count, length if expected is None else expected])
+    values = with_lengths(values, record, *rules)
+    count = tf.size(values) // tf.maximum(length, 1)
+    return tf.reshape(values, [count, length if expected is None else expected])
 
 
 def _image_level(
@@ -494,8 +383,7 @@ def _image_level(
     rule = equal_rule("image/class/confidence", tf.size(confidences), tf.size(classes))
     default = tf.ones([tf.size(classes) * tf.cast(tf.equal(tf.size(confidences), 0), tf.int32)])
     confidences = tf.concat([confidences, default], 0)
-    with tf.control_dependencies([require_length(rule, record)]):
-        known_rows = tf.where(classes > 0)[:, 0]
+    known_rows = tf.where(with_lengths(classes, record, rule) > 0)[:, 0]
     level = {
         schema.SOURCE_ID: record,
         schema.FILENAME: parsed["image/filename"],
@@ -508,10 +396,9 @@ def _image_level(
     }
     if "image/context_features" in parsed:
         level[schema.CONTEXT_FEATURES] = _context(parsed, record, context_feature_length)
-    for key, name in (
-        (schema.IS_ANNOTATED, schema.IS_ANNOTATED),
-        (schema.CONTEXT_FEATURES_IMAGE_ID_LIST, "image/context_features_image_id_list"),
-    ):
-        if name in parsed:
-            level[key] = parsed[name]
+    if schema.IS_ANNOTATED in parsed:
+        level[schema.IS_ANNOTATED] = parsed[schema.IS_ANNOTATED]
+    if "image/context_features_image_id_list" in parsed:
+        ids = parsed["image/context_features_image_id_list"]
+        level[schema.CONTEXT_FEATURES_IMAGE_ID_LIST] = ids
     return level

@@ -127,16 +127,14 @@ def parse_image(serialized: tf.Tensor) -> Parsed:
         "image/encoded": tf.io.FixedLenFeature([], tf.string),
         additional: _feature(additional, tf.string),
     }
-    parsed: Parsed = tf.io.parse_single_example(serialized, features)
-    return parsed
+    return tf.io.parse_single_example(serialized, features)
 
 
 def parse_context(serialized: tf.Tensor) -> Parsed:
     """Parses only the context features of an Example."""
     types = {"image/context_features": tf.float32, "image/context_feature_length": tf.int64}
     features = {key: _feature(key, dtype) for key, dtype in types.items()}
-    parsed: Parsed = tf.io.parse_single_example(serialized, features)
-    return parsed
+    return tf.io.parse_single_example(serialized, features)
 
 
 def _parse_sequence(
@@ -166,15 +164,9 @@ def _parse_sequence(
         seed = tf.stack([bits, 0]) if seed is None else seed
         index = tf.random.stateless_uniform([], seed, 0, tf.maximum(num_frames, 1), tf.int32)
     sequence_name = tf.concat([frames["image/source_id"], [parsed["image/filename"]]], 0)[0]
-    has_frame = require(
-        index < num_frames,
-        sequence_name,
-        ["missing_key"],
-        "frame_index and number of frames:",
-        [index, num_frames],
-    )
-    with tf.control_dependencies([has_frame]):
-        index = tf.identity(index)
+    detail = "frame_index and number of frames:"
+    has_frame = index < num_frames
+    index = checked(index, has_frame, sequence_name, ["missing_key"], detail, [index, num_frames])
     for key, name in FRAME_SCALARS.items():
         # Concatenated with a default, because the list may be absent.
         parsed[name] = tf.concat([frames[key][index : index + 1], [""]], 0)[0]
@@ -218,6 +210,19 @@ def require(
     return tf.raw_ops.Assert(condition=condition, data=data, summarize=12)
 
 
+def checked(
+    value: tf.Tensor,
+    condition: tf.Tensor,
+    record: tf.Tensor,
+    kinds: Sequence[str],
+    detail: str,
+    values: List[tf.Tensor],
+) -> tf.Tensor:
+    """Returns `value`; evaluating it fails as `require` does unless `condition`."""
+    with tf.control_dependencies([require(condition, record, kinds, detail, values)]):
+        return tf.identity(value)
+
+
 class LengthRule(NamedTuple):
     """Rule for the lengths of lists; all numbers are Python integers, or all are tensors."""
 
@@ -228,13 +233,12 @@ class LengthRule(NamedTuple):
 
 def multiple_rule(name: str, size: Any, unit: str, count: Any) -> LengthRule:
     """Requires `size` to be a multiple of `count`, or 0."""
+    detail = f"Number of {name}, and {unit}:"
     if isinstance(size, int):
-        return LengthRule(size == 0 or (count > 0 and size % count == 0),
-                          f"Number of {name}, and {unit}:", [size, count])  # fmt: skip
+        holds = size == 0 or (count > 0 and size % count == 0)
+        return LengthRule(holds, detail, [size, count])
     width = size // tf.maximum(count, 1)
-    return LengthRule(
-        tf.equal(width * count, size), f"Number of {name}, and {unit}:", [size, count]
-    )
+    return LengthRule(tf.equal(width * count, size), detail, [size, count])
 
 
 def equal_rule(name: str, size: Any, expected: Any, *, may_be_absent: bool = True) -> LengthRule:
@@ -258,6 +262,8 @@ def context_rules(size: Any, length: Any, expected: Optional[int]) -> List[Lengt
     return rules
 
 
-def require_length(rule: LengthRule, record: tf.Tensor) -> Any:
-    """Builds an operation that fails for a record that breaks the rule, a length_mismatch."""
-    return require(rule.holds, record, ["length_mismatch"], rule.detail, rule.numbers)
+def with_lengths(value: tf.Tensor, record: tf.Tensor, *rules: LengthRule) -> tf.Tensor:
+    """Returns `value`; evaluating it fails for a record that breaks a rule: a length_mismatch."""
+    for rule in rules:
+        value = checked(value, rule.holds, record, ["length_mismatch"], rule.detail, rule.numbers)
+    return value

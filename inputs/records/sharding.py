@@ -45,34 +45,28 @@ class Split(NamedTuple):
 
     def _describe_stream(self, files: Sequence[str], index: int) -> str:
         worker = f"worker {index + 1} of {self.num_workers} reads"
-        stream_files = files_of_part(len(files), (self.num_workers, index))
-        if stream_files is None:
+        if len(files) < self.num_workers:
             return (
                 f"{worker} one record in {self.num_workers} of each of the {len(files)} files, "
                 "which are fewer than the workers"
             )
-        uneven = len(files) % self.num_workers
-        note = (
-            " (not all workers read the same number of files, so an epoch of one is shorter than "
-            "that of another)"
-        )
-        return f"{worker} {len(stream_files)} of {len(files)} files{note if uneven else ''}"
+        text = f"{worker} {len(files[index :: self.num_workers])} of {len(files)} files"
+        if len(files) % self.num_workers:
+            text += (
+                " (not all workers read the same number of files, so an epoch of one is shorter "
+                "than that of another)"
+            )
+        return text
 
     def to_json(self) -> Dict[str, Any]:
         """All parts, for a file."""
-        streams = []
+        streams: List[Dict[str, Any]] = []
         for files in self.streams:
-            entry: Dict[str, Any] = {"divided_by": BY_RECORDS, "files": list(files)}
-            parts = [
-                files_of_part(len(files), (self.num_workers, index))
-                for index in range(self.num_workers)
-            ]
-            if len(files) >= self.num_workers:
-                entry = {
-                    "divided_by": BY_FILES,
-                    "files_of_workers": [[files[i] for i in part or []] for part in parts],
-                }
-            streams.append(entry)
+            if len(files) < self.num_workers:
+                streams.append({"divided_by": BY_RECORDS, "files": files})
+                continue
+            parts = [files[index :: self.num_workers] for index in range(self.num_workers)]
+            streams.append({"divided_by": BY_FILES, "files_of_workers": parts})
         return {"num_workers": self.num_workers, "streams": streams}
 
 

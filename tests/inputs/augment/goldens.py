@@ -14,7 +14,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 from inputs.augment import AUGMENTATIONS, operations
-from inputs.augment.color import Distortion, distort, rotate_hue, shift_brightness
+from inputs.augment.color import distort, rotate_hue, shift_brightness
 from inputs.augment.crop import (
     Crop,
     apply_crop,
@@ -168,7 +168,7 @@ def _crop_pad_fixed(sample: Sample, config: Any, drawn: Dict[str, Any]) -> Sampl
 
 def _distorted(sample: Sample, config: Any, drawn: Dict[str, Any]) -> Sample:
     values = {name.replace("adjust_", ""): value for name, value in drawn.items()}
-    return distort(sample, Distortion(**values), config.color_ordering)
+    return distort(sample, config.color_ordering, **values)
 
 
 def _jittered(sample: Sample, config: Any, drawn: Dict[str, Any]) -> Sample:

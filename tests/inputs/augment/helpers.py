@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 from google.protobuf import text_format
@@ -129,24 +129,6 @@ def small_sample(dtype: Any = np.uint8) -> Sample:
 def run_step(text: str, sample: Sample) -> Sample:
     """The sample after one step, always with the same seed."""
     return make_augmentation([step(text)])(sample, tf.constant([3, 4]))
-
-
-def operation_text(**settings: float) -> str:
-    """An operation of a crop as text, with generous bounds."""
-    values = {
-        "min_aspect_ratio": 0.5,
-        "max_aspect_ratio": 2.0,
-        "min_area": 0.1,
-        "max_area": 1.0,
-        **settings,
-    }
-    return " ".join(f"{name}: {value}" for name, value in values.items())
-
-
-def crops(text: str, sample: Sample) -> List[Tuple[Tuple[int, int], int]]:
-    """Size of the image and number of boxes after a step, for 60 seeds."""
-    results = run_in_dataset(make_augmentation([step(text)]), sample, [[i, 5] for i in range(60)])
-    return [(result["image"].shape[:2], len(result["boxes"])) for result in results]
 
 
 def in_graph(

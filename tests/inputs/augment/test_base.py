@@ -10,22 +10,12 @@ from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from inputs.augment import AUGMENTATIONS, base, make_steps, operations
 from inputs.augment.base import (
-    apply_with_probability,
-    change_if,
-    keep_boxes,
     random_between,
     random_integers,
-    reframe,
     split_seed,
     uniform,
 )
 from tests.inputs.augment.helpers import make_augmentation, run_step, sample_of, step
-
-
-def test_no_steps_are_the_identity() -> None:
-    sample = sample_of("full")
-    augment = make_augmentation([])
-    assert augment(sample, tf.constant([1, 2])) is sample
 
 
 def test_steps_apply_in_order_each_with_its_own_seed() -> None:
@@ -41,14 +31,6 @@ def test_steps_apply_in_order_each_with_its_own_seed() -> None:
     once = make_augmentation([noise])(sample, tf.constant([5, 6])).image / image
     twice = make_augmentation([noise, noise])(sample, tf.constant([5, 6])).image / image
     assert np.abs(np.array(twice - once * once)).max() > 1e-3
-
-
-def test_seeds_of_both_integer_types() -> None:
-    augment = make_augmentation([step("random_pixel_value_scale { }")])
-    small, large = (
-        augment(sample_of(), tf.constant([5, 6], dtype)).image for dtype in (tf.int32, tf.int64)
-    )
-    assert small.shape == large.shape
 
 
 def test_later_changes_of_the_configuration_have_no_effect() -> None:
@@ -70,9 +52,6 @@ def test_unsupported_step_names_the_supported_ones(monkeypatch: pytest.MonkeyPat
         ConfigError, match=r"options\[1\].*not supported; did you mean.*ssd_random_crop"
     ):
         make_augmentation(steps)
-
-
-def test_empty_step() -> None:
     with pytest.raises(ConfigError, match=r"data_augmentation_options\[0\] is empty"):
         make_augmentation([step("")])
 
@@ -135,23 +114,6 @@ def test_impossible_settings_fail_at_construction(text: str, message: str) -> No
     assert "data_augmentation_options[0]." + text.split()[0] in str(raised.value)
 
 
-def test_probability_is_kept() -> None:
-    sample = sample_of("bare")
-    marked = sample._replace(weights=-sample.weights)
-    applied = sum(
-        float(apply_with_probability(sample, tf.constant([i, 3]), 0.3, lambda _: marked).weights[0])
-        < 0
-        for i in range(300)
-    )
-    assert 65 <= applied <= 115  # 90 expected; three standard deviations are 24
-
-
-def test_split_seed_gives_different_seeds_of_the_same_type() -> None:
-    seeds = split_seed(tf.constant([1, 2], tf.int64), 3)
-    assert [seed.dtype for seed in seeds] == [tf.int64] * 3
-    assert len({tuple(seed.numpy()) for seed in seeds}) == 3
-
-
 @pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
 def test_draws_are_those_of_the_public_functions(dtype: Any) -> None:
     for number in (0, 1, -(2**31), 2**31 - 1):
@@ -163,25 +125,6 @@ def test_draws_are_those_of_the_public_functions(dtype: Any) -> None:
         np.testing.assert_array_equal(tf.stack(split_seed(seed, 4)), tf.random.split(seed, 4))
 
 
-@pytest.mark.parametrize("is_changed", [True, False])
-def test_a_condition_has_branches_only_for_the_fields_that_change(is_changed: bool) -> None:
-    given = sample_of("full")
-    with tf.Graph().as_default() as graph, tf1.Session() as session:
-        sample = sample_of("full")
-        condition = tf1.placeholder_with_default(is_changed, [])
-        result = change_if(
-            condition, sample, lambda old: old._replace(image=old.image + 1, boxes=old.boxes / 2)
-        )
-        (branch,) = (op for op in graph.get_operations() if op.type in ("If", "StatelessIf"))
-        assert len(branch.outputs) == 2 and result.masks is sample.masks
-        assert result.image_level is sample.image_level
-        unchanged = change_if(condition, sample, lambda old: old._replace(area=old.area))
-        assert unchanged.boxes is sample.boxes
-        image, boxes = session.run((result.image, result.boxes))
-    np.testing.assert_array_equal(image, given.image + tf.cast(is_changed, tf.uint8))
-    np.testing.assert_array_equal(boxes, given.boxes / (2.0 if is_changed else 1.0))
-
-
 def test_random_integers_stay_below_the_upper_bound() -> None:
     drawn = np.stack(
         [
@@ -191,24 +134,6 @@ def test_random_integers_stay_below_the_upper_bound() -> None:
     )
     assert set(drawn[:, 0]) == {2, 3, 4}
     assert set(drawn[:, 1]) == {5} and set(drawn[:, 2]) == {4}
-
-
-def test_keep_boxes_takes_all_per_box_fields() -> None:
-    kept = keep_boxes(sample_of("full"), tf.constant([2, 0]))
-    np.testing.assert_array_equal(kept.classes, [3, 1])
-    np.testing.assert_array_equal(kept.is_crowd, [False, False])
-    assert kept.masks.shape == (2, 24, 32)
-    assert kept.image.shape == (24, 32, 3)
-
-
-def test_reframe() -> None:
-    sample = sample_of("bare")._replace(
-        boxes=tf.constant([[0.2, 0.2, 0.7, 0.8]]),
-        keypoints=tf.constant([[[0.45, 0.2], [float("nan")] * 2]]),
-    )
-    moved = reframe(sample, tf.constant([0.2, 0.0, 0.7, 0.4]))
-    np.testing.assert_allclose(moved.boxes, [[0.0, 0.5, 1.0, 2.0]], atol=1e-6)
-    np.testing.assert_allclose(moved.keypoints, [[[0.5, 0.5], [np.nan] * 2]], atol=1e-6)
 
 
 @pytest.mark.parametrize(

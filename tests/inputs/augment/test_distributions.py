@@ -104,19 +104,3 @@ def test_draws_of_every_step(shared: pathlib.Path) -> None:
         if errors:
             wrong[name] = errors
     assert not wrong
-
-
-@pytest.mark.parametrize(
-    ("reference", "name"),
-    [
-        # Another range, another probability.
-        ("random_pad_image__2", "random_absolute_pad_image {max_height_padding:36}"),
-        ("drop_label_probabilistically__p0.5", "drop_label_probabilistically {label: 1}"),
-    ],
-)
-def test_other_distributions_are_noticed(reference: str, name: str) -> None:
-    goldens = load(SUBSET)
-    case = goldens.document["statistics"][reference]
-    other = {**goldens.document["statistics"], reference: {**case, "step": name}}
-    document = {**goldens.document, "statistics": other}
-    assert errors_of(goldens._replace(document=document), reference, most=500)

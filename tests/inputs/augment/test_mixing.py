@@ -34,10 +34,6 @@ def links(*texts: str) -> List[Any]:
     return make_steps([step(text) for text in texts])
 
 
-def test_the_mixtures() -> None:
-    assert MIXTURES == ["copy_paste", "mixup", "mosaic"]
-
-
 def test_stages_begin_with_a_mixture_but_for_the_first() -> None:
     assert split_stages([]) == [range(0)]
     assert split_stages(links(FLIP)) == [range(1)]

@@ -175,14 +175,3 @@ COLOR_STEPS = {
 def test_every_step_of_the_schema_is_registered() -> None:
     fields = preprocessor_pb2.PreprocessingStep.DESCRIPTOR.fields_by_name
     assert {*AUGMENTATIONS, "custom"} == set(fields)
-
-
-def test_all_steps_in_one_chain() -> None:
-    last = {"rgb_to_gray", "scale_boxes_to_pixel_coordinates"}
-    names = [name for name in SINGLE if name not in last]
-    augment = make_augmentation([_step(name) for name in [*names, "rgb_to_gray"]])
-    sample = sample_of("full")
-    for seed in SEEDS[:2]:
-        result = arrays(augment(sample, tf.constant(seed, tf.int64)))
-        _check(result, arrays(sample))
-        assert result["image"].shape[2] == 1

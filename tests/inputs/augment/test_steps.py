@@ -1,68 +1,260 @@
-"""Steps on labels, patches and squares, beside their golden results."""
+"""Steps on single records, beside their golden results and distributions."""
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any, Set, Tuple
+
 import numpy as np
+import pytest
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from inputs.augment.color import compress
+from inputs.augment.crop import Crop, Operation, Window, apply_crop, crop
+from inputs.augment.geometry import _target_pixels, resize
 from inputs.augment.square import Frame, border_size, to_square
+from inputs.augment.ssd_crop import (
+    SSD_OPERATIONS,
+    Padding,
+    _crop_pad_parts,
+    _operations,
+    _ratios,
+    _ssd_crop_pad_parts,
+)
 from inputs.schema import Sample
-from tests.inputs.augment.helpers import run_step, sample_of, small_sample
+from tests.inputs.augment.helpers import (
+    config_of,
+    make_augmentation,
+    run_in_dataset,
+    run_step,
+    sample_of,
+    small_sample,
+    step,
+)
+
+BOUNDS = "min_aspect_ratio: 0.5 max_aspect_ratio: 2"
 
 
-def test_jitter_touches_boxes_alone() -> None:
+def _with_channels(count: int) -> Sample:
+    return sample_of("bare")._replace(image=tf.ones([4, 5, count], tf.uint8))
+
+
+@pytest.mark.parametrize(
+    ("text", "sample", "message"),
+    [
+        ("rgb_to_gray {}", _with_channels(5), "3 channels; given: 5"),
+        ("subtract_channel_mean { means: [1, 2] }", _with_channels(3), "2 means for images of 3"),
+        ("random_pad_image { pad_color: [1, 2] }", _with_channels(3), "2 numbers for images of 3"),
+        ("random_crop_pad_image { pad_color: [1, 2, 3] }", _with_channels(5), "3 numbers .* of 5"),
+        (
+            f"ssd_random_crop_pad {{ operations {{ {BOUNDS} min_area: 1 max_area: 1 }} }}",
+            _with_channels(5),
+            "3 numbers for images of 5 channels",
+        ),
+        ("random_horizontal_flip {}", small_sample(), "flip: .*flip_permutation is not set"),
+        ("random_vertical_flip {}", small_sample(), "flip: .*flip_permutation is not set"),
+        (
+            "random_vertical_flip { keypoint_flip_permutation: [0, 1, 2] }",
+            small_sample(),
+            "has 3 keypoints, but the samples have 2",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_the_records(text: str, sample: Sample, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run_step(text, sample)
+
+
+# Crops.
+
+# Rows 2 to 7 and columns 4 to 14 of an image of 10 x 20.
+WINDOW = Window(tf.constant([2, 4, 0]), tf.constant([5, 10, -1]), tf.constant([0.2, 0.2, 0.7, 0.7]))
+
+
+def _sample() -> Sample:
+    return Sample(
+        image=tf.constant(np.arange(600).reshape(10, 20, 3), tf.float32),
+        boxes=tf.constant(
+            [
+                [0.2, 0.2, 0.7, 0.7],  # the window itself
+                [0.0, 0.0, 0.2, 0.2],  # touches its corner
+                [0.1, 0.2, 0.5, 0.6],  # three quarters inside
+                [0.3, 0.3, 0.3, 0.5],  # no area
+            ]
+        ),
+        classes=tf.constant([1, 2, 3, 4], tf.int64),
+        weights=tf.ones([4]),
+        masks=tf.constant(np.arange(800).reshape(4, 10, 20), tf.float32),
+        keypoints=tf.constant([[[0.45, 0.3], [0.1, 0.3]]] * 4),
+        keypoint_visibilities=tf.ones([4, 2], tf.bool),
+        area=tf.constant([100.0, 200.0, 1000.0, 0.0]),
+    )
+
+
+def test_crop_by_hand() -> None:
+    sample = _sample()
+    result = crop(sample, WINDOW, tf.constant(0.7), tf.constant(True))
+    np.testing.assert_array_equal(result.classes, [1, 3])
+    np.testing.assert_array_equal(result.image, sample.image[2:7, 4:14])
+    np.testing.assert_array_equal(result.masks, np.array(sample.masks)[[0, 2], 2:7, 4:14])
+    np.testing.assert_allclose(result.boxes, [[0, 0, 1, 1], [0, 0, 0.6, 0.8]], atol=1e-6)
+    np.testing.assert_allclose(result.keypoints[0], [[0.5, 0.2], [np.nan] * 2], atol=1e-6)
+    np.testing.assert_array_equal(result.keypoint_visibilities, [[True, False]] * 2)
+    np.testing.assert_allclose(result.area, [100.0, 750.0], rtol=1e-5)
+    unclipped = crop(sample, WINDOW, tf.constant(0.0), tf.constant(False))
+    np.testing.assert_allclose(unclipped.boxes[1], [-0.2, 0.0, 0.6, 0.8], atol=1e-6)
+    np.testing.assert_allclose(unclipped.keypoints[0], [[0.5, 0.2], [-0.2, 0.2]], atol=1e-6)
+    assert np.array(unclipped.keypoint_visibilities).all()
+    np.testing.assert_allclose(unclipped.area, [100.0, 1000.0])
+
+
+@pytest.mark.parametrize(
+    ("thresh", "keep_all", "classes"),
+    [(0.0, False, [1, 3]), (0.8, False, [1]), (1.0, False, [1]), (1.0, True, [1, 2, 3, 4])],
+)
+def test_crop_keeps_boxes_from_the_threshold_on(thresh: float, keep_all: bool, classes) -> None:
+    clips = tf.constant(not keep_all)
+    result = crop(_sample(), WINDOW, tf.constant(thresh), clips, tf.constant(keep_all))
+    np.testing.assert_array_equal(result.classes, classes)
+
+
+def test_images_are_left_whole_up_to_random_coef() -> None:
+    """As the reference: at exactly that draw, too, but never where random_coef is 0."""
     sample = sample_of("full")
-    moved = run_step("random_jitter_boxes { ratio: 0.5 }", sample)
-    assert (np.array(moved.boxes) != np.array(sample.boxes)).any()
-    for name in sample._fields:
-        if name != "boxes":
-            assert getattr(moved, name) is getattr(sample, name)
+    window = Window(tf.constant([2, 4, 0]), tf.constant([5, 10, -1]), tf.constant([0.1] * 4))
+    for coef, fraction, is_whole in ((0.15, 0.15, True), (0.15, 0.16, False), (0.0, 0.0, False)):
+        drawn = Crop(tf.constant(0), tf.constant(fraction), window)
+        result = apply_crop(sample, [Operation(random_coef=coef)], drawn)
+        assert (result.image.shape == sample.image.shape) == is_whole
 
 
-def test_drop_label_always() -> None:
-    left = run_step("drop_label_probabilistically { label: 2 }", sample_of("full"))
-    np.testing.assert_array_equal(left.classes, [1, 3])
-    same = run_step("drop_label_probabilistically { label: 9 }", sample_of("full"))
-    np.testing.assert_array_equal(same.classes, [1, 2, 3])
+def test_operations_of_different_ranges_are_all_drawn() -> None:
+    ranges = "min_area: 0.1 max_area: 0.2", "min_area: 0.7 max_area: 0.9"
+    listed = " ".join(f"operations {{ {BOUNDS} {text} }}" for text in ranges)
+    sample = sample_of("full")._replace(image=tf.zeros([240, 320, 3]), masks=None)
+    augment = make_augmentation([step(f"ssd_random_crop {{ {listed} }}")])
+    results = run_in_dataset(augment, sample, [[seed, 5] for seed in range(60)])
+    shares = np.array([result["image"][..., 0].size / (240 * 320) for result in results])
+    num_small, num_large = (shares < 0.21).sum(), (shares > 0.69).sum()
+    assert num_small + num_large == 60 and 15 <= num_small <= 45
 
 
-def test_remap_labels_does_not_chain() -> None:
-    text = "remap_labels { original_labels: [1, 2] new_label: 2 }"
-    np.testing.assert_array_equal(run_step(text, sample_of()).classes, [2, 2, 3])
-    text = "remap_labels { original_labels: [1, 3] new_label: 1 }"
-    changed = run_step(text, sample_of())
-    np.testing.assert_array_equal(changed.classes, [1, 2, 1])
-    assert changed.classes.dtype == tf.int64
+def test_standard_operations_are_those_of_the_reference() -> None:
+    assert [op.min_object_covered for op in SSD_OPERATIONS] == [0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
+    for operation in SSD_OPERATIONS:
+        assert operation.overlap_thresh == operation.min_object_covered
+        assert (operation.aspect_ratio, operation.area) == ((0.5, 2.0), (0.1, 1.0))
+        assert (operation.clip_boxes, operation.random_coef) == (True, 0.15)
+    plain, padded = config_of("ssd_random_crop {}"), config_of("ssd_random_crop_pad {}")
+    assert _operations(plain) == list(SSD_OPERATIONS)
+    operations, paddings = _ssd_crop_pad_parts(padded)
+    assert operations == list(SSD_OPERATIONS[1:])
+    assert paddings == [Padding((1.0, 1.0), (2.0, 2.0), None)] * 6
+    fixed = config_of("ssd_random_crop_fixed_aspect_ratio {}")
+    shaped = [dataclasses.replace(op, aspect_ratio=(1.5, 1.5)) for op in SSD_OPERATIONS]
+    assert _operations(fixed, (1.5, 1.5)) == shaped
+    assert _ratios(config_of("ssd_random_crop_pad_fixed_aspect_ratio {}")) == paddings[0]
 
 
-def test_patches_that_always_or_never_come() -> None:
-    sample = sample_of()
-    whole = "size_to_image_ratio: 1 max_black_patches: 1"
-    covered = run_step(f"random_black_patches {{ probability: 1 {whole} }}", sample)
-    assert not np.array(covered.image)[:24, :24].any() and np.array(covered.image)[:, 24:].any()
-    for none in ("probability: 0", "max_black_patches: 0"):
-        same = run_step(f"random_black_patches {{ {none} }}", sample)
-        np.testing.assert_array_equal(same.image, sample.image)
+def test_every_field_of_an_operation_is_read() -> None:
+    settings = """min_object_covered: 0.25 min_aspect_ratio: 0.75 max_aspect_ratio: 1.25
+        min_area: 0.125 max_area: 0.5 overlap_thresh: 0.375 random_coef: 0.625"""
+    expected = Operation(0.25, (0.75, 1.25), (0.125, 0.5), 0.375, True, 0.625)
+    padding = "min_padded_size_ratio: [1.25, 1.5] max_padded_size_ratio: [2, 3]"
+    sizes = Padding((1.25, 1.5), (2.0, 3.0))
+    listed = f"operations {{ {settings} }} operations {{ {settings} clip_boxes: false }}"
+    both = [expected, dataclasses.replace(expected, clip_boxes=False)]
+    assert _operations(config_of(f"ssd_random_crop {{ {listed} }}")) == both
+    colors = "pad_color_r: 1 pad_color_g: 2 pad_color_b: 3"
+    operations, paddings = _ssd_crop_pad_parts(
+        config_of(f"ssd_random_crop_pad {{ operations {{ {settings} {padding} {colors} }} }}")
+    )
+    assert operations == [expected]
+    assert paddings == [dataclasses.replace(sizes, color=(1.0, 2.0, 3.0))]
+    one = config_of(f"random_crop_pad_image {{ {settings} {padding} pad_color: [4, 5, 6] }}")
+    assert _crop_pad_parts(one) == ([expected], [dataclasses.replace(sizes, color=(4.0, 5.0, 6.0))])
+    plain = config_of(f"random_crop_pad_image {{ {settings} }}")
+    assert _crop_pad_parts(plain)[1] == [Padding()]
 
 
-def test_noise_stays_in_its_square() -> None:
-    sample = sample_of(dtype=np.float32)
-    settings = "min_patch_size: 6 max_patch_size: 7 min_gaussian_stddev: 0.5"
-    noisy = run_step(f"random_patch_gaussian {{ {settings} }}", sample)
-    changed = np.argwhere((np.array(noisy.image) != np.array(sample.image)).any(axis=-1))
-    assert (np.ptp(changed, axis=0) <= 5).all() and len(changed) > 5
-    same = run_step(f"random_patch_gaussian {{ {settings} random_coef: 1 }}", sample)
-    np.testing.assert_array_equal(same.image, sample.image)
+def test_second_crop_clips_as_the_operation_says() -> None:
+    """The reference clips there in any case."""
+    bounds = "min_area: 0.3 max_area: 0.5 random_coef: 1"
+    for clip in ("true", "false"):
+        text = f"operations {{ {bounds} clip_boxes: {clip} }} aspect_ratio: 0.5"
+        augment = make_augmentation([step(f"ssd_random_crop_fixed_aspect_ratio {{ {text} }}")])
+        boxes = [np.array(augment(sample_of("bare"), tf.constant([i, 1])).boxes) for i in range(8)]
+        is_inside = [((box >= 0) & (box <= 1)).all() for box in boxes]
+        assert all(is_inside) == (clip == "true")
+
+
+# Sizes.
+
+
+def test_masks_and_image_align_their_corners_alike() -> None:
+    """By hand: of 4 columns, 2 with aligned corners are the first and the last one."""
+    row = np.array([[0.0, 0.0, 0.0, 1.0]], np.float32)
+    sample = small_sample()._replace(
+        image=tf.constant(row[..., np.newaxis]), masks=tf.constant(row[np.newaxis])
+    )
+    size = tf.constant([1, 2])
+    aligned = resize(sample, size, tf.image.ResizeMethod.NEAREST_NEIGHBOR, align_corners=True)
+    assert aligned.image[0, :, 0].numpy().tolist() == aligned.masks[0, 0].numpy().tolist() == [0, 1]
+    by_pixels = resize(sample, size, tf.image.ResizeMethod.NEAREST_NEIGHBOR)
+    assert by_pixels.masks[0, 0].numpy().tolist() == [0, 0]
+
+
+def test_a_tiny_image_keeps_a_pixel() -> None:
+    sample = small_sample()._replace(image=tf.zeros([1, 3, 3]), masks=None)
+    text = "random_image_scale { min_scale_ratio: 0.1 max_scale_ratio: 0.2 }"
+    assert run_step(text, sample).image.shape == (1, 1, 3)
+
+
+def test_default_of_target_pixels_is_that_of_the_reference() -> None:
+    """Up to 800,000, although the schema says 500,000."""
+    unset = config_of("random_downscale_to_target_pixels {}")
+    assert _target_pixels(unset) == (300_000, 800_000)
+    given = config_of("random_downscale_to_target_pixels { max_target_pixels: 500000 }")
+    assert _target_pixels(given) == (300_000, 500_000)
+
+
+def _sizes(text: str) -> Set[Tuple[int, ...]]:
+    """Heights and widths that an image of 2 x 4 pixels gets."""
+    seeds = [[i, 0] for i in range(60)]
+    results = run_in_dataset(make_augmentation([step(text)]), small_sample(), seeds)
+    return {result["image"].shape[:2] for result in results}
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        (
+            "random_pad_image { pad_color: 0 min_image_height: 5 min_image_width: 7 "
+            "max_image_height: 5 max_image_width: 7 }",
+            {(5, 7)},
+        ),
+        # As large as the default maximum.
+        ("random_pad_image { min_image_height: 4 min_image_width: 8 }", {(4, 8)}),
+        ("random_pad_image { max_image_height: 2 max_image_width: 5 }", {(2, 4)}),
+        ("random_pad_image {}", {(height, width) for height in (2, 3) for width in (4, 5, 6, 7)}),
+        (
+            "random_absolute_pad_image { max_height_padding: 1 max_width_padding: 3 }",
+            {(2, 4), (2, 5), (2, 6)},
+        ),
+    ],
+)
+def test_maxima_of_padding_are_excluded_unless_they_are_the_minima(text: str, sizes: Any) -> None:
+    assert _sizes(text) == sizes
 
 
 def _pair(*values: int) -> tf.Tensor:
     return tf.constant(values, tf.int32)
 
 
-def test_boxes_outside_the_frame_are_dropped() -> None:
-    sample = small_sample()
+def test_boxes_outside_a_square_are_dropped() -> None:
     frame = Frame(tf.constant(2), _pair(0, 3), _pair(0, 3), _pair(2, 4))
-    outside = to_square(sample, frame)
+    outside = to_square(small_sample(), frame)
     assert outside.boxes.shape == (0, 4) and outside.masks.shape == (0, 2, 2)
 
 
@@ -72,11 +264,68 @@ def test_border_shrinks_with_the_image() -> None:
     np.testing.assert_array_equal(border_size(_pair(24, 32), 0), [0, 0])
 
 
-def test_scale_crop_and_pad_keeps_the_shape() -> None:
-    """An image of 2 x 4 at scale 1 becomes 5 x 10 on a canvas of 10 x 10."""
-    text = "random_scale_crop_and_pad_to_square { output_size: 10 scale_min: 1 scale_max: 1 }"
-    square: Sample = run_step(text, small_sample())
-    assert square.image.shape == (10, 10, 3)
-    assert not np.array(square.image)[5:].any()
-    np.testing.assert_allclose(square.boxes, [[0.05, 0.2, 0.25, 0.6]], atol=1e-6)
-    np.testing.assert_allclose(square.area, [8 * 50 / 8])
+# Pixels and labels.
+
+
+def test_compression_is_that_of_tf_image() -> None:
+    """Of the whole part of values; channels beyond RGB, and one channel alone, too."""
+    image = np.float32(sample_of().image) * 0.9
+    expected = np.array(tf.image.adjust_jpeg_quality(image.astype(np.uint8), 30))
+    five = np.concatenate([image, image[..., :2]], axis=-1)
+    found = np.array(compress(tf.constant(five), tf.constant(30)))
+    np.testing.assert_array_equal(found[..., :3], expected)
+    np.testing.assert_array_equal(found[..., 3:], image[..., :2])
+    gray = tf.constant(image[..., :1])
+    assert compress(gray, tf.constant(30)).shape == (24, 32, 1)
+
+
+def test_each_pixel_value_is_scaled_by_itself() -> None:
+    sample = sample_of("bare")._replace(image=tf.fill([20, 20, 3], 100.0))
+    scaled = np.array(run_step("random_pixel_value_scale { minval: 0.5 maxval: 3 }", sample).image)
+    assert 50 <= scaled.min() < 60 and scaled.max() == 255
+    assert len(np.unique(scaled[scaled < 255])) > 500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "random_jpeg_quality { random_coef: 1 }",
+        "random_patch_gaussian { random_coef: 1 }",
+        "random_black_patches { probability: 0 }",
+        "random_black_patches { max_black_patches: 0 }",
+        "random_rgb_to_gray { probability: 0 }",
+        "subtract_channel_mean {}",
+    ],
+)
+def test_steps_that_never_change_the_image(text: str) -> None:
+    sample = sample_of("bare", np.float32)
+    np.testing.assert_array_equal(run_step(text, sample).image, sample.image)
+
+
+def test_a_patch_of_the_size_of_the_image() -> None:
+    whole = "probability: 1 size_to_image_ratio: 1 max_black_patches: 1"
+    covered = np.array(run_step(f"random_black_patches {{ {whole} }}", sample_of()).image)
+    assert not covered[:24, :24].any() and covered[:, 24:].any()
+
+
+def test_noise_stays_in_its_square() -> None:
+    sample = sample_of(dtype=np.float32)
+    settings = "min_patch_size: 6 max_patch_size: 7 min_gaussian_stddev: 0.5"
+    noisy = run_step(f"random_patch_gaussian {{ {settings} }}", sample)
+    changed = np.argwhere((np.array(noisy.image) != np.array(sample.image)).any(axis=-1))
+    assert (np.ptp(changed, axis=0) <= 5).all() and len(changed) > 5
+
+
+@pytest.mark.parametrize(
+    ("text", "classes"),
+    [
+        ("drop_label_probabilistically { label: 2 }", [1, 3]),
+        ("drop_label_probabilistically { label: 9 }", [1, 2, 3]),
+        # Renaming does not chain.
+        ("remap_labels { original_labels: [1, 2] new_label: 2 }", [2, 2, 3]),
+    ],
+)
+def test_steps_on_classes(text: str, classes: Any) -> None:
+    changed = run_step(text, sample_of()).classes
+    np.testing.assert_array_equal(changed, classes)
+    assert changed.dtype == tf.int64

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from estimator_det.compat import tf, tf1
-from inputs.decoding.decoder import claimed_pixels
+from inputs.decoding.images import claimed_pixels
 from tests.inputs.faults import picture_bytes
 
 
