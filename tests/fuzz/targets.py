@@ -8,14 +8,13 @@ from typing import Callable, Dict, List, NamedTuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.programs import console, demo
-from estimator_det.protos import input_reader_pb2
 from exporters import image_files
 from inputs.bad_records.policy import make_policy
 from inputs.checks import scan
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.repair import require_whole
 from tests.fuzz.mutate import mutate_bytes, mutate_text
-from tests.inputs import faults
+from tests.inputs import examples, faults
 from tests.inputs.faults import frames_of, gzipped, picture_bytes
 
 LABEL_MAP = """
@@ -32,8 +31,6 @@ class Inputs(NamedTuple):
 
     examples: List[bytes]
     images: List[bytes]
-    label_map: str
-    configuration: str
     checkpoint: Dict[str, bytes]  # file name -> content
 
 
@@ -43,8 +40,6 @@ def make_inputs(checkpoint: str) -> Inputs:
     return Inputs(
         [faults.clean_example(index, True).SerializeToString() for index in range(4)],
         [picture_bytes(kind, 40, 50) for kind in ("JPEG", "PNG", "GIF", "BMP")],
-        LABEL_MAP,
-        demo.CONFIG_FILE.read_text(),
         {path.name: path.read_bytes() for path in folder.glob("model.ckpt*")},
     )
 
@@ -74,7 +69,9 @@ def make_targets(inputs: Inputs) -> Dict[str, Target]:
             data = mutate_bytes(gzipped(data), seed)
         path = folder / ("damaged.record.gz" if where == 2 else "damaged.record")
         path.write_bytes(data)
-        reader = parse_reader(f'{faults.READER} tf_record_input_reader {{ input_path: "{path}" }}')
+        reader = examples.reader(
+            f'{faults.READER} tf_record_input_reader {{ input_path: "{path}" }}'
+        )
         plan = scan.plan("train_input_reader", make_policy(reader, 4, faults.MAX_BOXES))
         (found,) = scan.run([plan])
         assert found.num_records > 0 or found.entries
@@ -88,16 +85,11 @@ def make_targets(inputs: Inputs) -> Dict[str, Target]:
             assert str(path) in str(error), error
 
     def label_maps(seed: int, folder: pathlib.Path) -> None:
-        path = folder / "damaged.pbtxt"
-        text = mutate_text(inputs.label_map, seed).encode()
-        path.write_bytes(mutate_bytes(text, seed) if seed % 3 == 0 else text)
-        read_label_map(str(path))
+        read_label_map(damaged_text(LABEL_MAP, seed, folder))
 
     def configurations(seed: int, folder: pathlib.Path) -> None:
-        path = folder / "damaged.config"
-        text = mutate_text(inputs.configuration, seed).encode()
-        path.write_bytes(mutate_bytes(text, seed) if seed % 5 == 0 else text)
-        console.check_config(console.load_config(str(path)))
+        path = damaged_text(demo.CONFIG_FILE.read_text(), seed, folder)
+        console.check_config(console.load_config(path))
 
     def checkpoints(seed: int, folder: pathlib.Path) -> None:
         names = sorted(inputs.checkpoint)
@@ -120,7 +112,9 @@ def make_targets(inputs: Inputs) -> Dict[str, Target]:
     }
 
 
-def parse_reader(text: str) -> input_reader_pb2.InputReader:
-    from google.protobuf import text_format
-
-    return text_format.Parse(text, input_reader_pb2.InputReader())
+def damaged_text(text: str, seed: int, folder: pathlib.Path) -> str:
+    """Path of a file with damaged words, at times with damaged bytes as well."""
+    path = folder / "damaged.txt"
+    content = mutate_text(text, seed).encode()
+    path.write_bytes(mutate_bytes(content, seed) if seed % 4 == 0 else content)
+    return str(path)

@@ -140,11 +140,11 @@ def test_context_features_have_the_length_of_the_model(is_sequence: bool) -> Non
                 assert session.run(found).tolist() == [[1, 2]]
 
 
-@pytest.mark.parametrize("height, width", [(0, 0), (-8, -12), (8, 0), (-8, 12), (8, -(2**62))])
-def test_every_given_size_is_compared(height: int, width: int) -> None:
+@pytest.mark.parametrize("height, width", [(0, 0), (-8, 12), (8, -(2**62)), (9, "missing")])
+def test_every_given_size_is_compared(height: int, width: Any) -> None:
     policy = make_policy(reader())
     sizes = {"image/height": height, "image/width": width}
-    record = example({**BOXES, **LABELS, **sizes})
+    record = example({**RECORDS[""], **{key: x for key, x in sizes.items() if x != "missing"}})
     (fault,) = examine_record(record, policy).faults
     assert (fault.kind, fault.action) == ("size_mismatch", KEEP)
     assert fault.message.endswith(f"are {height} x {width}, the image is 8 x 12")
@@ -154,26 +154,11 @@ def test_every_given_size_is_compared(height: int, width: int) -> None:
     assert counts[COUNTED.index("size_mismatch")] == 1
 
 
-def test_a_size_may_be_missing() -> None:
-    one = example({**BOXES, **LABELS, "image/height": 9})
-    (fault,) = examine_record(one, make_policy(reader())).faults
-    assert fault.message.endswith("are 9 x missing, the image is 8 x 12")
-
-
 @pytest.mark.parametrize(
     ("features", "kind", "message"),
     [
         ({"image/encoded": b"abc"}, "undecodable_image", "Unknown image file format"),
-        (
-            {"image/encoded": encoded(picture(60, 60), "JPEG")[:900]},
-            "truncated_image",
-            "its 900 bytes end within the JPEG",
-        ),
-        (
-            {"image/encoded": encoded(picture(60, 60))[:900]},
-            "truncated_image",
-            "its 900 bytes end within the PNG",
-        ),
+        ({"image/encoded": encoded(picture(60, 60))[:900]}, "truncated_image", "its 900 bytes end"),
         ({"image/encoded": ""}, "missing_key", "image/encoded is missing or empty"),
         ({"image/source_id": 3}, "unparsable", "image/source_id is a int64_list"),
         ({"image/filename": ["a", "b"]}, "unparsable", "has 2 values; one is allowed"),
@@ -185,13 +170,7 @@ def test_other_faults(features: Dict[str, Any], kind: str, message: str) -> None
     examined = examine_record(example({**RECORDS[""], **features}), make_policy(reader()))
     (fault,) = examined.faults
     assert (fault.kind, fault.action) == (kind, KINDS[kind].reference)
-    assert message in fault.message
-    assert not examined.usable
-
-
-def test_bytes_that_are_no_example() -> None:
-    (fault,) = examine_record(b"\xff\xffrubbish", make_policy(reader())).faults
-    assert fault.kind == "unparsable"
+    assert message in fault.message and not examined.usable
 
 
 def test_frames_are_named() -> None:

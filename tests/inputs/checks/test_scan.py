@@ -80,59 +80,23 @@ def test_everything_is_found_at_its_place(two_files) -> None:
     assert run(two_files, policy="SKIP").num_skipped == 2
 
 
-def test_a_named_pipe_is_a_fault_and_the_rest_is_read(two_files, tmp_path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    result = run(tmp_path / "pipe", tmp_path / "b.record", "/dev/zero")
-    assert result.num_records == 10
-    assert [(e.kind, e.file, e.action) for e in result.entries] == [
-        ("lost_records", str(tmp_path / "pipe"), "fail"),
-        ("lost_records", "/dev/zero", "fail"),
-    ]
-    assert result.entries[1].message.endswith("it is a device, not a regular file")
-
-
-def test_a_jpeg_that_lacks_data_is_reported_with_its_record(tmp_path) -> None:
-    jpeg = examples.encoded(examples.picture(60, 60), "JPEG")
-    damaged = jpeg[:900] + b"\xff\xd9" + jpeg[902:]
-    records = [record(i, **{"image/encoded": jpeg}) for i in range(3)]
-    records[1] = record(1, **{"image/encoded": damaged})
+def test_images_that_training_decodes_as_they_are_get_a_report(tmp_path) -> None:
+    """A JPEG that lacks data, a rotated photo, and a copy: all are used."""
+    jpeg = encoded(picture(60, 60), "JPEG")
+    photo = encoded(picture(20, 30), "JPEG", exif=orientation(6))
+    images = [jpeg, jpeg[:900] + b"\xff\xd9" + jpeg[902:], photo, jpeg]
+    records = [record(i, **{"image/encoded": image}) for i, image in enumerate(images)]
     path = examples.write(tmp_path / "a.record", records)
     for policy in ("REFERENCE", "FAIL", "SKIP"):
-        (entry,) = run(path, policy=policy).entries
-        assert (entry.kind, entry.action, entry.record) == ("corrupt_image", "keep", 1)
-        assert entry.source_id == "id1"
-        assert entry.message.startswith("image/encoded: its compressed data end too early")
-    records[1] = record(1, **{"image/encoded": jpeg[:20] + jpeg[jpeg.index(b"\xff\xc0") :]})
-    (entry,) = run(examples.write(tmp_path / "b.record", records)).entries
-    assert entry.kind == "undecodable_image"
-
-
-def test_a_rotated_photo_is_reported_with_its_record(tmp_path) -> None:
-    """Its pixels are decoded as stored: the record is used."""
-    pixels = picture(20, 30)
-    photo = encoded(pixels, "JPEG", exif=orientation(6))
-    path = examples.write(
-        tmp_path / "a.record",
-        [
-            record(0, **{"image/encoded": encoded(pixels, "JPEG", exif=orientation(1))}),
-            record(1, **{"image/encoded": photo}),
-        ],
-    )
-    result = run(path, policy="FAIL")
-    (entry,) = result.entries
-    assert (entry.kind, entry.action, entry.record) == ("exif_rotation", "keep", 1)
-    assert entry.message == "the EXIF orientation of image/encoded is 6"
-    assert "--exif apply" in entry.remedy
-    np.testing.assert_array_equal(result.columns.sizes, [[20, 30], [20, 30]])
-
-
-def test_records_with_the_same_image_have_the_same_content(tmp_path) -> None:
-    photos = [picture(seed=seed) for seed in (1, 2, 1)]
-    path = examples.write(
-        tmp_path / "a.record",
-        [record(i, **{"image/encoded": encoded(pixels)}) for i, pixels in enumerate(photos)],
-    )
-    assert statistics.copies(run(path).columns) == [(2, 0)]
+        result = run(path, policy=policy)
+        assert [(e.kind, e.action, e.source_id) for e in result.entries] == [
+            ("corrupt_image", "keep", "id1"), ("exif_rotation", "keep", "id2"),
+        ]  # fmt: skip
+    assert "its compressed data end too early" in result.entries[0].message
+    assert result.entries[1].message == "the EXIF orientation of image/encoded is 6"
+    assert "--exif apply" in result.entries[1].remedy
+    np.testing.assert_array_equal(result.columns.sizes[1:3], [[60, 60], [20, 30]])
+    assert statistics.copies(result.columns) == [(3, 0)]
 
 
 def check_processes(path: str) -> None:
@@ -183,14 +147,17 @@ def test_paths_and_files_without_records(tmp_path) -> None:
     empty = examples.write(tmp_path / "empty.record", [])
     packed = examples.write(tmp_path / "empty.record.gz", [], "GZIP")
     good = examples.write(tmp_path / "good.record", [record(1)])
-    result = run(tmp_path / "none-*", empty, packed, good)
-    assert [(e.kind, e.record) for e in result.entries] == [
-        ("no_file", -1),
-        ("empty_file", -1),
-        ("empty_file", -1),
+    os.mkfifo(tmp_path / "pipe")
+    result = run(tmp_path / "none-*", tmp_path / "pipe", empty, packed, good, "/dev/zero")
+    assert [(e.kind, e.file, e.record) for e in result.entries] == [
+        ("no_file", str(tmp_path / "none-*"), -1),
+        ("lost_records", str(tmp_path / "pipe"), -1),
+        ("empty_file", empty, -1),
+        ("lost_records", "/dev/zero", -1),
+        ("empty_file", packed, -1),
     ]
-    assert result.entries[0].file == str(tmp_path / "none-*")
-    assert result.columns.num_images == 1
+    assert result.entries[3].message.endswith("it is a device, not a regular file")
+    assert result.columns.num_images == result.num_records == 1
 
 
 def _die(policies: Any, task: scan.Task) -> None:

@@ -8,10 +8,12 @@ from inputs.checks.statistics import SCALES, Columns, ImageRow, columns_of
 
 def collect(*images: tuple) -> Columns:
     """Of (height, width, boxes, class ids)."""
-    rows = []
-    for number, (height, width, boxes, class_ids) in enumerate(images):
-        rows.append(ImageRow(0, number, (height, width), f"image {number}", boxes, class_ids))
-    return columns_of(rows)
+    return columns_of(
+        [
+            ImageRow(0, number, (height, width), f"image {number}", boxes, class_ids)
+            for number, (height, width, boxes, class_ids) in enumerate(images)
+        ]
+    )
 
 
 def three_images() -> Columns:
@@ -58,45 +60,23 @@ def test_aspect_ratios() -> None:
     assert counted("ratios", columns) == found
 
 
-def test_scales_have_a_name_and_a_count_for_each_range() -> None:
-    columns = three_images()
-    counts = statistics.count_by_scales(columns, statistics.box_sizes(columns))
-    assert list(counts) == list(SCALES)
-    for name, scale in SCALES.items():
-        assert len(scale.names) == len(scale.edges) + 1 == len(counts[name])
-        assert counts[name].sum() == {"boxes": 4, "images": 3}[scale.unit]
-    assert "resized" not in statistics.count_by_scales(columns)
-
-
 def test_joined_parts_are_as_one() -> None:
     whole = three_images()
     first = collect((100, 200, whole.boxes[:3], [1, 2, 1]), (100, 200, [], []))
-    rows = []
-    rows.append(ImageRow(0, 2, (400, 100), "image 2", whole.boxes[3:], [2]))
-    joined = statistics.join([first, columns_of([]), columns_of(rows)])
+    last = ImageRow(0, 2, (400, 100), "image 2", whole.boxes[3:], [2])
+    joined = statistics.join([first, columns_of([]), columns_of([last])])
     for name, a, b in zip(Columns._fields, joined, whole):
         np.testing.assert_array_equal(a, b, err_msg=name)
         assert type(a) is type(b)
-    assert statistics.join([]).num_images == 0
+    empty = statistics.join([])
+    assert (statistics.class_counts(empty), statistics.common_sizes(empty.sizes)) == ({}, [])
+    assert all(counts.sum() == 0 for counts in statistics.count_by_scales(empty).values())
 
 
-def test_boxes_past_the_limit_are_cut() -> None:
+def test_images_by_rule() -> None:
     cut = statistics.first_boxes(three_images(), 2)
     np.testing.assert_array_equal(cut.images, [0, 0, 2])
     np.testing.assert_array_equal(cut.class_ids, [1, 2, 2])
     assert cut.num_images == 3
-
-
-def test_nothing_at_all() -> None:
-    empty = columns_of([])
-    assert statistics.class_counts(empty) == {}
-    assert statistics.common_sizes(empty.sizes) == []
-    assert all(counts.sum() == 0 for counts in statistics.count_by_scales(empty).values())
-    assert statistics.resized(empty.sizes, lambda h, w: (h, w)).shape == (0, 2)
-
-
-def test_repeated_source_ids() -> None:
-    rows = []
-    for number, name in enumerate(["a", "", "b", "a", ""]):
-        rows.append(ImageRow(0, number, (1, 1), name, [], []))
+    rows = [ImageRow(0, i, (1, 1), name, [], []) for i, name in enumerate(["a", "", "b", "a", ""])]
     assert statistics.repeated_ids(columns_of(rows)) == {"a": [0, 3]}

@@ -33,18 +33,15 @@ def test_example_holds_the_keys_of_the_record_format():
         keypoints=np.array([[[0.1, 0.2], [np.nan, np.nan]], [[0.3, 0.4], [0.5, 0.6]]]),
     )
     example = writer.make_example(encoded, annotations, filename="a.png")
-    assert _values(example, "image/encoded") == [encoded]
-    assert _values(example, "image/format") == [b"png"]
-    assert _values(example, "image/height") == [4]
-    assert _values(example, "image/width") == [6]
-    assert _values(example, "image/source_id") == [b"a.png"]
-    assert _values(example, "image/object/bbox/xmin") == [0.25, 0.0]
-    assert _values(example, "image/object/class/label") == [3, 1]
-    assert _values(example, "image/object/class/text") == [b"cat", b"hound"]
-    assert _values(example, "image/object/weight") == [1.0, 0.5]
-    assert _values(example, "image/object/area") == [4.0, 6.0]
-    assert _values(example, "image/object/is_crowd") == [0, 1]
-    assert _values(example, "image/object/keypoint/visibility") == [2, 0, 2, 2]
+    expected = {
+        "encoded": [encoded], "format": [b"png"], "height": [4], "width": [6],
+        "source_id": [b"a.png"], "object/bbox/xmin": [0.25, 0.0], "object/class/label": [3, 1],
+        "object/class/text": [b"cat", b"hound"], "object/weight": [1.0, 0.5],
+        "object/area": [4.0, 6.0], "object/is_crowd": [0, 1],
+        "object/keypoint/visibility": [2, 0, 2, 2],
+    }  # fmt: skip
+    for key, values in expected.items():
+        assert _values(example, f"image/{key}") == values
     assert "image/object/difficult" not in example.features.feature
 
 
@@ -81,32 +78,25 @@ def test_unreadable_image_is_named():
         writer.make_example(b"no image", writer.Annotations([], []), filename="broken.jpg")
 
 
-def test_records_go_to_shards_in_turn(tmp_path):
-    encoded = writer.encode_image(PIXELS)
-    examples = (
-        writer.make_example(encoded, writer.Annotations([], []), filename=f"{index}.jpg")
-        for index in range(5)
-    )
-    path = str(tmp_path / "new" / "train.record")
-    assert writer.write_sharded(examples, path, 2) == [3, 2]
-    assert sorted(file.name for file in (tmp_path / "new").iterdir()) == [
-        "train.record-00000-of-00002",
-        "train.record-00001-of-00002",
-    ]
+def test_records_go_to_shards_in_turn_and_a_failure_leaves_none(tmp_path):
+    def examples(is_whole):
+        for index in range(5):
+            encoded = writer.encode_image(PIXELS)
+            yield writer.make_example(encoded, writer.Annotations([], []), filename=f"{index}.jpg")
+        if not is_whole:
+            raise RuntimeError("source failed")
+
+    folder = tmp_path / "new"
+    path = str(folder / "train.record")
+    with pytest.raises(RuntimeError, match="source failed"):
+        writer.write_sharded(examples(False), path, 2)
+    assert all(file.suffix == ".incomplete" for file in folder.iterdir())
+    assert writer.write_sharded(examples(True), path, 2) == [3, 2]
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "train.record-00000-of-00002", "train.record-00001-of-00002",
+    ]  # fmt: skip
     names = [_values(example, "image/filename")[0] for example in _read(path + "-00000-of-00002")]
     assert names == [b"0.jpg", b"2.jpg", b"4.jpg"]
-
-
-def test_interrupted_writing_leaves_no_shard(tmp_path):
-    def examples():
-        yield writer.make_example(
-            writer.encode_image(PIXELS), writer.Annotations([], []), filename="0.jpg"
-        )
-        raise RuntimeError("source failed")
-
-    with pytest.raises(RuntimeError, match="source failed"):
-        writer.write_sharded(examples(), str(tmp_path / "train.record"), 1)
-    assert [file.name for file in tmp_path.iterdir()] == ["train.record-00000-of-00001.incomplete"]
 
 
 def test_label_map_text(tmp_path):

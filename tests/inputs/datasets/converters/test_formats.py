@@ -30,15 +30,16 @@ def faults_of(image: AnnotatedImage) -> List[Any]:
 # PASCAL VOC
 
 
-def voc(root: pathlib.Path, text: str, name: str = "a") -> List[AnnotatedImage]:
-    folder = root / "xml"
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.xml").write_text(text)
-    return read("pascal_voc", images=str(root / "images"), annotations=str(folder))
+def voc(root: pathlib.Path, text: str) -> AnnotatedImage:
+    (root / "xml").mkdir()
+    (root / "xml" / "a.xml").write_text(text)
+    options = {"images": str(root / "images"), "annotations": str(root / "xml")}
+    (image,) = read("pascal_voc", **options)
+    return image
 
 
 def test_voc_has_difficult_objects(root):
-    (image,) = voc(
+    image = voc(
         root,
         "<annotation><folder>f</folder><filename>a.png</filename>\n"
         "<size><width>32</width><height>20</height></size>\n<object>\n<name> cat </name>"
@@ -72,35 +73,20 @@ BOMB = """<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;">]>
     ],
 )  # fmt: skip
 def test_voc_faults_of_files(text, kind, line, message, root):
-    (image,) = voc(root, text)
+    image = voc(root, text)
     assert not image.image
     (fault,) = image.faults
     assert (fault.kind, fault.line) == (kind, line) and message in fault.message
 
 
 def test_voc_faults_of_objects_leave_the_others(root):
-    (image,) = voc(
+    image = voc(
         root,
         "<annotation><filename>a.png</filename>\n<object><name>x</name></object>\n"
         "<object><name>x</name><bndbox>\n<xmin>1</xmin><ymin>e</ymin></bndbox></object>\n"
         "<object><name></name><bndbox/></object></annotation>",
     )
     assert faults_of(image) == [("missing_key", 2), ("broken_source", 4), ("missing_key", 5)]
-
-
-@pytest.mark.parametrize("name", ["../elsewhere.png", "/etc/passwd", "x/../../y.png"])
-def test_paths_that_leave_the_folder_are_refused(name, root):
-    (root / "elsewhere.png").write_bytes(samples.png(5))
-    voc(root, f"<annotation>\n<filename>{name}</filename></annotation>")
-    options = SourceOptions(str(root / "images"), str(root / "xml"))
-    voc(root, "<annotation><filename>b.png</filename></annotation>", "b")
-    sample = samples.Sample("pascal_voc", options, "", 0)
-    label_map = root / "map.pbtxt"
-    label_map.write_text('item { id: 1 name: "x" }')
-    samples.convert(sample, root / "out", on_error="skip", label_map=str(label_map))
-    (fault,) = samples.faults(root / "out")
-    assert (fault["kind"], fault["line"]) == ("outside_folder", 2) and name in fault["message"]
-    assert set(samples.records(root / "out")) == {"b"}
 
 
 # KITTI
@@ -201,24 +187,18 @@ def test_open_images_masks(root):
         (CAT_ROW.replace("0.75", "0.76"), "no box of class 'cat' without a mask has the sides"),
         (CAT_ROW.replace("01yrx", "0bt9lr"), "no box of class 'dog' without a mask has the sides"),
         (CAT_ROW.replace("0.75", "x"), "BoxXMax is 'x0000', not a number"),
+        (CAT_ROW.replace("cat.png", "bmp.png"), "a file that is no PNG image"),
     ],
 )
 def test_open_images_faults_of_masks(row, message, root):
     sample, _ = open_images_masks(root, [row])
     (root / "out.png").write_bytes(samples.png(1))
     (root / "masks" / "link.png").symlink_to(root / "out.png")
-    image = next(open_source("open_images", sample.options).images)
-    (fault,) = image.faults
-    assert (fault.file, fault.line) == (str(root / "m.csv"), 2) and message in fault.message
-    assert [one.mask_file for one in image.objects] == [None, None]
-
-
-def test_open_images_masks_that_cannot_be_decoded(root):
-    sample, _ = open_images_masks(root, [CAT_ROW])
-    (root / "masks" / "cat.png").write_bytes(samples.png(1, kind="BMP"))
+    (root / "masks" / "bmp.png").write_bytes(samples.png(1, kind="BMP"))
     samples.convert(sample, root / "out", masks=True, on_error="skip")
-    first = samples.faults(root / "out")[0]
-    assert first["kind"] == "broken_mask" and "a file that is no PNG image" in first["message"]
+    fault = samples.faults(root / "out")[0]
+    place = (str(root / "m.csv"), 2) if "PNG" not in message else (sample.cat_file, 2)
+    assert (fault["file"], fault["line"]) == place and message in fault["message"]
 
 
 @pytest.mark.parametrize("given", ["segmentations", "mask_images"])
@@ -239,12 +219,8 @@ def test_open_images_masks_need_both_options(given, root):
     "text",
     [
         "names: [cat, 'dog']\n",
-        'nc: 2\nnames: ["cat",\n        "dog"]  # two\n',
-        "names:\n- cat\n- dog\nnc: 2\n",
-        'names:  # all\n  0: cat\n\n  1: "dog"  # no cat\ntrain: x\n',
         "train: x\nnames:\n  - cat\n  - dog\n",
         "'names' : {1: dog, 0: cat}\ndownload: |\n  import os\n  # names: [x]\n",
-        "names:\n  0: cat\n  1:\n    dog\n",
     ],
 )
 def test_yolo_names(text, tmp_path):
@@ -254,6 +230,9 @@ def test_yolo_names(text, tmp_path):
     lines = tmp_path / "names.txt"
     lines.write_text("cat\ndog\n\n")
     assert yolo.read_classes(str(lines)).names == {0: "cat", 1: "dog"}
+    path.write_text("names: [no, 1e3, 2020-01-01, null, 'a, b', 'it''s', \"\\u732b\"]\n")
+    names = ["no", "1e3", "2020-01-01", "null", "a, b", "it's", "猫"]  # as they are written
+    assert list(yolo.read_classes(str(path)).names.values()) == names
 
 
 @pytest.mark.parametrize(
@@ -263,12 +242,9 @@ def test_yolo_names(text, tmp_path):
         ("names: {a: b}\n", "is no class of 'names:'"),
         ("names:\nnc: 2\n", "there are no names of classes"),
         ("names: [a]\nkpt_shape: 17\n", "kpt_shape is 17; allowed"),
-        ("names: [a]\nkpt_shape: [17, 3, 1]\n", "kpt_shape is 17, 3, 1; allowed"),
         ("names: [a]\nkpt_shape: [17, [3]]\n", "kpt_shape is 17, …; allowed"),
-        ("names: cat\n", "'cat' is no class of 'names:'"),
         ("names: [a, [b]]\n", "'1' is no class of 'names:'"),
         ("names: [a, ]\n  - b\n", r"data\.yaml, line 2: not valid YAML: .*Or give a text file"),
-        ("names: \0", "not valid YAML"),
         ("a: " + "[" * 100_000, "not valid YAML"),
         ("a: 1\nnames: [x]" + " " * 1_000_000, "has 1,000,015 bytes; allowed: 1,000,000"),
         # Some gigabytes, if it were printed.
@@ -287,41 +263,30 @@ def test_yolo_names_that_cannot_be_read(text, message, tmp_path):
         yolo.read_classes(str(path))
 
 
-def test_yolo_names_stay_as_they_are_written(tmp_path):
-    path = tmp_path / "data.yaml"
-    path.write_text("names: [no, 1e3, 2020-01-01, null, 'a, b', 'it''s', \"\\u732b\"]\n")
-    names = ["no", "1e3", "2020-01-01", "null", "a, b", "it's", "猫"]
-    assert list(yolo.read_classes(str(path)).names.values()) == names
-
-
-def yolo_images(root: pathlib.Path, text: str, classes: str = "names: [cat, dog]\n") -> Any:
+def test_yolo_boxes_and_polygons(root):
     (root / "labels").mkdir()
-    (root / "labels" / "a.txt").write_text(text)
-    (root / "data.yaml").write_text(classes)
-    return read(
+    (root / "labels" / "a.txt").write_text(
+        "0 0.5 0.5 0.25 0.5\n1 0 0 0.5 0 0.5 0.5\n\n1 0 0 1\n2 0.5 0.5 1 1\n0.5 0 0 1 1\n"
+    )
+    (root / "labels" / "zz.txt").write_text("")
+    (root / "data.yaml").write_text("names: [cat, dog]\n")
+    a, b, c, missing = read(
         "yolo", images=str(root / "images"), annotations=str(root / "labels"),
         classes=str(root / "data.yaml"),
     )  # fmt: skip
-
-
-def test_yolo_boxes_and_polygons(root):
-    a, b, c = yolo_images(
-        root, "0 0.5 0.5 0.25 0.5\n1 0 0 0.5 0 0.5 0.5\n\n1 0 0 1\n2 0.5 0.5 1 1\n0.5 0 0 1 1\n"
-    )
     box, polygon, unknown = a.objects
     assert box.class_name == "cat" and box.box == [0.25, 0.375, 0.75, 0.625]
     assert polygon.box is None and polygon.polygons == [[0, 0, 0.5, 0, 0.5, 0.5]]
     assert (unknown.class_name, unknown.class_id) == ("", 2)
     assert faults_of(a) == [("broken_source", 4), ("broken_source", 6)]
     assert not (b.objects or c.objects or b.faults or c.faults)
+    assert not missing.image and missing.faults[0].file.endswith("zz.txt")
 
 
 def test_yolo_polygons_become_masks(root):
     sample = samples.make(root, "yolo")
-    label = root / "labels" / "a.txt"
-    label.write_text("0 0.25 0.2 0.75 0.2 0.75 0.7 0.25 0.7\n")
-    (root / "labels" / "b.txt").unlink()
-    samples.convert(sample, root / "out", masks=True)
+    (root / "labels" / "a.txt").write_text("0 0.25 0.2 0.75 0.2 0.75 0.7 0.25 0.7\n")
+    samples.convert(sample, root / "out", masks=True, on_error="skip")
     found = samples.records(root / "out")["a"]
     assert samples.boxes_of(found) == [("cat", (4.0, 8.0, 14.0, 24.0))]
     expected = np.zeros((20, 32), bool)
@@ -334,7 +299,6 @@ def test_yolo_polygons_become_masks(root):
 @pytest.mark.parametrize(
     ("shape", "points", "expected"),
     [
-        ("[2, 3]", "0.5 0.25 2 0 0 0", [2, 0]),
         ("[2, 2]", "0.5 0.25 0 0", [2, 0]),
         ("[2, 3]", "0.5 0.25 1 0.75 0.5 2", [1, 2]),
         ("[2, 2]", "0.5 0.25 0 0.5", [2, 2]),  # on the border of the image, not absent
@@ -342,8 +306,8 @@ def test_yolo_polygons_become_masks(root):
 )
 def test_yolo_keypoints(shape, points, expected, root):
     sample = samples.make(root, "yolo")
-    (root / "labels" / "a.txt").write_text(f"0 0.5 0.45 0.5 0.5 {points}\n")
-    (root / "labels" / "b.txt").unlink()
+    for name in "ab":
+        (root / "labels" / f"{name}.txt").write_text(f"0 0.5 0.45 0.5 0.5 {points}\n")
     (root / "data.yaml").write_text(f"names: [cat, dog]\nkpt_shape: {shape}\n")
     samples.convert(sample, root / "out")
     found = samples.records(root / "out")["a"]
@@ -351,17 +315,6 @@ def test_yolo_keypoints(shape, points, expected, root):
     assert (found["image/object/keypoint/x"][0], found["image/object/keypoint/y"][0]) == (0.5, 0.25)
     if not expected[1]:
         assert math.isnan(found["image/object/keypoint/x"][1])
-
-
-def test_yolo_labels_without_image_are_reported(root):
-    images = yolo_images(root, "0 0.5 0.5 0.25 0.5\n")
-    (root / "labels" / "zz.txt").write_text("")
-    images = read(
-        "yolo", images=str(root / "images"), annotations=str(root / "labels"),
-        classes=str(root / "data.yaml"),
-    )  # fmt: skip
-    assert [image.image for image in images] == ["a.png", "b.png", "c.png", ""]
-    assert images[3].faults[0].file.endswith("zz.txt")
 
 
 # CSV
@@ -381,10 +334,6 @@ def test_csv_rows_in_any_order(root):
     assert faults_of(a) == [("length_mismatch", 5), ("missing_key", 7)]
     assert faults_of(b) == [("broken_source", 8)]
     assert faults_of(nameless) == [("broken_source", 6)] and nameless.image == ""
-
-
-def test_csv_without_a_column_is_refused(root):
-    path = root / "boxes.csv"
     path.write_text("filename,label,xmin,ymin,xmax,ymax\n")
     with pytest.raises(ConfigError, match=r"boxes.csv, line 1: .*no column class; it has \['file"):
         read("csv", images=str(root / "images"), annotations=str(path))

@@ -127,14 +127,12 @@ def test_detections_of_paths_as_detect_was_given_them(root, monkeypatch, prefix)
         ("{root}/secret.png", "outside_folder"),
         ("secret.png", "no_image"),
         ("images/../secret.png", "outside_folder"),
-        ("../images/../secret.png", "outside_folder"),
+        ("x/../../y.png", "outside_folder"),
         ("images/link.png", "outside_folder"),
         ("images/folder/secret.png", "no_image"),
         ("folder/secret.png", "outside_folder"),
-        ("images/none.png", "no_image"),
         ("images/\0.png", "missing_key"),
         ("images/\ud800.png", "missing_key"),
-        ("", "missing_key"),
     ],
 )
 def test_detections_of_no_file_outside_the_images(root, monkeypatch, name, kind):
@@ -154,40 +152,22 @@ def test_detections_of_no_file_outside_the_images(root, monkeypatch, name, kind)
 # COCO
 
 
-def coco_with(root: pathlib.Path, **changes: Any) -> Any:
-    """The sample with other values of the first annotation or image, as a list of faults."""
-    sample = samples.make(root, "coco")
-    path = pathlib.Path(sample.cat_file)
-    document = json.loads(path.read_text())
-    for key, value in changes.items():
-        member, _, field = key.partition("_")
-        document[member][0][field] = value
-    path.write_text(json.dumps(document))
-    samples.convert(sample, root / "out", on_error="skip", masks="segmentation" in str(changes))
-    return [(fault["kind"], fault["action"]) for fault in samples.faults(root / "out")]
-
-
 @pytest.mark.parametrize(
     ("changes", "kinds"),
     [
         ({"annotations_category_id": 9}, {"unknown_id"}),
-        ({"annotations_category_id": "x"}, {"broken_source"}),
         ({"annotations_bbox": [1, 2, 3]}, {"broken_source"}),
-        ({"annotations_bbox": "x"}, {"broken_source"}),
         ({"annotations_bbox": None}, {"box_nan"}),
         ({"annotations_area": float("nan")}, {"broken_source"}),
         ({"annotations_iscrowd": 0.5}, {"broken_source"}),
         ({"annotations_image_id": 99}, {"missing_key"}),
-        ({"annotations_image_id": None}, {"missing_key"}),
         ({"annotations_keypoints": [1, 2]}, {"length_mismatch"}),
         ({"annotations_keypoints": [1, 2, 3]}, {"broken_keypoints"}),
-        ({"annotations_keypoints": [float("nan"), 2, 1]}, {"broken_keypoints"}),
         ({"annotations_segmentation": 5}, {"broken_source", "mask_empty"}),
         ({"annotations_segmentation": []}, {"mask_empty"}),
         ({"annotations_segmentation": [[1, 2]]}, {"broken_mask", "mask_empty"}),
         ({"annotations_segmentation": {"size": [20, 32], "counts": "~"}},
          {"broken_mask", "mask_empty"}),
-        ({"annotations_segmentation": {"size": [20, 32], "counts": [640]}}, {"mask_empty"}),
         ({"annotations_segmentation": [[0, 0, 5, 0, 5, 3]]}, {"mask_mismatch", "mask_empty"}),
         ({"images_file_name": 5}, {"broken_source"}),
         ({"images_file_name": "\udc80.png"}, {"missing_key"}),
@@ -198,7 +178,16 @@ def coco_with(root: pathlib.Path, **changes: Any) -> Any:
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )  # fmt: skip
 def test_coco_faults(changes, kinds, root):
-    assert {kind for kind, _ in coco_with(root, **changes)} == kinds
+    """Another value in the first annotation or image of the sample."""
+    sample = samples.make(root, "coco")
+    path = pathlib.Path(sample.cat_file)
+    document = json.loads(path.read_text())
+    ((key, value),) = changes.items()
+    member, _, field = key.partition("_")
+    document[member][0][field] = value
+    path.write_text(json.dumps(document))
+    samples.convert(sample, root / "out", on_error="skip", masks="segmentation" in key)
+    assert {fault["kind"] for fault in samples.faults(root / "out")} == kinds
 
 
 def test_coco_ids_below_one_need_a_label_map(root):
