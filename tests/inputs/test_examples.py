@@ -10,7 +10,6 @@ import pytest
 
 import inputs
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from inputs import schema
 from inputs.bad_records.log import FaultLog
@@ -116,12 +115,6 @@ def test_a_resumed_run_mixes_the_same_records(
     used = np.array([one[schema.PARTNER_RECORDS][..., 1] >= 0 for one, _ in expected])
     assert used[:6, :, 0].all() and not used[6:, :, [0, 2]].any()
     assert used[:5, :, 2].all() and used[..., 1].all()
-
-
-def test_a_step_that_is_not_known_is_refused(tmp_path: pathlib.Path) -> None:
-    config = reading(files(tmp_path, 1), mixing("mixup { stop_at_step: 3 }"))
-    with pytest.raises(ConfigError, match=r"\[1\].mixup.stop_at_step: the workers of a cluster"):
-        batches_of(config, 1, first_step=None)
 
 
 def test_the_host_of_a_tpu_gives_the_same_batches(tmp_path: pathlib.Path) -> None:

@@ -203,29 +203,6 @@ def test_the_first_fault_stops_the_run(storm: Storm, policy: str) -> None:
     assert last.kind == storm.damaged[stops[0]]
 
 
-# One for each way in which a record is rejected; their order is not fixed here.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("damaged_record", marks=pytest.mark.exhaustive),
-        pytest.param("unparsable", marks=pytest.mark.exhaustive),
-        pytest.param("huge_image", marks=pytest.mark.exhaustive),
-        "box_degenerate",
-        pytest.param("too_many_boxes", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_a_single_kind_stops_the_run(storm: Storm, kind: str) -> None:
-    config = configured(storm, BadRecords.CLIP)
-    config.train_input_reader.bad_records.exception.add(kind=kind, policy=BadRecords.FAIL)
-    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        used(train_fn(config, FaultLog()), in_graph=False)
-    assert any(
-        found == kind and f"{storm.paths[file]}, record {record}" in str(caught.value)
-        for (file, record), found in storm.damaged.items()
-    )
-
-
 def test_more_than_max_skipped_stop_the_run(storm: Storm) -> None:
     log = FaultLog()
     config = configured(storm, BadRecords.SKIP, max_skipped=5)

@@ -22,41 +22,29 @@ def test_names_ids_and_categories() -> None:
     assert label_map.keypoint_ids == {"nose": 0, "tail": 1}
 
 
-def test_items_come_in_the_order_of_ids_and_background_is_no_class() -> None:
-    text = 'item { id: 2 name: "b" } item { id: 0 name: "background" } item { id: 1 name: "a" }'
-    assert list(parse_label_map(text).names.items()) == [(1, "a"), (2, "b")]
-
-
-def test_frequencies() -> None:
-    """Those of LVIS; an item may leave it out."""
-    items = [
-        f"item {{ id: {k} name: '{k}' frequency: {name} }}"
-        for k, name in enumerate(("FREQUENT", "COMMON", "RARE", "UNSPECIFIED"), start=1)
-    ]
-    categories = parse_label_map(" ".join(items)).categories()
-    assert [category.get("frequency") for category in categories] == ["f", "c", "r", None]
-
-
-def test_hierarchy() -> None:
+def test_details_of_classes() -> None:
+    """Items come in the order of ids, and names before display names."""
     label_map = parse_label_map(
-        'item { id: 1 name: "animal" descendant_ids: 2 } item { id: 2 name: "cat" ancestor_ids: 1 }'
+        """
+        item { id: 2 name: "cat" display_name: "animal" ancestor_ids: 1 frequency: COMMON }
+        item { id: 0 name: "background" }
+        item { id: 1 name: "animal" descendant_ids: 2 frequency: FREQUENT }
+        item { id: 3 name: "car" frequency: RARE }
+        item { id: 4 name: "bus" frequency: UNSPECIFIED }
+        """
     )
-    assert label_map.ancestors == {1: (), 2: (1,)}
-    assert label_map.descendants == {1: (2,), 2: ()}
-
-
-def test_a_name_goes_before_a_display_name() -> None:
-    label_map = parse_label_map(
-        'item { id: 1 name: "x" } item { id: 2 name: "y" display_name: "x" }'
-    )
-    assert label_map.ids == {"x": 1, "y": 2}
+    assert list(label_map.names.items()) == [(1, "animal"), (2, "animal"), (3, "car"), (4, "bus")]
+    assert label_map.ids == {"animal": 1, "cat": 2, "car": 3, "bus": 4}
+    assert label_map.ancestors == {1: (), 2: (1,), 3: (), 4: ()}
+    assert label_map.descendants == {1: (2,), 2: (), 3: (), 4: ()}
+    frequencies = [category.get("frequency") for category in label_map.categories()]
+    assert frequencies == ["f", "c", "r", None]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "m.pbtxt: no item"),
-        ("\n", "m.pbtxt: no item"),
         ('item { name: "a" }', "item 1 .'a'. has no id"),
         ("item { id: 3 }", "id 3. has neither name nor display_name"),
         ('item { id: 0 name: "a" }', "has id 0; ids start at 1"),

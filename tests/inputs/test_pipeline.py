@@ -252,23 +252,3 @@ def test_other_machines_keep_no_images(tmp_path: pathlib.Path) -> None:
     input_fn = inputs.create_train_input_fn(config, preprocess_of(config), runs_elsewhere=True)
     with pytest.raises(ConfigError, match="decoded on other machines"):
         input_fn()
-
-
-def test_workers_share_the_records(tmp_path: pathlib.Path) -> None:
-    config = reading(tmp_path, records_with_boxes(4), "train_input_reader { num_epochs: 1 }")
-    context = tf.distribute.InputContext(
-        num_input_pipelines=2, input_pipeline_id=1, num_replicas_in_sync=2
-    )
-    input_fn = inputs.create_train_input_fn(config, preprocess_of(config))
-    batches = list(input_fn(None, context).as_numpy_iterator())
-    assert [features[schema.RECORD].tolist() for features, _ in batches] == [[[0, 1]], [[0, 3]]]
-
-
-def test_input_graph_is_small(tmp_path: pathlib.Path) -> None:
-    text = "train_config { data_augmentation_options { ssd_random_crop {} } }"
-    config = reading(tmp_path, [example({})], AUGMENTED + text)
-    with tf.Graph().as_default() as graph:
-        inputs.create_train_input_fn(config, preprocess_of(config))()
-        assert len(graph.get_operations()) < 100
-        functions = graph.as_graph_def().library.function
-    assert max(len(function.node_def) for function in functions) < 1200

@@ -71,7 +71,7 @@ def test_images_of_a_step(asked: List[Any]) -> None:
     """Each of three workers gives a third of them, whatever the size of its batches."""
     config = pipeline("train_config { batch_size: 12 }")
     shared = tf.distribute.InputContext(
-        num_input_pipelines=3, input_pipeline_id=0, num_replicas_in_sync=6
+        num_input_pipelines=3, input_pipeline_id=1, num_replicas_in_sync=6
     )
     for params, context, images, expected in (
         ({}, shared, None, (2, 4)),
@@ -82,9 +82,9 @@ def test_images_of_a_step(asked: List[Any]) -> None:
             config, preprocess_of(config), first_step=5, images_per_step=images
         )
         make(params, context)
-        examples = asked.pop()[0]
+        examples, order, _, _ = asked.pop()
         assert (examples.batch_size, examples.images_per_step) == expected
-        assert examples.first_step == 5
+        assert examples.first_step == 5 and order.shard == ((3, 1) if context else (1, 0))
 
 
 def test_settings_of_evaluation(asked: List[Any]) -> None:
@@ -128,10 +128,3 @@ def test_settings_of_evaluation(asked: List[Any]) -> None:
     config.eval_config.retain_original_images = True
     make()
     assert asked.pop()[0].collate.retain_additional_channels
-
-
-def test_images_decoded_at_once() -> None:
-    reader = pipeline().train_input_reader
-    assert input_pipeline.decoded_at_once(reader, 4, 2) == 2
-    reader.num_parallel_batches = 3
-    assert input_pipeline.decoded_at_once(reader, 4, 2) == 12

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Dict, List, Tuple
+from typing import Any, List, Tuple
 
 import numpy as np
 import pytest
@@ -88,35 +88,22 @@ def test_files_of_different_sizes_that_stay_different(input_type: str) -> None:
         assert result.sum() == (image + 1.0).sum()  # zeros around it
 
 
-def predictor(config: Any) -> Dict[str, Any]:
-    resizer = make_resizer(config.model.ssd.image_resizer)
-    receiver = inputs.create_predict_input_fn(config, resizer.resize)()
-    return {"features": receiver.features, "placeholder": receiver.receiver_tensors}
-
-
 def test_predict_input_fn() -> None:
-    with tf.Graph().as_default(), tf1.Session() as session:
-        built = predictor(pipeline())
-        ((key, placeholder),) = built["placeholder"].items()
-        assert (key, placeholder.shape.as_list()) == ("serialized_example", [])
-        assert built["features"]["image"].shape.as_list() == [1, 6, 10, 3]
-        features = session.run(built["features"], {placeholder: example({})})
-    assert features["true_image_shape"].tolist() == [[6, 10, 3]]
-    expected = tf1.image.resize(picture().astype(np.float32)[np.newaxis], [6, 10])
-    np.testing.assert_allclose(features["image"], expected, rtol=1e-6)
-
-
-def test_predict_input_fn_with_additional_channels() -> None:
     extra = picture(seed=2)[..., 0]
     record = example({"image/additional_channels/encoded": [encoded(extra)]})
     config = pipeline()
     config.eval_input_reader[0].num_additional_channels = 1
+    preprocess = make_resizer(config.model.ssd.image_resizer).resize
     with tf.Graph().as_default(), tf1.Session() as session:
-        built = predictor(config)
-        features = session.run(
-            built["features"], {built["placeholder"]["serialized_example"]: record}
-        )
-    assert features["image"].shape == (1, 6, 10, 4)
+        receiver = inputs.create_predict_input_fn(config, preprocess)()
+        ((key, placeholder),) = receiver.receiver_tensors.items()
+        assert (key, placeholder.shape.as_list()) == ("serialized_example", [])
+        assert receiver.features["image"].shape.as_list() == [1, 6, 10, 4]
+        features = session.run(receiver.features, {placeholder: record})
+    assert features["true_image_shape"][0, :2].tolist() == [6, 10]
+    channels = np.concatenate([picture(), extra[..., np.newaxis]], axis=2)
+    expected = tf1.image.resize(channels[np.newaxis].astype(np.float32), [6, 10])
+    np.testing.assert_allclose(features["image"], expected, rtol=1e-6)
 
 
 def test_predict_input_fn_with_context() -> None:

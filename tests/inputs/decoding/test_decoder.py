@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import Resizer
@@ -42,10 +43,6 @@ def test_defaults_of_what_a_record_leaves_out() -> None:
     np.testing.assert_array_equal(sample.image, picture())
     np.testing.assert_allclose(sample.boxes, [[0, 0, 0.5, 0.25], [0.1, 0.2, 0.6, 0.8]])
     assert sample.classes.tolist() == [2, 1]
-    assert sample.weights.tolist() == sample.confidences.tolist() == [1, 1]
-    np.testing.assert_allclose(sample.area, [4 * 3, 4 * 7.2], rtol=1e-6)  # of 8 x 12 pixels
-    for flags in (sample.is_crowd, sample.difficult, sample.group_of):
-        assert flags.tolist() == [False, False]
     assert sample.masks is sample.keypoints is sample.multiclass_scores is None
     assert sample.image_level is not None
     assert sample.image_level[schema.ORIGINAL_SPATIAL_SHAPE].tolist() == [8, 12]
@@ -121,30 +118,15 @@ PER_BOX = {
 }
 
 
-@pytest.fixture(scope="module")
-def decode_boxes() -> Iterator[Any]:
-    """Serialized record -> the numbers of its boxes; one graph for all of them."""
-    with tf.Graph().as_default(), tf1.Session() as session:
-        record = tf1.placeholder(tf.string, [])
-        sample = make_decoder(reader())(record)
-        numbers = {name: getattr(sample, name) for name in PER_BOX}
-        yield lambda features: session.run(numbers, {record: example(features)})
-
-
-@pytest.mark.parametrize("alone", sorted(PER_BOX))
-def test_a_number_of_boxes_needs_no_other(decode_boxes: Any, alone: str) -> None:
-    """Each is read where it is the only one of the record, or the only one that is missing."""
-    keys = {name: key for name, (key, _, _) in PER_BOX.items()}
-    given = {name: values for name, (_, values, _) in PER_BOX.items()}
-    defaults = {name: values for name, (_, _, values) in PER_BOX.items()}
-    found = decode_boxes({**BOXES, **LABELS, keys[alone]: given[alone]})
-    for name, values in found.items():
-        expected = given[name] if name == alone else defaults[name]
-        np.testing.assert_allclose(values, expected, rtol=1e-6, err_msg=name)
-    others = {keys[name]: values for name, values in given.items() if name != alone}
-    for name, values in decode_boxes({**BOXES, **LABELS, **others}).items():
-        expected = defaults[name] if name == alone else given[name]
-        np.testing.assert_allclose(values, expected, rtol=1e-6, err_msg=name)
+@pytest.mark.parametrize("given", [{"weights", "area", "difficult"}, set(PER_BOX)])
+def test_a_number_of_boxes_needs_no_other(given: Set[str]) -> None:
+    """The others have their defaults: area is that of boxes in an image of 8 x 12 pixels."""
+    for names in (given, set(PER_BOX) - given):
+        features = {PER_BOX[name][0]: PER_BOX[name][1] for name in names}
+        sample = decode({**BOXES, **LABELS, **features})
+        for name, (_, values, defaults) in PER_BOX.items():
+            expected = values if name in names else defaults
+            np.testing.assert_allclose(getattr(sample, name), expected, rtol=1e-6, err_msg=name)
 
 
 def test_no_boxes() -> None:
@@ -175,12 +157,10 @@ def test_image_formats(kind: str, mode: str) -> None:
     assert np.abs(sample.image.astype(int) - image).max() <= tolerance
 
 
-def test_animation_gives_its_first_picture(tmp_path: pathlib.Path) -> None:
-    from PIL import Image
-
-    pictures = [Image.new("RGB", (6, 4), color) for color in ("red", "blue")]
-    pictures[0].save(tmp_path / "a.gif", save_all=True, append_images=pictures[1:])
-    sample = decode({"image/encoded": (tmp_path / "a.gif").read_bytes()})
+def test_animation_gives_its_first_picture() -> None:
+    red, blue = (np.full((4, 6, 3), color, np.uint8) for color in ((255, 0, 0), (0, 0, 255)))
+    animation = encoded(red, "GIF", save_all=True, append_images=[Image.fromarray(blue)])
+    sample = decode({"image/encoded": animation})
     assert sample.image.shape == (4, 6, 3)
     assert sample.image[0, 0].tolist() == [255, 0, 0]
 
@@ -207,30 +187,25 @@ def test_masks(mask_type: str) -> None:
         assert decode({**BOXES, **LABELS}, options).masks.tolist() == (masks * 0).tolist()
 
 
-def test_keypoints_with_visibilities() -> None:
-    features = {
-        "image/object/keypoint/y": [0.1, 0.2, 0.3, 0.4],
-        "image/object/keypoint/x": [0.5, 0.6, 0.7, 0.8],
-        "image/object/keypoint/visibility": [2, 1, 0, 2],
-    }
-    sample = decode({**BOXES, **LABELS, **features}, "num_keypoints: 2")
-    np.testing.assert_allclose(
-        sample.keypoints, [[[0.1, 0.5], [0.2, 0.6]], [[NAN, NAN], [0.4, 0.8]]]
-    )
-    assert sample.keypoint_visibilities.tolist() == [[True, True], [False, True]]
-
-
-def test_keypoints_without_visibilities_are_visible_where_finite() -> None:
+@pytest.mark.parametrize(
+    ("visibility", "points", "visible"),
+    [
+        ([2, 1, 0, 2], [[0.1, 0.5], [NAN, 0.6], [NAN, NAN], [0.4, NAN]], [1, 1, 0, 1]),
+        ([], [[0.1, 0.5], [NAN, 0.6], [0.3, 0.7], [NAN, NAN]], [1, 1, 1, 0]),
+    ],
+)
+def test_keypoints(visibility: List[int], points: Any, visible: List[int]) -> None:
+    """Without visibilities, keypoints are visible if their x is a number."""
     features = {
         "image/object/keypoint/y": [0.1, NAN, 0.3, 0.4],
-        "image/object/keypoint/x": [0.5, NAN, 0.7, 0.8],
+        "image/object/keypoint/x": [0.5, 0.6, 0.7, NAN],
+        "image/object/keypoint/visibility": visibility,
     }
     sample = decode({**BOXES, **LABELS, **features}, "num_keypoints: 2")
-    assert sample.keypoint_visibilities.tolist() == [[True, False], [True, True]]
-    assert np.isnan(sample.keypoints).sum() == 2
+    np.testing.assert_allclose(sample.keypoints.reshape(4, 2), points)
+    np.testing.assert_array_equal(sample.keypoint_visibilities.ravel(), visible)
     absent = decode({**BOXES, **LABELS}, "num_keypoints: 2")
-    assert np.isnan(absent.keypoints).all()
-    assert not absent.keypoint_visibilities.any()
+    assert np.isnan(absent.keypoints).all() and not absent.keypoint_visibilities.any()
 
 
 def test_keypoints_by_text(label_map: str) -> None:
