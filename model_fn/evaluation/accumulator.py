@@ -6,16 +6,12 @@ batch as arrays; without a graph, `add` is called in a loop.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from estimator_det.compat import tf
-from model_fn.evaluation.diagnostics import (
-    EVAL_DIAGNOSTICS,
-    EvalDiagnostics,
-    chart_summary,
-)
+from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS, EvalDiagnostics, chart_summary
 from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.metrics.base import (
     EvaluatedBatch,
@@ -74,6 +70,18 @@ class Accumulator:
         return Results(metrics, *self._diagnostics.results())
 
 
+def without_nones(structure: Any) -> Tuple[List[Any], Callable[[Iterable[Any]], Any]]:
+    """The leaves of a structure that are not None, and its maker from other values for them."""
+    leaves = tf.nest.flatten(structure)
+
+    def restored(values: Iterable[Any]) -> Any:
+        remaining = iter(values)
+        filled = [None if leaf is None else next(remaining) for leaf in leaves]
+        return tf.nest.pack_sequence_as(structure, filled)
+
+    return [leaf for leaf in leaves if leaf is not None], restored
+
+
 def accumulator_ops(
     accumulator: Accumulator, batch: EvaluatedBatch, handle_results: OnResults
 ) -> MetricOps:
@@ -82,13 +90,11 @@ def accumulator_ops(
     All share one update operation, and one operation computes all values once; when they are read,
     `handle_results` is called.
     """
-    tensors = tf.nest.flatten(batch)
+    tensors, restored = without_nones(batch)
     names = accumulator.names
 
     def add(*arrays: np.ndarray) -> None:
-        present = iter(arrays)
-        filled = [None if tensor is None else next(present) for tensor in tensors]
-        accumulator.add(tf.nest.pack_sequence_as(batch, filled))
+        accumulator.add(restored(arrays))
 
     def values() -> Tuple[np.ndarray, bytes]:
         results = accumulator.results()
@@ -96,7 +102,7 @@ def accumulator_ops(
         scalars = np.array([results.metrics[name] for name in names], np.float32)
         return scalars, chart_summary(results.chart)
 
-    update = tf.numpy_function(add, [tensor for tensor in tensors if tensor is not None], [])
+    update = tf.numpy_function(add, tensors, [])
     scalars, summary = tf.numpy_function(values, [], [tf.float32, tf.string])
     scalars = tf.unstack(tf.ensure_shape(scalars, [len(names)]))
     ops = {name: (scalar, update) for name, scalar in zip(names, scalars)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
@@ -10,20 +10,21 @@ from estimator_det.detectors.base import Detections, Groundtruth
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
 from model_fn.drawing.boxes import DrawOptions, EvaluatedImage, EvaluationImages, image_ops
-from model_fn.evaluation.accumulator import Accumulator, OnResults, accumulator_ops
+from model_fn.evaluation.accumulator import Accumulator, OnResults, accumulator_ops, without_nones
 from model_fn.evaluation.metrics.base import EvaluatedBatch, MetricOps, Metrics
 from model_fn.evaluation.metrics.run_lengths import Masks
 
+_SAME_IN_GROUNDTRUTH = (
+    "is_crowd",
+    "area",
+    "difficult",
+    "group_of",
+    "labeled_classes",
+    "verified_negatives",
+    "not_exhaustive",
+)
 # Categories of a detector that finds objects of any class.
 AGNOSTIC_CATEGORIES: List[Dict[str, Any]] = [{"id": 1, "name": "object"}]
-
-
-class _Frames(NamedTuple):
-    """Sizes to convert between coordinate frames; height and width, float32 [B, 2]."""
-
-    padded: tf.Tensor  # size of the batch that enters the network
-    real: tf.Tensor  # size of the real image inside it
-    original: tf.Tensor  # size of the image in the record
 
 
 def make_categories(
@@ -50,50 +51,23 @@ def without_classes(groundtruth: Groundtruth) -> Groundtruth:
     return groundtruth._replace(classes=tf.ones_like(groundtruth.classes[:, :, :1]))
 
 
-def _frames(features: Dict[str, tf.Tensor]) -> _Frames:
-    image = features[schema.IMAGE]
+def _sizes(features: Dict[str, tf.Tensor]) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Heights and widths, float32 [B, 2]: of the padded input as a share of the real image inside
+    it, and of the image in the record, else of the real one.
+    """
     real = tf.cast(features[schema.TRUE_IMAGE_SHAPE][:, :2], tf.float32)
-    padded = tf.cast(tf.shape(image)[1:3], tf.float32)[tf.newaxis]
+    padded = tf.cast(tf.shape(features[schema.IMAGE])[1:3], tf.float32)
     original = features.get(schema.ORIGINAL_SPATIAL_SHAPE)
-    return _Frames(
-        padded=padded,
-        real=real,
-        original=real if original is None else tf.cast(original, tf.float32),
-    )
+    return padded / real, real if original is None else tf.cast(original, tf.float32)
 
 
-def _scaled(boxes: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """Boxes [B, n, 4] times height and width [B, 2]."""
-    return boxes * tf.concat([sizes, sizes], axis=1)[:, tf.newaxis, :]
-
-
-def _in_real_frame(keypoints: Optional[tf.Tensor], frames: _Frames) -> Optional[tf.Tensor]:
-    """Keypoints [B, n, P, 2] of the padded image, normalized to the real one."""
-    if keypoints is None:
+def _scaled(coordinates: Any, sizes: tf.Tensor) -> Any:
+    """Boxes [B, n, 4] or keypoints [B, n, P, 2], if any, times height and width [B, 2]."""
+    if coordinates is None:
         return None
-    return keypoints * (frames.padded / frames.real)[:, tf.newaxis, tf.newaxis, :]
-
-
-def _batch(
-    detections: Detections, groundtruth: Groundtruth, boxes: tf.Tensor, frames: _Frames
-) -> EvaluatedBatch:
-    """`boxes` is the groundtruth, normalized to the real image."""
-    return EvaluatedBatch(
-        detection_boxes=_scaled(detections.boxes, frames.original),
-        detection_scores=detections.scores,
-        detection_classes=tf.cast(detections.classes, tf.int32) + 1,
-        num_detections=tf.cast(detections.num, tf.int32),
-        boxes=_scaled(boxes, frames.original),
-        classes=tf.argmax(groundtruth.classes, axis=2, output_type=tf.int32) + 1,
-        num_boxes=tf.reduce_sum(tf.cast(groundtruth.valid, tf.int32), axis=1),
-        is_crowd=groundtruth.is_crowd,
-        area=groundtruth.area,
-        difficult=groundtruth.difficult,
-        group_of=groundtruth.group_of,
-        labeled_classes=groundtruth.labeled_classes,
-        verified_negatives=groundtruth.verified_negatives,
-        not_exhaustive=groundtruth.not_exhaustive,
-    )
+    if coordinates.shape.rank == 3:
+        return coordinates * tf.tile(sizes, [1, 2])[:, tf.newaxis]
+    return coordinates * sizes[:, tf.newaxis, tf.newaxis]
 
 
 # Field of Detections and Groundtruth that a metrics set requires -> the models that find it, and
@@ -139,34 +113,6 @@ def _check_needs(
             )
 
 
-def _with_needed(
-    sets: Sequence[Metrics],
-    batch: EvaluatedBatch,
-    detections: Detections,
-    groundtruth: Groundtruth,
-    frames: _Frames,
-) -> EvaluatedBatch:
-    """The batch with masks and keypoints, where a set needs them."""
-    needs = {need for metrics in sets for need in metrics.needs}
-    if "keypoints" in needs:
-        original = frames.original[:, tf.newaxis, tf.newaxis, :]
-        batch = batch._replace(
-            keypoints=_in_real_frame(groundtruth.keypoints, frames) * original,
-            keypoint_visibilities=groundtruth.keypoint_visibilities,
-            detection_keypoints=_in_real_frame(detections.keypoints, frames) * original,
-        )
-    if "masks" not in needs:
-        return batch
-    return batch._replace(
-        masks=Masks(
-            detected=detections.masks,
-            masks=groundtruth.masks,
-            real_sizes=tf.cast(frames.real, tf.int32),
-            image_sizes=tf.cast(frames.original, tf.int32),
-        )
-    )
-
-
 def _images(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> EvaluationImages:
     return EvaluationImages(
         eval_config.num_visualizations,
@@ -190,22 +136,47 @@ def evaluated_batch(
     """A batch as metrics take it, as tensors in pixels of the original image.
 
     Args:
-        detections: Normalized to the real image.
+        detections: Boxes normalized to the real image, keypoints to the padded one.
         groundtruth: Normalized to the padded image; valid boxes come first.
         accumulator: Its sets decide whether masks and keypoints are part of the batch.
     """
     for field, metrics in accumulator.named_sets:
         _check_needs(field, metrics, detections, groundtruth)
-    frames = _frames(features)
-    boxes = _scaled(groundtruth.boxes, frames.padded / frames.real)
-    batch = _batch(detections, groundtruth, boxes, frames)
+    needs = {need for _, metrics in accumulator.named_sets for need in metrics.needs}
+    padding, original = _sizes(features)
+    num_detections, num_boxes = _counts(detections, groundtruth)
     if groundtruth.is_annotated is not None:  # Images that nobody annotated do not count.
-        batch = batch._replace(
-            num_detections=tf.where(groundtruth.is_annotated, batch.num_detections, 0),
-            num_boxes=tf.where(groundtruth.is_annotated, batch.num_boxes, 0),
+        num_detections = tf.where(groundtruth.is_annotated, num_detections, 0)
+        num_boxes = tf.where(groundtruth.is_annotated, num_boxes, 0)
+    optional = {name: getattr(groundtruth, name) for name in _SAME_IN_GROUNDTRUTH}
+    if "keypoints" in needs:
+        optional["keypoints"] = _scaled(_scaled(groundtruth.keypoints, padding), original)
+        optional["keypoint_visibilities"] = groundtruth.keypoint_visibilities
+        detected = _scaled(_scaled(detections.keypoints, padding), original)
+        optional["detection_keypoints"] = detected
+    if "masks" in needs:
+        optional["masks"] = Masks(
+            detected=detections.masks,
+            masks=groundtruth.masks,
+            real_sizes=features[schema.TRUE_IMAGE_SHAPE][:, :2],
+            image_sizes=tf.cast(original, tf.int32),
         )
-    sets = [metrics for _, metrics in accumulator.named_sets]
-    return _with_needed(sets, batch, detections, groundtruth, frames)
+    return EvaluatedBatch(
+        detection_boxes=_scaled(detections.boxes, original),
+        detection_scores=detections.scores,
+        detection_classes=tf.cast(detections.classes, tf.int32) + 1,
+        num_detections=num_detections,
+        boxes=_scaled(_scaled(groundtruth.boxes, padding), original),
+        classes=tf.argmax(groundtruth.classes, axis=2, output_type=tf.int32) + 1,
+        num_boxes=num_boxes,
+        **optional,
+    )
+
+
+def _counts(detections: Detections, groundtruth: Groundtruth) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Detections and boxes of each image, without padding: int32 [B] each."""
+    num_boxes = tf.reduce_sum(tf.cast(groundtruth.valid, tf.int32), axis=1)
+    return tf.cast(detections.num, tf.int32), num_boxes
 
 
 def evaluation_ops(
@@ -225,31 +196,23 @@ def evaluation_ops(
     batch = evaluated_batch(detections, groundtruth, features, accumulator)
     ops = accumulator_ops(accumulator, batch, handle_results)
     if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
-        frames = _frames(features)
+        padding, _ = _sizes(features)
         evaluated = EvaluatedImage(
             image=features[schema.ORIGINAL_IMAGE],
             detection_boxes=detections.boxes,
             detection_scores=detections.scores,
             detection_classes=batch.detection_classes,
-            boxes=_scaled(groundtruth.boxes, frames.padded / frames.real),
+            boxes=_scaled(groundtruth.boxes, padding),
             classes=batch.classes,
-            detection_keypoints=_in_real_frame(detections.keypoints, frames),
-            keypoints=_in_real_frame(groundtruth.keypoints, frames),
+            detection_keypoints=_scaled(detections.keypoints, padding),
+            keypoints=_scaled(groundtruth.keypoints, padding),
             additional_channels=features.get(schema.ADDITIONAL_CHANNELS),
             detection_masks=detections.masks,
             masks=groundtruth.masks,
         )
-        shown = _batch(detections, groundtruth, evaluated.boxes, frames)  # not annotated ones, too
-        counts = (shown.num_detections, shown.num_boxes)
+        counts = _counts(detections, groundtruth)  # also of images that nobody annotated
         images = _images(eval_config, categories)
         ops.update(image_ops(images, evaluated, features[schema.TRUE_IMAGE_SHAPE], counts))
-    return ops
-
-
-def scalar_ops(losses: Dict[str, tf.Tensor], learning_rate: tf.Tensor) -> MetricOps:
-    """`eval_metric_ops` of the loss terms, averaged over batches, and of the learning rate."""
-    ops: MetricOps = {name: tf1.metrics.mean(value) for name, value in losses.items()}
-    ops["learning_rate"] = (learning_rate, tf.no_op())
     return ops
 
 
@@ -269,21 +232,18 @@ def eval_metrics(
     A TPU sends these tensors to its host, which concatenates those of all cores along the first
     dimension; losses and learning rate therefore are [1].
     """
-    names = list(losses)
     # Boxes and scores before suppression are not compared.
     compared = detections._replace(raw_boxes=None, raw_scores=None)
     scalars = [tf.reshape(value, [1]) for value in (*losses.values(), learning_rate)]
-    structure = [compared, groundtruth, features, scalars]
-    leaves = tf.nest.flatten(structure)
+    tensors, restored = without_nones([compared, groundtruth, features, scalars])
 
     def make(*received: tf.Tensor) -> MetricOps:
-        present = iter(received)
-        filled = [None if leaf is None else next(present) for leaf in leaves]
-        *batch, (*terms, rate) = tf.nest.pack_sequence_as(structure, filled)
+        *batch, (*terms, rate) = restored(received)
         ops = evaluation_ops(
             *batch, eval_config=eval_config, categories=categories, handle_results=handle_results
         )
-        ops.update(scalar_ops(dict(zip(names, terms)), rate[0]))
+        ops.update((name, tf1.metrics.mean(term)) for name, term in zip(losses, terms))
+        ops["learning_rate"] = (rate[0], tf.no_op())
         return ops
 
-    return make, [leaf for leaf in leaves if leaf is not None]
+    return make, tensors
