@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -47,30 +47,28 @@ def number_of(name: str, value: Any) -> float:
     return float(value)
 
 
-def numbers_of(fields: Mapping[str, Any], name: str, parts: Sequence[str]) -> List[float]:
-    """A list of as many numbers as there are parts."""
-    values = field_of(fields, name)
-    if not isinstance(values, list) or len(values) != len(parts):
-        raise Fault(f"{name} is {quoted(values)}; it must be [{', '.join(parts)}]")
-    for part, value in zip(parts, values):
-        if type(value) is not float:  # which most are, of a file that may have millions
-            number_of(f"{name} ({part})", value)
-    if not max(map(abs, values)) <= _GREATEST or any(value != value for value in values):
-        raise Fault(f"{name} is {quoted(values)}; its numbers must be finite")
-    return values
-
-
-def score_of(fields: Mapping[str, Any]) -> float:
-    """The score, any finite number."""
-    return number_of("score", field_of(fields, "score"))
+def box_of(fields: Mapping[str, Any]) -> Sequence[float]:
+    """The box, yxyx in pixels, of COCO's `bbox`."""
+    values = field_of(fields, "bbox")
+    if not isinstance(values, list) or len(values) != 4:
+        raise Fault(f"bbox is {quoted(values)}; it must be [x, y, width, height]")
+    parts = zip(("x", "y", "width", "height"), values)
+    x, y, width, height = (number_of(f"bbox ({name})", value) for name, value in parts)
+    if width < 0 or height < 0:
+        raise Fault(f"bbox has the width {width:g} and the height {height:g}; 0 or more")
+    return (y, x, y + height, x + width)
 
 
 def class_id_of(fields: Mapping[str, Any], name: str) -> int:
     """An id that a label map may have."""
     value = field_of(fields, name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+    if not _is_count(value):
         raise Fault(f"{name} is {quoted(value)}; it must be an id of the label map")
-    return value
+    return int(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
 def mask_of(value: Any) -> Mask:
@@ -92,10 +90,6 @@ def mask_of(value: Any) -> Mask:
 
     encoded = coco_mask.frPyObjects({"size": size, "counts": counts}, *size)
     return Mask((height, width), encoded["counts"])
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
 def box_of_mask(mask: Mask) -> Tuple[float, ...]:

@@ -13,18 +13,7 @@ import array
 import collections
 import os
 import re
-from typing import (
-    Any,
-    Callable,
-    Counter,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-)
+from typing import Any, Counter, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -36,15 +25,14 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.detections.fields import (
     Fault,
     Mask,
+    box_of,
     box_of_mask,
     class_id_of,
     field_of,
     keypoints_of,
     mask_of,
     number_of,
-    numbers_of,
     object_of,
-    score_of,
 )
 
 Array = np.ndarray[Any, Any]
@@ -76,9 +64,6 @@ class Wanted(NamedTuple):
     num_keypoints: int = 0
 
 
-BOXES_ONLY = Wanted()
-
-
 class _Entry(NamedTuple):
     """A detection; `box` is yxyx."""
 
@@ -99,9 +84,7 @@ class DetectionFile:
         unknown_classes: Class id -> detections that are left out, since the label map lacks it.
     """
 
-    def __init__(
-        self, path: str, class_names: Mapping[int, str], wanted: Wanted = BOXES_ONLY
-    ) -> None:
+    def __init__(self, path: str, class_names: Mapping[int, str], wanted: Wanted) -> None:
         self.path = path
         self.wanted = wanted
         self.is_coco = False
@@ -159,7 +142,7 @@ class DetectionFile:
         """Orders the detections by image; nothing may be added after it."""
         images, scores = np.array(self._images, np.int32), np.array(self._scores, np.float32)
         order = np.lexsort((-scores, images))
-        masks = np.array([mask.counts for mask in self._masks], object)
+        mask_order = order if self.wanted.masks else order[:0]
         keypoints = np.array(self._keypoints, np.float32)
         num_keypoints = self.wanted.num_keypoints
         if num_keypoints and len(self) and np.isnan(keypoints).all():
@@ -168,11 +151,11 @@ class DetectionFile:
             np.array(self._boxes, np.float32).reshape(-1, 4)[order],
             scores[order],
             np.array(self._class_ids, np.int32)[order],
-            masks[order] if self.wanted.masks else masks,
+            np.array([mask.counts for mask in self._masks], object)[mask_order],
             keypoints.reshape(len(order), num_keypoints, 2)[order],
         )
-        self._sizes = np.array([mask.size for mask in self._masks], np.int64).reshape(-1, 2)
-        self._sizes = self._sizes[order] if self.wanted.masks else self._sizes
+        sizes = [mask.size for mask in self._masks]
+        self._mask_sizes = np.array(sizes, np.int64).reshape(-1, 2)[mask_order]
         self._starts = np.searchsorted(images[order], np.arange(len(self.names) + 1))
         counts = np.diff(self._starts)
         if counts.max(initial=0) > MAX_DETECTIONS_OF_IMAGE:
@@ -189,7 +172,8 @@ class DetectionFile:
         """The detections of an image of this size."""
         part = slice(self._starts[image], self._starts[image + 1])
         detections = ImageDetections(*(values[part] for values in self._ordered))
-        others = self._sizes[part][(self._sizes[part] != (height, width)).any(axis=1)]
+        mask_sizes = self._mask_sizes[part]
+        others = mask_sizes[(mask_sizes != (height, width)).any(axis=1)]
         if len(others):
             raise RunError(
                 f"{plain(self.path)}: a mask of image {quoted(self.names[image])} has the size "
@@ -239,7 +223,8 @@ def _add_result(file: DetectionFile, entry: Any) -> None:
     image_id = field_of(fields, "image_id")
     if isinstance(image_id, bool) or not isinstance(image_id, (int, str)):
         raise Fault(f"image_id is {quoted(image_id)}; it must be a number or a text")
-    class_id, mask = class_id_of(fields, "category_id"), _wanted_mask(file, fields)
+    class_id = class_id_of(fields, "category_id")
+    mask = _wanted_mask(file, fields)
     keypoints = None
     if file.wanted.num_keypoints and "keypoints" in fields:
         keypoints = keypoints_of(fields, file.wanted.num_keypoints)
@@ -248,10 +233,12 @@ def _add_result(file: DetectionFile, entry: Any) -> None:
     elif "bbox" not in fields and keypoints is not None:
         box = [*keypoints.min(axis=0).tolist(), *keypoints.max(axis=0).tolist()]
     else:
-        box = _box_of_result(fields)
+        box = box_of(fields)
     if max(map(abs, box)) > MAX_PIXELS:
         raise Fault(f"bbox is {list(box)} (yxyx), more than {MAX_PIXELS:,.0f} pixels")
-    detection = _Entry(class_id, score_of(fields), box, mask, keypoints)
+    detection = _Entry(
+        class_id, number_of("score", field_of(fields, "score")), box, mask, keypoints
+    )
     file.add(file.index_of(str(image_id)), detection)
 
 
@@ -297,33 +284,26 @@ def _detection_of_line(file: DetectionFile, fields: Mapping[str, Any]) -> _Entry
     box = tuple(number_of(f"box.{side}", field_of(sides, side)) for side in SIDES)
     if not (box[0] <= box[2] and box[1] <= box[3]):
         raise Fault(f"box is {list(box)}; it must be ymin <= ymax and xmin <= xmax")
-    return _Entry(class_id, score_of(fields), box, _wanted_mask(file, fields))
+    return _Entry(
+        class_id, number_of("score", field_of(fields, "score")), box, _wanted_mask(file, fields)
+    )
 
 
 def _wanted_mask(file: DetectionFile, fields: Mapping[str, Any]) -> Optional[Mask]:
     return mask_of(field_of(fields, "segmentation")) if file.wanted.masks else None
 
 
-def _box_of_result(fields: Mapping[str, Any]) -> Sequence[float]:
-    x, y, width, height = numbers_of(fields, "bbox", ("x", "y", "width", "height"))
-    if width < 0 or height < 0:
-        raise Fault(f"bbox has the width {width:g} and the height {height:g}; 0 or more")
-    return (y, x, y + height, x + width)
-
-
-def read_detections(
-    path: str, class_names: Mapping[int, str], wanted: Wanted = BOXES_ONLY
-) -> DetectionFile:
+def read_detections(path: str, class_names: Mapping[int, str], wanted: Wanted) -> DetectionFile:
     """The detections of a local or remote file; `class_names` are those of the label map."""
     detection_file = DetectionFile(path, class_names, wanted)
     faults: List[str] = []
-    add: Optional[Callable[[DetectionFile, Any], None]] = None
     for number, value in enumerate(_values(path), 1):
-        add = add or (_add_result if value.in_list else _add_line)
         try:
-            add(detection_file, value.value)
+            (_add_result if value.in_list else _add_line)(detection_file, value.value)
         except Fault as fault:
-            faults.append(f"  {_place(number, value)}: {fault}")
+            place = f"line {value.line}"
+            place = f"entry {number} ({place})" if value.in_list else place
+            faults.append(f"  {place}: {fault}")
             if len(faults) >= MAX_FAULTS:
                 break
     if faults:
@@ -342,7 +322,3 @@ def _values(path: str) -> Iterator[json_values.Value]:
             yield from json_values.read_values(file)
     except json_values.JsonError as error:
         raise RunError(f"{plain(path)}, line {error.line}: {plain(error)}") from None
-
-
-def _place(number: int, value: json_values.Value) -> str:
-    return f"entry {number} (line {value.line})" if value.in_list else f"line {value.line}"

@@ -106,14 +106,12 @@ def _evaluate_reader(
     )
     results = score(make_dataset, lookup.detections, config)
     lookup.check_any()
-    counts = lookup.counts()
-    values = {**results.metrics, **counts}
+    values = {**results.metrics, **lookup.counts()}
     event_writer(folder).add_summary(diagnostics.chart_summary(results.chart), STEP)
     write_figures(folder, values, STEP, flush=True)
+    values[tf1.GraphKeys.GLOBAL_STEP] = STEP
     # The file does not say which model made its scores.
-    evaluation = report(
-        None, name, folder, {**values, tf1.GraphKeys.GLOBAL_STEP: STEP}, results, faults
-    )
+    evaluation = report(None, name, folder, values, results, faults)
     for line in lookup.warnings():
         _LOG.warning("%s", line)
     return evaluation, results
@@ -165,9 +163,6 @@ def score(
     return accumulator.results()
 
 
-_Record = Tuple[str, str]  # source_id and filename
-
-
 class Lookup:
     """Finds the detections of each record of one reader, and counts those without a record."""
 
@@ -175,7 +170,8 @@ class Lookup:
         self.wanted = detection_file.wanted
         self._file = detection_file
         self._aliases = detection_file.aliases()
-        self._used: Dict[int, _Record] = {}  # records that got detections, by image
+        # Source id and file name of the records that got detections, by image.
+        self._used: Dict[int, Tuple[str, str]] = {}
         self._records_without: List[str] = []
         self._num_without = 0
 
@@ -208,7 +204,7 @@ class Lookup:
             self._records_without.append(record[0])
         return self._file.nothing()
 
-    def _image(self, record: _Record) -> Optional[int]:
+    def _image(self, record: Tuple[str, str]) -> Optional[int]:
         names = list(record)
         for name in record:
             names += detection_file.names_of_image(name)
@@ -260,11 +256,11 @@ class Lookup:
 
     def warnings(self) -> List[str]:
         """A line for each thing that was not scored."""
-        lines, detection_file = [], self._file
+        lines, file = [], self._file
         unknown = self._unknown_images()
         if unknown:
-            count = sum(map(detection_file.count_of, unknown))
-            names = listed((quoted(detection_file.names[i]) for i in unknown), _SHOWN)
+            count = sum(map(file.count_of, unknown))
+            names = listed((quoted(file.names[i]) for i in unknown), _SHOWN)
             lines.append(
                 f"{count:,} detections of {len(unknown):,} images are not scored: no record has "
                 f"the source_id or filename {names}"
@@ -274,13 +270,13 @@ class Lookup:
                 f"{self._num_without:,} images of the records have no detection in the file: "
                 f"{listed(map(quoted, self._records_without), _SHOWN, self._num_without)}"
             )
-        if detection_file.num_failed:
-            lines.append(f"{detection_file.num_failed:,} images could not be used by detect")
-        if detection_file.unknown_classes:
-            common = detection_file.unknown_classes.most_common()
+        if file.num_failed:
+            lines.append(f"{file.num_failed:,} images could not be used by detect")
+        if file.unknown_classes:
+            common = file.unknown_classes.most_common()
             ids = listed((f"{'others' if k < 0 else k} ({n:,})" for k, n in common), _SHOWN)
             lines.append(
-                f"{sum(detection_file.unknown_classes.values()):,} detections are not scored: "
+                f"{sum(file.unknown_classes.values()):,} detections are not scored: "
                 f"the label map has no class of these ids: {ids}"
             )
         return lines

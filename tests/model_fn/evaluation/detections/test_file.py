@@ -13,9 +13,9 @@ from pycocotools import mask as coco_mask
 
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.detections import file as detection_file
-from model_fn.evaluation.detections.fields import mask_of
 from model_fn.evaluation.detections.file import DetectionFile, Wanted, read_detections
 
+BOXES = Wanted()
 NAMES = {1: "cat", 2: "dog"}
 
 
@@ -23,20 +23,23 @@ def result(**changes: Any) -> dict[str, Any]:
     return {"image_id": 7, "category_id": 1, "bbox": [10, 20, 30, 40], "score": 0.5, **changes}
 
 
+BOX = {"ymin": 0.1, "xmin": 0.2, "ymax": 0.5, "xmax": 0.6}
+DETECTION = {"class_id": 1, "name": "cat", "score": 0.9, "box": BOX, "box_pixels": {}}
+
+
 def line(**changes: Any) -> dict[str, Any]:
-    box = {"ymin": 0.1, "xmin": 0.2, "ymax": 0.5, "xmax": 0.6}
-    one = {"class_id": 1, "name": "cat", "score": 0.9, "box": box, "box_pixels": {}}
-    return {"file": "photos/a.jpg", "height": 4, "width": 5, "detections": [one], **changes}
+    return {"file": "photos/a.jpg", "height": 4, "width": 5, "detections": [DETECTION], **changes}
 
 
-def _read(folder: pathlib.Path, entries: Any, lines: bool = False) -> DetectionFile:
-    path = folder / "found.json"
+def read(folder: pathlib.Path, entries: Any, wanted: Wanted = BOXES) -> DetectionFile:
+    """Detections of COCO results, or of lines of `detect`."""
+    path, lines = folder / "found.json", any("file" in entry for entry in entries)
     path.write_text("\n".join(map(json.dumps, entries)) if lines else json.dumps(entries))
-    return read_detections(str(path), NAMES)
+    return read_detections(str(path), NAMES, wanted)
 
 
 def test_coco_results(tmp_path: pathlib.Path) -> None:
-    found = _read(
+    detections = read(
         tmp_path,
         [
             result(),
@@ -46,88 +49,57 @@ def test_coco_results(tmp_path: pathlib.Path) -> None:
             result(score=1),
         ],
     )
-    assert found.is_coco
-    assert found.names == ["7", "b.jpg"]
-    assert (len(found), found.num_read, dict(found.unknown_classes)) == (4, 5, {90: 1})
-    first = found.image_detections(0, 400, 200)
+    assert detections.is_coco
+    assert detections.names == ["7", "b.jpg"]
+    assert (len(detections), detections.num_read) == (4, 5)
+    assert detections.unknown_classes == {90: 1}
+    first = detections.image_detections(0, 400, 200)
     assert first.scores.tolist() == [1.0, 0.75, 0.5]
     assert first.class_ids.tolist() == [1, 1, 1]
     # [x, y, width, height] in pixels becomes yxyx as fractions.
     expected = [[0.05, 0.05, 0.15, 0.2], [0, 0, 200.5 / 400, 0.5], [0.05, 0.05, 0.15, 0.2]]
     np.testing.assert_allclose(first.boxes, expected, rtol=1e-6)
-    assert found.image_detections(1, 400, 200).class_ids.tolist() == [2]
-    assert [found.count_of(image) for image in (0, 1)] == [3, 1]
+    assert detections.image_detections(1, 400, 200).class_ids.tolist() == [2]
 
 
 def test_lines_of_detect(tmp_path: pathlib.Path) -> None:
-    found = _read(
-        tmp_path,
-        [
-            line(),
-            line(file="b.jpg", detections=[]),
-            {"file": "broken.jpg", "error": "it cannot be read"},
-        ],
-        lines=True,
-    )
-    assert not found.is_coco
-    assert found.names == ["photos/a.jpg", "b.jpg", "broken.jpg"]
-    assert (len(found), found.num_failed) == (1, 1)
-    np.testing.assert_allclose(found.image_detections(0, 999, 999).boxes, [[0.1, 0.2, 0.5, 0.6]])
-    assert (
-        found.image_detections(1, 4, 5).scores.size
-        == found.image_detections(2, 4, 5).scores.size
-        == 0
-    )
-
-
-def test_names_of_images(tmp_path: pathlib.Path) -> None:
-    lines = [line(), line(file="other/a.jpg"), line(file="b.c.png")]
-    found = _read(tmp_path, lines, lines=True).aliases()
-    assert found["photos/a.jpg"] == [0]
-    assert found["a.jpg"] == found["a"] == [0, 1]
-    assert found["b.c"] == [2]
-    numbers = {
-        "COCO_val2014_000000000139.jpg": ["139"],
-        "images/000000000139.jpg": ["139"],
-        "139": ["139"],
-        "img139.jpg": [],
-        "000.jpg": ["0"],
-        "": [],
-    }
-    for name, number in numbers.items():
-        assert detection_file.number_of_image(name) == number, name
+    lines = [
+        line(),
+        line(file="other/a.jpg", detections=[]),
+        {"file": "b.c.png", "error": "it cannot be read"},
+    ]
+    detections = read(tmp_path, lines)
+    assert not detections.is_coco
+    assert detections.names == ["photos/a.jpg", "other/a.jpg", "b.c.png"]
+    assert (len(detections), detections.num_failed) == (1, 1)
+    first = detections.image_detections(0, 999, 999)
+    np.testing.assert_allclose(first.boxes, [[0.1, 0.2, 0.5, 0.6]])
+    assert detections.image_detections(1, 4, 5).scores.size == 0
+    aliases = detections.aliases()
+    assert aliases["photos/a.jpg"] == [0] and aliases["b.c"] == [2]
+    assert aliases["a.jpg"] == aliases["a"] == [0, 1]
 
 
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ([1], "is '[1]', not an object"),
-        ({"image_id": 1}, "has no category_id; it has ['image_id']"),
         (result(image_id=True), "image_id is 'True'; it must be a number or a text"),
-        (result(image_id=1.5), "image_id is '1.5'"),
         (result(image_id="x" * 5000), "the name of the image has 5,000 characters"),
         (result(category_id="cat"), "category_id is 'cat'; it must be an id of the label map"),
-        (result(category_id=2**31), "category_id is '2147483648'"),
         (result(category_id=-1), "category_id is '-1'"),
         (result(bbox=[1, 2, 3]), "bbox is '[1, 2, 3]'; it must be [x, y, width, height]"),
         (result(bbox=[1, 2, -3, 4]), "bbox has the width -3 and the height 4; 0 or more"),
         (result(bbox=[1, "2", 3, 4]), "bbox (y) is '2', not a number"),
-        (
-            result(bbox=[1, 2, 3, float("nan")]),
-            "bbox is '[1, 2, 3, nan]'; its numbers must be finite",
-        ),
-        (result(bbox=[1, 2, float("inf"), 3]), "its numbers must be finite"),
-        (result(bbox=[float("nan"), 2.0, 5.0, 3]), "its numbers must be finite"),
+        (result(bbox=[1, 2, 3, float("nan")]), "bbox (height) is nan; it must be finite"),
         (result(bbox=[1, 2, 3, 1e30]), "(yxyx), more than 10,000,000 pixels"),
-        (result(score=float("inf")), "score is inf; it must be finite"),
         (result(score=10**39), "score is 1e+39; it must be finite"),
-        (result(score=None), "score is 'None', not a number"),
         (result(score="\x1b[2J" * 1000), "score is '\\x1b[2J"),
+        ({"image_id": 1}, "has no category_id; it has ['image_id']"),
     ],
 )
 def test_faults_of_results(entry: Any, message: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(RunError) as caught:
-        _read(tmp_path, [result(), entry])
+        read(tmp_path, [result(), entry])
     text = str(caught.value)
     assert "\n  entry 2 (line 1): " in text
     assert message in text
@@ -145,31 +117,22 @@ def test_faults_of_results(entry: Any, message: str, tmp_path: pathlib.Path) -> 
         (line(file="b", detections={}), "detections is '{}'; it must be a list"),
         (line(file="b", detections=[5]), "detections[0]: is '5', not an object"),
         (
-            line(file="b", detections=[{**line()["detections"][0], "name": "owl"}]),
+            line(file="b", detections=[{**DETECTION, "name": "owl"}]),
             "detections[0]: class 1 is 'owl', and 'cat' in the label map",
         ),
         (
-            line(file="b", detections=[{"class_id": 1, "score": 0.5, "box": {"ymin": 0}}]),
+            line(file="b", detections=[{**DETECTION, "box": {"ymin": 0}}]),
             "has no xmin; it has ['ymin']",
         ),
         (
-            line(
-                file="b",
-                detections=[
-                    {
-                        "class_id": 1,
-                        "score": 0.5,
-                        "box": {"ymin": 0.5, "xmin": 0, "ymax": 0.4, "xmax": 1},
-                    }
-                ],
-            ),
+            line(file="b", detections=[{**DETECTION, "box": {**BOX, "ymin": 0.7}}]),
             "it must be ymin <= ymax and xmin <= xmax",
         ),
     ],
 )
 def test_faults_of_lines(entry: Any, message: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(RunError) as caught:
-        _read(tmp_path, [line(), entry], lines=True)
+        read(tmp_path, [line(), entry])
     assert "\n  line 2: " in str(caught.value)
     assert message in str(caught.value)
 
@@ -177,46 +140,28 @@ def test_faults_of_lines(entry: Any, message: str, tmp_path: pathlib.Path) -> No
 MASK = np.zeros([6, 4], np.uint8)
 MASK[2:5, 1:3] = 1
 RUNS = {"size": [6, 4], "counts": [8, 3, 3, 3, 7]}  # down the columns
+MASKS = Wanted(masks=True)
 
 
-def _compressed() -> dict[str, Any]:
+def compressed() -> dict[str, Any]:
     encoded = coco_mask.encode(np.asfortranarray(MASK))
     return {"size": encoded["size"], "counts": encoded["counts"].decode()}
 
 
-@pytest.mark.parametrize("given", [RUNS, _compressed()])
-def test_masks_of_results(given: Any, tmp_path: pathlib.Path) -> None:
-    entries = [result(segmentation=given), result(segmentation=given, score=0.75)]
+@pytest.mark.parametrize("segmentation", [RUNS, compressed()])
+def test_masks(segmentation: Any, tmp_path: pathlib.Path) -> None:
+    entries = [result(segmentation=segmentation), result(segmentation=segmentation, score=0.75)]
     del entries[0]["bbox"]
-    (tmp_path / "a.json").write_text(json.dumps(entries))
-    found = read_detections(str(tmp_path / "a.json"), NAMES, Wanted(masks=True)).image_detections(
-        0, 6, 4
-    )
-    decoded = [coco_mask.decode({"size": [6, 4], "counts": one}) for one in found.masks]
+    detections = read(tmp_path, entries, MASKS)
+    image = detections.image_detections(0, 6, 4)
+    decoded = [coco_mask.decode({"size": [6, 4], "counts": one}) for one in image.masks]
     np.testing.assert_array_equal(decoded, [MASK, MASK])
     # The box around the mask replaces a missing one.
-    np.testing.assert_allclose(found.boxes[1], [2 / 6, 1 / 4, 5 / 6, 3 / 4], rtol=1e-6)
+    np.testing.assert_allclose(image.boxes[1], [2 / 6, 1 / 4, 5 / 6, 3 / 4], rtol=1e-6)
     with pytest.raises(RunError, match=r"a mask of image '7' has the size \[6, 4\], and "):
-        read_detections(str(tmp_path / "a.json"), NAMES, Wanted(masks=True)).image_detections(
-            0, 4, 6
-        )
-
-
-def test_masks_of_many_shapes_are_read_as_pycocotools_writes_them() -> None:
-    random = np.random.default_rng(0)
-    for size in ((1, 1), (3, 200), (300, 200)):
-        for share in (0.0, 0.01, 0.5, 1.0):
-            mask = np.asfortranarray(random.uniform(size=size) < share, np.uint8)
-            encoded = coco_mask.encode(mask)
-            read = mask_of({"size": list(size), "counts": encoded["counts"].decode()})
-            assert read == (size, encoded["counts"])
-
-
-def test_masks_of_lines(tmp_path: pathlib.Path) -> None:
-    one = {**line()["detections"][0], "segmentation": _compressed()}
-    (tmp_path / "a.jsonl").write_text(json.dumps(line(detections=[one])))
-    found = read_detections(str(tmp_path / "a.jsonl"), NAMES, Wanted(masks=True))
-    assert found.image_detections(0, 6, 4).masks[0] == _compressed()["counts"].encode()
+        detections.image_detections(0, 4, 6)
+    lines = read(tmp_path, [line(detections=[{**DETECTION, "segmentation": segmentation}])], MASKS)
+    assert lines.image_detections(0, 6, 4).masks[0] == compressed()["counts"].encode()
 
 
 @pytest.mark.parametrize(
@@ -225,28 +170,18 @@ def test_masks_of_lines(tmp_path: pathlib.Path) -> None:
         (None, "has no segmentation"),
         ([[1, 2, 3, 4, 5, 6]], "segmentation is a polygon; give run lengths"),
         ("x", "is 'x', not an object"),
-        ({"size": [6, 4]}, "has no counts"),
         ({**RUNS, "size": [6]}, "segmentation.size is '[6]'; it must be [height, width]"),
         ({**RUNS, "size": [10**6, 10**6]}, "segmentation.size is '[1000000, 1000000]'"),
         ({**RUNS, "size": [0, 4]}, "segmentation.size is '[0, 4]'"),
         ({**RUNS, "counts": [8, -3, 19]}, "it must be lengths of runs"),
-        ({**RUNS, "counts": [8, 3.5]}, "it must be lengths of runs"),
-        ({**RUNS, "counts": [8, 3]}, "has 11 pixels, and its size 24; they must be equal"),
-        # Text that makes pycocotools read and write beyond its memory.
         ({**RUNS, "counts": "oooo"}, "segmentation.counts ends within a number"),
-        ({**RUNS, "counts": "o" * 100}, "segmentation.counts has the character 'o'"),
-        ({**RUNS, "counts": "8 3"}, "segmentation.counts has the character ' '"),
-        ({**RUNS, "counts": "8@"}, "it must be lengths of runs"),
-        ({**RUNS, "counts": "83"}, "has 11 pixels"),
-        ({**RUNS, "counts": "\u20ac"}, "has the character"),
     ],
 )
 def test_faults_of_masks(segmentation: Any, message: str, tmp_path: pathlib.Path) -> None:
     entry = result() if segmentation is None else result(segmentation=segmentation)
-    (tmp_path / "a.json").write_text(json.dumps([entry]))
-    assert len(read_detections(str(tmp_path / "a.json"), NAMES)) == 1  # where none is wanted
+    assert len(read(tmp_path, [entry])) == 1  # Masks are not read unless they are wanted.
     with pytest.raises(RunError) as caught:
-        read_detections(str(tmp_path / "a.json"), NAMES, Wanted(masks=True))
+        read(tmp_path, [entry], MASKS)
     assert message in str(caught.value)
 
 
@@ -257,18 +192,13 @@ def test_keypoints(tmp_path: pathlib.Path) -> None:
         result(),
     ]
     del entries[1]["bbox"]
-    (tmp_path / "a.json").write_text(json.dumps(entries))
-    wanted = Wanted(num_keypoints=2)
-    found = read_detections(str(tmp_path / "a.json"), NAMES, wanted).image_detections(0, 40, 50)
+    detections = read(tmp_path, entries, Wanted(num_keypoints=2))
+    image = detections.image_detections(0, 40, 50)
     expected = [[[0.5, 0.2], [0.125, 0.6]], [[0.05, 0.02], [0.1, 0.06]]]
-    np.testing.assert_allclose(found.keypoints[:2], expected, rtol=1e-6)
-    assert np.isnan(found.keypoints[2]).all()
-    np.testing.assert_allclose(found.boxes[1], [2 / 40, 1 / 50, 4 / 40, 3 / 50], rtol=1e-6)
-    assert read_detections(str(tmp_path / "a.json"), NAMES, wanted).nothing().keypoints.shape == (
-        0,
-        2,
-        2,
-    )
+    np.testing.assert_allclose(image.keypoints[:2], expected, rtol=1e-6)
+    assert np.isnan(image.keypoints[2]).all()
+    np.testing.assert_allclose(image.boxes[1], [2 / 40, 1 / 50, 4 / 40, 3 / 50], rtol=1e-6)
+    assert detections.nothing().keypoints.shape == (0, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -277,74 +207,32 @@ def test_keypoints(tmp_path: pathlib.Path) -> None:
         (result(), "no entry has keypoints, which the metrics need"),
         (result(keypoints=[1, 2, 2]), "keypoints has 3 numbers; 6 are needed"),
         (result(keypoints=7), "keypoints has '7'; 6 are needed"),
-        (result(keypoints=[1, 2, 2, 3, 4, "x"]), "keypoints is 'x', not a number"),
     ],
 )
 def test_faults_of_keypoints(entry: Any, message: str, tmp_path: pathlib.Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps([entry]))
     with pytest.raises(RunError) as caught:
-        read_detections(str(tmp_path / "a.json"), NAMES, Wanted(num_keypoints=2))
+        read(tmp_path, [entry], Wanted(num_keypoints=2))
     assert message in str(caught.value)
 
 
-def test_a_few_faults_are_listed_at_once(tmp_path: pathlib.Path) -> None:
+def test_files_that_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunError) as caught:
-        _read(tmp_path, [result(score="high")] * 50)
+        read(tmp_path, [result(score="high")] * 50)
     assert str(caught.value).count("\n") == detection_file.MAX_FAULTS
-
-
-def test_what_is_no_file_is_refused(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     with pytest.raises(RunError, match="is a named pipe, not a file of detections"):
-        read_detections(str(tmp_path / "pipe.json"), NAMES)
+        read_detections(str(tmp_path / "pipe.json"), NAMES, BOXES)
     with pytest.raises(FileNotFoundError, match=r"no such file of detections: .*none\.json"):
-        read_detections(str(tmp_path / "none.json"), NAMES)
-
-
-def test_text_that_is_not_json_is_refused_by_line(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "found.json"
-    path.write_text(f"[\n{json.dumps(result())},\n{{'a': 1}}]")
-    with pytest.raises(RunError, match=r"found\.json, line 3: not valid JSON: Expecting property"):
-        read_detections(str(path), NAMES)
-
-
-def test_too_many_detections_are_refused(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        read_detections(str(tmp_path / "none.json"), NAMES, BOXES)
+    (tmp_path / "a.json").write_text(f"[\n{json.dumps(result())},\n{{'a': 1}}]")
+    with pytest.raises(RunError, match=r"a\.json, line 3: not valid JSON: Expecting property"):
+        read_detections(str(tmp_path / "a.json"), NAMES, BOXES)
     monkeypatch.setattr(detection_file, "MAX_DETECTIONS_OF_IMAGE", 3)
     with pytest.raises(RunError, match="image '7' has 4 detections; at most 3"):
-        _read(tmp_path, [result()] * 4)
+        read(tmp_path, [result()] * 4)
     monkeypatch.setattr(detection_file, "MAX_DETECTIONS", 5)
     with pytest.raises(RunError, match="has more than 5 detections; evaluate it in parts"):
-        _read(tmp_path, [result(image_id=k) for k in range(6)])
-
-
-def test_unknown_classes_are_counted_within_limits(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        read(tmp_path, [result(image_id=k) for k in range(6)])
     monkeypatch.setattr(detection_file, "MAX_UNKNOWN_CLASSES", 2)
-    found = _read(tmp_path, [result(category_id=k) for k in range(10, 20)])
-    assert dict(found.unknown_classes) == {10: 1, 11: 1, -1: 8}
-    assert found.names == ["7"]
-
-
-@pytest.mark.parametrize("lines", [False, True])
-def test_damaged_files_end_in_an_error_of_ours(lines: bool, tmp_path: pathlib.Path) -> None:
-    detection = {**line()["detections"][0], "segmentation": _compressed()}
-    valid = [line(file=str(k), detections=[detection] * 2) for k in range(3)]
-    if not lines:
-        valid = [result(segmentation=_compressed(), keypoints=[1, 2, 2]) for _ in range(3)]
-    text = "\n".join(map(json.dumps, valid)) if lines else json.dumps(valid)
-    content, path = np.frombuffer(text.encode(), np.uint8), tmp_path / "a.json"
-    random, refused = np.random.default_rng(0), 0
-    for _ in range(200):
-        damaged = content[: random.integers(1, len(content) + 1)].copy()
-        places = random.integers(0, len(damaged), random.integers(0, 4))
-        damaged[places] = random.choice(np.frombuffer(b'{}[]",:0-9eN\xff\x00\\ ', np.uint8))
-        path.write_bytes(damaged.tobytes())
-        try:
-            read_detections(str(path), NAMES, Wanted(masks=True, num_keypoints=0))
-        except RunError as error:
-            refused += 1
-            assert (len(str(error)) < 10_000 and str(error).isprintable()) or "\n" in str(error)
-    assert refused > 100
+    detections = read(tmp_path, [result(category_id=k) for k in range(10, 20)])
+    assert detections.unknown_classes == {10: 1, 11: 1, -1: 8}

@@ -13,7 +13,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
-from model_fn.evaluation.detections.file import read_detections
+from model_fn.evaluation.detections.file import Wanted, read_detections
 from model_fn.evaluation.detections.scoring import Lookup, config_of_records, evaluate_detections
 from tests.model_fn.evaluation.metrics import golden
 
@@ -69,7 +69,8 @@ CAT, DOG = [5, 5, 25, 25], [10, 20, 30, 45]
 
 def lookup_of(folder: pathlib.Path, images: Sequence[Any]) -> Lookup:
     """Of COCO results with one detection for each image."""
-    return Lookup(read_detections(write_results(folder, [(i, 1, CAT, 0.9) for i in images]), NAMES))
+    path = write_results(folder, [(i, 1, CAT, 0.9) for i in images])
+    return Lookup(read_detections(path, NAMES, Wanted()))
 
 
 def _find(lookup: Lookup, source_id: str, filename: str = "") -> int:
@@ -109,16 +110,6 @@ def test_the_source_id_goes_before_the_file_name(tmp_path: pathlib.Path) -> None
     assert lookup.warnings() == [] and lookup.counts()["detections_in_file"] == 3
 
 
-def test_lines_of_detect_are_not_found_by_numbers(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "found.jsonl"
-    path.write_text(json.dumps({"file": "photos/7.jpg", "detections": []}))
-    lookup = Lookup(read_detections(str(path), NAMES))
-    _find(lookup, "cat_7.jpg")
-    assert lookup.counts()["records_without_detections"] == 1
-    _find(lookup, "x", "other/7.png")
-    assert lookup.counts()["records_without_detections"] == 1
-
-
 @pytest.mark.parametrize(
     ("images", "names", "message"),
     [
@@ -150,7 +141,7 @@ def test_files_of_other_images_are_refused(tmp_path: pathlib.Path) -> None:
 
 def test_warnings(tmp_path: pathlib.Path) -> None:
     found = [(image, k, CAT, 0.9) for image in (1, 2, 3, 4, 5) for k in (1, 1, 90)]
-    lookup = Lookup(read_detections(write_results(tmp_path, found), NAMES))
+    lookup = Lookup(read_detections(write_results(tmp_path, found), NAMES, Wanted()))
     for name in ("1", "a", "b", "c", "d"):
         _find(lookup, name)
     assert lookup.warnings() == [
@@ -161,63 +152,53 @@ def test_warnings(tmp_path: pathlib.Path) -> None:
     ]
 
 
-def test_configurations_that_are_refused(tmp_path: pathlib.Path) -> None:
+def test_a_configuration_without_a_reader_is_refused(tmp_path: pathlib.Path) -> None:
     config = write_records(tmp_path, [])
-    path = write_results(tmp_path, [])
-    config.eval_config.metrics_set.append("coco_detection_metric")
-    with pytest.raises(ConfigError, match="did you mean 'coco_detection_metrics'"):
-        evaluate_detections(config, path, str(tmp_path))
     del config.eval_input_reader[:]
     with pytest.raises(ConfigError, match="eval_input_reader: the configuration has none"):
-        evaluate_detections(config, path, str(tmp_path))
+        evaluate_detections(config, write_results(tmp_path, []), str(tmp_path))
 
 
-def _of_golden(
-    folder: pathlib.Path, prefix: str, size: tuple[int, int], fields: Sequence[str]
-) -> tuple[Any, list[Any]]:
-    """Configuration and COCO results of the golden images; `fields` besides boxes and classes."""
-    names = {"crowd": "is_crowd"}
-    records, found = [], []
+def golden_images(folder: pathlib.Path) -> tuple[Any, list[Any]]:
+    """Configuration and COCO results of the golden images with masks."""
+    records, results = [], []
     for number in range(8):
-        arrays = {key: golden.ARRAYS[f"{prefix}{number}__{key}"] for key in _keys(prefix, fields)}
-        more: dict[str, Any] = {names.get(x, x): arrays[f"gt_{x}"] for x in fields}
-        more["masks"] = [writer.encode_image(255 * mask, "png") for mask in more["masks"]]
-        boxes, classes = arrays["gt_boxes"], arrays["gt_classes"]
-        name = f"{prefix}{number}.png"
-        records.append(record(name, boxes, classes, size, source_id=str(number), **more))
+        start = f"seg{number}__"
+        arrays = {k[len(start) :]: x for k, x in golden.ARRAYS.items() if k.startswith(start)}
+        more = {
+            "difficult": arrays["gt_difficult"],
+            "is_crowd": arrays["gt_crowd"],
+            "masks": [writer.encode_image(255 * mask, "png") for mask in arrays["gt_masks"]],
+        }
+        boxes, name = arrays["gt_boxes"], f"seg{number}.png"
+        size, source_id = (64, 64), str(number)
+        records.append(record(name, boxes, arrays["gt_classes"], size, source_id=source_id, **more))
+        masks = golden.encode(arrays["det_masks"])
         for i, box in enumerate(arrays["det_boxes"].tolist()):
             entry = result_of(number, arrays["det_classes"][i], box, arrays["det_scores"][i])
-            (mask,) = golden.encode(arrays["det_masks"][i : i + 1])
-            entry["segmentation"] = {"size": size, "counts": mask["counts"].decode()}
-            found.append(entry)
+            entry["segmentation"] = {"size": size, "counts": masks[i]["counts"].decode()}
+            results.append(entry)
     config = write_records(folder, records, {c["id"]: c["name"] for c in golden.CATEGORIES})
-    return config, found
-
-
-def _keys(prefix: str, fields: Sequence[str]) -> list[str]:
-    boxes = [f"{kind}_{key}" for kind in ("gt", "det") for key in ("boxes", "classes")]
-    return [*boxes, "det_scores", "det_masks", *(f"gt_{x}" for x in fields)]
-
-
-def _check(metrics: Any, *cases: str) -> None:
-    expected = {name: value for case in cases for name, value in golden.RESULTS[case].items()}
-    known = {name: value for name, value in expected.items() if value == value}
-    assert len(known) >= 4 * len(cases)
-    for name, value in known.items():
-        assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-9), name
+    return config, results
 
 
 def test_golden_boxes_and_masks(tmp_path: pathlib.Path) -> None:
-    fields = ["masks", "difficult", "crowd"]
-    config, found = _of_golden(tmp_path, "seg", (64, 64), fields)
+    config, results = golden_images(tmp_path)
     config.eval_config.metrics_set.extend(
-        ["coco_mask_metrics", "pascal_voc_instance_segmentation_metrics"]
+        [
+            "coco_mask_metrics",
+            "pascal_voc_instance_segmentation_metrics",
+            "precision_at_recall_detection_metrics",
+        ]
     )
-    config.eval_config.metrics_set.append("precision_at_recall_detection_metrics")
     config.eval_config.recall_lower_bound, config.eval_config.recall_upper_bound = 0.2, 0.8
     config.eval_input_reader[0].load_instance_masks = True
     config.eval_input_reader[0].mask_type = input_reader_pb2.PNG_MASKS
-    (tmp_path / "found.json").write_text(json.dumps(found))
-    path = str(tmp_path / "found.json")
-    (metrics,) = evaluate_detections(config, path, str(tmp_path / "run")).values()
-    _check(metrics, "coco_masks_no_area", "pascal_masks", "precision_at_recall_0.2_0.8")
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps(results))
+    (metrics,) = evaluate_detections(config, str(path), str(tmp_path / "run")).values()
+    for case in ("coco_masks_no_area", "pascal_masks", "precision_at_recall_0.2_0.8"):
+        values = {name: x for name, x in golden.RESULTS[case].items() if x == x}
+        assert len(values) >= 4
+        for name, value in values.items():
+            assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-9), name
