@@ -6,6 +6,7 @@ number of processes or their speed.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
@@ -22,9 +23,7 @@ from inputs.records.stream import input_patterns, match_files
 RECORDS_PER_TASK = 64  # in files whose records can be read in any order
 
 # Examining these takes less time than starting another process, which takes seconds of a CPU.
-FEW_RECORDS = 400
-FEW_SMALL_RECORDS = 4000  # in files of FEW_BYTES
-FEW_BYTES = 100_000_000
+FEW_BYTES = 40_000_000
 
 
 class Task(NamedTuple):
@@ -79,23 +78,21 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
             message = f"it cannot be read: it is {kind}, not a regular file"
             entries.append(_entry(policy, "lost_records", path, message))
             continue
-        stop, count = max_records, max_records
-        # Only a local file that is not compressed can be read from any record on.
-        if not (files.is_remote(path) or tfrecord.is_compressed(path)):
-            try:
-                count = tfrecord.count_records(path)
-            except OSError as error:
-                entries.append(_entry(policy, "lost_records", path, f"it cannot be read: {error}"))
-                continue
-            stop = count if max_records is None else min(count, max_records)
-            for start in range(0, stop, RECORDS_PER_TASK):
-                end = min(start + RECORDS_PER_TASK, stop)
-                tasks.append(Task(reader, path, number, start, end))
-            if not count:
-                entries.append(_entry(policy, "empty_file", path, "the file contains no record"))
-        else:
-            tasks.append(Task(reader, path, number, 0, stop))
-        total = None if total is None or stop is None else total + stop
+        if _is_sequential(path):
+            tasks.append(Task(reader, path, number, 0, max_records))
+            total = None if total is None or max_records is None else total + max_records
+            continue
+        try:
+            count = tfrecord.count_records(path)
+        except OSError as error:
+            entries.append(_entry(policy, "lost_records", path, f"it cannot be read: {error}"))
+            continue
+        if not count:
+            entries.append(_entry(policy, "empty_file", path, "the file contains no record"))
+        stop = count if max_records is None else min(count, max_records)
+        for start in range(0, stop, RECORDS_PER_TASK):
+            tasks.append(Task(reader, path, number, start, min(start + RECORDS_PER_TASK, stop)))
+        total = None if total is None else total + stop
     return Plan(reader, policy, paths, tasks, total, entries)
 
 
@@ -109,38 +106,34 @@ def run(
     """
     policies = {plan.reader: plan.policy for plan in plans}
     tasks = [task for plan in plans for task in plan.tasks]
-    parts: Dict[str, List[Scan]] = {plan.reader: [] for plan in plans}
     results: Iterator[Scan]
-    if jobs <= 1 or _are_few(plans):
+    if jobs <= 1 or _are_few(tasks):
         results = (_examine(policies, task) for task in tasks)
     else:
         results = machine.run_in_processes(
             _examine, policies, tasks, jobs=jobs,
             task_name=lambda task: f"{task.file} from record {task.start} on",
         )  # fmt: skip
-    for part, task in zip(results, tasks):
-        parts[task.reader].append(part)
-        advance(part.num_records)
-    return [
-        Scan(
-            plan.reader,
-            plan.files,
-            sum(part.num_records for part in parts[plan.reader]),
-            join([part.columns for part in parts[plan.reader]]),
-            [*plan.entries, *(entry for part in parts[plan.reader] for entry in part.entries)],
+    scans = []
+    for plan in plans:
+        parts = []
+        for part in itertools.islice(results, len(plan.tasks)):
+            parts.append(part)
+            advance(part.num_records)
+        scans.append(
+            Scan(
+                plan.reader,
+                plan.files,
+                sum(part.num_records for part in parts),
+                join([part.columns for part in parts]),
+                [*plan.entries, *(entry for part in parts for entry in part.entries)],
+            )
         )
-        for plan in plans
-    ]
+    return scans
 
 
-def _are_few(plans: Sequence[Plan]) -> bool:
-    known = [plan.num_records for plan in plans if plan.num_records is not None]
-    if len(known) < len(plans) or sum(known) > FEW_SMALL_RECORDS:
-        return False
-    if sum(known) <= FEW_RECORDS:
-        return True
-    tasks = {task.file for plan in plans for task in plan.tasks}
-    return sum(tfrecord.file_size(path) for path in tasks) <= FEW_BYTES
+def _are_few(tasks: Sequence[Task]) -> bool:
+    return sum(tfrecord.file_size(path) for path in {task.file for task in tasks}) <= FEW_BYTES
 
 
 def _entry(policy: BadRecordPolicy, kind: str, file: str, message: str) -> LogEntry:
@@ -164,14 +157,13 @@ def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:
             examined = examine_record(record, policy)
             for fault in examined.faults:
                 entries.append(LogEntry.of(fault, task.file, number, examined.source_id))
-            size, name = examined.image_size, examined.source_id
-            if examined.usable and size is not None:
-                boxes, class_ids = examined.boxes, examined.class_ids
+            if examined.usable and examined.image_size is not None:
                 rows.append(
                     ImageRow(
-                        task.file_number, number, size, name, boxes, class_ids, examined.content
+                        task.file_number, number, examined.image_size, examined.source_id,
+                        examined.boxes, examined.class_ids, examined.content,
                     )
-                )
+                )  # fmt: skip
     except (OSError, tf.errors.OpError) as error:
         entries.append(_entry(policy, "lost_records", task.file, f"it cannot be read: {error}"))
     if task.stop is None and not count and not entries:
@@ -180,12 +172,14 @@ def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:
 
 
 def _records(task: Task) -> Iterator[Tuple[int, tfrecord.Record]]:
-    if not (files.is_remote(task.file) or tfrecord.is_compressed(task.file)):
-        assert task.stop is not None  # `plan` sets it for such files
-        for number in range(task.start, task.stop):
-            yield number, tfrecord.read_record(task.file, number)
+    if _is_sequential(task.file):
+        yield from itertools.islice(tfrecord.read_records(task.file), task.stop)
         return
-    for number, record in tfrecord.read_records(task.file):
-        if task.stop is not None and number >= task.stop:
-            return
-        yield number, record
+    assert task.stop is not None  # `plan` sets it for such files
+    for number in range(task.start, task.stop):
+        yield number, tfrecord.read_record(task.file, number)
+
+
+def _is_sequential(path: str) -> bool:
+    """True unless records can be read from any one on: of a remote or compressed file."""
+    return files.is_remote(path) or tfrecord.is_compressed(path)

@@ -146,6 +146,7 @@ def convert(
         job = _make_job(options, work_dir, folder, ids, count)
         _forget_other_publishing(options, job)
         index.write_entries(scratch, [job.entries_file(shard) for shard in range(count)])
+        shutil.rmtree(scratch)
         resumed = sum(shards.read_result(job, shard) is not None for shard in range(count))
         advance = progress("converting", image_index.num_images)
         if run is None:

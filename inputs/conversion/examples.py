@@ -22,13 +22,7 @@ from inputs.conversion.objects import (
     pixel_polygons,
 )
 from inputs.datasets import writer
-from inputs.datasets.source import (
-    DROPPED,
-    KEPT,
-    SKIPPED,
-    AnnotatedImage,
-    SourceFault,
-)
+from inputs.datasets.source import DROPPED, KEPT, SKIPPED, AnnotatedImage, SourceFault
 
 # Keys that training does not read: what the source knows and records have no key for, as JSON.
 IMAGE_FIELDS = "image/source_fields"
@@ -62,8 +56,7 @@ def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
             content = file.read()
         checked = images.check_image(content, options.image)
         if options.image.verify == images.DECODE and lacks_data(content):
-            fault = _of_image(image, "corrupt_image", END_TOO_EARLY)
-            faults.append(fault._replace(action=KEPT))
+            faults.append(_of_image(image, "corrupt_image", END_TOO_EARLY, KEPT))
         _check_size(image, checked)
     except ImageFault as fault:
         message = str(fault)
@@ -78,19 +71,19 @@ def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
     labels, unknown = _image_labels(image, options.ids)
     example = writer.make_example(
         checked.encoded,
-        _annotations(image, objects, checked),
+        _annotations(image, objects, size),
         filename=image.image,
         source_id=image.source_id or image.image,
-        size=(checked.height, checked.width),
+        size=size,
         labels=labels,
-        other=_other_fields(image, objects, (checked.height, checked.width)),
+        other=_other_fields(image, objects, size),
     )
     return Converted(
         # The order of keys would otherwise differ between processes.
         example.SerializeToString(deterministic=True),
         [*faults, *object_faults, *unknown],
-        _sha256(content, example, checked),
-        (checked.height, checked.width),
+        hashlib.sha256(content).hexdigest(),
+        size,
         np.asarray([sound.box for sound in objects], np.float32).reshape(-1, 4),
         [sound.class_id for sound in objects],
         checked.is_encoded_again,
@@ -98,17 +91,9 @@ def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
     )
 
 
-def _sha256(content: bytes, example: Any, checked: Checked) -> str:
-    """Digest of the image file; the record contains it already if it has the same bytes."""
-    if checked.is_encoded_again:
-        return hashlib.sha256(content).hexdigest()
-    digest: bytes = example.features.feature["image/key/sha256"].bytes_list.value[0]
-    return digest.decode()
-
-
-def _of_image(image: AnnotatedImage, kind: str, message: str) -> SourceFault:
+def _of_image(image: AnnotatedImage, kind: str, message: str, action: str = SKIPPED) -> SourceFault:
     name = f"{quoted(image.image)}: " if quoted(image.image) not in message else ""
-    return SourceFault(kind, image.file, image.line, name + message, SKIPPED)
+    return SourceFault(kind, image.file, image.line, name + message, action)
 
 
 def _check_size(image: AnnotatedImage, checked: Checked) -> None:
@@ -128,7 +113,7 @@ def _check_size(image: AnnotatedImage, checked: Checked) -> None:
 
 
 def _annotations(
-    image: AnnotatedImage, objects: Sequence[SoundObject], checked: Checked
+    image: AnnotatedImage, objects: Sequence[SoundObject], size: Tuple[int, int]
 ) -> writer.Annotations:
     def column(name: str, default: Any) -> Any:
         """A value for each object, if any of them has one."""
@@ -139,12 +124,9 @@ def _annotations(
 
     area = column("area", None)
     if area is not None:
-        sizes = [(sound.box[2:] - sound.box[:2]) * [checked.height, checked.width]
-                 for sound in objects]  # fmt: skip
-        area = [float(np.prod(s)) if known is None else known for s, known in zip(sizes, area)]
-    sides = [1, 1] if image.normalized else [checked.height, checked.width]
-    keypoints, visibilities = _keypoints(objects, sides)
-    found_masks = [sound.mask for sound in objects if sound.mask is not None]
+        extents = [(sound.box[2:] - sound.box[:2]) * size for sound in objects]
+        area = [float(np.prod(e)) if known is None else known for e, known in zip(extents, area)]
+    keypoints, visibilities = _keypoints(objects, (1, 1) if image.normalized else size)
     return writer.Annotations(
         boxes=np.asarray([sound.box for sound in objects]).reshape(-1, 4),
         class_ids=[sound.class_id for sound in objects],
@@ -154,7 +136,7 @@ def _annotations(
         difficult=column("difficult", False),
         group_of=column("group_of", False),
         confidences=column("score", 1.0),
-        masks=found_masks or None,
+        masks=[sound.mask for sound in objects if sound.mask is not None] or None,
         keypoints=keypoints,
         keypoint_visibilities=visibilities,
     )
@@ -185,13 +167,7 @@ def _image_labels(
     named = [name for name, _ in image.image_classes]
     named += [*image.absent_classes, *image.incomplete_classes]
     faults = [
-        SourceFault(
-            "unknown_text",
-            image.file,
-            image.line,
-            f"{quoted(image.image)}: the class of the image is {quoted(name)}",
-            DROPPED,
-        )
+        _of_image(image, "unknown_text", f"the class of the image is {quoted(name)}", DROPPED)
         for name in dict.fromkeys(named)
         if name not in ids
     ]
@@ -227,14 +203,11 @@ def _object_fields(
         del fields["bbox"]
     if annotated.area is not None and shortest_decimal(annotated.area) != annotated.area:
         fields["area"] = annotated.area
-    if (
-        sound.mask is not None and annotated.mask_file is None
-    ):  # polygons are more than their pixels, run lengths have two forms
-        fields["segmentation"] = (
-            pixel_polygons(annotated.polygons, image, size)
-            if annotated.polygons is not None
-            else annotated.run_lengths
-        )
+    # Polygons are more than their pixels, and run lengths have two forms.
+    if sound.mask is not None and annotated.polygons is not None:
+        fields["segmentation"] = pixel_polygons(annotated.polygons, image, size)
+    elif sound.mask is not None and annotated.run_lengths is not None:
+        fields["segmentation"] = annotated.run_lengths
     return fields
 
 

@@ -120,7 +120,6 @@ def write_entries(scratch: str, files: Sequence[str]) -> None:
             for split, size, changed, text in itertools.islice(rows, count):
                 file.write(f"[{json.dumps(split)},[{size},{changed}],{text}]\n")
     database.close()
-    os.remove(_path(scratch))
 
 
 def read_entries(path: str) -> Iterator[Entry]:

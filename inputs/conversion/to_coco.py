@@ -14,6 +14,7 @@ import io
 import json
 import os
 import shutil
+import tempfile
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
@@ -85,34 +86,27 @@ def export_coco(
     writer = _Writer(options, {category["name"]: category["id"] for category in categories}, names)
     folder = os.path.dirname(os.path.abspath(options.output))
     os.makedirs(folder, exist_ok=True)
-    parts = {name: f"{options.output}.{name}{UNFINISHED}" for name in ("images", "annotations")}
-    try:
-        writer.number(_records(paths))
-        with contextlib.ExitStack() as stack:
-            images, annotations = (
-                stack.enter_context(open(path, "w", encoding="utf-8")) for path in parts.values()
-            )
-            for record in _records(paths):
-                writer.write(record, images, annotations)
-                advance(1)
+    writer.number(_records(paths))
+    with contextlib.ExitStack() as stack:
+        images, annotations = (
+            stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder))
+            for _ in range(2)
+        )
+        for record in _records(paths):
+            writer.write(record, images, annotations)
+            advance(1)
         unfinished = options.output + UNFINISHED
         with open(unfinished, "w", encoding="utf-8") as file:
-            _join(file, dataset, parts, categories)
-        os.replace(unfinished, options.output)
-    finally:
-        for path in parts.values():
-            if os.path.exists(path):
-                os.remove(path)
+            _join(file, dataset, {"images": images, "annotations": annotations}, categories)
+    os.replace(unfinished, options.output)
     return Exported(writer.num_images, writer.num_annotations)
 
 
 def _dataset(options: ExportOptions, paths: Sequence[str]) -> Dict[str, Any]:
     """The facts about all images that a conversion wrote beside the records; none otherwise."""
-    path = options.dataset
-    if path:
-        require_file(path, "--dataset")
-    else:
-        path = paths[0].rpartition(".record")[0] + DATASET_END
+    path = paths[0].rpartition(".record")[0] + DATASET_END
+    if options.dataset:
+        path = require_file(options.dataset, "--dataset")
     if not os.path.isfile(path):
         return {}
     with open(path, encoding="utf-8") as file:
@@ -146,17 +140,17 @@ def _values(record: bytes, where: str) -> Dict[str, List[Any]]:
 
 
 def _join(
-    file: Any, dataset: Dict[str, Any], parts: Dict[str, str], categories: Sequence[Any]
+    file: Any, dataset: Dict[str, Any], parts: Dict[str, Any], categories: Sequence[Any]
 ) -> None:
-    """One JSON object of all parts."""
+    """Writes one JSON object of all parts, which are open files or values."""
     file.write("{")
     for key in (*FIRST_KEYS, *(key for key in dataset if key not in FIRST_KEYS)):
         if key in dataset:
             file.write(f"{json.dumps(key)}: {json.dumps(dataset[key])},\n")
-    for name, path in parts.items():
+    for name, lines in parts.items():
         file.write(f'"{name}": [\n')
-        with open(path, encoding="utf-8") as lines:
-            shutil.copyfileobj(lines, file)
+        lines.seek(0)
+        shutil.copyfileobj(lines, file)
         file.write("],\n")
     file.write(f'"categories": {json.dumps(categories)}}}\n')
 
@@ -193,12 +187,9 @@ class _Writer:
         image_id = _image_id(record) if self._keeps_image_ids else self.num_images
         name = _text(values, "image/filename") or _text(values, "image/source_id")
         image = {"file_name": name, "height": size[0], "width": size[1], "id": image_id}
-        for key, field in (
-            ("image/neg_category_ids", "neg_category_ids"),
-            ("image/not_exhaustive_category_ids", "not_exhaustive_category_ids"),
-        ):
-            if key in values:
-                image[field] = [self._category(number) for number in values[key]]
+        for key in ("neg_category_ids", "not_exhaustive_category_ids"):
+            if f"image/{key}" in values:
+                image[key] = [self._category(number) for number in values[f"image/{key}"]]
         image.update(_json(values.get(IMAGE_FIELDS, [b"{}"])[0]))
         images.write(("" if self.num_images == 1 else ",\n") + json.dumps(image))
         if self._options.write_images:
@@ -244,9 +235,8 @@ class _Writer:
                 annotation["area"] = exact if agrees else shortest_decimal(area)
             else:
                 annotation["area"] = pixels[2] * pixels[3]
-            crowd = _at(values, OBJECT + "is_crowd", i)
-            group = _at(values, OBJECT + "group_of", i)
-            annotation["iscrowd"] = int(bool(crowd or group))
+            marks = (_at(values, OBJECT + mark, i) for mark in ("is_crowd", "group_of"))
+            annotation["iscrowd"] = int(any(marks))
             segmentation = extra.pop("segmentation", None)
             if i < len(encoded):
                 mask = self._mask(encoded[i], size, record.where)

@@ -29,8 +29,6 @@ def connect(path: str) -> sqlite3.Connection:
 
     SQLite keeps that of path "" in a temporary file without name.
     """
-    if path and os.path.exists(path):
-        os.remove(path)
     database = sqlite3.connect(path, isolation_level=None)
     for setting in (
         "journal_mode = OFF",
@@ -47,8 +45,7 @@ class Groups:
     """Parts by a key, such as the id of an image, in a file of `folder` ("": without name)."""
 
     def __init__(self, folder: str) -> None:
-        self._path = os.path.join(folder, "groups.sqlite") if folder else ""
-        self._database = connect(self._path)
+        self._database = connect(os.path.join(folder, "groups.sqlite") if folder else "")
         self._database.execute(
             "CREATE TABLE parts (number INTEGER PRIMARY KEY, key TEXT, source TEXT, line INTEGER, "
             "value TEXT)"
@@ -82,18 +79,13 @@ class Groups:
         )
         return [Part(table, line, json.loads(value)) for table, line, value in rows]
 
-    def has(self, key: Any, table: str) -> bool:
-        """Whether a key has a part in a table."""
-        row = self._database.execute(
-            "SELECT 1 FROM parts WHERE key = ? AND source = ? LIMIT 1", (json.dumps(key), table)
-        )
-        return row.fetchone() is not None
-
-    def table_parts(self, table: str) -> Iterator[Part]:
-        """All parts of a table, in the order in which they were added."""
+    def table_parts(self, table: str, without: str = "") -> Iterator[Part]:
+        """Parts of a table whose key is None or not in table `without`, in the order of `add`."""
         cursor = self._database.cursor()
         for line, value in cursor.execute(
-            "SELECT line, value FROM parts WHERE source = ? ORDER BY number", (table,)
+            "SELECT line, value FROM parts WHERE source = ? AND (key = 'null' OR key NOT IN "
+            "(SELECT key FROM parts WHERE source = ?)) ORDER BY number",
+            (table, without),
         ):
             yield Part(table, line, json.loads(value))
 
@@ -104,10 +96,8 @@ class Groups:
             yield json.loads(key), self.take(json.loads(key))
 
     def close(self) -> None:
-        """Deletes all parts."""
+        """Call it when all parts are read; the folder keeps the file."""
         self._database.close()
-        if self._path:
-            os.remove(self._path)
 
 
 def _read_rows(path: str, required: Sequence[str]) -> Iterator[Tuple[int, Dict[str, str]]]:

@@ -78,13 +78,10 @@ def _add_category(entry: Value, path: str, names: Dict[int, str]) -> None:
 
 def _images(file: _File) -> Iterator[source.AnnotatedImage]:
     yield from source.read_images(lambda part: _image(file, part), file.groups.table_parts(IMAGES))
-    for part in file.groups.table_parts(ANNOTATIONS):
+    for part in file.groups.table_parts(ANNOTATIONS, without=IMAGES):
         image = part.value.get("image_id") if isinstance(part.value, dict) else None
-        if image is None or not file.groups.has(image, IMAGES):
-            message = f"an annotation of image {plain(json.dumps(image))}, which is not listed"
-            yield source.fault_image(
-                source.SourceError("missing_key", file.path, part.line, message)
-            )
+        message = f"an annotation of image {plain(json.dumps(image))}, which is not listed"
+        yield source.fault_image(source.SourceError("missing_key", file.path, part.line, message))
     file.groups.close()
 
 

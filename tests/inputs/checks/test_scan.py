@@ -114,7 +114,7 @@ from tests.inputs.checks.test_scan import check_processes
 
 fork = multiprocessing.get_context("fork")  # of a process in which TensorFlow has not run
 multiprocessing.get_context = lambda kind: fork
-scan.FEW_SMALL_RECORDS, scan.RECORDS_PER_TASK = 0, 3
+scan.FEW_BYTES, scan.RECORDS_PER_TASK = 0, 3
 check_processes({path!r})
 """
 
@@ -169,7 +169,7 @@ def test_a_process_that_dies_ends_the_check_with_a_remedy(two_files, monkeypatch
     fork = multiprocessing.get_context("fork")
     monkeypatch.setattr(multiprocessing, "get_context", lambda kind: fork)
     monkeypatch.setattr(scan, "_examine", _die)
-    monkeypatch.setattr(scan, "_are_few", lambda plans: False)
+    monkeypatch.setattr(scan, "_are_few", lambda tasks: False)
     config = examples.pipeline(
         f'train_input_reader {{ tf_record_input_reader {{ input_path: "{two_files}" }} }}'
     )
