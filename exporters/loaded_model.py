@@ -57,13 +57,14 @@ class LoadedModel(abc.ABC):
         )
 
     def refuse_unless(
-        self, is_detector: bool, inputs: Iterable[str], outputs: Iterable[str]
+        self, takes_images: bool, inputs: Iterable[str], outputs: Iterable[str]
     ) -> None:
         """Raises RunError for a model that is not a detector, with the names of its tensors."""
-        if not is_detector:
+        names = sorted(outputs)
+        if not takes_images or not set(REQUIRED_OUTPUTS) <= set(names):
             raise RunError(
                 f"{self.path} is not an exported detector: it has the inputs {sorted(inputs)} and "
-                f"the outputs {sorted(outputs)}"
+                f"the outputs {names}"
             )
 
     def take_input(self, shape: Any, remedy: str) -> None:

@@ -210,7 +210,9 @@ def restored_network(
     require_v2_behavior()
     check_ranges_or_raise(pipeline_config.model, "model.")
     checkpoint = find_checkpoint(checkpoint_prefix)
-    label_map = _existing(options.label_map_path) or served.find_label_map(pipeline_config)
+    label_map = options.label_map_path or served.find_label_map(pipeline_config)
+    if label_map and not tf.io.gfile.exists(label_map):
+        raise FileNotFoundError(f"the label map {label_map} does not exist")
     thresholds = options.thresholds
     if thresholds is not None:
         threshold_files.check(thresholds, pipeline_config.model)
@@ -258,12 +260,6 @@ def _remove_unused_functions(graph_def: Any) -> None:
     kept = [copy.deepcopy(each) for name, each in functions.items() if name in used]
     del graph_def.library.function[:]
     graph_def.library.function.extend(kept)
-
-
-def _existing(label_map_path: Optional[str]) -> Optional[str]:
-    if label_map_path and not tf.io.gfile.exists(label_map_path):
-        raise FileNotFoundError(f"the label map {label_map_path} does not exist")
-    return label_map_path
 
 
 def _build_signatures(

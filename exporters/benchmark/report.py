@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from estimator_det.compat import tf
 from estimator_det.config import files, json_lines, printing
 from exporters.benchmark.compare import Benchmark, Row
-from exporters.benchmark.measure import Measured, Timing
+from exporters.benchmark.measure import Measured
 from model_fn.drawing import charts
 
 TEXT_FILE = "benchmark.txt"
@@ -67,18 +67,18 @@ def _table_rows(row: Row) -> List[List[str]]:
     ]
     if not measured.timings:
         return [[row.name, *[_NONE] * 4, *model_cells]]
-    rows = [[row.name, *_timing(each), *model_cells] for each in measured.timings]
-    # Values of the model are in its first row only.
-    return [rows[0], *([*cells[:5], *[""] * len(model_cells)] for cells in rows[1:])]
-
-
-def _timing(timing: Timing) -> List[str]:
-    return [
-        str(timing.batch_size),
-        f"{timing.median_ms:.1f}",
-        f"{timing.p95_ms:.1f}",
-        f"{timing.images_per_second:.1f}",
+    rows = [
+        [
+            row.name,
+            str(each.batch_size),
+            f"{each.median_ms:.1f}",
+            f"{each.p95_ms:.1f}",
+            f"{each.images_per_second:.1f}",
+        ]
+        for each in measured.timings
     ]
+    rows[0] += model_cells
+    return [cells + [""] * (len(_COLUMNS) - len(cells)) for cells in rows]
 
 
 def _metric(measured: Measured, name: str) -> str:

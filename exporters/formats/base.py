@@ -14,7 +14,6 @@ from exporters.network import ExportOptions, RestoredNetwork, Variant
 from model_fn.checkpoints.errors import RunError
 
 IMAGE_INPUT_TYPES = ("image_tensor", "float_image_tensor")
-QUANTIZATIONS = ("int8", "float16", "dynamic")
 
 
 class Tolerance(NamedTuple):

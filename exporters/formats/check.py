@@ -72,7 +72,9 @@ def compare(
         elif model_config.WhichOneof("model") != "ssd":
             parts.append(_of_proposals(wanted, actual))
         else:
-            parts.append(_of_anchors(wanted, actual))
+            score_differences = np.abs(wanted[RAW_SCORES] - actual[RAW_SCORES])
+            box_differences = _box_differences(wanted[RAW_BOXES], actual[RAW_BOXES])
+            parts.append(_difference(score_differences, box_differences))
             if _keeps_scores(model_config.ssd):
                 parts.append(_of_suppression(wanted, actual, model_config.ssd.num_classes))
     # np.max, since that of Python depends on the order if one is NaN.
@@ -109,12 +111,6 @@ def _difference(scores: np.ndarray, boxes: np.ndarray) -> Difference:
     with np.errstate(invalid="ignore"):  # infinite ones give NaN, which is refused, too
         usual = [float(np.quantile(each, USUAL)) for each in (scores, boxes)]
     return Difference(float(scores.max()), float(boxes.max()), len(boxes), *usual)
-
-
-def _of_anchors(expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]) -> Difference:
-    """Difference of rows in the same order."""
-    boxes = _box_differences(expected[RAW_BOXES], actual[RAW_BOXES])
-    return _difference(np.abs(expected[RAW_SCORES] - actual[RAW_SCORES]), boxes)
 
 
 def _box_differences(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:

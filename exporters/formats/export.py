@@ -10,11 +10,7 @@ from estimator_det.compat import tf
 from estimator_det.config import files, pipeline, plugins
 from exporters import signatures
 from exporters.formats import FoundModel, check, resolve_formats
-from exporters.formats.base import (
-    FORMATS,
-    ExportFormat,
-    num_bytes,
-)
+from exporters.formats.base import FORMATS, ExportFormat, num_bytes
 from exporters.formats.converters import check_installed
 from exporters.formats.exchange import UNFINISHED, complete, exchange, move, unfinished
 from exporters.formats.samples import images_to_compare

@@ -8,10 +8,8 @@ from typing import Any, Dict
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config import files
-from estimator_det.config.printing import counted, plain
 from exporters.formats.base import FORMATS, ExportFormat, first_bytes
-from exporters.importing.frozen_graph import VARIABLES, parse_graph, refuse_without_weights
+from exporters.importing.frozen_graph import parse_frozen_graph, refuse_without_weights
 from exporters.loaded_model import OUTPUT_PREFIXES, REQUIRED_OUTPUTS, LoadedModel, image_feed
 from exporters.network import RestoredNetwork
 from model_fn.checkpoints.errors import RunError
@@ -54,7 +52,7 @@ class FrozenGraph(ExportFormat):
 
 def load_frozen_graph(path: str) -> GraphDetector:
     """The detector in a frozen graph, of this trainer or of the reference."""
-    graph_def = parse_graph(files.read_bytes(path), path, "Get the file again, or export it again")
+    graph_def = parse_frozen_graph(path, "Get the file again, or export it again")
     refuse_without_weights(graph_def, path)
     return GraphDetector(path, graph_def)
 
@@ -68,13 +66,6 @@ class GraphDetector(LoadedModel):
 
     def __init__(self, path: str, graph_def: Any) -> None:
         super().__init__(path)
-        variables = [node.name for node in graph_def.node if node.op in VARIABLES]
-        if variables:
-            raise RunError(
-                f"{path} is a graph with {counted(len(variables), 'variable')}, such as "
-                f"{plain(variables[0])}, and contains no weights; give the frozen graph, in which "
-                "they are constants"
-            )
         with tf.Graph().as_default() as graph:
             try:
                 tf.import_graph_def(graph_def, name="")

@@ -9,7 +9,7 @@ import numpy as np
 from estimator_det.config import files
 from exporters.formats.base import FORMATS, first_bytes
 from exporters.formats.converters import GraphFormat
-from exporters.loaded_model import REQUIRED_OUTPUTS, LoadedModel
+from exporters.loaded_model import LoadedModel
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FILE = "model.onnx"
@@ -85,10 +85,8 @@ class OnnxDetector(LoadedModel):
             ) from error
         inputs = self._session.get_inputs()
         self._names = {node.name.split(":")[0]: node.name for node in self._session.get_outputs()}
-        missing = sorted(set(REQUIRED_OUTPUTS) - set(self._names))
-        is_image = len(inputs) == 1 and len(inputs[0].shape) == 4
-        is_detector = is_image and inputs[0].type in _TYPES and not missing
-        self.refuse_unless(is_detector, (each.name for each in inputs), self._names)
+        is_image = len(inputs) == 1 and len(inputs[0].shape) == 4 and inputs[0].type in _TYPES
+        self.refuse_unless(is_image, (each.name for each in inputs), self._names)
         # Sizes that are not fixed have names.
         self.batch_size, height, width, _ = (
             each if isinstance(each, int) else None for each in inputs[0].shape

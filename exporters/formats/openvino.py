@@ -12,7 +12,6 @@ from estimator_det.config import files
 from exporters.formats.base import FORMATS
 from exporters.formats.converters import GraphFormat
 from exporters.loaded_model import (
-    REQUIRED_OUTPUTS,
     LoadedModel,
     class_names_beside,
     parent_folder,
@@ -84,12 +83,10 @@ class OpenvinoDetector(LoadedModel):
         self._outputs: Dict[str, Any] = {
             name.split(":")[0]: output for output in compiled.outputs for name in output.get_names()
         }
-        missing = sorted(set(REQUIRED_OUTPUTS) - set(self._outputs))
         inputs = compiled.inputs
         is_image = len(inputs) == 1 and len(inputs[0].partial_shape) == 4
         is_typed = is_image and inputs[0].element_type.get_type_name() in _TYPES
-        names = (each.any_name for each in inputs)
-        self.refuse_unless(is_typed and not missing, names, self._outputs)
+        self.refuse_unless(is_typed, (each.any_name for each in inputs), self._outputs)
         self.batch_size, height, width, _ = (
             None if each.is_dynamic else each.get_length() for each in inputs[0].partial_shape
         )

@@ -7,7 +7,6 @@ from typing import Any, List, Sequence
 import numpy as np
 
 from estimator_det.compat import failures, tf
-from estimator_det.config.text import ConfigError
 from exporters.image_files import list_images, read_image
 from inputs.datasets import shapes
 from inputs.decoding.decoder import decode_example_image
@@ -37,22 +36,6 @@ def images_to_compare(config: Any, paths: Sequence[str]) -> List[np.ndarray]:
     # Detectors answer noise with next to nothing, so that a comparison would show little.
     shape_images = [shapes.make_image((0, i)).pixels for i in range(COMPARED)]
     return [*images, *shape_images][:COMPARED]
-
-
-def images_to_calibrate(config: Any, paths: Sequence[str]) -> List[np.ndarray]:
-    """CALIBRATED images of `sample_images`."""
-    return sample_images(config, paths, CALIBRATED)
-
-
-def check_has_images(config: Any, paths: Sequence[str]) -> None:
-    """Refuses int8 where `sample_images` has none."""
-    if not sample_images(config, paths, 1):
-        raise ConfigError(
-            None,
-            "--quantize int8 measures ranges on images, and no record of eval_input_reader or "
-            "train_input_reader exists",
-            "give image files or folders with --sample_images",
-        )
 
 
 def _images_of_records(config: Any, most: int) -> List[np.ndarray]:

@@ -17,7 +17,6 @@ from estimator_det.compat import failures, tf, tf1
 from estimator_det.config.text import ConfigError
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.loaded_model import (
-    REQUIRED_OUTPUTS,
     SAVED_MODEL_FOLDER,
     LoadedModel,
     asset_class_names,
@@ -141,14 +140,12 @@ class SavedModelDetector(LoadedModel):
     def _find_input(self) -> Tuple[str, Any]:
         """The signature's input key and `TensorSpec`."""
         specs = self._signature.structured_input_signature[1]
-        missing = set(REQUIRED_OUTPUTS) - set(self._signature.structured_outputs)
         if schema.CONTEXT_FEATURES in specs:
             raise RunError(
                 f"{self.path} takes context features with every image, and detect has "
                 "images only; call the SavedModel's signature directly"
             )
-        is_detector = len(specs) == 1 and not missing
-        self.refuse_unless(is_detector, specs, self._signature.structured_outputs)
+        self.refuse_unless(len(specs) == 1, specs, self._signature.structured_outputs)
         ((key, spec),) = specs.items()
         self.take_input(spec.shape, "call the SavedModel's signature directly")
         return key, spec

@@ -7,12 +7,10 @@ operations that the converter fused as the ones that they were made of.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from typing import Any, List, Mapping
 
 import numpy as np
-from google.protobuf import json_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
@@ -20,7 +18,7 @@ from estimator_det.config.printing import plain
 from exporters.formats.base import FORMATS
 from exporters.formats.converters import GraphFormat
 from exporters.formats.frozen_graph import GraphDetector
-from exporters.importing.tfjs import MODEL_FILE, read_tfjs
+from exporters.importing.tfjs import MODEL_FILE, read_graph_model
 from exporters.loaded_model import parent_folder
 from model_fn.checkpoints.errors import RunError
 
@@ -77,35 +75,23 @@ class Tfjs(GraphFormat):
 def load_tfjs(path: str) -> GraphDetector:
     """The detector in a graph model; `path` is its folder, or the `model.json` in it."""
     file_path = _model_file(path)
-    arrays = read_tfjs(file_path).arrays
-    topology = json.loads(files.read_text(file_path))["modelTopology"]
-    graph_def = tf1.GraphDef()
-    try:
-        json_format.ParseDict(topology, graph_def, ignore_unknown_fields=True)
-        complete = with_constants(graph_def, arrays)
-    except (json_format.ParseError, DamagedGraph) as error:
-        raise RunError(
-            f"{path}: modelTopology is no graph: {plain(error)}. Export the model again"
-        ) from error
-    return GraphDetector(parent_folder(file_path), complete)
+    graph_def, arrays = read_graph_model(file_path)
+    return GraphDetector(parent_folder(file_path), with_constants(graph_def, arrays, path))
 
 
-class DamagedGraph(Exception):
-    """A graph of TensorFlow.js lacks something."""
+def _damaged(path: str, what: str) -> RunError:
+    return RunError(f"{path}: modelTopology is damaged: {what}. Export the model again")
 
 
-def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray], path: str) -> Any:
     """A copy of a graph with the values of its constants, and without fused operations.
 
     The constants of its functions, which are conditions and bodies of loops, are filled, too.
-
-    Raises:
-        DamagedGraph: if a constant has no value, or a fused operation lacks an input.
     """
     copied = tf1.GraphDef(versions=graph_def.versions, library=graph_def.library)
     for node in graph_def.node:
         if node.op in _FUSED:
-            _add_unfused(copied, node)
+            _add_unfused(copied, node, path)
         else:
             copied.node.add().CopyFrom(node)
     functions = [function.node_def for function in copied.library.function]
@@ -113,21 +99,22 @@ def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         if node.op == "Const":
             # The converter moves weights of constants to files of their own.
             if node.name not in arrays:
-                raise DamagedGraph(f"there are no weights for the constant {node.name}")
+                raise _damaged(path, f"there are no weights for the constant {plain(node.name)}")
             dtype = _NUMBERS.get(node.attr["dtype"].type)
             if dtype is None:
-                raise DamagedGraph(f"the constant {node.name} has no type of numbers")
+                raise _damaged(path, f"the constant {plain(node.name)} has no type of numbers")
             values = np.asarray(arrays[node.name]).astype(dtype.as_numpy_dtype)
             node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values, dtype))
     return copied
 
 
-def _add_unfused(graph_def: Any, node: Any) -> None:
+def _add_unfused(graph_def: Any, node: Any, path: str) -> None:
     """Adds a fused operation as the first one, and those after it, the last under its name."""
     steps = [name.decode("utf-8", "replace") for name in node.attr["fused_ops"].list.s]
     # A damaged file must not end as an IndexError.
     if len(node.input) < 2 + steps.count("BiasAdd"):
-        raise DamagedGraph(f"{node.name} has {len(node.input)} inputs, too few for {steps}")
+        what = f"{plain(node.name)} has {len(node.input)} inputs, too few for {plain(steps)}"
+        raise _damaged(path, what)
     first = graph_def.node.add(name=f"{node.name}/{_FUSED[node.op]}", op=_FUSED[node.op])
     first.input.extend(node.input[:2])
     for key, value in node.attr.items():

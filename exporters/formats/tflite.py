@@ -16,7 +16,7 @@ from exporters.formats.base import (
     first_bytes,
     is_quantized,
 )
-from exporters.formats.samples import check_has_images, images_to_calibrate
+from exporters.formats.samples import CALIBRATED, sample_images
 from exporters.formats.tflite_detector import TfliteDetector, find_postprocess, set_options
 from exporters.formats.tflite_graph import (
     INPUT,
@@ -59,8 +59,13 @@ class Tflite(ExportFormat):
                     "model the ranges of its training",
                     "leave out --quantize",
                 )
-        elif options.quantize == "int8":
-            check_has_images(config, options.sample_images)
+        elif options.quantize == "int8" and not sample_images(config, options.sample_images, 1):
+            raise ConfigError(
+                None,
+                "--quantize int8 measures ranges on images, and no record of eval_input_reader or "
+                "train_input_reader exists",
+                "give image files or folders with --sample_images",
+            )
 
     def write(self, network: RestoredNetwork, path: str) -> bool:
         config, options = network.config, network.options
@@ -68,7 +73,7 @@ class Tflite(ExportFormat):
         preprocess = network.detector.preprocess
 
         def representative() -> Iterator[List[np.ndarray]]:
-            for pixels in images_to_calibrate(config, options.sample_images):
+            for pixels in sample_images(config, options.sample_images, CALIBRATED):
                 inputs, _ = preprocess(tf.constant(pixels[None], tf.float32))
                 yield [inputs.numpy()]
 

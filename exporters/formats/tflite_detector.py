@@ -12,8 +12,8 @@ from estimator_det.compat.private import tflite_schema
 from estimator_det.config import files
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.tflite_graph import COLOR_CHANNELS, Normalization
-from exporters.formats.tflite_metadata import pack, packed_anew, read_metadata
-from exporters.importing.tflite import DAMAGE, POSTPROCESS, corners, unpack
+from exporters.formats.tflite_metadata import pack, packed_anew, read_normalization
+from exporters.importing.tflite import DAMAGE, POSTPROCESS, attached_labels, corners, unpack
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import CLASS_OFFSET
@@ -73,7 +73,7 @@ class TfliteDetector(LoadedModel):
         content = files.read_bytes(path)
         try:
             postprocess = find_postprocess(content)
-            metadata = read_metadata(content)
+            names, normalization = attached_labels(content), read_normalization(content)
             interpreter = tf.lite.Interpreter(
                 model_content=packed_anew(content), experimental_preserve_all_tensors=keeps_raw
             )
@@ -95,8 +95,8 @@ class TfliteDetector(LoadedModel):
                 f"{path} is not a detector of color images: its inputs have shapes {shapes}, and "
                 "must be one image, [1, height, width, 3]"
             )
-        super().__init__(path, metadata.class_names or None, batch_size=1)
-        self._normalization = metadata.normalization or _USUAL
+        super().__init__(path, names or None, batch_size=1)
+        self._normalization = normalization or _USUAL
         self._interpreter, self._input = interpreter, inputs[0]
         self._postprocess, self._keeps_raw = postprocess, keeps_raw
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import flatbuffers
 import numpy as np
@@ -17,7 +17,7 @@ from flatbuffers.table import Table
 
 from estimator_det.compat.private import tflite_schema
 from exporters.formats.tflite_graph import COLOR_CHANNELS, Normalization
-from exporters.importing.tflite import IDENTIFIER, attached_labels, unpack
+from exporters.importing.tflite import IDENTIFIER, unpack
 
 METADATA_NAME = b"TFLITE_METADATA"  # name of the model's buffer
 LABELS_FILE = "labels.txt"
@@ -38,13 +38,6 @@ _OUTPUTS = (
     ("number of detections", "How many boxes there are."),
 )
 _CATEGORY = 1  # place among these
-
-
-class Metadata(NamedTuple):
-    """Values that are read from metadata."""
-
-    class_names: Dict[int, str]  # by id from 1
-    normalization: Optional[Normalization]
 
 
 def add_metadata(
@@ -95,12 +88,8 @@ def packed_anew(content: bytes) -> bytes:
     return pack(unpack(content))
 
 
-def read_metadata(content: bytes) -> Metadata:
-    """The metadata of a TFLite model, as far as there is some."""
-    return Metadata(attached_labels(content), _read_normalization(content))
-
-
-def _read_normalization(content: bytes) -> Optional[Normalization]:
+def read_normalization(content: bytes) -> Optional[Normalization]:
+    """The normalization in the metadata of a TFLite model; None if it has none."""
     model = tflite_schema().Model.GetRootAsModel(content, 0)
     entries = [model.Metadata(i) for i in range(model.MetadataLength())]
     entry = next((each for each in entries if each.Name() == METADATA_NAME), None)

@@ -20,23 +20,27 @@ from model_fn.checkpoints.errors import RunError
 @FORMATS.register("frozen_graph")
 def read_frozen_graph(path: str) -> Published:
     """The constants and layers of a frozen graph."""
-    graph_def = parse_graph(files.read_bytes(path), path)
-    variables = [node.name for node in graph_def.node if node.op in VARIABLES]
-    if variables:
-        raise RunError(
-            f"{path} is a graph with {counted(len(variables), 'variable')}, such as "
-            f"{plain(variables[0])}, and contains no weights. Give the frozen graph, in which "
-            "they are constants, or the checkpoint (--from checkpoint)"
-        )
+    graph_def = parse_frozen_graph(path)
     return publish(graph_def, constants(graph_def, path), path)
 
 
 _MOST_NUMBERS = 1 << 29  # numbers in all constants: a file has 2 GB at most
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
-
-
 TFJS_MANIFEST = "weights_manifest.json"  # file name of TensorFlow.js models before 2019
 _REMEDY = "Get the file again, or give its format with --from"
+
+
+def parse_frozen_graph(path: str, remedy: str = _REMEDY) -> Any:
+    """The `GraphDef` in a file; RunError if it has variables, whose values are not in it."""
+    graph_def = parse_graph(files.read_bytes(path), path, remedy)
+    variables = [node.name for node in graph_def.node if node.op in VARIABLES]
+    if variables:
+        raise RunError(
+            f"{path} is a graph with {counted(len(variables), 'variable')}, such as "
+            f"{plain(variables[0])}, and contains no weights. Give the frozen graph, in which "
+            "they are constants, or import the checkpoint (import --from checkpoint)"
+        )
+    return graph_def
 
 
 def parse_graph(content: bytes, path: str, remedy: str = _REMEDY) -> Any:

@@ -55,11 +55,13 @@ def operation_names(inputs: Iterable[str]) -> Tuple[str, ...]:
     return tuple(name.split(":")[0] for name in inputs if not name.startswith("^"))
 
 
-def from_graph_def(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Graph:
+def from_graph_def(
+    graph_def: Any, arrays: Mapping[str, np.ndarray], default_epsilon: float = _DEFAULT_EPSILON
+) -> Graph:
     """The graph of a `GraphDef` message."""
     nodes = {}
     for node in graph_def.node:
-        epsilon = node.attr["epsilon"].f if "epsilon" in node.attr else _DEFAULT_EPSILON
+        epsilon = node.attr["epsilon"].f if "epsilon" in node.attr else default_epsilon
         # An epsilon of 0 is a protobuf default that the file left out.
         nodes[node.name] = Node(node.name, node.op, operation_names(node.input), epsilon or 1e-3)
     return Graph(nodes, arrays)

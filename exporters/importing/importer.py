@@ -29,7 +29,7 @@ from exporters.importing.mapping import (
     Mapped,
     map_variables,
 )
-from exporters.importing.names import align_names
+from exporters.importing.matching import align_names
 from exporters.importing.own_model import OwnModel, build_own_model, calibrate
 from exporters.importing.proposal import explain_shapes
 from exporters.importing.published import FORMATS, Published, refuse_not_finite

@@ -142,7 +142,9 @@ def _take_layer(mapping: _Mapping, ours: Convolution, theirs: Convolution) -> No
     if scale is not None and (ours.norm is None or ours.norm.gamma is None):
         if is_shared and ours.norm is not None:
             return  # nothing can hold the scale: the batch norm is reported as missing
-        weights = weights * _over_outputs(scale.values, ours)
+        is_depthwise = ours.kind == "depthwise"  # outputs are the last two dimensions
+        shape = ours.weights.values.shape[-2:] if is_depthwise else (-1,)
+        weights = weights * scale.values.reshape(shape)
         sources.append(scale.name)
         scale = None
     if ours.norm is not None and theirs.norm is not None and is_copied:
@@ -156,11 +158,6 @@ def _take_layer(mapping: _Mapping, ours: Convolution, theirs: Convolution) -> No
     if not is_shared:
         state = COPIED if ours.norm is None or theirs.norm is not None else REBUILT
         mapping.put(ours.weights.name, weights, state, sources)
-
-
-def _over_outputs(scale: np.ndarray, layer: Convolution) -> np.ndarray:
-    """A factor per output channel in a shape that multiplies the weights of a layer."""
-    return scale.reshape(layer.weights.values.shape[-2:]) if layer.kind == "depthwise" else scale
 
 
 def _compose(norm: Norm, scale: Optional[Named], offset: Optional[Named]) -> Tuple[Named, Named]:

@@ -6,14 +6,16 @@ it `weights_manifest.json`, which names the shards.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import posixpath
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
+from google.protobuf import json_format
 
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from estimator_det.config.printing import counted, plain
 from estimator_det.config.text import ConfigError
@@ -27,41 +29,46 @@ OLD_GRAPH_FILE = "tensorflowjs_model.pb"
 _TYPES = {"float32": "<f4", "float16": "<f2", "int32": "<i4", "uint8": "u1", "uint16": "<u2",
           "bool": "?", "int8": "i1", "int16": "<i2"}  # fmt: skip
 _DAMAGE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
+_DEFAULT_EPSILON = 1e-3  # epsilon of batch norm in TensorFlow.js
 _AGAIN = "Get the model again from its publisher"
 
 
 @FORMATS.register("tfjs")
 def read_tfjs(path: str) -> Published:
     """The constants and layers of a graph model; `path` is its folder, or the graph in it."""
+    graph_def, arrays = read_graph_model(path)
+    graph = graphs.from_graph_def(graph_def, arrays, default_epsilon=_DEFAULT_EPSILON)
+    return Published(
+        arrays,
+        graphs.read_structure(graph),
+        has_names=True,
+        anchors=anchors.constant_anchors(graph),
+        image_size=graphs.image_size(graph),
+    )
+
+
+def read_graph_model(path: str) -> Tuple[Any, Dict[str, np.ndarray]]:
+    """The `GraphDef` of a model, and by name its weights, which the graph does not contain."""
     path = _graph_file(path)
     if path.endswith(".pb"):
-        nodes, constants = _old_nodes(path)
+        graph_def = frozen_graph.parse_graph(files.read_bytes(path), path, _AGAIN)
         path, manifest = _old_manifest(path)
     else:
         model = _parse(path)
-        nodes, manifest = _nodes(model, path), model["weightsManifest"]
-        constants = [node.name for node in nodes.values() if node.op == "Const"]
+        graph_def, manifest = _graph(model["modelTopology"], path), model["weightsManifest"]
     arrays: Dict[str, np.ndarray] = {}
     try:
         for group in manifest:
             arrays.update(_read_group(group, os.path.dirname(path) or ".", path))
     except _DAMAGE as error:
         raise RunError(f"{path}: weightsManifest is damaged: {error!r}. {_AGAIN}") from error
-    missing = [name for name in constants if name not in arrays]
+    missing = [name for name in frozen_graph.number_constants(graph_def) if name not in arrays]
     if missing:
         raise RunError(
             f"{path}: weightsManifest has no weights for {counted(len(missing), 'constant')}, such "
             f"as {plain(missing[0])}. {_AGAIN}"
         )
-    graph = graphs.Graph(nodes, arrays)
-    structure = graphs.read_structure(graph)
-    return Published(
-        arrays,
-        structure,
-        has_names=True,
-        anchors=anchors.constant_anchors(graph),
-        image_size=graphs.image_size(graph),
-    )
+    return graph_def, arrays
 
 
 def _graph_file(path: str) -> str:
@@ -115,12 +122,6 @@ def _is_manifest(content: Any) -> bool:
     )
 
 
-def _old_nodes(path: str) -> Tuple[Dict[str, graphs.Node], List[str]]:
-    """Operations of an older model, and the names of its constants that are numbers."""
-    graph_def = frozen_graph.parse_graph(files.read_bytes(path), path, _AGAIN)
-    return graphs.from_graph_def(graph_def, {}).nodes, frozen_graph.number_constants(graph_def)
-
-
 def _old_manifest(path: str) -> Tuple[str, List[Any]]:
     """The file of the manifest beside the graph of an older model, and its groups of weights."""
     manifest_path = files.path_in(os.path.dirname(path) or ".", TFJS_MANIFEST)
@@ -135,28 +136,30 @@ def _old_manifest(path: str) -> Tuple[str, List[Any]]:
     return manifest_path, manifest
 
 
-def _nodes(model: Dict[str, Any], path: str) -> Dict[str, graphs.Node]:
-    topology = model["modelTopology"]
+def _graph(topology: Any, path: str) -> Any:
+    """The `GraphDef` of a modelTopology."""
     if not isinstance(topology, dict) or not isinstance(topology.get("node"), list):
         raise RunError(
             f"{path} is not a graph model: its modelTopology has no nodes. Layers models of Keras "
             "are not supported; convert the SavedModel or the frozen graph instead"
         )
-    nodes = {}
     try:
         for node in topology["node"]:
-            # JSON leaves out attributes that have the default of the schema.
-            epsilon = float(node.get("attr", {}).get("epsilon", {}).get("f", 1e-3))
-            inputs = graphs.operation_names(node.get("input", []))
-            name, op = node["name"], node["op"]
-            if not isinstance(name, str) or not isinstance(op, str):
-                raise TypeError("its name or op is no text")
-            nodes[name] = graphs.Node(name, op, inputs, epsilon)
-    except _DAMAGE as error:
+            for value in node.get("attr", {}).values():
+                if "s" in value:
+                    value["s"] = _as_base64(value["s"])
+                if "s" in value.get("list", {}):
+                    value["list"]["s"] = list(map(_as_base64, value["list"]["s"]))
+        return json_format.ParseDict(topology, tf1.GraphDef(), ignore_unknown_fields=True)
+    except (json_format.ParseError, *_DAMAGE) as error:
         raise RunError(
-            f"{path}: a node of modelTopology is damaged: {error!r}. {_AGAIN}"
+            f"{path}: modelTopology is damaged: {plain(error).rstrip('.')}. {_AGAIN}"
         ) from error
-    return nodes
+
+
+def _as_base64(text: Any) -> Any:
+    """A text as protobuf reads it; some converters write the numbers of its bytes."""
+    return base64.b64encode(bytes(text)).decode() if isinstance(text, list) else text
 
 
 def _read_group(group: Dict[str, Any], folder: str, path: str) -> Dict[str, np.ndarray]:

@@ -38,11 +38,12 @@ def test_graphs_that_are_no_detector(graph: Any, message: str) -> None:
         GraphDetector("graph.pb", graph())
 
 
-def test_graphs_with_variables_or_unknown_operations() -> None:
+def test_graphs_with_variables_or_unknown_operations(tmp_path: pathlib.Path) -> None:
     with tf.Graph().as_default() as graph:
         tf1.get_variable("weights", [1], use_resource=True)
+    (tmp_path / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
     with pytest.raises(RunError, match="1 variable, such as weights"):
-        GraphDetector("graph.pb", graph.as_graph_def())
+        load_frozen_graph(str(tmp_path / "graph.pb"))
     unknown = tf1.GraphDef()
     unknown.node.add(name="x", op="NoSuchOperation")
     with pytest.raises(RunError, match="NoSuchOperation"):

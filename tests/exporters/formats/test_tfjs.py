@@ -41,7 +41,9 @@ def test_fused_operations(op: str) -> None:
     fused.attr["num_args"].i = 1
     images = random.normal(size=[1, 5, 5, 2]).astype(np.float32)
     with tf.Graph().as_default() as graph:
-        tf.import_graph_def(with_constants(graph_def, {"kernel": kernel, "bias": bias}), name="")
+        tf.import_graph_def(
+            with_constants(graph_def, {"kernel": kernel, "bias": bias}, ""), name=""
+        )
         convolve = tf.nn.conv2d if op == "_FusedConv2D" else tf1.nn.depthwise_conv2d
         wanted = tf.nn.relu6(convolve(images, kernel, [1, 1, 1, 1], "SAME") + bias)
         with tf1.Session(graph=graph) as session:

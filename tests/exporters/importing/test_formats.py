@@ -118,12 +118,15 @@ def test_quantized_tfjs_weights(tmp_path):
     }  # fmt: skip
     half = {"name": "h", "shape": [1], "dtype": "float32", "quantization": {"dtype": "float16"}}
     (tmp_path / "s").write_bytes(bytes([0, 6]) + np.float16([1.5]).tobytes())
+    texts = {"padding": {"s": [83, 65]}, "_class": {"list": {"s": [[108], "bA=="]}}}
     model = {
-        "modelTopology": {"node": [{"name": "w", "op": "Const"}]},
+        "modelTopology": {"node": [{"name": "w", "op": "Const", "attr": texts}]},
         "weightsManifest": [{"paths": ["s"], "weights": [entry, half]}],
     }
     (tmp_path / "model.json").write_text(json.dumps(model))
-    arrays = tfjs.read_tfjs(str(tmp_path)).arrays
+    graph_def, arrays = tfjs.read_graph_model(str(tmp_path))
+    assert graph_def.node[0].attr["padding"].s == b"SA"
+    assert graph_def.node[0].attr["_class"].list.s == [b"l", b"l"]
     np.testing.assert_array_equal(arrays["w"], np.float32([-1, 2]))
     np.testing.assert_array_equal(arrays["h"], np.float32([1.5]))
 
@@ -167,10 +170,10 @@ def test_tfjs_shards_that_are_empty_missing_or_cut_off(original, tmp_path):
         ("[]", "has no modelTopology"),
         ('{"modelTopology": {"model_config": {}}, "weightsManifest": []}', "Layers models"),
         ('{"modelTopology": {"node": []}}', "has no weightsManifest"),
-        ('{"modelTopology": {"node": [1]}, "weightsManifest": []}', "a node of modelTopology"),
+        ('{"modelTopology": {"node": [1]}, "weightsManifest": []}', "modelTopology is damaged"),
         (
             '{"modelTopology": {"node": [{"name": "x", "op": ["a"]}]}, "weightsManifest": []}',
-            "a node of modelTopology is damaged",
+            "modelTopology is damaged",
         ),
         (
             '{"modelTopology": {"node": []}, "weightsManifest": [{"paths": ["\\u0000"]}]}',

@@ -13,7 +13,7 @@ from estimator_det.compat.private import saved_model_message
 from estimator_det.config import pipeline
 from estimator_det.programs import cli
 from exporters.importing import functions, graphs, mapping, matching
-from exporters.importing.names import align_names
+from exporters.importing.matching import align_names
 from exporters.importing.saved_model import read_saved_model
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import Original, folded, head_scopes, raw_outputs

@@ -12,7 +12,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
 from exporters.importing import importer, mapping
-from exporters.importing.names import align_names
+from exporters.importing.matching import align_names
 from exporters.importing.own_model import build_own_model
 from exporters.importing.proposal import propose_config
 from exporters.importing.published import FORMATS, refuse_not_finite
