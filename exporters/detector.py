@@ -20,7 +20,7 @@ from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES, LoadedMod
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
-from model_fn.evaluation import threshold_files
+from model_fn.evaluation import score_thresholds
 
 SAME_OBJECT_IOU = 0.7  # detections of two classes that overlap this much are of one object
 
@@ -260,7 +260,7 @@ class Detector:
                 "(estimator-det evaluate --model_dir RUN), then export it again, or give "
                 "--threshold a number"
             )
-        table = threshold_files.read(path).table
+        table = score_thresholds.read(path).table
         if table.all_classes.threshold is None:
             raise RunError(
                 f"{plain(path)}: no threshold is best, since the evaluation had no correct "

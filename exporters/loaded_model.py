@@ -14,7 +14,7 @@ from estimator_det.config import files
 from inputs.label_map import read_label_map
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
-from model_fn.evaluation import threshold_files
+from model_fn.evaluation import score_thresholds
 
 NUM, BOXES, SCORES, CLASSES, MASKS = (
     "num_detections",
@@ -143,7 +143,7 @@ def asset_label_map(saved_model_dir: str) -> Optional[str]:
 def thresholds_beside(path: str) -> str:
     """Path of the thresholds of the export that a file or folder belongs to."""
     folder = parent_folder(path)
-    inside = os.path.join(folder, SAVED_MODEL_FOLDER, threshold_files.IN_EXPORTS)
+    inside = os.path.join(folder, SAVED_MODEL_FOLDER, score_thresholds.IN_EXPORTS)
     beside = os.path.join(folder, THRESHOLDS_FILE)
     return inside if tf.io.gfile.exists(inside) and not tf.io.gfile.exists(beside) else beside
 

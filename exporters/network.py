@@ -47,7 +47,7 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.repair import restoring
 from model_fn.checkpoints.variables import check_variables, inference_variables
-from model_fn.evaluation import threshold_files
+from model_fn.evaluation import score_thresholds
 from model_fn.serving import saved_model as served
 from model_fn.serving.folding import fold_batch_norms
 from model_fn.serving.graph import serve
@@ -215,7 +215,7 @@ def restored_network(
         raise FileNotFoundError(f"the label map {label_map} does not exist")
     thresholds = options.thresholds
     if thresholds is not None:
-        threshold_files.check(thresholds, pipeline_config.model)
+        score_thresholds.check(thresholds, pipeline_config.model)
     detector = make_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
     with tf.Graph().as_default() as graph:
         built, definitions = _build_signatures(detector, pipeline_config, options)
@@ -229,7 +229,7 @@ def restored_network(
         with graph.as_default(), restoring(checkpoint):
             restorer.restore(session, checkpoint)
         if thresholds is None:  # only now: a warning is useless if the model is refused
-            thresholds = threshold_files.find_usable(pipeline_config, checkpoint)
+            thresholds = score_thresholds.find_usable(pipeline_config, checkpoint)
         tf.io.gfile.makedirs(folder)
         if options.inference_graph:
             tf1.train.write_graph(graph_def, folder, INFERENCE_GRAPH_FILE)

@@ -28,7 +28,7 @@ from model_fn.checkpoints import writing
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checks import data_check, data_report
 from model_fn.drawing import charts
-from model_fn.evaluation import details, history, threshold_files
+from model_fn.evaluation import details, history, score_thresholds
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.report import HEADLINE, evaluation_folder, named_readers
 from model_fn.runs import evaluator
@@ -133,7 +133,7 @@ def _with_evaluation(run: Run) -> Run:
             return run._replace(missing=str(error))
         step, steps = evaluation.step, {evaluation.step: evaluation}
         values = details.read(folder, step)
-    thresholds = threshold_files.read(threshold_files.path_for(folder, step))
+    thresholds = score_thresholds.read(score_thresholds.path_for(folder, step))
     return run._replace(
         chosen=steps[step], is_best=step == best, table=thresholds.table, details=values or {}
     )

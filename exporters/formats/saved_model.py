@@ -26,7 +26,7 @@ from exporters.network import BFLOAT16, FLOAT32, ExportOptions, RestoredNetwork
 from inputs import schema
 from inputs.serving import additional_channels
 from model_fn.checkpoints.errors import RunError
-from model_fn.evaluation import threshold_files
+from model_fn.evaluation import score_thresholds
 from model_fn.serving import saved_model as served
 from model_fn.serving import warmup
 from model_fn.serving.folding import compute_in_bfloat16
@@ -67,7 +67,7 @@ class SavedModel(ExportFormat):
             path, definitions, network.options.max_batch, additional_channels(network.config)
         )
         if network.thresholds is not None:
-            threshold_files.add_to_export(network.thresholds, path)
+            score_thresholds.add_to_export(network.thresholds, path)
         return True
 
     def check(self, config: Any, options: ExportOptions) -> None:
@@ -121,7 +121,7 @@ class SavedModelDetector(LoadedModel):
 
     def __init__(self, model_dir: str, signature: str = SERVING_DEFAULT) -> None:
         folder = find_saved_model(model_dir)
-        thresholds = os.path.join(folder, threshold_files.IN_EXPORTS)
+        thresholds = os.path.join(folder, score_thresholds.IN_EXPORTS)
         super().__init__(folder, asset_class_names(folder), thresholds)
         # The module owns the variables; a signature does not keep them alive.
         self._module = _load(folder)

@@ -13,9 +13,10 @@ from estimator_det.config import printing
 from estimator_det.config.check_model import score_threshold_field
 from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
-from model_fn.evaluation import details, diagnostics, threshold_files, thresholds
+from model_fn.evaluation import details, diagnostics, score_thresholds
 from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.history import Evaluation, Metrics
+from model_fn.evaluation.score_thresholds import Row
 
 # Amounts that are printed of an evaluation.
 NOTHING, LINE, TABLE = "nothing", "line", "table"
@@ -46,7 +47,7 @@ def named_readers(pipeline_config: Any, *, on_training_data: bool = False) -> Di
 
 def evaluation_folder(model_dir: str, reader: str) -> str:
     """Folder for events and files of a reader's evaluations."""
-    return os.path.join(model_dir, threshold_files.EVALUATION_FOLDER + reader)
+    return os.path.join(model_dir, score_thresholds.EVALUATION_FOLDER + reader)
 
 
 def report(
@@ -74,8 +75,8 @@ def report(
     bad_records = faults.counts()
     figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
     write_figures(folder, figures, step, flush=True)
-    table = thresholds.make_table(results.matches)
-    path = threshold_files.write(folder, step, reader, table, model)
+    table = score_thresholds.make_table(results.matches)
+    path = score_thresholds.write(folder, step, reader, table, model)
     details.write(folder, step, results.details)
     if shown == LINE:
         print_results(reader, values, table.all_classes)
@@ -84,7 +85,7 @@ def report(
     elif shown == TABLE:
         print_results(reader, values)
         print_notes(notes)
-        printing.report(thresholds.format_table(table, path), sys.stderr)
+        printing.report(score_thresholds.format_table(table, path), sys.stderr)
         print_faults(faults)
     return Evaluation(reader, step, metrics, notes, bad_records)
 
@@ -119,7 +120,7 @@ def scalars(results: Optional[Dict[str, Any]]) -> Metrics:
     }
 
 
-def print_results(name: str, results: Dict[str, Any], row: Optional[thresholds.Row] = None) -> None:
+def print_results(name: str, results: Dict[str, Any], row: Optional[Row] = None) -> None:
     """Prints a line with the loss and mAPs of an evaluation.
 
     Names are cut down to their last part, unless several metrics share it. A row of the table of

@@ -19,7 +19,7 @@ from estimator_det.files import atomic
 from inputs import serving
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.find import find_checkpoint
-from model_fn.evaluation import threshold_files
+from model_fn.evaluation import score_thresholds
 from model_fn.evaluation.history import Evaluation, is_better
 from model_fn.runs.backends import Evaluator
 from model_fn.serving import saved_model
@@ -138,8 +138,8 @@ def export(
 
     folder = os.path.join(model_dir, "export", name)
     prefix = checkpoint or find_checkpoint(model_dir)
-    thresholds = threshold_files.find_usable(pipeline_config, prefix, model_dir)
-    extra = {os.path.basename(threshold_files.IN_EXPORTS): thresholds} if thresholds else None
+    thresholds = score_thresholds.find_usable(pipeline_config, prefix, model_dir)
+    extra = {os.path.basename(score_thresholds.IN_EXPORTS): thresholds} if thresholds else None
     with tempfile.TemporaryDirectory() as with_variables:
         exported = tf.compat.as_str(
             evaluator.export_saved_model(

@@ -21,8 +21,8 @@ from exporters.formats.saved_model import SavedModelDetector, find_saved_model
 from exporters.image_files import list_images
 from exporters.loaded_model import LoadedModel
 from model_fn.checkpoints.errors import RunError
-from model_fn.evaluation import threshold_files
-from model_fn.evaluation.thresholds import Row, Table
+from model_fn.evaluation import score_thresholds
+from model_fn.evaluation.score_thresholds import Row, Table
 from tests.exporters.conftest import NAMES
 from tests.inputs import faults
 
@@ -318,16 +318,16 @@ def test_thresholds_of_each_class(exported, pictures, tmp_path, capsys):
     chosen = int(found.classes[0])
     least = float(found.scores[found.classes == chosen][2])
     table = Table(Row("all classes", 9, 9, 2.0), (Row("one", 9, 9, least, class_id=chosen),))
-    path = threshold_files.write(str(tmp_path / "eval"), 1, "0", table)
-    threshold_files.add_to_export(path, str(copy))
+    path = score_thresholds.write(str(tmp_path / "eval"), 1, "0", table)
+    score_thresholds.add_to_export(path, str(copy))
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
     arguments = ["detect", "--model", str(copy), "--output_dir", str(tmp_path / "o")]
     assert cli.main([*arguments, "--threshold", "auto", str(tmp_path / "a.png")]) == 0
     line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())
     # Exactly those of the class down to its threshold; no other score reaches 2.
     assert [one["class_id"] for one in line["detections"]] == [chosen] * 3
-    nothing = threshold_files.write(str(tmp_path), 1, "0", Table(Row("all classes", 9, 0), ()))
-    threshold_files.add_to_export(nothing, str(copy))
+    nothing = score_thresholds.write(str(tmp_path), 1, "0", Table(Row("all classes", 9, 0), ()))
+    score_thresholds.add_to_export(nothing, str(copy))
     assert cli.main([*arguments, "--threshold=auto", str(tmp_path / "a.png")]) == 1
     assert "had no correct detection" in capsys.readouterr().err
 
@@ -355,7 +355,7 @@ def test_export_verb(trained, model, pictures, tmp_path, capsys):
     arguments += ["--additional-output-tensor-names=Postprocessor/raw_box_scores"]
     arguments += ["--write_inference_graph", "--use_side_inputs=False"]
     arguments += ["--trainable", "--max-batch", "2"]
-    thresholds = threshold_files.write(str(tmp_path), 1, "0", THRESHOLDS, trained.config.model)
+    thresholds = score_thresholds.write(str(tmp_path), 1, "0", THRESHOLDS, trained.config.model)
     arguments += ["--thresholds", thresholds]
     assert cli.main(arguments) == 0
     assert (tmp_path / "out" / "inference_graph.pbtxt").exists()
@@ -363,8 +363,8 @@ def test_export_verb(trained, model, pictures, tmp_path, capsys):
     assert "inputs:        image_tensor, tf_example" in shown
     assert "weights:       variables" in shown and "scores differ by" in shown
     assert f"thresholds:    {thresholds}" in shown
-    copied = tmp_path / "out" / "saved_model" / threshold_files.IN_EXPORTS
-    assert threshold_files.read(str(copied)).table == THRESHOLDS
+    copied = tmp_path / "out" / "saved_model" / score_thresholds.IN_EXPORTS
+    assert score_thresholds.read(str(copied)).table == THRESHOLDS
     saved = pipeline.read_pipeline(str(tmp_path / "out" / "pipeline.config"))
     assert saved.eval_config.batch_size == 3
     _check_signature(tmp_path / "out", "tf_example", model, pictures[1])

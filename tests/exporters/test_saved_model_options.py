@@ -174,7 +174,7 @@ def test_a_checkpoint_of_another_model(trained, tmp_path, monkeypatch):
     def fail(*_):
         raise AssertionError("what the export would lack does not matter before it is possible")
 
-    monkeypatch.setattr(network.threshold_files, "find_usable", fail)
+    monkeypatch.setattr(network.score_thresholds, "find_usable", fail)
     config = pipeline.apply_overrides(trained.config, ["model.ssd.num_classes=7"])
     with pytest.raises(RunError, match=r"ClassPredictor.*has shape \[.*the model needs \["):
         export_saved_model(config, trained.checkpoint, str(tmp_path / "out"))

@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from estimator_det.config import pipeline
 from estimator_det.programs import cli, console
 from estimator_det.protos import pipeline_pb2
-from model_fn.evaluation import calibration, history, threshold_files
+from model_fn.evaluation import calibration, history, score_thresholds
 from model_fn.runs import evaluator
 from tests.model_fn.evaluation.detections.test_scoring import (
     CAT,
@@ -56,9 +56,9 @@ def test_without_a_configuration(
         "detections_of_unknown_classes": 1,
         "records_without_detections": 1,
     }
-    path = threshold_files.path_for(str(run / "eval_0"), 0)
-    assert threshold_files.read(path).table.per_class() == pytest.approx({1: 0.9, 2: 0.8})
-    assert threshold_files.read(path).scores is None  # of no model, so exports may be given it
+    path = score_thresholds.path_for(str(run / "eval_0"), 0)
+    assert score_thresholds.read(path).table.per_class() == pytest.approx({1: 0.9, 2: 0.8})
+    assert score_thresholds.read(path).scores is None  # of no model, so exports may be given it
     assert list((run / "eval_0").glob("events*"))
     captured = capsys.readouterr()
     assert f"{'DetectionBoxes_Precision/mAP':<57}{expected:.4f}" in captured.out

@@ -5,7 +5,7 @@ from typing import Dict
 import pytest
 
 from model_fn.evaluation.report import print_results
-from model_fn.evaluation.thresholds import Row
+from model_fn.evaluation.score_thresholds import Row
 
 
 @pytest.mark.parametrize(

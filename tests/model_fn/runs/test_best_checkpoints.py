@@ -7,7 +7,7 @@ from typing import Any, List
 import pytest
 
 from exporters.formats.saved_model import SavedModelDetector
-from model_fn.evaluation import threshold_files
+from model_fn.evaluation import score_thresholds
 from model_fn.runs import best_checkpoints, runner
 from model_fn.runs.backends import estimator as estimators
 from model_fn.runs.options import EvaluationOptions
@@ -35,7 +35,7 @@ def test_exports_carry_the_label_map(readers: List[Any], tmp_path: pathlib.Path)
         (exported,) = (model_dir / "export" / name).iterdir()
         (asset,) = (exported / "assets").iterdir()
         assert (asset.name, asset.read_bytes()) == ("labels.pbtxt", content)
-        thresholds = threshold_files.read(str(exported / threshold_files.IN_EXPORTS))
+        thresholds = score_thresholds.read(str(exported / score_thresholds.IN_EXPORTS))
         assert [row.name for row in thresholds.table.classes] == ["cat", "cow"]
         predictor = SavedModelDetector(str(model_dir / "export" / name))
         assert [predictor.name(class_id) for class_id in (1, 2, 3)] == ["cat", "2", "cow"]

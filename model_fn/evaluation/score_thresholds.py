@@ -1,0 +1,239 @@
+"""The score threshold that maximises F1, for each class and for all classes with one threshold.
+
+F1 is the harmonic mean of precision and recall: 2 * correct / (detections + boxes), of the
+detections with the threshold's score or more. `model_fn.evaluation.matching` says which are
+correct. Of thresholds with the same F1 the highest is taken.
+
+Each evaluation writes a file of them beside its metrics; an export holds a copy as
+`assets.extra/thresholds.json` of the SavedModel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import os
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf
+from estimator_det.config import files, json_lines
+from estimator_det.config.derived_models import final_scores
+from estimator_det.config.printing import cut, plain
+from estimator_det.config.text import ConfigError
+from model_fn.checkpoints.repair import step_of
+from model_fn.evaluation.matching import MATCH_IOU, ClassMatches, Matches
+
+_LOG = logging.getLogger(__name__)
+
+IN_EXPORTS = "assets.extra/thresholds.json"  # under the folder of the SavedModel
+EVALUATION_FOLDER = "eval_"  # and the name of the reader
+LONGEST_FILE = 64_000_000  # bytes
+ALL_CLASSES = "all classes"
+MAX_ROWS_PRINTED = 10
+_NAME_WIDTH = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A class, or all of them.
+
+    Without `threshold` the other values are None, too: the class has no box, or no correct
+    detection.
+    """
+
+    name: str
+    num_boxes: int
+    num_detections: int
+    threshold: Optional[float] = None
+    precision: Optional[float] = None
+    recall: Optional[float] = None
+    f1: Optional[float] = None
+    class_id: Optional[int] = None  # id in the label map; None for all classes
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The thresholds of one evaluation."""
+
+    all_classes: Row
+    classes: Tuple[Row, ...]
+
+    def to_json(self) -> Dict[str, Any]:
+        """The table as JSON values."""
+        return {
+            "match_iou": MATCH_IOU,
+            "all_classes": dataclasses.asdict(self.all_classes),
+            "classes": [dataclasses.asdict(row) for row in self.classes],
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Table:
+        """The table of `to_json`; KeyError or TypeError if a part is missing or wrong."""
+        rows = [Row(**row) for row in (values["all_classes"], *values["classes"])]
+        for row in rows:
+            is_float = isinstance(row.threshold, float) and math.isfinite(row.threshold)
+            if not (row.threshold is None or is_float) or not isinstance(
+                row.class_id, (int, type(None))
+            ):
+                raise TypeError(f"not a row of a table: {row}")
+        return cls(rows[0], tuple(rows[1:]))
+
+    def per_class(self) -> Dict[int, float]:
+        """Id -> threshold of each class that has one."""
+        return {
+            row.class_id: row.threshold
+            for row in self.classes
+            if row.class_id is not None and row.threshold is not None
+        }
+
+
+def make_table(matches: Matches) -> Table:
+    """The thresholds of an evaluation."""
+    classes = zip(matches.class_ids, matches.class_names, matches.per_class())
+    rows = tuple(best_f1(name, matches, class_id) for class_id, name, matches in classes)
+    return Table(best_f1(ALL_CLASSES, matches.all_classes_merged()), rows)
+
+
+def best_f1(name: str, matches: ClassMatches, class_id: Optional[int] = None) -> Row:
+    """The row of one class."""
+    num_boxes, num_detections = matches.num_boxes, len(matches.scores)
+    empty = Row(name, num_boxes, num_detections, class_id=class_id)
+    if not num_boxes or not matches.correct.any():
+        return empty
+    correct = np.cumsum(matches.correct)
+    counts = np.arange(1, num_detections + 1)
+    f1 = 2.0 * correct / (counts + num_boxes)
+    # A threshold takes all detections of its score, or none.
+    is_last = np.append(matches.scores[1:] != matches.scores[:-1], True)
+    best = int(np.argmax(np.where(is_last, f1, -1.0)))
+    return dataclasses.replace(
+        empty,
+        threshold=float(matches.scores[best]),
+        precision=float(correct[best] / counts[best]),
+        recall=float(correct[best] / num_boxes),
+        f1=float(f1[best]),
+    )
+
+
+def format_table(table: Table, path: str = "") -> str:
+    """The table as text: the classes with most boxes, at most `MAX_ROWS_PRINTED` of them.
+
+    `path` is of the file with all of them.
+    """
+    ranked = sorted(table.classes, key=lambda row: -row.num_boxes)[:MAX_ROWS_PRINTED]
+    shown = {row.class_id for row in ranked}
+    title = f"  {'best F1 at IoU':<{_NAME_WIDTH - 4}}{MATCH_IOU:>4g}"
+    lines = [f"{title}   boxes  threshold  precision  recall     F1"]
+    lines += map(_line, [table.all_classes, *(r for r in table.classes if r.class_id in shown)])
+    num_hidden = len(table.classes) - len(ranked)
+    rest = f"  … and {num_hidden} classes more" if num_hidden else ""
+    where = f"  all in {path}" if path else ""
+    return "\n".join([*lines, *filter(None, [rest + where])])
+
+
+def _line(row: Row) -> str:
+    start = f"  {cut(plain(row.name), _NAME_WIDTH):<{_NAME_WIDTH}} {row.num_boxes:>7}"
+    if row.threshold is None:
+        return f"{start}  {'no box' if not row.num_boxes else 'no correct detection'}"
+    numbers: List[Any] = [row.threshold, row.precision, row.recall, row.f1]
+    return start + "".join(f"{x:>{w}.3f}" for x, w in zip(numbers, (11, 11, 8, 7)))
+
+
+class Thresholds(NamedTuple):
+    """The content of a file."""
+
+    table: Table
+    scores: Optional[str]  # `FinalScores.fingerprint` of the evaluated model; None: no model
+
+
+def path_for(folder: str, step: int) -> str:
+    """Path of an evaluation's thresholds, in the folder of its events."""
+    return os.path.join(folder, f"thresholds-{step}.json")
+
+
+def write(folder: str, step: int, reader: str, table: Table, model: Optional[Any] = None) -> str:
+    """Writes the thresholds of an evaluation; returns the path.
+
+    Args:
+        model: `DetectionModel` proto that made the scores; None if none did.
+    """
+    scores = None if model is None else final_scores(model)
+    path = path_for(folder, step)
+    content = {
+        "reader": reader,
+        "step": step,
+        "scores": None if scores is None else scores.fingerprint(),
+        **table.to_json(),
+    }
+    files.write_text(path, json_lines.dumps(content, indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def read(path: str) -> Thresholds:
+    """The thresholds in a file of `write`."""
+    content = files.read_bytes(path, LONGEST_FILE)
+    try:
+        values = json.loads(content)
+        table = Table.from_json(values)
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise ConfigError(
+            None,
+            f"{plain(path)}: is not a file of thresholds as an evaluation writes it; "
+            f"{plain(repr(error))}",
+            "evaluate the checkpoint again, and export it again",
+        ) from None
+    return Thresholds(table, values.get("scores"))
+
+
+def check(path: str, model: Any) -> None:
+    """Refuses thresholds for other scores than those of a `DetectionModel` proto."""
+    measured, scores = read(path).scores, final_scores(model)
+    if None in (measured, scores) or scores is None or measured == scores.fingerprint():
+        return
+    raise ConfigError(
+        None,
+        f"{plain(path)}: its thresholds are for other scores: {scores.path} was "
+        "not the same in the evaluation",
+        "evaluate the checkpoint with this configuration",
+    )
+
+
+def find_usable(
+    pipeline_config: Any, checkpoint: str, model_dir: Optional[str] = None
+) -> Optional[str]:
+    """Like `find`, but a file that `check` refuses is logged as a warning and left out."""
+    path = find(pipeline_config, checkpoint, model_dir)
+    try:
+        if path is not None:
+            check(path, pipeline_config.model)
+    except ConfigError as error:
+        _LOG.warning("Exporting without thresholds: %s", error)
+        return None
+    return path
+
+
+def add_to_export(path: str, saved_model_dir: str) -> None:
+    """Copies thresholds into the folder of a SavedModel."""
+    target = os.path.join(saved_model_dir, IN_EXPORTS)
+    tf.io.gfile.makedirs(os.path.dirname(target))
+    tf.io.gfile.copy(path, target, overwrite=True)
+
+
+def find(pipeline_config: Any, checkpoint: str, model_dir: Optional[str] = None) -> Optional[str]:
+    """The thresholds of a checkpoint: of the first evaluation reader; None if there are none.
+
+    They are searched in the checkpoint's folder and in the one above, for `best/` has copies of
+    checkpoints; or in `model_dir`.
+    """
+    readers = pipeline_config.eval_input_reader
+    name = readers[0].name if readers and readers[0].name else "0"
+    folder = os.path.dirname(checkpoint)
+    for place in [folder, os.path.dirname(folder)] if model_dir is None else [model_dir]:
+        path = path_for(os.path.join(place, EVALUATION_FOLDER + name), step_of(checkpoint))
+        if tf.io.gfile.exists(path):
+            return path
+    return None
