@@ -8,7 +8,7 @@ examines all records. Descriptions, actions and rules are those of the pipeline:
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -41,29 +41,17 @@ _Size = Optional[Tuple[int, int]]  # height and width; None if unknown
 _FIELDS = {tf.string: "bytes_list", tf.int64: "int64_list", tf.float32: "float_list"}
 
 
-class Examined(NamedTuple):
-    """The content of a record, and its faults."""
-
-    faults: List[RecordFault]
-    source_id: str  # or the file name, or the checksum; "" if it has none
-    image_size: _Size
-    boxes: np.ndarray  # float32 [n, 4] yxyx, corrected as for training, before max_boxes applies
-    class_ids: np.ndarray  # int64 [n]
-    usable: bool  # whether training uses the record
-    content: int  # int64, equal for records with the same image; 0 without an image
-
-
 def examine_record(serialized: bytes, policy: BadRecordPolicy) -> Examined:
     """All faults of a record, and the boxes that training uses.
 
     In a sequence every frame is examined, or only that of `frame_index`; `boxes` has the boxes of
     all examined frames.
     """
-    examination = _Examination(policy)
-    frames, source_id = _frames(serialized, examination)
+    examined = Examined(policy)
+    frames, examined.source_id = _frames(serialized, examined)
     for prefix, features in frames:
-        examination.frame(features, prefix)
-    return examination.result(source_id)
+        examined.add_frame(features, prefix)
+    return examined
 
 
 class _Features(Dict[str, List[Any]]):
@@ -76,23 +64,21 @@ class _Features(Dict[str, List[Any]]):
         return (self[key] or [default])[0]
 
 
-def _frames(
-    serialized: bytes, examination: _Examination
-) -> Tuple[List[Tuple[str, _Features]], str]:
+def _frames(serialized: bytes, examined: Examined) -> Tuple[List[Tuple[str, _Features]], str]:
     """The message prefix and features of each frame, none if unreadable; a name for the record."""
-    reader = examination.policy.reader
+    reader = examined.policy.reader
     is_sequence = reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE
     message = tf.train.SequenceExample if is_sequence else tf.train.Example
     try:
         record = message.FromString(serialized)
     except example.PARSE_ERRORS as error:
-        examination.add("unparsable", f"it is not a {message.__name__}: {error}")
+        examined.add("unparsable", f"it is not a {message.__name__}: {error}")
         return [], ""
     types = example.key_types(reader)
     if not is_sequence:
-        features = _values(record.features.feature, types, examination)
+        features = _values(record.features.feature, types, examined)
         return [("", features)], _name(features)
-    context = _values(record.context.feature, types, examination)
+    context = _values(record.context.feature, types, examined)
     lists = record.feature_lists.feature_list
     known = {**example.FRAME_LISTS, **example.FRAME_SCALARS}
     count = len(lists["image/encoded"].feature) if "image/encoded" in lists else 0
@@ -100,10 +86,10 @@ def _frames(
     index = reader.frame_index
     if index >= 0:
         if index >= count:
-            examination.add("missing_key", f"it has {count} frames, and frame_index is {index}")
+            examined.add("missing_key", f"it has {count} frames, and frame_index is {index}")
         wanted = range(index, min(index + 1, count))
     elif not count:
-        examination.add("missing_key", "it has no frames: image/encoded is missing or empty")
+        examined.add("missing_key", "it has no frames: image/encoded is missing or empty")
     frames = []
     for position in wanted:
         frame = {
@@ -111,30 +97,23 @@ def _frames(
             for key, entries in lists.items()
             if key in known and position < len(entries.feature)
         }
-        values = _Features({**context, **_values(frame, types, examination)})
+        values = _Features({**context, **_values(frame, types, examined)})
         frames.append((f"frame {position}: ", values))
     names = (_name(features) for features in (*(values for _, values in frames), context))
     return frames, next((name for name in names if name), "")
 
 
-def _values(
-    features: Mapping[str, Any], types: Dict[str, Any], examination: _Examination
-) -> _Features:
+def _values(features: Mapping[str, Any], types: Dict[str, Any], examined: Examined) -> _Features:
     values = _Features()
     for key, dtype in types.items():
-        if key not in features:
-            continue
-        feature = features[key]
-        kind = feature.WhichOneof("kind")
-        if kind is None:
-            continue
-        if kind != _FIELDS[dtype]:
+        kind = features[key].WhichOneof("kind") if key in features else None
+        if kind == _FIELDS[dtype]:
+            values[key] = list(getattr(features[key], kind).value)
+        elif kind is not None:
             message = f"{key} is a {kind}; the reader needs a {_FIELDS[dtype]}"
-            examination.add("unparsable", message)
-            continue
-        values[key] = list(getattr(feature, kind).value)
+            examined.add("unparsable", message)
         if key in example.SCALARS and len(values[key]) > 1:
-            examination.add("unparsable", f"{key} has {len(values[key])} values; one is allowed")
+            examined.add("unparsable", f"{key} has {len(values[key])} values; one is allowed")
     return values
 
 
@@ -144,35 +123,33 @@ def _name(features: _Features) -> str:
     return str(name.decode("utf-8", "replace"))
 
 
-class _Examination:
-    """Collects faults and boxes."""
+class Examined:
+    """The content of a record, and its faults."""
 
     def __init__(self, policy: BadRecordPolicy) -> None:
         self.policy = policy
         self.faults: List[RecordFault] = []
-        self._prefix = ""  # text before each message
+        self.source_id = ""  # or the file name, or the checksum; "" if it has none
         self.image_size: _Size = None
-        self.boxes: List[np.ndarray] = []
-        self.class_ids: List[np.ndarray] = []
-        self.content = 0
+        # Boxes yxyx, corrected as for training, before max_boxes applies.
+        self.boxes = np.zeros([0, 4], np.float32)
+        self.class_ids = np.zeros([0], np.int64)
+        self.content = 0  # int64, equal for records with the same image; 0 without an image
+        self._prefix = ""  # text before each message
+
+    @property
+    def usable(self) -> bool:
+        """True if training uses the record."""
+        return all(fault.action not in (FAIL, SKIP) for fault in self.faults)
 
     def add(self, kind: str, message: str, count: int = 1) -> None:
         self.faults.append(self.policy.fault(kind, self._prefix + message, count))
 
-    def result(self, source_id: str) -> Examined:
-        usable = all(fault.action not in (FAIL, SKIP) for fault in self.faults)
-        boxes = np.concatenate([np.zeros([0, 4], np.float32), *self.boxes])
-        class_ids = np.concatenate([np.zeros([0], np.int64), *self.class_ids])
-        return Examined(
-            self.faults, source_id, self.image_size, boxes, class_ids, usable, self.content
-        )
-
-    def frame(self, features: _Features, prefix: str) -> None:
+    def add_frame(self, features: _Features, prefix: str) -> None:
         """Examines one image with its labels."""
         self._prefix = prefix
         size = self._image(features)
-        if size is not None:
-            self.image_size = size
+        self.image_size = size or self.image_size
         self._boxes(features, size)
 
     def _image(self, features: _Features) -> _Size:
@@ -230,16 +207,15 @@ class _Examination:
         return None
 
     def _boxes(self, features: _Features, size: _Size) -> None:
-        sides = [np.asarray(features[key], np.float32) for key in SIDES]
         text = [x.decode("utf-8", "replace") for x in features[OBJECT + "class/text"]]
         labels = np.asarray(features[OBJECT + "class/label"], np.int64)
         classes, has_texts = labels, False
         if self.policy.label_map is not None and text:
             ids = self.policy.label_map.ids
             classes, has_texts = np.asarray([ids.get(name, -1) for name in text], np.int64), True
-        # Without labels the classes; -1 if they differ in number.
-        own_labels = classes if not len(labels) else np.full_like(classes, -1)
-        own_labels = labels if len(labels) == len(classes) else own_labels
+        own_labels = labels if len(labels) else classes
+        if len(own_labels) != len(classes):
+            own_labels = np.full_like(classes, -1)
         boxes = Boxes(
             boxes=np.zeros([0, 4], np.float32),
             classes=classes,
@@ -260,10 +236,9 @@ class _Examination:
                 f"image/height and image/width are {height} x {width}, the image is "
                 f"{size[0]} x {size[1]}",
             )
-        lengths = {key: len(values) for key, values in zip(SIDES, sides)}
-        lengths[OBJECT + "class"] = len(classes)
-        numbers = {spec.record_key: len(features[spec.record_key]) for spec in PER_BOX_NUMBERS}
-        lengths.update({key: number for key, number in numbers.items() if number})
+        lengths = {**{key: len(features[key]) for key in SIDES}, OBJECT + "class": len(classes)}
+        keys = [spec.record_key for spec in PER_BOX_NUMBERS]
+        lengths.update({key: len(features[key]) for key in keys if features[key]})
         if len(set(lengths.values())) > 1:
             lengths_text = ", ".join(f"{key} {number}" for key, number in lengths.items())
             self.add("length_mismatch", f"lists of boxes differ in length: {lengths_text}")
@@ -271,7 +246,8 @@ class _Examination:
         count = len(classes)
         self._check_lengths(features, count, size)
         if count:
-            boxes = boxes._replace(boxes=np.stack(sides, axis=1))
+            sides = np.array([features[key] for key in SIDES], np.float32)
+            boxes = boxes._replace(boxes=sides.T)
         if size is not None and self.policy.reader.load_instance_masks:
             boxes = boxes._replace(masks=_mask_extents(self.policy.reader, features, count, size))
         self._add_boxes(boxes, text, labels)
@@ -305,8 +281,8 @@ class _Examination:
             examples_text = f"{len(indices)} of {len(classes)} ({examples}{ellipsis}){ids}"
             self.add(kind, f"{KINDS[kind].description}: {examples_text}", len(indices))
         boxes, dropped = correct_boxes(arrays.boxes, flags, self.policy.actions, NUMPY)
-        self.boxes.append(boxes[~dropped])
-        self.class_ids.append(classes[~dropped])
+        self.boxes = np.concatenate([self.boxes, boxes[~dropped]])
+        self.class_ids = np.concatenate([self.class_ids, classes[~dropped]])
         limit = self.policy.max_boxes
         count = int((~dropped).sum())
         if limit is not None and count > limit:
