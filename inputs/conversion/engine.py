@@ -144,7 +144,6 @@ def convert(
         label_map, names, ids = _classes(options, source, image_index)
         count = options.num_shards or -(-image_index.num_images // IMAGES_PER_SHARD)
         job = _make_job(options, work_dir, folder, ids, count)
-        _forget_other_publishing(options, job)
         index.write_entries(scratch, [job.entries_file(shard) for shard in range(count)])
         shutil.rmtree(scratch)
         resumed = sum(shards.read_result(job, shard) is not None for shard in range(count))
@@ -211,14 +210,6 @@ def _remove_records(options: ConvertOptions) -> None:
         os.remove(os.path.join(options.output_dir, name))
 
 
-def _forget_other_publishing(options: ConvertOptions, job: Job) -> None:
-    """Removes what another conversion left that was killed while its shards got their names."""
-    marker = os.path.join(job.work_dir, PUBLISHING)
-    if os.path.exists(marker) and files.read_text(marker) != job.key:
-        _remove_records(options)
-        os.remove(marker)
-
-
 def _check_free(options: ConvertOptions, work_dir: str) -> None:
     records = _record_files(options)
     if records and not options.overwrite and not os.path.exists(os.path.join(work_dir, PUBLISHING)):
@@ -236,7 +227,7 @@ def _check_faults(options: ConvertOptions, work_dir: str, faults: tally.Tally) -
         kind, action = key.split()
         is_copy = kind == "duplicate_image" and options.duplicates == SKIP
         if action not in (KEPT, CLIPPED) and not is_copy:
-            rows[kind] = tally.add([rows[kind], row]) if kind in rows else row
+            rows = tally.add([rows, {kind: row}])
     if options.on_error == SKIP or not rows:
         return
     if os.path.exists(os.path.join(work_dir, PUBLISHING)):  # a part of an earlier conversion
@@ -314,8 +305,8 @@ def _publish(
 ) -> None:
     """Gives all files their names, and deletes the temporary ones."""
     marker = os.path.join(job.work_dir, PUBLISHING)
-    if not os.path.exists(marker):
-        _remove_records(options)  # --overwrite is set
+    if not os.path.exists(marker) or files.read_text(marker) != job.key:
+        _remove_records(options)  # --overwrite is set, or they are a part of another conversion
         files.write_text(marker, job.key)
     for split, shard in itertools.product(options.splits, range(job.num_shards)):
         unfinished, final = job.record_files(split.name, shard)

@@ -66,7 +66,7 @@ def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
     except OSError as error:
         message = f"the image {quoted(image.image)} cannot be read: {error.strerror}"
         return Converted(b"", [*faults, _of_image(image, "no_image", message)])
-    size = (checked.height, checked.width)
+    size = checked.size
     objects, object_faults = check_objects(image, size, options)
     labels, unknown = _image_labels(image, options.ids)
     example = writer.make_example(
@@ -97,7 +97,7 @@ def _of_image(image: AnnotatedImage, kind: str, message: str, action: str = SKIP
 
 
 def _check_size(image: AnnotatedImage, checked: Checked) -> None:
-    stated, real = (image.height, image.width), (checked.height, checked.width)
+    stated, real = (image.height, image.width), checked.size
     if any(side is not None and side != true for side, true in zip(stated, real)):
         turned = " once its EXIF rotation is applied" if checked.turned_from else ""
         if stated == checked.turned_from:

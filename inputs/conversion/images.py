@@ -56,8 +56,7 @@ class Checked(NamedTuple):
     """An image for a record."""
 
     encoded: bytes
-    height: int
-    width: int
+    size: Tuple[int, int]  # height and width
     turned_from: Optional[Tuple[int, int]] = None  # height and width before EXIF rotation
     is_encoded_again: bool = False
 
@@ -83,7 +82,7 @@ def check_image(encoded: bytes, options: ImageOptions) -> Checked:
     _check_orientation(orientation, size, options)
     if orientation != UPRIGHT or options.encode:
         return _encoded_again(encoded, options, limit)
-    return Checked(encoded, *size)
+    return Checked(encoded, size)
 
 
 def _check_pixels(size: Tuple[int, int], limit: float) -> None:
@@ -153,4 +152,4 @@ def _encoded_again(encoded: bytes, options: ImageOptions, limit: float) -> Check
         upright.save(buffer, kind.upper(), **settings, exif=b"")
     after = (upright.height, upright.width)
     _check_pixels(after, limit)
-    return Checked(buffer.getvalue(), *after, before if turned else None, True)
+    return Checked(buffer.getvalue(), after, before if turned else None, True)

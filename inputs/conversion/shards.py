@@ -61,8 +61,7 @@ class ShardResult(NamedTuple):
 
 def convert_shard(job: Job, shard: int) -> ShardResult:
     """Makes a shard of every split in the folder of temporary files, unless it is there already."""
-    key = _key(job, shard)
-    earlier = read_result(job, shard, key)
+    earlier = read_result(job, shard)
     if earlier is not None:
         return earlier
     paths = {split.name: job.record_files(split.name, shard)[0] for split in job.splits}
@@ -85,7 +84,7 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
                 notes["encoded_again"] += converted.is_encoded_again
                 notes["masks_left_out"] += converted.num_masks_left_out
     result = ShardResult(
-        key,
+        _key(job, shard),
         {name: os.path.getsize(path) for name, path in paths.items()},
         {
             "splits": {name: tally.count_columns(columns_of(rows[name])) for name in paths},
@@ -99,14 +98,14 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
     return result
 
 
-def read_result(job: Job, shard: int, key: str = "") -> Optional[ShardResult]:
+def read_result(job: Job, shard: int) -> Optional[ShardResult]:
     """The result of an earlier run, if it is of the same job and its files are whole."""
     try:
         with open(job.result_file(shard), encoding="utf-8") as file:
             result = ShardResult(**json.load(file))
     except (FileNotFoundError, json.JSONDecodeError, TypeError):  # TypeError: of another release
         return None
-    if result.key != (key or _key(job, shard)):
+    if result.key != _key(job, shard):
         return None
     for name, size in result.sizes.items():
         existing = filter(os.path.exists, job.record_files(name, shard))

@@ -104,19 +104,18 @@ class SplitLists:
                 self._add(name, split, line)
 
     def _add(self, name: str, split: Split, line: int) -> None:
-        row = self._database.execute(
+        self._database.execute(
+            "INSERT OR IGNORE INTO lists (name, split, file, line) VALUES (?, ?, ?, ?)",
+            (name, split.name, split.list_file, line),
+        )
+        first, file, first_line = self._database.execute(
             "SELECT split, file, line FROM lists WHERE name = ?", (name,)
         ).fetchone()
-        if row is None:
-            self._database.execute(
-                "INSERT INTO lists (name, split, file, line) VALUES (?, ?, ?, ?)",
-                (name, split.name, split.list_file, line),
-            )
-        elif row[0] != split.name:
+        if first != split.name:
             raise ConfigError(
                 None,
                 f"{split.list_file}, line {line}: the image {quoted(name)} is also in "
-                f"split {row[0]} ({row[1]}, line {row[2]}); an image belongs to one split",
+                f"split {first} ({file}, line {first_line}); an image belongs to one split",
             )
 
     def find(self, image: str, source_id: str) -> str:

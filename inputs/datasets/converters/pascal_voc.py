@@ -6,7 +6,7 @@ used as corners, as the Object Detection API does, so that the records of both a
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 from xml.parsers import expat
 
 from inputs.datasets import paths, source
@@ -27,13 +27,12 @@ def read_pascal_voc(options: source.SourceOptions) -> source.Source:
 
 def _image(path: str, folder: str) -> source.AnnotatedImage:
     root = _parse(paths.read_annotation(path, folder), path)
-    objects, faults = source.read_objects(
-        lambda element: _object(element, path), root.all("object")
-    )
+    elements = [part for part in root.parts if part.tag == "object"]
+    objects, faults = source.read_objects(lambda element: _object(element, path), elements)
     height = width = None
     size = root.find("size")
     if size is not None:
-        height, width = size.whole_number("height"), size.whole_number("width")
+        height, width = (size.number(side, source.whole_number) for side in ("height", "width"))
     name = root.need("filename")
     return source.AnnotatedImage(
         name.text.strip(), path, name.line, height=height, width=width, objects=objects,
@@ -46,9 +45,11 @@ def _object(element: Element, path: str) -> source.AnnotatedObject:
     name = element.need("name")
     if not name.text.strip():
         raise source.SourceError("missing_key", path, name.line, "<name> is empty")
+    mark = element.find("difficult")
+    has_mark = mark is not None and mark.text.strip()
     return source.AnnotatedObject(
         name.text.strip(), [box.number(side) for side in SIDES], element.line,
-        difficult=element.mark("difficult"),
+        difficult=bool(element.number("difficult", source.whole_number)) if has_mark else None,
     )  # fmt: skip
 
 
@@ -62,10 +63,6 @@ class Element:
         self.parts: List[Element] = []
         self._file = file
 
-    def all(self, tag: str) -> List[Element]:
-        """The parts with a tag."""
-        return [part for part in self.parts if part.tag == tag]
-
     def find(self, tag: str) -> Optional[Element]:
         """The first part with a tag; None without one."""
         return next((part for part in self.parts if part.tag == tag), None)
@@ -78,20 +75,10 @@ class Element:
             raise source.SourceError("missing_key", self._file, self.line, message)
         return child
 
-    def number(self, tag: str) -> float:
-        """The number in a part that must exist."""
+    def number(self, tag: str, parse: Callable[..., Any] = source.number) -> Any:
+        """The number in a part that must exist; `parse` may be `source.whole_number`."""
         child = self.need(tag)
-        return source.number(child.text.strip(), self._file, child.line, f"<{tag}>")
-
-    def whole_number(self, tag: str) -> int:
-        """The whole number in a part that must exist."""
-        child = self.need(tag)
-        return source.whole_number(child.text.strip(), self._file, child.line, f"<{tag}>")
-
-    def mark(self, tag: str) -> Optional[bool]:
-        """Whether the number in a part is not 0; None if there is no such part."""
-        child = self.find(tag)
-        return bool(self.whole_number(tag)) if child and child.text.strip() else None
+        return parse(child.text.strip(), self._file, child.line, f"<{tag}>")
 
 
 def _parse(text: str, file: str) -> Element:
