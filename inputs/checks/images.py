@@ -57,7 +57,7 @@ def _eighth(encoded: bytes) -> np.ndarray:
 def decode_mask(encoded: bytes) -> Optional[np.ndarray]:
     """uint8 [h, w] of a PNG mask as the pipeline decodes it; None if it cannot be decoded."""
     try:
-        mask: np.ndarray = _image_decoder().mask(encoded)
+        mask: np.ndarray = _image_decoder(os.getpid()).mask(encoded)
     except tf.errors.OpError:  # `decode_size` reports it
         return None
     return mask
@@ -66,7 +66,7 @@ def decode_mask(encoded: bytes) -> Optional[np.ndarray]:
 def decode_size(encoded: bytes) -> Any:
     """Height and width of an image as TensorFlow decodes it, or the reason why it cannot."""
     try:
-        height, width = _image_decoder().shape(encoded)[:2]
+        height, width = _image_decoder(os.getpid()).shape(encoded)[:2]
     except tf.errors.OpError as error:
         return reason(error)
     return int(height), int(width)
@@ -82,7 +82,7 @@ def reason(error: tf.errors.OpError) -> str:
 def jpeg_problem(encoded: bytes) -> str:
     """The reason why TensorFlow cannot decode a JPEG; "" if it can. Faster than `decode_size`."""
     try:
-        _image_decoder().jpeg(encoded)
+        _image_decoder(os.getpid()).jpeg(encoded)
     except tf.errors.OpError as error:
         return reason(error)
     return ""
@@ -95,7 +95,9 @@ class _Decoder(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1)
-def _image_decoder() -> _Decoder:
+def _image_decoder(process: int) -> _Decoder:
+    """Functions that decode; not shared with a forked process."""
+    del process
     with tf.Graph().as_default() as graph:
         placeholder = tf1.placeholder(tf.string, [])
         image = tf.io.decode_image(placeholder, channels=3, expand_animations=False)
@@ -108,6 +110,3 @@ def _image_decoder() -> _Decoder:
         session = tf1.Session(graph=graph, config=config)
         fetches = (shape, mask, jpeg)
         return _Decoder(*(quick_callable(session, fetch, placeholder) for fetch in fetches))
-
-
-os.register_at_fork(after_in_child=_image_decoder.cache_clear)  # its session has no threads there
