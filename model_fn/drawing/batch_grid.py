@@ -1,7 +1,7 @@
 """Draws a batch as a grid of images: the network's input, with boxes, masks and class names.
 
 To show preprocessed images, `fit_pixels` inverts a detector's preprocessing: it preprocesses images
-of a single colour, fits an affine map of colours and inverts that. So it works for every network.
+of a single colour and fits an affine map back. So it works for every network.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 
 from estimator_det.boxes.mask_regions import resize_mask
 from estimator_det.compat import tf
-from estimator_det.config.printing import plain
+from estimator_det.config.printing import counted, plain
 from inputs import schema
 from inputs.batch import FIRST_CLASS_ID
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
@@ -22,8 +22,8 @@ from model_fn.drawing.labels import sans
 ToPixels = Callable[[np.ndarray], np.ndarray]  # float32 [H, W, C] -> uint8 [H, W, 3]
 
 FIT_SIDE = 16  # pixels, of the images of a single colour
-# Share of the range of values; a larger error means that the map is not affine.
-FIT_TOLERANCE = 1e-3
+# Error of a colour, in 0..255, from which preprocessing is not an affine map.
+FIT_TOLERANCE = 0.25
 
 MARGIN = 10  # pixels, around and between images
 CAPTION_HEIGHT = 40
@@ -58,33 +58,22 @@ def fit_pixels(
     Args:
         preprocess: A detector's: float32 [B, h, w, C] in 0..255 -> inputs, true_shapes.
     """
-    black = np.zeros([num_channels])
-    colors = np.stack([black, *255.0 * np.eye(num_channels), black + 100.0]).astype(np.float32)
-    uniform = np.broadcast_to(
-        colors[:, None, None], [len(colors), FIT_SIDE, FIT_SIDE, num_channels]
-    )
-    inputs, true_shapes = preprocess(tf.constant(uniform))
+    greys = [np.full(num_channels, level) for level in (0.0, 100.0, 255.0)]
+    colors = np.stack([*greys, *255.0 * np.eye(num_channels)]).astype(np.float32)
+    shape = [len(colors), FIT_SIDE, FIT_SIDE, num_channels]
+    inputs, true_shapes = preprocess(tf.constant(np.broadcast_to(colors[:, None, None], shape)))
     row, column = np.asarray(true_shapes)[0, :2] // 2
-    mapped = np.asarray(inputs)[:, row, column].astype(np.float64)  # [C + 2, output channels]
-    offset = mapped[0]
-    matrix = (mapped[1:-1] - offset) / 255.0  # [input channels, output channels]
-    if matrix.shape[1] == 1:
-        # Grey: each channel shows the brightness.
-        matrix = np.repeat(matrix.sum(axis=0, keepdims=True), num_channels, axis=1) * np.eye(
-            num_channels
-        )
-        offset = np.repeat(offset, num_channels)
-        mapped = np.repeat(mapped, num_channels, axis=1)
-    error = np.abs(offset + colors[-1] @ matrix - mapped[-1]).max()
-    value_range = max(float(np.ptp(mapped)), 1e-12)
-    if error > FIT_TOLERANCE * value_range or np.linalg.matrix_rank(matrix) < num_channels:
+    mapped = np.asarray(inputs)[:, row, column]  # [colours, output channels]
+    if mapped.shape[1] == 1:  # Each channel shows the brightness.
+        mapped, colors = mapped[: len(greys)], colors[: len(greys)]
+    mapped = np.concatenate([mapped, np.ones([len(mapped), 1])], axis=1).astype(np.float64)
+    inverse = np.linalg.lstsq(mapped, colors, rcond=None)[0]  # [output channels + 1, channels]
+    if np.abs(mapped @ inverse - colors).max() > FIT_TOLERANCE:
         return _scaled_to_range, False
-    inverse = np.linalg.pinv(matrix).astype(np.float32)
+    matrix, offset = inverse[:-1].astype(np.float32), inverse[-1].astype(np.float32)
 
     def to_pixels(image: np.ndarray) -> np.ndarray:
-        if image.shape[2] == 1:
-            image = np.repeat(image, num_channels, axis=2)
-        restored = (image - offset.astype(np.float32)) @ inverse
+        restored = image @ matrix + offset
         return np.clip(np.rint(restored[..., :3]), 0, 255).astype(np.uint8)
 
     return to_pixels, True
@@ -146,28 +135,22 @@ def draw_grid(
     if not cells:
         raise ValueError("a batch grid needs at least one image; given none")
     columns = min(columns, len(cells))
-    images = [_draw_cell(cell, side) for cell in cells]
-    rows = [images[start : start + columns] for start in range(0, len(images), columns)]
-    heights = [max(image.height for image in row) for row in rows]
+    pairs = [(cell, _draw_cell(cell, side)) for cell in cells]
+    rows = [pairs[start : start + columns] for start in range(0, len(pairs), columns)]
+    heights = [max(image.height for _, image in row) for row in rows]
     top = MARGIN + (TITLE_HEIGHT if title else 0)
-    page = Image.new(
-        "RGB",
-        (
-            columns * (side + MARGIN) + MARGIN,
-            top + sum(height + CAPTION_HEIGHT + MARGIN for height in heights),
-        ),
-        PAGE_COLOR,
-    )
+    width = columns * (side + MARGIN) + MARGIN
+    bottom = top + sum(height + CAPTION_HEIGHT + MARGIN for height in heights)
+    page = Image.new("RGB", (width, bottom), PAGE_COLOR)
     draw = ImageDraw.Draw(page)
     if title:
         font = sans(TEXT_SIZE + 4)
-        draw.text((MARGIN, MARGIN), _fitted(title, page.width - 2 * MARGIN, font), TEXT_COLOR, font)
-    remaining = iter(cells)
+        draw.text((MARGIN, MARGIN), _fitted(title, width - 2 * MARGIN, font), TEXT_COLOR, font)
     for row, height in zip(rows, heights):
-        for number, image in enumerate(row):
+        for number, (cell, image) in enumerate(row):
             left = MARGIN + number * (side + MARGIN)
             page.paste(image, (left + (side - image.width) // 2, top))
-            _caption(draw, next(remaining), (left, top + height + 3), side)
+            _caption(draw, cell, (left, top + height + 3), side)
         top += height + CAPTION_HEIGHT + MARGIN
     return page
 
@@ -202,21 +185,15 @@ def _caption(draw: Any, cell: Cell, corner: Sequence[int], width: int) -> None:
     size = f"{cell.true_size[1]}×{cell.true_size[0]}"
     if [padded_height, padded_width] != list(cell.true_size):
         size += f", padded to {padded_width}×{padded_height}"
-    count = len(cell.boxes)
-    boxes = "no boxes" if count == 0 else f"{count} box" + "es" * (count > 1)
-    color = WARNING_COLOR if count == 0 else NOTE_COLOR
+    boxes = counted(len(cell.boxes), "box") if len(cell.boxes) else "no boxes"
+    color = NOTE_COLOR if len(cell.boxes) else WARNING_COLOR
     draw.text((left, top + TEXT_SIZE + 5), f"{size} · {boxes}", color, small)
 
 
 def _fitted(text: str, width: int, font: Any) -> str:
     """The text, cut in the middle if it is too wide: both ends of a source id matter."""
-    if font.getlength(text) <= width:
-        return text
-    keep = len(text) - 1
-    while keep > 2 and font.getlength(_without_middle(text, keep)) > width:
+    shown, keep = text, len(text)
+    while keep > 2 and font.getlength(shown) > width:
         keep -= 1
-    return _without_middle(text, keep)
-
-
-def _without_middle(text: str, keep: int) -> str:
-    return f"{text[: keep - keep // 2]}…{text[len(text) - keep // 2 :]}"
+        shown = f"{text[: keep - keep // 2]}…{text[len(text) - keep // 2 :]}"
+    return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any, List, Mapping, NamedTuple, Sequence
 
@@ -58,18 +59,11 @@ class Samples(NamedTuple):
 
 
 def read_samples(reader: Any, count: int, seed: int) -> Samples:
-    """The first samples of a reader in random order.
-
-    Fewer than `count` if the reader has fewer.
-    """
+    """The first `count` samples of a reader in random order, or all of them."""
     decode = make_decoder(reader)
-    files = [
-        tf.data.TFRecordDataset(path, stream.compression_of(path))
-        for path in stream.list_files(reader).paths
-    ]
-    records = files[0]
-    for file in files[1:]:
-        records = records.concatenate(file)
+    paths = stream.list_files(reader).paths
+    files = (tf.data.TFRecordDataset(path, stream.compression_of(path)) for path in paths)
+    records = functools.reduce(tf.data.Dataset.concatenate, files)
     policy = make_policy(reader)
     samples: List[Sample] = []
     rotated: List[str] = []
@@ -124,13 +118,11 @@ def draw_step(
         row_samples = list(itertools.islice(itertools.cycle(samples), row, row + count))
         cells += [cell_of(sample, names) for sample in row_samples]
         for number in range(num_after):
-            own_seed = tf.constant([seed + number, row], tf.int64)
-            after = link.function(
-                row_samples if count > 1 else row_samples[0], own_seed, link.config
-            )
-            cells.append(
-                _result(after, row_samples[0], names, link, f"after, seed {seed + number}")
-            )
+            before = row_samples if count > 1 else row_samples[0]
+            after_seed = tf.constant([seed + number, row], tf.int64)
+            after = link.function(before, after_seed, link.config)
+            caption = f"after, seed {seed + number}"
+            cells.append(_result(after, row_samples[0], names, link, caption))
     settings = " ".join(str(link.config).split())
     title = f"{link.name} {{ {settings} }}" if settings else link.name
     return batch_grid.draw_grid(cells, title=title, columns=count + num_after)

@@ -39,6 +39,8 @@ class Panel(NamedTuple):
 
     title: str
     draw: Callable[[Any], None]  # (matplotlib Axes) -> None
+    x_label: str = ""
+    y_label: str = ""
     width: int = 1  # columns of the figure
     legend_rows: int = 0  # between title and chart
 
@@ -71,17 +73,17 @@ def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> byt
             row, used = row + 1, 0
         places.append((row, used, width))
         used += width
-    width_inches = PANEL_INCHES[0] * min(columns, max(first + wide for _, first, wide in places))
+    columns = max(first + width for _, first, width in places)
+    width_inches, height_inches = PANEL_INCHES
     page = Figure(
-        figsize=(width_inches, PANEL_INCHES[1] * (row + 1) + (0.5 if title else 0)),
+        figsize=(width_inches * columns, height_inches * (row + 1) + (0.5 if title else 0)),
         dpi=DOTS_PER_INCH,
         layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12),
     )
     canvas = FigureCanvasAgg(page)
-    grid = page.add_gridspec(row + 1, max(first + wide for _, first, wide in places))
-    for panel, (at_row, first, wide) in zip(panels, places):
-        axes = page.add_subplot(grid[at_row, first : first + wide])
-        _draw(axes, panel)
+    grid = page.add_gridspec(row + 1, columns)
+    for panel, (row, first, width) in zip(panels, places):
+        _draw(page.add_subplot(grid[row, first : first + width]), panel)
     if title:
         page.suptitle(_plain(title), fontsize=14, color=TEXT_COLOR, x=0.01, ha="left")
     canvas.draw()  # `savefig` would draw all of it twice
@@ -108,9 +110,8 @@ def svg(panel: Panel) -> str:
     if legend := axes.get_legend():
         legend.remove()
     if len(names) > 1:  # Above the chart, where it covers nothing.
-        names = [
-            cut(name, MAX_NAME_LENGTH) for name in names
-        ]  # A legend wider than the chart would squeeze it.
+        # A legend wider than the chart would squeeze it.
+        names = [cut(name, MAX_NAME_LENGTH) for name in names]
         axes.legend(
             lines, names, loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False,
             ncols=4 if max(map(len, names)) < 12 else 2,
@@ -131,7 +132,13 @@ def svg(panel: Panel) -> str:
 
 
 def _draw(axes: Any, panel: Panel) -> None:
-    _style(axes)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(LINE_COLORS[0])
+    axes.tick_params(labelsize=8, colors=TEXT_COLOR, length=3)
+    axes.grid(color=LINE_COLORS[1], linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(panel.x_label, fontsize=9, color=TEXT_COLOR)
+    axes.set_ylabel(panel.y_label, fontsize=9, color=TEXT_COLOR)
     axes.set_title(
         panel.title,
         fontsize=11,
@@ -185,9 +192,9 @@ def bar_chart(
             )
         axes.grid(axis="x", visible=False)
         axes.margins(x=0.01, y=0.12)
-        _finish_counts(axes, series, "", y_label)
+        _finish_counts(axes, series)
 
-    return Panel(title, draw, width, _legend_rows(series))
+    return Panel(title, draw, "", y_label, width, _legend_rows(series))
 
 
 def histogram(
@@ -227,9 +234,9 @@ def histogram(
             text = f" {_plain(name)}"
             axes.text(place, 0.98, text, transform=above, fontsize=8, color=COLORS[3], va="top")
         axes.margins(y=0.12)
-        _finish_counts(axes, series, x_label, y_label)
+        _finish_counts(axes, series)
 
-    return Panel(title, draw, legend_rows=_legend_rows(series))
+    return Panel(title, draw, x_label, y_label, legend_rows=_legend_rows(series))
 
 
 def heatmap(
@@ -266,10 +273,8 @@ def heatmap(
                     color = "white" if value > middle else CELL_TEXT_COLOR
                     text = _short_number(value)
                     axes.text(column, row, text, ha="center", va="center", fontsize=6, color=color)
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
 
-    return Panel(title, draw)
+    return Panel(title, draw, x_label, y_label)
 
 
 def curves(
@@ -296,35 +301,19 @@ def curves(
         if limits is not None:
             axes.set_xlim(limits[0], limits[1])
             axes.set_ylim(limits[2], limits[3])
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
         if len(lines) <= len(COLORS) and any(line.name for line in lines):
             # A fixed place: finding the best one takes seconds with much data.
             axes.legend(loc=legend, fontsize=8, framealpha=0.8, edgecolor="none")
 
-    return Panel(title, draw)
-
-
-def _style(axes: Any) -> None:
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(LINE_COLORS[0])
-    axes.tick_params(labelsize=8, colors=TEXT_COLOR, length=3)
-    axes.xaxis.label.set(fontsize=9, color=TEXT_COLOR)
-    axes.yaxis.label.set(fontsize=9, color=TEXT_COLOR)
-    axes.grid(color=LINE_COLORS[1], linewidth=0.7)
-    axes.set_axisbelow(True)
+    return Panel(title, draw, x_label, y_label)
 
 
 def _color(number: int) -> str:
     return COLORS[number % len(COLORS)]
 
 
-def _finish_counts(axes: Any, series: Mapping[str, Numbers], x_label: str, y_label: str) -> None:
-    """Names of the axes, integer ticks for integers, and a legend above several series."""
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+def _finish_counts(axes: Any, series: Mapping[str, Numbers]) -> None:
+    """Integer ticks for integers, and a legend above several series."""
     if axes.get_yscale() == "linear" and all(
         float(value).is_integer() for row in series.values() for value in row
     ):
