@@ -61,20 +61,9 @@ def test_odd_boxes_do_no_harm(box: List[float]) -> None:
     draw_boxes(BLACK, np.repeat(boxes, 2, 0), ["a name"] * 2, scores, options=options)
 
 
-def test_grey_image_and_labels() -> None:
-    grey = np.zeros((40, 60, 1), np.uint8)
-    boxes = np.array([[0.5, 0.1, 0.9, 0.9]], np.float32)
-    plain = draw_boxes(grey, boxes)
-    labelled = draw_boxes(grey, boxes, ["cat"], np.array([0.875]))
-    assert plain.shape == labelled.shape == (40, 60, 3)
-    assert _colored(labelled)[0] < _colored(plain)[0]
-
-
-@pytest.mark.parametrize(
-    ("side", "least", "most"), [(100, 10, 20), (400, 10, 20), (4000, 100, 160)]
-)
+@pytest.mark.parametrize(("side", "least", "most"), [(100, 10, 20), (2000, 50, 80)])
 def test_labels_scale_with_the_image(side: int, least: int, most: int) -> None:
-    image = np.zeros((side, side, 3), np.uint8)
+    image = np.zeros((side, side, 1), np.uint8)
     boxes = np.array([[0.5, 0.1, 0.9, 0.9]], np.float32)
     top_without = _colored(draw_boxes(image, boxes))[0]
     top = _colored(draw_boxes(image, boxes, ["cat"]))[0]
@@ -106,6 +95,9 @@ def test_a_label_stays_at_its_box() -> None:
     assert at_top_right == [(0, 70, 9, 99)]
     too_large = place_labels([(0, 0, 60, 60)], [(10, 130)], (100, 100))
     assert too_large == [None]
+    # Above the boxes, inside at the top, below them, and then in the nearest free row.
+    places = place_labels([(50, 0, 60, 29)] * 4, [(10, 30)] * 4, (100, 30))
+    assert [place and place[0] for place in places] == [40, 50, 61, 30]
 
 
 def test_first_images_are_drawn_without_padding() -> None:
@@ -134,7 +126,7 @@ def test_first_images_are_drawn_without_padding() -> None:
 
 
 def test_keypoints_and_their_edges() -> None:
-    box = np.array([[0.0, 0.0, 1.0, 1.0]], np.float32)
+    box = np.float32([[0, 0, 1, 1]])
     points = np.array([[[0.5, 0.25], [0.5, 0.75], [np.nan, np.nan]]], np.float32)
 
     def drawn(edges: Tuple[Tuple[int, int], ...]) -> np.ndarray:
@@ -234,37 +226,6 @@ def test_all_groundtruth_is_drawn_whatever_number_of_detections_is() -> None:
     evaluated = EvaluatedImage(BLACK, boxes, np.float32([0.9, 0.8]), [1, 2], boxes, [1, 2])
     pixels = side_by_side(evaluated, {}, DrawOptions(max_boxes=1, skip_labels=True))
     assert len(_colors(pixels[:, :60])) == 1 and len(_colors(pixels[:, 60:])) == 2
-
-
-def test_rows_past_the_counts_are_not_drawn() -> None:
-    images: List[EvaluatedImage] = []
-
-    class Drawer:
-        add = images.append
-        summary = bytes
-
-    batch = EvaluatedImage(
-        image=tf.zeros([2, 40, 60, 3], tf.uint8),
-        detection_boxes=tf.random.uniform([2, 3, 4]),
-        detection_scores=tf.random.uniform([2, 3]),
-        detection_classes=tf.ones([2, 3], tf.int32),
-        boxes=tf.random.uniform([2, 5, 4]),
-        classes=tf.ones([2, 5], tf.int32),
-    )
-    counts = tf.constant([2, 1]), tf.constant([0, 4])
-    image_ops(Drawer(), batch, tf.constant([[40, 60], [20, 30]]), counts)
-    for row, (found, true) in enumerate(((2, 0), (1, 4))):
-        np.testing.assert_array_equal(
-            images[row].detection_boxes, batch.detection_boxes[row, :found]
-        )
-        np.testing.assert_array_equal(images[row].boxes, batch.boxes[row, :true])
-        assert len(images[row].detection_classes) == found and len(images[row].classes) == true
-
-
-def test_a_label_without_a_place_at_its_box_is_in_the_nearest_free_row() -> None:
-    # Above the boxes, inside at the top, below them, and then the rows from 30 to 39.
-    places = place_labels([(50, 0, 60, 29)] * 4, [(10, 30)] * 4, (100, 30))
-    assert [place and place[0] for place in places] == [40, 50, 61, 30]
 
 
 @pytest.mark.parametrize(("color", "text"), [((255, 255, 0), 0), ((0, 0, 120), 255)])
