@@ -9,7 +9,6 @@ from PIL import Image
 
 from exporters import image_files
 from exporters.image_files import list_images, read_image, subfolders_of
-from tests.inputs.faults import bomb
 
 
 def test_list_images(tmp_path: pathlib.Path) -> None:
@@ -20,14 +19,6 @@ def test_list_images(tmp_path: pathlib.Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="no image in the folder"):
         list_images([str(tmp_path / "empty")])
-
-
-def test_small_images_are_read_as_they_are(tmp_path: pathlib.Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "a.png")
-    found = read_image(str(tmp_path / "a.png"))
-    np.testing.assert_array_equal(found.pixels, pixels)
-    assert found[1:] == (20, 30, 1, 1)
 
 
 @pytest.mark.parametrize(("suffix", "factor"), [("png", 4), ("jpg", 4), ("jpg", 16)])
@@ -89,17 +80,10 @@ def test_photos_are_rotated_upright(
     assert found.pixels[: 12 // factor].min() > 200 and found.pixels[20 // factor :].max() < 50
 
 
-def test_files_that_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "pipe.jpg")
-    (tmp_path / "bomb.png").write_bytes(bomb())
+def test_the_limit_of_pixels(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (9, 9)).save(tmp_path / "a.bmp")
     monkeypatch.setattr(image_files, "MAX_PIXELS", 80)
-    for name, reason in (
-        ("pipe.jpg", "is a named pipe"),
-        ("bomb.png", "cannot be read: it has too many pixels"),
-        ("a.bmp", "cannot be read: it has 9 x 9 pixels, and the limit is"),
-    ):
-        with pytest.raises(OSError, match=f"{name} {reason}"):
-            read_image(str(tmp_path / name))
+    with pytest.raises(OSError, match=r"a.bmp cannot be read: it has 9 x 9 pixels, and the limit"):
+        read_image(str(tmp_path / "a.bmp"))
     Image.new("RGB", (8, 10)).save(tmp_path / "a.bmp")
     assert read_image(str(tmp_path / "a.bmp")).pixels.shape == (10, 8, 3), "just the limit"

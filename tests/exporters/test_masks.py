@@ -54,12 +54,3 @@ def test_masks_of_an_export_in_lines_and_drawings(
     rows, columns = best.inside.shape
     inside = changed[best.top : best.top + rows, best.left : best.left + columns][best.inside]
     assert inside.mean() > 0.9
-
-
-def test_detections_below_the_limit_lose_their_masks(
-    model: Detector, pictures: np.ndarray, tmp_path: pathlib.Path
-) -> None:
-    Image.fromarray(pictures[0]).save(tmp_path / "a.png")
-    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "out"), Filter(1.1))
-    assert result.detections is not None and result.detections.masks is not None
-    assert result.detections.masks.shape == (0, 6, 5)

@@ -12,9 +12,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from exporters import export_saved_model, signatures
-from exporters.formats.saved_model import SavedModelDetector
 from inputs.datasets import writer
-from model_fn.checkpoints.errors import RunError
 from model_fn.serving import saved_model as served
 from tests.exporters.conftest import assert_same
 from tests.model_fn.serving.requests import read_requests
@@ -149,17 +147,6 @@ def test_trainable_has_the_variables_of_the_checkpoint(
     assert_same({key: value.numpy() for key, value in outputs.items()}, expected)
 
 
-def test_damaged_variables_are_named(exported_trainable, tmp_path):
-    copy = tmp_path / "saved_model"
-    shutil.copytree(exported_trainable / "saved_model", copy)
-    data = copy / "variables" / "variables.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:1000])
-    with pytest.raises(
-        RunError, match=r"cannot be loaded: Read less bytes than requested. .*damaged or incomplete"
-    ):
-        SavedModelDetector(str(copy))
-
-
 @pytest.mark.parametrize(("name", "sizes"), [("all", [1]), ("trainable", [1, 2, 3])])
 def test_warmup_requests_run(request, name, sizes):
     folder = request.getfixturevalue(f"exported_{name}") / "saved_model"
@@ -248,18 +235,3 @@ def test_served_by_a_process_that_has_only_tensorflow(exported, pictures, expect
         assert_same(outputs, expected)
         scores = np.abs(outputs["detection_scores"] - expected["detection_scores"])
         assert scores.max() < 1e-5
-
-
-@pytest.mark.parametrize("input_type", ["encoded_image_string_tensor", "tf_example"])
-def test_encoded_images_of_different_sizes_in_one_batch(loaded_all, input_type):
-    random = np.random.default_rng(1)
-    images = [random.integers(0, 256, shape, dtype=np.uint8) for shape in [(30, 90, 3), (80, 40)]]
-    encoded = [writer.encode_image(images[0], "png"), writer.encode_image(images[1], "jpeg")]
-    feed = encoded if input_type.startswith("encoded") else [_example(image) for image in encoded]
-    run = loaded_all.signatures[input_type]
-    together = run(inputs=tf.constant(feed))
-    for row, one in enumerate(feed):
-        alone = run(inputs=tf.constant([one]))
-        # Not what suppression orders: scores that are all but equal may change places.
-        for key in ("raw_detection_boxes", "raw_detection_scores", "detection_scores"):
-            np.testing.assert_allclose(together[key][row], alone[key][0], rtol=1e-4, atol=1e-5)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from exporters.benchmark import measure
-from exporters.loaded_model import resized
 
 
 class _Model:
@@ -47,20 +46,9 @@ def test_slow_models_run_a_few_times() -> None:
     found = measure.time_batches(model.run, _images(1), 8, 1.0, model.clock)
     assert found.runs == measure.MIN_RUNS
     assert model.shapes[0] == (8, 4, 6, 3)
-
-
-def test_the_percentile_is_of_slow_runs() -> None:
     model = _Model(*[0.01] * 9, 0.09)
     found = measure.time_batches(model.run, _images(1), 1, 2.0, model.clock)
-    assert found.median_ms == pytest.approx(10)
-    assert found.p95_ms == pytest.approx(90)
-
-
-def test_images_of_the_size_that_a_model_takes() -> None:
-    pixels = np.zeros((10, 20, 3), np.uint8)
-    assert resized(pixels, (None, None)) is resized(pixels, (10, None)) is pixels
-    assert resized(pixels, (None, 8)).shape == (10, 8, 3)
-    assert resized(pixels, (6, 8)).shape == (6, 8, 3)
+    assert (found.median_ms, found.p95_ms) == (pytest.approx(10), pytest.approx(90))
 
 
 def test_size_of_files(tmp_path: pathlib.Path) -> None:

@@ -4,7 +4,6 @@ import pytest
 
 from estimator_det.config.text import ConfigError
 from exporters.formats import base, converters
-from exporters.formats.onnx import Onnx
 from model_fn.checkpoints.errors import RunError
 
 
@@ -31,14 +30,6 @@ def _format(name="x", **modules):
     return chosen
 
 
-def test_a_missing_converter_names_the_extra():
-    find = converters.find_converter
-    assert find(_format(converter=("json",)), None) == sys.executable
-    message = r"no module none_a,none_b; run pip install 'estimator-det\[x-extra\]'"
-    with pytest.raises(ConfigError, match=message):
-        find(_format(converter=("none_a", "json", "none_b")), None)
-
-
 def test_this_interpreter_is_used_if_only_it_has_the_converter(tmp_path):
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho tf2onnx >&2\nexit 1\n")
@@ -46,13 +37,6 @@ def test_this_interpreter_is_used_if_only_it_has_the_converter(tmp_path):
     assert converters.find_converter(_format(converter=("json",)), str(other)) == sys.executable
     other.write_text("#!/bin/sh\nexit 0\n")
     assert converters.find_converter(_format(converter=("json",)), str(other)) == str(other)
-
-
-def test_a_missing_runtime_names_the_extra():
-    base.check_runtime(_format(runtime=("json",)))
-    with pytest.raises(RunError, match=r"need none_a, .*estimator-det\[x-extra\]"):
-        base.check_runtime(_format(runtime=("none_a",)))
-    assert Onnx().runtime == ("onnxruntime",)
 
 
 def test_all_that_is_missing_is_named_at_once():

@@ -4,18 +4,11 @@ import shutil
 import numpy as np
 import pytest
 
-from estimator_det.config.text import ConfigError
 from exporters import Detector, formats
 from exporters.formats.base import FORMATS
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
 from exporters.loaded_model import REQUIRED_OUTPUTS, class_names_beside
 from tests.exporters.conftest import NAMES
-
-
-def test_models_of_an_export(exported: pathlib.Path) -> None:
-    found = formats.exported_models(str(exported))
-    assert [each.format.name for each in found] == ["saved_model", "frozen_graph"]
-    assert found[1].path == str(exported / FROZEN_GRAPH_FILE)
 
 
 def test_models_are_recognized_by_content(exported: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -74,13 +67,3 @@ def test_files_that_are_no_model(tmp_path: pathlib.Path, exported: pathlib.Path)
             formats.load_model(str(path))
     with pytest.raises(FileNotFoundError, match=r"of none of the formats .*frozen_graph"):
         formats.load_model(str(exported / "pipeline.config"))
-
-
-def test_names_of_formats() -> None:
-    (chosen,) = formats.resolve_formats(["frozen_graph"])
-    assert chosen.name == "frozen_graph"
-    with pytest.raises(ConfigError, match=r"did you mean 'tflite'"):
-        formats.resolve_formats(["tflit"])
-    for names in ([], ["tflite", "tflite"]):
-        with pytest.raises(ConfigError, match="each only once"):
-            formats.resolve_formats(names)

@@ -225,7 +225,6 @@ def test_normalizations():
             "soft_nms_sigma: is 0.5",
         ),
         ("train_input_reader { num_additional_channels: 1 }", "only color images"),
-        ("model { faster_rcnn { num_classes: 2 } }", "model is faster_rcnn"),
     ],
 )
 def test_configurations_that_are_refused(trained, change, message):

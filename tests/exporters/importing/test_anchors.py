@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-
 import numpy as np
 import pytest
 from google.protobuf import text_format
@@ -11,7 +9,7 @@ from google.protobuf import text_format
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import model_pb2
-from exporters.importing import anchors, frozen_graph, importer
+from exporters.importing import anchors, frozen_graph
 from tests.exporters.importing.conftest import constants_of
 
 SSD = """ssd {
@@ -94,17 +92,3 @@ def test_anchors_that_need_other_operations_are_not_computed():
         tf.transpose(read + 1.0, name="Decode/get_center_coordinates_and_sizes/transpose")
     graph_def = tf1.GraphDef.FromString(graph.as_graph_def().SerializeToString())
     assert frozen_graph.publish(graph_def, constants_of(graph_def), "a.pb").anchors is None
-
-
-@pytest.mark.parametrize(("shift", "difference"), [(0.0, "0"), (2e-6, "2e-06")])
-def test_equal_anchors_are_reported_with_their_order(shift, difference):
-    model = text_format.Parse(SSD, model_pb2.DetectionModel())
-    ours = np.random.default_rng(0).uniform(size=(12, 4))
-    own = types.SimpleNamespace(places=(2, 1), anchors=ours)
-    published = types.SimpleNamespace(anchors=ours + shift)
-    mapped = types.SimpleNamespace(values={})
-    (note,) = importer._apply_anchor_order(own, published, mapped, model, None)
-    assert note.text == (
-        "anchors: those of the file and of the configuration are equal (largest difference "
-        f"{difference} of an image's side); order of anchors: last"
-    )

@@ -49,41 +49,24 @@ def test_half_precision_constants_become_float32(original, tmp_path):
     np.testing.assert_array_equal(published.arrays[name], half)
 
 
-def test_damaged_constant_of_a_frozen_graph(original, tmp_path):
-    graph_def = tf1.GraphDef()
-    graph_def.CopyFrom(original.graph_def)
-    name = "BoxPredictor_0/ClassPredictor/weights"
-    node = next(node for node in graph_def.node if node.name == name)
-    tensor = node.attr["value"].tensor
+def _cut_off(tensor):
     tensor.tensor_content = tensor.tensor_content[:-4]
-    (tmp_path / "bad.pb").write_bytes(graph_def.SerializeToString())
-    _refused(frozen_graph.read_frozen_graph, tmp_path / "bad.pb", name)
 
 
-def test_constant_of_an_absurd_shape(original, tmp_path):
-    graph_def = tf1.GraphDef()
-    graph_def.CopyFrom(original.graph_def)
-    name = "BoxPredictor_0/ClassPredictor/biases"
-    node = next(node for node in graph_def.node if node.name == name)
-    tensor = node.attr["value"].tensor
+def _enlarge(tensor):
     tensor.tensor_shape.dim[0].size = 1 << 40
     tensor.ClearField("tensor_content")
     tensor.float_val.append(1.0)
+
+
+@pytest.mark.parametrize(("change", "text"), [(_cut_off, "damaged"), (_enlarge, "1099511627776")])
+def test_damaged_constants_of_a_frozen_graph(original, tmp_path, change, text):
+    graph_def = tf1.GraphDef()
+    graph_def.CopyFrom(original.graph_def)
+    name = "BoxPredictor_0/ClassPredictor/biases"
+    change(next(node for node in graph_def.node if node.name == name).attr["value"].tensor)
     (tmp_path / "bad.pb").write_bytes(graph_def.SerializeToString())
-    _refused(frozen_graph.read_frozen_graph, tmp_path / "bad.pb", node.name, "1099511627776")
-
-
-def test_graph_with_variables(original, tmp_path):
-    with original.own.graph.as_default():
-        content = original.own.graph.as_graph_def().SerializeToString()
-    (tmp_path / "graph.pb").write_bytes(content)
-    _refused(frozen_graph.read_frozen_graph, tmp_path / "graph.pb", "contains no weights")
-
-
-def test_tfjs_takes_the_file_and_the_folder(original, tmp_path):
-    folder = write_tfjs(original.graph_def, tmp_path / "model")
-    by_folder, by_file = tfjs.read_tfjs(str(folder)), tfjs.read_tfjs(str(folder / "model.json"))
-    assert set(by_folder.arrays) == set(by_file.arrays)
+    _refused(frozen_graph.read_frozen_graph, tmp_path / "bad.pb", name, text)
 
 
 def _upload(folder, bucket):
@@ -245,13 +228,6 @@ def test_labels_attached_to_a_tflite_model(converted, tmp_path):
         attached.writestr("labels.txt", "???\ncat\ndog\n")
     assert tflite.read_tflite(str(file)).label_map == {1: "cat", 2: "dog"}
     assert tflite.attached_labels(b"") == {}
-
-
-def test_checkpoint(original, tmp_path):
-    values = {name: original.arrays[name] for name in original.own.shapes}
-    importer.write_checkpoint(str(tmp_path / "model.ckpt"), values, 0)
-    arrays = saved_model.read_checkpoint(str(tmp_path)).arrays
-    assert set(arrays) == set(values)
 
 
 def _saved_model(folder, graph_def):

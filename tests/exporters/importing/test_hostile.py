@@ -72,17 +72,6 @@ def _shard_outside(original: Original, folder: pathlib.Path) -> None:
     write_tfjs(original.graph_def, folder, weightsManifest=manifest)
 
 
-def _empty_shard(original: Original, folder: pathlib.Path) -> None:
-    (write_tfjs(original.graph_def, folder) / "shard2").write_bytes(b"")
-
-
-def _absurd_shape(original: Original, folder: pathlib.Path) -> None:
-    model = write_tfjs(original.graph_def, folder) / "model.json"
-    content = json.loads(model.read_text())
-    content["weightsManifest"][0]["weights"][0]["shape"] = [1 << 40, 1 << 40]
-    model.write_text(json.dumps(content))
-
-
 def _empty_saved_model(original: Original, folder: pathlib.Path) -> None:
     folder.mkdir()
     (folder / "saved_model.pb").touch()
@@ -108,7 +97,6 @@ CASES = {
         lambda original, tflite: original.graph_def.SerializeToString()[:-100],
         "cut off after",
     ),
-    "text": ("frozen_graph", lambda original, tflite: b"this is no graph", "model"),
     "NaN in a graph": (
         "frozen_graph",
         lambda original, tflite: _nan_graph(original).SerializeToString(),
@@ -123,17 +111,7 @@ CASES = {
         lambda original, tflite: _foreign_operation(tflite),
         "contains the operation RunShell",
     ),
-    "NaN in TFLite": (
-        "tflite", lambda original, tflite: to_tflite(_nan_graph(original)), "NaN or infinite"
-    ),
     "shard outside": ("tfjs", _shard_outside, "'../secret', which is outside the folder"),
-    "empty shard": ("tfjs", _empty_shard, "the shard 'shard2' is empty (0 bytes)"),
-    "NaN in TF.js": (
-        "tfjs",
-        lambda original, folder: write_tfjs(_nan_graph(original), folder),
-        f"{WEIGHTS} has 1 numbers",
-    ),
-    "absurd shape": ("tfjs", _absurd_shape, "the shards end after"),
     "empty SavedModel": ("saved_model", _empty_saved_model, "contains no graph"),
     "NaN in a checkpoint": ("checkpoint", _nan_in_checkpoint, f"{WEIGHTS} has 1 numbers"),
     "cut checkpoint": ("checkpoint", _cut_checkpoint, "is damaged"),
@@ -245,7 +223,8 @@ def test_constants_whose_shapes_state_too_many_numbers_together(tmp_path: pathli
 @pytest.mark.parametrize(
     "change",
     [
-        {"shape": [float("inf")]}, {"shape": "ab"}, {"shape": [0, 1 << 70]}, {"shape": [1] * 70},
+        {"shape": [float("inf")]}, {"shape": "ab"}, {"shape": [0, 1 << 70]},
+        {"shape": [1 << 40, 1 << 40]}, {"shape": [1] * 70},
         {"quantization": {"dtype": "float32", "scale": "x", "min": 0}}, {"quantization": [1]},
     ],
 )  # fmt: skip
