@@ -6,7 +6,7 @@ import io
 import itertools
 import struct
 import zlib
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 from PIL import Image
@@ -61,8 +61,6 @@ def _frame(data: bytes) -> bytes:
 
 def picture_bytes(kind: str, height: int, width: int) -> bytes:
     """An encoded black picture."""
-    from PIL import Image
-
     buffer = io.BytesIO()
     Image.new("RGB", (width, height)).save(buffer, kind)
     return buffer.getvalue()
@@ -79,12 +77,24 @@ def gzipped(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def _encoded(change: Callable[[bytes], bytes]) -> Callable[[Features], None]:
+def _edit(key: str, change: Callable[[List[Any]], List[Any]]) -> Callable[[Features], None]:
+    """Changes the list of a key; an absent list becomes one of floats."""
+
     def apply(features: Features) -> None:
-        values = features["image/encoded"].bytes_list.value
-        values[0] = change(values[0])
+        kind = features[key].WhichOneof("kind") or "float_list"
+        values = getattr(features[key], kind).value
+        values[:] = change(list(values))
 
     return apply
+
+
+def _first(key: str, change: Callable[[Any], Any]) -> Callable[[Features], None]:
+    """Changes the first value of a key."""
+    return _edit(key, lambda values: [change(values[0]), *values[1:]])
+
+
+def _encoded(change: Callable[[bytes], bytes]) -> Callable[[Features], None]:
+    return _first("image/encoded", change)
 
 
 def _as(kind: str, change: Callable[[bytes], bytes]) -> Callable[[Features], None]:
@@ -111,33 +121,26 @@ def _size(height: Any, width: Any) -> Callable[[Features], None]:
 
 
 def _side(side: str, value: float) -> Callable[[Features], None]:
-    return lambda f: f[BOX + side].float_list.value.__setitem__(0, value)
+    return _first(BOX + side, lambda _: value)
 
 
-def _swap(axis: str) -> Callable[[Features], None]:
+def _pair(axis: str, change: Callable[[float, float], Tuple[float, float]]) -> Any:
+    """Changes minimum and maximum of the first box along an axis."""
+
     def apply(features: Features) -> None:
         low, high = (features[BOX + axis + end].float_list.value for end in ("min", "max"))
-        low[0], high[0] = high[0], low[0]
-
-    return apply
-
-
-def _flatten(axis: str) -> Callable[[Features], None]:
-    def apply(features: Features) -> None:
-        low, high = (features[BOX + axis + end].float_list.value for end in ("min", "max"))
-        high[0] = low[0]
+        low[0], high[0] = change(low[0], high[0])
 
     return apply
 
 
 def _in_pixels(features: Features) -> None:
     for key in ("ymin", "xmin", "ymax", "xmax"):
-        values = features[BOX + key].float_list.value
-        values[:] = [40 * value + 1 for value in values]
+        _edit(BOX + key, lambda values: [40 * value + 1 for value in values])(features)
 
 
 def _text(name: bytes) -> Callable[[Features], None]:
-    return lambda f: f[OBJECT + "class/text"].bytes_list.value.__setitem__(0, name)
+    return _first(OBJECT + "class/text", lambda _: name)
 
 
 def _id(number: int) -> Callable[[Features], None]:
@@ -148,25 +151,14 @@ def _id(number: int) -> Callable[[Features], None]:
     return apply
 
 
-def _other_label(features: Features) -> None:
-    labels = features[OBJECT + "class/label"].int64_list.value
-    labels[0] = labels[0] % 4 + 1
-
-
 def _crowd(features: Features) -> None:
-    for key, feature in features.items():
+    for key in features:
         if key.startswith(OBJECT):
-            values = getattr(feature, feature.WhichOneof("kind")).value
-            values.extend(list(values) * (MAX_BOXES + 1))
+            _edit(key, lambda values: values * (MAX_BOXES + 2))(features)
 
 
 def _more(key: str, *values: Any) -> Callable[[Features], None]:
-    def apply(features: Features) -> None:
-        feature = features[key]
-        kind = feature.WhichOneof("kind") or "float_list"
-        getattr(feature, kind).value.extend(values)
-
-    return apply
+    return _edit(key, lambda given: [*given, *values])
 
 
 def _without(*keys: str) -> Callable[[Features], None]:
@@ -178,20 +170,8 @@ def _float_labels(features: Features) -> None:
     labels.float_list.value.extend([float(label) for label in labels.int64_list.value])
 
 
-def _mask(new: Callable[[bytes], bytes]) -> Callable[[Features], None]:
-    def apply(features: Features) -> None:
-        values = features[OBJECT + "mask"].bytes_list.value
-        values[0] = new(values[0])
-
-    return apply
-
-
-def _every_mask(change: Callable[[List[bytes]], List[bytes]]) -> Callable[[Features], None]:
-    def apply(features: Features) -> None:
-        values = features[OBJECT + "mask"].bytes_list.value
-        values[:] = change(list(values))
-
-    return apply
+def _mask(change: Callable[[bytes], bytes]) -> Callable[[Features], None]:
+    return _first(OBJECT + "mask", change)
 
 
 def _other_part(png: bytes) -> bytes:
@@ -280,10 +260,10 @@ DAMAGES: Dict[str, Damage] = {
     "nan": Damage("box_nan", _side("ymin", NAN)),
     "infinite": Damage("box_nan", _side("xmax", INF), follows="box_outside"),
     "minus infinite": Damage("box_nan", _side("ymin", -INF), follows="box_outside"),
-    "y inverted": Damage("box_inverted", _swap("y")),
-    "x inverted": Damage("box_inverted", _swap("x")),
-    "no height": Damage("box_degenerate", _flatten("y")),
-    "no width": Damage("box_degenerate", _flatten("x")),
+    "y inverted": Damage("box_inverted", _pair("y", lambda low, high: (high, low))),
+    "x inverted": Damage("box_inverted", _pair("x", lambda low, high: (high, low))),
+    "no height": Damage("box_degenerate", _pair("y", lambda low, high: (low, low))),
+    "no width": Damage("box_degenerate", _pair("x", lambda low, high: (low, low))),
     "right of the image": Damage("box_outside", _side("xmax", 1.25)),
     "above the image": Damage("box_outside", _side("ymin", -0.2)),
     "pixels": Damage("box_outside", _in_pixels),
@@ -295,7 +275,9 @@ DAMAGES: Dict[str, Damage] = {
     "id 0": Damage("unknown_id", _id(0)),
     "negative id": Damage("unknown_id", _id(-1)),
     "huge id": Damage("unknown_id", _id(2**62)),
-    "name and id differ": Damage("label_contradiction", _other_label),
+    "name and id differ": Damage(
+        "label_contradiction", _first(OBJECT + "class/label", lambda label: label % 4 + 1)
+    ),
     "too many boxes": Damage("too_many_boxes", _crowd),
     "one xmax too many": Damage("length_mismatch", _more(BOX + "xmax", 0.5)),
     "no ymin": Damage("length_mismatch", _without(BOX + "ymin")),
@@ -303,9 +285,7 @@ DAMAGES: Dict[str, Damage] = {
         "length_mismatch", _without(OBJECT + "class/text", OBJECT + "class/label")
     ),
     "one area too many": Damage("length_mismatch", _more(OBJECT + "area", 1.0)),
-    "one mask too many": Damage(
-        "length_mismatch", lambda f: _more(OBJECT + "mask", *f[OBJECT + "mask"].bytes_list.value)(f)
-    ),
+    "one mask too many": Damage("length_mismatch", _edit(OBJECT + "mask", lambda masks: masks * 2)),
     "one point too many": Damage("length_mismatch", _more(OBJECT + "keypoint/x", 0.5)),
     "points of half a box": Damage(
         "length_mismatch", lambda f: [_more(OBJECT + f"keypoint/{axis}", 0.5)(f) for axis in "yx"]
@@ -316,9 +296,7 @@ DAMAGES: Dict[str, Damage] = {
             [0.5] * (len(f[BOX + "ymin"].float_list.value) * 3 + 1)
         ),
     ),
-    "confidence without class": Damage(
-        "length_mismatch", lambda f: f["image/class/confidence"].float_list.value.append(1.0)
-    ),
+    "confidence without class": Damage("length_mismatch", _more("image/class/confidence", 1.0)),
     "labels as floats": Damage("unparsable", _float_labels),
     "image as number": Damage(
         "unparsable", lambda f: f["image/encoded"].int64_list.value.append(3), follows="missing_key"
@@ -337,7 +315,7 @@ DAMAGES: Dict[str, Damage] = {
         "length_mismatch", _mask(lambda _: picture_bytes("PNG", 20, 20))
     ),
     "empty mask": Damage("mask_empty", _mask(lambda mask: _png(_pixels_of(mask) & False))),
-    "no masks": Damage("mask_empty", _every_mask(lambda masks: [])),
+    "no masks": Damage("mask_empty", _edit(OBJECT + "mask", lambda masks: [])),
     "mask of another object": Damage("mask_mismatch", _mask(_other_part)),
     "changed data": Damage("damaged_record", frame=_flip(200)),
     "changed length": Damage("damaged_record", frame=_flip(2)),

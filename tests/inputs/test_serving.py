@@ -74,10 +74,6 @@ def test_files_of_different_sizes(input_type: str) -> None:
         np.testing.assert_allclose(result, expected, rtol=1e-6)
     assert true_shapes.tolist() == [[6, 10, 3]] * 2
     assert static == [None, 6, 10, 3]
-
-
-@pytest.mark.parametrize("input_type", ["encoded_image_string_tensor", "tf_example"])
-def test_files_of_different_sizes_that_stay_different(input_type: str) -> None:
     fed, true_shapes, static = run(input_type, IDENTITY, fed_strings(input_type))
     assert fed.shape == (2, 9, 12, 3)
     assert true_shapes.tolist() == [[8, 12, 3], [9, 5, 3]]

@@ -89,29 +89,6 @@ def arrays(sample: Sample) -> Dict[str, Optional[np.ndarray]]:
     }
 
 
-def run_in_dataset(
-    change: Callable[[Sample, tf.Tensor], Sample], sample: Sample, seeds: List[List[int]]
-) -> List[Dict[str, Optional[np.ndarray]]]:
-    """What `change` makes of the sample for each seed, in one graph of unknown shapes."""
-
-    def unshaped(sample: Sample) -> Sample:
-        def hide(value: tf.Tensor, shape: List[Optional[int]]) -> tf.Tensor:
-            return tf.compat.v1.placeholder_with_default(value, shape)
-
-        fields = {
-            name: hide(value, [None, *value.shape[1:]])
-            for name, value in sample._asdict().items()
-            if value is not None and name != "image_level"
-        }
-        fields["image"] = hide(sample.image, [None, None, sample.image.shape[-1]])
-        if sample.masks is not None:
-            fields["masks"] = hide(sample.masks, [None, None, None])
-        return sample._replace(**fields)
-
-    dataset = tf.data.Dataset.from_tensor_slices(np.array(seeds, np.int64))
-    return [arrays(result) for result in dataset.map(lambda seed: change(unshaped(sample), seed))]
-
-
 def small_sample(dtype: Any = np.uint8) -> Sample:
     """An image of 2 x 4 with one box and one keypoint."""
     return Sample(
@@ -138,8 +115,7 @@ def in_graph(
 
     All sizes but those of channels and keypoints are unknown in the graph.
     """
-    fields = [name for name, value in like._asdict().items() if value is not None]
-    fields.remove("image_level")
+    fields = [name for name, value in arrays(like).items() if value is not None]
 
     def spec(name: str) -> tf.TensorSpec:
         value = getattr(like, name)

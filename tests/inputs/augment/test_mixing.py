@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 from typing import Any, Dict, List, Tuple
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
-from inputs.augment import AUGMENTATIONS, check_steps, make_steps
+from inputs.augment import check_steps, make_steps
 from inputs.augment.mixing import (
     NO_CLASS,
     apply_mixture,
@@ -19,13 +18,10 @@ from inputs.augment.mixing import (
     partner_distances,
     split_stages,
 )
-from inputs.schema import PER_BOX_FIELDS, Sample
+from inputs.schema import PER_BOX_FIELDS
 from tests.inputs.augment.helpers import arrays, sample_of, step
 from tests.inputs.examples import reader
 
-MIXTURES = sorted(
-    name for name in AUGMENTATIONS if getattr(AUGMENTATIONS.get(name), "num_records", 1) > 1
-)
 FLIP = "random_vertical_flip { keypoint_flip_permutation: [0, 1, 2] }"
 CHAIN = (FLIP, "mosaic {}", FLIP, "mixup {}", FLIP, FLIP)
 
@@ -76,8 +72,8 @@ def test_no_record_is_twice_in_a_batch() -> None:
 def test_what_does_not_go_with_a_mixture(texts, settings, message) -> None:
     with pytest.raises(ConfigError, match=message):
         check_steps(links(*texts), reader(settings))
-    single = [text for text in texts if step(text).WhichOneof("preprocessing_step") not in MIXTURES]
-    check_steps(links(*single), reader(settings))
+    single = [link for link in links(*texts) if link.num_records == 1]
+    check_steps(single, reader(settings))
     check_steps(links("copy_paste {}"), reader("load_instance_masks: true"))
 
 
@@ -171,70 +167,3 @@ def test_probability_and_permission() -> None:
         mixed_at[probability, allowed] = sum(found)
     assert 7 <= mixed_at[0.3, True] <= 29  # 18 expected; three standard deviations are 10.6
     assert mixed_at[1.0, False] == 0
-
-
-def tensors(sample: Sample) -> Dict[str, tf.Tensor]:
-    fields = sample._replace(image_level=None)._asdict()
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-@functools.cache
-def mixture_in_graph(name: str) -> Any:
-    """A mixture as a function of the tensors of its samples, of unknown shapes, and of the seed."""
-    (link,) = links(f"{name} {{}}")
-
-    def mix(samples: List[Dict[str, tf.Tensor]], seed: tf.Tensor) -> Dict[str, tf.Tensor]:
-        return tensors(link.function([Sample(**each) for each in samples], seed, link.config))
-
-    known = {"image": [None, None, 3], "masks": [None] * 3}
-    spec = {
-        field: tf.TensorSpec(known.get(field, [None, *value.shape[1:]]), value.dtype)
-        for field, value in tensors(sample_of("full")).items()
-    }
-    signature = [[spec] * link.function.num_records, tf.TensorSpec([2], tf.int64)]
-    return tf.function(mix, input_signature=signature, autograph=False)
-
-
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        "full full full full",
-        pytest.param("empty full empty full", marks=pytest.mark.exhaustive),
-        "empty empty",
-    ],
-)
-@pytest.mark.parametrize("name", MIXTURES)
-def test_every_mixture(name: str, kinds: str) -> None:
-    """Boxes stay inside, all fields keep one length, equal seeds give equal results."""
-    (link,) = links(f"{name} {{}}")
-    count = link.function.num_records
-    others = [sample_of(kind) for kind in (kinds.split() * 4)[:count]]
-    # Partners of another size.
-    others[1] = others[1]._replace(image=others[1].image[:20], masks=others[1].masks[:, :20])
-    before = [arrays(other) for other in others]
-    seeds = [tf.constant([seed, 11], tf.int64) for seed in range(6)]
-    fed = [tensors(other) for other in others]
-    results = [
-        {field: value.numpy() for field, value in mixture_in_graph(name)(fed, seed).items()}
-        for seed in seeds
-    ]
-    for result in results:
-        image, boxes, masks = result["image"], result["boxes"], result["masks"]
-        assert image.dtype == np.float32 and np.isfinite(image).all()
-        assert image.min() >= 0 and image.max() <= 255
-        assert (boxes >= 0).all() and (boxes <= 1).all()
-        assert (boxes[:, 2:] > boxes[:, :2]).all()
-        assert masks.shape[1:] == image.shape[:2] and set(np.unique(masks)) <= {0, 1}
-        for field in PER_BOX_FIELDS:
-            assert len(result[field]) == len(boxes), field
-            assert result[field].dtype == before[0][field].dtype, field
-    if "full" in kinds:
-        assert len({result["image"].tobytes() for result in results}) > 1
-    for seed, result in list(zip(seeds, results))[:2]:
-        eager, again = (arrays(link.function(others, seed, link.config)) for _ in range(2))
-        for field, value in eager.items():
-            np.testing.assert_array_equal(value, again[field])
-            np.testing.assert_allclose(value, result[field], rtol=1e-5, atol=1e-3)
-    for other, old in zip(others, before):
-        for field, value in arrays(other).items():
-            np.testing.assert_array_equal(value, old[field])

@@ -23,25 +23,17 @@ def test_tables_are_those_of_the_reference(shared: pathlib.Path) -> None:
     assert own == golden
 
 
-@pytest.mark.parametrize(
-    ("name", "level", "magnitude"),
-    [
-        ("Posterize", 8, 3),
-        ("Posterize", 2, 0),
-        ("Solarize", 10, 256),
-        ("SolarizeAdd", 6, 66),
-        ("Color", 5, 1.0),
-        ("Cutout", 8, 80),
-        ("Cutout_Only_BBoxes", 6, 30),
-        ("BBox_Cutout", 4, 0.3),
-        ("TranslateX_BBox", 4, 100),
-        ("TranslateY_Only_BBoxes", 10, 120),
-        ("ShearX_BBox", 10, 0.3),
-        ("Rotate_BBox", 8, 24),
-    ],
-)
-def test_magnitudes(name: str, level: int, magnitude: float) -> None:
-    assert OPERATIONS[name].magnitude(level) == pytest.approx(magnitude)
+MAGNITUDES = (
+    ("Posterize", 8, 3), ("Posterize", 2, 0), ("Solarize", 10, 256), ("SolarizeAdd", 6, 66),
+    ("Color", 5, 1.0), ("Cutout", 8, 80), ("Cutout_Only_BBoxes", 6, 30), ("BBox_Cutout", 4, 0.3),
+    ("TranslateX_BBox", 4, 100), ("TranslateY_Only_BBoxes", 10, 120), ("ShearX_BBox", 10, 0.3),
+    ("Rotate_BBox", 8, 24),
+)  # fmt: skip
+
+
+def test_magnitudes() -> None:
+    for name, level, magnitude in MAGNITUDES:
+        assert OPERATIONS[name].magnitude(level) == pytest.approx(magnitude), (name, level)
 
 
 def _after(policy: Any, sample: Sample, count: int = len(SEEDS)) -> List[Sample]:

@@ -10,7 +10,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import preprocessor_pb2
-from inputs.augment import AUGMENTATIONS
+from inputs.augment import AUGMENTATIONS, make_steps
 from inputs.schema import PER_BOX_FIELDS, Sample
 from tests.inputs.augment.helpers import arrays, in_graph, make_augmentation, sample_of, step
 
@@ -33,10 +33,10 @@ SETTINGS = {
     "autoaugment_image": "policy_name: 'test'",
 }
 CHANGES_FRAME = {"scale_boxes_to_pixel_coordinates"}
-# Steps that mix several records: see test_mixing.
-SINGLE = sorted(
-    name for name in AUGMENTATIONS if getattr(AUGMENTATIONS.get(name), "num_records", 1) == 1
-)
+NUM_RECORDS = {
+    name: getattr(AUGMENTATIONS.get(name), "num_records", 1) for name in sorted(AUGMENTATIONS)
+}
+SINGLE = [name for name, count in NUM_RECORDS.items() if count == 1]
 NEEDS_SCORES = {"convert_class_logits_to_softmax"}
 NEEDS_RGB = {"rgb_to_gray", "subtract_channel_mean"}
 # Boxes do not enclose their object any more: they are jittered, or kept after it has left.
@@ -48,8 +48,22 @@ def _step(name: str) -> Any:
     return step(f"{name} {{ {SETTINGS.get(name, '')} }}")
 
 
+def _augmentation(name: str) -> Any:
+    """A function (sample, seed); a mixture gets the sample, and partners of another size."""
+    if name in SINGLE:
+        return make_augmentation([_step(name)])
+    (mixture,) = make_steps([_step(name)])
+
+    def mix(sample: Sample, seed: tf.Tensor) -> Sample:
+        partner = sample._replace(image=sample.image[:20], masks=sample.masks[:, :20])
+        partners = [partner, sample, partner][: mixture.num_records - 1]
+        return mixture.function([sample, *partners], seed, mixture.config)
+
+    return mix
+
+
 def _is_random(name: str) -> bool:
-    return name.startswith(("rand", "ssd_", "drop_", "autoaugment"))
+    return name.startswith(("rand", "ssd_", "drop_", "autoaugment")) or name not in SINGLE
 
 
 def _check(result: Dict[str, Optional[np.ndarray]], like: Dict[str, Optional[np.ndarray]]) -> None:
@@ -78,9 +92,9 @@ def _check_boxes(name: str, boxes: np.ndarray) -> None:
 
 
 def _computes_pixels(name: str) -> bool:
-    """Whether `float_image` decorates the step."""
+    """Whether `float_image` decorates the step, or it mixes pixels."""
     step = AUGMENTATIONS.get(name)
-    return hasattr(getattr(step, "function", step), "__wrapped__")
+    return name not in SINGLE or hasattr(getattr(step, "function", step), "__wrapped__")
 
 
 def _one_box(sample: Sample) -> Sample:
@@ -91,10 +105,10 @@ def _one_box(sample: Sample) -> Sample:
     return sample._replace(**one)
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", NUM_RECORDS)
 def test_every_augmentation(name: str) -> None:
     """On an image with all fields, in a graph of unknown shapes; with and without boxes."""
-    augment = make_augmentation([_step(name)])
+    augment = _augmentation(name)
     run = in_graph(augment, sample_of("full"))
     outcomes = set()
     for kind, seeds in (("full", SEEDS), ("empty", SEEDS[:4])):
@@ -110,7 +124,7 @@ def test_every_augmentation(name: str) -> None:
         # Eager gives what the graph gives, leaves its input alone, and does so again.
         eager = augment(sample, tf.constant(seeds[-1], tf.int64))
         again = augment(sample, tf.constant(seeds[-1], tf.int64))
-        assert eager.image_level is sample.image_level
+        assert name not in SINGLE or eager.image_level is sample.image_level
         for field, value in arrays(eager).items():
             np.testing.assert_array_equal(value, np.array(getattr(again, field)))
             np.testing.assert_allclose(value, result[field], rtol=1e-5, atol=1e-3)

@@ -30,11 +30,12 @@ def ten_columns() -> Sample:
     )
 
 
-def apply(name: str, strength: float, sample: Sample, overlap_thresh: float = 0.1) -> Sample:
+def apply(
+    name: str, strength: float, sample: Sample, overlap_thresh: float = 0.1, times: int = 1
+) -> Sample:
     sample = sample._replace(image=tf.cast(sample.image, tf.uint8))
-    return rand_augment.apply_operations(
-        sample, tf.constant([NUMBERS[name]]), tf.constant([strength]), overlap_thresh
-    )
+    numbers, strengths = tf.repeat(NUMBERS[name], times), tf.repeat(strength, times)
+    return rand_augment.apply_operations(sample, numbers, strengths, overlap_thresh)
 
 
 def test_boxes_move_with_the_pixels_and_leave_with_them() -> None:
@@ -51,6 +52,11 @@ def test_boxes_move_with_the_pixels_and_leave_with_them() -> None:
     np.testing.assert_array_equal(apply("translate_x", 1.0, sample, 0.7).classes, [3])
     right = apply("translate_x", -1.0, sample)
     np.testing.assert_array_equal(right.image[0, :3, 0], [128] * 3)
+    twice = apply("translate_x", 1.0, sample, times=2)
+    np.testing.assert_array_equal(twice.classes, [3])
+    np.testing.assert_allclose(twice.boxes, [[0, 0, 1, 0.3]], atol=1e-6)
+    np.testing.assert_allclose(twice.area, [16 * 3 / 4], rtol=1e-5)
+    assert apply("translate_x", 1.0, sample, 0.8, times=2).boxes.shape[0] == 0
 
 
 @pytest.mark.parametrize("name", sorted(set(OPERATIONS) - WITHOUT_MAGNITUDE))
@@ -82,20 +88,6 @@ def test_operations_on_pixels() -> None:
         apply("posterize", 1.0, sample).image[0, :, 0], [k & 0xF0 for k in range(0, 100, 10)]
     )
     assert apply("identity", 1.0, sample).image.numpy().tolist() == sample.image.numpy().tolist()
-
-
-def test_operations_follow_each_other() -> None:
-    """Twice three columns to the left: half of the third box is left, less than of the original."""
-    numbers = tf.constant([NUMBERS["translate_x"]] * 2)
-    sample = ten_columns()._replace(image=tf.cast(ten_columns().image, tf.uint8))
-    moved = rand_augment.apply_operations(sample, numbers, tf.constant([1.0, 1.0]), 0.1)
-    np.testing.assert_array_equal(moved.classes, [3])
-    np.testing.assert_allclose(moved.boxes, [[0, 0, 1, 0.3]], atol=1e-6)
-    np.testing.assert_allclose(moved.area, [16 * 3 / 4], rtol=1e-5)
-    assert (
-        rand_augment.apply_operations(sample, numbers, tf.constant([1.0, 1.0]), 0.8).boxes.shape[0]
-        == 0
-    )
 
 
 def test_the_step_draws_every_operation(monkeypatch: pytest.MonkeyPatch) -> None:

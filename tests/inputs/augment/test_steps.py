@@ -25,8 +25,8 @@ from inputs.augment.ssd_crop import (
 from inputs.schema import Sample
 from tests.inputs.augment.helpers import (
     config_of,
+    in_graph,
     make_augmentation,
-    run_in_dataset,
     run_step,
     sample_of,
     small_sample,
@@ -134,8 +134,9 @@ def test_operations_of_different_ranges_are_all_drawn() -> None:
     listed = " ".join(f"operations {{ {BOUNDS} {text} }}" for text in ranges)
     sample = sample_of("full")._replace(image=tf.zeros([240, 320, 3]), masks=None)
     augment = make_augmentation([step(f"ssd_random_crop {{ {listed} }}")])
-    results = run_in_dataset(augment, sample, [[seed, 5] for seed in range(60)])
-    shares = np.array([result["image"][..., 0].size / (240 * 320) for result in results])
+    run = in_graph(augment, sample)
+    sizes = [run(sample, [seed, 5])["image"][..., 0].size for seed in range(60)]
+    shares = np.array(sizes) / (240 * 320)
     num_small, num_large = (shares < 0.21).sum(), (shares > 0.69).sum()
     assert num_small + num_large == 60 and 15 <= num_small <= 45
 
@@ -221,9 +222,8 @@ def test_default_of_target_pixels_is_that_of_the_reference() -> None:
 
 def _sizes(text: str) -> Set[Tuple[int, ...]]:
     """Heights and widths that an image of 2 x 4 pixels gets."""
-    seeds = [[i, 0] for i in range(60)]
-    results = run_in_dataset(make_augmentation([step(text)]), small_sample(), seeds)
-    return {result["image"].shape[:2] for result in results}
+    run = in_graph(make_augmentation([step(text)]), small_sample())
+    return {run(small_sample(), [i, 0])["image"].shape[:2] for i in range(60)}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pathlib
+import struct
 from typing import Any, Dict, List, Optional, Set
 
 import numpy as np
@@ -11,8 +12,10 @@ from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import Resizer
 from inputs import schema
 from inputs.decoding.decoder import make_decoder
+from inputs.decoding.images import claimed_pixels
 from inputs.schema import Sample
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, reader, sequence
+from tests.inputs.faults import picture_bytes
 
 LABELS = {"image/object/class/label": [2, 1]}
 NAN = float("nan")
@@ -404,3 +407,26 @@ def test_keypoint_ids_must_fit(label_map: str) -> None:
         make_decoder(reader(label_map + "use_keypoint_label_map: true num_keypoints: 1"))
     with pytest.raises(ValueError, match=r"needs input_reader\.num_keypoints"):
         make_decoder(reader(label_map + "use_keypoint_label_map: true"))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])
+def test_pixels_in_the_header(kind: str) -> None:
+    content = picture_bytes(kind, 300, 517)
+    contents = [content, content[:10], b"ab", b"", b"II*\0" + b"\1" * 40]
+    with tf.Graph().as_default(), tf1.Session() as session:
+        encoded = tf1.placeholder(tf.string, [])
+        pixels = claimed_pixels(encoded)
+        assert pixels.shape == []
+        assert session.run(pixels, {encoded: contents[0]}) == 300 * 517
+        if kind == "JPEG":
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                session.run(pixels, {encoded: contents[1]})
+        elif kind != "GIF":  # whose size is in these bytes
+            assert session.run(pixels, {encoded: contents[1]}) == 0
+        assert [session.run(pixels, {encoded: other}) for other in contents[2:]] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("height", "pixels"), [(-7, 35), (2**31 - 1, 5 * 2.0**31)])
+def test_sides_of_a_bmp_may_be_negative_or_huge(height: int, pixels: float) -> None:
+    content = b"BM" + b"\0" * 16 + struct.pack("<ii", 5, height)
+    assert claimed_pixels(tf.constant(content)).numpy() == pixels
