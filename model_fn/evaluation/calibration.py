@@ -9,23 +9,28 @@ detections of an evaluation, after suppression, as `model_fn.evaluation.matching
 - sigmoid: Platt scaling (Platt, "Probabilistic Outputs for Support Vector Machines", 1999);
 - temperature: Guo et al., "On Calibration of Modern Neural Networks", 2017.
 
+An evaluation writes the calibration, for `--config_override`, with a reliability diagram.
 Calibrations of each class use the fit of all classes where a class has too few detections, or
 where those of higher scores are not more precise.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from google.protobuf import text_format
 
 from estimator_det.boxes.score_conversion import CALIBRATIONS
 from estimator_det.compat import eagerly, tf
-from estimator_det.config.derived_models import FinalScores
+from estimator_det.config import files
+from estimator_det.config.derived_models import FinalScores, final_scores
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.protos import calibration_pb2, post_processing_pb2
+from estimator_det.protos import calibration_pb2, pipeline_pb2, post_processing_pb2
 from model_fn.checkpoints.errors import RunError
+from model_fn.drawing import charts
 from model_fn.evaluation.matching import ClassMatches, Matches
 
 Array = np.ndarray[Any, Any]
@@ -41,6 +46,9 @@ NUM_BINS = 15  # bins of the expected calibration error, of equal width
 _MOST_LIKELY = 0.999  # a function's value at its last pool is below 1, so that it still rises
 _LOGIT_MARGIN = 1e-7
 _ROWS_AT_ONCE = 4096
+# A command line takes arguments of 131,072 bytes; the text of a calibration is one argument.
+LONGEST_TEXT = 120_000
+LONGEST_INDENTED_TEXT = 20_000
 
 # Each sets one calibrator of a `CalibrationConfig`, from matches and the scores' post-processing.
 FITS: Registry[Callable[[Any, Matches, FinalScores], None]] = Registry("calibration")
@@ -106,25 +114,27 @@ def fit(kind: str, matches: Matches, scores: FinalScores) -> calibration_pb2.Cal
     Raises RunError if there are too few detections, or higher scores are not more precise.
     """
     check_model(kind, scores)
-    _check_detections(matches.all_classes_merged())
-    config = calibration_pb2.CalibrationConfig()
-    FITS.get(kind)(config, matches, scores)
-    return config
-
-
-def _check_detections(matches: ClassMatches) -> None:
-    if not has_enough(matches):
+    every = matches.all_classes_merged()
+    if not has_enough(every):
         raise RunError(
             f"a calibration needs {MIN_DETECTIONS} detections and {MIN_CORRECT} correct ones; the "
-            f"evaluation has {len(matches.scores)} and {matches.correct.sum()}; evaluate on more "
+            f"evaluation has {len(every.scores)} and {every.correct.sum()}; evaluate on more "
             "records, or train longer"
         )
-    low, high = float(matches.scores.min()), float(matches.scores.max())
+    low, high = float(every.scores.min()), float(every.scores.max())
     if low < 0 or high > 1:
         raise RunError(
             f"a calibration needs scores from 0 to 1; the evaluation has {low:g} to {high:g}; set "
             "score_converter to SIGMOID or SOFTMAX"
         )
+    config = calibration_pb2.CalibrationConfig()
+    FITS.get(kind)(config, matches, scores)
+    return config
+
+
+def has_enough(matches: ClassMatches) -> bool:
+    """True if there are enough detections for a fit."""
+    return len(matches.scores) >= MIN_DETECTIONS and int(matches.correct.sum()) >= MIN_CORRECT
 
 
 def calibrate(config: calibration_pb2.CalibrationConfig, scores: Array, columns: Array) -> Array:
@@ -199,29 +209,24 @@ def function_points(matches: ClassMatches, most: int = MAX_POINTS) -> List[Point
 def _distinct(points: Sequence[Point]) -> List[Point]:
     """Rounded points that still rise; of those with one score the last."""
     kept: List[Point] = []
-    for x, y in points:
-        rounded = (float(f"{x:.6g}"), float(f"{y:.6g}"))
-        while kept and np.float32(kept[-1][0]) >= np.float32(rounded[0]):
+    for point in points:
+        x, y = map(_rounded, point)
+        while kept and np.float32(kept[-1][0]) >= np.float32(x):
             kept.pop()
-        kept.append(rounded)
+        kept.append((x, y))
     return kept
 
 
-def _add_points(pairs: Any, points: Sequence[Point]) -> None:
-    for x, y in points:
-        pairs.x_y_pair.add(x=x, y=y)
+def _rounded(number: float) -> float:
+    """The number as the text of a configuration gives it."""
+    return float(f"{number:.6g}")
 
 
 @FITS.register("function_approximation")
 def _fit_function(config: Any, matches: Matches, scores: FinalScores) -> None:
     del scores
-    points = function_points(matches.all_classes_merged())
-    _add_points(config.function_approximation.x_y_pairs, points)
-
-
-def has_enough(matches: ClassMatches) -> bool:
-    """Whether there are enough detections for a fit."""
-    return len(matches.scores) >= MIN_DETECTIONS and int(matches.correct.sum()) >= MIN_CORRECT
+    for x, y in function_points(matches.all_classes_merged()):
+        config.function_approximation.x_y_pairs.x_y_pair.add(x=x, y=y)
 
 
 @FITS.register("class_id_function_approximations")
@@ -230,8 +235,9 @@ def _fit_functions(config: Any, matches: Matches, scores: FinalScores) -> None:
     table = config.class_id_function_approximations.class_id_xy_pairs_map
     common = function_points(matches.all_classes_merged(), most)
     for class_id, class_matches in zip(matches.class_ids, matches.per_class()):
-        points = function_points(class_matches, most) if has_enough(class_matches) else common
-        _add_points(table[scores.column_of(class_id)], points)
+        pairs = table[scores.column_of(class_id)].x_y_pair
+        for x, y in function_points(class_matches, most) if has_enough(class_matches) else common:
+            pairs.add(x=x, y=y)
 
 
 def sigmoid_parameters(matches: ClassMatches) -> Optional[Point]:
@@ -265,13 +271,6 @@ def sigmoid_parameters(matches: ClassMatches) -> Optional[Point]:
     return (-float(weights[0]), -float(weights[1])) if weights[0] > 0 else None
 
 
-def _sigmoid_of_all(matches: Matches) -> Point:
-    parameters = sigmoid_parameters(matches.all_classes_merged())
-    if parameters is None:
-        raise _not_more_precise("sigmoid")
-    return parameters
-
-
 def _not_more_precise(kind: str) -> RunError:
     return RunError(
         f"no {kind} calibrates these detections: those of higher scores are not more often "
@@ -280,23 +279,27 @@ def _not_more_precise(kind: str) -> RunError:
     )
 
 
-def _set_sigmoid(parameters: Any, point: Point) -> None:
-    parameters.a, parameters.b = (float(f"{x:.6g}") for x in point)
-
-
 @FITS.register("sigmoid_calibration")
 def _fit_sigmoid(config: Any, matches: Matches, scores: FinalScores) -> None:
     del scores
-    _set_sigmoid(config.sigmoid_calibration.sigmoid_parameters, _sigmoid_of_all(matches))
+    point = sigmoid_parameters(matches.all_classes_merged())
+    if point is None:
+        raise _not_more_precise("sigmoid")
+    parameters = config.sigmoid_calibration.sigmoid_parameters
+    parameters.a, parameters.b = map(_rounded, point)
 
 
 @FITS.register("class_id_sigmoid_calibrations")
 def _fit_sigmoids(config: Any, matches: Matches, scores: FinalScores) -> None:
+    common = calibration_pb2.CalibrationConfig()
+    _fit_sigmoid(common, matches, scores)
     table = config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
-    common = _sigmoid_of_all(matches)
     for class_id, class_matches in zip(matches.class_ids, matches.per_class()):
-        parameters = sigmoid_parameters(class_matches) if has_enough(class_matches) else None
-        _set_sigmoid(table[scores.column_of(class_id)], parameters or common)
+        parameters = table[scores.column_of(class_id)]
+        parameters.CopyFrom(common.sigmoid_calibration.sigmoid_parameters)
+        point = sigmoid_parameters(class_matches) if has_enough(class_matches) else None
+        if point is not None:
+            parameters.a, parameters.b = map(_rounded, point)
 
 
 def temperature(matches: ClassMatches) -> float:
@@ -322,4 +325,124 @@ def temperature(matches: ClassMatches) -> float:
 def _fit_temperature(config: Any, matches: Matches, scores: FinalScores) -> None:
     del scores
     scaler = temperature(matches.all_classes_merged())
-    config.temperature_scaling_calibration.scaler = float(f"{scaler:.6g}")
+    config.temperature_scaling_calibration.scaler = _rounded(scaler)
+
+
+class Calibrated(NamedTuple):
+    """A fitted calibration and what it changes."""
+
+    config: Any  # `CalibrationConfig` proto
+    before: Reliability
+    after: Reliability  # reliability on the detections that it was fitted to
+    # Expected calibration error of detections that it was not fitted to: of each half of the
+    # images with a fit to the other half. None if a half has too few detections.
+    held_out_error: Optional[float]
+
+
+def scores_of(pipeline_config: Any) -> FinalScores:
+    """The part of a configuration that gets the calibration."""
+    scores = final_scores(pipeline_config.model)
+    if scores is None:
+        raise ConfigError(
+            "model",
+            "has no class scores that a calibration could change",
+            "calibrate an ssd, or a faster_rcnn with number_of_stages of 2 or 3",
+        )
+    return scores
+
+
+def make(pipeline_config: Any, kind: str, matches: Matches) -> Calibrated:
+    """Fits a calibration, and measures what it changes; errors are those of `fit`."""
+    scores, every = scores_of(pipeline_config), matches.all_classes_merged()
+    config = fit(kind, matches, scores)
+    return Calibrated(
+        config,
+        before=reliability(every.scores, every.correct),
+        after=_reliability_with(config, matches, scores),
+        held_out_error=_held_out_error(kind, matches, scores),
+    )
+
+
+def _reliability_with(
+    config: calibration_pb2.CalibrationConfig, matches: Matches, scores: FinalScores
+) -> Reliability:
+    columns = np.array([scores.column_of(k) for k in matches.class_ids])[matches.classes()]
+    every = matches.all_classes_merged()
+    calibrated = calibrate(config, every.scores, columns)
+    return reliability(calibrated, every.correct)
+
+
+def _held_out_error(kind: str, matches: Matches, scores: FinalScores) -> Optional[float]:
+    halves = [matches.every_second_image(start) for start in (0, 1)]
+    if not all(has_enough(half.all_classes_merged()) for half in halves):
+        return None
+    errors, counts = [], []
+    for fitted, held_out in (halves, reversed(halves)):
+        try:
+            config = fit(kind, fitted, scores)
+        except RunError:
+            return None  # This half does not determine it, which all detections may.
+        after = _reliability_with(config, held_out, scores)
+        errors.append(after.expected_error)
+        counts.append(int(after.counts.sum()))
+    return float(np.average(errors, weights=counts))
+
+
+def write(calibrated: Calibrated, scores: FinalScores, folder: str, step: int) -> Tuple[str, str]:
+    """Writes the text of `override_text` and the diagram, a PNG; returns the paths of both."""
+    text = override_text(calibrated.config, scores)
+    if len(text) > LONGEST_TEXT:
+        raise RunError(
+            f"the calibration of {scores.path} has {len(text):,} characters of text, and a command "
+            f"line takes {LONGEST_TEXT:,}; use a calibration of all classes together, or "
+            "class_id_sigmoid_calibrations"
+        )
+    tf.io.gfile.makedirs(folder)
+    stem = os.path.join(folder, f"calibration-{step}")
+    files.write_text(f"{stem}.pbtxt", text)
+    with tf.io.gfile.GFile(f"{stem}.png", "wb") as file:
+        file.write(reliability_diagram(calibrated))
+    return f"{stem}.pbtxt", f"{stem}.png"
+
+
+def override_text(config: calibration_pb2.CalibrationConfig, scores: FinalScores) -> str:
+    """Pipeline text proto that sets the calibration and nothing else."""
+    pipeline = pipeline_pb2.TrainEvalPipelineConfig()
+    message: Any = pipeline
+    for name in scores.path.split("."):
+        message = getattr(message, name)
+    message.calibration_config.CopyFrom(config)
+    text = str(text_format.MessageToString(pipeline))
+    if len(text) <= LONGEST_INDENTED_TEXT:
+        return text
+    return str(text_format.MessageToString(pipeline, as_one_line=True)) + "\n"
+
+
+def reliability_diagram(calibrated: Calibrated) -> bytes:
+    """PNG: precision by score before and after, and how many detections have each score."""
+    curves, lines = {"before": calibrated.before, "after": calibrated.after}, []
+    for name, curve in curves.items():
+        used = curve.counts > 0
+        title = f"{name}: error {curve.expected_error:.3f}"
+        lines.append(charts.Curve(title, curve.mean_scores[used], curve.precisions[used]))
+    lines.append(charts.Curve("precision = score", [0.0, 1.0], [0.0, 1.0]))
+    return charts.figure(
+        [
+            charts.curves(
+                f"Reliability of {calibrated.config.WhichOneof('calibrator')}",
+                lines,
+                x_label="score",
+                y_label="precision",
+                limits=(0, 1, 0, 1.02),
+                legend="upper left",
+            ),
+            charts.histogram(
+                "Detections by score",
+                np.linspace(0.0, 1.0, NUM_BINS + 1),
+                {name: curve.counts for name, curve in curves.items()},
+                x_label="score",
+                y_label="detections",
+            ),
+        ],
+        columns=2,
+    )

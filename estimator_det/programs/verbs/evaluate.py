@@ -225,22 +225,22 @@ def _say_results(results: Dict[str, Any], *, verbose: bool) -> None:
 
 def _check_calibration(config: Any, kind: str) -> None:
     """Refuses what cannot be calibrated before the evaluation."""
-    from model_fn.evaluation import calibrating, calibration
+    from model_fn.evaluation import calibration
 
-    calibration.check_model(kind, calibrating.scores_of(config))
+    calibration.check_model(kind, calibration.scores_of(config))
 
 
 def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, step: int) -> None:
     """Fits a calibration to the first reader's evaluation, writes it, and prints how to use it."""
-    from model_fn.evaluation import calibrating
+    from model_fn.evaluation import calibration
     from model_fn.evaluation.report import evaluation_folder
 
     # Exports use the thresholds and calibration of the first reader, too.
     reader, class_matches = next(iter(matches.items()))
-    calibrated = calibrating.make(config, kind, class_matches)
-    scores = calibrating.scores_of(config)
+    calibrated = calibration.make(config, kind, class_matches)
+    scores = calibration.scores_of(config)
     folder = evaluation_folder(model_dir, reader)
-    text, picture = calibrating.write(calibrated, scores, folder, step)
+    text, picture = calibration.write(calibrated, scores, folder, step)
     before, after = calibrated.before.expected_error, calibrated.after.expected_error
     held_out = calibrated.held_out_error
     held_out_text = "" if held_out is None else f", {held_out:.4f} on images it is not fitted to"
