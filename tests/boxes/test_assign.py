@@ -16,35 +16,16 @@ GOLDEN_NAMES = ("cls_targets", "cls_weights", "reg_targets", "reg_weights", "mat
 BATCHES = sorted(name for name in SETTINGS if name.startswith("t."))
 
 
-def rpn_assigner(use_matmul_gather):
-    matcher = ArgMaxMatcher(
-        0.7, 0.3, force_match_for_each_row=True, use_matmul_gather=use_matmul_gather
-    )
-    return TargetAssigner(IOU_SIMILARITY, matcher, CenterSizeCoder(10.0, 10.0, 5.0, 5.0))
-
-
-def roi_assigner(use_matmul_gather):
-    matcher = ArgMaxMatcher(0.5, use_matmul_gather=use_matmul_gather)
-    return TargetAssigner(IOU_SIMILARITY, matcher, CenterSizeCoder(10.0, 10.0, 5.0, 5.0))
-
-
-def fast_rcnn_assigner(use_matmul_gather):
-    matcher = ArgMaxMatcher(
-        0.5, 0.1, negatives_lower_than_unmatched=False, use_matmul_gather=use_matmul_gather
-    )
-    return TargetAssigner(IOU_SIMILARITY, matcher, CenterSizeCoder())
-
-
-def multibox_assigner(use_matmul_gather):
-    matcher = BipartiteMatcher(use_matmul_gather=use_matmul_gather)
-    return TargetAssigner(NEG_SQ_DIST_SIMILARITY, matcher, CornerCoder())
-
-
+SCALED = CenterSizeCoder(10.0, 10.0, 5.0, 5.0)
+RPN_MATCHER = ArgMaxMatcher(0.7, 0.3, force_match_for_each_row=True)
+FAST_RCNN_MATCHER = ArgMaxMatcher(0.5, 0.1, negatives_lower_than_unmatched=False)
 PRESETS = {
-    "factory_FasterRCNN_proposal": rpn_assigner,
-    "factory_FasterRCNN_detection": roi_assigner,
-    "factory_FastRCNN_None": fast_rcnn_assigner,
-    "factory_Multibox_proposal": multibox_assigner,
+    "factory_FasterRCNN_proposal": TargetAssigner(IOU_SIMILARITY, RPN_MATCHER, SCALED),
+    "factory_FasterRCNN_detection": TargetAssigner(IOU_SIMILARITY, ArgMaxMatcher(0.5), SCALED),
+    "factory_FastRCNN_None": TargetAssigner(IOU_SIMILARITY, FAST_RCNN_MATCHER, CenterSizeCoder()),
+    "factory_Multibox_proposal": TargetAssigner(
+        NEG_SQ_DIST_SIMILARITY, BipartiteMatcher(), CornerCoder()
+    ),
 }
 LABEL = ARRAYS["unmatched_class_label"]
 
@@ -79,9 +60,8 @@ def golden_assigner(settings):
         settings.get("unmatched_threshold"),
         force_match_for_each_row=settings.get("force_match_for_each_row", False),
     )
-    coder = CenterSizeCoder(10, 10, 5, 5)
     weight = settings.get("negative_class_weight", 1.0)
-    return TargetAssigner(IOU_SIMILARITY, matcher, coder, weight)
+    return TargetAssigner(IOU_SIMILARITY, matcher, SCALED, weight)
 
 
 @pytest.mark.parametrize("matmul", [False, True])
@@ -105,8 +85,7 @@ def test_golden_presets(case, matmul):
     label = LABEL
     if case.endswith("proposal"):
         classes, label = np.ones([1, 4, 1], np.float32), np.zeros([1], np.float32)
-    assigner = PRESETS[case](use_matmul_gather=matmul)
-    assert assigner.matcher.use_matmul_gather == matmul
+    assigner = with_matmul(PRESETS[case]) if matmul else PRESETS[case]
     weights = np.ones(valid.shape, np.float32)
     targets = assigner.assign(ARRAYS["anchors"], boxes, classes, label, weights, valid)
     check(Targets(*(tensor[0] for tensor in targets)), case)
@@ -190,7 +169,9 @@ def test_confidences_by_hand():
 @pytest.mark.parametrize("matmul", [False, True])
 @pytest.mark.parametrize("num_rows", [0, 1])
 def test_no_groundtruth(num_rows, matmul):
-    assigner = with_matmul(small_assigner(matched_threshold=0.5, force_match_for_each_row=True))
+    assigner = small_assigner(
+        matched_threshold=0.5, force_match_for_each_row=True, use_matmul_gather=matmul
+    )
     targets = assigner.assign(
         ANCHORS,
         np.zeros([2, num_rows, 4], np.float32),
@@ -215,8 +196,6 @@ def test_keypoints(matmul):
     targets = assigner.assign(ANCHORS, BOXES, CLASSES, [1.0, 0.0], WEIGHTS, VALID, keypoints)
     expected = [[0, 0, nan, nan], [0, 0, 0, 0], [0, 0.5, -0.5, 0], [0, 0, 0, 0]]
     np.testing.assert_allclose(targets.box_targets[0, :, 4:], expected, atol=1e-6)
-    with pytest.raises(ValueError, match="needs keypoints"):
-        assigner.assign(ANCHORS, BOXES, CLASSES, [1.0, 0.0], WEIGHTS, VALID)
 
 
 def test_anchors_of_each_image():

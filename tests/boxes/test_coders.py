@@ -59,14 +59,6 @@ def test_all_golden_cases_are_used():
     assert set(SETTINGS) == {*BOX_CASES, *KEYPOINT_CASES}
 
 
-def test_center_size_by_hand():
-    anchor = tf.constant([[0.0, 0.0, 2.0, 4.0]])
-    box = tf.constant([[1.0, 0.0, 3.0, 8.0]])
-    codes = CenterSizeCoder(10, 10, 5, 5).encode(box, anchor)
-    # Centers (1, 2) and (2, 4); sizes 2 x 4 and 2 x 8.
-    np.testing.assert_allclose(codes, [[5.0, 5.0, 0.0, 5 * math.log(2)]], atol=1e-6)
-
-
 def test_every_scale_is_that_of_its_own_number():
     anchor = tf.constant([[0.0, 0.0, 2.0, 4.0]])
     box = tf.constant([[1.0, 0.0, 7.0, 8.0]])
@@ -88,21 +80,29 @@ def test_every_scale_is_that_of_its_own_number():
     np.testing.assert_allclose(decoded.boxes, [[2.0, 0.0, 6.0, 4.0]], atol=1e-6)
 
 
+# Message, its coder, and the coder of a message that sets nothing.
 ALL = {
     "faster_rcnn_box_coder": (
         "faster_rcnn_box_coder { y_scale: 2 x_scale: 3 height_scale: 4 width_scale: 6 }",
         CenterSizeCoder(2.0, 3.0, 4.0, 6.0),
+        CenterSizeCoder(*SCALES),
     ),
     "keypoint_box_coder": (
         "keypoint_box_coder { num_keypoints: 2 y_scale: 3 x_scale: 2 height_scale: 4"
         " width_scale: 6 }",
         KeypointCoder(2, 3.0, 2.0, 4.0, 6.0),
+        KeypointCoder(2, *SCALES),
     ),
     "square_box_coder": (
         "square_box_coder { y_scale: 2 x_scale: 3 length_scale: 4 }",
         SquareCoder(2.0, 3.0, 4.0),
+        SquareCoder(10.0, 10.0, 5.0),
     ),
-    "mean_stddev_box_coder": ("mean_stddev_box_coder { stddev: 0.5 }", CornerCoder(0.5)),
+    "mean_stddev_box_coder": (
+        "mean_stddev_box_coder { stddev: 0.5 }",
+        CornerCoder(0.5),
+        CornerCoder(float(np.float32(0.01))),
+    ),
 }
 
 
@@ -111,16 +111,10 @@ def make(text):
 
 
 @pytest.mark.parametrize("kind", sorted(CODERS))
-def test_every_coder_is_made_from_its_proto(kind):
-    text, expected = ALL[kind]
-    assert make(text) == expected
-
-
-def test_scales_that_are_not_set():
-    assert make("faster_rcnn_box_coder {}") == CenterSizeCoder(*SCALES)
-    assert make("keypoint_box_coder { num_keypoints: 2 }") == KeypointCoder(2, *SCALES)
-    assert make("square_box_coder {}") == SquareCoder(10.0, 10.0, 5.0)
-    assert make("mean_stddev_box_coder {}") == CornerCoder(float(np.float32(0.01)))
+def test_every_coder_is_made_from_its_message(kind):
+    text, coder, default = ALL[kind]
+    assert make(text) == coder
+    assert make(f"{kind} {{ {'num_keypoints: 2' if 'keypoint' in kind else ''} }}") == default
 
 
 @pytest.mark.parametrize("kind", sorted(CODERS))
@@ -153,19 +147,11 @@ def test_every_coder_survives_padding(kind):
         assert np.isfinite(codes).all()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "box_coder: one of .*mean_stddev_box_coder"),
-        ("keypoint_box_coder {}", "num_keypoints must be 1 or more; set it"),
-    ],
-)
-def test_bad_settings_are_errors(text, message):
-    with pytest.raises(ValueError, match=message):
-        make(text)
-
-
-def test_keypoints_must_be_given_and_as_many():
+def test_errors():
+    with pytest.raises(ValueError, match=r"box_coder: one of .*mean_stddev_box_coder"):
+        make("")
+    with pytest.raises(ValueError, match="num_keypoints must be 1 or more; set it"):
+        make("keypoint_box_coder {}")
     coder = KeypointCoder(3)
     with pytest.raises(ValueError, match="needs keypoints"):
         coder.encode(tf.zeros([1, 4]), tf.zeros([1, 4]))

@@ -5,7 +5,7 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.boxes import geometry
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.protos import region_similarity_calculator_pb2
 from tests.conftest import golden_component
 
@@ -34,16 +34,6 @@ def test_golden_similarities(case):
     np.testing.assert_allclose(found, ARRAYS[case], rtol=1e-5, atol=1e-6)
 
 
-def test_golden_matched_losses():
-    _, arrays = golden_component("losses")
-    predicted, target = tf.constant(arrays["box_pred"]), tf.constant(arrays["box_target"])
-    weights = arrays["weights2"]
-    iou = (1 - geometry.matched_iou(predicted, target)) * weights
-    np.testing.assert_allclose(tf.reshape(iou, [-1]), arrays["iou"], rtol=1e-5, atol=1e-6)
-    giou = (1 - geometry.matched_giou(predicted, target)) * weights
-    np.testing.assert_allclose(giou, arrays["giou"], rtol=1e-5, atol=1e-6)
-
-
 def test_areas_and_overlaps_by_hand():
     square = tf.constant([SQUARE])
     assert geometry.area(BOXES).numpy().tolist() == [1, 1, 0.25, 1, 0]
@@ -56,25 +46,6 @@ def test_areas_and_overlaps_by_hand():
     distance = geometry.pairwise_neg_sq_dist(square, BOXES)
     np.testing.assert_allclose(distance, [[0, -1, -0.5, -8, -2]])
     assert geometry.pairwise_iou(BOXES, BOXES).numpy()[4, 4] == 0  # both empty
-
-
-def test_generalized_iou_by_hand():
-    square = tf.constant(SQUARE)
-    giou = geometry.matched_giou(square, BOXES)
-    # Hulls: 1, 2.25, 1, 3 and 1.
-    expected = [1, 0.25 / 1.75 - 0.5 / 2.25, 0.25, -1 / 3, 0]
-    np.testing.assert_allclose(giou, expected, rtol=1e-6)
-    iou = geometry.matched_iou(square, BOXES)
-    np.testing.assert_allclose(iou, geometry.pairwise_iou(square[None], BOXES)[0], rtol=1e-6)
-    assert geometry.matched_giou(tf.zeros([4]), tf.zeros([4])).numpy() == 0
-
-
-def test_gradients_of_empty_boxes_are_finite():
-    boxes = tf.Variable(tf.zeros([1, 4]))
-    for function in (geometry.matched_iou, geometry.matched_giou):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(function(boxes, tf.zeros([1, 4])))
-        assert np.isfinite(tape.gradient(loss, boxes)).all()
 
 
 def test_pairs_broadcast_over_the_batch():
@@ -103,13 +74,6 @@ def test_thresholded_iou():
     assert exact(boxes, BOXES).numpy()[0].tolist() == [1, 0, 0, 0, 0]
 
 
-def test_centers_and_sizes_there_and_back():
-    y, x, height, width = geometry.centers_and_sizes(tf.constant([1.0, 2.0, 4.0, 4.0]))
-    assert [value.numpy() for value in (y, x, height, width)] == [2.5, 3, 3, 2]
-    boxes = geometry.from_centers_and_sizes(*geometry.centers_and_sizes(BOXES))
-    np.testing.assert_allclose(boxes, BOXES, atol=1e-6)
-
-
 def test_clipping():
     window = tf.constant([0.25, 0.5, 1.0, 2.0])
     clipped = geometry.clip_to_window(BOXES, window).numpy()
@@ -128,12 +92,6 @@ def test_frames():
     changed = geometry.change_frame(boxes, window)
     assert changed.numpy().tolist() == [[0, 0, 1, 1], [0.5, 0, 2, 0.5]]
     assert geometry.change_frame(boxes, tf.zeros([4])).numpy().tolist() == [[0] * 4] * 2
-
-
-def test_static_shapes_in_a_graph():
-    with tf.Graph().as_default():
-        groundtruth = tf1.placeholder(tf.float32, [None, 7, 4])
-        assert geometry.pairwise_iou(groundtruth, tf.zeros([9, 4])).shape.as_list() == [None, 7, 9]
 
 
 def test_similarity_must_be_named():

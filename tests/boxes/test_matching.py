@@ -11,7 +11,7 @@ from estimator_det.boxes.matching import (
     BipartiteMatcher,
     make_matcher,
 )
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.protos import matcher_pb2
 from tests.conftest import golden_component
 
@@ -57,8 +57,10 @@ HAND = [[[0.8, 0.4, 0.5, 0.1, 0.2], [0.7, 0.6, 0.2, 0.0, 0.3]]]
 
 
 def test_thresholds_by_hand():
-    matcher = ArgMaxMatcher(matched_threshold=0.6, unmatched_threshold=0.3)
+    matcher = ArgMaxMatcher(0.6, 0.3)
     assert run(matcher, HAND).tolist() == [[0, 1, IGNORED, UNMATCHED, IGNORED]]
+    reverse = ArgMaxMatcher(0.6, 0.3, negatives_lower_than_unmatched=False)
+    assert run(reverse, HAND).tolist() == [[0, 1, UNMATCHED, IGNORED, UNMATCHED]]
 
 
 def test_a_similarity_at_a_threshold_reaches_it():
@@ -69,11 +71,6 @@ def test_a_similarity_at_a_threshold_reaches_it():
     assert run(reverse, similarity).tolist() == [[0, UNMATCHED, IGNORED]]
 
 
-def test_negatives_between_thresholds_by_hand():
-    matcher = ArgMaxMatcher(0.6, 0.3, negatives_lower_than_unmatched=False)
-    assert run(matcher, HAND).tolist() == [[0, 1, UNMATCHED, IGNORED, UNMATCHED]]
-
-
 def test_force_gives_an_anchor_wanted_twice_to_the_first_row():
     matcher = ArgMaxMatcher(matched_threshold=0.9, force_match_for_each_row=True)
     assert run(matcher, HAND).tolist() == [[0, -1, -1, -1, -1]]
@@ -81,16 +78,16 @@ def test_force_gives_an_anchor_wanted_twice_to_the_first_row():
     assert run(matcher, HAND, may_force_match=may_force_match).tolist() == [[1, -1, -1, -1, -1]]
 
 
-def test_bipartite_by_hand():
-    assert run(BipartiteMatcher(), HAND).tolist() == [[0, 1, -1, -1, -1]]
-
-
-def test_bipartite_ties_go_by_row_then_anchor():
-    assert run(BipartiteMatcher(), np.full([1, 2, 3], -4.0)).tolist() == [[0, 1, -1]]
-
-
-def test_bipartite_runs_out_of_anchors():
-    assert run(BipartiteMatcher(), [[[0.1], [0.9], [0.3]]]).tolist() == [[1]]
+@pytest.mark.parametrize(
+    ("similarity", "matches"),
+    [
+        (HAND, [[0, 1, -1, -1, -1]]),
+        (np.full([1, 2, 3], -4.0), [[0, 1, -1]]),  # ties go by row, then anchor
+        ([[[0.1], [0.9], [0.3]]], [[1]]),  # more rows than anchors
+    ],
+)
+def test_bipartite_by_hand(similarity, matches):
+    assert run(BipartiteMatcher(), similarity).tolist() == matches
 
 
 ALL_KINDS = [
@@ -115,29 +112,6 @@ def test_padding_changes_nothing_and_images_do_not_meet(matcher):
         alone.append(run(matcher, similarity[None])[0])
     np.testing.assert_array_equal(run(matcher, padded, valid), alone)
     assert (alone[1] == UNMATCHED).all()
-
-
-@pytest.mark.parametrize("matcher", ALL_KINDS, ids=repr)
-def test_graph_with_unknown_sizes_equals_eager(matcher):
-    random = np.random.default_rng(5)
-    cases = [random.random([2, rows, 8], np.float32) for rows in (0, 1, 5)]
-    with tf.Graph().as_default() as graph:
-        similarity = tf1.placeholder(tf.float32, [None, None, None])
-        valid = tf1.placeholder(tf.bool, [None, None])
-        matches = matcher(similarity, valid)
-    session = tf1.Session(graph=graph)
-    for values in cases:
-        found = session.run(matches, {similarity: values, valid: np.ones(values.shape[:2])})
-        np.testing.assert_array_equal(found, run(matcher, values))
-
-
-@pytest.mark.parametrize("matcher", ALL_KINDS, ids=repr)
-def test_static_shape_is_kept(matcher):
-    with tf.Graph().as_default():
-        similarity = tf1.placeholder(tf.float32, [3, 5, 8])
-        matches = matcher(similarity, tf1.placeholder(tf.bool, [3, 5]))
-        assert matches.shape == [3, 8]
-        assert matches.dtype == tf.int32
 
 
 def make(text):

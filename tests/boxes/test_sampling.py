@@ -27,28 +27,24 @@ def counts(sample, indicator, labels):
     return [(int((s & p).sum()), int((s & ~p).sum())) for s, p in zip(sample, labels)]
 
 
-def test_counts_by_hand():
-    indicator, labels = batch((10, 20), (2, 20), (10, 3), (0, 30), (5, 0), (0, 0))
-    sample = balanced_sample(indicator, labels, 8, 0.5)
-    assert counts(sample, indicator, labels) == [(4, 4), (2, 6), (4, 3), (0, 8), (4, 0), (0, 0)]
-
-
-def test_fraction_rounds_down():
-    indicator, labels = batch((10, 20))
-    sample = balanced_sample(indicator, labels, 7, 0.25)
-    assert counts(sample, indicator, labels) == [(1, 6)]
-
-
-def test_takes_everything_that_fits():
-    indicator, labels = batch((10, 20), (0, 30), (30, 0))
-    sample = balanced_sample(indicator, labels, 1000000, 1.0)
-    np.testing.assert_array_equal(sample, indicator)
-
-
-def test_all_positives_and_a_share_of_negatives_without_batch_size():
-    indicator, labels = batch((5, 20), (1, 20), (5, 10), (0, 20))
-    sample = balanced_sample(indicator, labels, None, 0.25)
-    assert counts(sample, indicator, labels) == [(5, 15), (1, 3), (5, 10), (0, 0)]
+@pytest.mark.parametrize(
+    ("size", "fraction", "images", "expected"),
+    [
+        (
+            *(8, 0.5),
+            [(10, 20), (2, 20), (10, 3), (0, 30), (5, 0), (0, 0)],
+            [(4, 4), (2, 6), (4, 3), (0, 8), (4, 0), (0, 0)],
+        ),
+        (7, 0.25, [(10, 20)], [(1, 6)]),  # the fraction rounds down
+        (1000000, 1.0, [(10, 20), (0, 30), (30, 0)], [(10, 20), (0, 30), (30, 0)]),
+        # Without a size: all positives, and a share of negatives.
+        (None, 0.25, [(5, 20), (1, 20), (5, 10), (0, 20)], [(5, 15), (1, 3), (5, 10), (0, 0)]),
+    ],
+)
+def test_counts_by_hand(size, fraction, images, expected):
+    indicator, labels = batch(*images)
+    sample = balanced_sample(indicator, labels, size, fraction)
+    assert counts(sample, indicator, labels) == expected
 
 
 def test_sample_is_even():
@@ -85,12 +81,15 @@ def test_random_example_sampler():
     assert losses_pb2.RandomExampleSampler().positive_sample_fraction == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize(("size", "fraction"), [(None, 0.0), (4, -0.1), (4, 1.1)])
-def test_bad_fraction(size, fraction):
-    with pytest.raises(ValueError, match="positive_fraction must be"):
+@pytest.mark.parametrize(
+    ("size", "fraction", "message"),
+    [
+        (None, 0.0, "positive_fraction must be"),
+        (4, -0.1, "positive_fraction must be"),
+        (4, 1.1, "positive_fraction must be"),
+        (-1, 0.5, "batch_size must be 0 or more; given: -1"),
+    ],
+)
+def test_errors(size, fraction, message):
+    with pytest.raises(ValueError, match=message):
         balanced_sample(*batch((1, 1)), size, fraction)
-
-
-def test_bad_batch_size():
-    with pytest.raises(ValueError, match="batch_size must be 0 or more; given: -1"):
-        balanced_sample(*batch((1, 1)), -1)

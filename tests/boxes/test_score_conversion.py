@@ -44,6 +44,11 @@ def softmax(values: Any) -> np.ndarray:
             softmax(LOGITS / 4),
         ),
         (
+            "score_converter: SIGMOID "
+            "calibration_config { temperature_scaling_calibration { scaler: 0.125 } }",
+            sigmoid(8 * LOGITS),
+        ),
+        (
             "score_converter: SIGMOID calibration_config { sigmoid_calibration {} }",
             sigmoid(sigmoid(LOGITS)),
         ),
@@ -51,49 +56,45 @@ def softmax(values: Any) -> np.ndarray:
             "calibration_config { sigmoid_calibration { sigmoid_parameters { a: 2 b: -1 } } }",
             1.0 / (1.0 + np.exp(2 * LOGITS - 1)),
         ),
+        (  # parameters of the middle class alone
+            """calibration_config { class_id_sigmoid_calibrations {
+            class_id_sigmoid_parameters_map { key: 1 value { a: -3 b: 1 } } } }""",
+            np.where([False, True, False], sigmoid(3 * LOGITS - 1), LOGITS),
+        ),
+        (  # a single point is a constant
+            "calibration_config { function_approximation { "
+            "x_y_pairs { x_y_pair { x: 1 y: 3 } } } }",
+            np.full_like(LOGITS, 3.0),
+        ),
     ],
 )
 def test_conversion(text: str, wanted: np.ndarray) -> None:
-    np.testing.assert_allclose(convert(text), wanted, rtol=1e-5)
+    np.testing.assert_allclose(convert(text), wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_function_approximation_is_linear_between_points_and_level_beyond() -> None:
-    text = """calibration_config { function_approximation { x_y_pairs {
-        x_y_pair { x: 0.0 y: 0.1 } x_y_pair { x: 0.5 y: 0.2 } x_y_pair { x: 1.0 y: 1.0 } } } }"""
-    scores = np.float32([[[-0.5, 0.0, 0.25], [0.5, 0.75, 1.5]]])
-    wanted = [[[0.1, 0.1, 0.15], [0.2, 0.6, 1.0]]]
-    np.testing.assert_allclose(convert(text, scores), wanted, rtol=1e-6)
-
-
-def test_temperature_below_one_sharpens() -> None:
-    text = "score_converter: SIGMOID calibration_config { temperature_scaling_calibration {%s} }"
-    np.testing.assert_allclose(
-        convert(text % "scaler: 0.125"), sigmoid(8 * LOGITS), rtol=1e-5, atol=1e-7
-    )
-
-
-def test_one_point_is_a_constant() -> None:
-    text = "calibration_config { function_approximation { x_y_pairs { x_y_pair { x: 1 y: 3 } } } }"
-    np.testing.assert_allclose(convert(text), np.full_like(LOGITS, 3.0))
-
-
-def test_functions_of_some_classes() -> None:
-    text = """calibration_config { class_id_function_approximations {
-        class_id_xy_pairs_map { key: 0 value {
-            x_y_pair { x: 0 y: 0.5 } x_y_pair { x: 1 y: 1 } } }
-        class_id_xy_pairs_map { key: 2 value {
-            x_y_pair { x: 0 y: 0 } x_y_pair { x: 0.5 y: 0.1 } x_y_pair { x: 1 y: 0.3 } } } } }"""
-    scores = np.float32([[[0.5, 0.7, 0.25], [2.0, 0.1, 0.75]]])
-    wanted = [[[0.75, 0.7, 0.05], [1.0, 0.1, 0.2]]]
-    np.testing.assert_allclose(convert(text, scores), wanted, rtol=1e-6)
-
-
-def test_sigmoids_of_some_classes() -> None:
-    text = """calibration_config { class_id_sigmoid_calibrations {
-        class_id_sigmoid_parameters_map { key: 1 value { a: -3 b: 1 } } } }"""
-    wanted = LOGITS.copy()
-    wanted[..., 1] = sigmoid(3 * LOGITS[..., 1] - 1)
-    np.testing.assert_allclose(convert(text), wanted, rtol=1e-6)
+@pytest.mark.parametrize(
+    ("functions", "scores", "wanted"),
+    [
+        (  # linear between points, level beyond them
+            """function_approximation { x_y_pairs { x_y_pair { x: 0.0 y: 0.1 }
+            x_y_pair { x: 0.5 y: 0.2 } x_y_pair { x: 1.0 y: 1.0 } } }""",
+            [[[-0.5, 0.0, 0.25], [0.5, 0.75, 1.5]]],
+            [[[0.1, 0.1, 0.15], [0.2, 0.6, 1.0]]],
+        ),
+        (  # of the first and last class
+            """class_id_function_approximations {
+            class_id_xy_pairs_map { key: 0 value {
+                x_y_pair { x: 0 y: 0.5 } x_y_pair { x: 1 y: 1 } } }
+            class_id_xy_pairs_map { key: 2 value {
+                x_y_pair { x: 0 y: 0 } x_y_pair { x: 0.5 y: 0.1 } x_y_pair { x: 1 y: 0.3 } } } }""",
+            [[[0.5, 0.7, 0.25], [2.0, 0.1, 0.75]]],
+            [[[0.75, 0.7, 0.05], [1.0, 0.1, 0.2]]],
+        ),
+    ],
+)
+def test_function_approximations(functions: str, scores: list, wanted: list) -> None:
+    found = convert(f"calibration_config {{ {functions} }}", np.float32(scores))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from typing import Any, Dict
 import numpy as np
 import pytest
 
+from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.boxes.nms import kernels, multiclass
+from estimator_det.boxes.nms.rows import CodedBoxes
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import post_processing_pb2
@@ -214,23 +216,11 @@ def test_static_suppression_gives_what_the_other_gives(
             np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-@pytest.mark.parametrize("max_total", [0, 3, 40])
-def test_static_suppression_stops_with_either_limit(max_total: int) -> None:
-    given = random_scene(7)
-    # A class may give 2 and there are 5 of them, so 40 are never reached.
-    options = multiclass.NmsOptions(0.0, 0.9, 2, max_total)
-    wanted = run(given, options)
-    got = run(given, dataclasses.replace(options, static_shapes=True))
-    assert wanted.num.max() == min(max_total or 10, 10)
-    assert found_by(got) == found_by(wanted)
-
-
 @pytest.mark.parametrize("soft_sigma", [0.0, 0.3])
 def test_static_suppression_leaves_no_dimension_open(soft_sigma: float) -> None:
-    given = random_scene(3)
     with tf.Graph().as_default() as graph:
         options = multiclass.NmsOptions(0.2, 0.4, 7, 25, soft_sigma=soft_sigma, static_shapes=True)
-        result = multiclass.multiclass_nms(
+        multiclass.multiclass_nms(
             tf.compat.v1.placeholder(tf.float32, [2, 60, 1, 4]),
             tf.compat.v1.placeholder(tf.float32, [2, 60, 5]),
             options,
@@ -248,67 +238,93 @@ def test_static_suppression_leaves_no_dimension_open(soft_sigma: float) -> None:
         ]
         assert len(definitions) == 3
         assert open_ones == []
-        with tf.compat.v1.Session() as session:
-            window = np.float32([[0, 0, 1, 1]] * 2)
-            inputs = [op.outputs[0] for op in graph.get_operations() if op.type == "Placeholder"]
-            values = [given["boxes"], given["scores"], window]
-            got = session.run(result._replace(masks=()), dict(zip(inputs, values)))
-    options = dataclasses.replace(options, static_shapes=False)
-    wanted = run({**given, "clip_windows": window}, options)
-    assert [[one[1:] for one in image] for image in found_by(got)] == [
-        [one[1:] for one in image] for image in found_by(wanted)
-    ]
 
 
-def test_hand_worked() -> None:
-    boxes = np.float32(
-        [[[[0, 0, 1, 1]], [[0, 0, 1, 0.8]], [[0, 0.9, 1, 1.1]], [[2, 2, 3, 3]], [[0, 0, 1, 1]]]]
-    )
-    scores = np.float32([[[0.9, 0.1], [0.8, 0.3], [0.7, 0.05], [0.6, 0.2], [0.5, 0.99]]])
-    window = np.float32([[0.0, 0.0, 1.0, 1.0]])
-    result = run(
-        {
-            "boxes": boxes,
-            "scores": scores,
-            "clip_windows": window,
-            "num_valid": np.int32([4]),
-            "fields": {"row": np.arange(5, dtype=np.int32)[None]},
-        },
+def _boxes(*rows: list) -> np.ndarray:
+    """Boxes of one image, shared by all classes: float32 [1, A, 1, 4]."""
+    return np.float32([[[row] for row in rows]])
+
+
+THRESHOLD = np.float32(0.3)
+ABOVE = np.nextafter(THRESHOLD, np.float32(1))
+APART = [[n, n, n + 0.5, n + 1] for n in range(5)]
+WINDOW = {"clip_windows": np.float32([[0.0, 0.0, 1.0, 1.0]])}
+# Boxes, scores, further arguments, options, anchors and classes of the detections.
+BY_HAND = {
+    # 1 is suppressed by 0 in class 0, 3 lies outside, 4 is padding, and 0 in class 1 is at the
+    # threshold.
+    "window": (
+        _boxes([0, 0, 1, 1], [0, 0, 1, 0.8], [0, 0.9, 1, 1.1], [2, 2, 3, 3], [0, 0, 1, 1]),
+        [[0.9, 0.1], [0.8, 0.3], [0.7, 0.05], [0.6, 0.2], [0.5, 0.99]],
+        {**WINDOW, "num_valid": np.int32([4])},
         multiclass.NmsOptions(0.1, 0.5, 10, 6),
-    )
-    # 1 is suppressed by 0 in class 0, 3 lies outside, 4 is padding, 0 in class 1 is at threshold.
-    np.testing.assert_array_equal(result.anchor_indices, [[0, 2, 1, 0, 0, 0]])
-    np.testing.assert_array_equal(result.fields["row"], [[0, 2, 1, 0, 0, 0]])
-    np.testing.assert_array_equal(result.classes, [[0, 0, 1, 0, 0, 0]])
-    np.testing.assert_array_equal(result.scores, np.float32([[0.9, 0.7, 0.3, 0, 0, 0]]))
-    np.testing.assert_array_equal(result.num, [3])
-    np.testing.assert_array_equal(result.boxes[0, 1], np.float32([0, 0.9, 1, 1]))
-    assert not result.boxes[0, 3:].any()
-
-
-@pytest.mark.parametrize("static_shapes", [False, True])
-@pytest.mark.parametrize("soft_sigma", [0.0, 0.5])
-def test_a_score_at_the_threshold_is_out(soft_sigma: float, static_shapes: bool) -> None:
-    threshold = np.float32(0.3)
-    above = np.nextafter(threshold, np.float32(1))
-    boxes = np.float32([[[[i, 0, i + 0.5, 1]] for i in range(4)]])
-    given = {"boxes": boxes, "scores": np.float32([[[threshold], [above], [0.9], [0.2]]])}
-    options = multiclass.NmsOptions(
-        float(threshold), 0.5, 4, 4, soft_sigma=soft_sigma, static_shapes=static_shapes
-    )
-    result = run(given, options)
-    np.testing.assert_array_equal(result.anchor_indices, [[2, 1, 0, 0]])
-    np.testing.assert_array_equal(result.num, [2])
-
-
-@pytest.mark.parametrize("static_shapes", [False, True])
-def test_overlap_at_the_threshold_stays(static_shapes: bool) -> None:
+        [(0, 0), (2, 0), (1, 1)],
+    ),
+    "a score at the threshold is out": (
+        _boxes(*APART[:4]),
+        [[THRESHOLD], [ABOVE], [0.9], [0.2]],
+        {},
+        multiclass.NmsOptions(float(THRESHOLD), 0.5, 4, 4),
+        [(2, 0), (1, 0)],
+    ),
     # IoU with the first: 1/2 exactly, a little more, and none.
-    boxes = np.float32([[[[0, 0, 1, 1]], [[0, 0, 0.5, 1]], [[0, 0, 0.51, 1]], [[2, 2, 3, 3]]]])
-    given = {"boxes": boxes, "scores": np.float32([[[0.9], [0.8], [0.7], [0.6]]])}
-    options = multiclass.NmsOptions(0.0, 0.5, 4, 4, static_shapes=static_shapes)
+    "an overlap at the threshold stays": (
+        _boxes([0, 0, 1, 1], [0, 0, 0.5, 1], [0, 0, 0.51, 1], [2, 2, 3, 3]),
+        [[0.9], [0.8], [0.7], [0.6]],
+        {},
+        multiclass.NmsOptions(0.0, 0.5, 4, 4),
+        [(0, 0), (1, 0), (3, 0)],
+    ),
+    "padding is never detected": (
+        _boxes(*APART[:4]),
+        [[-0.5], [0.25], [0.9], [0.0]],
+        {"num_valid": np.int32([2])},
+        multiclass.NmsOptions(-1.0, 0.5, 4, 4),
+        [(1, 0), (0, 0)],
+    ),
+    "a limit per class": (
+        _boxes(*APART),
+        [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.5, 0.45]],
+        {},
+        multiclass.NmsOptions(0.0, 0.5, 1, 3),
+        [(0, 0), (4, 1)],
+    ),
+    "the agnostic limit is that of the image": (
+        _boxes(*APART),
+        [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.5, 0.45]],
+        {},
+        multiclass.NmsOptions(0.0, 0.5, 1, 3, class_agnostic=True),
+        [(0, 0), (1, 0), (2, 0)],
+    ),
+}
+
+
+# Soft suppression keeps overlapping boxes.
+OVERLAPPING = ("window", "an overlap at the threshold stays")
+
+
+@pytest.mark.parametrize("static_shapes", [False, True])
+@pytest.mark.parametrize(
+    ("name", "soft_sigma"),
+    [*((name, 0.0) for name in BY_HAND), *((name, 0.5) for name in {*BY_HAND} - {*OVERLAPPING})],
+)
+def test_by_hand(name: str, soft_sigma: float, static_shapes: bool) -> None:
+    boxes, scores, more, options, expected = BY_HAND[name]
+    fields = {"row": np.arange(boxes.shape[1], dtype=np.int32)[None]}
+    options = dataclasses.replace(options, soft_sigma=soft_sigma, static_shapes=static_shapes)
+    given = {"boxes": boxes, "scores": np.float32([scores]), "fields": fields, **more}
     result = run(given, options)
-    np.testing.assert_array_equal(result.anchor_indices, [[0, 1, 3, 0]])
+    padding = options.max_total - len(expected)
+    anchors, classes = np.transpose(expected)
+    np.testing.assert_array_equal(result.anchor_indices, [[*anchors, *[0] * padding]])
+    np.testing.assert_array_equal(result.fields["row"], [[*anchors, *[0] * padding]])
+    np.testing.assert_array_equal(result.classes, [[*classes, *[0] * padding]])
+    found = np.float32(scores)[anchors, classes]
+    np.testing.assert_allclose(result.scores, [[*found, *[0] * padding]])
+    assert result.num.tolist() == [len(expected)]
+    if name == "window":
+        np.testing.assert_array_equal(result.boxes[0, 1], np.float32([0, 0.9, 1, 1]))
+        assert not result.boxes[0, 3:].any()
 
 
 def test_class_agnostic_takes_the_box_of_the_best_class() -> None:
@@ -374,27 +390,29 @@ def test_shapes_that_do_not_fit() -> None:
         )
 
 
-@pytest.mark.parametrize("static_shapes", [False, True])
-@pytest.mark.parametrize("soft_sigma", [0.0, 0.3])
-def test_padding_is_never_detected_whatever_the_threshold(
-    soft_sigma: float, static_shapes: bool
-) -> None:
-    boxes = np.float32([[[[0, 0, 1, 1]], [[5, 5, 6, 6]], [[8, 8, 9, 9]], [[3, 3, 4, 4]]]])
-    scores = np.float32([[[-0.5], [0.25], [0.9], [0.0]]])
-    options = multiclass.NmsOptions(
-        -1.0, 0.5, 4, 4, soft_sigma=soft_sigma, static_shapes=static_shapes
-    )
-    result = run({"boxes": boxes, "scores": scores, "num_valid": np.int32([2])}, options)
-    assert result.num.tolist() == [2]
-    np.testing.assert_allclose(result.scores, [[0.25, -0.5, 0, 0]])
-    assert result.anchor_indices.tolist() == [[1, 0, 0, 0]]
-
-
-@pytest.mark.parametrize("static_shapes", [False, True])
-def test_agnostic_limit_is_that_of_the_image(static_shapes: bool) -> None:
-    boxes = np.float32([[[[n, n, n + 1, n + 1]] for n in range(5)]])
-    scores = np.float32([[[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.5, 0.45]]])
-    options = multiclass.NmsOptions(0.0, 0.5, 1, 3, static_shapes=static_shapes)
-    assert run({"boxes": boxes, "scores": scores}, options).num.tolist() == [2]
-    agnostic = dataclasses.replace(options, class_agnostic=True)
-    assert run({"boxes": boxes, "scores": scores}, agnostic).num.tolist() == [3]
+@pytest.mark.parametrize("separate_boxes", [True, False])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"class_agnostic": True}, {"soft_sigma": 0.4}, {"static_shapes": True}],
+    ids=["hard", "class_agnostic", "soft", "static"],
+)
+def test_coded_boxes_give_what_decoded_ones_do(separate_boxes: bool, changes: dict) -> None:
+    random = np.random.default_rng(5)
+    low = random.uniform(0, 0.7, [2, 30, 2])
+    anchors = np.concatenate([low, low + random.uniform(0.05, 0.5, [2, 30, 2])], axis=2)
+    codes = tf.constant(random.normal(0, 2, [2, 30, 4 if separate_boxes else 1, 4]), tf.float32)
+    coder = CenterSizeCoder(10.0, 10.0, 5.0, 5.0)
+    coded = CodedBoxes(codes, tf.constant(anchors, tf.float32), coder)
+    scores = tf.constant(random.uniform(0, 1, [2, 30, 4]), tf.float32)
+    options = dataclasses.replace(multiclass.NmsOptions(0.2, 0.3, 9, 40), **changes)
+    # Some boxes are outside of it; the second image has fewer anchors.
+    more = {
+        "clip_windows": tf.constant([[0.2, 0.2, 0.8, 0.9], [0.5, 0.0, 1.0, 0.6]]),
+        "num_valid": tf.constant([30, 17]),
+    }
+    result = multiclass.multiclass_nms(coded, scores, options, **more)
+    wanted = multiclass.multiclass_nms(coded.decode(), scores, options, **more)
+    assert 2 < result.num[1] < result.num[0] <= 40
+    np.testing.assert_array_equal(result.anchor_indices, wanted.anchor_indices)
+    np.testing.assert_array_equal(result.classes, wanted.classes)
+    np.testing.assert_allclose(result.boxes, wanted.boxes, rtol=1e-6)
