@@ -19,7 +19,8 @@ from estimator_det.compat import tf, tf1
 from tests.reruns import pytest_sessionstart, pytest_terminal_summary  # noqa: F401 (hooks)
 
 TESTS = pathlib.Path(__file__).parent
-SHARED = TESTS.parent.parent / "shared"
+ROOT = TESTS.parent
+SHARED = ROOT.parent / "shared"
 EXHAUSTIVE_SECS = 3600
 
 

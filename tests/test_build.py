@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, List
 
 from packaging.requirements import Requirement
 
-import estimator_det
-from tests.conftest import TESTS
+from tests.conftest import ROOT
 
-ROOT = TESTS.parent
 PYPI = "@pypi//"
 
 
@@ -44,23 +42,6 @@ def test_each_python_file_is_in_one_library() -> None:
     assert sorted(sources) == _glob([f"{folder}/**/*.py" for folder in folders])
 
 
-def test_dependencies_are_libraries_above() -> None:
-    above: Set[str] = set()
-    for name, library in LIBRARIES.items():
-        for dependency in library["deps"]:
-            assert dependency.startswith(PYPI) or dependency[1:] in above, f"{name}: {dependency}"
-        above.add(name)
-
-
-def test_each_program_and_each_file_of_tests_has_a_target() -> None:
-    assert {call["name"]: call["main"] for call in BUILD["py_binary"]} == {
-        "estimator-det": "estimator_det/cli.py",
-        "model_main": "estimator_det/model_main.py",
-    }
-    tests = sorted(call["args"][0] for call in BUILD["py_test"])
-    assert tests == _glob(["tests/**/test_*.py"])
-
-
 def _locked() -> Dict[str, str]:
     """Versions by name of requirements_lock.txt, names with underscores."""
     lines = (ROOT / "requirements_lock.txt").read_text().splitlines()
@@ -69,22 +50,13 @@ def _locked() -> Dict[str, str]:
     return {name.lower().replace("-", "_").replace(".", "_"): version for name, _, version in pins}
 
 
-def test_packages_are_locked() -> None:
-    dependencies = [each for library in LIBRARIES.values() for each in library["deps"]]
-    packages = {each[len(PYPI) :] for each in dependencies if each.startswith(PYPI)}
-    assert packages <= set(_locked())
-
-
-def test_locked_versions_are_those_of_setup() -> None:
+def test_packages_are_locked_in_versions_of_setup() -> None:
     locked = _locked()
+    dependencies = {each for library in LIBRARIES.values() for each in library["deps"]}
+    assert {each[len(PYPI) :] for each in dependencies if each.startswith(PYPI)} <= set(locked)
     text = (ROOT / "setup.py").read_text()
     required = ast.literal_eval(re.search(r"^REQUIRED = (\[.*?^\])", text, re.M | re.S)[1])
     for requirement in map(Requirement, required):
         name = requirement.name.lower().replace("-", "_")
         assert requirement.specifier.contains(locked[name]), f"{requirement}: {locked[name]}"
-        assert f"{PYPI}{name}" in [each for lib in LIBRARIES.values() for each in lib["deps"]]
-
-
-def test_the_module_has_the_version_of_the_package() -> None:
-    module = (ROOT / "MODULE.bazel").read_text()
-    assert f'version = "{estimator_det.__version__}"' in module
+        assert f"{PYPI}{name}" in dependencies

@@ -11,9 +11,8 @@ import pytest
 
 import estimator_det
 import inputs
-from tests.conftest import TESTS
+from tests.conftest import ROOT
 
-ROOT = TESTS.parent
 ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
 
 

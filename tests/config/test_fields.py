@@ -34,12 +34,12 @@ from model_fn.evaluation.metrics import base as metrics
 from model_fn.runs import runner
 from model_fn.training import optimizers
 from tests import small_extractor
-from tests.conftest import TESTS
+from tests.conftest import ROOT
 from tests.detectors import configs as single_shot
 from tests.detectors.two_stage import configs as two_stage
 
 CONFIG = pipeline_pb2.TrainEvalPipelineConfig
-PRODUCT = tuple(f"{TESTS.parent / room}/" for room in ("estimator_det", "inputs", "model_fn"))
+PRODUCT = tuple(f"{ROOT / room}/" for room in ("estimator_det", "inputs", "model_fn"))
 CHECKS_OF_ALL_FIELDS = ("is_set_to_non_default", "check_fields", "_check_numbers")
 # Fields that clusters and TPUs alone read.
 ELSEWHERE = {

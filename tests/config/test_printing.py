@@ -13,8 +13,8 @@ from typing import Iterator
 import pytest
 
 from estimator_det.config import printing
+from tests.conftest import ROOT
 from tests.hostile import CONTROLS, shows_as_itself
-from tests.messages import ROOT
 
 
 def test_escapes_can_be_read_and_text_stays() -> None:

@@ -16,7 +16,7 @@ from estimator_det.config import pipeline
 from estimator_det.programs import demo
 from inputs.datasets import shapes
 from tests.checkpoints import trained_steps
-from tests.messages import ROOT
+from tests.conftest import ROOT
 from tests.programs.clusters import free_addresses
 
 pytestmark = pytest.mark.slow

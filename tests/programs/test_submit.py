@@ -13,7 +13,6 @@ from estimator_det.config import pipeline, problem
 from estimator_det.programs import cli, demo
 from estimator_det.programs.cloud import checks, preparation, storage
 from inputs.datasets import shapes
-from tests import messages
 from tests.cloud.test_source_package import without
 from tests.programs.test_cli import CONFIG, ROOT
 from tests.programs.test_runs import SMALL
@@ -264,18 +263,6 @@ def test_with_an_image_that_has_the_package_only_the_configuration_is_uploaded(
     assert submit("--stage_data", "--container_image=gcr.io/p/i", config=config_path) == 0
     assert service[-1] == (["pipeline.config"], "gs://bucket/run/jobs/first")
     assert not (tmp_path / "called").exists(), "without --run, gcloud is not called"
-
-
-def _section(page, title):
-    text = (ROOT / "docs" / page).read_text()
-    return text.partition(f"# {title}\n")[2].partition("\n#")[0]
-
-
-def test_documented_messages_are_messages_of_the_sources():
-    quoted = messages.quoted_messages(_section("cloud.md", "Troubleshooting submit"))
-    assert len(quoted) >= 6
-    missing = messages.unmatched(quoted, messages.literals())
-    assert not missing, "\n" + "\n".join(missing)
 
 
 def test_documented_commands_parse():
