@@ -17,7 +17,10 @@ from inputs.label_map import LabelMap, read_label_map
 from model_fn.evaluation import eval_ops
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 
-CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+CATEGORIES: List[Any] = [
+    {"id": 1, "name": "cat", "keypoints": [{"id": 0, "name": "nose"}, {"id": 1, "name": "tail"}]},
+    {"id": 2, "name": "dog"},
+]
 
 # Of 300 x 400 pixels, resized to 30 x 40 and padded to 40 x 80; then one of 50 x 60, not resized.
 ORIGINAL = [[300, 400], [50, 60]]
@@ -132,44 +135,43 @@ def test_fields_of_groundtruth_keep_their_names(received: List[EvaluatedBatch]) 
         assert getattr(received[0], name) is value
 
 
-def test_pictures_get_boxes_of_the_real_image(received: List[Any]) -> None:
-    pixels = tf.zeros([2, *PADDED, 3], tf.uint8)
-    features = _features(**{schema.ORIGINAL_IMAGE: pixels})
-    _ops(_detections(), _groundtruth(), features, "num_visualizations: 0")
-    assert len(received) == 1
-    _ops(_detections(), _groundtruth(), features, "num_visualizations: 3")
-    evaluated, shapes, (num_detections, num_boxes) = received[-1]
-    assert evaluated.image is pixels
-    np.testing.assert_allclose(evaluated.detection_boxes, _normalized(ORIGINAL), rtol=1e-5)
-    np.testing.assert_allclose(evaluated.boxes, _normalized(ORIGINAL), rtol=1e-5)
-    np.testing.assert_array_equal(evaluated.detection_scores, _detections().scores)
-    np.testing.assert_array_equal(evaluated.detection_classes, [[1, 2], [2, 1]])
-    np.testing.assert_array_equal(evaluated.classes[0], [1, 2])
-    np.testing.assert_array_equal(shapes, REAL)
-    np.testing.assert_array_equal(num_detections, [2, 1])
-    np.testing.assert_array_equal(num_boxes, [2, 1])
-
-
-def test_options_of_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: List[Any] = []
-    monkeypatch.setattr(
-        eval_ops, "accumulator_ops", lambda accumulator, *_: made.append(accumulator) or {}
+def test_pictures(received: List[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have boxes and keypoints of the real image, also of images that nobody annotated."""
+    monkeypatch.setattr(eval_ops, "EvaluationImages", lambda *arguments: received.append(arguments))
+    detections, groundtruth = with_keypoints()
+    share = np.float32(REAL)[:, np.newaxis, np.newaxis, :2] / PADDED
+    pixels, channels = tf.zeros([2, *PADDED, 3], tf.uint8), tf.ones([2, *PADDED, 2], tf.uint8)
+    annotated = tf.constant([True, False])
+    features = _features(**{schema.ORIGINAL_IMAGE: pixels, schema.ADDITIONAL_CHANNELS: channels})
+    text = (
+        "min_score_threshold: 0.25 max_num_boxes_to_visualize: 7 num_visualizations: 4 "
+        "keypoint_edge { start: 3 end: 1 } skip_scores: true"
     )
-    monkeypatch.setattr(eval_ops, "image_ops", lambda *_: {})
-    monkeypatch.setattr(eval_ops, "EvaluationImages", lambda *given: made.append(given))
-    text = "min_score_threshold: 0.25 max_num_boxes_to_visualize: 7 num_visualizations: 4 "
-    text += "keypoint_edge { start: 3 end: 1 }"
-    for flags in ((True, False), (False, True)):
-        made.clear()
-        more = "skip_labels: {} skip_scores: {}".format(*(str(flag).lower() for flag in flags))
-        features = _features(**{schema.ORIGINAL_IMAGE: tf.zeros([2, *PADDED, 3], tf.uint8)})
-        _ops(_detections(), _groundtruth(), features, f"{text} {more}")
-        accumulator, (number, names, options) = made
-        assert accumulator._diagnostics._min_score == 0.25
-        assert (number, names) == (4, {1: "cat", 2: "dog"})
-        assert (options.min_score, options.max_boxes) == (0.25, 7)
-        assert options.keypoint_edges == ((3, 1),)
-        assert (options.skip_labels, options.skip_scores) == flags
+    _ops(
+        detections._replace(keypoints=detections.keypoints * share),
+        groundtruth._replace(is_annotated=annotated),
+        features,
+        text,
+    )
+    batch, (number, names, options), (picture, shapes, counts) = received
+    np.testing.assert_array_equal(batch.num_detections, [2, 0])
+    np.testing.assert_array_equal(batch.num_boxes, [2, 0])
+    np.testing.assert_array_equal(counts, [[2, 1], [2, 1]])
+    assert (number, names) == (4, {1: "cat", 2: "dog"})
+    assert (options.min_score, options.max_boxes) == (0.25, 7)
+    assert options.keypoint_edges == ((3, 1),)
+    assert (options.skip_labels, options.skip_scores) == (False, True)
+    assert picture.image is pixels and picture.additional_channels is channels
+    for boxes in (picture.boxes, picture.detection_boxes):
+        np.testing.assert_allclose(boxes, _normalized(ORIGINAL), rtol=1e-5)
+    for keypoints in (picture.keypoints, picture.detection_keypoints):
+        expected = _normalized(ORIGINAL).reshape(2, 2, 2, 2)
+        np.testing.assert_allclose(keypoints, expected, rtol=1e-5)
+    np.testing.assert_array_equal(picture.detection_classes, [[1, 2], [2, 1]])
+    np.testing.assert_array_equal(shapes, REAL)
+    received.clear()
+    _ops(detections, groundtruth, features, "num_visualizations: 0")
+    assert len(received) == 1
 
 
 def test_what_a_tpu_sends_gives_the_same(received: List[EvaluatedBatch]) -> None:
@@ -228,102 +230,64 @@ def test_masks_reach_the_metrics_that_compare_them(received: List[EvaluatedBatch
     assert received[0].masks is None  # No set compares them.
 
 
-@pytest.mark.parametrize(
-    ("with_masks", "message"),
-    [
-        ("groundtruth", "'coco_mask_metrics' needs masks, and the model finds boxes only; remove"),
-        ("detections", "the groundtruth has none; .*set load_instance_masks: true in eval_input"),
-    ],
-)
-def test_mask_metrics_need_masks(with_masks: str, message: str) -> None:
-    detections, groundtruth = _detections(), _groundtruth()
-    if with_masks == "detections":
-        detections = detections._replace(masks=tf.ones([2, 2, 3, 5]))
-    else:
-        groundtruth = groundtruth._replace(masks=tf.ones([2, 2, *PADDED]))
-    with pytest.raises(ConfigError, match=f"^eval_config.metrics_set: .*{message}"):
-        _ops(detections, groundtruth, _features(), 'metrics_set: "coco_mask_metrics"')
-
-
 KEYPOINTS = "parameterized_metric { coco_keypoint_metrics { class_label: 'cat' } }"
 
 
-def _with_keypoints(found: int = 2, true: int = 2) -> Any:
-    """Detections and groundtruth with as many keypoints: the corners of the boxes."""
+POINTS = np.zeros([2, 2, 2, 2], np.float32)
+
+
+def with_keypoints() -> Any:
+    """Detections and groundtruth with keypoints: the corners of the boxes."""
     detections, groundtruth = _detections(), _groundtruth()
     corners = [tf.reshape(one.boxes, [2, 2, 2, 2]) for one in (detections, groundtruth)]
+    visibilities = tf.ones([2, 2, 2], tf.bool)
     return (
-        detections._replace(keypoints=corners[0][:, :, :found]),
-        groundtruth._replace(
-            keypoints=corners[1][:, :, :true],
-            keypoint_visibilities=tf.ones([2, 2, true], tf.bool),
-        ),
-    )
-
-
-def _keypoint_ops(detections: Detections, groundtruth: Groundtruth, num_points: int = 2) -> Any:
-    points = [{"id": k, "name": str(k)} for k in range(num_points)]
-    return eval_ops.evaluation_ops(
-        detections,
-        groundtruth,
-        _features(),
-        eval_config=text_format.Parse(KEYPOINTS, eval_pb2.EvalConfig()),
-        categories=[{"id": 1, "name": "cat", "keypoints": points}, CATEGORIES[1]],
-        handle_results=lambda _: None,
+        detections._replace(keypoints=corners[0]),
+        groundtruth._replace(keypoints=corners[1], keypoint_visibilities=visibilities),
     )
 
 
 def test_keypoints_are_in_pixels_of_the_original_image(received: List[EvaluatedBatch]) -> None:
-    detections, groundtruth = _with_keypoints()
+    detections, groundtruth = with_keypoints()
     # Those of the model are of the padded image, as its boxes are before they are cut.
     share = np.float32(REAL)[:, np.newaxis, np.newaxis, :2] / PADDED
     detections = detections._replace(keypoints=detections.keypoints * share)
-    _keypoint_ops(detections, groundtruth)
+    _ops(detections, groundtruth, _features(), KEYPOINTS)
     batch = received[0]
     for found in (batch.detection_keypoints, batch.keypoints):
         np.testing.assert_allclose(found, PIXELS.reshape(2, 2, 2, 2), rtol=1e-5)
     assert batch.keypoint_visibilities is groundtruth.keypoint_visibilities
 
 
-def test_pictures_get_keypoints_and_channels(received: List[Any]) -> None:
-    detections, groundtruth = _with_keypoints()
-    share = np.float32(REAL)[:, np.newaxis, np.newaxis, :2] / PADDED
-    labeled, channels = tf.constant([[0.0, 1.0]] * 2), tf.ones([2, *PADDED, 2], tf.uint8)
-    original = tf.zeros([2, *PADDED, 3], tf.uint8)
-    _ops(
-        detections._replace(keypoints=detections.keypoints * share),
-        groundtruth._replace(labeled_classes=labeled),
-        _features(**{schema.ORIGINAL_IMAGE: original, schema.ADDITIONAL_CHANNELS: channels}),
-    )
-    batch, (picture, *_) = received
-    for keypoints in (picture.keypoints, picture.detection_keypoints):
-        expected = _normalized(ORIGINAL).reshape(2, 2, 2, 2)
-        np.testing.assert_allclose(keypoints, expected, rtol=1e-5)
-    assert picture.additional_channels is channels and batch.labeled_classes is labeled
+MASKS = 'metrics_set: "coco_mask_metrics"'
 
 
-def test_keypoint_metrics_need_keypoints() -> None:
-    detections, groundtruth = _with_keypoints()
-    field = r"^eval_config.parameterized_metric\[0\]: 'coco_keypoint_metrics' needs"
-    boxes_only = detections._replace(keypoints=None)
-    with pytest.raises(ConfigError, match=f"{field} keypoints, and the model finds boxes only; "):
-        _keypoint_ops(boxes_only, groundtruth)
-    unlabeled = groundtruth._replace(keypoints=None)
-    with pytest.raises(ConfigError, match=f"{field} .* set num_keypoints in eval_input_reader"):
-        _keypoint_ops(detections, unlabeled)
-    for numbers, reason in (
-        ({"true": 1}, "num_keypoints of eval_input_reader is 1"),
-        ({"found": 1}, "num_keypoints of the keypoint_box_coder is 1"),
-    ):
-        with pytest.raises(ConfigError, match=f"{field} 2 keypoints, .*; {reason}. Correct"):
-            _keypoint_ops(*_with_keypoints(**numbers))
-
-
-def test_images_nobody_annotated_do_not_count_in_diagnostics(received: List[Any]) -> None:
-    annotated = tf.constant([True, False])
-    features = _features(**{schema.ORIGINAL_IMAGE: tf.zeros([2, *PADDED, 3], tf.uint8)})
-    _ops(_detections(), _groundtruth(is_annotated=annotated), features, "num_visualizations: 3")
-    batch, (_, _, counts) = received
-    np.testing.assert_array_equal(batch.num_detections, [2, 0])
-    np.testing.assert_array_equal(batch.num_boxes, [2, 0])
-    np.testing.assert_array_equal(counts, [[2, 1], [2, 1]])  # Pictures show what there is.
+@pytest.mark.parametrize(
+    ("text", "changes", "message"),
+    [
+        (MASKS, {}, "'coco_mask_metrics' needs masks, and the model finds boxes only; remove"),
+        (
+            MASKS,
+            {"masks": (tf.ones([2, 2, 3, 5]), None)},
+            "the groundtruth has none; .*set load_instance_masks: true in eval_input",
+        ),
+        (KEYPOINTS, {"keypoints": (None, POINTS)}, "needs keypoints, and the model finds boxes"),
+        (KEYPOINTS, {"keypoints": (POINTS, None)}, "set num_keypoints in eval_input_reader"),
+        (
+            KEYPOINTS,
+            {"keypoints": (POINTS, POINTS[:, :, :1])},
+            "needs 2 keypoints, .*; num_keypoints of eval_input_reader is 1. Correct",
+        ),
+        (
+            KEYPOINTS,
+            {"keypoints": (POINTS[:, :, :1], POINTS)},
+            "needs 2 keypoints, .*; num_keypoints of the keypoint_box_coder is 1. Correct",
+        ),
+    ],
+)
+def test_sets_need_what_models_find_and_readers_load(text: str, changes: Any, message: str) -> None:
+    detections = _detections()._replace(**{name: pair[0] for name, pair in changes.items()})
+    groundtruth = _groundtruth()._replace(**{name: pair[1] for name, pair in changes.items()})
+    field = r"^eval_config\.(metrics_set|parameterized_metric\[0\]): .*"
+    with pytest.raises(ConfigError, match=field + message):
+        _ops(detections, groundtruth, _features(), text)

@@ -16,23 +16,19 @@ def _evaluations(*values, metric=METRIC):
 
 
 @pytest.mark.parametrize(
-    ("metric", "value", "than", "better"),
+    ("metric", "value", "than", "min_delta", "better"),
     [
-        (METRIC, 0.5, 0.4, True),
-        (METRIC, 0.4, 0.4, False),
-        (METRIC, math.nan, 0.1, False),
-        (METRIC, 0.1, math.nan, True),
-        ("loss", 1.0, 2.0, True),
-        ("Loss/total_loss", 2.0, 1.0, False),
+        (METRIC, 0.5, 0.4, 0.0, True),
+        (METRIC, 0.4, 0.4, 0.0, False),
+        (METRIC, 0.5, 0.45, 0.05 + 1e-9, False),
+        (METRIC, math.nan, 0.1, 0.0, False),
+        (METRIC, 0.1, math.nan, 0.0, True),
+        ("Loss/total_loss", 2.0, 1.0, 0.0, False),
+        ("loss", 0.4, 0.5, 0.05, True),
     ],
 )
-def test_what_is_better(metric, value, than, better):
-    assert history.is_better(metric, value, than) is better
-
-
-def test_min_delta():
-    assert not history.is_better(METRIC, 0.5, 0.45, min_delta=0.05 + 1e-9)
-    assert history.is_better("loss", 0.4, 0.5, min_delta=0.05)
+def test_what_is_better(metric, value, than, min_delta, better):
+    assert history.is_better(metric, value, than, min_delta) is better
 
 
 def test_evaluations_without_progress():
@@ -64,32 +60,21 @@ def test_record_and_read(tmp_path):
     assert [evaluation.step for evaluation in history.read(folder, "0", up_to_step=15)] == [10]
 
 
-def test_training_that_is_over(tmp_path):
-    assert history.last_step(str(tmp_path)) is None
-    history.mark_over(str(tmp_path), 7, "num_train_steps")
-    assert history.last_step(str(tmp_path)) == 7
-    history.clear_over(str(tmp_path))
-    assert history.last_step(str(tmp_path)) is None
-
-
 def test_other_tasks_know_the_end_of_their_training_from_an_earlier_one(tmp_path):
     folder = str(tmp_path)
     first = history.TrainingEnd(folder, 10)
-    assert not first.is_reached()
+    assert not first.is_reached() and history.last_step(folder) is None
     history.mark_over(folder, 7, "stopped early")
-    assert first.is_reached()
-
+    assert first.is_reached() and history.last_step(folder) == 7
     resumed = history.TrainingEnd(folder, 10)
     assert not resumed.is_reached()  # The chief has not started yet.
     history.clear_over(folder)
-    assert not resumed.is_reached()
+    assert not resumed.is_reached() and history.last_step(folder) is None
     history.mark_over(folder, 7, "stopped early")
     assert resumed.is_reached()
-
     history.mark_over(folder, 12, "num_train_steps")
-    assert history.TrainingEnd(folder, 10).is_reached()
-    assert not history.TrainingEnd(folder, 20).is_reached()
-    assert not history.TrainingEnd(folder, None).is_reached()
+    for num_steps, is_reached in ((10, True), (20, False), (None, False)):
+        assert history.TrainingEnd(folder, num_steps).is_reached() is is_reached
 
 
 def test_best_checkpoints(tmp_path):

@@ -51,6 +51,8 @@ def _judged(*batches: EvaluatedBatch, k: int = 0) -> list[tuple[float, bool]]:
 def test_a_box_is_found_once() -> None:
     one = batch([BOX], [1], [NEAR, BOX], [0.9, 0.8], [1, 1])
     assert _judged(one) == [(0.9, True), (0.8, False)]
+    half = batch([BOX], [1], [[0, 0, 10, 5]], [0.9], [1])  # The least overlap is enough.
+    assert _judged(half) == [(0.9, True)]
 
 
 def test_detections_of_all_images_by_score() -> None:
@@ -100,15 +102,3 @@ def test_precision_at_recalls() -> None:
     np.testing.assert_allclose(precision, [1, 1, 2 / 3, 2 / 3, 0])
     nothing = ClassMatches(np.zeros(0, np.float32), np.zeros(0, bool), 4)
     np.testing.assert_allclose(matching.precision_at(np.array([0, 0.5]), nothing), [0, 0])
-
-
-@pytest.mark.parametrize("count", [0, 3])
-def test_an_evaluation_without_images_has_no_matches(count: int) -> None:
-    found = matches_of(*[batch([], [], [], [], [])] * count)
-    assert found.all_classes_merged().scores.size == 0
-    assert [len(one.scores) for one in found.per_class()] == [0, 0, 0]
-
-
-def test_the_least_overlap_is_enough() -> None:
-    half = [0, 0, 10, 5]
-    assert _judged(batch([BOX], [1], [half], [0.9], [1])) == [(0.9, True)]
