@@ -291,7 +291,7 @@ def _build_signatures(
         )
         built.append(BuiltInput(receiver, predictions, outputs))
         placeholders = {**receiver.placeholders, **further}
-        definitions[input_type] = signatures.predict_signature(placeholders, outputs)
+        definitions[input_type] = tf1.saved_model.predict_signature_def(placeholders, outputs)
         if not index:  # while the graph has no other input
             for name, tensor in signatures.additional_outputs(options.output_tensors).items():
                 info = tf1.saved_model.build_tensor_info(tensor)

@@ -92,14 +92,3 @@ def additional_outputs(names: Sequence[str]) -> Dict[str, tf.Tensor]:
             )
         tensors[operation] = tensor
     return tensors
-
-
-def predict_signature(
-    inputs: Dict[str, tf.Tensor], outputs: Dict[str, tf.Tensor]
-) -> tf1.saved_model.SignatureDef:
-    """A predict signature with placeholders and outputs by key."""
-    return tf1.saved_model.build_signature_def(
-        inputs={key: tf1.saved_model.build_tensor_info(value) for key, value in inputs.items()},
-        outputs={key: tf1.saved_model.build_tensor_info(value) for key, value in outputs.items()},
-        method_name=tf1.saved_model.signature_constants.PREDICT_METHOD_NAME,
-    )

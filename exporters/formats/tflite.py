@@ -17,7 +17,7 @@ from exporters.formats.base import (
     is_quantized,
 )
 from exporters.formats.samples import CALIBRATED, sample_images
-from exporters.formats.tflite_detector import TfliteDetector, find_postprocess, set_options
+from exporters.formats.tflite_detector import TfliteDetector, set_options
 from exporters.formats.tflite_graph import (
     INPUT,
     TfliteGraph,
@@ -27,10 +27,9 @@ from exporters.formats.tflite_graph import (
     raw_outputs,
 )
 from exporters.formats.tflite_metadata import add_metadata
-from exporters.importing.tflite import IDENTIFIER, POSTPROCESS
+from exporters.importing.tflite import IDENTIFIER
 from exporters.network import ExportOptions, RestoredNetwork
 from inputs.label_map import read_label_map
-from model_fn.checkpoints.errors import RunError
 
 MODEL_FILE = "model.tflite"
 _TOLERANCES = {
@@ -138,11 +137,4 @@ def convert(
         converter.inference_input_type = tf.uint8
         converter.representative_dataset = representative
     content = bytes(converter.convert())
-    if not graph.options:
-        return content
-    if find_postprocess(content) is None:
-        raise RunError(
-            f"the TFLite converter of TensorFlow {tf.__version__} left out {POSTPROCESS}; export "
-            "with TensorFlow 2.15"
-        )
-    return set_options(content, graph.options)
+    return set_options(content, graph.options) if graph.options else content

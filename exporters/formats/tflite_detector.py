@@ -8,7 +8,6 @@ import numpy as np
 
 from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.compat import tf, tf1
-from estimator_det.compat.private import tflite_schema
 from estimator_det.config import files
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.tflite_graph import COLOR_CHANNELS, Normalization
@@ -30,20 +29,22 @@ class Postprocess(NamedTuple):
     options: Dict[str, Any]
 
 
+def _find_operator(model: Any) -> Optional[Any]:
+    """The operation POSTPROCESS in the first subgraph of a `ModelT`; None if it has none."""
+    codes = [code.customCode for code in model.operatorCodes]
+    operators = model.subgraphs[0].operators
+    return next((op for op in operators if codes[op.opcodeIndex] == POSTPROCESS.encode()), None)
+
+
 def find_postprocess(content: bytes) -> Optional[Postprocess]:
-    """The operation in the first subgraph of a model; None if it has none."""
+    """The operation POSTPROCESS of a model; None if it has none."""
     from flatbuffers import flexbuffers
 
-    model = tflite_schema().Model.GetRootAsModel(content, 0)
-    graph = model.Subgraphs(0)
-    for i in range(graph.OperatorsLength()):
-        operator = graph.Operators(i)
-        if model.OperatorCodes(operator.OpcodeIndex()).CustomCode() == POSTPROCESS.encode():
-            options = flexbuffers.Loads(bytearray(operator.CustomOptionsAsNumpy().tobytes()))
-            return Postprocess(
-                operator.InputsAsNumpy().tolist(), operator.OutputsAsNumpy().tolist(), options
-            )
-    return None
+    operator = _find_operator(unpack(content))
+    if operator is None:
+        return None
+    options = flexbuffers.Loads(bytearray(operator.customOptions))
+    return Postprocess(list(operator.inputs), list(operator.outputs), options)
 
 
 def set_options(content: bytes, options: Mapping[str, Any]) -> bytes:
@@ -51,11 +52,13 @@ def set_options(content: bytes, options: Mapping[str, Any]) -> bytes:
     from flatbuffers import flexbuffers
 
     model = unpack(content)
-    codes = [code.customCode for code in model.operatorCodes]
-    for operator in model.subgraphs[0].operators:
-        if codes[operator.opcodeIndex] == POSTPROCESS.encode():
-            values = flexbuffers.Dumps(dict(options))
-            operator.customOptions = np.frombuffer(values, np.uint8)
+    operator = _find_operator(model)
+    if operator is None:
+        raise RunError(
+            f"the TFLite converter of TensorFlow {tf.__version__} left out {POSTPROCESS}; export "
+            "with TensorFlow 2.15"
+        )
+    operator.customOptions = np.frombuffer(flexbuffers.Dumps(dict(options)), np.uint8)
     return pack(model)
 
 

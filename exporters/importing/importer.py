@@ -323,5 +323,4 @@ def write_checkpoint(prefix: str, values: Dict[str, np.ndarray], num_neutral: in
         tensors=[tf.constant(tensors[name]) for name in names],
     )
     folder, name = os.path.split(prefix)
-    state = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
-    files.write_text(os.path.join(folder, "checkpoint"), state)
+    tf1.train.update_checkpoint_state(folder, name)

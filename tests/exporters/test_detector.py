@@ -322,7 +322,7 @@ def test_export_verb(trained, model, pictures, tmp_path, capsys):
     arguments += ["--config_override", "eval_config { batch_size: 3 }"]
     arguments += ["--additional-output-tensor-names=Postprocessor/raw_box_scores"]
     arguments += ["--write_inference_graph", "--use_side_inputs=False"]
-    arguments += ["--trainable", "--max-batch", "2"]
+    arguments += ["--trainable", "--max-batch", "2", "--input_shape=-1,50,None,3"]
     thresholds = score_thresholds.write(str(tmp_path), 1, "0", THRESHOLDS, trained.config.model)
     arguments += ["--thresholds", thresholds]
     assert cli.main(arguments) == 0

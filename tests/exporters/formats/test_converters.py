@@ -56,6 +56,10 @@ def test_all_that_is_missing_is_named_at_once():
     with pytest.raises(RunError, match=r"^c models need none_c"):
         converters.check_installed(chosen[1:3], None)
     converters.check_installed(chosen[1:2], None)
+    with pytest.raises(ConfigError, match="no module none_d;"):
+        converters.find_converter(chosen[3], None)
+    with pytest.raises(RunError, match=r"^c models need none_c"):
+        base.check_runtime(chosen[2])
 
 
 def _write(graph, image, outputs, path):

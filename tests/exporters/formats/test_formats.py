@@ -1,14 +1,12 @@
 import pathlib
 import shutil
 
-import numpy as np
 import pytest
 
-from exporters import Detector, formats
+from exporters import formats
 from exporters.formats.base import FORMATS
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
-from exporters.loaded_model import REQUIRED_OUTPUTS, class_names_beside
-from tests.exporters.conftest import NAMES
+from exporters.loaded_model import class_names_beside
 
 
 def test_models_are_recognized_by_content(exported: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -24,20 +22,6 @@ def test_models_are_recognized_by_content(exported: pathlib.Path, tmp_path: path
     assert found.format.name == "saved_model"
     (found,) = formats.exported_models(str(exported / "saved_model"))
     assert found.format.name == "saved_model"
-
-
-def test_formats_detect_the_same(exported: pathlib.Path, pictures: np.ndarray) -> None:
-    saved, frozen = (each.load() for each in formats.exported_models(str(exported)))
-    assert frozen.batch_size is None and frozen.class_names == saved.class_names == NAMES
-    expected, found = saved.run(pictures), frozen.run(pictures)
-    assert set(found) == set(expected) >= set(REQUIRED_OUTPUTS)
-    for key, values in expected.items():
-        assert values.shape[0] == len(pictures) and values.dtype == np.float32
-        np.testing.assert_allclose(found[key], values, atol=1e-5)
-    assert len(Detector(frozen)(pictures)) == len(pictures)
-    one, both = Detector(frozen)(pictures[1]), Detector(frozen)(pictures)[1]
-    np.testing.assert_allclose(one.boxes, both.boxes, atol=1e-5)
-    np.testing.assert_array_equal(one.classes, both.classes)
 
 
 def test_the_folder_of_the_export_that_a_model_is_in(tmp_path, monkeypatch) -> None:

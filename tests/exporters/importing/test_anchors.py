@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import pytest
 from google.protobuf import text_format
@@ -9,7 +11,7 @@ from google.protobuf import text_format
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import model_pb2
-from exporters.importing import anchors, frozen_graph
+from exporters.importing import anchors, frozen_graph, importer
 from tests.exporters.importing.conftest import constants_of
 
 SSD = """ssd {
@@ -92,3 +94,22 @@ def test_anchors_that_need_other_operations_are_not_computed():
         tf.transpose(read + 1.0, name="Decode/get_center_coordinates_and_sizes/transpose")
     graph_def = tf1.GraphDef.FromString(graph.as_graph_def().SerializeToString())
     assert frozen_graph.publish(graph_def, constants_of(graph_def), "a.pb").anchors is None
+
+
+def _compared(shift, order):
+    """The first note about anchors of a file, which are `shift` from ours in the order "last"."""
+    ours = np.random.default_rng(0).uniform(size=(12, 4))
+    own = types.SimpleNamespace(places=(2, 1), anchors=ours)
+    published = types.SimpleNamespace(anchors=ours + shift)
+    mapped = types.SimpleNamespace(values={})
+    model = text_format.Parse(SSD, model_pb2.DetectionModel())
+    return importer._apply_anchor_order(own, published, mapped, model, order)[0]
+
+
+def test_anchors_of_the_file_are_compared_with_ours():
+    equal = _compared(2e-6, None)
+    assert "are equal (largest difference 2e-06" in equal.text and not equal.is_warning
+    other = _compared(0.5, "2017")
+    assert "they differ by up to 0.5 of an image's side" in other.text and other.is_warning
+    with pytest.raises(ConfigError, match=r"--anchor_order 2017: .* have the order last"):
+        _compared(0.0, "2017")

@@ -196,7 +196,8 @@ def test_a_chain_of_squares_is_computed_once() -> None:
 
 def test_batch_norm_that_does_not_fit_its_layer_is_none(tmp_path: pathlib.Path) -> None:
     graph_def = _graph(image=("Placeholder",), w=np.zeros((1, 1, 3, 4), np.float32),
-                       five=np.zeros(5, np.float32), y=("Conv2D", "image", "w"))  # fmt: skip
+                       five=np.zeros(5, np.float32), y=("Conv2D", "image", "w"),
+                       without_weights=("Conv2D", "image", "image"))  # fmt: skip
     for inputs in (["y", "w"], ["y", "five", "five", "five", "five"]):
         changed = tf1.GraphDef()
         changed.CopyFrom(graph_def)
