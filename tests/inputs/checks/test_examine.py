@@ -123,21 +123,19 @@ def test_context_features_have_the_length_of_the_model(is_sequence: bool) -> Non
         config.input_type = input_reader_pb2.TF_SEQUENCE_EXAMPLE
         frame = {"image/encoded": [encoded(picture())], "image/source_id": ["rec7"]}
         record = sequence(context, frame)
-    (fault,) = examine_record(record, make_policy(config, context_feature_length=3)).faults
+    good, bad = (make_policy(config, context_feature_length=length) for length in (2, 3))
+    (fault,) = examine_record(record, bad).faults
     assert (fault.kind, fault.action) == ("length_mismatch", FAIL)
     assert fault.message.endswith("context_config.context_feature_length of the model: 2, 3")
-    assert not examine_record(record, make_policy(config, context_feature_length=2)).faults
+    assert not examine_record(record, good).faults
     with tf.Graph().as_default(), tf1.Session() as session:
-        for length in (2, 3):
-            decode = make_decoder(config, make_policy(config, context_feature_length=length))
-            level = decode(tf.constant(record)).image_level
-            assert level is not None
-            if length == 3:
-                with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*length_mism"):
-                    session.run(level[schema.CONTEXT_FEATURES])
-            else:
-                found = level[schema.CONTEXT_FEATURES]
-                assert session.run(found).tolist() == [[1, 2]]
+        features, refused = (
+            make_decoder(config, policy)(tf.constant(record)).image_level[schema.CONTEXT_FEATURES]
+            for policy in (good, bad)
+        )
+        assert session.run(features).tolist() == [[1, 2]]
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*length_mism"):
+            session.run(refused)
 
 
 @pytest.mark.parametrize("height, width", [(0, 0), (-8, 12), (8, -(2**62)), (9, "missing")])

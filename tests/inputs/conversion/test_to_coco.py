@@ -127,29 +127,6 @@ def test_the_round_trip_loses_nothing(tmp_path):
         assert written == (tmp_path / "images" / name).read_bytes()
 
 
-def test_the_records_themselves_hold_what_training_reads(tmp_path):
-    samples.convert(write(tmp_path, document()), tmp_path / "out", masks=True)
-    found = samples.records(tmp_path / "out")
-    first, second, empty = found["sub/a b"], found["ü"], found["empty"]
-    assert first["image/object/class/label"] == [17, 1]
-    assert first["image/object/class/text"] == [b"cat", b"person"]
-    assert first["image/source_id"] == [b"397133"]
-    np.testing.assert_allclose(first["image/object/bbox/xmax"], [30.38 / W, 20 / W], rtol=1e-6)
-    np.testing.assert_allclose(first["image/object/area"], [702.10575, 81.0])
-    assert second["image/object/is_crowd"] == [1, 0]
-    # Of the cat all are absent; of the person one is seen, one hidden, one absent.
-    assert first["image/object/keypoint/visibility"] == [0, 0, 0, 2, 1, 0]
-    np.testing.assert_allclose(
-        first["image/object/keypoint/x"], [np.nan] * 3 + [12 / W, 15.5 / W, np.nan], rtol=1e-6
-    )
-    expected = masks.from_polygons(document()["annotations"][1]["segmentation"], (H, W))
-    assert first["image/object/mask"][1] == masks.to_png(expected)
-    assert second["image/object/mask"][0] == masks.to_png(disc(20, 40, 12))
-    assert empty["image/neg_category_ids"] == [17]
-    assert empty["image/not_exhaustive_category_ids"] == [1, 90]
-    assert empty["image/object/bbox/ymin"] == []
-
-
 def test_random_boxes_come_back_exactly(tmp_path):
     random = np.random.default_rng(0)
     height, width = (int(side) for side in random.integers(30, 700, 2))

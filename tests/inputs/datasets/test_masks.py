@@ -43,10 +43,7 @@ def test_png_files_are_read_by_training():
     ("given", "message"),
     [
         ({"size": [3, 2], "counts": [7]}, "counts has 7 pixels, and its size 6; they"),
-        ({"size": [3, 2], "counts": [2, -2, 6]}, "counts is .*it must be lengths of runs"),
         ({"size": [2, 3], "counts": [6]}, r"size \[2, 3\] in an image of size \[3, 2\]"),
-        ({"counts": [6]}, "size None"),
-        ({"size": [3, 2]}, "counts is 'None'; it must be"),
         ({"size": [3, 2], "counts": "\x7f\x7f"}, "not COCO's compressed form"),
     ],
 )
@@ -60,7 +57,6 @@ def test_run_lengths_that_no_mask_can_be_made_of(given, message):
     [
         ([], "there is no polygon"),
         ([[1, 2, 3, 4]], "4 coordinates, not 3 or more pairs"),
-        ([[1, 2, 3, 4, 5, 6, 7]], "7 coordinates"),
         ([[0, 0, 1e12, 0, 1, 1]], "coordinates from 0 to 1e.12"),
         ([[0, 0, float("nan"), 0, 1, 1]], "coordinates"),
     ],

@@ -170,6 +170,8 @@ def test_detections_of_no_file_outside_the_images(root, monkeypatch, name, kind)
          {"broken_mask", "mask_empty"}),
         ({"annotations_segmentation": [[0, 0, 5, 0, 5, 3]]}, {"mask_mismatch", "mask_empty"}),
         ({"images_file_name": 5}, {"broken_source"}),
+        ({"images_file_name": "b.png"}, {"duplicate_id"}),
+        ({"images_id": 1}, {"duplicate_id", "missing_key"}),
         ({"images_file_name": "\udc80.png"}, {"missing_key"}),
         ({"images_id": None}, {"broken_source", "missing_key"}),
         ({"images_height": "high"}, {"broken_source"}),
