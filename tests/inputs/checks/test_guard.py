@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, List
+from typing import Any, List, Optional
 from unittest import mock
 
 import numpy as np
@@ -35,9 +35,11 @@ def reading(*paths: Any, reader: str = "", text: str = "") -> Any:
     return config
 
 
-def dataset_of(config: Any, log: FaultLog, seed: int = 1) -> tf.data.Dataset:
+def dataset_of(
+    config: Any, log: Optional[FaultLog], seed: int = 1, **options: Any
+) -> tf.data.Dataset:
     preprocess = make_resizer(config.model.ssd.image_resizer).resize
-    return inputs.create_train_input_fn(config, preprocess, seed, log)()
+    return inputs.create_train_input_fn(config, preprocess, seed, log, **options)()
 
 
 def train(config: Any, log: FaultLog, batches: int = 100, seed: int = 1) -> List[Any]:
@@ -230,3 +232,31 @@ def test_endless_epochs_of_nothing_are_refused(tmp_path: pathlib.Path) -> None:
     context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1)
     with pytest.raises(ConfigError, match="1 records, too few for worker 2 of 2"):
         inputs.create_train_input_fn(config, preprocess)(None, context)
+
+
+def test_the_guard_of_another_machine_has_no_python_in_its_graph(tmp_path: pathlib.Path) -> None:
+    config = reading(write(tmp_path / "r", [example({**BOXES, **LABELS})] * 4))
+    operations = {}
+    for runs_elsewhere in (False, True):
+        with tf.Graph().as_default() as graph:
+            dataset_of(config, None, runs_elsewhere=runs_elsewhere)
+            functions = graph.as_graph_def().library.function
+            operations[runs_elsewhere] = {node.op for one in functions for node in one.node_def}
+    python = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
+    assert python & operations[False] and not python & operations[True]
+
+
+def test_the_guard_of_another_machine_ends_the_run_at_any_fault(tmp_path: pathlib.Path) -> None:
+    good = example({**BOXES, **LABELS})
+    path = write(tmp_path / "r", [good, good, b"no record at all"])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(dataset_of(reading(path), None, runs_elsewhere=True).take(4))
+    whole = pathlib.Path(write(path, [good] * 4))
+    whole.write_bytes(whole.read_bytes()[:-3])
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"record 3.*damaged_record: the frame"
+    ):
+        list(dataset_of(reading(path), None, runs_elsewhere=True).take(4))
+    packed = write(tmp_path / "in.record.gz", [good])
+    with pytest.raises(ConfigError, match=r"in\.record\.gz.*Decompress"):
+        dataset_of(reading(packed), None, runs_elsewhere=True)
