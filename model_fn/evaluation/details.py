@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.config import files, json_lines
 from estimator_det.config.text import ConfigError
-from model_fn.evaluation.matching import MATCH_IOU, Array, ImageBoxes
+from model_fn.evaluation.matching import MATCH_IOU, Array, ImageBoxes, ImageDetections
 from model_fn.evaluation.metrics.overlaps import box_area
 
 EXAMPLES = 8  # mistakes and missed objects that are kept, one of each kind from an image
@@ -29,17 +29,6 @@ DUPLICATE, MISPLACED, OTHER_CLASS, BACKGROUND = (
     "other class",
     "background",
 )
-
-
-class ImageDetections(NamedTuple):
-    """The detections of one image with what was found about them."""
-
-    boxes: Array  # float32 [n, 4], yxyx in pixels of the original image
-    scores: Array  # float32 [n]
-    classes: Array  # int [n]
-    iou: Array  # float [n, m] with the boxes of the groundtruth
-    matched: Array  # int [n], the box of the same class that it finds, -1 for none
-    counts: Array  # bool [n], false if it is to be ignored
 
 
 class Examples:

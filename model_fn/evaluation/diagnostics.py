@@ -16,10 +16,10 @@ from estimator_det.config.printing import listed
 from model_fn.drawing import charts
 from model_fn.drawing.boxes import add_picture
 from model_fn.evaluation import calibration, details, matching
-from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, Matches
+from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, ImageDetections, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.coco_matching import RECALLS
-from model_fn.evaluation.metrics.overlaps import box_area, box_iou
+from model_fn.evaluation.metrics.overlaps import box_area
 
 EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
 
@@ -74,52 +74,38 @@ class EvalDiagnostics:
             image.is_crowd,
             image.difficult,
         )
-        detection_boxes, scores = image.detection_boxes, image.detection_scores
-        detection_classes = _known(image.detection_classes, self._ids, self._unknown_detections)
-        self._images += 1
-        finite = np.isfinite(scores) & np.isfinite(detection_boxes).all(axis=1)
+        boxes, scores = image.detection_boxes, image.detection_scores
+        classes = _known(image.detection_classes, self._ids, self._unknown_detections)
+        finite = np.isfinite(scores) & np.isfinite(boxes).all(axis=1)
         self._not_finite += int(np.sum(~finite))
         # NaN compares false with every threshold: such detections would vanish without a count.
-        use = finite & (detection_classes >= 0)
-        detection_boxes, scores = detection_boxes[use], scores[use]
-        detection_classes = detection_classes[use]
-        boxes, classes, counted = groundtruth.boxes, groundtruth.classes, groundtruth.counted
-        real = (classes >= 0) & ~groundtruth.is_crowd
+        use = finite & (classes >= 0)
+        detections = matching.match_image(groundtruth, boxes[use], scores[use], classes[use])
+        self._count(groundtruth, detections)
+        self._examples.add(self._images, groundtruth, detections)
+        counted, counts = groundtruth.counted, detections.counts
+        self._matches.add_image(
+            groundtruth.classes[counted],
+            detections.classes[counts],
+            detections.scores[counts],
+            detections.matched[counts] >= 0,
+        )
+        _confuse(self._confusion, groundtruth, detections, self._min_score)
+        self._images += 1
+
+    def _count(self, groundtruth: ImageBoxes, detections: ImageDetections) -> None:
+        real = (groundtruth.classes >= 0) & ~groundtruth.is_crowd
+        classes = groundtruth.classes[real]
         # A box of exactly the limit counts as the larger area, like in COCO.
-        areas = np.searchsorted(AREA_LIMITS, box_area(boxes[real]), side="right")
+        areas = np.searchsorted(AREA_LIMITS, box_area(groundtruth.boxes[real]), side="right")
         np.add.at(self._areas, areas, 1)
         # `+=` with an index array would count a class only once per image.
-        np.add.at(self._boxes, classes[real], 1)
-        np.add.at(self._detections, detection_classes, 1)
-        shown = scores >= self._min_score
-        np.add.at(self._over_score, detection_classes[shown], 1)
-        self._best_score = max(self._best_score, float(scores.max(initial=0.0)))
-        all_iou = iou = box_iou(detection_boxes, boxes)
-        ignored = matching.ignored_overlap(detection_boxes, groundtruth, iou)
-        same = detection_classes[:, np.newaxis] == classes
-        self._best_iou = max(self._best_iou, float(iou[:, real][same[:, real]].max(initial=0.0)))
-        # Difficult boxes and crowds take no detection away from the boxes that count.
-        iou = np.where(counted, iou, 0.0)
-        # Stable, so that equal scores keep the order of the model and results repeat.
-        order = np.argsort(-scores, kind="stable")
-        matched_in_class = matching.match(np.where(same, iou, 0.0), order)
-        correct = matched_in_class >= 0
-        # A detection of an ignored box of its class is neither right nor wrong.
-        counts = correct | ~(ignored & same).any(axis=1)
-        self._matches.add_image(
-            classes[counted], detection_classes[counts], scores[counts], correct[counts]
-        )
-        self._examples.add(
-            self._images - 1,
-            groundtruth,
-            details.ImageDetections(
-                detection_boxes, scores, detection_classes, all_iou, matched_in_class, counts
-            ),
-        )
-        # The matrix compares classes, so it matches boxes of any class, unlike the metrics above.
-        matched = matching.match(iou, order[shown[order]])
-        is_counted = shown & ~ignored.any(axis=1)
-        _confuse(self._confusion, groundtruth, matched, is_counted, detection_classes)
+        np.add.at(self._boxes, classes, 1)
+        np.add.at(self._detections, detections.classes, 1)
+        np.add.at(self._over_score, detections.classes[detections.scores >= self._min_score], 1)
+        self._best_score = max(self._best_score, float(detections.scores.max(initial=0.0)))
+        iou = detections.iou[:, real][detections.classes[:, np.newaxis] == classes]
+        self._best_iou = max(self._best_iou, float(iou.max(initial=0.0)))
 
     def counts(self) -> Dict[str, Any]:
         """All counts, as JSON values."""
@@ -142,23 +128,42 @@ class EvalDiagnostics:
 
         Starts a new evaluation.
         """
-        chart = charts.figure(self._panels(), columns=3) if self._images else b""
-        results = self.counts(), self._matches, chart, self._details()
+        precisions = {
+            k: matching.precision_at(RECALLS, class_matches)
+            for k, class_matches in enumerate(self._matches.per_class())
+            if class_matches.num_boxes
+        }
+        occurrences = self._boxes + self._over_score
+        frequent = _most_frequent(occurrences, MAX_CLASSES_DRAWN)
+        curves = _curves(self._names, _most_frequent(occurrences, MAX_CURVES), precisions)
+        chart = charts.figure(self._panels(frequent, curves)) if self._images else b""
+        values = self._details(frequent, curves, precisions)
+        results = self.counts(), self._matches, chart, values
         self._reset()
         return results
 
-    def _details(self) -> Dict[str, Any]:
+    def _confusion_of(self, class_indices: np.ndarray) -> Tuple[List[str], np.ndarray]:
+        """Names and matrix of some classes and, last, no class."""
+        rows = [*class_indices, len(self._ids)]
+        names = [*(self._names[k] for k in class_indices), BACKGROUND]
+        return names, self._confusion[np.ix_(rows, rows)]
+
+    def _details(
+        self,
+        class_indices: np.ndarray,
+        curves: Sequence[charts.Curve],
+        precisions: Mapping[int, np.ndarray],
+    ) -> Dict[str, Any]:
         """See `model_fn.evaluation.details`."""
-        names, rows = self._frequent_confusion()
+        names, rows = self._confusion_of(class_indices)
         every = self._matches.all_classes_merged()
         reliability = calibration.reliability(every.scores.clip(0, 1), every.correct)
         return {
             "counts": self.counts(),
             "confusion": {"names": names, "rows": rows.tolist()},
-            "curves": [{"name": curve.name, "precisions": curve.y} for curve in self._curves()],
+            "curves": [{"name": curve.name, "precisions": curve.y} for curve in curves],
             "average_precisions": {
-                self._names[k]: float(np.mean(precisions))
-                for k, precisions in self._precisions().items()
+                self._names[k]: float(np.mean(y)) for k, y in precisions.items()
             },
             "reliability": {
                 "counts": reliability.counts.tolist(),
@@ -169,9 +174,10 @@ class EvalDiagnostics:
             **self._examples.to_json(),
         }
 
-    def _panels(self) -> List[charts.Panel]:
-        class_indices = self._most_frequent(MAX_CLASSES_DRAWN)
-        names, rows = self._frequent_confusion()
+    def _panels(
+        self, class_indices: np.ndarray, curves: Sequence[charts.Curve]
+    ) -> List[charts.Panel]:
+        names, rows = self._confusion_of(class_indices)
         is_all = len(class_indices) == len(self._ids)
         title_suffix = "" if is_all else f", {len(class_indices)} most frequent classes"
         return [
@@ -185,7 +191,7 @@ class EvalDiagnostics:
             ),
             charts.curves(
                 f"Precision and recall at IoU {MATCH_IOU:g}",
-                self._curves(),
+                curves,
                 x_label="recall",
                 y_label="precision",
                 limits=(0, 1, 0, 1.02),
@@ -200,38 +206,24 @@ class EvalDiagnostics:
             ),
         ]
 
-    def _most_frequent(self, count: int) -> np.ndarray:
-        """Indices of the most frequent classes that occur, by id; of any if none occurs."""
-        occurrences = self._boxes + self._over_score
-        order = np.argsort(-occurrences, kind="stable")
-        # Classes that do not occur would fill the chart with empty rows.
-        order = order[occurrences[order] > 0] if occurrences.any() else order
-        return np.sort(order[:count])
 
-    def _frequent_confusion(self) -> Tuple[List[str], np.ndarray]:
-        """Names and matrix of the most frequent classes and, last, no class."""
-        indices = self._most_frequent(MAX_CLASSES_DRAWN)
-        rows = [*indices, len(self._ids)]
-        names = [*(self._names[k] for k in indices), BACKGROUND]
-        return names, self._confusion[np.ix_(rows, rows)]
+def _curves(
+    names: Sequence[str], frequent: np.ndarray, precisions: Mapping[int, np.ndarray]
+) -> List[charts.Curve]:
+    """Curves of the mean over classes and of frequent classes, from precisions at `RECALLS`."""
+    if not precisions:
+        return []
+    lines = [("mean", np.mean(list(precisions.values()), axis=0))]
+    lines += [(names[k], precisions[k]) for k in frequent if k in precisions]
+    return [charts.Curve(name, RECALLS.tolist(), y.tolist()) for name, y in lines]
 
-    def _precisions(self) -> Dict[int, np.ndarray]:
-        """Index of each class with boxes -> its precision at `RECALLS`."""
-        return {
-            k: matching.precision_at(RECALLS, class_matches)
-            for k, class_matches in enumerate(self._matches.per_class())
-            if class_matches.num_boxes
-        }
 
-    def _curves(self) -> List[charts.Curve]:
-        """Curves of the mean over classes and of the most frequent classes."""
-        precisions = self._precisions()
-        if not precisions:
-            return []
-        lines = [("mean", np.mean(list(precisions.values()), axis=0))]
-        frequent = self._most_frequent(MAX_CURVES)
-        lines += [(self._names[k], precisions[k]) for k in frequent if k in precisions]
-        return [charts.Curve(name, RECALLS.tolist(), y.tolist()) for name, y in lines]
+def _most_frequent(occurrences: np.ndarray, count: int) -> np.ndarray:
+    """Indices of the most frequent classes that occur, by id; of any if none occurs."""
+    order = np.argsort(-occurrences, kind="stable")
+    # Classes that do not occur would fill the chart with empty rows.
+    order = order[occurrences[order] > 0] if occurrences.any() else order
+    return np.sort(order[:count])
 
 
 def _known(class_ids: np.ndarray, known_ids: Sequence[int], unknown: Dict[int, int]) -> np.ndarray:
@@ -244,22 +236,21 @@ def _known(class_ids: np.ndarray, known_ids: Sequence[int], unknown: Dict[int, i
 
 
 def _confuse(
-    confusion: np.ndarray,
-    groundtruth: ImageBoxes,
-    matched: np.ndarray,
-    counts: np.ndarray,
-    detection_classes: np.ndarray,
+    confusion: np.ndarray, groundtruth: ImageBoxes, detections: ImageDetections, min_score: float
 ) -> None:
     """Adds to the matrix: rows are groundtruth, columns detections, the last of each none.
 
-    `matched` are boxes of detections, -1 for none; a detection without one is only counted where
-    `counts`.
+    It compares classes, so it matches boxes of any class.
     """
     background = len(confusion) - 1
+    shown = detections.scores >= min_score
+    classes, scores = detections.classes[shown], detections.scores[shown]
+    # Difficult boxes and crowds take no detection away from the boxes that count.
+    matched = matching.match(np.where(groundtruth.counted, detections.iou[shown], 0.0), scores)
     is_matched = matched >= 0
-    pairs = (groundtruth.classes[matched[is_matched]], detection_classes[is_matched])
-    np.add.at(confusion, pairs, 1)
-    np.add.at(confusion[background], detection_classes[~is_matched & counts], 1)
+    np.add.at(confusion, (groundtruth.classes[matched[is_matched]], classes[is_matched]), 1)
+    is_wrong = ~is_matched & ~detections.ignored[shown].any(axis=1)
+    np.add.at(confusion[background], classes[is_wrong], 1)
     missed = groundtruth.counted
     missed[matched[is_matched]] = False
     np.add.at(confusion[:, background], groundtruth.classes[missed], 1)

@@ -14,7 +14,7 @@ from typing import Any, List, NamedTuple, Sequence
 import numpy as np
 
 from model_fn.evaluation.metrics.coco_matching import greedy_match, joined, rows_of_classes
-from model_fn.evaluation.metrics.overlaps import box_ioa
+from model_fn.evaluation.metrics.overlaps import box_ioa, box_iou
 
 Array = np.ndarray[Any, Any]
 
@@ -99,25 +99,39 @@ class ImageBoxes(NamedTuple):
 
     @property
     def counted(self) -> Array:
-        """Bool [m]: whether the box must be found."""
+        """Bool [m]: True for boxes that must be found."""
         return (self.classes >= 0) & ~self.is_crowd & ~self.difficult
 
 
-def ignored_overlap(detection_boxes: Array, groundtruth: ImageBoxes, iou: Array) -> Array:
-    """Bool [n, m]: whether a detection is to be ignored because of an ignored box.
+class ImageDetections(NamedTuple):
+    """The detections of one image, matched to its groundtruth."""
 
-    `iou` [n, m] is that of all pairs.
-    """
-    overlaps_crowd = box_ioa(detection_boxes, groundtruth.boxes) >= MATCH_IOU
-    overlaps_difficult = iou >= MATCH_IOU
-    is_ignored: Array = (overlaps_crowd & groundtruth.is_crowd) | (
-        overlaps_difficult & groundtruth.difficult
-    )
-    return is_ignored
+    boxes: Array  # float32 [n, 4], yxyx in pixels of the original image
+    scores: Array  # float32 [n]
+    classes: Array  # int [n]
+    iou: Array  # float [n, m] with the boxes of the groundtruth
+    ignored: Array  # bool [n, m], True if the box excuses the detection
+    matched: Array  # int [n], the box of the same class that it finds, -1 for none
+    counts: Array  # bool [n], False if it is neither right nor wrong
 
 
-def match(iou: Array, order: Array) -> Array:
-    """IoUs [n, m], detections by `order` -> column of each detection [n], -1 without a match."""
+def match_image(
+    groundtruth: ImageBoxes, boxes: Array, scores: Array, classes: Array
+) -> ImageDetections:
+    """Matches the detections of an image; each has a class of the label map."""
+    iou = box_iou(boxes, groundtruth.boxes)
+    overlaps_crowd = box_ioa(boxes, groundtruth.boxes) >= MATCH_IOU
+    ignored = (overlaps_crowd & groundtruth.is_crowd) | ((iou >= MATCH_IOU) & groundtruth.difficult)
+    same = classes[:, np.newaxis] == groundtruth.classes
+    matched = match(np.where(same & groundtruth.counted, iou, 0.0), scores)
+    counts = (matched >= 0) | ~(ignored & same).any(axis=1)
+    return ImageDetections(boxes, scores, classes, iou, ignored, matched, counts)
+
+
+def match(iou: Array, scores: Array) -> Array:
+    """IoUs [n, m], scores [n] -> column of each detection [n], -1 without a match."""
+    # Stable, so that equal scores keep the order of the model and results repeat.
+    order = np.argsort(-scores, kind="stable")
     matched = np.full(len(iou), -1)
     matched[order] = greedy_match(iou[order], [MATCH_IOU])[0, 0]
     return matched
