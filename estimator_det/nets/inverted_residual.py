@@ -11,7 +11,6 @@ import contextlib
 from typing import Callable, Dict, Iterator, NamedTuple, Tuple, Union
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import truncated_normal
 from estimator_det.nets.layers import (
     conv2d,
@@ -298,12 +297,6 @@ def inverted_residual_net(
                 net = _convolution(net, row, depth, explicit_padding, f"Conv{suffix}")
                 end_points[name] = net
                 continue
-            if explicit_padding and row.fused:
-                raise ConfigError(
-                    "feature_extractor.use_explicit_padding",
-                    "is not possible with fused convolutions",
-                    "remove it",
-                )
             pads_block = explicit_padding and pad_whole_blocks
             if pads_block:
                 net = pad_for_kernel(net, row.kernel)

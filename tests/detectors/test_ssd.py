@@ -20,47 +20,6 @@ def test_construction_builds_no_graph() -> None:
         assert not graph.get_operations()
 
 
-@pytest.mark.parametrize("frozen", ["true", "false"])
-@pytest.mark.parametrize("is_training", [True, False])
-def test_what_is_trained_when(is_training: bool, frozen: str) -> None:
-    """Frozen batch norm takes nothing else out of training, dropout for instance."""
-    detector = small_detector(
-        f"""freeze_batchnorm: {frozen} inplace_batchnorm_update: true
-        use_confidences_as_targets: true""",
-        is_training,
-    )
-    assert detector.is_training == is_training
-    assert detector.norm_is_training == (is_training and frozen == "false")
-    assert detector.predictor.head.is_training == is_training
-    assert detector.losses.targets.use_confidences == is_training
-    assert detector.inplace_norm_update and not detector.return_raw_boxes
-
-
-@pytest.mark.parametrize("trainable", ["true", "false"])
-def test_batch_norm_of_the_extractor_alone_is_frozen(trainable: str) -> None:
-    detector = small_detector(f"feature_extractor {{ batch_norm_trainable: {trainable} }}")
-    assert detector.extractor.options.is_training == (trainable == "true")
-    assert detector.norm_is_training
-    frozen = small_detector(
-        f"freeze_batchnorm: true feature_extractor {{ batch_norm_trainable: {trainable} }}"
-    )
-    assert not frozen.extractor.options.is_training
-
-
-@pytest.mark.parametrize(
-    ("added", "explicit", "slots", "has_background"),
-    [("true", "false", 3, True), ("false", "true", 2, True), ("false", "false", 2, False)],
-)
-def test_columns_of_classes(added: str, explicit: str, slots: int, has_background: bool) -> None:
-    detector = small_detector(
-        f"add_background_class: {added} explicit_background_class: {explicit}"
-    )
-    assert detector.predictor.head.num_class_slots == slots
-    assert detector.num_classes == 2
-    assert detector.postprocessing.has_background == has_background
-    assert detector.losses.targets.add_background == (added == "true")
-
-
 def test_preprocess_normalizes_before_it_pads() -> None:
     detector = small_detector(
         """image_resizer { keep_aspect_ratio_resizer {
@@ -208,28 +167,36 @@ DEPTHWISE_HEAD = """box_predictor { convolutional_box_predictor { use_depthwise:
 
 
 @pytest.mark.usefixtures("two_layers")
-def test_moving_averages_through_update_operations() -> None:
-    found = train_once(DEPTHWISE_HEAD)
-    assert found["updates"] == 2 * (2 + 4)
-    assert not any(found["by_loss"]) and all(found["by_updates"])
-
-
-@pytest.mark.usefixtures("two_layers")
-def test_moving_averages_in_place() -> None:
-    found = train_once(DEPTHWISE_HEAD + " inplace_batchnorm_update: true")
-    assert found["updates"] == 0
-    assert all(found["by_loss"])
-
-
-@pytest.mark.usefixtures("two_layers")
-@pytest.mark.parametrize("inplace", ["true", "false"])
-def test_frozen_batch_norm_stays_put(inplace: str) -> None:
-    found = train_once(
-        f"{DEPTHWISE_HEAD} freeze_batchnorm: true inplace_batchnorm_update: {inplace}"
-    )
-    assert found["updates"] == 0
-    assert not any(found["by_updates"])
+@pytest.mark.parametrize(
+    ("options", "num_updates", "by_loss", "by_updates"),
+    [
+        ("", 2 * (2 + 4), False, True),
+        ("inplace_batchnorm_update: true", 0, True, True),
+        ("freeze_batchnorm: true", 0, False, False),
+        ("freeze_batchnorm: true inplace_batchnorm_update: true", 0, False, False),
+    ],
+)
+def test_moving_averages(options: str, num_updates: int, by_loss: bool, by_updates: bool) -> None:
+    found = train_once(f"{DEPTHWISE_HEAD} {options}")
+    assert found["updates"] == num_updates
+    assert set(found["by_loss"]) == {by_loss}
+    assert set(found["by_updates"]) == {by_updates}
     assert all(np.isfinite(list(found["losses"].values())))
+
+
+@pytest.mark.parametrize(
+    ("text", "learns"),
+    [
+        ("feature_extractor { batch_norm_trainable: true }", (True, True)),
+        ("feature_extractor { batch_norm_trainable: false }", (False, True)),
+        ("feature_extractor { batch_norm_trainable: true } freeze_batchnorm: true", (False, False)),
+    ],
+)
+def test_batch_norm_of_extractor_and_head_learns(text: str, learns: tuple) -> None:
+    detector = small_detector(text)
+    assert (detector.extractor.options.is_training, detector.norm_is_training) == learns
+    # Frozen batch norm takes nothing else out of training, dropout for instance.
+    assert detector.is_training and detector.predictor.head.is_training
 
 
 def test_predicting_twice_shares_variables() -> None:

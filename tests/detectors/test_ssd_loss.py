@@ -186,26 +186,6 @@ def test_expected_sampling_of_softmax_and_of_sigmoid() -> None:
     assert found["classification"] == pytest.approx(2 * (4 + 3 * 4 / 8 * 8) * LOG_2)
 
 
-def test_every_option_is_read() -> None:
-    plain = make_loss()
-    assert (plain.normalize_by_num_matches, plain.normalize_by_code_size) == (True, False)
-    assert plain.sampler is plain.miner is plain.expected_weights is plain.equalization is None
-    made = make_loss(
-        """normalize_loss_by_num_matches: false normalize_loc_loss_by_codesize: true
-        negative_class_weight: 0.25 implicit_example_weight: 0.5
-        loss { classification_weight: 2 localization_weight: 5 hard_example_miner {}
-          random_example_sampler {} expected_loss_weights: EXPECTED_SAMPLING
-          localization_loss { weighted_giou {} } equalization_loss { weight: 0.5 } }"""
-    )
-    assert (made.normalize_by_num_matches, made.normalize_by_code_size) == (False, True)
-    assert made.assigner.negative_class_weight == 0.25
-    assert made.targets.implicit_weight == 0.5
-    assert (made.terms.classification_weight, made.terms.localization_weight) == (2.0, 5.0)
-    assert made.terms.localization.on_boxes and not plain.terms.localization.on_boxes
-    assert (made.miner.cls_weight, made.miner.loc_weight) == (2.0, 5.0)
-    assert made.sampler and made.expected_weights and made.equalization
-
-
 def test_anchors_without_groundtruth_weigh_less() -> None:
     found = terms("normalize_loss_by_num_matches: false negative_class_weight: 0.25")
     assert found["classification"] == pytest.approx(3 * (3 + 0.25 * 5) * LOG_2)

@@ -49,11 +49,6 @@ def test_regularizers(kind: str, expected: float) -> None:
         assert run(penalty) == pytest.approx(expected)
 
 
-def test_regularizer_of_weight_zero_gives_no_term() -> None:
-    config = parse("regularizer { l2_regularizer { weight: 0 } }").regularizer
-    assert hyperparams.make_regularizer(config)(tf.constant([1.0])) is None
-
-
 @pytest.mark.parametrize(
     ("text", "mean", "stddev"),
     [
@@ -136,13 +131,6 @@ def test_group_norm_ignores_batch_norm_settings_around_it() -> None:
         assert "conv/GroupNorm/beta" in variables()
 
 
-def test_force_use_bias_keeps_the_bias_beside_batch_norm() -> None:
-    with tf.Graph().as_default():
-        convolve(BATCH_NORM + " force_use_bias: true")
-        assert variables()["conv/biases"] == (32,)
-        assert variables()["conv/BatchNorm/gamma"] == (32,)
-
-
 @pytest.mark.parametrize(
     ("is_training", "train", "updates"), [(True, "true", 4), (True, "false", 0), (False, "true", 0)]
 )
@@ -162,16 +150,6 @@ def test_depthwise_kernels_are_spared_only_on_request(field: str, terms: int) ->
     with tf.Graph().as_default():
         convolve(f"regularizer {{ l2_regularizer {{ weight: 0.1 }} }} {field}")
         assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == terms
-
-
-def test_fully_connected() -> None:
-    with tf.Graph().as_default():
-        text = "op: FC activation: NONE " + BATCH_NORM
-        with hyperparams.make_arg_scope(parse(text), True)():
-            slim.fully_connected(tf.ones([5, 3]), 2, scope="fc")
-            slim.conv2d(tf.ones([1, 3, 3, 2]), 2, 1, scope="conv")
-        assert "fc/BatchNorm/gamma" in variables()
-        assert "conv/biases" in variables()
 
 
 def test_scope_adds_to_the_scopes_around() -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import inception_resnet
-from estimator_det.nets.inception import conv
 from estimator_det.nets.normalization import BATCH_NORMS
 
 
@@ -47,22 +46,3 @@ def test_second_part_halves_without_padding_and_ends_below_zero_too() -> None:
     names = {v.op.name for v in tf1.global_variables()}
     assert "Repeat/block8_1/Conv2d_1x1/biases" in names
     assert not [name for name in names if name.endswith("gamma")]
-
-
-def test_residual_is_scaled_and_added() -> None:
-    block = inception_resnet.Residual("block", ((conv("Conv2d_1x1", 2),),), scale=0.1, repeats=1)
-    inputs = tf.constant([-1.0, 0.5, 2.0], shape=[1, 1, 1, 3])
-    sums = []
-    for activation in (None, tf.nn.relu):
-        with tf1.variable_scope("block", reuse=tf1.AUTO_REUSE):
-            sums.append(inception_resnet._add(inputs, block, activation))
-    with tf1.Session() as session:
-        session.run(tf1.global_variables_initializer())
-        for variable in tf1.global_variables():
-            if variable.op.name.endswith("Conv2d_1x1/biases"):
-                variable.load([5.0, 3.0, -30.0], session)
-            elif variable.op.name.endswith("weights"):
-                variable.load(np.zeros(variable.shape), session)
-        plain, rectified = session.run(sums)
-    np.testing.assert_allclose(plain.ravel(), [-0.5, 0.8, -1.0], rtol=1e-6)
-    np.testing.assert_allclose(rectified.ravel(), [0.0, 0.8, 0.0], rtol=1e-6)

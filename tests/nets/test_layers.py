@@ -218,13 +218,6 @@ def test_a_penalty_of_a_kernel_without_batch_norm_is_of_the_rounded_one() -> Non
     assert abs(ours["penalty"] / theirs["penalty"] - 1) > 0.01
 
 
-def test_float_layers_have_no_ranges() -> None:
-    with tf.Graph().as_default():
-        net = layers.residual_sum(layers.conv2d(tf.constant(PIXELS), 4, 1), tf.constant(PIXELS))
-        layers.quantized(net, "sum")
-        assert not [v.op.name for v in tf1.global_variables() if is_range(v.op.name)]
-
-
 def test_normalization_that_cannot_be_folded_is_refused() -> None:
     with pytest.raises(ConfigError, match="group_norm of net/conv cannot become part"):
         _scopes(_conv("conv2d", 4, 1, normalizer_fn=slim.group_norm))

@@ -150,16 +150,6 @@ def test_names_follow_the_variable_scope_within_that_of_the_network() -> None:
             quantizer.weights("other/conv", tf.zeros([2]))
 
 
-def test_a_shared_variable_has_one_range() -> None:
-    with tf.Graph().as_default():
-        quantizer = Quantizer(Quantization(), is_training=False)
-        kernel = tf1.get_variable("kernel", [3])
-        first, is_new = quantizer.variable("one", "kernel", kernel)
-        second, is_new_again = quantizer.variable("two", "kernel", kernel)
-        assert first is second and is_new and not is_new_again
-        assert [each.scope for each in quantizer.tensors] == ["one/weights_quant"]
-
-
 def test_options_from_the_message() -> None:
     message = graph_rewriter_pb2.GraphRewriter()
     assert make_quantization(message) is None

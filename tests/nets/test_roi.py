@@ -53,17 +53,6 @@ def test_position_sensitive_golden(name: str, matmul: bool) -> None:
     np.testing.assert_allclose(pooled[0], ARRAYS[name][:, 0, 0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_batch_is_pooled_image_by_image() -> None:
-    maps, boxes = ARRAYS["batch_image"], ARRAYS["batch_boxes"]
-
-    def pooled(rows: slice) -> np.ndarray:
-        arguments = tf.constant(maps[rows]), tf.constant(boxes[rows]), (6, 6), (3, 3)
-        return roi.pool_position_sensitive(*arguments).numpy()
-
-    one_by_one = [pooled(slice(0, 1)), pooled(slice(1, 2))]
-    np.testing.assert_allclose(pooled(slice(None)), np.concatenate(one_by_one), rtol=1e-6)
-
-
 def test_static_shapes_stay_static() -> None:
     with tf.Graph().as_default():
         boxes = tf1.placeholder(tf.float32, [2, 5, 4])

@@ -7,32 +7,11 @@ from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import searched
 from estimator_det.nets.normalization import BATCH_NORMS
 
-NETWORKS = {
-    "cpu": searched.CPU,
-    "dsp": searched.DSP,
-    "edgetpu": searched.EDGETPU,
-    "gpu": searched.GPU,
-}
-
 
 def test_rounded_depth() -> None:
     cases = ((16, 0.75, 16), (72, 0.5, 40), (32, 0.25, 8), (8, 0.25, 8), (104, 1.0, 104))
     for depth, multiplier, expected in cases:
         assert searched.rounded_depth(depth, multiplier) == expected
-
-
-@pytest.mark.parametrize("name", list(NETWORKS))
-def test_tables_are_sound(name: str) -> None:
-    network = NETWORKS[name]
-    assert len(network.stages) == 5
-    depth = network.stem
-    for number, stage in enumerate(network.stages):
-        strides = [layer.stride for layer in stage]
-        assert strides == [2 if number else 1] + [1] * (len(stage) - 1)
-        for layer in stage:
-            if layer.skip:
-                assert (layer.stride, layer.depth) == (1, depth)
-            depth = layer.depth
 
 
 def test_initializers() -> None:
@@ -90,16 +69,3 @@ def test_squeeze_excite_weighs_channels_by_their_means() -> None:
             session.run(second_bias.assign([0.0, -1.0]))  # logits: 1 and 0
             expected = pixels * [1 / (1 + np.exp(-1.0)), 0.5]
             np.testing.assert_allclose(session.run(found), expected, rtol=1e-6)
-
-
-def test_sizes_may_be_unknown() -> None:
-    with tf.Graph().as_default():
-        images = tf1.placeholder(tf.float32, [None, None, None, 3])
-        stages = tuple((row[0],) for row in searched.CPU.stages)
-        network = searched.CPU._replace(stages=stages)
-        end_points = searched.mobiledet(images, network, 0.25)
-        assert [t.shape.as_list()[-1] for t in end_points.values()] == [8, 8, 8, 16, 24]
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            c5 = session.run(end_points["C5"], {images: np.zeros((1, 40, 70, 3))})
-            assert c5.shape == (1, 2, 3, 24)

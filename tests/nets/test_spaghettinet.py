@@ -9,12 +9,6 @@ from estimator_det.nets import spaghettinet
 NAMES = [f"spaghettinet_edgetpu_{size}" for size in "sml"]
 
 
-def shorten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves every node one layer, which is quicker to build."""
-    nodes = tuple(node._replace(layers=node.layers[:1]) for node in spaghettinet.NETWORKS[name])
-    monkeypatch.setitem(spaghettinet.NETWORKS, name, nodes)
-
-
 def test_wiring_is_that_of_the_paper() -> None:
     nodes = {node.name: node for node in spaghettinet.NETWORKS[NAMES[2]]}
     assert list(nodes) == [*(f"n{i}" for i in range(6)), *(f"c0n{i}" for i in range(6))]
@@ -47,19 +41,3 @@ def test_parts_share_a_range_of_eight_bits() -> None:
             session.run(tf1.global_variables_initializer())
             # 0 to 6 in 255 steps; 3.01 is nearest to the 128th.
             np.testing.assert_allclose(session.run(found), [[128 * 6 / 255, 6.0, 0.0]], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "explicit_padding", [False, pytest.param(True, marks=pytest.mark.exhaustive)]
-)
-def test_any_size_fits(explicit_padding: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    shorten(NAMES[0], monkeypatch)
-    with tf.Graph().as_default():
-        maps = spaghettinet.spaghettinet(
-            tf.zeros([1, 100, 70, 3]),
-            NAMES[0],
-            is_training=False,
-            explicit_padding=explicit_padding,
-        )
-        found = [maps[name].shape.as_list()[1:3] for name in spaghettinet.OUTPUTS]
-    assert found == [[7, 5], [4, 3], [2, 2], [1, 1], [1, 1]]

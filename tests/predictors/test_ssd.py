@@ -176,19 +176,6 @@ def test_tower_layers_end_with_their_activation_or_relu6(activation: str, ops: L
 
 
 @pytest.mark.parametrize("depthwise", ["true", "false"])
-@pytest.mark.parametrize("forced", ["true", "false"])
-def test_biases_before_batch_norm_only_where_forced(forced: str, depthwise: str) -> None:
-    text = f"""weight_shared_convolutional_box_predictor {{ depth: 8 use_depthwise: {depthwise}
-        num_layers_before_predictor: 1 share_prediction_tower: true
-        conv_hyperparams {{ batch_norm {{ }} force_use_bias: {forced} }} }}"""
-    with tf.Graph().as_default():
-        predict(text, depths=[8, 8], anchors=[1, 1])
-        biases = [name for name in names() if name.endswith("conv2d_0/biases")]
-        scope = "WeightSharedConvolutionalBoxPredictor/PredictionTower"
-        assert biases == ([f"{scope}/conv2d_0/biases"] if forced == "true" else [])
-
-
-@pytest.mark.parametrize("depthwise", ["true", "false"])
 @pytest.mark.parametrize("share", ["true", "false"])
 def test_variables_of_the_shared_head_by_option(share: str, depthwise: str) -> None:
     with tf.Graph().as_default():
@@ -258,17 +245,6 @@ def test_shared_heads_have_the_variables_of_the_reference(name: str, shared: pat
         assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == len(kernels)
 
 
-def test_shared_head_without_batch_norm_has_biases() -> None:
-    with tf.Graph().as_default():
-        predict(
-            """weight_shared_convolutional_box_predictor {
-            depth: 4 num_layers_before_predictor: 1 }""",
-            anchors=(2, 2),
-        )
-        assert names()[f"{SHARED}/BoxPredictionTower/conv2d_0/biases"] == [4]
-        assert names()[f"{SHARED}/ClassPredictionTower/conv2d_0/biases"] == [4]
-
-
 def test_maps_of_unequal_depth_are_projected() -> None:
     with tf.Graph().as_default():
         predict(
@@ -290,6 +266,19 @@ def test_group_norm_in_the_tower() -> None:
             anchors=(2, 2),
         )
         assert names()[f"{SHARED}/BoxPredictionTower/conv2d_0/GroupNorm/feature_1/gamma"] == [32]
+
+
+@pytest.mark.parametrize("depthwise", ["true", "false"])
+@pytest.mark.parametrize("forced", ["true", "false"])
+def test_biases_before_batch_norm_only_where_forced(forced: str, depthwise: str) -> None:
+    text = f"""weight_shared_convolutional_box_predictor {{ depth: 8 use_depthwise: {depthwise}
+        num_layers_before_predictor: 1 share_prediction_tower: true
+        conv_hyperparams {{ batch_norm {{ }} force_use_bias: {forced} }} }}"""
+    with tf.Graph().as_default():
+        predict(text, depths=[8, 8], anchors=[1, 1])
+        biases = [name for name in names() if name.endswith("conv2d_0/biases")]
+        scope = "WeightSharedConvolutionalBoxPredictor/PredictionTower"
+        assert biases == ([f"{scope}/conv2d_0/biases"] if forced == "true" else [])
 
 
 def test_errors() -> None:

@@ -46,33 +46,12 @@ def test_proposal_head_spreads_its_kernel(rate: int) -> None:
     ]
 
 
-def test_proposal_head_cuts_features_at_6() -> None:
-    with tf.Graph().as_default(), tf1.Session() as session:
-        net, _ = rpn.ProposalHead(no_scope, depth=1).predict(tf.fill([1, 3, 3, 1], 9.0), [1])
-        session.run(tf1.global_variables_initializer())
-        (kernel,) = (v for v in tf1.global_variables() if v.op.name == "Conv/weights")
-        kernel.load(np.ones([3, 3, 1, 1]), session)
-        assert session.run(net).max() == 6.0
-
-
 @pytest.mark.parametrize("share", [True, False])
 def test_region_box_head(share: bool) -> None:
     with tf.Graph().as_default():
         raw = box_head.RegionBoxHead(5, no_scope, share).predict(tf.ones([6, 3, 3, 8]))
         assert raw.box_encodings.shape == (6, 1 if share else 5, 4)
         assert raw.class_logits.shape == (6, 6)
-
-
-def test_dropout_drops_in_training_only() -> None:
-    for is_training in (True, False):
-        with tf.Graph().as_default(), tf1.Session() as session:
-            head = box_head.RegionBoxHead(
-                2, no_scope, dropout_keep_probability=0.5, is_training=is_training
-            )
-            logits = head.predict(tf.ones([40, 2, 2, 8])).class_logits
-            session.run(tf1.global_variables_initializer())
-            spread = np.ptp(session.run(logits), axis=0).max()
-        assert (spread > 1e-3) == is_training
 
 
 @pytest.mark.parametrize(
@@ -88,27 +67,6 @@ def test_region_box_head_drops_if_asked_to(text: str, keep: float) -> None:
     config = text_format.Parse(text, box_predictor_pb2.MaskRCNNBoxPredictor())
     head = box_head.make_region_box_head(config, 2, is_training=True)
     assert head.dropout_keep_probability == keep and head.is_training
-
-
-def test_options_of_the_region_box_head() -> None:
-    config = text_format.Parse(
-        "share_box_across_classes: true box_code_size: 5", box_predictor_pb2.MaskRCNNBoxPredictor()
-    )
-    head = box_head.make_region_box_head(config, 3, is_training=False)
-    assert (head.num_classes, head.share_box, head.box_code_size) == (3, True, 5)
-    assert not head.is_training
-
-
-def test_options_of_the_mask_head() -> None:
-    config = text_format.Parse(
-        """conv_hyperparams {} mask_height: 3 mask_width: 4 mask_prediction_conv_depth: 5
-        mask_prediction_num_conv_layers: 6 masks_are_class_agnostic: true
-        convolve_then_upsample_masks: true""",
-        box_predictor_pb2.MaskRCNNBoxPredictor(),
-    )
-    head = mask_head.make_mask_head(config, 2, is_training=True)
-    assert (head.num_classes, head.height, head.width, head.conv_depth) == (2, 3, 4, 5)
-    assert (head.num_layers, head.class_agnostic, head.convolve_first) == (6, True, True)
 
 
 def test_region_box_head_averages_cells() -> None:
@@ -179,3 +137,15 @@ def test_rfcn_head() -> None:
             "SecondStageBoxPredictor/refined_locations/weights": [1, 1, 5, 48],
             "SecondStageBoxPredictor/class_predictions/weights": [1, 1, 5, 18],
         }
+
+
+def test_dropout_drops_in_training_only() -> None:
+    for is_training in (True, False):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            head = box_head.RegionBoxHead(
+                2, no_scope, dropout_keep_probability=0.5, is_training=is_training
+            )
+            logits = head.predict(tf.ones([40, 2, 2, 8])).class_logits
+            session.run(tf1.global_variables_initializer())
+            spread = np.ptp(session.run(logits), axis=0).max()
+        assert (spread > 1e-3) == is_training

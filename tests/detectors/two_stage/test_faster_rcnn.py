@@ -121,13 +121,6 @@ def test_mining_takes_all_proposals() -> None:
     assert all(np.isfinite(list(terms.values())))
 
 
-def test_masks_of_sampled_regions() -> None:
-    predictions, detections, terms = run(MASKS, is_training=True)
-    assert predictions["mask_logits"].shape == (2, 6, 2, 6, 5)
-    assert detections["detection_masks"].shape == (2, 5, 6, 5)
-    assert np.isfinite(terms["Loss/BoxClassifierLoss/mask_loss"])
-
-
 @pytest.mark.parametrize("num_masks", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_masks_of_detections(num_masks: int) -> None:
     agnostic = "second_stage_box_predictor { mask_rcnn_box_predictor { masks_are_class_agnostic: "

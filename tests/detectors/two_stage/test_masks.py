@@ -72,17 +72,6 @@ def test_golden_crops() -> None:
     np.testing.assert_allclose(crops, arrays["native_crop_4x4"], rtol=1e-5, atol=1e-6)
 
 
-def test_every_option_of_the_stage_is_read() -> None:
-    options = """use_matmul_crop_and_resize: true use_matmul_gather_in_matcher: true
-        resize_masks: false second_stage_mask_prediction_loss_weight: 3"""
-    stage = masks.make_mask_stage(small_config(MASKS + options).faster_rcnn, is_training=True)
-    assert stage.matmul and stage.assigner.matcher.use_matmul_gather
-    assert not stage.resizes_masks and stage.loss_weight == 3.0
-    plain = masks.make_mask_stage(small_config(MASKS).faster_rcnn, is_training=True)
-    assert not plain.matmul and not plain.assigner.matcher.use_matmul_gather
-    assert plain.resizes_masks and plain.loss_weight == 1.0
-
-
 def test_images_that_are_not_annotated() -> None:
     assert loss(labels(40)._replace(is_annotated=tf.constant([False]))) == 0.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from estimator_det.boxes.matching import IGNORED, UNMATCHED
 from estimator_det.compat import tf
@@ -44,24 +43,6 @@ def test_proposals_by_hand() -> None:
     few = network("first_stage_max_proposals: 1 first_stage_nms_score_threshold: 0.85")
     few_found = few.propose(output, tf.constant([[0.0, 0.0, 64.0, 64.0]])).regions
     assert few_found.boxes.shape == (1, 1, 4) and few_found.num.numpy().tolist() == [1]
-
-
-def test_every_option_of_the_head_is_read() -> None:
-    head = network(
-        """first_stage_box_predictor_depth: 5 first_stage_box_predictor_kernel_size: 1
-        first_stage_atrous_rate: 3"""
-    ).head
-    assert (head.depth, head.kernel_size, head.atrous_rate) == (5, 1, 3)
-
-
-def test_every_option_of_suppression_is_read() -> None:
-    nms = network(
-        """first_stage_nms_score_threshold: 0.25 first_stage_nms_iou_threshold: 0.5
-        first_stage_max_proposals: 9"""
-    ).nms
-    assert (nms.score_threshold, nms.iou_threshold) == (0.25, 0.5)
-    assert (nms.max_per_class, nms.max_total) == (9, 9)
-    assert network().nms.iou_threshold == pytest.approx(0.7)
 
 
 def test_static_kernel_where_asked_for() -> None:

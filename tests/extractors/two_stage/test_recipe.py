@@ -54,15 +54,6 @@ def learning_norms(graph: tf.Graph) -> List[str]:
     ]
 
 
-def test_types() -> None:
-    keras = {f"{RESNET}_keras", "faster_rcnn_resnet101_keras", "faster_rcnn_resnet152_keras"}
-    assert set(EXTRACTORS) == keras | {
-        *(RESNET, "faster_rcnn_resnet101", "faster_rcnn_resnet152"),
-        *(INCEPTION, INCEPTION_RESNET, f"{INCEPTION_RESNET}_keras", NAS, "faster_rcnn_pnas"),
-        MOBILENET,
-    }
-
-
 def test_unknown_types() -> None:
     with pytest.raises(ConfigError, match="did you mean 'faster_rcnn_resnet50'"):
         make("faster_rcnn_resnet5")
@@ -98,28 +89,6 @@ def test_pixel_scales() -> None:
     np.testing.assert_allclose(make(RESNET).normalize(images), means, rtol=1e-6)
     for kind in (INCEPTION, INCEPTION_RESNET, NAS):
         np.testing.assert_allclose(make(kind).normalize(images), [[[[-1, 0, 1]]]], atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", [RESNET, INCEPTION])
-def test_images_that_are_too_small(kind: str) -> None:
-    with tf.Graph().as_default(), pytest.raises(ConfigError, match="at least 33 x 33 pixels"):
-        make(kind).proposal_features(tf.zeros([1, 32, 64, 3]))
-
-
-@pytest.mark.parametrize(
-    ("kind", "stride"),
-    [
-        (RESNET, 8),
-        (INCEPTION_RESNET, 16),
-        pytest.param(RESNET, 16, marks=pytest.mark.exhaustive),
-        pytest.param(INCEPTION_RESNET, 8, marks=pytest.mark.exhaustive),
-    ],
-)
-def test_sizes_of_maps(kind: str, stride: int) -> None:
-    extractor = make(kind, f"first_stage_features_stride: {stride}", is_training=False)
-    with tf.Graph().as_default():
-        features = extractor.proposal_features(tf.zeros([2, 65, 90, 3]))
-        assert features.shape.as_list()[:3] == [2, -(-65 // stride), -(-90 // stride)]
 
 
 def test_boxes_share_the_variables_of_their_stage() -> None:

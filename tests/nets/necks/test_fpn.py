@@ -49,21 +49,6 @@ def test_levels_add_the_one_above() -> None:
     np.testing.assert_allclose(low[..., 0], np.maximum(smoothed, 0), atol=1e-5)
 
 
-def test_depthwise_layers_are_one_layer_with_one_norm() -> None:
-    options = fpn.LayerOptions(8, use_depthwise=True)
-    with tf.Graph().as_default(), slim.arg_scope([slim.separable_conv2d], normalizer_fn=None):
-        end_points = [tf.zeros([1, 4, 4, 3]), tf.zeros([1, 2, 2, 3])]
-        maps = fpn.top_down_maps(end_points, options)
-        maps += fpn.coarse_maps(maps[-1], ["next"], options)
-        assert [m.shape.as_list() for m in maps] == [[1, 4, 4, 8], [1, 2, 2, 8], [1, 1, 1, 8]]
-        found = [name for name in variables() if not name.startswith("projection")]
-    assert found == [
-        f"{layer}/{part}"
-        for layer in ("next", "smoothing_1")
-        for part in ("biases", "depthwise_weights", "pointwise_weights")
-    ]
-
-
 def test_odd_sizes() -> None:
     with tf.Graph().as_default():
         end_points = [tf.zeros([1, 5, 7, 3]), tf.zeros([1, 3, 4, 3])]
@@ -92,10 +77,3 @@ def test_pooled_maps_keep_the_largest() -> None:
     np.testing.assert_array_equal(maps[1][0, :, :, 0], [[6, 8, 9], [11, 13, 14]])
     np.testing.assert_array_equal(maps[2][0, :, :, 0], [[13, 14]])
     np.testing.assert_array_equal(maps[3][0, :, :, 0], [[14]])
-
-
-def test_pooled_maps_share_one_convolution() -> None:
-    with tf.Graph().as_default():
-        maps = fpn.pooled_maps(tf.zeros([1, 4, 4, 3]), base_depth=7)
-        assert [m.shape.as_list() for m in maps[:3]] == [[1, 4, 4, 7], [1, 2, 2, 7], [1, 1, 1, 7]]
-        assert variables() == ["Base_Conv2d_1x1_7/biases", "Base_Conv2d_1x1_7/weights"]

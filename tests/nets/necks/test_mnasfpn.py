@@ -20,14 +20,6 @@ def maps(height: int, width: int, depths: tuple = (4, 8, 6)) -> List[tf.Tensor]:
     ]
 
 
-def test_blocks_read_what_is_there_and_end_at_the_levels_in_order() -> None:
-    levels = list(mnasfpn.LEVELS)
-    for block in mnasfpn.CELL:
-        assert max(block.inputs) < len(levels)
-        levels.append(block.level)
-    assert tuple(levels[-len(mnasfpn.LEVELS) :]) == mnasfpn.LEVELS
-
-
 @pytest.mark.parametrize("explicit_padding", [False, True])
 def test_shrinking_pools_and_zero_padding_counts(explicit_padding: bool) -> None:
     options = OPTIONS._replace(explicit_padding=explicit_padding)
