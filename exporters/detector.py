@@ -58,11 +58,7 @@ class Detections:
         return self.normalized_boxes * np.array(self.image_size * 2, np.float32)
 
     def mask(self, i: int, image_size: Optional[Tuple[int, int]] = None) -> MaskRegion:
-        """The mask of a detection in its image, or in one of another size.
-
-        Raises:
-            ValueError: if the model has no masks.
-        """
+        """The mask of a detection in its image, or in one of another size."""
         if self.masks is None:
             raise ValueError("these detections have no masks: the model does not predict them")
         return paste_mask(self.masks[i], self.normalized_boxes[i], image_size or self.image_size)
@@ -106,11 +102,7 @@ class Detections:
         return entries
 
     def to_supervision(self) -> Any:
-        """The same as `supervision.Detections`, with boxes as x, y, x, y in pixels.
-
-        Raises:
-            RunError: if that package is not installed.
-        """
+        """The same as `supervision.Detections`, with boxes as x, y, x, y in pixels."""
         if importlib.util.find_spec("supervision") is None:
             raise RunError(
                 "to_supervision needs the package supervision, which is not installed; "

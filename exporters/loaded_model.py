@@ -70,11 +70,7 @@ class LoadedModel(abc.ABC):
     def take_input(self, shape: Any, remedy: str) -> None:
         """Reads batch and image size from the shape of a model's only input.
 
-        Args:
-            remedy: What to do with a model of other images; ends its error.
-
-        Raises:
-            RunError: if images of a file do not fit.
+        Raises RunError, which ends in the remedy, if images of files do not fit.
         """
         if shape.rank and shape[0] not in (None, 1):
             raise RunError(

@@ -42,11 +42,7 @@ def detect_video(
     """Writes `<name>_detections.mp4`, without sound, and `<name>_detections.jsonl`.
 
     Both appear when they are whole. Frames keep their times, and are rotated as a player shows
-    them.
-
-    Raises:
-        RunError: if PyAV is not installed.
-        OSError: if the file cannot be read as a video; the text contains the path.
+    them. A file that is not a video is an OSError.
     """
     check_installed()
     import av

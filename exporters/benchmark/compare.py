@@ -69,11 +69,7 @@ def export_folder(path: str) -> str:
 
 
 def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
-    """Measures the checkpoint of an export and each of its models.
-
-    Args:
-        path: The folder of an export, or one of its models.
-    """
+    """Measures the checkpoint of an export and each of its models, or one of them by its path."""
     models, folder = exported_models(path), export_folder(path)
     config = _config_of(folder)
     records = _records(options, folder)

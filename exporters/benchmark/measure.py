@@ -115,9 +115,6 @@ def evaluate_model(
         records_config: `TrainEvalPipelineConfig` with one evaluation reader, see
             `scoring.config_of_records`.
         num_images: Evaluates only the first ones; None for all.
-
-    Returns:
-        Values by name of the metric.
     """
     config = without_resizing(records_config)
     (reader,) = config.eval_input_reader

@@ -29,11 +29,7 @@ class FrozenGraph(ExportFormat):
     file = FROZEN_GRAPH_FILE
 
     def write(self, network: RestoredNetwork, path: str) -> bool:
-        """Writes the graph of the first input type, with batch norm and the checkpoint's weights.
-
-        Returns:
-            False if they do not fit in a file.
-        """
+        """Writes the graph of the first input type, with batch norm and weights."""
         if network.constants is None:  # a protobuf file ends at 2 GB
             return False
         outputs = served.output_operations([next(iter(network.definitions.values()))])

@@ -152,11 +152,7 @@ class SavedModelDetector(LoadedModel):
 
 
 def find_saved_model(model_dir: str) -> str:
-    """The folder with `saved_model.pb`; see `model_dir` of `SavedModelDetector`.
-
-    Raises:
-        FileNotFoundError: if there is none.
-    """
+    """The folder with `saved_model.pb`; see `model_dir` of `SavedModelDetector`."""
     candidates = [model_dir, os.path.join(model_dir, SAVED_MODEL_FOLDER)]
     if tf.io.gfile.isdir(model_dir):
         dated = [name.rstrip("/") for name in tf.io.gfile.listdir(model_dir)]

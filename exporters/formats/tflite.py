@@ -113,9 +113,6 @@ def convert(
         graph: If it has ranges of training, the result is uint8 with these.
         quantize: "int8", "float16", "dynamic", or None for float.
         representative: For "int8": yields [one network input] for each image.
-
-    Raises:
-        RunError: if the converter fails, or the result lacks POSTPROCESS.
     """
     converter = tf1.lite.TFLiteConverter(
         graph.graph_def,

@@ -194,11 +194,7 @@ def postprocessing_options(ssd: Any, options: TfliteOptions) -> Dict[str, Any]:
 
 
 def add_postprocessing(graph_def: Any, anchors: np.ndarray, options: Mapping[str, Any]) -> None:
-    """Appends POSTPROCESS after RAW_OUTPUTS.
-
-    Args:
-        anchors: float32 [A, 4], see `center_sizes`.
-    """
+    """Appends POSTPROCESS after RAW_OUTPUTS; anchors are those of `center_sizes`."""
     constant = graph_def.node.add(name=_ANCHORS, op="Const")
     constant.attr["dtype"].type = tf.float32.as_datatype_enum
     constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(anchors))

@@ -44,12 +44,12 @@ def inline_functions(graph_def: Any, outputs: Iterable[str], path: str) -> Any:
     operations = _Functions(graph_def, path).sources(outputs)
     names = _names(operations, path)
     flat = tf1.GraphDef(versions=graph_def.versions)
-    for key, operation in operations.items():
+    for key, (operation, inputs) in operations.items():
         node = flat.node.add()
-        node.CopyFrom(operation.node)
+        node.CopyFrom(operation)
         node.name = names[key]
         del node.input[:]
-        node.input.extend(f"{names[each.key]}:{each.position}" for each in operation.inputs)
+        node.input.extend(f"{names[each.key]}:{each.position}" for each in inputs)
     return flat
 
 
@@ -97,10 +97,10 @@ class _Frame:
 
     nodes: Mapping[str, Any]
     scope: str = ""  # names of the calls
-    arguments: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    depth: int = 0
+    # Frame of the call, and tensor there, by the name of the argument.
+    arguments: Mapping[str, Tuple[_Frame, str]] = dataclasses.field(default_factory=dict)
     results: Tuple[str, ...] = ()
-    caller: Optional[_Frame] = None
-    call_inputs: Tuple[str, ...] = ()
     inner: Dict[str, _Frame] = dataclasses.field(default_factory=dict)  # by name of call
 
 
@@ -119,9 +119,7 @@ class _Tensor(NamedTuple):
         return self.frame, self.node.name
 
 
-class _Operation(NamedTuple):
-    node: Any
-    inputs: List[_Tensor]
+_Operations = Dict[_Key, Tuple[Any, List[_Tensor]]]  # each with its inputs
 
 
 class _Functions:
@@ -137,17 +135,17 @@ class _Functions:
     def damaged(self, what: str) -> RunError:
         return RunError(f"{self.path} is damaged: {what}. Get the folder again")
 
-    def sources(self, outputs: Iterable[str]) -> Dict[_Key, _Operation]:
+    def sources(self, outputs: Iterable[str]) -> _Operations:
         """The operations that tensors of the graph depend on."""
         waiting = [self.resolve(self.main, name) for name in outputs]
-        operations: Dict[_Key, _Operation] = {}
+        operations: _Operations = {}
         num_bytes = 0
         while waiting:
             tensor = waiting.pop()
             if tensor.key in operations:
                 continue
             inputs = self.inputs(tensor.frame, tensor.node)
-            operations[tensor.key] = _Operation(tensor.node, inputs)
+            operations[tensor.key] = (tensor.node, inputs)
             waiting += inputs
             num_bytes += tensor.node.ByteSize() if tensor.node.op == "Const" else 0
             if len(operations) > _MAX_NODES or num_bytes > _MAX_BYTES:
@@ -167,8 +165,8 @@ class _Functions:
         """
         for _ in range(_MAX_STEPS):
             operation, output, index = self._parsed(name)
-            if frame.caller is not None and operation in frame.arguments:
-                name, frame = frame.call_inputs[frame.arguments[operation]], frame.caller
+            if operation in frame.arguments:
+                frame, name = frame.arguments[operation]
                 continue
             node = frame.nodes.get(operation)
             if node is None:
@@ -198,17 +196,13 @@ class _Functions:
         if self._num_calls > _MAX_NODES:
             raise self._too_large()
         scope = f"{frame.scope}{node.name}/"
-        depth, caller = 0, frame.caller
-        while caller is not None:
-            depth, caller = depth + 1, caller.caller
-        if depth > _MAX_DEPTH:
+        if frame.depth > _MAX_DEPTH:
             raise RunError(
                 f"{self.path}: the function {plain(name)} is called more than {_MAX_DEPTH} deep, "
                 "or calls itself. Such a model cannot be imported; give its frozen graph"
             )
         if name not in self._nodes:
             self._nodes[name] = {each.name: each for each in function.node_def}
-        arguments = {each.name: n for n, each in enumerate(function.signature.input_arg)}
         results = tuple(function.ret.get(each.name, "") for each in function.signature.output_arg)
         inputs = _data_inputs(node)
         if len(inputs) != len(function.signature.input_arg):
@@ -216,7 +210,9 @@ class _Functions:
                 f"{plain(node.name)} gives {len(inputs)} inputs to the function {plain(name)}, "
                 f"which takes {len(function.signature.input_arg)}"
             )
-        return _Frame(self._nodes[name], scope, arguments, results, frame, inputs)
+        names = [each.name for each in function.signature.input_arg]
+        arguments = {each: (frame, tensor) for each, tensor in zip(names, inputs)}
+        return _Frame(self._nodes[name], scope, frame.depth + 1, arguments, results)
 
     def _parsed(self, name: str) -> Tuple[str, str, int]:
         """Name of operation, name of output if there is one, and index."""
@@ -254,21 +250,21 @@ def _data_inputs(node: Any) -> Tuple[str, ...]:
     return tuple(name for name in node.input if not name.startswith("^"))
 
 
-def _names(operations: Mapping[_Key, _Operation], path: str) -> Dict[_Key, str]:
+def _names(operations: _Operations, path: str) -> Dict[_Key, str]:
     """A name for each operation: its own if no other function has one of this name."""
     counts = Counter(name for _, name in operations)
     used = set(counts)
     names: Dict[_Key, str] = {}
-    for (frame, name), operation in operations.items():
+    for (frame, name), (node, _) in operations.items():
         flat = name
-        if counts[name] > 1 and operation.node.op in CONVOLUTIONS:
+        if counts[name] > 1 and node.op in CONVOLUTIONS:
             calls = sorted(each.scope for each, unscoped in operations if unscoped == name)
             raise RunError(
                 f"{path} has the layer {plain(name)} in the calls {plain(calls[0])} and "
                 f"{plain(calls[1])}, so which one is the model's is not known. Save it with a "
                 "signature that calls the network once"
             )
-        if counts[name] > 1 and frame.caller is not None:
+        if counts[name] > 1 and frame.scope:
             flat = f"{frame.scope}{name}"
             while flat in used:
                 flat += "_"

@@ -180,13 +180,7 @@ def _of_zeros(mapped: Mapped, published: Published) -> List[str]:
 
 
 def _of_statistics(num_neutral: int, has_folded: bool, calibrates: bool) -> List[str]:
-    """A warning if statistics of batch norm are neutral, or calibration finds none to recompute.
-
-    Args:
-        num_neutral: Layers with neutral statistics.
-        has_folded: Whether the file has folded batch norm.
-        calibrates: Whether images for calibration are given.
-    """
+    """A warning if statistics of batch norm are neutral, or calibration finds none to recompute."""
     layers = counted(num_neutral, "layer")
     if has_folded:
         return [
@@ -293,12 +287,7 @@ def _summary(mapped: Mapped) -> List[str]:
 
 
 def _report_text(source: str, mapped: Mapped, notes: Sequence[Note]) -> str:
-    """The whole report.
-
-    Args:
-        source: Format and path of the file.
-        notes: Further lines, e.g. about anchors.
-    """
+    """The whole report about a source, which is the format and path of a file."""
     lines = [f"Import of {source}", "", *_summary(mapped)]
     lines += [f"warning: {note.text}" if note.is_warning else note.text for note in notes]
     lines += ["", "Variables: state, name, names in the file"]

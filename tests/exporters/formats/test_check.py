@@ -68,28 +68,27 @@ def test_nan_for_one_of_two_images_is_refused(place):
     assert why is not None and "does not give what the checkpoint gives" in why
 
 
-def test_differences_of_raw_predictions():
-    raw = _outputs()["raw_detection_scores"]
-    found = _compare(_outputs(raw_detection_scores=raw + np.float32([0.0, 0.0, 0.25])))
-    assert found.scores == pytest.approx(0.25) and found.boxes == 0
-    boxes = _outputs()["raw_detection_boxes"] + np.float32([0, 0.5, 0, 0])
-    assert _compare(_outputs(raw_detection_boxes=boxes)).boxes == pytest.approx(0.5)
-    assert _compare(_outputs(raw_detection_boxes=boxes[:, :1])).boxes == np.inf
+RAW = _outputs()
+MOVED = RAW["raw_detection_boxes"] + np.float32([0, 0.5, 0, 0])
 
 
-@pytest.mark.parametrize("classes", [[2, 1], [0, 1]])
-def test_detections_of_other_classes_differ(classes):
-    found = _compare(_outputs(detection_classes=[classes]))
-    assert max(found.scores, found.boxes) > 0.3
-
-
-def test_detections_that_no_anchor_has():
-    boxes = [[[0.4, 0.2, 0.5, 0.6], [0.0, 0.3, 0.7, 1.0]]]
-    assert _compare(_outputs(detection_boxes=boxes)).boxes == pytest.approx(0.3)
-    assert _compare(_outputs(num_detections=[0])).scores == pytest.approx(0.9)
-    nothing = _outputs(num_detections=[0], detection_scores=[[0, 0]])
-    equal = check.compare(_model(), [nothing], _Fixed(nothing), IMAGE)
-    assert equal.scores == equal.boxes == 0
+@pytest.mark.parametrize(
+    ("changes", "scores", "boxes"),
+    [
+        ({"raw_detection_scores": RAW["raw_detection_scores"] + [0, 0, 0.25]}, 0.25, 0),
+        ({"raw_detection_boxes": MOVED}, 0, 0.5),
+        ({"raw_detection_boxes": MOVED[:, :1]}, np.inf, np.inf),
+        # Each detection has the class of the other one, or of the background.
+        ({"detection_classes": [[2, 1]]}, 0.1, 0.4),
+        ({"detection_classes": [[0, 1]]}, 0.6, 0.4),
+        ({"detection_boxes": [[[0.4, 0.2, 0.5, 0.6], [0.0, 0.3, 0.7, 1.0]]]}, 0, 0.3),
+        ({"num_detections": [0]}, 0.9, 0.9),
+        ({"num_detections": [0], "detection_scores": [[0, 0]]}, 0.9, 0.9),
+    ],
+)
+def test_differences(changes, scores, boxes):
+    found = _compare(_outputs(**changes))
+    assert (found.scores, found.boxes) == (pytest.approx(scores), pytest.approx(boxes))
 
 
 def test_proposals_may_change_places():

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import json_format
 
 from estimator_det.compat import tf, tf1
 from exporters import formats
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
 from exporters.formats.tfjs import load_tfjs, with_constants
 from model_fn.checkpoints.errors import RunError
+from tests.exporters.importing.conftest import write_tfjs
 
 
 def _node(graph_def: Any, name: str, op: str, *inputs: str, **types: Any) -> Any:
@@ -70,30 +70,11 @@ def _add_prefix(function: Any) -> None:
 
 @pytest.fixture
 def model(exported: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """The frozen graph of an export as a graph model with one shard."""
+    """The frozen graph of an export as a graph model."""
     graph_def = tf1.GraphDef.FromString((exported / FROZEN_GRAPH_FILE).read_bytes())
-    shard, weights = b"", []
     for function in graph_def.library.function:
         _add_prefix(function)
-    functions = [function.node_def for function in graph_def.library.function]
-    for node in [*graph_def.node, *(node for nodes in functions for node in nodes)]:
-        if node.op != "Const":
-            continue
-        values = tf.make_ndarray(node.attr["value"].tensor)
-        stored = values.astype(np.int32) if values.dtype.kind == "i" else values
-        shard += stored.tobytes()
-        entry = {"name": node.name, "shape": list(values.shape), "dtype": stored.dtype.name}
-        weights.append(entry)
-        node.attr["value"].tensor.Clear()
-    folder = tmp_path / "tfjs"
-    folder.mkdir()
-    (folder / "group1-shard1of1.bin").write_bytes(shard)
-    content = {
-        "modelTopology": json_format.MessageToDict(graph_def),
-        "weightsManifest": [{"paths": ["group1-shard1of1.bin"], "weights": weights}],
-    }
-    (folder / "model.json").write_text(json.dumps(content))
-    return folder
+    return write_tfjs(graph_def, tmp_path / "tfjs")
 
 
 def test_a_graph_model_detects_as_its_graph(
@@ -111,7 +92,7 @@ def test_a_graph_model_detects_as_its_graph(
 
 def test_damaged_graph_models(model: pathlib.Path) -> None:
     content = json.loads((model / "model.json").read_text())
-    (model / "group1-shard1of1.bin").write_bytes(b"")
+    (model / "shard1").write_bytes(b"")
     with pytest.raises(RunError, match="is empty"):
         load_tfjs(str(model))
     content["weightsManifest"][0]["paths"] = ["../outside.bin"]

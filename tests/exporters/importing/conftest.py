@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 import pytest
+from google.protobuf import json_format
 
 from estimator_det.compat import tf, tf1
 from exporters.importing.own_model import OwnModel, build_own_model
@@ -114,25 +116,40 @@ def raw_outputs(own: OwnModel, values: Dict[str, np.ndarray]) -> List[np.ndarray
         return session.run(heads, {own.images: image})
 
 
-def write_tfjs(graph_def: Any, folder: pathlib.Path, **changes: Any) -> pathlib.Path:
-    """Writes a graph as a TF.js model of two shards; `changes` replace parts of its JSON."""
-    arrays = {n: v for n, v in constants_of(graph_def).items() if v.dtype == np.float32}
-    nodes = [
-        {"name": node.name, "op": node.op, "input": list(node.input), "attr": {}}
-        for node in graph_def.node
-        if node.op != "Const" or node.name in arrays
-    ]
+def _without_weights(graph_def: Any) -> Tuple[Any, Dict[str, np.ndarray]]:
+    """A copy of a graph whose constants have no content, and their values by name."""
+    stripped, arrays = tf1.GraphDef(), {}
+    stripped.CopyFrom(graph_def)
+    functions = [function.node_def for function in stripped.library.function]
+    for node in itertools.chain(stripped.node, *functions):
+        if node.op == "Const" and node.attr["dtype"].type != tf.string.as_datatype_enum:
+            tensor = node.attr["value"].tensor
+            values = tf.make_ndarray(tensor)
+            # TensorFlow.js has one type of whole numbers.
+            arrays[node.name] = values.astype(np.int32) if values.dtype.kind == "i" else values
+            tensor.CopyFrom(type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape))
+    return stripped, arrays
+
+
+def _write_shards(arrays: Dict[str, np.ndarray], folder: pathlib.Path) -> List[Any]:
+    """Writes two files of weights; returns the manifest that names them."""
     content = b"".join(values.tobytes() for values in arrays.values())
-    weights = [
-        {"name": name, "shape": list(values.shape), "dtype": "float32"}
-        for name, values in arrays.items()
-    ]
     folder.mkdir(exist_ok=True)
     (folder / "shard1").write_bytes(content[:1000])
     (folder / "shard2").write_bytes(content[1000:])
+    weights = [
+        {"name": name, "shape": list(values.shape), "dtype": values.dtype.name}
+        for name, values in arrays.items()
+    ]
+    return [{"paths": ["shard1", "shard2"], "weights": weights}]
+
+
+def write_tfjs(graph_def: Any, folder: pathlib.Path, **changes: Any) -> pathlib.Path:
+    """Writes a graph as a TF.js model of two shards; `changes` replace parts of its JSON."""
+    stripped, arrays = _without_weights(graph_def)
     model = {
-        "modelTopology": {"node": nodes},
-        "weightsManifest": [{"paths": ["shard1", "shard2"], "weights": weights}],
+        "modelTopology": json_format.MessageToDict(stripped),
+        "weightsManifest": _write_shards(arrays, folder),
         **changes,
     }
     (folder / "model.json").write_text(json.dumps(model))
@@ -140,24 +157,10 @@ def write_tfjs(graph_def: Any, folder: pathlib.Path, **changes: Any) -> pathlib.
 
 
 def write_old_tfjs(graph_def: Any, folder: pathlib.Path) -> pathlib.Path:
-    """Writes a graph as TF.js models before 2019 are: its constants have no contents."""
-    arrays = constants_of(graph_def)
-    stripped = tf1.GraphDef()
-    stripped.CopyFrom(graph_def)
-    for node in (node for node in stripped.node if node.name in arrays):
-        tensor = node.attr["value"].tensor
-        kept = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
-        tensor.CopyFrom(kept)
-    weights = [
-        {"name": name, "shape": list(values.shape), "dtype": values.dtype.name}
-        for name, values in arrays.items()
-    ]
-    content = b"".join(values.tobytes() for values in arrays.values())
-    folder.mkdir()
+    """Writes a graph as TF.js models before 2019 are; these had no functions."""
+    stripped, arrays = _without_weights(tf1.GraphDef(node=graph_def.node))
+    manifest = _write_shards(arrays, folder)
     (folder / "tensorflowjs_model.pb").write_bytes(stripped.SerializeToString())
-    (folder / "group1-shard1of2").write_bytes(content[:1000])
-    (folder / "group1-shard2of2").write_bytes(content[1000:])
-    manifest = [{"paths": ["group1-shard1of2", "group1-shard2of2"], "weights": weights}]
     (folder / "weights_manifest.json").write_text(json.dumps(manifest))
     return folder
 

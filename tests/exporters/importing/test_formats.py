@@ -85,15 +85,6 @@ def test_tfjs_in_a_bucket(original, tmp_path):
         assert all(np.array_equal(remote[name], local[name]) for name in local)
 
 
-@pytest.mark.parametrize("name", ["../secret", "/secret", "sub/../../secret", ".", "ram://s/x"])
-def test_tfjs_shard_outside_the_folder_of_a_bucket(original, tmp_path, name):
-    manifest = [{"paths": [name], "weights": []}]
-    folder = write_tfjs(original.graph_def, tmp_path / "model", weightsManifest=manifest)
-    bucket = f"ram://{tmp_path.name}/{len(name)}"
-    _upload(folder, bucket)
-    _refused(tfjs.read_tfjs, f"{bucket}/model.json", repr(name), "outside the folder")
-
-
 def test_quantized_tfjs_weights(tmp_path):
     entry = {
         "name": "w", "shape": [2], "dtype": "float32",
@@ -114,13 +105,17 @@ def test_quantized_tfjs_weights(tmp_path):
     np.testing.assert_array_equal(arrays["h"], np.float32([1.5]))
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "sub/../../secret", "."])
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/hostname", "sub/../../secret", ".", "ram://s/x"]
+)
 def test_tfjs_shard_outside_the_folder(original, tmp_path, name):
     (tmp_path / "secret").write_bytes(b"x" * 1000)
-    folder = write_tfjs(
-        original.graph_def, tmp_path / "model", weightsManifest=[{"paths": [name], "weights": []}]
-    )
-    _refused(tfjs.read_tfjs, folder / "model.json", repr(name), "outside the folder")
+    manifest = [{"paths": [name], "weights": []}]
+    folder = write_tfjs(original.graph_def, tmp_path / "model", weightsManifest=manifest)
+    bucket = f"ram://{tmp_path.name}/{len(name)}"
+    _upload(folder, bucket)
+    for place in [bucket] if name.startswith("ram:") else [folder, bucket]:
+        _refused(tfjs.read_tfjs, f"{place}/model.json", repr(name), "outside the folder")
 
 
 def test_tfjs_shard_that_is_a_link_to_the_outside(original, tmp_path):
@@ -194,7 +189,7 @@ def test_damaged_tfjs_models_before_2019(original, tmp_path):
     graph, manifest = folder / "tensorflowjs_model.pb", folder / "weights_manifest.json"
     groups = json.loads(manifest.read_text())
     name = groups[0]["weights"].pop()["name"]
-    shard = folder / "group1-shard2of2"
+    shard = folder / "shard2"
     shard.write_bytes(shard.read_bytes()[: -original.arrays[name].nbytes])
     manifest.write_text(json.dumps(groups))
     _refused(tfjs.read_tfjs, folder, f"has no weights for 1 constant, such as {name}")
