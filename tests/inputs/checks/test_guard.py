@@ -50,28 +50,24 @@ def records_of(batches: List[Any]) -> List[List[int]]:
     return [record for features, _ in batches for record in features[schema.RECORD].tolist()]
 
 
+@pytest.mark.parametrize(
+    ("limit", "value", "reader", "message", "num_skipped"),
+    [
+        # No batch ever comes together, so no batch can be checked.
+        ("MAX_PENDING", 100, "bad_records { policy: SKIP max_skipped: 30 }",
+         "31 records had to be skipped", 31),
+        ("MAX_STARTS", 3, SKIP, "all of their records are skipped", 40),
+    ],
+)  # fmt: skip
 def test_a_run_without_one_usable_record_ends(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No batch ever comes together, so no batch can be checked."""
-    monkeypatch.setattr(guard, "MAX_PENDING", 100)
-    path = write(tmp_path / "r", [example(BAD)] * 40)
-    config = reading(path, reader="bad_records { policy: SKIP max_skipped: 30 }")
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, reader: str,
+    message: str, num_skipped: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(guard, limit, value)
     log = FaultLog()
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"31 records had to be skipped"):
-        train(config, log)
-    assert log.num_skipped == 31
-
-
-def test_a_run_that_may_skip_all_records_ends(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(guard, "MAX_STARTS", 3)
-    config = reading(write(tmp_path / "r", [example(BAD)] * 5), reader=SKIP)
-    log = FaultLog()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="all of their records are skipped"):
-        train(config, log)
-    assert log.num_skipped == 5
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        train(reading(write(tmp_path / "r", [example(BAD)] * 40), reader=reader), log)
+    assert log.num_skipped == num_skipped
 
 
 def test_a_record_that_waits_for_its_batch_is_no_fault(

@@ -46,24 +46,29 @@ FAULTY = {
 }
 
 
+def fault_of(sample, root, kind, **options):
+    """The fault that stops a conversion, and that is skipped if asked."""
+    with pytest.raises(ConversionError, match=f": {kind}: .*Remedy: ") as caught:
+        samples.convert(sample, root / "stopped", **options)
+    assert not (root / "stopped").exists()
+    conversion = samples.convert(sample, root / "out", on_error="skip", **options)
+    (fault,) = [fault for fault in samples.faults(root / "out") if fault["kind"] == kind]
+    assert conversion.tally["faults"][f"{kind} {fault['action']}"]["count"] == 1
+    assert f"1 {'box' if fault['action'] == 'dropped' else 'image'}: {fault['file']}" in str(
+        caught.value
+    )
+    return fault
+
+
 # Any two opposite corners are a rectangle of labelme.
 @pytest.mark.parametrize(
     ("name", "kind"), sorted({*itertools.product(FORMATS, FAULTY)} - {("labelme", "box_inverted")})
 )
 def test_faulty_boxes_are_reported_by_file_and_line(name, kind, tmp_path):
     sample = samples.make(tmp_path, name, FAULTY[kind])
-    with pytest.raises(ConversionError, match=kind) as caught:
-        samples.convert(sample, tmp_path / "stopped")
-    place = f"1 box: {sample.cat_file}, line {sample.cat_line}: "
-    assert place in str(caught.value) and "Remedy: " in str(caught.value)
-    assert "a.png" in str(caught.value)
-    assert not list((tmp_path / "stopped").glob("train.record-?????-of-?????"))
-
-    conversion = samples.convert(sample, tmp_path / "out", on_error="skip")
-    (fault,) = samples.faults(tmp_path / "out")
-    assert (fault["kind"], fault["action"]) == (kind, "dropped")
+    fault = fault_of(sample, tmp_path, kind)
     assert (fault["file"], fault["line"]) == (sample.cat_file, sample.cat_line)
-    assert conversion.tally["faults"][f"{kind} dropped"]["count"] == 1
+    assert "'a.png': " in fault["message"]
     found = samples.records(tmp_path / "out")
     assert samples.boxes_of(found["a"]) == samples.OBJECTS["a"][1:]
     if kind == "box_outside":
@@ -78,10 +83,7 @@ def test_a_class_outside_of_the_label_map(name, tmp_path):
     sample = samples.make(tmp_path, name)
     label_map = tmp_path / "map.pbtxt"
     label_map.write_text('item { id: 2 name: "dog" }')
-    options = {"label_map": str(label_map)}
-    with pytest.raises(ConversionError, match=r"unknown_text: .*'cat'"):
-        samples.convert(sample, tmp_path / "stopped", **options)
-    samples.convert(sample, tmp_path / "out", on_error="skip", **options)
+    samples.convert(sample, tmp_path / "out", on_error="skip", label_map=str(label_map))
     found = samples.records(tmp_path / "out")
     assert [kind for kind, _ in samples.boxes_of(found["a"])] == ["dog"]
     reported = {(fault["kind"], fault["line"]) for fault in samples.faults(tmp_path / "out")}
@@ -121,11 +123,8 @@ OF_PATHS = ("no_image", "outside_folder", "special_file")
 def test_faulty_images_are_reported_by_file(name, kind, tmp_path):
     sample = samples.make(tmp_path, name)
     FAULTY_FILES[kind](tmp_path / "images" / "a.png")
-    with pytest.raises(ConversionError, match=f": {kind}: "):
-        samples.convert(sample, tmp_path / "stopped", duplicates="stop")
-    samples.convert(sample, tmp_path / "out", on_error="skip", duplicates="skip")
-    (fault,) = samples.faults(tmp_path / "out")
-    assert (fault["kind"], fault["action"]) == (kind, "skipped")
+    fault = fault_of(sample, tmp_path, kind, duplicates="stop")
+    assert fault["action"] == "skipped"
     is_copy = kind == "duplicate_image"  # found at the second of two images
     assert set(samples.records(tmp_path / "out")) == {"a" if is_copy else "b", "c"}
     assert is_copy or fault["file"] == sample.cat_file
