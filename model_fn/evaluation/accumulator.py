@@ -49,11 +49,9 @@ class Accumulator:
 
     @property
     def names(self) -> List[str]:
-        """Names of all metrics."""
         return [name for metrics in self._sets for name in metrics.names]
 
     def add(self, batch: EvaluatedBatch) -> None:
-        """Adds one batch, as arrays."""
         if isinstance(batch.masks, Masks):  # Encoded once for all sets.
             counts = (batch.num_detections, batch.num_boxes)
             masks = encode_masks(batch.masks, batch.detection_boxes, *counts)

@@ -43,7 +43,6 @@ class Examples:
         self._missed: List[Dict[str, Any]] = []
 
     def add(self, number: int, groundtruth: ImageBoxes, detections: ImageDetections) -> None:
-        """Adds the image with this number in the evaluation."""
         wrong = np.flatnonzero(detections.counts & (detections.matched < 0))
         if len(wrong):
             # One mistake of an image, so that a crowded image does not fill the list.

@@ -63,7 +63,6 @@ class EvalDiagnostics:
         self._examples = details.Examples(self._names, self._min_score)
 
     def add(self, batch: EvaluatedBatch) -> None:
-        """Adds one batch, as arrays."""
         for image in batch.images():
             self._add_image(image)
 
@@ -154,7 +153,6 @@ class EvalDiagnostics:
         curves: Sequence[charts.Curve],
         precisions: Mapping[int, np.ndarray],
     ) -> Dict[str, Any]:
-        """See `model_fn.evaluation.details`."""
         names, rows = self._confusion_of(class_indices)
         every = self._matches.all_classes_merged()
         reliability = calibration.reliability(every.scores.clip(0, 1), every.correct)

@@ -46,7 +46,6 @@ class Evaluation:
     time: float = dataclasses.field(default_factory=time.time)  # seconds since 1970
 
     def value(self, metric: str) -> float:
-        """The value of a metric."""
         if metric not in self.metrics:
             known = sorted(self.metrics)
             hint = nearest(metric, known) or "."

@@ -52,7 +52,6 @@ class Matches:
         self._correct.append(np.asarray(correct, bool))
 
     def per_class(self) -> List[ClassMatches]:
-        """The detections of each class."""
         every, parts = (
             self.all_classes_merged(),
             rows_of_classes(self.classes(), len(self.class_ids)),
@@ -67,7 +66,6 @@ class Matches:
         return self._sorted(self._classes, np.int32)
 
     def all_classes_merged(self) -> ClassMatches:
-        """The detections of all classes together."""
         return ClassMatches(
             self._sorted(self._scores, np.float32),
             self._sorted(self._correct, bool),
@@ -75,7 +73,6 @@ class Matches:
         )
 
     def every_second_image(self, start: int) -> Matches:
-        """The detections of every second image from number `start` on."""
         half = Matches(self.class_ids, self.class_names)
         half.num_boxes = self.num_boxes.copy()
         half._classes = self._classes[start::2]

@@ -63,7 +63,6 @@ class Table:
     classes: Tuple[Row, ...]
 
     def to_json(self) -> Dict[str, Any]:
-        """The table as JSON values."""
         return {
             "match_iou": MATCH_IOU,
             "all_classes": dataclasses.asdict(self.all_classes),

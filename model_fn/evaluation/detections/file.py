@@ -104,7 +104,6 @@ class DetectionFile:
 
     @property
     def num_read(self) -> int:
-        """All detections."""
         return len(self) + sum(self.unknown_classes.values())
 
     def index_of(self, name: str) -> int:
@@ -117,7 +116,6 @@ class DetectionFile:
         return index
 
     def add(self, image: int, entry: _Entry) -> None:
-        """Adds a detection of an image."""
         if entry.class_id not in self.class_names:
             is_full = len(self.unknown_classes) >= MAX_UNKNOWN_CLASSES
             self.unknown_classes[-1 if is_full else entry.class_id] += 1
@@ -165,11 +163,9 @@ class DetectionFile:
             )
 
     def count_of(self, image: int) -> int:
-        """Number of detections of an image."""
         return int(self._starts[image + 1] - self._starts[image])
 
     def image_detections(self, image: int, height: int, width: int) -> ImageDetections:
-        """The detections of an image of this size."""
         part = slice(self._starts[image], self._starts[image + 1])
         detections = ImageDetections(*(values[part] for values in self._ordered))
         mask_sizes = self._mask_sizes[part]
@@ -189,7 +185,6 @@ class DetectionFile:
         )
 
     def nothing(self) -> ImageDetections:
-        """Detections of an image that has none."""
         return ImageDetections(*(values[:0] for values in self._ordered))
 
     def aliases(self) -> Dict[str, List[int]]:
@@ -217,7 +212,6 @@ def number_of_image(name: str) -> List[str]:
 
 
 def _add_result(file: DetectionFile, entry: Any) -> None:
-    """Adds an entry of COCO results."""
     file.is_coco = True
     fields = object_of(entry)
     image_id = field_of(fields, "image_id")

@@ -98,7 +98,6 @@ def evaluate_detections(
 def _evaluate_reader(
     config: Any, reader: Any, name: str, folder: str, detections: DetectionFile
 ) -> Tuple[Evaluation, Results]:
-    """Evaluates on the images of one reader; writes events to `folder`."""
     lookup = Lookup(detections)
     faults = FaultLog(os.path.join(folder, LOG_FILE))
     make_dataset = input_pipeline.create_eval_input_fn(

@@ -78,7 +78,6 @@ class AveragePrecision:
         self._weights: List[np.ndarray] = []
 
     def add(self, batch: EvaluatedBatch) -> None:
-        """Adds one batch of arrays."""
         for image in batch.images():
             self._add_image(image.with_detections(self._is_evaluated(image)))
 
@@ -157,7 +156,6 @@ class AveragePrecision:
         self._weights.append(weights.astype(np.float32))
 
     def results(self) -> Dict[str, float]:
-        """Value by name; starts a new evaluation."""
         classes, scores = joined(self._classes, np.int32), joined(self._scores, np.float64)
         weights = joined(self._weights, np.float32)
         rows = rows_of_classes(classes, len(self._ids))

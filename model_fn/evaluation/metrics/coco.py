@@ -106,7 +106,6 @@ class CocoBoxMetrics:
         return names
 
     def add(self, batch: EvaluatedBatch) -> None:
-        """Adds one batch of arrays; every image counts as a new one."""
         for image in batch.images():
             if self._skip_unlabeled and image.labeled_classes is not None:
                 is_labeled = has_class(image.labeled_classes, image.detection_classes)
@@ -114,7 +113,6 @@ class CocoBoxMetrics:
             self._matches.add(self.objects(image))
 
     def results(self) -> Dict[str, float]:
-        """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""
         tables = self._matches.finish()
         results = {self.prefix + name: summary.of(tables) for name, summary in SUMMARIES.items()}
         category_metrics = {}

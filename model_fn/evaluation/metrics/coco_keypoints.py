@@ -61,7 +61,6 @@ class CocoKeypointMetrics:
         self._matches = CocoMatches([self._id], _AREAS, [MAX_DETECTIONS])
 
     def add(self, batch: EvaluatedBatch) -> None:
-        """Adds one batch of arrays."""
         for image in batch.images():
             image = image.with_detections(image.detection_classes == self._id)
             self._matches.add(self._objects(image))
@@ -80,7 +79,6 @@ class CocoKeypointMetrics:
         )
 
     def results(self) -> Dict[str, float]:
-        """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""
         tables = self._matches.finish()
         return {name: summary.of(tables) for name, summary in zip(self.names, SUMMARIES.values())}
 

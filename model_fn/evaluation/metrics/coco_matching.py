@@ -83,7 +83,6 @@ class CocoMatches:
         self._flags: List[np.ndarray] = []
 
     def add(self, image: ImageObjects) -> None:
-        """Matches the detections of an image."""
         self._num_images += 1
         self._num_objects += len(image.true_categories)
         known = np.isin(image.true_categories, self._ids)
@@ -137,12 +136,6 @@ class CocoMatches:
                 self._num_images,
                 self._ids[:10].tolist(),
             )
-        tables = self.tables()
-        self._reset()
-        return tables
-
-    def tables(self) -> Tables:
-        """Precision and recall of what was added."""
         sizes = (len(THRESHOLDS), len(RECALLS), len(self._ids), len(self._ranges))
         precision = -np.ones(sizes)
         recall = -np.ones((sizes[0], sizes[2], sizes[3], len(self._limits)))
@@ -164,6 +157,7 @@ class CocoMatches:
             share = right / (wrong + right + np.spacing(1))
             curve = _at_recalls(right / totals, share)
             precision[:, :, k, present] = curve.transpose(1, 2, 0)
+        self._reset()
         return Tables(precision, recall)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, Sequence
 
 import numpy as np
 
@@ -12,15 +12,6 @@ from model_fn.evaluation.metrics.overlaps import mask_iou
 
 IOU_THRESHOLD = 0.5  # from which a detection matches
 IOA_THRESHOLD = 0.5  # part inside a crowd from which a detection does not count
-
-
-class _Sums(NamedTuple):
-    """Sums for each category, float64 [K]."""
-
-    iou: np.ndarray  # IoU of matched pairs
-    matched: np.ndarray
-    unmatched: np.ndarray  # detections
-    missed: np.ndarray  # groundtruth
 
 
 class CocoPanopticMetrics:
@@ -64,10 +55,10 @@ class CocoPanopticMetrics:
         self._reset()
 
     def _reset(self) -> None:
-        self._sums = _Sums(*np.zeros((len(_Sums._fields), len(self._ids))))
+        # IoU of matched pairs; matches; detections without one; missed groundtruth.
+        self._sums = np.zeros((4, len(self._ids)))
 
     def add(self, batch: EvaluatedBatch) -> None:
-        """Adds one batch of arrays."""
         for image in batch.images():
             overlaps = mask_iou(image.masks.detections, image.masks.groundtruth, image.is_crowd)
             for k, number in enumerate(self._ids):
@@ -80,13 +71,11 @@ class CocoPanopticMetrics:
         iou = overlaps[:, ~crowd]
         columns = greedy_match(iou, [self._iou_threshold])[0, 0]
         matched = columns >= 0
-        self._sums.iou[k] += iou[matched, columns[matched]].sum()
-        self._sums.matched[k] += matched.sum()
-        self._sums.unmatched[k] += (~matched & ~covers_crowd).sum()
-        self._sums.missed[k] += iou.shape[1] - matched.sum()
+        unmatched = (~matched & ~covers_crowd).sum()
+        missed = iou.shape[1] - matched.sum()
+        self._sums[:, k] += iou[matched, columns[matched]].sum(), matched.sum(), unmatched, missed
 
     def results(self) -> Dict[str, float]:
-        """Value by name; starts a new evaluation."""
         iou, matched, unmatched, missed = self._sums
         weight = matched + unmatched / 2 + missed / 2
         valid = weight > 0

@@ -66,7 +66,6 @@ class LvisBoxMetrics:
             self._matches.add(objects._replace(keeps_unmatched=~incomplete))
 
     def results(self) -> Dict[str, float]:
-        """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""
         tables = self._matches.finish()
         results = {self.prefix + name: summary.of(tables) for name, summary in SUMMARIES.items()}
         for frequency, columns in self._of_frequency.items():

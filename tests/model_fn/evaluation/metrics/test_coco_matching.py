@@ -90,7 +90,7 @@ def test_tables_are_those_of_cocoeval(limits: List[int]) -> None:
     matches = CocoMatches(ids, limits=limits)
     for image in images:
         matches.add(image)
-    tables = matches.tables()
+    tables = matches.finish()
     expected = _cocoeval(images, ids, limits)
     np.testing.assert_allclose(tables.precision, expected["precision"][..., -1], rtol=1e-12)
     np.testing.assert_allclose(tables.recall, expected["recall"], rtol=1e-12)
@@ -123,6 +123,6 @@ def test_areas_include_both_ends() -> None:
     one = np.ones(1)
     nothing = np.zeros(1, bool)
     matches.add(ImageObjects(one, one, one * 1024, one, one * 1024, nothing, nothing, np.eye(1)))
-    precision = matches.tables().precision
+    precision = matches.finish().precision
     found = [mean_known(precision[..., number]) for number in range(len(AREAS))]
     assert found == pytest.approx([1.0, 1.0, 1.0, -1.0])
