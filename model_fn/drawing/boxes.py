@@ -261,55 +261,30 @@ def add_picture(summary: Any, tag: str, png: bytes) -> None:
     summary.value.add(tag=tag, image=image)
 
 
-class EvaluationImages:
-    """Draws the first images of an evaluation and returns them as one Summary.
-
-    Args:
-        names: Class id -> name.
-    """
-
-    def __init__(
-        self, max_images: int, names: Dict[int, str], options: DrawOptions = DrawOptions()
-    ) -> None:
-        self._max_images = max_images
-        self._names = names
-        self._options = options
-        self._drawn: List[bytes] = []  # PNG
-
-    def add(self, evaluated: EvaluatedImage) -> None:
-        """Draws an image, unless there are `max_images` already."""
-        if len(self._drawn) >= self._max_images:
-            return
-        self._drawn.append(fast_png(side_by_side(evaluated, self._names, self._options)))
-
-    def summary(self) -> bytes:
-        """A serialized Summary with one value per image; removes the images."""
-        summary = tf1.Summary()
-        for i, png in enumerate(self._drawn):
-            add_picture(summary, f"{IMAGES_TAG}/{i}", png)
-        self._drawn = []
-        return summary.SerializeToString()
-
-
 def image_ops(
-    images: EvaluationImages,
     batch: EvaluatedImage,
     image_shapes: tf.Tensor,
     counts: Tuple[tf.Tensor, tf.Tensor],
+    *,
+    max_images: int,
+    names: Dict[int, str],
+    options: DrawOptions = DrawOptions(),
 ) -> Dict[str, Tuple[tf.Tensor, tf.Operation]]:
-    """`eval_metric_ops` entry; its value is a serialized Summary that Estimator writes.
+    """`eval_metric_ops` entry of the first images; its value is a Summary that Estimator writes.
 
     Args:
         batch: The fields of `EvaluatedImage`, each with a batch dimension and padding.
         image_shapes: int32 [B, 2] or [B, 3], height and width of the real part of each image.
         counts: int32 [B] each: number of detections, number of groundtruth boxes.
+        names: Class id -> name.
     """
     present = {name: value for name, value in batch._asdict().items() if value is not None}
+    pictures: List[bytes] = []  # PNG
 
     def add(
         shapes: np.ndarray, num_detections: np.ndarray, num_boxes: np.ndarray, *fields: np.ndarray
     ) -> None:
-        for row, (height, width) in enumerate(shapes[:, :2]):
+        for row, (height, width) in enumerate(shapes[: max_images - len(pictures), :2]):
             real: Dict[str, Any] = {}
             for name, field in zip(present, fields):
                 if name in _PIXELS:
@@ -319,7 +294,14 @@ def image_ops(
                     real[name] = field[row, : (num_detections if is_detection else num_boxes)[row]]
                 if name == "masks":
                     real[name] = real[name][:, :height, :width]
-            images.add(EvaluatedImage(**real))
+            pictures.append(fast_png(side_by_side(EvaluatedImage(**real), names, options)))
+
+    def summary() -> bytes:
+        written = tf1.Summary()
+        for i, png in enumerate(pictures):
+            add_picture(written, f"{IMAGES_TAG}/{i}", png)
+        pictures.clear()
+        return written.SerializeToString()
 
     update = tf.numpy_function(add, [image_shapes, *counts, *present.values()], [])
-    return {IMAGES_TAG: (tf.numpy_function(images.summary, [], tf.string), update)}
+    return {IMAGES_TAG: (tf.numpy_function(summary, [], tf.string), update)}

@@ -18,14 +18,13 @@ from model_fn.drawing.boxes import add_picture
 from model_fn.evaluation import calibration, details, matching
 from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, ImageDetections, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.coco_matching import RECALLS
+from model_fn.evaluation.metrics.coco_matching import AREAS, RECALLS
 from model_fn.evaluation.metrics.overlaps import box_area
 
 EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
 
-# COCO's limits between small, medium and large, in pixels squared.
-AREA_LIMITS = (32.0**2, 96.0**2)
 AREA_NAMES = ("small", "medium", "large")
+AREA_LIMITS = AREAS["medium"]  # between the others
 MAX_CLASSES_DRAWN = 20
 MAX_CURVES = len(charts.COLORS) - 1
 BACKGROUND = "none"

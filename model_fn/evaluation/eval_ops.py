@@ -9,7 +9,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detections, Groundtruth
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
-from model_fn.drawing.boxes import DrawOptions, EvaluatedImage, EvaluationImages, image_ops
+from model_fn.drawing.boxes import DrawOptions, EvaluatedImage, image_ops
 from model_fn.evaluation.accumulator import Accumulator, OnResults, accumulator_ops, without_nones
 from model_fn.evaluation.metrics.base import EvaluatedBatch, MetricOps, Metrics
 from model_fn.evaluation.metrics.run_lengths import Masks
@@ -113,20 +113,6 @@ def _check_needs(
             )
 
 
-def _images(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> EvaluationImages:
-    return EvaluationImages(
-        eval_config.num_visualizations,
-        {category["id"]: category["name"] for category in categories},
-        DrawOptions(
-            min_score=eval_config.min_score_threshold,
-            max_boxes=eval_config.max_num_boxes_to_visualize,
-            skip_labels=eval_config.skip_labels,
-            skip_scores=eval_config.skip_scores,
-            keypoint_edges=tuple((edge.start, edge.end) for edge in eval_config.keypoint_edge),
-        ),
-    )
-
-
 def evaluated_batch(
     detections: Detections,
     groundtruth: Groundtruth,
@@ -210,9 +196,21 @@ def evaluation_ops(
             detection_masks=detections.masks,
             masks=groundtruth.masks,
         )
-        counts = _counts(detections, groundtruth)  # also of images that nobody annotated
-        images = _images(eval_config, categories)
-        ops.update(image_ops(images, evaluated, features[schema.TRUE_IMAGE_SHAPE], counts))
+        images = image_ops(
+            evaluated,
+            features[schema.TRUE_IMAGE_SHAPE],
+            _counts(detections, groundtruth),  # also of images that nobody annotated
+            max_images=eval_config.num_visualizations,
+            names={category["id"]: category["name"] for category in categories},
+            options=DrawOptions(
+                min_score=eval_config.min_score_threshold,
+                max_boxes=eval_config.max_num_boxes_to_visualize,
+                skip_labels=eval_config.skip_labels,
+                skip_scores=eval_config.skip_scores,
+                keypoint_edges=tuple((edge.start, edge.end) for edge in eval_config.keypoint_edge),
+            ),
+        )
+        ops.update(images)
     return ops
 
 

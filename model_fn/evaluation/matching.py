@@ -9,7 +9,7 @@ detection that is inside it. Unlike COCO's matching, a difficult box may excuse 
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Sequence
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -40,16 +40,14 @@ class Matches:
         self.class_ids = list(class_ids)
         self.class_names = list(class_names)
         self.num_boxes = np.zeros(len(self.class_ids), np.int64)
-        self._classes: List[Array] = []
-        self._scores: List[Array] = []
-        self._correct: List[Array] = []
+        self._images: List[Tuple[Array, Array, Array]] = []
 
     def add_image(self, box_classes: Array, classes: Array, scores: Array, correct: Array) -> None:
         """Adds the classes [m] of an image's boxes that count, and its detections [n] that do."""
         np.add.at(self.num_boxes, box_classes, 1)
-        self._classes.append(np.asarray(classes, np.int32))
-        self._scores.append(np.asarray(scores, np.float32))
-        self._correct.append(np.asarray(correct, bool))
+        self._images.append(
+            (classes.astype(np.int32), scores.astype(np.float32), correct.astype(bool))
+        )
 
     def per_class(self) -> List[ClassMatches]:
         every, parts = (
@@ -63,27 +61,26 @@ class Matches:
 
     def classes(self) -> Array:
         """int32 [n]: position of the class of each detection in `all_classes_merged`."""
-        return self._sorted(self._classes, np.int32)
+        return self._columns()[0]
 
     def all_classes_merged(self) -> ClassMatches:
-        return ClassMatches(
-            self._sorted(self._scores, np.float32),
-            self._sorted(self._correct, bool),
-            int(self.num_boxes.sum()),
-        )
+        _, scores, correct = self._columns()
+        return ClassMatches(scores, correct, int(self.num_boxes.sum()))
 
     def every_second_image(self, start: int) -> Matches:
         half = Matches(self.class_ids, self.class_names)
         half.num_boxes = self.num_boxes.copy()
-        half._classes = self._classes[start::2]
-        half._scores, half._correct = self._scores[start::2], self._correct[start::2]
+        half._images = self._images[start::2]
         return half
 
-    def _sorted(self, parts: List[Array], dtype: Any) -> Array:
-        """The detections of all images by falling score."""
-        order = np.argsort(-joined(self._scores, np.float32), kind="stable")
-        ordered: Array = joined(parts, dtype)[order]
-        return ordered
+    def _columns(self) -> List[Array]:
+        """Class, score and correctness of the detections of all images, by falling score."""
+        columns = [
+            joined([image[i] for image in self._images], dtype)
+            for i, dtype in enumerate((np.int32, np.float32, bool))
+        ]
+        order = np.argsort(-columns[1], kind="stable")
+        return [column[order] for column in columns]
 
 
 class ImageBoxes(NamedTuple):

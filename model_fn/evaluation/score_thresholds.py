@@ -204,15 +204,25 @@ def check(path: str, model: Any) -> None:
 def find_usable(
     pipeline_config: Any, checkpoint: str, model_dir: Optional[str] = None
 ) -> Optional[str]:
-    """Like `find`, but a file that `check` refuses is logged as a warning and left out."""
-    path = find(pipeline_config, checkpoint, model_dir)
-    try:
-        if path is not None:
+    """The thresholds of a checkpoint: of the first evaluation reader; None if there are none.
+
+    They are searched in the checkpoint's folder and in the one above, for `best/` has copies of
+    checkpoints; or in `model_dir`. A file that `check` refuses is logged as a warning.
+    """
+    readers = pipeline_config.eval_input_reader
+    name = readers[0].name if readers and readers[0].name else "0"
+    folder = os.path.dirname(checkpoint)
+    for place in [folder, os.path.dirname(folder)] if model_dir is None else [model_dir]:
+        path = path_for(os.path.join(place, EVALUATION_FOLDER + name), step_of(checkpoint))
+        if not tf.io.gfile.exists(path):
+            continue
+        try:
             check(path, pipeline_config.model)
-    except ConfigError as error:
-        _LOG.warning("Exporting without thresholds: %s", error)
-        return None
-    return path
+            return path
+        except ConfigError as error:
+            _LOG.warning("Exporting without thresholds: %s", error)
+            return None
+    return None
 
 
 def add_to_export(path: str, saved_model_dir: str) -> None:
@@ -220,19 +230,3 @@ def add_to_export(path: str, saved_model_dir: str) -> None:
     target = os.path.join(saved_model_dir, IN_EXPORTS)
     tf.io.gfile.makedirs(os.path.dirname(target))
     tf.io.gfile.copy(path, target, overwrite=True)
-
-
-def find(pipeline_config: Any, checkpoint: str, model_dir: Optional[str] = None) -> Optional[str]:
-    """The thresholds of a checkpoint: of the first evaluation reader; None if there are none.
-
-    They are searched in the checkpoint's folder and in the one above, for `best/` has copies of
-    checkpoints; or in `model_dir`.
-    """
-    readers = pipeline_config.eval_input_reader
-    name = readers[0].name if readers and readers[0].name else "0"
-    folder = os.path.dirname(checkpoint)
-    for place in [folder, os.path.dirname(folder)] if model_dir is None else [model_dir]:
-        path = path_for(os.path.join(place, EVALUATION_FOLDER + name), step_of(checkpoint))
-        if tf.io.gfile.exists(path):
-            return path
-    return None

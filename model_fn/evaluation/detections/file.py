@@ -42,7 +42,6 @@ MAX_DETECTIONS_OF_IMAGE = 10_000
 MAX_PIXELS = 1e7  # distance of a coordinate from the image
 LONGEST_NAME = 4_096  # characters of an image id or path
 MAX_FAULTS = 10  # that an error lists
-MAX_UNKNOWN_CLASSES = 1_000  # ids that are counted one by one
 SIDES = ("ymin", "xmin", "ymax", "xmax")
 _NUMBER_AT_END = re.compile(r"(?:^|_)0*(\d+)$")
 
@@ -117,8 +116,7 @@ class DetectionFile:
 
     def add(self, image: int, entry: _Entry) -> None:
         if entry.class_id not in self.class_names:
-            is_full = len(self.unknown_classes) >= MAX_UNKNOWN_CLASSES
-            self.unknown_classes[-1 if is_full else entry.class_id] += 1
+            self.unknown_classes[entry.class_id] += 1
             return
         if max(len(self), len(self.names)) >= MAX_DETECTIONS:
             raise RunError(

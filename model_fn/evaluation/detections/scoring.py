@@ -273,7 +273,7 @@ class Lookup:
             lines.append(f"{file.num_failed:,} images could not be used by detect")
         if file.unknown_classes:
             common = file.unknown_classes.most_common()
-            ids = listed((f"{'others' if k < 0 else k} ({n:,})" for k, n in common), _SHOWN)
+            ids = listed((f"{k} ({n:,})" for k, n in common), _SHOWN)
             lines.append(
                 f"{sum(file.unknown_classes.values()):,} detections are not scored: "
                 f"the label map has no class of these ids: {ids}"

@@ -15,7 +15,6 @@ from model_fn.drawing.boxes import (
     IMAGES_TAG,
     DrawOptions,
     EvaluatedImage,
-    EvaluationImages,
     draw_boxes,
     image_ops,
     side_by_side,
@@ -101,7 +100,6 @@ def test_a_label_stays_at_its_box() -> None:
 
 
 def test_first_images_are_drawn_without_padding() -> None:
-    images = EvaluationImages(3, {1: "cat"})
     with tf.Graph().as_default(), tf1.Session() as session:
         batch = EvaluatedImage(
             image=tf.ones([2, 40, 60, 3], tf.uint8),
@@ -113,7 +111,8 @@ def test_first_images_are_drawn_without_padding() -> None:
         )
         shapes = tf.constant([[40, 60, 3], [20, 30, 3]])
         counts = (tf.constant([2, 1]), tf.constant([0, 4]))
-        value, update = image_ops(images, batch, shapes, counts)[IMAGES_TAG]
+        ops = image_ops(batch, shapes, counts, max_images=3, names={1: "cat"})
+        value, update = ops[IMAGES_TAG]
         session.run(update)
         session.run(update)
         summary = tf1.Summary.FromString(session.run(value))
@@ -193,8 +192,9 @@ def test_evaluated_masks_of_a_batch() -> None:
         detection_masks=tf.ones([1, 1, 4, 4]),
         masks=tf.constant(masks),
     )
-    images = EvaluationImages(1, {}, DrawOptions(skip_labels=True, skip_scores=True))
-    ops = image_ops(images, batch, tf.constant([[40, 60, 3]]), (tf.constant([1]), tf.constant([1])))
+    options = DrawOptions(skip_labels=True, skip_scores=True)
+    shapes, counts = tf.constant([[40, 60, 3]]), (tf.constant([1]), tf.constant([1]))
+    ops = image_ops(batch, shapes, counts, max_images=1, names={}, options=options)
     summary = tf1.Summary.FromString(ops[IMAGES_TAG][0].numpy())
     pixels = np.asarray(Image.open(io.BytesIO(summary.value[0].image.encoded_image_string)))
     color = np.round(0.45 * np.float32(_PALETTE[1]))

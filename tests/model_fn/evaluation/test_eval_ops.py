@@ -71,16 +71,16 @@ def _detections() -> Detections:
 
 @pytest.fixture
 def received(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
-    """What metrics, diagnostics and pictures get, as tensors."""
-    batches: List[Any] = []
+    """The batch that metrics and diagnostics get, as tensors, and the arguments of pictures."""
+    received: List[Any] = []
 
-    def gather(_: Any, batch: Any, *more: Any) -> Dict[str, Any]:
-        batches.append((batch, *more) if len(more) > 1 else batch)
+    def picture_ops(*arguments: Any, **options: Any) -> Dict[str, Any]:
+        received.append((*arguments, options))
         return {}
 
-    for name in ("accumulator_ops", "image_ops"):
-        monkeypatch.setattr(eval_ops, name, gather)
-    return batches
+    monkeypatch.setattr(eval_ops, "accumulator_ops", lambda _, x, __: received.append(x) or {})
+    monkeypatch.setattr(eval_ops, "image_ops", picture_ops)
+    return received
 
 
 def _ops(detections: Detections, groundtruth: Groundtruth, features: Any, text: str = "") -> Any:
@@ -135,9 +135,8 @@ def test_fields_of_groundtruth_keep_their_names(received: List[EvaluatedBatch]) 
         assert getattr(received[0], name) is value
 
 
-def test_pictures(received: List[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures(received: List[Any]) -> None:
     """They have boxes and keypoints of the real image, also of images that nobody annotated."""
-    monkeypatch.setattr(eval_ops, "EvaluationImages", lambda *arguments: received.append(arguments))
     detections, groundtruth = with_keypoints()
     share = np.float32(REAL)[:, np.newaxis, np.newaxis, :2] / PADDED
     pixels, channels = tf.zeros([2, *PADDED, 3], tf.uint8), tf.ones([2, *PADDED, 2], tf.uint8)
@@ -153,11 +152,12 @@ def test_pictures(received: List[Any], monkeypatch: pytest.MonkeyPatch) -> None:
         features,
         text,
     )
-    batch, (number, names, options), (picture, shapes, counts) = received
+    batch, (picture, shapes, counts, arguments) = received
     np.testing.assert_array_equal(batch.num_detections, [2, 0])
     np.testing.assert_array_equal(batch.num_boxes, [2, 0])
     np.testing.assert_array_equal(counts, [[2, 1], [2, 1]])
-    assert (number, names) == (4, {1: "cat", 2: "dog"})
+    assert (arguments["max_images"], arguments["names"]) == (4, {1: "cat", 2: "dog"})
+    options = arguments["options"]
     assert (options.min_score, options.max_boxes) == (0.25, 7)
     assert options.keypoint_edges == ((3, 1),)
     assert (options.skip_labels, options.skip_scores) == (False, True)

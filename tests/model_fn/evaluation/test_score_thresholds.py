@@ -100,28 +100,27 @@ def write(folder: Any, config: Any, step: int = 20) -> str:
 
 def test_files_of_a_checkpoint(config: Any, tmp_path: pathlib.Path) -> None:
     prefix = str(tmp_path / "model.ckpt-20")
-    assert score_thresholds.find(config, prefix) is None
+    assert score_thresholds.find_usable(config, prefix) is None
     path = write(tmp_path / "eval_0", config)
     assert path == str(tmp_path / "eval_0" / "thresholds-20.json")
     assert score_thresholds.read(path).table == TABLE
     assert "\u202e" not in pathlib.Path(path).read_text()
-    assert score_thresholds.find(config, prefix) == path
+    assert score_thresholds.find_usable(config, prefix) == path
     # A copy of the checkpoint in best/; another step; another folder for the evaluation.
-    assert score_thresholds.find(config, str(tmp_path / "best" / "model.ckpt-20")) == path
-    assert score_thresholds.find(config, str(tmp_path / "model.ckpt-30")) is None
+    assert score_thresholds.find_usable(config, str(tmp_path / "best" / "model.ckpt-20")) == path
+    assert score_thresholds.find_usable(config, str(tmp_path / "model.ckpt-30")) is None
     other = write(tmp_path / "other" / "eval_0", config)
-    assert score_thresholds.find(config, prefix, str(tmp_path / "other")) == other
+    assert score_thresholds.find_usable(config, prefix, str(tmp_path / "other")) == other
     config.eval_input_reader.add().name = "second"
-    assert score_thresholds.find(config, prefix) == path
+    assert score_thresholds.find_usable(config, prefix) == path
     config.eval_input_reader[0].name = "val"
-    assert score_thresholds.find(config, prefix) is None
+    assert score_thresholds.find_usable(config, prefix) is None
 
 
 def test_thresholds_of_other_scores_are_refused_or_left_out(
     config: Any, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write(tmp_path / "eval_0", config)
-    assert score_thresholds.find_usable(config, str(tmp_path / "model.ckpt-20")) == path
     config.model.ssd.post_processing.calibration_config.sigmoid_calibration.SetInParent()
     with pytest.raises(ConfigError, match=r"for other scores: model\.ssd\.post_processing was not"):
         score_thresholds.check(path, config.model)

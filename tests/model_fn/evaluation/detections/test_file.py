@@ -233,6 +233,3 @@ def test_files_that_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(detection_file, "MAX_DETECTIONS", 5)
     with pytest.raises(RunError, match="has more than 5 detections; evaluate it in parts"):
         read(tmp_path, [result(image_id=k) for k in range(6)])
-    monkeypatch.setattr(detection_file, "MAX_UNKNOWN_CLASSES", 2)
-    detections = read(tmp_path, [result(category_id=k) for k in range(10, 20)])
-    assert detections.unknown_classes == {10: 1, 11: 1, -1: 8}
