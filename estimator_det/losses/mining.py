@@ -65,10 +65,6 @@ class HardExampleMiner:
     max_negatives_per_positive: Optional[float] = None
     min_negatives: int = 0  # unmatched anchors that the ratio always allows an image
 
-    def __post_init__(self) -> None:
-        if self.loss_type not in ("cls", "loc", "both"):
-            raise ValueError(f"loss_type must be 'cls', 'loc' or 'both'; given: {self.loss_type!r}")
-
     def __call__(
         self,
         location_losses: tf.Tensor,  # float32 [B, A]

@@ -4,15 +4,12 @@ import pathlib
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from estimator_det.compat import (
     estimator,
-    keras_initializer,
     patches,
     removed,
-    slim,
     tf,
     tf1,
     versions,
@@ -24,13 +21,6 @@ NEWER = versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR
 
 def test_nothing_is_left_to_patch() -> None:
     assert patches.apply_needed() == ()
-
-
-def test_every_patch_says_for_whom() -> None:
-    assert len({patch.name for patch in patches.PATCHES}) == len(patches.PATCHES)
-    for patch in patches.PATCHES:
-        assert patch.since <= versions.NEWEST_TENSORFLOW
-        assert patch.why
 
 
 @pytest.mark.skipif(NEWER, reason="what 2.15 has must not be supplied")
@@ -73,24 +63,6 @@ def test_health_of_workers_is_not_watched_silently(caplog: pytest.LogCaptureFixt
     for refused in ("ShutdownLameWorkers", "ShutdownAllWorkers", "start_worker_watchdog"):
         with pytest.raises(NotImplementedError, match="TF_TPU_"):
             getattr(module, refused)()
-
-
-def test_slim_layers_with_their_own_batch_norm() -> None:
-    with tf.Graph().as_default():
-        images = tf1.placeholder(tf.float32, [2, 8, 8, 3])
-        with slim.arg_scope([slim.conv2d], normalizer_fn=slim.batch_norm):
-            net = slim.conv2d(images, 4, 3, scope="conv")
-            slim.separable_conv2d(net, 5, 3, 1, scope="separable")
-        names = {variable.op.name for variable in tf1.global_variables()}
-    assert {"conv/weights", "conv/BatchNorm/moving_mean", "separable/depthwise_weights"} <= names
-
-
-def test_keras_initializers() -> None:
-    with tf.Graph().as_default(), tf1.Session() as session:
-        drawn = session.run(keras_initializer("he_normal")([64, 64], dtype=tf.float32))
-    assert drawn.std() == pytest.approx(np.sqrt(2 / 64), rel=0.1)
-    with pytest.raises(ValueError, match="he_norm"):
-        keras_initializer("he_norm")
 
 
 def test_start_is_quiet(tmp_path: pathlib.Path) -> None:

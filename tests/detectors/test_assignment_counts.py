@@ -19,11 +19,6 @@ def test_counts_by_hand() -> None:
     assert [float(count) for count in counts.values()] == [2.5, 1.5, 3.0, 2.0, 1.0]
 
 
-def test_no_boxes_at_all() -> None:
-    counts = count_assignment(tf.fill([2, 4], UNMATCHED), tf.zeros([2, 0], tf.bool))
-    assert [float(count) for count in counts.values()] == [0.0, 0.0, 0.0, 4.0, 0.0]
-
-
 @pytest.mark.parametrize("mined", [True, False])
 def test_a_loss_returns_its_counts(mined: bool) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:

@@ -14,12 +14,6 @@ from tests.detectors.configs import groundtruth, small_config, small_detector
 IMAGES = np.random.default_rng(0).uniform(0, 255, (2, 50, 70, 3)).astype(np.float32)
 
 
-def test_construction_builds_no_graph() -> None:
-    with tf.Graph().as_default() as graph:
-        small_detector("loss { hard_example_miner {} random_example_sampler {} }")
-        assert not graph.get_operations()
-
-
 def test_preprocess_normalizes_before_it_pads() -> None:
     detector = small_detector(
         """image_resizer { keep_aspect_ratio_resizer {

@@ -7,7 +7,7 @@ from typing import List, Tuple
 import pytest
 
 from estimator_det.compat import tf, tf1
-from tests.extractors.build import EMBEDDED, NORM, OVERRIDE, Built, build, make
+from tests.extractors.build import EMBEDDED, OVERRIDE, Built, build, make
 
 
 def gammas(built: Built) -> int:
@@ -107,14 +107,3 @@ def test_override_adds_the_message_to_the_norms_of_pnasnet() -> None:
     assert {"conv0/BatchNorm/beta", "conv0_bn/beta"} <= names
     assert {op.get_attr("epsilon") for op in norms} == {0.25}
     assert all(op.get_attr("is_training") for op in norms)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("short_networks", "fresh_builds")
-def test_spaghettinet_evaluation_keeps_no_averages_of_its_own() -> None:
-    counts = [
-        len(build("ssd_spaghettinet", NORM, (64, 64), is_training).variables)
-        for is_training in (True, False)
-    ]
-    # Two for each end of the ranges of n0 and n1.
-    assert counts[0] - counts[1] == 2 * 2 * 2

@@ -80,45 +80,30 @@ def test_files_without_values(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "message"),
+    ("read", "text", "line", "message"),
     [
-        ("", 1, "'{' is expected; found the end of the file"),
-        ("[1]", 1, r"'{' is expected; found '\['"),
-        ('{"a": [1,\n2', 2, "',' is expected; found the end"),
-        ('{"a": [1,\n\n{"b": }]}', 3, "Expecting value"),
-        ('{"a": [1\n2]}', 2, "',' is expected; found '2'"),
-        ('{"a"\n1}', 2, "':' is expected; found '1'"),
-        ('{\n"a": 1} x', 2, "'x' follows the end"),
-        ("{\na: 1}", 2, "a key in quotes is expected; found 'a'"),
-        ('{"a": ' + "[" * 100_000 + "}", 1, "Expecting|nested too deeply"),
-        (b'{"a": [1,\n"\xff"]}', 2, "byte 0xff is not UTF-8"),
-        ('{"a": [' + "9" * 5000 + "]}", 1, "a number has more than 40 digits"),
+        (read_members, "", 1, "'{' is expected; found the end of the file"),
+        (read_members, "[1]", 1, r"'{' is expected; found '\['"),
+        (read_members, '{"a": [1,\n2', 2, "',' is expected; found the end"),
+        (read_members, '{"a": [1,\n\n{"b": }]}', 3, "Expecting value"),
+        (read_members, '{"a"\n1}', 2, "':' is expected; found '1'"),
+        (read_members, '{\n"a": 1} x', 2, "'x' follows the end"),
+        (read_members, "{\na: 1}", 2, "a key in quotes is expected; found 'a'"),
+        (read_members, '{"a": ' + "[" * 100_000 + "}", 1, "Expecting|nested too deeply"),
+        (read_members, b'{"a": [1,\n"\xff"]}', 2, "byte 0xff is not UTF-8"),
+        (read_members, '{"a": [' + "9" * 5000 + "]}", 1, "a number has more than 40 digits"),
+        (read_values, '{"a": 1}\n{"a": ', 2, "Expecting value"),
+        (read_values, '[{"a": 1},\n', 2, "the file ends where a value is expected"),
+        (read_values, '[{"a": 1}\n{"a": 2}]', 2, "',' is expected; found '{'"),
+        (read_values, '[{"a": 1}] x', 1, "'x' follows the end"),
+        (read_values, '{"a": 1}\n\n{"a" 1}\n{"a": 2}', 3, "Expecting ':'"),
+        (read_values, "[" * 100_000, 1, "nested too deeply"),
+        (read_values, b"\x80\x04\x95pickle", 1, "byte 0x80 is not UTF-8"),
     ],
 )
-def test_damage_of_an_object(text: str | bytes, line: int, message: str) -> None:
+def test_damage(read: Any, text: str | bytes, line: int, message: str) -> None:
     with pytest.raises(JsonError, match=f"^not valid JSON: .*{message}") as caught:
-        list(read_members(_file(text)))
-    assert caught.value.line == line
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        ('{"a": 1}\n{"a": ', 2, "Expecting value"),
-        ('[{"a": 1},\n', 2, "the file ends where a value is expected"),
-        ('[{"a": 1}', 1, "',' is expected; found the end of the file"),
-        ('[{"a": 1}\n{"a": 2}]', 2, "',' is expected; found '{'"),
-        ('[{"a": 1}] x', 1, "'x' follows the end"),
-        ('{"a": 1}\n\n{"a" 1}\n{"a": 2}', 3, "Expecting ':'"),
-        ("[" * 100_000, 1, "nested too deeply"),
-        ('{"a": ' + "9" * 5000 + "}", 1, "a number has more than 40 digits"),
-        (b'{"a": "\xff"}', 1, "byte 0xff is not UTF-8"),
-        (b"\x80\x04\x95pickle", 1, "byte 0x80 is not UTF-8"),
-    ],
-)
-def test_damage_of_lists_and_lines(text: str | bytes, line: int, message: str) -> None:
-    with pytest.raises(JsonError, match=f"^not valid JSON: .*{message}") as caught:
-        list(read_values(_file(text)))
+        list(read(_file(text)))
     assert caught.value.line == line
 
 

@@ -107,15 +107,6 @@ def test_equal_size_changes_nothing() -> None:
             np.testing.assert_array_equal(run(resizer, images, static)[0], images)
 
 
-@pytest.mark.parametrize("size", [(4, 5), (5, 4)])
-def test_one_equal_side_is_not_enough(size: Tuple[int, int]) -> None:
-    resizer = make(f"fixed_shape_resizer {{ height: {size[0]} width: {size[1]} }}")
-    for side in (4, 5):
-        images = np.zeros((1, side, side, 3), np.uint8)
-        assert resizer.resize(tf.constant(images))[0].shape == (1, *size, 3)
-        assert resizer.resize_masks(np.zeros((2, side, side), np.float32)).shape == (2, *size)
-
-
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
     ("text", "before", "after"),
@@ -155,16 +146,6 @@ def test_every_resizer_that_can_converts_to_gray(text: str) -> None:
     np.testing.assert_allclose(gray, 0.2989 * 200 + 0.5870 * 100 + 0.1140 * 50, rtol=1e-5)
 
 
-def test_all_resizers_with_the_field_are_compared() -> None:
-    oneof = image_resizer_pb2.ImageResizer.DESCRIPTOR.oneofs_by_name["image_resizer_oneof"]
-    able = {
-        field.name
-        for field in oneof.fields
-        if "convert_to_grayscale" in field.message_type.fields_by_name
-    }
-    assert able == {text.split()[0] for text in GRAY}
-
-
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 def test_pad_to_multiple(static: bool) -> None:
     images = np.full((2, 5, 8, 3), 7, np.uint8)
@@ -173,17 +154,6 @@ def test_pad_to_multiple(static: bool) -> None:
     assert true_shapes.tolist() == [[5, 8, 3]] * 2
     assert resized[:, :5].min() == 7
     assert resized[:, 5:].max() == 0
-
-
-def test_keep_aspect_ratio_with_gray_has_one_channel_in_true_shape() -> None:
-    resizer = make(
-        "keep_aspect_ratio_resizer { min_dimension: 4 max_dimension: 8 pad_to_max_dimension: true "
-        "convert_to_grayscale: true }"
-    )
-    resized, true_shapes = run(resizer, np.full((1, 4, 6, 3), 100, np.uint8), False)
-    assert resized.shape == (1, 8, 8, 1)
-    assert true_shapes.tolist() == [[4, 6, 1]]
-    np.testing.assert_allclose(resized[0, :4, :6], 99.99, rtol=1e-6)
 
 
 def test_no_masks() -> None:

@@ -105,19 +105,6 @@ def test_sparse_suppression_is_that_of_all_pairs(
         assert (sparse.sum(axis=1) <= limit).all()
 
 
-def test_many_examples_at_high_threshold_choose_the_same_either_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    boxes, _ = scene("clusters")
-    rng = np.random.default_rng(0)
-    losses = np.round(rng.random(boxes.shape[:2]), 1)  # many equal ones
-    matches = rng.integers(-2, 2, losses.shape).astype(np.int32)
-    miner = mining.HardExampleMiner(3000, 0.95, "cls", max_negatives_per_positive=1.0)
-    sparse = select(miner, losses, boxes, matches)
-    monkeypatch.setattr(mining, "SPARSE_FROM_IOU", 2.0)
-    np.testing.assert_array_equal(sparse, select(miner, losses, boxes, matches))
-
-
 def test_gradient_reaches_chosen_anchors_only_and_nan_is_never_chosen() -> None:
     losses = tf.constant([[3.0, np.nan, 2.0, 1.0]])
     boxes = tf.constant([[[0.0, 0, 1, 1], [2, 2, 3, 3], [0, 0, 1, 1], [4, 4, 5, 5]]])
@@ -162,8 +149,3 @@ def test_made_from_proto() -> None:
     assert mining.make_hard_example_miner(config, 1.0, 1.0) == mining.HardExampleMiner(
         None, 0.5, "loc", 1.0, 1.0, 3, 4
     )
-
-
-def test_options_out_of_range() -> None:
-    with pytest.raises(ValueError, match="given: 'classification'"):
-        mining.HardExampleMiner(loss_type="classification")

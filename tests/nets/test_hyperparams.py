@@ -99,18 +99,6 @@ def convolve(text: str, is_training: bool = True) -> tf.Tensor:
         return slim.conv2d(net, 32, 1, scope="conv")
 
 
-def test_empty_message_means_biases_and_relu() -> None:
-    with tf.Graph().as_default():
-        outputs = convolve("")
-        assert variables() == {
-            "dw/depthwise_weights": (3, 3, 32, 1),
-            "dw/biases": (32,),
-            "conv/weights": (1, 1, 32, 32),
-            "conv/biases": (32,),
-        }
-        assert run(outputs).min() == 0.0
-
-
 @pytest.mark.parametrize("kind", ["batch_norm", "sync_batch_norm", "group_norm"])
 def test_normalizers(kind: str) -> None:
     settings = "" if kind == "group_norm" else "scale: true"
@@ -150,11 +138,3 @@ def test_depthwise_kernels_are_spared_only_on_request(field: str, terms: int) ->
     with tf.Graph().as_default():
         convolve(f"regularizer {{ l2_regularizer {{ weight: 0.1 }} }} {field}")
         assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == terms
-
-
-def test_scope_adds_to_the_scopes_around() -> None:
-    scope = hyperparams.make_arg_scope(parse(BATCH_NORM), True)
-    with tf.Graph().as_default():
-        with slim.arg_scope([hyperparams.batch_norm], updates_collections="mine"), scope():
-            slim.conv2d(tf.ones([1, 3, 3, 2]), 2, 1)
-        assert len(tf1.get_collection("mine")) == 2

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.nets import roi
 from tests.conftest import golden_component
 
@@ -34,11 +34,6 @@ def test_both_kinds_of_crop_agree_inside_the_image() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_pool_crops() -> None:
-    crops = tf.reshape(tf.range(25.0), [1, 5, 5, 1])
-    np.testing.assert_array_equal(roi.pool_crops(crops, 2, 2)[0, :, :, 0], [[6, 8], [16, 18]])
-
-
 @pytest.mark.parametrize("matmul", [True, False])
 @pytest.mark.parametrize("name", ["6x6_2x3_pool", "2x3_pool_same"])
 def test_position_sensitive_golden(name: str, matmul: bool) -> None:
@@ -51,18 +46,3 @@ def test_position_sensitive_golden(name: str, matmul: bool) -> None:
         matmul=matmul,
     )
     np.testing.assert_allclose(pooled[0], ARRAYS[name][:, 0, 0], rtol=1e-5, atol=1e-6)
-
-
-def test_static_shapes_stay_static() -> None:
-    with tf.Graph().as_default():
-        boxes = tf1.placeholder(tf.float32, [2, 5, 4])
-        features = tf1.placeholder(tf.float32, [2, 8, 8, 6])
-        for matmul in (True, False):
-            assert roi.crop_regions(features, boxes, (3, 3), matmul=matmul).shape == (10, 3, 3, 6)
-        pooled = roi.pool_position_sensitive(features, boxes, (6, 6), (1, 2))
-        assert pooled.shape == (2, 5, 3)
-        unknown = tf1.placeholder(tf.float32, [None, None, 4])
-        crops = roi.crop_regions(
-            tf1.placeholder(tf.float32, [None, None, None, 6]), unknown, (3, 3)
-        )
-        assert crops.shape.as_list() == [None, 3, 3, 6]

@@ -8,12 +8,6 @@ from estimator_det.nets import searched
 from estimator_det.nets.normalization import BATCH_NORMS
 
 
-def test_rounded_depth() -> None:
-    cases = ((16, 0.75, 16), (72, 0.5, 40), (32, 0.25, 8), (8, 0.25, 8), (104, 1.0, 104))
-    for depth, multiplier, expected in cases:
-        assert searched.rounded_depth(depth, multiplier) == expected
-
-
 def test_initializers() -> None:
     tf.random.set_seed(3)
     whole = np.std(searched.he_normal([3, 3, 64, 64]))

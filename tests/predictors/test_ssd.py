@@ -96,23 +96,6 @@ def test_layers_before_the_head() -> None:
         assert not [name for name in names() if "Conv2d" in name]
 
 
-def test_depthwise_head() -> None:
-    text = """convolutional_box_predictor { use_depthwise: true kernel_size: 3
-        class_prediction_bias_init: -3 conv_hyperparams { batch_norm {} } }"""
-    with tf.Graph().as_default():
-        found = predict(text, training=True)
-        variables = names()
-        assert variables["BoxPredictor_0/ClassPredictor_depthwise/depthwise_weights"] == [
-            3,
-            3,
-            8,
-            1,
-        ]
-        assert variables["BoxPredictor_0/ClassPredictor_depthwise/BatchNorm/beta"] == [8]
-        assert variables["BoxPredictor_0/ClassPredictor/weights"] == [1, 1, 8, 18]
-        assert run(found).class_logits.mean() == pytest.approx(-3, abs=0.5)
-
-
 @pytest.mark.parametrize("head", ["convolutional", "weight_shared_convolutional"])
 def test_clip_range(head: str) -> None:
     more = "depth: 8" if head.startswith("weight") else ""
@@ -145,20 +128,6 @@ def test_the_shared_head_converts_scores_outside_training_only() -> None:
     text = "convolutional_box_predictor { apply_sigmoid_to_scores: true use_dropout: false }"
     with tf.Graph().as_default():
         assert run(predict(text, anchors=(3, 3), training=True)).class_logits.min() > 0
-
-
-def test_the_head_of_a_single_map_has_no_scope() -> None:
-    text = """convolutional_box_predictor { num_layers_before_predictor: 1 max_depth: 4
-        conv_hyperparams { batch_norm {} } }"""
-    with tf.Graph().as_default():
-        predict(text, depths=[8], anchors=[3])
-        assert set(names()) >= {
-            "Conv2d_0_1x1_4/weights",
-            "Conv2d_0_1x1_4/BatchNorm/beta",
-            "BoxEncodingPredictor/weights",
-            "ClassPredictor/biases",
-        }
-        assert not [name for name in names() if name.startswith("BoxPredictor")]
 
 
 @pytest.mark.parametrize(
@@ -256,16 +225,6 @@ def test_maps_of_unequal_depth_are_projected() -> None:
             scope = f"{SHARED}/ProjectionLayer/conv2d_{number}"
             assert names()[f"{scope}/weights"] == [1, 1, depth, 8]
             assert names()[f"{scope}/BatchNorm/beta"] == [8]
-
-
-def test_group_norm_in_the_tower() -> None:
-    with tf.Graph().as_default():
-        predict(
-            """weight_shared_convolutional_box_predictor { depth: 32 num_layers_before_predictor: 1
-            conv_hyperparams { group_norm {} } }""",
-            anchors=(2, 2),
-        )
-        assert names()[f"{SHARED}/BoxPredictionTower/conv2d_0/GroupNorm/feature_1/gamma"] == [32]
 
 
 @pytest.mark.parametrize("depthwise", ["true", "false"])

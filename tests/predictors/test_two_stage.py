@@ -46,14 +46,6 @@ def test_proposal_head_spreads_its_kernel(rate: int) -> None:
     ]
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_region_box_head(share: bool) -> None:
-    with tf.Graph().as_default():
-        raw = box_head.RegionBoxHead(5, no_scope, share).predict(tf.ones([6, 3, 3, 8]))
-        assert raw.box_encodings.shape == (6, 1 if share else 5, 4)
-        assert raw.class_logits.shape == (6, 6)
-
-
 @pytest.mark.parametrize(
     ("text", "keep"),
     [
@@ -115,12 +107,6 @@ def test_mask_head(convolve_first: bool) -> None:
         assert list(shapes())[-1] == f"SecondStageBoxPredictor/Conv_{len(kernels) - 1}/weights"
 
 
-def test_mask_head_repeats_whole_cells() -> None:
-    head = mask_head.MaskHead(3, no_scope, 9, 8, 6, convolve_first=True)
-    with tf.Graph().as_default(), pytest.raises(ConfigError, match="given: 9 and 8"):
-        head.predict(tf.zeros([5, 4, 4, 9]))
-
-
 def test_chosen_depth() -> None:
     # The depth recorded for Mask R-CNN on ResNet, 90 classes.
     assert mask_head.default_depth(2048, 90) == 256
@@ -149,3 +135,9 @@ def test_dropout_drops_in_training_only() -> None:
             session.run(tf1.global_variables_initializer())
             spread = np.ptp(session.run(logits), axis=0).max()
         assert (spread > 1e-3) == is_training
+
+
+def test_mask_head_repeats_whole_cells() -> None:
+    head = mask_head.MaskHead(3, no_scope, 9, 8, 6, convolve_first=True)
+    with tf.Graph().as_default(), pytest.raises(ConfigError, match="given: 9 and 8"):
+        head.predict(tf.zeros([5, 4, 4, 9]))

@@ -49,13 +49,6 @@ def run(overrides: str = "", is_training: bool = False) -> Tuple[Dict[str, Any],
             return tuple(session.run([kept, detections, terms]))
 
 
-def test_construction_builds_no_graph() -> None:
-    with tf.Graph().as_default() as graph:
-        for overrides in ("hard_example_miner {}", MASKS, RFCN):
-            small_detector(overrides)
-        assert not graph.get_operations()
-
-
 def test_padding_is_normalized_too() -> None:
     overrides = """image_resizer { keep_aspect_ratio_resizer {
         min_dimension: 48 max_dimension: 64 pad_to_max_dimension: true } }"""
