@@ -225,10 +225,11 @@ def _k_hot(class_ids: tf.Tensor, num_classes: int, ones_if_empty: bool) -> tf.Te
 
 def _sizes(options: CollateOptions, image: tf.Tensor) -> Dict[str, Optional[int]]:
     """Letter of the schema -> size; None if an axis keeps its size."""
-    height, width, channels = image.shape
+    height, width, _ = image.shape
     count, length = options.context_shape
-    boxes = {"G": options.max_boxes, "K": options.num_classes, "P": None}
-    return {**boxes, "H": height, "W": width, "C": channels, "A": None, "S": count, "F": length}
+    kept = dict.fromkeys("PCA")
+    sizes = {"G": options.max_boxes, "K": options.num_classes, "H": height, "W": width}
+    return {**kept, **sizes, "S": count, "F": length}
 
 
 def _padded(tensor: tf.Tensor, shape_letters: str, sizes: Dict[str, Optional[int]]) -> tf.Tensor:
@@ -236,21 +237,14 @@ def _padded(tensor: tf.Tensor, shape_letters: str, sizes: Dict[str, Optional[int
     axes = shape_letters.split()[1:]
     targets = [int(axis) if axis.isdigit() else sizes[axis] for axis in axes]
     static: List[Optional[int]] = tensor.shape.as_list()
-    open_axes = [
-        axis
-        for axis, target in enumerate(targets)
-        if target is not None and target != static[axis] and axes[axis] != "C"
-    ]
-    if not open_axes:
+    # None for axes that keep their size.
+    targets = [None if target == size else target for target, size in zip(targets, static)]
+    if targets == [None] * len(axes):
         return tensor
-    last = open_axes[-1]
-    tensor = tensor[
-        tuple(slice(targets[a]) if a in open_axes else slice(None) for a in range(last + 1))
-    ]
+    tensor = tensor[tuple(map(slice, targets))]
     shape = tf.shape(tensor)
-    amounts = [
-        [0, targets[axis] - shape[axis] if axis in open_axes else 0] for axis in range(len(axes))
-    ]
+    missing = [0 if target is None else target - shape[i] for i, target in enumerate(targets)]
+    amounts = [[0, amount] for amount in missing]
     tensor = tf.pad(tensor, amounts, constant_values="" if tensor.dtype == tf.string else 0)
-    tensor.set_shape([t if a in open_axes else static[a] for a, t in enumerate(targets)])
+    tensor.set_shape([size if target is None else target for target, size in zip(targets, static)])
     return tensor

@@ -129,9 +129,7 @@ def pad_to_aspect_ratio(sample: Sample, aspect_ratio: float, scale: tf.Tensor) -
 
 def _tight(size: tf.Tensor, aspect_ratio: float) -> tf.Tensor:
     """Smallest size, float32 [2], of an aspect ratio that contains `size`."""
-    height, width = size[0], size[1]
-    return tf.stack([tf.maximum(height, width / aspect_ratio),
-                     tf.maximum(width, height * aspect_ratio)])  # fmt: skip
+    return tf.maximum(size, tf.stack([size[1] / aspect_ratio, size[0] * aspect_ratio]))
 
 
 def check_color(sample: Sample, field: str, values: Sequence[float]) -> None:

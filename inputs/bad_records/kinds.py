@@ -36,14 +36,6 @@ class FaultKind(NamedTuple):
     source_unit: str = ""  # "" for a box if `unit` is, else for an image
 
 
-class SourceFaultKind(NamedTuple):
-    """A kind of fault in the source of a conversion."""
-
-    description: str
-    remedy: str
-    unit: str
-
-
 _CORRECT_BOX = "correct the box, or set bad_records { policy: CLIP } to drop such boxes"
 _REWRITE_RECORD = (
     "write the record again, or set bad_records { policy: SKIP } in the input reader to skip such "
@@ -215,10 +207,10 @@ TABLE: Dict[str, FaultKind] = {
 
 KINDS = {kind: row for kind, row in TABLE.items() if row.reference}
 SOURCE_KINDS = {
-    kind: SourceFaultKind(
+    kind: FaultKind(
         row.source_description or row.description,
         row.source_remedy,
-        row.source_unit or ("box" if row.unit == "box" else "image"),
+        unit=row.source_unit or ("box" if row.unit == "box" else "image"),
     )
     for kind, row in TABLE.items()
     if row.source_remedy
