@@ -210,14 +210,13 @@ def compress(image: tf.Tensor, quality: tf.Tensor) -> tf.Tensor:
 
     `quality` is an int32 scalar, 0 to 100. Pixel values are truncated to whole numbers.
     """
-    return change_rgb(image, lambda rgb: _compress_rgb(rgb, quality))
 
+    def change(rgb: tf.Tensor) -> tf.Tensor:
+        pixels = tf.saturate_cast(rgb, tf.uint8)
+        encoded = tf.raw_ops.EncodeJpegVariableQuality(images=pixels, quality=quality)
+        return tf.cast(tf.io.decode_jpeg(encoded, channels=rgb.shape[-1] or 0), rgb.dtype)
 
-def _compress_rgb(rgb: tf.Tensor, quality: tf.Tensor) -> tf.Tensor:
-    encoded = tf.raw_ops.EncodeJpegVariableQuality(
-        images=tf.saturate_cast(rgb, tf.uint8), quality=quality
-    )
-    return tf.cast(tf.io.decode_jpeg(encoded, channels=rgb.shape[-1] or 0), rgb.dtype)
+    return change_rgb(image, change)
 
 
 @AUGMENTATIONS.register("random_jpeg_quality")

@@ -5,7 +5,8 @@ Images [h, w, C] may be uint8 or float32; resizing makes them float32.
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Sequence, Tuple
+import functools
+from typing import Any, Callable, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
@@ -30,67 +31,47 @@ from inputs.schema import Sample
 UNSET_MAX_TARGET_PIXELS = 800_000  # the reference's default in random_downscale_to_target_pixels
 
 
-class Motion(NamedTuple):
-    """A symmetry of the image: a transposition, then flips."""
-
-    transpose: bool
-    flip_y: bool
-    flip_x: bool
-
-
-FLIP_X = Motion(transpose=False, flip_y=False, flip_x=True)
-FLIP_Y = Motion(transpose=False, flip_y=True, flip_x=False)
-ROTATE_LEFT = Motion(transpose=True, flip_y=True, flip_x=False)  # 90 degrees counter-clockwise
-
-
-def move(sample: Sample, motion: Motion, keypoint_permutation: Sequence[int] = ()) -> Sample:
-    """Moves image, masks, boxes and keypoints together.
-
-    `keypoint_permutation` has for each keypoint of the result its index before (a flipped left hand
-    is a right hand); empty keeps the order.
-    """
-    keypoints, visibilities = sample.keypoints, sample.keypoint_visibilities
-    if keypoint_permutation:
-        order = list(keypoint_permutation)
-        keypoints = None if keypoints is None else tf.gather(keypoints, order, axis=1)
-        visibilities = None if visibilities is None else tf.gather(visibilities, order, axis=1)
+def flip(sample: Sample, axis: int) -> Sample:
+    """Flips top and bottom (axis 0), or left and right (1)."""
+    masks, keypoints = sample.masks, sample.keypoints
+    is_flipped = tf.one_hot(axis, 2)
+    order = [2, 1, 0, 3] if axis == 0 else [0, 3, 2, 1]  # the far edge becomes the near one
     return sample._replace(
-        image=_move_pixels(sample.image, motion, row_axis=0),
-        masks=None if sample.masks is None else _move_pixels(sample.masks, motion, row_axis=1),
-        boxes=_move_boxes(sample.boxes, motion),
-        keypoints=None if keypoints is None else _move_points(keypoints, motion),
-        keypoint_visibilities=visibilities,
+        image=tf.reverse(sample.image, [axis]),
+        masks=None if masks is None else tf.reverse(masks, [axis + 1]),
+        boxes=_mirror(tf.gather(sample.boxes, order, axis=1), tf.tile(is_flipped, [2])),
+        keypoints=None if keypoints is None else _mirror(keypoints, is_flipped),
     )
 
 
-def _move_pixels(pixels: tf.Tensor, motion: Motion, row_axis: int) -> tf.Tensor:
-    column_axis = row_axis + 1
-    if motion.transpose:
-        axes = [0, 1, 2]
-        axes[row_axis], axes[column_axis] = column_axis, row_axis
-        pixels = tf.transpose(pixels, axes)
-    flips = [row_axis] * motion.flip_y + [column_axis] * motion.flip_x
-    return tf.reverse(pixels, flips) if flips else pixels
+def _mirror(points: tf.Tensor, is_flipped: tf.Tensor) -> tf.Tensor:
+    """Replaces each coordinate c whose axis is flipped, 1 or 0, by 1 - c."""
+    return points * (1.0 - 2.0 * is_flipped) + is_flipped
 
 
-def _move_boxes(boxes: tf.Tensor, motion: Motion) -> tf.Tensor:
-    source = [1, 0, 3, 2] if motion.transpose else [0, 1, 2, 3]
-    sign, shift = [1.0] * 4, [0.0] * 4
-    for axis, flips in enumerate((motion.flip_y, motion.flip_x)):
-        if flips:  # the far edge becomes the near one
-            source[axis], source[axis + 2] = source[axis + 2], source[axis]
-            sign[axis] = sign[axis + 2] = -1.0
-            shift[axis] = shift[axis + 2] = 1.0
-    return tf.gather(boxes, source, axis=1) * tf.constant(sign) + tf.constant(shift)
+def rotate_left(sample: Sample) -> Sample:
+    """Rotates by 90 degrees counter-clockwise."""
+    masks, keypoints = sample.masks, sample.keypoints
+    transposed = sample._replace(
+        image=tf.transpose(sample.image, [1, 0, 2]),
+        masks=None if masks is None else tf.transpose(masks, [0, 2, 1]),
+        boxes=tf.gather(sample.boxes, [1, 0, 3, 2], axis=1),
+        keypoints=None if keypoints is None else tf.reverse(keypoints, [-1]),
+    )
+    return flip(transposed, 0)
 
 
-def _move_points(points: tf.Tensor, motion: Motion) -> tf.Tensor:
-    if motion.transpose:
-        points = tf.reverse(points, [-1])
-    flips = (motion.flip_y, motion.flip_x)
-    sign = tf.constant([-1.0 if flag else 1.0 for flag in flips])
-    shift = tf.constant([1.0 if flag else 0.0 for flag in flips])
-    return points * sign + shift
+def permute_keypoints(sample: Sample, permutation: Sequence[int]) -> Sample:
+    """Reorders keypoints: `permutation` has for each of the result its index before.
+
+    For example, a flipped left hand is a right hand.
+    """
+    keypoints, visibilities = sample.keypoints, sample.keypoint_visibilities
+    if keypoints is not None:
+        keypoints = tf.gather(keypoints, permutation, axis=1)
+    if visibilities is not None:
+        visibilities = tf.gather(visibilities, permutation, axis=1)
+    return sample._replace(keypoints=keypoints, keypoint_visibilities=visibilities)
 
 
 def _check_move(field: str) -> Callable[[Any], None]:
@@ -107,10 +88,10 @@ def _check_move(field: str) -> Callable[[Any], None]:
 
 
 def _move_randomly(
-    sample: Sample, seed: tf.Tensor, config: Any, motion: Motion, field: str
+    sample: Sample, seed: tf.Tensor, config: Any, move: Callable[[Sample], Sample], field: str
 ) -> Sample:
     """Moves with the step's probability; `field` is the step's and field's name."""
-    permutation = tuple(getattr(config, field.rpartition(".")[2]))
+    permutation = list(getattr(config, field.rpartition(".")[2]))
     count = None if sample.keypoints is None else sample.keypoints.shape[1]
     if permutation and count not in (None, len(permutation)):
         raise ConfigError(
@@ -118,35 +99,36 @@ def _move_randomly(
             f"has {len(permutation)} keypoints, but the samples have {count}",
             "list each keypoint once",
         )
-    return apply_with_probability(
-        sample, seed, config.probability, lambda old: move(old, motion, permutation)
-    )
+
+    def change(old: Sample) -> Sample:
+        return move(permute_keypoints(old, permutation) if permutation else old)
+
+    return apply_with_probability(sample, seed, config.probability, change)
 
 
-def _flip_randomly(
-    sample: Sample, seed: tf.Tensor, config: Any, motion: Motion, step: str
-) -> Sample:
+def _flip_randomly(sample: Sample, seed: tf.Tensor, config: Any, axis: int, step: str) -> Sample:
     if sample.keypoints is not None and not config.keypoint_flip_permutation:
         raise ConfigError(
             step,
             "the samples have keypoints, but keypoint_flip_permutation is not set",
             "list for each keypoint the one that replaces it in a flipped image",
         )
-    return _move_randomly(sample, seed, config, motion, f"{step}.keypoint_flip_permutation")
+    move = functools.partial(flip, axis=axis)
+    return _move_randomly(sample, seed, config, move, f"{step}.keypoint_flip_permutation")
 
 
 @AUGMENTATIONS.register("random_horizontal_flip")
 @checked_by(_check_move("keypoint_flip_permutation"))
 def random_horizontal_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Flips left and right with a probability; keypoints need a permutation."""
-    return _flip_randomly(sample, seed, config, FLIP_X, "random_horizontal_flip")
+    return _flip_randomly(sample, seed, config, 1, "random_horizontal_flip")
 
 
 @AUGMENTATIONS.register("random_vertical_flip")
 @checked_by(_check_move("keypoint_flip_permutation"))
 def random_vertical_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Flips top and bottom with a probability; keypoints need a permutation."""
-    return _flip_randomly(sample, seed, config, FLIP_Y, "random_vertical_flip")
+    return _flip_randomly(sample, seed, config, 0, "random_vertical_flip")
 
 
 @AUGMENTATIONS.register("random_rotation90")
@@ -154,7 +136,7 @@ def random_vertical_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample
 def random_rotation90(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Rotates by 90 degrees counter-clockwise with a probability."""
     field = "random_rotation90.keypoint_rot_permutation"
-    return _move_randomly(sample, seed, config, ROTATE_LEFT, field)
+    return _move_randomly(sample, seed, config, rotate_left, field)
 
 
 def resize(sample: Sample, size: tf.Tensor, method: str, align_corners: bool = False) -> Sample:

@@ -157,16 +157,6 @@ def test_clip_corrects_boxes_in_every_epoch(storm: Storm, tmp_path: pathlib.Path
     check_report(storm, log, tmp_path / LOG_FILE)
 
 
-def test_evaluation_reports_the_same(storm: Storm, tmp_path: pathlib.Path) -> None:
-    log = FaultLog(str(tmp_path / LOG_FILE))
-    config = configured(storm, BadRecords.CLIP)
-    preprocess = make_resizer(config.model.ssd.image_resizer).resize
-    input_fn = inputs.create_eval_input_fn(config, preprocess, fault_log=log)
-    keys = [key for key, _ in used(input_fn)]
-    assert sorted(keys) == sorted(usable(storm, LOST))
-    check_report(storm, log, tmp_path / LOG_FILE)
-
-
 @pytest.mark.parametrize("policy", ["FAIL", "REFERENCE"])
 def test_the_first_fault_stops_the_run(storm: Storm, policy: str) -> None:
     config = configured(storm, BadRecords.Policy.Value(policy))

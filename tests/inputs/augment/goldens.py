@@ -24,7 +24,7 @@ from inputs.augment.crop import (
     size_of_aspect_ratio,
     window_at,
 )
-from inputs.augment.geometry import FLIP_X, move, resize_by
+from inputs.augment.geometry import flip, resize_by
 from inputs.augment.labels import drop_label, jitter
 from inputs.augment.pad import mean_color, pad, pad_to_aspect_ratio
 from inputs.augment.patches import add_noise, blacken
@@ -268,7 +268,7 @@ def run_operation(sample: Sample, case: Dict[str, Any]) -> Sample:
 
     def change(whole: Sample) -> Sample:
         if name == "Flip":
-            return move(whole, FLIP_X)
+            return flip(whole, 1)
         if name in MOVES:
             assert level is not None
             return MOVES[name](whole, level)

@@ -318,12 +318,3 @@ def test_the_step_pastes_objects_where_they_were() -> None:
     ):
         unused = second._replace(**{field: value})
         assert mixture(every % 1, [NOTHING, unused]).boxes.shape == (0, 4), field
-
-
-def test_scaled_objects_have_random_places() -> None:
-    whole = objects(90.0, np.ones((1, 4, 4), np.float32), [[0, 0, 1, 1]])
-    half = "copy_paste { object_probability: 1 min_scale: 0.5 max_scale: 0.5 }"
-    boxes = {tuple(np.array(mixture(half, [NOTHING, whole], k).boxes)[0]) for k in range(12)}
-    assert len(boxes) > 4
-    for ymin, xmin, ymax, xmax in boxes:
-        assert (ymax - ymin, xmax - xmin) == (0.5, 0.5) and min(ymin, xmin) >= 0

@@ -302,20 +302,6 @@ def test_steps_that_never_change_the_image(text: str) -> None:
     np.testing.assert_array_equal(run_step(text, sample).image, sample.image)
 
 
-def test_a_patch_of_the_size_of_the_image() -> None:
-    whole = "probability: 1 size_to_image_ratio: 1 max_black_patches: 1"
-    covered = np.array(run_step(f"random_black_patches {{ {whole} }}", sample_of()).image)
-    assert not covered[:24, :24].any() and covered[:, 24:].any()
-
-
-def test_noise_stays_in_its_square() -> None:
-    sample = sample_of(dtype=np.float32)
-    settings = "min_patch_size: 6 max_patch_size: 7 min_gaussian_stddev: 0.5"
-    noisy = run_step(f"random_patch_gaussian {{ {settings} }}", sample)
-    changed = np.argwhere((np.array(noisy.image) != np.array(sample.image)).any(axis=-1))
-    assert (np.ptp(changed, axis=0) <= 5).all() and len(changed) > 5
-
-
 @pytest.mark.parametrize(
     ("text", "classes"),
     [
