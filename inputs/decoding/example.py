@@ -141,20 +141,20 @@ def _parse_sequence(
     serialized: tf.Tensor, seed: Optional[tf.Tensor], frame_index: int, skipped: AbstractSet[str]
 ) -> Parsed:
     """Parses one frame of a sequence, under the keys of an Example."""
-    context_keys = [key for key in LISTS if key.startswith("image/context")]
     context_features: Dict[str, Any] = {
-        key: tf.io.VarLenFeature(LISTS[key]) for key in context_keys if key not in skipped
+        key: tf.io.RaggedFeature(dtype)
+        for key, dtype in LISTS.items()
+        if key.startswith("image/context") and key not in skipped
     }
     if "image/context_feature_length" not in skipped:
         context_features["image/context_feature_length"] = tf.io.FixedLenFeature([], tf.int64, 0)
     context_features["image/filename"] = tf.io.FixedLenFeature([], tf.string, "")
     lists: Dict[str, Any] = {
-        key: tf.io.VarLenFeature(LISTS[name]) for key, name in FRAME_LISTS.items()
+        key: tf.io.RaggedFeature(LISTS[name]) for key, name in FRAME_LISTS.items()
     }
     for key, dtype in (*((k, tf.string) for k in FRAME_SCALARS), (FRAME_IS_ANNOTATED, tf.int64)):
         lists[key] = tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
     parsed, frames = tf.io.parse_single_sequence_example(serialized, context_features, lists)
-    parsed = {key: x.values if isinstance(x, tf.SparseTensor) else x for key, x in parsed.items()}
     num_frames = tf.size(frames["image/encoded"])
     if frame_index >= 0:
         index = tf.constant(frame_index)
@@ -167,14 +167,11 @@ def _parse_sequence(
     detail = "frame_index and number of frames:"
     has_frame = index < num_frames
     index = checked(index, has_frame, sequence_name, ["missing_key"], detail, [index, num_frames])
-    for key, name in FRAME_SCALARS.items():
+    for key in FRAME_SCALARS:
         # Concatenated with a default, because the list may be absent.
-        parsed[name] = tf.concat([frames[key][index : index + 1], [""]], 0)[0]
+        parsed[key] = tf.concat([frames[key][index : index + 1], [""]], 0)[0]
     for key, name in FRAME_LISTS.items():
-        values = frames[key]
-        parsed[name] = tf.boolean_mask(
-            values.values, tf.equal(values.indices[:, 0], tf.cast(index, tf.int64))
-        )
+        parsed[name] = frames[key][index : index + 1].values
     annotated = tf.concat([frames[FRAME_IS_ANNOTATED][index : index + 1], [1]], 0)[0]
     parsed[schema.IS_ANNOTATED] = annotated > 0
     for key, dtype in LISTS.items():

@@ -17,12 +17,6 @@ WHOLE: Shard = (1, 0)
 BY_FILES, BY_RECORDS = "files", "records"
 
 
-def files_of_part(num_files: int, shard: Shard) -> Optional[List[int]]:
-    """Indices of the files that one worker reads whole; None where it reads a part of each file."""
-    number, index = shard
-    return list(range(index, num_files, number)) if num_files >= number else None
-
-
 def seed_of_part(seed: Optional[int], shard: Shard) -> Optional[int]:
     """The seed of one worker: the first one has `seed` itself.
 

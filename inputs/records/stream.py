@@ -231,9 +231,9 @@ def record_dataset(
             continue
         indices, record_shard = list(range(begin, begin + length)), order.shard
         begin += length
-        numbers = sharding.files_of_part(length, order.shard)
-        if numbers is not None:
-            indices, record_shard = [indices[number] for number in numbers], sharding.WHOLE
+        num_workers, worker = order.shard
+        if length >= num_workers:
+            indices, record_shard = indices[worker::num_workers], sharding.WHOLE
         if order.num_epochs is None:
             _check_not_empty([guard.paths[index] for index in indices], record_shard, order.shard)
         parts = (record_shard, (order.sample_1_of_n, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pathlib
 from typing import Any, Dict, Sequence
 
 import numpy as np
@@ -99,3 +100,13 @@ def pipeline(text: str = "") -> pipeline_pb2.TrainEvalPipelineConfig:
         pipeline_pb2.TrainEvalPipelineConfig(),
     )
     return text_format.Merge(text, config)
+
+
+def pipeline_of(folder: pathlib.Path, files: Sequence[Sequence[str]], text: str = "") -> Any:
+    """A configuration that trains on a file for each list of source ids."""
+    fields = "include_source_id: true drop_remainder: false"
+    config = pipeline(f"train_input_reader {{ {fields} {text} }}")
+    for index, names in enumerate(files):
+        write(folder / f"r-{index}", [example({"image/source_id": name}) for name in names])
+    config.train_input_reader.tf_record_input_reader.input_path.append(str(folder / "r-*"))
+    return config

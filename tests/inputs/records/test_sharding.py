@@ -11,21 +11,8 @@ import inputs
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.records import sharding
-from tests.inputs.examples import example, pipeline, write
+from tests.inputs.examples import pipeline_of
 from tests.inputs.test_pipeline import preprocess_of
-
-
-def _config(tmp_path: pathlib.Path, num_files: int, num_records: int) -> Any:
-    """Records of one name each, in files of different lengths."""
-    config = pipeline("train_input_reader { num_readers: 2 num_epochs: 1 drop_remainder: false }")
-    config.train_config.batch_size = 32
-    ends = [round(num_records * (index / num_files) ** 1.5) for index in range(num_files + 1)]
-    for index, (begin, end) in enumerate(zip(ends, ends[1:])):
-        examples = [example({"image/source_id": f"{number:04d}"}) for number in range(begin, end)]
-        write(tmp_path / f"r-{index}", examples)
-    config.train_input_reader.tf_record_input_reader.input_path.append(str(tmp_path / "r-*"))
-    config.train_input_reader.include_source_id = True
-    return config
 
 
 def _entering_model(config: Any, worker: Tuple[int, int], on_split: Any) -> List[str]:
@@ -48,7 +35,11 @@ def _entering_model(config: Any, worker: Tuple[int, int], on_split: Any) -> List
 def test_every_record_enters_the_model_once_an_epoch(
     tmp_path: pathlib.Path, num_records: int, num_workers: int, num_files: int, by: str
 ) -> None:
-    config = _config(tmp_path, num_files, num_records)
+    # Files of different lengths.
+    ends = [round(num_records * (index / num_files) ** 1.5) for index in range(num_files + 1)]
+    files = [[f"{k:04d}" for k in range(begin, end)] for begin, end in zip(ends, ends[1:])]
+    config = pipeline_of(tmp_path, files, "num_readers: 2 num_epochs: 1")
+    config.train_config.batch_size = 32
     splits: List[sharding.Split] = []
     workers = [(num_workers, index) for index in range(num_workers)]
     seen = [_entering_model(config, worker, splits.append) for worker in workers]
@@ -75,10 +66,7 @@ def test_the_split_in_words_and_as_json() -> None:
 
 
 def test_a_worker_without_records_is_refused(tmp_path: pathlib.Path) -> None:
-    config = pipeline("train_input_reader {}")
-    for index in range(3):
-        write(tmp_path / f"r-{index}", [example({})] if index else [])
-    config.train_input_reader.tf_record_input_reader.input_path.append(str(tmp_path / "r-*"))
+    config = pipeline_of(tmp_path, [[], ["a"], ["b"]])
     logging.disable(logging.WARNING)
     try:
         with pytest.raises(ConfigError, match=r"r-0: 0 records, too few for worker 1 of 3\. Add"):

@@ -16,7 +16,7 @@ from inputs.checks.guard import GraphGuard
 from inputs.records import splits
 from inputs.records.cursor import CursorState
 from inputs.records.stream import Order, list_files, split_record_id
-from tests.inputs.examples import example, pipeline, write
+from tests.inputs.examples import pipeline_of
 from tests.inputs.test_pipeline import preprocess_of
 
 NUM_FILES, EACH = 5, 8
@@ -34,14 +34,8 @@ def address() -> Iterator[str]:
 
 
 def _config(tmp_path: pathlib.Path, text: str = "") -> Any:
-    config = pipeline(f"train_input_reader {{ drop_remainder: false {text} }}")
-    config.train_config.batch_size = 3
-    for file in range(NUM_FILES):
-        names = [f"{file}.{number}" for number in range(EACH)]
-        write(tmp_path / f"r-{file}", [example({"image/source_id": name}) for name in names])
-    config.train_input_reader.tf_record_input_reader.input_path.append(str(tmp_path / "r-*"))
-    config.train_input_reader.include_source_id = True
-    return config
+    files = [[f"{file}.{number}" for number in range(EACH)] for file in range(NUM_FILES)]
+    return pipeline_of(tmp_path, files, text)
 
 
 def test_each_record_enters_the_model_once_an_epoch(tmp_path: pathlib.Path, address: str) -> None:
