@@ -17,10 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 GOALS = (50, 70, 80)  # mAP@.50 in percent
-TURNS = 3  # measurements of each tree
+TURNS = 3  # measurements of each place
+ROOT = str(pathlib.Path(__file__).resolve().parents[2])
+
+Place = Tuple[str, str]  # interpreter and checkout
 PARTS = (
     "floor",
     "step",
@@ -53,9 +56,12 @@ def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _measure(part: str, arguments: argparse.Namespace, tree: str, scratch: str) -> Dict[str, Any]:
-    """Runs a part of a tree in a fresh process; its last line of output is a JSON object."""
-    command = [sys.executable, "-m", "benchmarks.speed", "--part", part]
+def _measure(
+    part: str, arguments: argparse.Namespace, place: Place, scratch: str
+) -> Dict[str, Any]:
+    """Runs a part in a fresh process; its last line of output is a JSON object."""
+    python, tree = place
+    command = [python, "-m", "benchmarks.speed", "--part", part]
     for name in ("config", "record", "label_map"):
         command += [f"--{name}", os.path.abspath(getattr(arguments, name))]
     command += ["--batch_size", str(arguments.batch_size), "--hours", str(arguments.hours)]
@@ -72,21 +78,25 @@ def _measure(part: str, arguments: argparse.Namespace, tree: str, scratch: str) 
     return json.loads(result.stdout.strip().splitlines()[-1])
 
 
-def _measure_all(arguments: argparse.Namespace, trees: List[str]) -> List[Dict[str, Any]]:
-    """Figures of each tree, by turns if there are several: medians of `TURNS` measurements."""
-    figures: List[Dict[str, Any]] = [{} for _ in trees]
+def _measure_all(
+    arguments: argparse.Namespace, places: Sequence[Place], turns: int
+) -> List[Dict[str, Any]]:
+    """Figures of each place, by turns if there are several: medians of `turns` measurements."""
+    figures: List[Dict[str, Any]] = [{} for _ in places]
     with contextlib.ExitStack() as stack:
-        scratch = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in trees]
+        scratch = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in places]
         for part in arguments.only or PARTS:
             print(f"measuring {part} …", file=sys.stderr, flush=True)
-            turns = [
-                [_measure(part, arguments, *place) for place in zip(trees, scratch)]
-                for _ in range(TURNS if len(trees) > 1 else 1)
+            measurements = [
+                [_measure(part, arguments, *each) for each in zip(places, scratch)]
+                for _ in range(turns if len(places) > 1 else 1)
             ]
-            for tree, measured in zip(figures, zip(*turns)):
+            for figures_of_place, measured in zip(figures, zip(*measurements)):
                 # Not every training reaches each accuracy.
                 keys = [key for key in measured[0] if all(key in each for each in measured)]
-                tree.update({key: _median([each[key] for each in measured]) for key in keys})
+                figures_of_place.update(
+                    {key: _median([each[key] for each in measured]) for key in keys}
+                )
     return figures
 
 
@@ -121,21 +131,28 @@ LINES = (
 )
 
 
-def _report(figures: Dict[str, Any], compared_tree: Optional[Dict[str, Any]] = None) -> List[str]:
-    """Lines on the parts that were measured, with ratios to lower bounds or to another tree."""
+def _report(figures: Dict[str, Any], others: Optional[Dict[str, Any]] = None) -> List[str]:
+    """Lines on the parts that were measured, with ratios to lower bounds or to another place."""
     lines = []
     for key, text, bound in LINES:
         if key not in figures:
             continue
         compared, name = figures.get(bound), bound
-        if compared_tree is not None:
-            compared, name = compared_tree.get(key), "the other tree's"
+        if others is not None:
+            compared, name = others.get(key), "the other's"
         suffix = f"; {figures[key] / compared:.2f} × {name} {compared:.3g}" if compared else ""
         lines.append(text.format(figures[key]) + suffix)
     for name, (step, kernels) in figures.get("augmentations_us", {}).items():
         ratio = step / max(kernels, 1e-9)
         lines.append(f"{name}: {step:.0f} µs an image; {ratio:.2f} × its kernels")
     return lines
+
+
+def compare(argv: List[str], places: Sequence[Place], turns: int = TURNS) -> None:
+    """Prints the figures of the first place, with ratios to those of the second if there is one."""
+    figures, *others = _measure_all(_parse(argv), places, turns)
+    print("\n".join(_report(figures, *others)))
+    print(json.dumps(figures))
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -147,12 +164,8 @@ def main(argv: Optional[List[str]] = None) -> int:
 
         print(json.dumps(parts.PARTS[arguments.part](arguments)))
         return 0
-    trees = [str(pathlib.Path(__file__).resolve().parents[2])]
-    if arguments.against:
-        trees.append(os.path.abspath(arguments.against))
-    figures, *others = _measure_all(arguments, trees)
-    print("\n".join(_report(figures, *others)))
-    print(json.dumps(figures))
+    trees = [ROOT, *([os.path.abspath(arguments.against)] if arguments.against else [])]
+    compare(argv, [(sys.executable, tree) for tree in trees])
     return 0
 
 

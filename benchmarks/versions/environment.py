@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
 from concurrent import futures
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
+from benchmarks.speed import __main__ as speed
+
 # The name of a function in `benchmarks.versions.tasks`, and its arguments.
 Task = List[str]
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 _ABOUT = """
 import json, platform
@@ -37,7 +36,7 @@ def run(python: str, *arguments: str) -> str:
     """Output of `python arguments…` in the checkout; RuntimeError with its stderr if it fails."""
     process = subprocess.run(
         [python, *arguments],
-        cwd=ROOT,
+        cwd=speed.ROOT,
         capture_output=True,
         text=True,
         check=False,

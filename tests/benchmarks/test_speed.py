@@ -140,15 +140,15 @@ def test_two_trees_are_measured_in_turns(
 ) -> None:
     seconds, order = {"here": [0.5, 0.9, 0.6], "there": [0.5, 0.4, 9.0]}, []
 
-    def measure(part: str, _: Any, tree: str, scratch: str) -> Dict[str, Any]:
-        place = "there" if tree == str(tmp_path) else "here"
-        order.append((place, scratch))
-        return {"step_seconds": seconds[place].pop(0)}
+    def measure(part: str, _: Any, place: program.Place, scratch: str) -> Dict[str, Any]:
+        where = "there" if place[1] == str(tmp_path) else "here"
+        order.append((where, scratch))
+        return {"step_seconds": seconds[where].pop(0)}
 
     monkeypatch.setattr(program, "_measure", measure)
     flags = ["--config=c", "--record=r", "--label_map=l", "--only=step"]
     assert program.main([*flags, f"--against={tmp_path}"]) == 0
-    expected = "training step with input: 0.6 s; 1.20 × the other tree's 0.5"
+    expected = "training step with input: 0.6 s; 1.20 × the other's 0.5"
     assert capsys.readouterr().out.splitlines()[0] == expected
     assert [place for place, _ in order] == ["here", "there"] * 3
     assert len(set(order)) == 2  # each has a folder of its own
