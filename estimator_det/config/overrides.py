@@ -252,6 +252,12 @@ def rescale_schedule(config: Config, num_steps: int) -> Config:
     for name in _STEPS_OF_SCHEDULES:
         if getattr(schedule, name, 0):
             setattr(schedule, name, max(1, round(getattr(schedule, name) * factor)))
+    if rate.HasField("cosine_decay_learning_rate"):
+        left = schedule.total_steps - 1  # the decay needs a step
+        for name in ("warmup_steps", "hold_base_rate_steps"):
+            if getattr(schedule, name) > left:
+                setattr(schedule, name, left)
+            left -= getattr(schedule, name)
     if rate.HasField("manual_step_learning_rate"):
         last = 0
         for entry in schedule.schedule:

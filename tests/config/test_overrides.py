@@ -265,3 +265,11 @@ def test_a_cosine_that_ends_elsewhere_is_rescaled_from_its_own_length() -> None:
     rate = rescale_schedule(config, 50).train_config.optimizer.momentum_optimizer.learning_rate
     schedule = rate.cosine_decay_learning_rate
     assert (schedule.total_steps, schedule.warmup_steps) == (50, 5)
+
+
+@pytest.mark.parametrize(("num_steps", "warmup", "hold"), [(1, 0, 0), (2, 1, 0), (3, 1, 1)])
+def test_a_short_cosine_has_a_step_to_decay(num_steps: int, warmup: int, hold: int) -> None:
+    cosine = "cosine_decay_learning_rate { total_steps: 9 warmup_steps: 2 hold_base_rate_steps: 3 }"
+    rate = rescale_schedule(with_schedule(cosine), num_steps).train_config.optimizer
+    schedule = rate.momentum_optimizer.learning_rate.cosine_decay_learning_rate
+    assert (schedule.warmup_steps, schedule.hold_base_rate_steps) == (warmup, hold)
