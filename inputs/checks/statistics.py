@@ -6,13 +6,20 @@ fixed order, so that the numbers do not depend on timing. Letters: N images, M b
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from inputs.datasets.source import SourceFault
+
 FINE_SIDES = np.geomspace(2, 2048, 41)  # pixels
+NUM_EXAMPLES = 3  # faults of a kind that a report shows
 
 SizeRule = Callable[[int, int], Tuple[int, int]]  # height and width -> height and width
+
+# Counts as JSON keeps them: numbers, lists of numbers and dictionaries of them. Tallies of parts of
+# the data add up, and need no more memory for more images.
+Tally = Dict[str, Any]
 
 
 class Columns(NamedTuple):
@@ -231,3 +238,39 @@ def copies(columns: Columns) -> List[Tuple[int, int]]:
         if content and first.setdefault(content, row) != row:
             pairs.append((row, first[content]))
     return pairs
+
+
+def count_columns(columns: Columns, resized_boxes: Optional[np.ndarray] = None) -> Tally:
+    """The counts of some images; `resized_boxes` as for `count_by_scales`."""
+    counts = count_by_scales(columns, resized_boxes)
+    return {
+        "images": columns.num_images,
+        "boxes": columns.num_boxes,
+        "images_without_boxes": int((boxes_per_image(columns) == 0).sum()),
+        "classes": {str(i): list(numbers) for i, numbers in class_counts(columns).items()},
+        **{key: values.tolist() for key, values in counts.items()},
+    }
+
+
+def count_faults(faults: Iterable[SourceFault]) -> Tally:
+    """Kind and action with a space between -> how many, and the first of them as sentences."""
+    tally: Tally = {}
+    for fault in faults:
+        row = tally.setdefault(f"{fault.kind} {fault.action}", {"count": 0, "examples": []})
+        row["count"] += 1
+        if len(row["examples"]) < NUM_EXAMPLES:
+            row["examples"].append(fault.sentence())
+    return tally
+
+
+def add_tallies(tallies: Sequence[Any]) -> Any:
+    """The sum of numbers, lists of numbers, and dictionaries key by key; examples are joined."""
+    first = tallies[0]
+    if isinstance(first, dict):
+        keys = dict.fromkeys(key for each in tallies for key in each)
+        return {key: add_tallies([each[key] for each in tallies if key in each]) for key in keys}
+    if isinstance(first, list):
+        if any(isinstance(value, str) for each in tallies for value in each):
+            return [value for each in tallies for value in each][:NUM_EXAMPLES]
+        return [sum(values) for values in zip(*tallies)]
+    return sum(tallies)

@@ -26,20 +26,15 @@ from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
 from inputs import machine
 from inputs.bad_records.kinds import SOURCE_KINDS
-from inputs.conversion import index, shards, tally
+from inputs.checks.statistics import Tally, add_tallies
+from inputs.conversion import index, shards
 from inputs.conversion.images import ImageOptions
 from inputs.conversion.objects import ExampleOptions
 from inputs.conversion.shards import Job, ShardResult
 from inputs.conversion.splits import Split
 from inputs.datasets import paths, writer
 from inputs.datasets.converters import open_source
-from inputs.datasets.source import (
-    CLIPPED,
-    KEPT,
-    ConversionError,
-    Source,
-    SourceOptions,
-)
+from inputs.datasets.source import CLIPPED, KEPT, ConversionError, Source, SourceOptions
 from inputs.label_map import read_label_map
 
 WORK_DIR = ".convert"
@@ -98,7 +93,7 @@ class Conversion(NamedTuple):
     patterns: Dict[str, str]  # split -> pattern of its record files
     label_map: str  # path
     names: Dict[int, str]  # class id -> name
-    tally: tally.Tally  # faults of all shards, and of the first pass
+    tally: Tally  # faults of all shards, and of the first pass
     num_unlisted: int  # images that no list of a split names
     num_resumed: int  # shards of an earlier run
     seconds: float
@@ -138,7 +133,7 @@ def convert(
         )  # fmt: skip
         has_classes = options.label_map or image_index.names or source.names
         if not image_index.num_images or not has_classes:  # the second pass has nothing to do
-            _check_faults(options, work_dir, tally.add([image_index.faults, image_index.dropped]))
+            _check_faults(options, work_dir, add_tallies([image_index.faults, image_index.dropped]))
         if not image_index.num_images:
             raise ConfigError(None, _nothing_left(options, image_index.faults))
         label_map, names, ids = _classes(options, source, image_index)
@@ -150,11 +145,11 @@ def convert(
         advance = progress("converting", image_index.num_images)
         if run is None:
             run, jobs = _run, 1 if image_index.num_images <= FEW_IMAGES else jobs
-        results = []
+        tallies: List[Tally] = [{"faults": image_index.faults}]
         for result in run(job, range(count), jobs):
-            results.append(result)
+            tallies.append(result.tally)
             advance(sum(split["images"] for split in result.tally["splits"].values()))
-        totals = tally.add([{"faults": image_index.faults}, *(result.tally for result in results)])
+        totals = add_tallies(tallies)
         _check_faults(options, work_dir, totals["faults"])
         _publish(options, job, source, names, label_map)
     ending = f".record-?????-of-{count:05d}"
@@ -220,14 +215,14 @@ def _check_free(options: ConvertOptions, work_dir: str) -> None:
         )
 
 
-def _check_faults(options: ConvertOptions, work_dir: str, faults: tally.Tally) -> None:
+def _check_faults(options: ConvertOptions, work_dir: str, faults: Tally) -> None:
     """Removes all that was written, and raises an error of all faults, if there is a reason."""
     rows: Dict[str, Any] = {}
     for key, row in faults.items():
         kind, action = key.split()
         is_copy = kind == "duplicate_image" and options.duplicates == SKIP
         if action not in (KEPT, CLIPPED) and not is_copy:
-            rows = tally.add([rows, {kind: row}])
+            rows = add_tallies([rows, {kind: row}])
     if options.on_error == SKIP or not rows:
         return
     if os.path.exists(os.path.join(work_dir, PUBLISHING)):  # a part of an earlier conversion
@@ -243,7 +238,7 @@ def _check_faults(options: ConvertOptions, work_dir: str, faults: tally.Tally) -
     raise ConversionError("\n".join(lines))
 
 
-def _nothing_left(options: ConvertOptions, faults: tally.Tally) -> str:
+def _nothing_left(options: ConvertOptions, faults: Tally) -> str:
     examples = [text for row in faults.values() for text in row["examples"]]
     reason = f". The first fault: {examples[0]}" if examples else ""
     return f"{options.source.annotations or options.source.images} gives no image{reason}"
@@ -290,12 +285,8 @@ def _make_job(
     example = ExampleOptions(
         folder, ids, options.image, options.masks, mask_images, options.clip_boxes
     )
-    relevant = [
-        RELEASE,
-        asdict(example),
-        [(split.name, split.share) for split in options.splits],
-        count,
-    ]
+    shares = [(split.name, split.share) for split in options.splits]
+    relevant = [RELEASE, asdict(example), shares, count]
     key = hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()
     return Job(options.output_dir, work_dir, options.splits, count, example, key)
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
-from inputs.conversion import tally
+from inputs.checks.statistics import Tally, add_tallies, count_faults
 from inputs.conversion.splits import Split, SplitLists
 from inputs.datasets import grouping
 from inputs.datasets.paths import image_status
@@ -44,8 +44,8 @@ class Index(NamedTuple):
     num_images: int  # that remain
     num_unlisted: int  # images that no list of a split names
     names: Set[str]  # names of classes
-    faults: tally.Tally  # counts of the faults in `faults_file`
-    dropped: tally.Tally  # faults of objects that are left out of images that remain
+    faults: Tally  # counts of the faults in `faults_file`
+    dropped: Tally  # faults of objects that are left out of images that remain
 
 
 def build(
@@ -72,15 +72,15 @@ def build(
     lists = SplitLists(splits, database) if any(split.list_file for split in splits) else None
     names: Set[str] = set()
     unlisted = 0
-    faults: tally.Tally = {}
-    dropped: tally.Tally = {}
+    faults: Tally = {}
+    dropped: Tally = {}
     with open(faults_file, "w", encoding="utf-8") as file:
 
         def report(fault: SourceFault, action: str = SKIPPED) -> None:
             nonlocal faults
             fault = fault._replace(action=action)
             file.write(json.dumps(fault._asdict()) + "\n")
-            faults = tally.add([faults, tally.count_faults([fault])])
+            faults = add_tallies([faults, count_faults([fault])])
 
         for image in source.images:
             advance(1)
@@ -99,7 +99,7 @@ def build(
                 report(error.fault)
                 continue
             _collect_names(image, names)
-            dropped = tally.add([dropped, tally.count_faults(image.faults)])
+            dropped = add_tallies([dropped, count_faults(image.faults)])
         for fault in lists.unused() if lists is not None else ():
             report(fault)
         _drop_copies(database, folder, duplicates, report)

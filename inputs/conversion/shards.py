@@ -15,8 +15,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.files import atomic
-from inputs.checks.statistics import ImageRow, columns_of
-from inputs.conversion import tally
+from inputs.checks.statistics import ImageRow, Tally, columns_of, count_columns, count_faults
 from inputs.conversion.examples import convert_image
 from inputs.conversion.index import read_entries
 from inputs.conversion.objects import ExampleOptions
@@ -56,7 +55,7 @@ class ShardResult(NamedTuple):
 
     key: str  # digest of the job and the descriptions
     sizes: Dict[str, int]  # split -> bytes of its file
-    tally: tally.Tally
+    tally: Tally
 
 
 def convert_shard(job: Job, shard: int) -> ShardResult:
@@ -87,8 +86,8 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
         _key(job, shard),
         {name: os.path.getsize(path) for name, path in paths.items()},
         {
-            "splits": {name: tally.count_columns(columns_of(rows[name])) for name in paths},
-            "faults": tally.count_faults(faults),
+            "splits": {name: count_columns(columns_of(rows[name])) for name in paths},
+            "faults": count_faults(faults),
             **notes,
         },
     )

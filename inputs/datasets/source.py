@@ -29,6 +29,9 @@ from inputs.bad_records.kinds import SOURCE_KINDS
 STOPPED, SKIPPED, DROPPED, CLIPPED, KEPT = "stopped", "skipped", "dropped", "clipped", "kept"
 
 
+SIDES = ("ymin", "xmin", "ymax", "xmax")
+
+
 class SourceFault(NamedTuple):
     """One fault of a source, with the place that has it."""
 

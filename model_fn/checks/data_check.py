@@ -19,7 +19,7 @@ from estimator_det.images.resize import make_resizer
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks import scan, statistics
 from inputs.checks.scan import Plan, Scan
-from inputs.conversion import tally
+from inputs.checks.statistics import count_columns
 from inputs.label_map import LabelMap
 from inputs.machine import ProcessDiedError
 from model_fn.checkpoints.errors import RunError
@@ -70,9 +70,7 @@ def check_data(
     coverage, problems_of_anchors = _coverage(config, plans, scans, progress)
     names = {i: name for part in reversed(maps.values()) for i, name in part.names.items()}
     resized = _resized(model, scans)
-    tallies = {
-        part.reader: tally.count_columns(part.columns, resized.get(part.reader)) for part in scans
-    }
+    tallies = {part.reader: count_columns(part.columns, resized.get(part.reader)) for part in scans}
     return DataReport(
         config=title,
         scans=scans,

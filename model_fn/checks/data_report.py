@@ -19,7 +19,7 @@ from inputs.bad_records.kinds import (
 from inputs.bad_records.log import LogEntry
 from inputs.checks import statistics
 from inputs.checks.scan import Scan
-from inputs.conversion.tally import Tally
+from inputs.checks.statistics import Tally
 from model_fn.checks import tables
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.tables import Table

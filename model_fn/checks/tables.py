@@ -8,8 +8,7 @@ from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Sequence, Tupl
 import numpy as np
 
 from estimator_det.config.printing import cut
-from inputs.checks.statistics import SCALES
-from inputs.conversion.tally import Tally
+from inputs.checks.statistics import SCALES, Tally
 from model_fn.drawing import charts
 
 BAR_CELLS = 32  # width of a bar of text

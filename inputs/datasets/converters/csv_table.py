@@ -14,7 +14,6 @@ from inputs.datasets.converters.base import CONVERTERS, takes
 from inputs.datasets.grouping import Groups, Part
 from inputs.datasets.paths import require_file
 
-SIDES = ("ymin", "xmin", "ymax", "xmax")
 MARKS = ("difficult", "is_crowd", "group_of")
 
 
@@ -24,7 +23,7 @@ def read_csv(options: source.SourceOptions) -> source.Source:
     """Reads one file; images come in the order of their first rows."""
     path = require_file(options.annotations, "--annotations")
     groups = Groups(options.scratch)
-    groups.add_rows(path, "filename", "row", ("filename", "class", *SIDES))
+    groups.add_rows(path, "filename", "row", ("filename", "class", *source.SIDES))
     groups.finish()
     return source.Source(_images(path, groups))
 
@@ -47,7 +46,7 @@ def _image(path: str, name: str, parts: List[Part]) -> source.AnnotatedImage:
                 message = f"{side} is {stated}, and {before} above"
                 raise source.SourceError("length_mismatch", path, part.line, message)
             sizes[side] = before if stated is None else stated
-        has_object = any(part.value[key].strip() for key in ("class", *SIDES))
+        has_object = any(part.value[key].strip() for key in ("class", *source.SIDES))
         return _object(part, path) if has_object else None
 
     objects, faults = source.read_objects(read_part, parts)
@@ -69,7 +68,7 @@ def _object(part: Part, path: str) -> source.AnnotatedObject:
         marks[key] = None if value is None else bool(value)
     return source.AnnotatedObject(
         name,
-        [source.number(row[side].strip(), path, line, side) for side in SIDES],
+        [source.number(row[side].strip(), path, line, side) for side in source.SIDES],
         line,
         area=source.number(area, path, line, "area") if area else None,
         **marks,

@@ -15,7 +15,6 @@ from estimator_det.config.text import ConfigError
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 
-SIDES = ("ymin", "xmin", "ymax", "xmax")
 MAX_LINE = 64 * 2**20  # bytes
 
 
@@ -90,7 +89,7 @@ def _object(detection: Any, path: str, line: int, names: Dict[int, str]) -> sour
         raise source.SourceError("label_contradiction", path, line, message)
     return source.AnnotatedObject(
         name,
-        [source.number(detection["box"].get(side), path, line, side) for side in SIDES],
+        [source.number(detection["box"].get(side), path, line, side) for side in source.SIDES],
         line,
         identifier,
         score=score,

@@ -16,21 +16,9 @@ from typing import Dict, Iterator, List, NamedTuple, Tuple
 from estimator_det.config import files
 from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
-from inputs.datasets import paths
+from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 from inputs.datasets.grouping import Groups, Part
-from inputs.datasets.source import (
-    AnnotatedImage,
-    AnnotatedObject,
-    Source,
-    SourceError,
-    SourceOptions,
-    broken,
-    number,
-    read_images,
-    read_objects,
-    whole_number,
-)
 
 BOX_COLUMNS = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax")
 LABEL_COLUMNS = ("ImageID", "LabelName", "Confidence")
@@ -53,7 +41,7 @@ class _Files(NamedTuple):
     "images", "annotations", optional=("classes", "image_labels", "segmentations", "mask_images"),
     masks=True, masks_from="segmentations",
 )  # fmt: skip
-def read_open_images(options: SourceOptions) -> Source:
+def read_open_images(options: source.SourceOptions) -> source.Source:
     """Reads the files of boxes, masks, image labels and names; images are `ImageID.jpg`.
 
     Classes have the names of `classes`, or their ids such as /m/01g317 without that file.
@@ -79,7 +67,7 @@ def read_open_images(options: SourceOptions) -> Source:
             groups.add_rows(tables[table], "ImageID", table, columns)
     groups.finish()
     masks = options.mask_images and paths.real_folder(options.mask_images, "--mask_images")
-    return Source(_images(groups, _Files(tables, images, names, masks)))
+    return source.Source(_images(groups, _Files(tables, images, names, masks)))
 
 
 def _names(path: str) -> Dict[str, str]:
@@ -96,43 +84,43 @@ def _names(path: str) -> Dict[str, str]:
     return names
 
 
-def _images(groups: Groups, source: _Files) -> Iterator[AnnotatedImage]:
-    yield from read_images(lambda group: _image(group, source), groups.all())
+def _images(groups: Groups, data: _Files) -> Iterator[source.AnnotatedImage]:
+    yield from source.read_images(lambda group: _image(group, data), groups.all())
     groups.close()
 
 
-def _image(group: Tuple[str, List[Part]], source: _Files) -> AnnotatedImage:
+def _image(group: Tuple[str, List[Part]], data: _Files) -> source.AnnotatedImage:
     identifier, parts = group
-    file, line = source.tables[parts[0].table], parts[0].line
-    image = paths.find_image(source.images, identifier, file, line)
-    objects: List[AnnotatedObject] = []
+    file, line = data.tables[parts[0].table], parts[0].line
+    image = paths.find_image(data.images, identifier, file, line)
+    objects: List[source.AnnotatedObject] = []
     labels: List[Tuple[str, float]] = []
 
     def read_part(part: Part) -> None:
-        file = source.tables[part.table]
+        file = data.tables[part.table]
         if "" in part.value:
-            raise broken(file, part.line, part.value[""])
+            raise source.broken(file, part.line, part.value[""])
         name = part.value["LabelName"]
-        name = source.names.get(name, name)
+        name = data.names.get(name, name)
         if part.table == "boxes":
             objects.append(_object(name, part, file))
         elif part.table == "masks":
-            _add_mask(objects, name, part, source)
+            _add_mask(objects, name, part, data)
         else:
-            labels.append((name, number(part.value[SCORE], file, part.line, SCORE)))
+            labels.append((name, source.number(part.value[SCORE], file, part.line, SCORE)))
 
-    _, faults = read_objects(read_part, parts)
+    _, faults = source.read_objects(read_part, parts)
     absent = [name for name, confidence in labels if confidence == 0]
-    return AnnotatedImage(
+    return source.AnnotatedImage(
         image, file, line, identifier, normalized=True, objects=objects, image_classes=labels,
         absent_classes=absent, faults=faults,
     )  # fmt: skip
 
 
-def _add_mask(objects: List[AnnotatedObject], name: str, part: Part, source: _Files) -> None:
+def _add_mask(objects: List[source.AnnotatedObject], name: str, part: Part, data: _Files) -> None:
     """Gives the object of a row of segmentations its mask."""
-    file, line = source.tables["masks"], part.line
-    sides = [number(part.value[side].strip(), file, line, side) for side in MASK_SIDES]
+    file, line = data.tables["masks"], part.line
+    sides = [source.number(part.value[side].strip(), file, line, side) for side in MASK_SIDES]
     candidates = [
         index
         for index, candidate in enumerate(objects)
@@ -143,20 +131,20 @@ def _add_mask(objects: List[AnnotatedObject], name: str, part: Part, source: _Fi
     ]  # fmt: skip
     if not candidates:
         message = f"no box of class {quoted(name)} without a mask has the sides {sides}"
-        raise SourceError("broken_mask", file, line, message)
+        raise source.SourceError("broken_mask", file, line, message)
     path = part.value["MaskPath"].strip()
     try:
-        status = paths.image_status(source.masks, path, file, line, "mask")
-    except SourceError as error:
-        raise SourceError("broken_mask", file, line, error.fault.message) from None
+        status = paths.image_status(data.masks, path, file, line, "mask")
+    except source.SourceError as error:
+        raise source.SourceError("broken_mask", file, line, error.fault.message) from None
     mask_file = (path, status.st_size, status.st_mtime_ns)
     objects[candidates[0]] = objects[candidates[0]]._replace(mask_file=mask_file)
 
 
-def _object(name: str, part: Part, file: str) -> AnnotatedObject:
+def _object(name: str, part: Part, file: str) -> source.AnnotatedObject:
     row, line = part.value, part.line
     group = row.get(GROUP, "").strip()
     # -1 says that nobody looked.
-    mark = whole_number(group, file, line, GROUP) if group else -1
-    box = [number(row[side].strip(), file, line, side) for side in SIDES]
-    return AnnotatedObject(name, box, line, group_of=None if mark < 0 else mark > 0)
+    mark = source.whole_number(group, file, line, GROUP) if group else -1
+    box = [source.number(row[side].strip(), file, line, side) for side in SIDES]
+    return source.AnnotatedObject(name, box, line, group_of=None if mark < 0 else mark > 0)

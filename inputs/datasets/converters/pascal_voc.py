@@ -12,7 +12,6 @@ from xml.parsers import expat
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 
-SIDES = ("ymin", "xmin", "ymax", "xmax")
 MAX_DEPTH = 50  # nested elements
 
 
@@ -48,7 +47,7 @@ def _object(element: Element, path: str) -> source.AnnotatedObject:
     mark = element.find("difficult")
     has_mark = mark is not None and mark.text.strip()
     return source.AnnotatedObject(
-        name.text.strip(), [box.number(side) for side in SIDES], element.line,
+        name.text.strip(), [box.number(side) for side in source.SIDES], element.line,
         difficult=bool(element.number("difficult", source.whole_number)) if has_mark else None,
     )  # fmt: skip
 
