@@ -16,8 +16,7 @@ from estimator_det.compat import tf
 from estimator_det.config.printing import counted, plain
 from inputs import schema
 from inputs.batch import FIRST_CLASS_ID
-from model_fn.drawing.boxes import DrawOptions, draw_boxes
-from model_fn.drawing.labels import sans
+from model_fn.drawing.boxes import DrawOptions, draw_boxes, sans
 
 ToPixels = Callable[[np.ndarray], np.ndarray]  # float32 [H, W, C] -> uint8 [H, W, 3]
 

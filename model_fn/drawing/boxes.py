@@ -1,27 +1,24 @@
-"""Draws boxes and masks, and images of detections beside groundtruth for TensorBoard."""
+"""Draws boxes with labels and masks, and images of detections beside groundtruth."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import os
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from PIL import Image, ImageColor, ImageDraw
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, resize_mask
 from estimator_det.compat import tf, tf1
-from model_fn.drawing.labels import (
-    PixelBox,
-    font_pixels,
-    label_size,
-    place_labels,
-    sans,
-    write_label,
-)
+
+PixelBox = Tuple[int, int, int, int]  # top, left, bottom, right; the corner pixels belong to it
 
 IMAGES_TAG = "Detections_Left_Groundtruth_Right"
 
+MIN_FONT_PIXELS = 10  # smaller letters are not legible
+FONT_SHARE = 1 / 40  # share of the shorter side of the image
 _PIXELS = ("image", "additional_channels")  # fields of `EvaluatedImage`
 MASK_OPACITY = 0.45  # the object stays visible
 
@@ -106,7 +103,7 @@ def draw_boxes(
             _draw_mask(image, mask_of(i), palette[i])
     canvas = Image.fromarray(image)
     draw = ImageDraw.Draw(canvas)
-    font = sans(font_pixels(canvas.size))
+    font = sans(max(MIN_FONT_PIXELS, round(min(canvas.size) * FONT_SHARE)))
     line = options.line_width or max(1, round(min(canvas.size) / 150))
     for i in reversed(corners):  # The first box, usually the best, is on top.
         top, left, bottom, right = corners[i]
@@ -194,6 +191,83 @@ def _pixels(box: np.ndarray, height: int, width: int) -> PixelBox:
     scaled = np.clip(box, 0.0, 1.0) * [height - 1, width - 1, height - 1, width - 1]
     top, left, bottom, right = (round(float(side)) for side in scaled)
     return top, left, bottom, right
+
+
+def sans(pixels: int) -> Any:
+    """DejaVu Sans with letters of this size; it is part of matplotlib and covers most alphabets."""
+    import matplotlib
+
+    path = os.path.join(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    # The other engine of Pillow, which not all machines have, fails for control characters.
+    return ImageFont.truetype(path, pixels, layout_engine=ImageFont.Layout.BASIC)
+
+
+def place_labels(
+    boxes: Sequence[PixelBox], sizes: Sequence[Tuple[int, int]], canvas: Tuple[int, int]
+) -> List[Optional[PixelBox]]:
+    """A place for the label of each box; no two places overlap, and the first boxes choose first.
+
+    A label is above its box, inside it or below it, at the left or right side; else in the nearest
+    free row; else it has no place.
+
+    Args:
+        sizes: Height and width of each label; labels of size 0 take no place.
+        canvas: Height and width of the image, which contains all places.
+    """
+    placed: List[Optional[PixelBox]] = []
+    for box, (height, width) in zip(boxes, sizes):
+        occupied = [place for place in placed if place is not None]
+        fits = 0 < height <= canvas[0] and 0 < width <= canvas[1]
+        free = (
+            place
+            for place in _candidates(box, height, width, canvas)
+            if not any(_overlap(place, neighbour) for neighbour in occupied)
+        )
+        placed.append(next(free, None) if fits else None)
+    return placed
+
+
+def _candidates(
+    box: PixelBox, height: int, width: int, canvas: Tuple[int, int]
+) -> Iterator[PixelBox]:
+    """Places for a label, the best first."""
+    top, left, bottom, right = box
+    rows = [top - height, top, bottom + 1, bottom + 1 - height]
+    others = range(0, canvas[0] - height + 1, max(height // 2, 1))
+    rows += sorted(others, key=lambda row: abs(row - top))
+    for y in rows:
+        if not 0 <= y <= canvas[0] - height:
+            continue
+        for x in dict.fromkeys((left, right + 1 - width)):
+            x = min(max(x, 0), canvas[1] - width)
+            yield y, x, y + height - 1, x + width - 1
+
+
+def _overlap(first: PixelBox, second: PixelBox) -> bool:
+    return all(first[i] <= second[i + 2] and second[i] <= first[i + 2] for i in range(2))
+
+
+def label_size(draw: Any, text: str, font: Any) -> Tuple[int, int]:
+    """Height and width of a label; zeros without text."""
+    if not text:
+        return 0, 0
+    _, _, width, height = draw.textbbox((0, 0), text, font=font)
+    margin = _margin(font)
+    return int(height) + 3 * margin, int(width) + 4 * margin
+
+
+def _margin(font: Any) -> int:
+    """Pixels between the text of a label and its border."""
+    return max(1, round(font.size / MIN_FONT_PIXELS))
+
+
+def write_label(draw: Any, text: str, place: PixelBox, color: Tuple[int, ...], font: Any) -> None:
+    """Writes a label, on the colour of its box."""
+    top, left, bottom, right = place
+    draw.rectangle((left, top, right, bottom), fill=color)
+    dark = sum(color[:3]) > 380
+    margin = _margin(font)
+    draw.text((left + 2 * margin, top + margin), text, fill="black" if dark else "white", font=font)
 
 
 def side_by_side(

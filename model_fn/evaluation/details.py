@@ -23,12 +23,8 @@ MAX_BOXES = 20  # detections and boxes of each example
 # A wrong detection that overlaps a box of its class this much has found it, in a wrong place.
 NEAR_IOU = 0.1
 
-DUPLICATE, MISPLACED, OTHER_CLASS, BACKGROUND = (
-    "duplicate",
-    "misplaced",
-    "other class",
-    "background",
-)
+DUPLICATE, MISPLACED = "duplicate", "misplaced"
+OTHER_CLASS, BACKGROUND = "other class", "background"
 
 
 class Examples:

@@ -1,8 +1,8 @@
-"""COCO keypoint metrics of one class (https://cocodataset.org/#keypoints-eval)."""
+"""COCO keypoint metrics of classes (https://cocodataset.org/#keypoints-eval)."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -32,14 +32,23 @@ SUMMARIES: Dict[str, Summary] = {
 }
 
 
+class _Class(NamedTuple):
+    """A class with keypoints."""
+
+    class_id: int
+    points: List[int]  # ids of its P keypoints, ascending
+    sigmas: np.ndarray  # [P], of its keypoints
+    matches: CocoMatches
+
+
 class CocoKeypointMetrics:
-    """Average precision and recall of a class, with object keypoint similarity as the overlap.
+    """Average precision and recall of classes, with object keypoint similarity as the overlap.
 
     Objects without a labeled keypoint and crowds are ignored. A keypoint is labeled if its
     visibility is not 0 and its coordinates are numbers.
 
     Args:
-        category: With "id", "name", and "keypoints": dictionaries with "id" and "name".
+        categories: With "id", "name", and "keypoints": dictionaries with "id" and "name".
         sigmas: Standard deviation of keypoints by name, as a share of the object's size; of
             others, `DEFAULT_SIGMA`.
     """
@@ -48,57 +57,45 @@ class CocoKeypointMetrics:
     needs = frozenset({"keypoints", "detection_keypoints"})
 
     def __init__(
-        self, category: Mapping[str, Any], sigmas: Optional[Mapping[str, float]] = None
+        self, categories: Sequence[Mapping[str, Any]], sigmas: Optional[Mapping[str, float]] = None
     ) -> None:
-        self._id, self._name = int(category["id"]), str(category["name"])
-        points = {int(point["id"]): str(point["name"]) for point in category["keypoints"]}
-        self._points = sorted(points)
-        self.num_keypoints = self._points[-1] + 1
-        self._sigmas = np.array(
-            [(sigmas or {}).get(points[point], DEFAULT_SIGMA) for point in self._points]
-        )
-        self.names = [f"{self.prefix}{name} ByCategory/{self._name}" for name in SUMMARIES]
-        self._matches = CocoMatches([self._id], _AREAS, [MAX_DETECTIONS])
+        self._classes: List[_Class] = []
+        self.names: List[str] = []
+        for category in categories:
+            points = {int(point["id"]): str(point["name"]) for point in category["keypoints"]}
+            point_sigmas = np.array(
+                [(sigmas or {}).get(points[k], DEFAULT_SIGMA) for k in sorted(points)]
+            )
+            class_id, name = int(category["id"]), str(category["name"])
+            matches = CocoMatches([class_id], _AREAS, [MAX_DETECTIONS])
+            self._classes.append(_Class(class_id, sorted(points), point_sigmas, matches))
+            self.names += [f"{self.prefix}{kind} ByCategory/{name}" for kind in SUMMARIES]
+        self.num_keypoints = max((each.points[-1] + 1 for each in self._classes), default=0)
 
     def add(self, batch: EvaluatedBatch) -> None:
         for image in batch.images():
-            image = image.with_detections(image.detection_classes == self._id)
-            self._matches.add(self._objects(image))
-
-    def _objects(self, image: EvaluatedBatch) -> ImageObjects:
-        true = image.keypoints[:, self._points]
-        labeled = np.isfinite(true).all(axis=2)
-        if image.keypoint_visibilities is not None:
-            labeled &= image.keypoint_visibilities[:, self._points] > 0
-        detected, boxes = image.detection_keypoints[:, self._points], box_objects(image)
-        return boxes._replace(
-            is_ignored=boxes.is_crowd | ~labeled.any(axis=1),
-            overlaps=keypoint_similarity(
-                detected, true, labeled, image.boxes, boxes.true_areas, self._sigmas
-            ),
-        )
+            for each in self._classes:
+                is_of_class = image.detection_classes == each.class_id
+                each.matches.add(_objects(image.with_detections(is_of_class), each))
 
     def results(self) -> Dict[str, float]:
-        tables = self._matches.finish()
-        return {name: summary.of(tables) for name, summary in zip(self.names, SUMMARIES.values())}
+        tables = [each.matches.finish() for each in self._classes]
+        values = [summary.of(table) for table in tables for summary in SUMMARIES.values()]
+        return dict(zip(self.names, values))
 
 
-class AllKeypointMetrics:
-    """`CocoKeypointMetrics` of several classes, with default sigmas."""
-
-    needs = CocoKeypointMetrics.needs
-
-    def __init__(self, categories: Sequence[Mapping[str, Any]]) -> None:
-        self._parts = [CocoKeypointMetrics(category) for category in categories]
-        self.names = [name for part in self._parts for name in part.names]
-        self.num_keypoints = max((part.num_keypoints for part in self._parts), default=0)
-
-    def add(self, batch: EvaluatedBatch) -> None:
-        for part in self._parts:
-            part.add(batch)
-
-    def results(self) -> Dict[str, float]:
-        return {name: value for part in self._parts for name, value in part.results().items()}
+def _objects(image: EvaluatedBatch, each: _Class) -> ImageObjects:
+    true = image.keypoints[:, each.points]
+    labeled = np.isfinite(true).all(axis=2)
+    if image.keypoint_visibilities is not None:
+        labeled &= image.keypoint_visibilities[:, each.points] > 0
+    detected, boxes = image.detection_keypoints[:, each.points], box_objects(image)
+    return boxes._replace(
+        is_ignored=boxes.is_crowd | ~labeled.any(axis=1),
+        overlaps=keypoint_similarity(
+            detected, true, labeled, image.boxes, boxes.true_areas, each.sigmas
+        ),
+    )
 
 
 def _check_sigmas(field: str, category: Mapping[str, Any], sigmas: Mapping[str, float]) -> None:
@@ -140,11 +137,11 @@ def _make_for_class(
         )
     sigmas = dict(config.keypoint_label_to_sigmas)
     _check_sigmas(field, categories_by_name[name], sigmas)
-    return CocoKeypointMetrics(categories_by_name[name], sigmas)
+    return CocoKeypointMetrics([categories_by_name[name]], sigmas)
 
 
 @register(NAME, needs_label_map=True)
-def _make_for_all(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> AllKeypointMetrics:
+def _make_for_all(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoKeypointMetrics:
     entries = eval_config.parameterized_metric
     chosen = {
         entry.coco_keypoint_metrics.class_label
@@ -158,4 +155,4 @@ def _make_for_all(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> All
             f"{NAME!r} needs a label map whose classes have keypoints",
             'list them there: keypoints { id: 0 label: "nose" }',
         )
-    return AllKeypointMetrics(having)
+    return CocoKeypointMetrics(having)

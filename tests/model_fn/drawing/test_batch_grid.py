@@ -7,7 +7,7 @@ from estimator_det.compat import tf
 from inputs import schema
 from model_fn.drawing import batch_grid
 from model_fn.drawing.batch_grid import Cell
-from model_fn.drawing.labels import sans
+from model_fn.drawing.boxes import sans
 
 
 def padded(function):

@@ -17,9 +17,11 @@ from model_fn.drawing.boxes import (
     EvaluatedImage,
     draw_boxes,
     image_ops,
+    place_labels,
+    sans,
     side_by_side,
+    write_label,
 )
-from model_fn.drawing.labels import place_labels, sans, write_label
 
 BLACK = np.zeros((40, 60, 3), np.uint8)
 
