@@ -47,7 +47,10 @@ def check_class_names(
         return
     label_map = label_map or read_label_map(reader.label_map_path)
     path = paths[0] if paths else find_files(input_patterns(reader)[0])[0]
-    names = _names_in(path)
+    names: Counter[str] = collections.Counter()
+    for example in first_examples(path):
+        texts = example.features.feature[OBJECT + "class/text"].bytes_list.value
+        names.update(text.decode("utf-8", "replace") for text in texts)
     unknown = collections.Counter({n: k for n, k in names.items() if n not in label_map.ids})
     if not unknown:
         return
@@ -75,8 +78,7 @@ def check_masks(path: str) -> None:
         features = example.features.feature
         if MASKS in features and features[MASKS].WhichOneof("kind"):
             return
-        if SIDES[0] in features:
-            num_boxes += len(features[SIDES[0]].float_list.value)
+        num_boxes += len(features[SIDES[0]].float_list.value)
     if num_boxes:
         raise ConfigError(
             None,
@@ -117,19 +119,7 @@ def first_examples(path: str) -> Iterator[tf.train.Example]:
     """The first records of a file that parse."""
     records = (record for _, record in read_records(path) if not isinstance(record, Damage))
     for record in itertools.islice(records, NUM_RECORDS):
-        example = tf.train.Example()
         try:
-            example.MergeFromString(record)
+            yield tf.train.Example.FromString(record)
         except PARSE_ERRORS as error:
             _LOG.debug("%s contains a record that does not parse: %s", path, error)
-            continue
-        yield example
-
-
-def _names_in(path: str) -> Counter[str]:
-    """Class names of boxes in the first records of a file, and how often each occurs."""
-    names: Counter[str] = collections.Counter()
-    for example in first_examples(path):
-        texts = example.features.feature[OBJECT + "class/text"].bytes_list.value
-        names.update(text.decode("utf-8", "replace") for text in texts)
-    return names

@@ -163,7 +163,7 @@ def _image_labels(
     image: AnnotatedImage, ids: Mapping[str, int]
 ) -> Tuple[writer.ImageLabels, List[SourceFault]]:
     """Labels of the whole image; those of unknown classes are left out and reported."""
-    known = [(ids[name], name, score) for name, score in image.image_classes if name in ids]
+    known = [(name, score) for name, score in image.image_classes if name in ids]
     named = [name for name, _ in image.image_classes]
     named += [*image.absent_classes, *image.incomplete_classes]
     faults = [
@@ -172,9 +172,9 @@ def _image_labels(
         if name not in ids
     ]
     labels = writer.ImageLabels(
-        [number for number, _, _ in known],
-        [name for _, name, _ in known],
-        [score for _, _, score in known],
+        [ids[name] for name, _ in known],
+        [name for name, _ in known],
+        [score for _, score in known],
         [ids[name] for name in image.absent_classes if name in ids],
         [ids[name] for name in image.incomplete_classes if name in ids],
     )

@@ -66,7 +66,10 @@ def _objects(
         annotated = _object(shape.value, path, shape.line)
         group = shape.value.get("group_id")
         key = len(groups) if group is None else (json.dumps(group), annotated.class_name)
-        groups[key] = _joined(groups[key], annotated) if key in groups else annotated
+        if key in groups:
+            polygons = [*(groups[key].polygons or ()), *(annotated.polygons or ())]
+            annotated = groups[key]._replace(polygons=polygons)
+        groups[key] = annotated
         return None
 
     _, faults = source.read_objects(read_shape, shapes)
@@ -95,17 +98,9 @@ def _object(shape: Any, path: str, line: int) -> source.AnnotatedObject:
         )
     flags = shape.get("flags")
     flags = flags if isinstance(flags, dict) else {}
+    fields = {"difficult": "difficult", "crowd": "is_crowd", "group": "group_of"}
     marks: Dict[str, Any] = {
-        field: bool(flags[flag]) if flag in flags else None
-        for flag, field in (
-            ("difficult", "difficult"), ("crowd", "is_crowd"), ("group", "group_of"),
-        )
-    }  # fmt: skip
+        field: bool(flags[flag]) for flag, field in fields.items() if flag in flags
+    }
     polygon = [value for pair in pairs for value in pair]
     return source.AnnotatedObject(shape["label"], None, line, polygons=[polygon], **marks)
-
-
-def _joined(
-    first: source.AnnotatedObject, second: source.AnnotatedObject
-) -> source.AnnotatedObject:
-    return first._replace(polygons=[*(first.polygons or ()), *(second.polygons or ())])
