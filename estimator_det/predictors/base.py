@@ -37,12 +37,14 @@ class HeadOptions:
     num_class_slots: int  # class scores per anchor, including the background column if there is one
     box_code_size: int  # numbers that encode a box
     kernel_size: int  # height and width of the convolutions' kernels
-    use_depthwise: bool  # split the convolutions into depthwise and pointwise halves
-    class_bias_init: float  # initial bias of the class logits, e.g. -4.6 for a prior of 0.01.
-    dropout_keep_probability: float  # below 1, features of the class head are dropped in training
-    is_training: bool  # True if dropout is active
-    sigmoid_scores: bool  # predict probabilities instead of logits
-    clip_range: Optional[Tuple[float, float]]  # bounds of box encodings; None for no bounds
+    use_depthwise: bool = False  # split the convolutions into depthwise and pointwise halves
+    class_bias_init: float = 0.0  # initial bias of the class logits, e.g. -4.6 for a prior of 0.01.
+    dropout_keep_probability: float = (
+        1.0  # below 1, features of the class head are dropped in training
+    )
+    is_training: bool = False  # True if dropout is active
+    sigmoid_scores: bool = False  # predict probabilities instead of logits
+    clip_range: Optional[Tuple[float, float]] = None  # bounds of box encodings; None for no bounds
 
     def __post_init__(self) -> None:
         if self.clip_range and self.clip_range[0] > self.clip_range[1]:
@@ -65,7 +67,6 @@ def make_head_options(
         class_bias_init=config.class_prediction_bias_init,
         dropout_keep_probability=config.dropout_keep_probability if config.use_dropout else 1.0,
         is_training=is_training,
-        sigmoid_scores=False,
         clip_range=(clip.min, clip.max) if config.HasField("box_encodings_clip_range") else None,
     )
 

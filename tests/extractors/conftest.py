@@ -6,7 +6,8 @@ from typing import Any, Dict, Iterator
 
 import pytest
 
-from estimator_det.extractors.ssd import mobiledet, recipe
+from estimator_det.extractors.ssd import recipe
+from estimator_det.extractors.ssd import searched as ssd_searched
 from estimator_det.nets import nasnet, resnet, searched, spaghettinet
 from estimator_det.nets.necks import mnasfpn
 from tests.extractors.build import build
@@ -65,5 +66,5 @@ def fresh_builds() -> Iterator[None]:
 def tiny_mobiledet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A MobileDet of five layers, registered while the test runs."""
     monkeypatch.setattr(recipe.EXTRACTORS, "_makers", {})
-    network = mobiledet.mobiledet_recipe("Tiny", TINY_MOBILEDET)
+    network = ssd_searched.mobiledet_recipe("Tiny", TINY_MOBILEDET)
     recipe.register_recipe("tiny_mobiledet", network)

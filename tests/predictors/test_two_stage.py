@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import no_scope
-from estimator_det.predictors import box_head, mask_head, rfcn, rpn
+from estimator_det.predictors import two_stage as heads
 from estimator_det.protos import box_predictor_pb2
 
 
@@ -19,7 +19,7 @@ def shapes() -> dict:
 
 def test_proposal_head() -> None:
     with tf.Graph().as_default():
-        head = rpn.ProposalHead(no_scope, depth=7, kernel_size=5, atrous_rate=2)
+        head = heads.ProposalHead(no_scope, depth=7, kernel_size=5, atrous_rate=2)
         net, raw = head.predict(tf.zeros([2, 6, 8, 3]), [4])
         assert net.shape == (2, 6, 8, 7)
         assert raw.box_encodings.shape == (2, 192, 4) and raw.class_logits.shape == (2, 192, 2)
@@ -33,7 +33,7 @@ def test_proposal_head() -> None:
 @pytest.mark.parametrize("rate", [1, 2])
 def test_proposal_head_spreads_its_kernel(rate: int) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
-        head = rpn.ProposalHead(no_scope, depth=1, kernel_size=3, atrous_rate=rate)
+        head = heads.ProposalHead(no_scope, depth=1, kernel_size=3, atrous_rate=rate)
         spot = np.zeros([1, 7, 7, 1], np.float32)
         spot[0, 3, 3] = 1.0
         net, _ = head.predict(tf.constant(spot), [1])
@@ -57,14 +57,14 @@ def test_proposal_head_spreads_its_kernel(rate: int) -> None:
 )
 def test_region_box_head_drops_if_asked_to(text: str, keep: float) -> None:
     config = text_format.Parse(text, box_predictor_pb2.MaskRCNNBoxPredictor())
-    head = box_head.make_region_box_head(config, 2, is_training=True)
+    head = heads.make_region_box_head(config, 2, is_training=True)
     assert head.dropout_keep_probability == keep and head.is_training
 
 
 def test_region_box_head_averages_cells() -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         features = tf.constant(np.float32([1, 2, 3, 6]).reshape([1, 2, 2, 1]))
-        raw = box_head.RegionBoxHead(1, no_scope).predict(features)
+        raw = heads.RegionBoxHead(1, no_scope).predict(features)
         session.run(tf1.global_variables_initializer())
         for variable in tf1.global_variables():
             if variable.op.name.endswith("weights"):
@@ -73,7 +73,7 @@ def test_region_box_head_averages_cells() -> None:
     assert codes.tolist() == [[[3.0] * 4]] and logits.tolist() == [[3.0] * 2]
 
 
-def _masks(head: mask_head.MaskHead, features: np.ndarray, last: float = 1.0) -> np.ndarray:
+def _masks(head: heads.MaskHead, features: np.ndarray, last: float = 1.0) -> np.ndarray:
     """Masks where each convolution passes on its only channel, the last one times `last`."""
     with tf.Graph().as_default(), tf1.Session() as session:
         masks = head.predict(tf.constant(features))
@@ -88,18 +88,18 @@ def _masks(head: mask_head.MaskHead, features: np.ndarray, last: float = 1.0) ->
 
 def test_masks_are_resized_from_corner_to_corner() -> None:
     features = np.float32([[[[0.0], [8.0]], [[16.0], [24.0]]]])
-    found = _masks(mask_head.MaskHead(1, no_scope, 3, 5, conv_depth=1), features)
+    found = _masks(heads.MaskHead(1, no_scope, 3, 5, conv_depth=1), features)
     assert found.tolist() == [[0, 2, 4, 6, 8], [8, 10, 12, 14, 16], [16, 18, 20, 22, 24]]
-    negative = _masks(mask_head.MaskHead(1, no_scope, 2, 2, conv_depth=1), features, last=-1.0)
+    negative = _masks(heads.MaskHead(1, no_scope, 2, 2, conv_depth=1), features, last=-1.0)
     assert negative.tolist() == [[0, -8], [-16, -24]]  # Logits have no activation.
-    repeated = _masks(mask_head.MaskHead(1, no_scope, 2, 4, 1, convolve_first=True), features)
+    repeated = _masks(heads.MaskHead(1, no_scope, 2, 4, 1, convolve_first=True), features)
     assert repeated.tolist() == [[0, 0, 8, 8], [16, 16, 24, 24]]
 
 
 @pytest.mark.parametrize("convolve_first", [True, False])
 def test_mask_head(convolve_first: bool) -> None:
     with tf.Graph().as_default():
-        head = mask_head.MaskHead(3, no_scope, 8, 4, 6, num_layers=3, convolve_first=convolve_first)
+        head = heads.MaskHead(3, no_scope, 8, 4, 6, num_layers=3, convolve_first=convolve_first)
         assert head.predict(tf.zeros([5, 4, 4, 9])).shape == (5, 3, 8, 4)
         kernels = list(shapes().values())
         more = [[3, 3, 6, 6]] if convolve_first else []
@@ -109,13 +109,13 @@ def test_mask_head(convolve_first: bool) -> None:
 
 def test_chosen_depth() -> None:
     # The depth recorded for Mask R-CNN on ResNet, 90 classes.
-    assert mask_head.default_depth(2048, 90) == 256
-    assert mask_head.default_depth(1024, 1) == 16
+    assert heads.default_depth(2048, 90) == 256
+    assert heads.default_depth(1024, 1) == 16
 
 
 def test_rfcn_head() -> None:
     with tf.Graph().as_default():
-        head = rfcn.RfcnHead(2, no_scope, num_bins=(3, 2), depth=5, crop_size=(6, 4))
+        head = heads.RfcnHead(2, no_scope, num_bins=(3, 2), depth=5, crop_size=(6, 4))
         raw = head.predict(tf.zeros([2, 6, 6, 8]), tf.zeros([2, 7, 4]))
         assert raw.box_encodings.shape == (14, 2, 4) and raw.class_logits.shape == (14, 3)
         assert shapes() == {
@@ -128,7 +128,7 @@ def test_rfcn_head() -> None:
 def test_dropout_drops_in_training_only() -> None:
     for is_training in (True, False):
         with tf.Graph().as_default(), tf1.Session() as session:
-            head = box_head.RegionBoxHead(
+            head = heads.RegionBoxHead(
                 2, no_scope, dropout_keep_probability=0.5, is_training=is_training
             )
             logits = head.predict(tf.ones([40, 2, 2, 8])).class_logits
@@ -138,6 +138,6 @@ def test_dropout_drops_in_training_only() -> None:
 
 
 def test_mask_head_repeats_whole_cells() -> None:
-    head = mask_head.MaskHead(3, no_scope, 9, 8, 6, convolve_first=True)
+    head = heads.MaskHead(3, no_scope, 9, 8, 6, convolve_first=True)
     with tf.Graph().as_default(), pytest.raises(ConfigError, match="given: 9 and 8"):
         head.predict(tf.zeros([5, 4, 4, 9]))

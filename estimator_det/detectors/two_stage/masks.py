@@ -22,7 +22,7 @@ from estimator_det.detectors.two_stage.regions import (
 from estimator_det.images.resize import height_and_width
 from estimator_det.losses.classification import sigmoid_cross_entropy, zero_images
 from estimator_det.nets.roi import crop_regions
-from estimator_det.predictors.mask_head import MaskHead, make_mask_head
+from estimator_det.predictors.two_stage import MaskHead, make_mask_head
 
 MASK_LOSS = "Loss/BoxClassifierLoss/mask_loss"
 

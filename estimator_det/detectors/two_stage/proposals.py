@@ -28,7 +28,7 @@ from estimator_det.images.resize import Length, height_and_width
 from estimator_det.losses.classification import make_classification_loss
 from estimator_det.losses.localization import make_localization_loss
 from estimator_det.nets.hyperparams import make_arg_scope
-from estimator_det.predictors.rpn import ProposalHead
+from estimator_det.predictors.two_stage import ProposalHead
 from estimator_det.protos import losses_pb2
 
 RPN_LOCALIZATION = "Loss/RPNLoss/localization_loss"

@@ -47,8 +47,12 @@ from estimator_det.nets.context_attention import (
 )
 from estimator_det.nets.roi import crop_regions, pool_crops
 from estimator_det.predictors.base import Prediction
-from estimator_det.predictors.box_head import RegionBoxHead, make_region_box_head
-from estimator_det.predictors.rfcn import RfcnHead, make_rfcn_head
+from estimator_det.predictors.two_stage import (
+    RegionBoxHead,
+    RfcnHead,
+    make_region_box_head,
+    make_rfcn_head,
+)
 
 REGION_LOCALIZATION = "Loss/BoxClassifierLoss/localization_loss"
 REGION_CLASSIFICATION = "Loss/BoxClassifierLoss/classification_loss"

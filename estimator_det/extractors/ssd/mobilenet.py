@@ -1,15 +1,15 @@
-"""Single-shot extractors on MobileNet v1, and the one for embedded devices."""
+"""Single-shot extractors on MobileNets: v1 and the one for embedded devices, v2, v3, EdgeTPU."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Dict, Iterator
+from typing import Dict, Iterator, Optional
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import OVERRIDE
 from estimator_det.extractors.ssd import recipe
-from estimator_det.nets import mobilenet
+from estimator_det.nets import inverted_residual, mobilenet
 from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 
 EMBEDDED_SIZE = 256  # height and width in pixels
@@ -125,3 +125,85 @@ recipe.register_recipe(
         ignores=(OVERRIDE,),
     ),
 )
+
+
+def _inverted_residuals(
+    layers: inverted_residual.Layers,
+    light_layers: Optional[inverted_residual.Layers] = None,  # layers with `use_depthwise`
+    *,
+    pad_whole_blocks: bool = False,
+) -> recipe.Backbone:
+    def build(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+        return inverted_residual.inverted_residual_net(
+            inputs,
+            light_layers if light_layers and options.use_depthwise else layers,
+            inverted_residual.rounded_depth(options.depth_multiplier, options.min_depth),
+            explicit_padding=options.use_explicit_padding,
+            pad_whole_blocks=pad_whole_blocks,
+        )
+
+    return build
+
+
+V2_LAYERS = inverted_residual.V2_LAYERS
+# The last layer is narrower if `use_depthwise` makes the feature pyramid light.
+LIGHT_FPN_LAYERS = (*V2_LAYERS[:-1], inverted_residual.Conv(256))
+
+recipe.register_recipe(
+    "ssd_mobilenet_v2",
+    recipe.Recipe(
+        scope="MobilenetV2",
+        base_scope=inverted_residual.arg_scope,
+        backbone=_inverted_residuals(V2_LAYERS),
+        pyramid=recipe.extended_pyramid(
+            FeatureMap("layer_15/expansion_output"), FeatureMap("layer_19"), *EXTRA_LAYERS
+        ),
+    ),
+    aliases=("ssd_mobilenet_v2_keras",),
+)
+recipe.register_recipe(
+    "ssd_mobilenet_v2_fpn",
+    recipe.Recipe(
+        scope="MobilenetV2",
+        base_scope=inverted_residual.arg_scope,
+        backbone=_inverted_residuals(V2_LAYERS, LIGHT_FPN_LAYERS),
+        pyramid=recipe.fpn_pyramid(
+            ("layer_4", "layer_7", "layer_14", "layer_19"), "bottom_up_Conv2d_{}", 20
+        ),
+        takes=("fpn",),
+    ),
+    aliases=("ssd_mobilenet_v2_fpn_keras",),
+)
+
+for _type, _scope, _layers, _end_points in (
+    (
+        "ssd_mobilenet_v3_large",
+        "MobilenetV3",
+        inverted_residual.V3_LARGE_LAYERS,
+        ("layer_14/expansion_output", "layer_17"),
+    ),
+    (
+        "ssd_mobilenet_v3_small",
+        "MobilenetV3",
+        inverted_residual.V3_SMALL_LAYERS,
+        ("layer_10/expansion_output", "layer_13"),
+    ),
+    (
+        "ssd_mobilenet_edgetpu",
+        "MobilenetEdgeTPU",
+        inverted_residual.EDGETPU_LAYERS,
+        ("layer_18/expansion_output", "layer_23"),
+    ),
+):
+    recipe.register_recipe(
+        _type,
+        recipe.Recipe(
+            scope=_scope,
+            base_scope=inverted_residual.arg_scope,
+            backbone=_inverted_residuals(_layers, pad_whole_blocks=True),
+            pyramid=recipe.extended_pyramid(*map(FeatureMap, _end_points), *EXTRA_LAYERS),
+            takes=(),
+            # Maps of fused convolutions do not fit with this padding; the reference fails, too.
+            refuses=("use_explicit_padding",) if _type == "ssd_mobilenet_edgetpu" else (),
+        ),
+    )

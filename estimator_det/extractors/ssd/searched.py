@@ -1,0 +1,177 @@
+"""Single-shot extractors on searched networks: MobileDets, PNASNet, MnasFPN, SpaghettiNets."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Tuple
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.extractors.base import OVERRIDE, ExtractorEntry, FpnLevels
+from estimator_det.extractors.ssd import recipe
+from estimator_det.nets import inverted_residual, nasnet, searched, spaghettinet
+from estimator_det.nets.hyperparams import no_scope
+from estimator_det.nets.necks import mnasfpn
+from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
+from estimator_det.nets.normalization import BATCH_NORMS
+
+
+def mobiledet_recipe(scope: str, network: searched.Network) -> recipe.Recipe:
+    """Builds the recipe of a MobileDet; the backbone ignores `conv_hyperparams`, as published."""
+
+    def backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+        return searched.mobiledet(inputs, network, options.depth_multiplier)
+
+    return recipe.Recipe(
+        scope=scope,
+        base_scope=no_scope,
+        backbone=backbone,
+        pyramid=recipe.extended_pyramid(FeatureMap("C4"), FeatureMap("C5"), *EXTRA_LAYERS),
+        takes=(),
+        refuses=("use_explicit_padding",),
+        ignores=(OVERRIDE,),
+    )
+
+
+for _type, _scope, _network in (
+    ("ssd_mobiledet_cpu", "MobileDetCPU", searched.CPU),
+    ("ssd_mobiledet_dsp", "MobileDetDSP", searched.DSP),
+    ("ssd_mobiledet_edgetpu", "MobileDetEdgeTPU", searched.EDGETPU),
+    ("ssd_mobiledet_gpu", "MobileDetGPU", searched.GPU),
+):
+    recipe.register_recipe(_type, mobiledet_recipe(_scope, _network))
+
+
+EXTRA_LAYERS_SCOPE = "SSD_feature_maps"
+
+_pnasnet_pyramid = recipe.extended_pyramid(
+    FeatureMap("Cell_7"), FeatureMap("Cell_11"), *EXTRA_LAYERS
+)
+
+
+def _pnasnet(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+    """Builds the published network; `depth_multiplier` and `min_depth` affect extra layers only."""
+    # Innermost, because batch norm learns even if an override freezes it.
+    with slim.arg_scope(list(BATCH_NORMS), is_training=options.is_training):
+        return nasnet.searched_network(inputs, is_training=options.is_training)
+
+
+def _scoped_pnasnet_pyramid(
+    end_points: Dict[str, tf.Tensor], options: recipe.ExtractorOptions
+) -> Tuple[tf.Tensor, ...]:
+    with tf1.variable_scope(EXTRA_LAYERS_SCOPE):
+        return _pnasnet_pyramid(end_points, options)
+
+
+recipe.register_recipe(
+    "ssd_pnasnet",
+    recipe.Recipe(
+        scope="",
+        base_scope=nasnet.arg_scope,
+        backbone=_pnasnet,
+        pyramid=_scoped_pnasnet_pyramid,
+        min_size=1,
+        # The published classifier is evaluated with moving averages of its variables.
+        classifier_suffix="/ExponentialMovingAverage",
+        quantizes=False,
+    ),
+)
+
+
+MNASFPN_LEVELS = FpnLevels(mnasfpn.LEVELS[0], mnasfpn.LEVELS[-1], depth=48)
+
+
+def _mobilenet_v2(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+    with (
+        tf1.variable_scope("MobilenetV2"),
+        inverted_residual.arg_scope(),
+        mnasfpn.arg_scope(mnasfpn.BACKBONE_WEIGHT_DECAY),
+    ):
+        return inverted_residual.inverted_residual_net(
+            inputs,
+            inverted_residual.V2_LAYERS[:-1],
+            inverted_residual.rounded_depth(options.depth_multiplier, options.min_depth),
+            explicit_padding=options.use_explicit_padding,
+        )
+
+
+def _mnasfpn(
+    end_points: Dict[str, tf.Tensor], options: recipe.ExtractorOptions
+) -> Tuple[tf.Tensor, ...]:
+    settings = mnasfpn.Options(
+        depth=options.fpn.depth,
+        scale_depth=inverted_residual.rounded_depth(options.depth_multiplier, options.min_depth),
+        explicit_padding=options.use_explicit_padding,
+    )
+    with tf1.variable_scope("MnasFPN"):
+        return mnasfpn.mnasfpn(
+            [end_points[name] for name in ("layer_7", "layer_14", "layer_18")], settings
+        )
+
+
+MNASFPN = recipe.Recipe(
+    scope="",
+    base_scope=no_scope,
+    backbone=_mobilenet_v2,
+    pyramid=_mnasfpn,
+    takes=("fpn",),
+    ignores=("use_depthwise", "conv_hyperparams", OVERRIDE),
+    quantizes=False,
+)
+
+
+def _make_mnasfpn(network: recipe.Recipe, config: Any, is_training: bool) -> recipe.FixedExtractor:
+    options = recipe.make_options(network, config, is_training)
+    if not config.HasField("fpn"):
+        options = dataclasses.replace(options, fpn=MNASFPN_LEVELS)
+    elif options.fpn[:2] != MNASFPN_LEVELS[:2]:
+        raise ConfigError(
+            "feature_extractor.fpn",
+            f"MnasFPN has min_level {MNASFPN_LEVELS.min_level} and max_level "
+            f"{MNASFPN_LEVELS.max_level}; given: {options.fpn.min_level} and "
+            f"{options.fpn.max_level}",
+        )
+    return recipe.FixedExtractor(network, options)
+
+
+recipe.EXTRACTORS.register("ssd_mobilenet_v2_mnasfpn")(ExtractorEntry(MNASFPN, _make_mnasfpn))
+
+
+def _spaghettinet(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+    name = options.architecture or spaghettinet.DEFAULT_NETWORK
+    with tf1.variable_scope(name):
+        return spaghettinet.spaghettinet(
+            inputs,
+            name,
+            is_training=options.is_training,
+            explicit_padding=options.use_explicit_padding,
+        )
+
+
+def _spaghettinet_outputs(
+    nodes: Dict[str, tf.Tensor], options: recipe.ExtractorOptions
+) -> Tuple[tf.Tensor, ...]:
+    del options  # the networks are fixed
+    return tuple(nodes[name] for name in spaghettinet.OUTPUTS)
+
+
+recipe.register_recipe(
+    "ssd_spaghettinet",
+    recipe.Recipe(
+        scope="",
+        base_scope=no_scope,
+        backbone=_spaghettinet,
+        pyramid=_spaghettinet_outputs,
+        takes=("spaghettinet_arch_name",),
+        ignores=(
+            "depth_multiplier",
+            "min_depth",
+            "pad_to_multiple",
+            "use_depthwise",
+            "conv_hyperparams",
+            OVERRIDE,
+        ),
+        quantizes=False,  # the network itself simulates quantization
+    ),
+    extractor=recipe.FixedExtractor,
+)

@@ -1,0 +1,247 @@
+"""Heads of two-stage detectors: proposals, boxes and classes of regions, and their masks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, List, NamedTuple, Tuple
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.nets.hyperparams import ArgScope, make_arg_scope
+from estimator_det.nets.roi import pool_position_sensitive
+from estimator_det.predictors.base import HeadOptions, Prediction
+from estimator_det.predictors.ssd import ConvolutionalBoxHead
+
+PROPOSAL_SCOPE, REGION_SCOPE = "FirstStageBoxPredictor", "SecondStageBoxPredictor"
+MASK_RCNN = "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor"
+RFCN = "faster_rcnn.second_stage_box_predictor.rfcn_box_predictor"
+CONVOLUTION = "Conv"  # outside the head's scope, as in the reference
+OBJECTNESS_COLUMNS = 2  # background, object
+BOX_CODE_SIZE = 4  # numbers that encode a box
+
+
+class ProposalOutput(NamedTuple):
+    """Output of a proposal head for a feature map with A anchors."""
+
+    features: tf.Tensor  # float [B, h, w, depth], output of the convolution before the head
+    prediction: Prediction  # codes [B, A, 4], objectness logits [B, A, 2]
+
+
+@dataclass(frozen=True)
+class ProposalHead:
+    """A convolution, then 1x1 layers for codes and objectness (https://arxiv.org/abs/1506.01497)."""
+
+    conv_scope: ArgScope  # argument scope of all layers
+    depth: int = 512  # channels of the convolution
+    kernel_size: int = 3  # height and width of its kernel
+    atrous_rate: int = 1  # dilation of its kernel
+
+    def predict(self, features: tf.Tensor, num_per_location: List[int]) -> ProposalOutput:
+        """Predicts from a feature map [B, h, w, C] with these numbers of anchors per cell."""
+        # AUTO_REUSE, so that further calls share the variables.
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+            with self.conv_scope():
+                net = slim.conv2d(
+                    features,
+                    self.depth,
+                    self.kernel_size,
+                    rate=self.atrous_rate,
+                    # Like in the reference, regardless of the hyperparameters.
+                    activation_fn=tf.nn.relu6,
+                    scope=CONVOLUTION,
+                )
+            with tf1.variable_scope(PROPOSAL_SCOPE):
+                options = HeadOptions(OBJECTNESS_COLUMNS, BOX_CODE_SIZE, kernel_size=1)
+                head = ConvolutionalBoxHead(options, self.conv_scope)
+                return ProposalOutput(net, head.predict([net], num_per_location))
+
+
+@dataclass(frozen=True)
+class RegionBoxHead:
+    """Averages a region's features over its cells; one layer predicts boxes, another classes."""
+
+    num_classes: int  # foreground classes
+    fc_scope: ArgScope  # argument scope of the layers
+    share_box: bool = False  # one box for a region instead of one for each class
+    box_code_size: int = 4  # numbers that encode a box
+    dropout_keep_probability: float = 1.0  # below 1, averaged features are dropped in training
+    is_training: bool = False  # True if dropout is active
+
+    def predict(self, features: tf.Tensor) -> Prediction:
+        """Predicts from features [R, h, w, C]: codes [R, q, code_size], class logits [R, K + 1].
+
+        q is K, or 1 if the classes share a box.
+        """
+        boxes = 1 if self.share_box else self.num_classes
+        with tf1.variable_scope(REGION_SCOPE, reuse=tf1.AUTO_REUSE):
+            averaged = tf.reduce_mean(features, axis=[1, 2], name="AvgPool")
+            codes = self._layer(averaged, boxes * self.box_code_size, "BoxEncodingPredictor")
+            logits = self._layer(averaged, self.num_classes + 1, "ClassPredictor")
+        return Prediction(tf.reshape(codes, [-1, boxes, self.box_code_size]), logits)
+
+    def _layer(self, net: tf.Tensor, depth: int, name: str) -> tf.Tensor:
+        if self.dropout_keep_probability < 1.0:
+            net = slim.dropout(
+                net, keep_prob=self.dropout_keep_probability, is_training=self.is_training
+            )
+        with self.fc_scope():
+            return slim.fully_connected(net, depth, activation_fn=None, scope=name)
+
+
+def make_region_box_head(config: Any, num_classes: int, is_training: bool) -> RegionBoxHead:
+    """Builds the box head of a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
+    if config.predict_keypoints:
+        raise ConfigError(
+            f"{MASK_RCNN}.predict_keypoints",
+            "is not supported, nor is it implemented in the reference",
+            "set it to false",
+        )
+    return RegionBoxHead(
+        num_classes=num_classes,
+        fc_scope=make_arg_scope(config.fc_hyperparams, is_training),
+        share_box=config.share_box_across_classes,
+        box_code_size=config.box_code_size,
+        dropout_keep_probability=config.dropout_keep_probability if config.use_dropout else 1.0,
+        is_training=is_training,
+    )
+
+
+@dataclass(frozen=True)
+class RfcnHead:
+    """Pools score maps for each bin of a region (https://arxiv.org/abs/1605.06409)."""
+
+    num_classes: int  # foreground classes
+    conv_scope: ArgScope  # argument scope of the layers
+    num_bins: Tuple[int, int] = (3, 3)  # rows and columns of bins in a region
+    depth: int = 1024  # channels of the convolution before the score maps
+    crop_size: Tuple[int, int] = (12, 12)  # height and width of the crop of a region
+    box_code_size: int = 4  # numbers that encode a box
+    matmul: bool = False  # True if crops are matrix products, for TPU
+
+    def __post_init__(self) -> None:
+        for side, crop, bins in zip(("height", "width"), self.crop_size, self.num_bins):
+            if crop % bins:
+                raise ConfigError(
+                    f"{RFCN}.crop_{side}",
+                    f"must be a multiple of num_spatial_bins_{side} ({bins}); given: {crop}",
+                )
+
+    def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> Prediction:
+        """Predicts codes [B * N, K, 4], logits [B * N, K + 1] of normalized boxes [B, N, 4]."""
+        bins = self.num_bins[0] * self.num_bins[1]
+        num_codes, num_logits = self.num_classes * self.box_code_size, self.num_classes + 1
+        with tf1.variable_scope(REGION_SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():
+            net = slim.conv2d(features, self.depth, 1, scope="reduce_depth")
+            code_maps = self._score_maps(net, bins * num_codes, "refined_locations")
+            codes = self._pool(code_maps, boxes)
+            class_maps = self._score_maps(net, bins * num_logits, "class_predictions")
+            logits = self._pool(class_maps, boxes)
+        return Prediction(
+            tf.reshape(codes, [-1, self.num_classes, self.box_code_size]),
+            tf.reshape(logits, [-1, num_logits]),
+        )
+
+    def _score_maps(self, net: tf.Tensor, depth: int, name: str) -> tf.Tensor:
+        return slim.conv2d(net, depth, 1, activation_fn=None, scope=name)
+
+    def _pool(self, score_maps: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
+        return pool_position_sensitive(
+            score_maps, boxes, self.crop_size, self.num_bins, matmul=self.matmul
+        )
+
+
+def make_rfcn_head(
+    config: Any, num_classes: int, is_training: bool, *, matmul: bool = False
+) -> RfcnHead:
+    """Builds the head of an `RfcnBoxPredictor` message, or raises ConfigError."""
+    return RfcnHead(
+        num_classes=num_classes,
+        conv_scope=make_arg_scope(config.conv_hyperparams, is_training),
+        num_bins=(config.num_spatial_bins_height, config.num_spatial_bins_width),
+        depth=config.depth,
+        crop_size=(config.crop_height, config.crop_width),
+        box_code_size=config.box_code_size,
+        matmul=matmul,
+    )
+
+
+# Weights of log2(features) and log2(classes) in the default depth; the reference's values.
+FEATURE_WEIGHT, CLASS_WEIGHT = 2.0, 3.0
+
+
+@dataclass(frozen=True)
+class MaskHead:
+    """Enlarges a region's features, then applies convolutions (https://arxiv.org/abs/1703.06870)."""
+
+    num_classes: int  # foreground classes
+    conv_scope: ArgScope  # argument scope of the layers
+    height: int = 15  # rows of a mask
+    width: int = 15  # columns of a mask
+    conv_depth: int = 256  # channels of the convolutions; 0 for `default_depth`
+    num_layers: int = 2  # convolutions, including the last one
+    class_agnostic: bool = False  # one mask for a region instead of one for each class
+    # Convolve the small features, then repeat cells to the mask's size.
+    convolve_first: bool = False
+
+    def predict(self, features: tf.Tensor) -> tf.Tensor:
+        """Predicts mask logits [R, K or 1, height, width] from features [R, h, w, C]."""
+        depth = self.conv_depth or default_depth(features.shape[3], self.num_classes)
+        # The reference's layer names: Conv, Conv_1, Conv_2, ...
+        layers = (f"Conv_{index}" if index else "Conv" for index in range(self.num_layers + 1))
+        with tf1.variable_scope(REGION_SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():
+            net = features
+            if not self.convolve_first:
+                net = tf1.image.resize(net, [self.height, self.width], align_corners=True)
+            for _ in range(self.num_layers - 1):
+                net = slim.conv2d(net, depth, 3, scope=next(layers))
+            if self.convolve_first:
+                net = slim.conv2d(self._repeat_cells(net), depth, 3, scope=next(layers))
+            masks = slim.conv2d(
+                net,
+                1 if self.class_agnostic else self.num_classes,
+                3,
+                activation_fn=None,
+                normalizer_fn=None,
+                scope=next(layers),
+            )
+        return tf.transpose(masks, [0, 3, 1, 2])
+
+    def _repeat_cells(self, net: tf.Tensor) -> tf.Tensor:
+        height, width = net.shape[1:3]
+        if self.height % height or self.width % width:
+            raise ConfigError(
+                f"{MASK_RCNN}.convolve_then_upsample_masks",
+                f"repeats the {height} x {width} cells of a region's features, so "
+                "mask_height and mask_width must be multiples of them; given: "
+                f"{self.height} and {self.width}",
+            )
+        rows = tf.repeat(net, self.height // height, axis=1)
+        repeated = tf.repeat(rows, self.width // width, axis=2)
+        return tf.ensure_shape(repeated, [net.shape[0], self.height, self.width, net.shape[3]])
+
+
+def default_depth(num_features: int, num_classes: int) -> int:
+    """Power of two near a weighted geometric mean of features and classes, the reference's rule."""
+    weighted = FEATURE_WEIGHT * math.log2(num_features) + CLASS_WEIGHT * math.log2(num_classes)
+    return int(2 ** round(weighted / (FEATURE_WEIGHT + CLASS_WEIGHT)))
+
+
+def make_mask_head(config: Any, num_classes: int, is_training: bool) -> MaskHead:
+    """Builds the mask head of a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
+    if not config.HasField("conv_hyperparams"):
+        raise ConfigError(
+            f"{MASK_RCNN}.conv_hyperparams",
+            "is missing, and predict_instance_masks needs it for the layers of the mask head",
+            "add conv_hyperparams { regularizer { … } initializer { … } }",
+        )
+    return MaskHead(
+        num_classes=num_classes,
+        conv_scope=make_arg_scope(config.conv_hyperparams, is_training),
+        height=config.mask_height,
+        width=config.mask_width,
+        conv_depth=config.mask_prediction_conv_depth,
+        num_layers=config.mask_prediction_num_conv_layers,
+        class_agnostic=config.masks_are_class_agnostic,
+        convolve_first=config.convolve_then_upsample_masks,
+    )
