@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, List, NamedTuple, Optional
 
-from estimator_det.config import pipeline, tpu_lint
+from estimator_det.config import check_model, pipeline, tpu_lint
+from estimator_det.config.check import named_paths
 from estimator_det.config.problem import Problem
 from estimator_det.config.ranges import check_ranges
 from model_fn.checks import files
-from model_fn.checks.graphs import Graphs, examine, examine_components
-from model_fn.checks.metric_names import check_metrics
+from model_fn.checks.graphs import Graphs, check_components, check_metrics, examine
 from model_fn.checks.names import check_names, check_unused
 
 # Each depth contains those before it.
@@ -37,29 +37,33 @@ def check(config: Any, depth: str = FILES, *, targets_tpu: bool = False) -> Resu
         targets_tpu: Leave paths that are placeholders out of CONTENTS and GRAPHS, because the
             rules for TPU report them.
     """
-    maps = files.LabelMaps()
+    reads_contents = depth in (CONTENTS, GRAPHS)
+    readable = tpu_lint.without_placeholders(config) if targets_tpu else config
+    readers = [] if depth == NAMES else check_model.readers(readable)
+    table = files.read_label_maps(readers, with_remote=reads_contents)
+    label_map = files.label_map_of_evaluations(table)
     unknown = check_names(config)
-    parts = tuple(f"{problem.field}{end}" for problem in unknown for end in ".[")
-    others = [*pipeline.check(config, check_files=depth != NAMES), *check_unused(config)]
-    if depth != NAMES:
-        others += files.check_label_maps(config, maps)
-        others += files.check_hierarchies(config, maps)
-        others += check_metrics(config, maps)
+    others = [
+        *pipeline.check(config, check_files=depth != NAMES),
+        *check_unused(config),
+        *files.check_label_maps(table, config.model),
+        *files.check_hierarchies(table),
+        *check_metrics(config, label_map),
+    ]
     # Hide problems inside components that are themselves unknown.
+    parts = tuple(f"{problem.field}{end}" for problem in unknown for end in ".[")
     problems = [*unknown, *(each for each in others if not each.field.startswith(parts))]
     problems.sort(key=lambda problem: problem.severity != "error")
-    if depth in (NAMES, FILES):
+    if not reads_contents:
         return Result(problems)
     # A label map of other records replaces all else about this map.
-    foreign = list(files.check_first_records(config, maps))
+    foreign = list(files.check_first_records(table))
     fields = {problem.field for problem in foreign}
     problems = [*foreign, *(problem for problem in problems if problem.field not in fields)]
     if unknown or not config.model.WhichOneof("model") or any(check_ranges(config)):
         return Result(problems)
-    if targets_tpu:
-        config = tpu_lint.without_placeholders(config)
-    graphs = examine(config, maps) if depth == GRAPHS else None
-    others = graphs.problems if graphs else examine_components(config, maps)
-    others = [*others, *files.check_files(config, maps)]
+    graphs = examine(readable, label_map) if depth == GRAPHS else None
+    others = graphs.problems if graphs else check_components(readable)
+    others = [*others, *files.check_files(named_paths(readable))]
     reported = {problem.field for problem in problems if problem.severity == "error"}
     return Result([*problems, *(each for each in others if each.field not in reported)], graphs)

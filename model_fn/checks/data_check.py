@@ -11,7 +11,7 @@ import numpy as np
 from estimator_det.config import check_model
 from estimator_det.config.bars import ProgressBar
 from estimator_det.config.printing import counted
-from estimator_det.config.problem import Problem, error, from_error
+from estimator_det.config.problem import Problem, error, from_error, warning
 from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector
@@ -26,7 +26,7 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.checks import anchor_coverage, data_problems
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_report import DataReport
-from model_fn.checks.files import LabelMaps
+from model_fn.checks.files import read_label_maps
 from model_fn.checks.names import component_problem
 from model_fn.checks.tables import make_tables
 
@@ -93,14 +93,18 @@ def _plans(
     plans: List[Plan] = []
     maps: Dict[str, LabelMap] = {}
     problems: List[Problem] = []
-    label_maps = LabelMaps()
-    for field, reader in _readers(config, which):
+    for field, reader, labels in read_label_maps(_readers(config, which)):
         check_ranges_or_raise(reader, f"{field}.")
-        label_map, problems_of_map = label_maps.read_of(field, reader.label_map_path)
-        problems += problems_of_map
-        if label_map is not None:
-            maps[field] = label_map
-        policy = _rules(field, reader, config, num_classes, label_map)
+        label_map_field = f"{field}.label_map_path"
+        if isinstance(labels, LabelMap):
+            maps[field] = labels
+        elif labels is None:
+            remedy = "set it, so that classes have names and are checked"
+            problems.append(warning(label_map_field, "there is no label map", remedy))
+        else:
+            remedy = "correct the label map: ids from 1, each name once"
+            problems.append(from_error(labels, label_map_field, remedy))
+        policy = _rules(field, reader, config, num_classes, maps.get(field))
         try:
             plans.append(scan.plan(field, policy, max_records))
         except ConfigError as reason:

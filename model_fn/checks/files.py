@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+import functools
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from estimator_det.compat import tf
-from estimator_det.config.check import PLACEHOLDER, named_paths
+from estimator_det.config.check import PLACEHOLDER
 from estimator_det.config.check_model import readers
 from estimator_det.config.files import is_remote, special_kind
 from estimator_det.config.printing import counted, quoted
@@ -20,46 +20,37 @@ from inputs.label_map import LabelMap, read_label_map
 from inputs.records.stream import find_files, input_patterns
 
 RENUMBER = "number the classes from 1 without gaps, in the label map and in the records"
-_LABEL_MAP = ".label_map_path"
 _FILES_AT_ONCE = 16
 
 
-class LabelMaps:
-    """The label maps of a check, each file read once."""
+class Reader(NamedTuple):
+    """An input reader of a configuration, and its label map."""
 
-    def __init__(self) -> None:
-        self._results: Dict[str, Union[LabelMap, ConfigError]] = {}
+    field: str  # its path, such as "eval_input_reader[0]"
+    config: Any
+    labels: Union[LabelMap, ConfigError, None]  # an error of the file; None if it was not read
 
-    def read(self, path: str) -> LabelMap:
-        """Raises ConfigError if the file is not a label map."""
-        if path not in self._results:
-            try:
-                self._results[path] = read_label_map(path)
-            except ConfigError as reason:
-                self._results[path] = reason
-        result = self._results[path]
-        if isinstance(result, ConfigError):
-            raise result
-        return result
+    @property
+    def label_map(self) -> Optional[LabelMap]:
+        """None if there is none that can be used."""
+        return self.labels if isinstance(self.labels, LabelMap) else None
 
-    def get(self, path: str) -> Optional[LabelMap]:
-        """The label map; None without a path, or if the file is not a label map."""
-        try:
-            return self.read(path) if path else None
-        except ConfigError:
+
+def read_label_maps(
+    named_readers: Iterable[Tuple[str, Any]], *, with_remote: bool = True
+) -> List[Reader]:
+    """Input readers by path with their label maps, each file read once."""
+
+    @functools.cache
+    def read(path: str) -> Union[LabelMap, ConfigError, None]:
+        if not path or PLACEHOLDER in path or (is_remote(path) and not with_remote):
             return None
-
-    def read_of(self, reader: str, path: str) -> Tuple[Optional[LabelMap], List[Problem]]:
-        """The label map of a reader, and the problem if it has none that can be read."""
-        field = reader + _LABEL_MAP
-        if not path:
-            remedy = "set it, so that classes have names and are checked"
-            return None, [warning(field, "there is no label map", remedy)]
         try:
-            return self.read(path), []
+            return read_label_map(path)
         except ConfigError as reason:
-            remedy = "correct the label map: ids from 1, each name once"
-            return None, [from_error(reason, field, remedy)]
+            return reason
+
+    return [Reader(field, config, read(config.label_map_path)) for field, config in named_readers]
 
 
 def remedy_of_ids(label_map: LabelMap, setting: str, condition: str = "") -> str:
@@ -74,71 +65,72 @@ def remedy_of_ids(label_map: LabelMap, setting: str, condition: str = "") -> str
     return setting + condition
 
 
-def check_label_maps(config: Any, maps: LabelMaps) -> Iterator[Problem]:
-    """Problems of the local label maps that a `TrainEvalPipelineConfig` names, each file once."""
-    kind = config.model.WhichOneof("model")
-    num_classes = getattr(getattr(config.model, kind), "num_classes", 0) if kind else 0
-    seen = {""}
-    for name, reader in readers(config):
-        path, field = reader.label_map_path, name + _LABEL_MAP
-        if path in seen or not _is_local(path):
+def label_map_of_evaluations(table: Iterable[Reader]) -> Optional[LabelMap]:
+    """The label map of the first eval reader that names one; None if it cannot be used."""
+    readers = (each for each in table if each.field.startswith("eval_input_reader"))
+    return next((each.label_map for each in readers if each.config.label_map_path), None)
+
+
+def check_label_maps(table: Iterable[Reader], model: Any) -> Iterator[Problem]:
+    """Problems of label maps, each file once, for a `DetectionModel`."""
+    kind = model.WhichOneof("model")
+    num_classes = getattr(getattr(model, kind), "num_classes", 0) if kind else 0
+    seen = set()
+    for reader in table:
+        path, labels = reader.config.label_map_path, reader.labels
+        if path in seen:
             continue
         seen.add(path)
-        try:
-            label_map = maps.read(path)
-        except ConfigError as failure:
-            yield from_error(failure, field, "correct the path or the file")
-            continue
-        most = label_map.max_id
-        classes = counted(num_classes, "class")
-        if most > MOST_CLASSES:
+        field = f"{reader.field}.label_map_path"
+        if isinstance(labels, ConfigError):
+            yield from_error(labels, field, "correct the path or the file")
+        elif labels is not None and labels.max_id > MOST_CLASSES:
             yield error(
                 field,
-                f"{quoted(path)} has id {most}; a model has {MOST_CLASSES:,} classes at most",
+                f"{quoted(path)} has id {labels.max_id}; a model has {MOST_CLASSES:,} classes at "
+                "most",
                 RENUMBER,
             )
-        elif num_classes and most != num_classes:
-            make, message = warning, f"ends at id {most}, the model has {classes}"
-            if most > num_classes:
-                make, message = error, f"has id {most}, the model has {classes}"
-            setting = f"--set model.{kind}.num_classes={most}"
-            yield make(field, f"{quoted(path)} {message}", remedy_of_ids(label_map, setting))
+        elif labels is not None and num_classes and labels.max_id != num_classes:
+            make, verb = (error, "has") if labels.max_id > num_classes else (warning, "ends at")
+            classes = counted(num_classes, "class")
+            yield make(
+                field,
+                f"{quoted(path)} {verb} id {labels.max_id}, the model has {classes}",
+                remedy_of_ids(labels, f"--set model.{kind}.num_classes={labels.max_id}"),
+            )
 
 
-def check_hierarchies(config: Any, maps: LabelMaps) -> Iterator[Problem]:
+def check_hierarchies(table: Iterable[Reader]) -> Iterator[Problem]:
     """Problems of the local label hierarchies that readers use with a readable label map."""
-    for name, reader in readers(config):
-        paths = (reader.label_map_path, reader.label_hierarchy_path)
-        if not (all(paths) and all(map(_is_local, paths)) and reader.expand_labels_hierarchy):
-            continue
-        label_map = maps.get(reader.label_map_path)
-        if label_map is None:
-            continue
-        try:
-            make_hierarchy(reader, label_map)
-        except ConfigError as failure:
-            field = f"{name}.label_hierarchy_path"
-            yield from_error(failure, field, "correct the path or the file")
+    for reader in table:
+        path = reader.config.label_hierarchy_path
+        is_local = path and not (PLACEHOLDER in path or is_remote(path))
+        if reader.label_map and is_local and reader.config.expand_labels_hierarchy:
+            try:
+                make_hierarchy(reader.config, reader.label_map)
+            except ConfigError as failure:
+                field = f"{reader.field}.label_hierarchy_path"
+                yield from_error(failure, field, "correct the path or the file")
 
 
-def check_first_records(config: Any, maps: LabelMaps) -> Iterator[Problem]:
+def check_first_records(table: Iterable[Reader]) -> Iterator[Problem]:
     """Label maps without any class name of the first records, which training refuses.
 
     Label maps and records that cannot be read are left to other checks.
     """
-    for name, reader in readers(config):
-        label_map = maps.get(reader.label_map_path)
-        if label_map is None:
+    for reader in table:
+        if reader.label_map is None:
             continue
         try:
-            paths = find_files(input_patterns(reader)[0])
+            paths = find_files(input_patterns(reader.config)[0])
         except (ConfigError, OSError, tf.errors.OpError):
             continue
         try:
-            check_class_names(reader, paths, label_map)
+            check_class_names(reader.config, paths, reader.label_map)
         except ConfigError as reason:
             remedy = "use the label map of the records"
-            yield from_error(reason, name + _LABEL_MAP, remedy)
+            yield from_error(reason, f"{reader.field}.label_map_path", remedy)
         except (OSError, tf.errors.OpError):
             continue
 
@@ -148,30 +140,23 @@ def refuse_foreign_label_maps(config: Any) -> None:
 
     An evaluation would refuse its own only when its first checkpoint is trained.
     """
-    refuse(check_first_records(config, LabelMaps()))
+    refuse(check_first_records(read_label_maps(readers(config))))
 
 
-def check_files(config: Any, maps: LabelMaps) -> List[Problem]:
-    """Errors for files that cannot be read, remote ones (gs://…) included, and bad label maps.
+def check_files(paths: Iterable[Tuple[str, str]]) -> List[Problem]:
+    """Errors for files that cannot be read, remote ones (gs://…) included.
 
-    Missing local files are left to `config.check`.
+    `paths` are fields and patterns of `config.check.named_paths`. Missing local files, and the
+    contents of label maps, are left to other checks.
     """
     problems = []
-    for field, pattern in named_paths(config):
+    for field, pattern in paths:
         if field == "train_config.fine_tune_checkpoint":  # a prefix
             if not is_remote(pattern):
                 continue
             pattern += "*"
-        problem = _unreadable(field, pattern)
-        there = is_remote(pattern) or os.path.exists(pattern)
-        if there and not problem and field.endswith(_LABEL_MAP):
-            problem = maps.read_of(field[: -len(_LABEL_MAP)], pattern)[1]
-        problems += problem
+        problems += _unreadable(field, pattern)
     return problems
-
-
-def _is_local(path: str) -> bool:
-    return not (PLACEHOLDER in path or is_remote(path))
 
 
 def _unreadable(field: str, pattern: str) -> List[Problem]:

@@ -19,10 +19,9 @@ from inputs import schema
 from inputs.augment import check_steps, make_steps
 from inputs.label_map import LabelMap
 from model_fn.checkpoints.errors import RunError
-from model_fn.checks.files import LabelMaps
 from model_fn.checks.memory import Memory, training_memory
+from model_fn.checks.metric_names import evaluated_categories
 from model_fn.checks.names import component_problem
-from model_fn.evaluation.eval_ops import make_categories
 from model_fn.evaluation.metrics.base import NEED_LABEL_MAP, make_metrics
 from model_fn.model_fn import create_model_fn
 from model_fn.training import warm_start
@@ -45,20 +44,20 @@ class Graphs(NamedTuple):
     quantized: Sequence[str] = ()  # scopes of simulated quantization in training
 
 
-def examine(pipeline_config: Any, maps: Optional[LabelMaps] = None) -> Graphs:
+def examine(pipeline_config: Any, label_map: Optional[LabelMap] = None) -> Graphs:
     """Builds the graphs that training, evaluation and prediction use.
 
     What cannot be built is an error among the problems. The checkpoint to fine-tune from is
     compared with the model, and read for its checksums. `memory` is None if the size of images
     depends on the record.
     """
-    config, label_map = _with_label_map(pipeline_config, maps or LabelMaps())
+    config = without_files(pipeline_config, label_map)
     problems: List[Problem] = []
     graphs = Graphs(None, None, 0, 0, problems)
-    try:
+
+    def train() -> None:
+        nonlocal graphs
         graphs = _examine_training(config, pipeline_config.train_config, problems)
-    except ConfigError as reason:
-        problems.append(component_problem(reason, config))
 
     def build(mode: str) -> None:
         with tf.Graph().as_default():
@@ -66,25 +65,30 @@ def examine(pipeline_config: Any, maps: Optional[LabelMaps] = None) -> Graphs:
             create_model_fn(config, label_map=label_map)(*placeholders(config, mode), mode)
 
     modes = [ModeKeys.EVAL, ModeKeys.PREDICT] if config.eval_input_reader else [ModeKeys.PREDICT]
-    makers = [functools.partial(build, mode) for mode in modes]
-    problems += _problems_of(makers, config)
-    return graphs._replace(problems=list(dict.fromkeys(problems)))
+    problems += _problems_of([train, *(functools.partial(build, mode) for mode in modes)], config)
+    return graphs
 
 
-def examine_components(pipeline_config: Any, maps: LabelMaps) -> List[Problem]:
+def check_metrics(pipeline_config: Any, label_map: Optional[LabelMap]) -> List[Problem]:
+    """An error for the first metrics set that cannot be made for the classes of evaluations."""
+    config = without_files(pipeline_config, label_map)
+    if not (config.eval_input_reader and config.model.WhichOneof("model")):
+        return []
+    try:
+        make_metrics(config.eval_config, evaluated_categories(config, label_map))
+    except ConfigError as reason:
+        return [component_problem(reason, config)]
+    return []
+
+
+def check_components(pipeline_config: Any) -> List[Problem]:
     """Problems of the parts of a run that are made before any graph.
 
     `examine` finds all of it and more; this takes a fraction of its time.
     """
-    config, label_map = _with_label_map(pipeline_config, maps)
-    model = config.model
-    makers: List[Callable[[], Any]] = [
-        lambda: make_detector(model, True, config.graph_rewriter),
-        lambda: make_detector(model, False, config.graph_rewriter),
-    ]
-    if config.eval_input_reader:
-        makers.append(lambda: make_metrics(config.eval_config, make_categories(config, label_map)))
-    return _problems_of(makers, config)
+    model, rewriter = pipeline_config.model, pipeline_config.graph_rewriter
+    makers = [functools.partial(make_detector, model, mode, rewriter) for mode in (True, False)]
+    return _problems_of(makers, pipeline_config)
 
 
 def _problems_of(makers: Sequence[Callable[[], Any]], config: Any) -> List[Problem]:
@@ -103,28 +107,22 @@ def _problems_of(makers: Sequence[Callable[[], Any]], config: Any) -> List[Probl
     return list(dict.fromkeys(problems))
 
 
-def without_files(pipeline_config: Any) -> Any:
-    """A copy that names no checkpoint and no label map."""
+def without_files(pipeline_config: Any, label_map: Optional[LabelMap] = None) -> Any:
+    """A copy that names no checkpoint and no label map.
+
+    Without the `label_map` that it named, its evaluation leaves out what needs one: a label map
+    that cannot be read is an error of other checks.
+    """
     config = copy.deepcopy(pipeline_config)
     config.train_config.ClearField("fine_tune_checkpoint")
+    if label_map is None and any(reader.label_map_path for reader in config.eval_input_reader):
+        known = [name for name in config.eval_config.metrics_set if name not in NEED_LABEL_MAP]
+        config.eval_config.metrics_set[:] = known
+        config.eval_config.ClearField("parameterized_metric")
+        config.eval_config.ClearField("super_categories")
     for reader in (config.train_input_reader, *config.eval_input_reader):
         reader.ClearField("label_map_path")
     return config
-
-
-def _with_label_map(pipeline_config: Any, maps: LabelMaps) -> Tuple[Any, Optional[LabelMap]]:
-    """Result of `without_files`, and the label map of evaluations."""
-    config = without_files(pipeline_config)
-    paths = [reader.label_map_path for reader in pipeline_config.eval_input_reader]
-    label_map = next(filter(None, map(maps.get, paths)), None)
-    if label_map is None:
-        # They are names in the label map, which is not read here.
-        config.eval_config.ClearField("super_categories")
-        if any(paths):  # An error that the check of label maps reports; here it would be another.
-            known = [x for x in config.eval_config.metrics_set if x not in NEED_LABEL_MAP]
-            config.eval_config.metrics_set[:] = known
-            config.eval_config.ClearField("parameterized_metric")
-    return config, label_map
 
 
 def _examine_training(config: Any, train_config: Any, problems: List[Problem]) -> Graphs:

@@ -1,4 +1,4 @@
-"""The metrics of a run, made before step 1: whether they can be, and what their names are."""
+"""Names of the metrics of a run, before step 1."""
 
 from __future__ import annotations
 
@@ -6,41 +6,16 @@ from typing import Any, Dict, List, Optional
 
 from estimator_det.compat import tf1
 from estimator_det.config.check_model import is_class_agnostic
-from estimator_det.config.files import is_remote
 from estimator_det.config.printing import listed
-from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import masks, proposals, regions
 from inputs.label_map import LabelMap
-from model_fn.checks.files import LabelMaps
-from model_fn.checks.names import component_problem
 from model_fn.evaluation.eval_ops import AGNOSTIC_CATEGORIES, make_categories
 from model_fn.evaluation.metrics import make_metrics
 from model_fn.training import step
 
 _SHOWN = 20
-
-
-def check_metrics(pipeline_config: Any, maps: LabelMaps) -> List[Problem]:
-    """An error for the first metrics set that cannot be made for the classes of the label map.
-
-    Label maps that cannot be read, or are not on this machine, are left to other checks.
-    """
-    if not (pipeline_config.eval_input_reader and pipeline_config.model.WhichOneof("model")):
-        return []
-    paths = [reader.label_map_path for reader in pipeline_config.eval_input_reader]
-    path = next(filter(None, paths), "")
-    if is_remote(path):
-        return []
-    label_map = maps.get(path)
-    if path and label_map is None:
-        return []  # An error that the check of label maps reports.
-    try:
-        make_metrics(pipeline_config.eval_config, _categories(pipeline_config, label_map))
-    except ConfigError as reason:
-        return [component_problem(reason, pipeline_config)]
-    return []
 
 
 def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
@@ -58,12 +33,15 @@ def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
 
 def metric_names(pipeline_config: Any) -> List[str]:
     """Names of all that an evaluation computes, in the order of the metrics sets."""
-    sets = make_metrics(pipeline_config.eval_config, _categories(pipeline_config))
+    sets = make_metrics(pipeline_config.eval_config, evaluated_categories(pipeline_config))
     names = [name for metrics in sets for name in metrics.names]
     return [*names, *_loss_names(pipeline_config), "learning_rate", tf1.GraphKeys.GLOBAL_STEP]
 
 
-def _categories(pipeline_config: Any, label_map: Optional[LabelMap] = None) -> List[Dict[str, Any]]:
+def evaluated_categories(
+    pipeline_config: Any, label_map: Optional[LabelMap] = None
+) -> List[Dict[str, Any]]:
+    """Categories of an evaluation; those of a detector without classes are one."""
     if is_class_agnostic(pipeline_config.model):
         return AGNOSTIC_CATEGORIES
     return make_categories(pipeline_config, label_map)

@@ -141,6 +141,10 @@ def test_unreadable_label_map_leaves_the_rest_of_the_report(no_anchors, config, 
     assert [p.field for p in report.problems if p.severity == "error"] == [
         "train_input_reader.label_map_path"
     ]
+    (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "a" } item { id: 1 name: "b" }')
+    assert any("given twice" in problem.message for problem in check(config).problems)
+    config.train_input_reader.ClearField("label_map_path")
+    assert any("there is no label map" in problem.message for problem in check(config).problems)
     assert report.scans[0].columns.num_images == 9
     assert any("1 (in no label map)" in line for line in data_report.text_lines(report))
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from inputs.checks.statistics import Columns, ImageRow, columns_of
 from inputs.label_map import parse_label_map
@@ -14,7 +13,6 @@ from model_fn.checks.anchor_coverage import (
     Coverage,
     MapAnchors,
 )
-from model_fn.checks.files import LabelMaps
 
 MAP = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" } item { id: 4 name: "owl" }'
 
@@ -86,25 +84,6 @@ def test_unused_and_rare_classes_matter_in_training_alone() -> None:
     assert ["'dog'" in problem.message for problem in rare] == [True]
     assert "fewer than 10" in rare[0].message
     assert check_labels(of, num_classes=2, text=text, is_training=False) == []
-
-
-@pytest.mark.parametrize(
-    ("path", "content", "severity", "message"),
-    [
-        ("", "", "warning", "there is no label map"),
-        ("a.pbtxt", 'item { id: 1 name: "a" } item { id: 1 name: "b" }', "error", "given twice"),
-        ("a.pbtxt", 'item { id: 0 name: "a" }', "error", "ids start at 1"),
-        ("missing.pbtxt", "", "error", "no such file"),
-    ],
-)
-def test_unusable_label_maps(tmp_path, path, content, severity, message) -> None:
-    if content:
-        (tmp_path / path).write_text(content)
-    given = str(tmp_path / path) if path else ""
-    label_map, (problem,) = LabelMaps().read_of("train_input_reader", given)
-    assert label_map is None
-    assert problem.severity == severity and message in problem.message
-    assert problem.field == "train_input_reader.label_map_path"
 
 
 def test_content() -> None:

@@ -1,42 +1,184 @@
+"""Files that a configuration names: label maps, label hierarchies and records."""
+
+from __future__ import annotations
+
 import os
 import pathlib
+from typing import Any, List
 
-from model_fn.checks import files
+import pytest
+
+from estimator_det.config.check import named_paths
+from estimator_det.config.check_model import readers
+from estimator_det.config.problem import Problem
+from estimator_det.config.text import ConfigError
+from inputs import label_map
+from model_fn.checks import config_check, files
+from model_fn.runs import runner
+from tests.inputs import examples
+from tests.inputs.examples import BOXES, encoded, example
 from tests.model_fn.checks.small import small_config
 
+PATHS = "tf_record_input_reader.input_path"
+A, B, C = (f"item {{ id: {i} name: '{name}' }}" for i, name in enumerate("abc", 1))
 
-def test_files_that_cannot_be_read(tmp_path: pathlib.Path):
-    folder = tmp_path / "a_folder"
-    folder.mkdir()
-    config = small_config(
-        f'train_input_reader.tf_record_input_reader.input_path=["{folder}"]',
-        "train_input_reader.label_map_path=ram://nowhere/map.pbtxt",
-        'eval_input_reader[0].tf_record_input_reader.input_path=["ram://nowhere/x.record"]',
-        "eval_input_reader[0].label_map_path=",
-    )
-    problems = {
-        problem.field: problem.message for problem in files.check_files(config, files.LabelMaps())
-    }
-    assert set(problems) == {
-        "train_input_reader.tf_record_input_reader.input_path[0]",
-        "train_input_reader.label_map_path",
-        "eval_input_reader[0].tf_record_input_reader.input_path[0]",
-    }
-    assert "cannot be read" in problems["train_input_reader.tf_record_input_reader.input_path[0]"]
-    assert "no file matches" in problems["train_input_reader.label_map_path"]
-    os.mkfifo(folder / "a.pipe")  # Opening it would wait without end.
-    pipe = f'train_input_reader.tf_record_input_reader.input_path=["{folder}/a.pipe"]'
-    (problem,) = files.check_files(small_config(pipe, "eval_input_reader=[]"), files.LabelMaps())
-    assert problem.message.endswith("a.pipe' cannot be read: it is a named pipe")
-    (folder / "a.record").write_bytes(b"x")
-    (folder / "b.record").mkdir()  # Every file of a pattern is read.
-    twice = tmp_path / "map.pbtxt"
-    twice.write_text("item { id: 1 name: 'a' } item { id: 1 name: 'b' }")
-    config = small_config(
-        f'train_input_reader.tf_record_input_reader.input_path=["{folder}/*.record"]',
-        f"train_input_reader.label_map_path={twice}",
-        "eval_input_reader=[]",
-    )
-    first, second = files.check_files(config, files.LabelMaps())
-    assert "id 1 is given twice" in first.message and "ids from 1" in first.remedy
-    assert "b.record' cannot be read" in second.message
+
+def _config(path: Any, *more: str) -> Any:
+    both = [
+        f"{field}.label_map_path={path}" for field in ("train_input_reader", "eval_input_reader")
+    ]
+    return small_config("model.ssd.num_classes=2", *both, *more)
+
+
+def _label_map_problems(path: pathlib.Path, text: str = "") -> List[Problem]:
+    if text:
+        path.write_text(text)
+    config = _config(path)
+    return list(files.check_label_maps(files.read_label_maps(readers(config)), config.model))
+
+
+@pytest.mark.parametrize(
+    ("text", "severity", "message", "remedy"),
+    [
+        (C, "error", "has id 3, the model has 2 classes", "number the classes from 1 without gaps"),
+        (A + B + C, "error", "has id 3, the model has 2", "--set model.ssd.num_classes=3"),
+        (A, "warning", "ends at id 1", "--set model.ssd.num_classes=1"),
+        (A + "item { id: 2147483647 name: 'b' }", "error", "id 2147483647", files.RENUMBER),
+        ("\n", "error", "no item has an id of 1 or more", ""),
+        ("item { idd: 1 }", "error", "did you mean 'id'", ""),
+        (A + "item { id: 1 name: 'b' }", "error", "id 1 is given twice", ""),
+        (A + "item { id: 2 name: 'a' }", "error", "name 'a' is given twice", ""),
+        ("", "error", "map.pbtxt: no such file", ""),
+    ],
+)
+def test_label_maps(
+    tmp_path: pathlib.Path, text: str, severity: str, message: str, remedy: str
+) -> None:
+    (problem,) = _label_map_problems(tmp_path / "map.pbtxt", text)
+    assert problem.field == "train_input_reader.label_map_path"
+    assert problem.severity == severity and message in problem.message
+    assert problem.remedy.startswith(remedy)
+    assert _label_map_problems(tmp_path / "fits.pbtxt", A + B) == []
+
+
+@pytest.mark.parametrize("path", ["gs://nowhere/map.pbtxt", "PATH_TO_BE_CONFIGURED/map.pbtxt"])
+def test_remote_label_maps_and_placeholders_are_not_read(path: str) -> None:
+    table = files.read_label_maps(readers(_config(path)), with_remote=False)
+    assert [reader.labels for reader in table] == [None, None]
+
+
+@pytest.mark.parametrize("text", ["item { id: 1 name: 'circle' }", "item {"])
+def test_each_label_map_is_opened_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "map.pbtxt").write_text(text)
+    config = _config(tmp_path / "map.pbtxt")
+    for reader in (config.train_input_reader, *config.eval_input_reader):
+        reader.tf_record_input_reader.input_path[:] = [str(tmp_path / "a.record")]
+    examples.write(tmp_path / "a.record", [example({})])
+    real, opened = label_map.files.read_text, []
+
+    def read_text(path: str, *more: Any) -> str:
+        opened.append(path)
+        return real(path, *more)
+
+    monkeypatch.setattr(label_map.files, "read_text", read_text)
+    assert config_check.check(config, config_check.GRAPHS).problems
+    assert opened == [str(tmp_path / "map.pbtxt")]
+
+
+def test_label_hierarchies(tmp_path: pathlib.Path) -> None:
+    labels, hierarchy = tmp_path / "map.pbtxt", tmp_path / "hierarchy.json"
+    labels.write_text(A + B)
+    field = "eval_input_reader[0].label_hierarchy_path"
+    path = f"{field}={hierarchy}"
+    config = _config(labels, path, "eval_input_reader[0].expand_labels_hierarchy=true")
+
+    def problems(config: Any) -> List[Problem]:
+        return [each for each in config_check.check(config).problems if each.field == field]
+
+    for name, message in (("c", "no LabelName is a name of"), ("b", "")):
+        text = f'{{"LabelName": "root", "Subcategory": [{{"LabelName": "{name}"}}]}}'
+        hierarchy.write_text(text)
+        assert [message in problem.message for problem in problems(config)] == [True][
+            : len(message)
+        ]
+    # Without expansion it has no effect; a file that does not exist is reported by its path.
+    (unused,) = problems(_config(labels, path))
+    assert "has no effect: expand_labels_hierarchy is not set" in unused.message
+    hierarchy.unlink()
+    (missing,) = problems(config)
+    assert "hierarchy.json: no such file" in missing.message and missing.severity == "error"
+
+
+def test_files_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "folder.record").mkdir()
+    (tmp_path / "a.record").write_bytes(b"x")
+    os.mkfifo(tmp_path / "a.pipe")  # Opening it would wait without end.
+    for path, field, message in (
+        (tmp_path / "*.record", PATHS, "folder.record' cannot be read"),  # each file of a pattern
+        (tmp_path / "a.pipe", PATHS, "a.pipe' cannot be read: it is a named pipe"),
+        ("ram://nowhere/x.record", PATHS, "no file matches"),
+        ("ram://nowhere/map.pbtxt", "label_map_path", "no file matches"),
+    ):
+        value = f'["{path}"]' if field == PATHS else path
+        changes = ["train_input_reader={}", "eval_input_reader=[]"]
+        config = small_config(*changes, f"train_input_reader.{field}={value}")
+        (problem,) = files.check_files(named_paths(config))
+        assert problem.field.startswith(f"train_input_reader.{field}")
+        assert message in problem.message
+
+
+@pytest.fixture
+def make_config(tmp_path: pathlib.Path) -> Any:
+    """Records of a cat and a dog; a label map of the same, one of others, and a cut one."""
+    features = {"image/encoded": encoded(examples.picture()), **BOXES}
+    features["image/object/class/text"] = ["cat", "dog"]
+    examples.write(tmp_path / "a.record", [example(features)])
+    for name, text in (("same", "'cat'"), ("other", "'owl'"), ("cut", "'owl' {")):
+        (tmp_path / f"{name}.pbtxt").write_text(f"item {{ id: 1 name: {text} }}")
+
+    def make(train: str, evaluation: str, records: str = "a.record") -> Any:
+        return small_config(
+            f"train_input_reader.label_map_path={tmp_path}/{train}.pbtxt",
+            f"train_input_reader.{PATHS}=[{tmp_path}/{records}]",
+            f"eval_input_reader[0].label_map_path={tmp_path}/{evaluation}.pbtxt",
+            f"eval_input_reader[0].{PATHS}=[{tmp_path}/{records}]",
+        )
+
+    return make
+
+
+def _foreign(config: Any) -> List[Problem]:
+    return list(files.check_first_records(files.read_label_maps(readers(config))))
+
+
+def test_a_label_map_of_other_classes_is_an_error_of_its_reader(make_config: Any) -> None:
+    assert not _foreign(make_config("same", "same"))
+    (problem,) = _foreign(make_config("same", "other"))
+    assert (problem.severity, problem.field) == ("error", "eval_input_reader[0].label_map_path")
+    assert "'cat' (1), 'dog' (1)" in problem.message and "names are ['owl']" in problem.message
+    assert len(_foreign(make_config("other", "other"))) == 2
+
+
+def test_training_refuses_the_label_map_of_an_evaluation_at_once(
+    make_config: Any, tmp_path: pathlib.Path
+) -> None:
+    refused = r"^eval_input_reader\[0\].label_map_path: .*names are \['owl'\].*Correct label_map"
+    with pytest.raises(ConfigError, match=refused):
+        runner.train_and_evaluate(make_config("same", "other"), str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
+def test_what_cannot_be_read_is_left_to_other_checks(
+    make_config: Any, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "b.record").write_bytes(b"no record")
+    os.mkfifo(tmp_path / "pipe.record")  # Opening it would wait without end.
+    assert not _foreign(make_config("cut", "gone"))
+    for records in ("none.record", "b.record", "pipe.record"):
+        assert not _foreign(make_config("other", "other", records))
+    without = make_config("other", "other")
+    without.train_input_reader.ClearField("tf_record_input_reader")
+    without.eval_input_reader[0].ClearField("label_map_path")
+    assert not _foreign(without)

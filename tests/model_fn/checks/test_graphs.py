@@ -6,8 +6,8 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
+from inputs.label_map import parse_label_map
 from model_fn.checks import graphs
-from model_fn.checks.files import LabelMaps
 from model_fn.checks.names import component_problem
 from tests.model_fn.checks.small import small_config
 
@@ -54,35 +54,16 @@ def builds_only(monkeypatch):
     return use
 
 
-def test_the_graph_of_evaluation_is_built(tmp_path: pathlib.Path, builds_only):
+def test_the_graph_of_evaluation_is_built(builds_only):
     builds_only("eval")
-    label_map = tmp_path / "map.pbtxt"
-    label_map.write_text("item { id: 1 name: 'circle' }")
-    categories = (
-        "eval_config.super_categories[round]=disc",
-        "eval_config.include_metrics_per_category=true",
-    )
-    assert graphs.examine(small_config(*categories)).problems == [], "without a label map"
-    (problem,) = graphs.examine(
-        small_config(*categories, f"eval_input_reader[0].label_map_path={label_map}")
-    ).problems
+    config = small_config("eval_config.super_categories[round]=disc")
+    label_map = parse_label_map("item { id: 1 name: 'circle' }", "map.pbtxt")
+    (problem,) = graphs.examine(config, label_map).problems
     assert problem.field == "eval_config.super_categories['round']"
     assert "['disc'] are not in the label map" in problem.message
 
 
-@pytest.mark.parametrize("path", ["gone.pbtxt", ""])
-def test_sets_that_need_a_label_map(path: str) -> None:
-    """Where it cannot be read, that is the error; where there is none, the sets are refused."""
-    config = small_config(
-        "eval_config.metrics_set=[lvis_box_metrics, coco_detection_metrics]",
-        "eval_config.parameterized_metric=[{coco_keypoint_metrics {class_label: 'cat'}}]",
-        f"eval_input_reader[0].label_map_path={path}",
-    )
-    fields = [problem.field for problem in graphs.examine_components(config, LabelMaps())]
-    assert fields == ([] if path else ["eval_config.metrics_set"])
-
-
-def test_the_graph_of_prediction_is_built(monkeypatch):
+def test_modes_that_are_built(monkeypatch):
     built = []
     monkeypatch.setattr(
         graphs, "create_model_fn", lambda *_, **__: lambda *args: built.append(args[2])
