@@ -243,6 +243,20 @@ def per_channel(
     return changed
 
 
+def cut(sample: Sample, begin: tf.Tensor, size: tf.Tensor) -> Sample:
+    """Cuts `size` rows and columns, int32 [2], out of image and masks; -1 for all that remain.
+
+    `begin` is the first row and column. Boxes and keypoints do not change.
+    """
+    image, masks = sample.image, sample.masks
+    cut_image = tf.slice(image, tf.pad(begin, [[0, 1]]), tf.pad(size, [[0, 1]], constant_values=-1))
+    cut_image.set_shape([None, None, image.shape[-1]])
+    if masks is not None:
+        sizes = tf.pad(size, [[1, 0]], constant_values=-1)
+        masks = tf.slice(masks, tf.pad(begin, [[1, 0]]), sizes)
+    return sample._replace(image=cut_image, masks=masks)
+
+
 def keep_boxes(sample: Sample, indices: tf.Tensor) -> Sample:
     """Keeps only the boxes of `indices` (int [k]), in that order."""
     fields = {

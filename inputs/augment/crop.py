@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Optional, Sequence, Tuple
 from estimator_det.compat import tf
 from inputs.augment.base import (
     AUGMENTATIONS,
+    cut,
     image_size,
     keep_boxes,
     random_integers,
@@ -46,8 +47,8 @@ class Operation:
 class Window(NamedTuple):
     """A rectangle of an image."""
 
-    begin: tf.Tensor  # int32 [3], first row, column and channel
-    size: tf.Tensor  # int32 [3], rows, columns and channels; -1 for all that remain
+    begin: tf.Tensor  # int32 [2], first row and column
+    size: tf.Tensor  # int32 [2], rows and columns; -1 for all that remain
     box: tf.Tensor  # float32 [4], the same rectangle normalized, yxyx
 
 
@@ -105,7 +106,7 @@ def _sample_window(
             max_attempts=MAX_ATTEMPTS,
             use_image_if_no_bounding_boxes=True,
         )
-        return Window(begin, size, tf.reshape(box, [4]))
+        return Window(begin[:2], size[:2], tf.reshape(box, [4]))
 
     # The ranges are attributes of the op: all operations with equal ranges share one op.
     ranges = [(op.aspect_ratio, op.area) for op in operations]
@@ -124,13 +125,8 @@ def crop(
     keep_all: Optional[tf.Tensor] = None,
 ) -> Sample:
     """Cuts a window out of pixels and labels; the arguments are those of `crop_labels`."""
-    image = tf.slice(sample.image, window.begin, window.size)
-    image.set_shape([None, None, sample.image.shape[-1]])
     cropped = crop_labels(sample, window.box, overlap_thresh, clip_boxes, keep_all)
-    masks = cropped.masks
-    if masks is not None:
-        masks = tf.slice(masks, tf.roll(window.begin, 1, 0), tf.concat([[-1], window.size[:2]], 0))
-    return cropped._replace(image=image, masks=masks)
+    return cut(cropped, window.begin, window.size)
 
 
 def crop_labels(
@@ -185,11 +181,7 @@ def size_of_aspect_ratio(size: tf.Tensor, aspect_ratio: float) -> tf.Tensor:
 def window_at(offset: tf.Tensor, size: tf.Tensor, image: tf.Tensor) -> Window:
     """Builds the window of int32 [2] rows and columns at the int32 [2] `offset`."""
     ends = tf.cast(tf.concat([offset, offset + size], 0), tf.float32)
-    return Window(
-        begin=tf.pad(offset, [[0, 1]]),
-        size=tf.pad(size, [[0, 1]], constant_values=-1),
-        box=ends / tf.tile(tf.cast(image_size(image), tf.float32), [2]),
-    )
+    return Window(offset, size, ends / tf.tile(tf.cast(image_size(image), tf.float32), [2]))
 
 
 def crop_to_aspect_ratio(

@@ -14,7 +14,7 @@ import math
 from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf
-from inputs.augment.base import image_size, per_channel, scale_area
+from inputs.augment.base import cut, image_size, per_channel, scale_area
 from inputs.schema import Sample
 
 FILL = 128  # level of pixels outside the image
@@ -219,51 +219,40 @@ def change_boxes(sample: Sample, indices: tf.Tensor, change: Change) -> Sample:
     def change_box(current: Sample, position: tf.Tensor) -> Sample:
         index = indices[position]
         first, last = pixel_rectangle(sample.boxes[index], image_size(current.image))
-        region, is_inside = _cut(current, first, last - first + 1)
-        return _replace_region(current, change(region, index), first, is_inside)
+        region = _region(current, first, last - first + 1)
+        return _with_region(current, region, change(region, index), first)
 
     return apply_in_turn(sample, tf.size(indices), change_box)
 
 
-def _cut(sample_now: Sample, first: tf.Tensor, size: tf.Tensor) -> Tuple[Sample, Any]:
-    """Cuts a region out as a sample; also flags keypoints inside it ([n, P, 1] or None)."""
-    image = tf.slice(
-        sample_now.image, tf.pad(first, [[0, 1]]), tf.pad(size, [[0, 1]], "CONSTANT", -1)
-    )
-    image.set_shape([None, None, sample_now.image.shape[-1]])
-    masks, keypoints, is_inside = sample_now.masks, sample_now.keypoints, None
-    if masks is not None:
-        masks = tf.slice(masks, tf.pad(first, [[1, 0]]), tf.pad(size, [[1, 0]], "CONSTANT", -1))
+def _region(sample: Sample, first: tf.Tensor, size: tf.Tensor) -> Sample:
+    """A part of the image as a sample, with keypoints in its frame."""
+    region, keypoints = cut(sample, first, size), sample.keypoints
     if keypoints is not None:
-        keypoints = _to_region(keypoints, sample_now.image, image, first)
-        is_inside = tf.reduce_all((keypoints >= 0.0) & (keypoints <= 1.0), axis=-1, keepdims=True)
-    return sample_now._replace(image=image, masks=masks, keypoints=keypoints), is_inside
+        pixels = keypoints * tf.cast(image_size(sample.image), tf.float32)
+        keypoints = (pixels - tf.cast(first, tf.float32)) / tf.cast(size, tf.float32)
+    return region._replace(keypoints=keypoints)
 
 
-def _replace_region(sample_now: Sample, region: Sample, first: tf.Tensor, is_inside: Any) -> Sample:
-    image = overwrite(sample_now.image, tf.pad(first, [[0, 1]]), region.image)
-    masks, keypoints = sample_now.masks, sample_now.keypoints
-    visibilities = sample_now.keypoint_visibilities
+def _with_region(sample: Sample, region: Sample, changed: Sample, first: tf.Tensor) -> Sample:
+    """Replaces a region by the changed one; keypoints follow that were inside it."""
+    image = overwrite(sample.image, tf.pad(first, [[0, 1]]), changed.image)
+    masks, keypoints = sample.masks, sample.keypoints
+    visibilities = sample.keypoint_visibilities
     if masks is not None:
-        masks = overwrite(masks, tf.pad(first, [[1, 0]]), region.masks)
-    if keypoints is not None:
-        size, region_size = (
-            tf.cast(image_size(part.image), tf.float32) for part in (sample_now, region)
+        masks = overwrite(masks, tf.pad(first, [[1, 0]]), changed.masks)
+    if keypoints is not None and region.keypoints is not None:
+        is_inside = tf.reduce_all(
+            (region.keypoints >= 0.0) & (region.keypoints <= 1.0), axis=-1, keepdims=True
         )
-        moved = (region.keypoints * region_size + tf.cast(first, tf.float32)) / size
+        size, region_size = (tf.cast(image_size(x.image), tf.float32) for x in (sample, changed))
+        moved = (changed.keypoints * region_size + tf.cast(first, tf.float32)) / size
         keypoints = tf.where(is_inside, moved, keypoints)
         if visibilities is not None:
-            visibilities = tf.where(is_inside[..., 0], region.keypoint_visibilities, visibilities)
-    return sample_now._replace(
+            visibilities = tf.where(is_inside[..., 0], changed.keypoint_visibilities, visibilities)
+    return sample._replace(
         image=image, masks=masks, keypoints=keypoints, keypoint_visibilities=visibilities
     )
-
-
-def _to_region(
-    points: tf.Tensor, image: tf.Tensor, region: tf.Tensor, first: tf.Tensor
-) -> tf.Tensor:
-    size, region_size = (tf.cast(image_size(part), tf.float32) for part in (image, region))
-    return (points * size - tf.cast(first, tf.float32)) / region_size
 
 
 # Movements of the whole image.

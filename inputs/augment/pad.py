@@ -33,18 +33,29 @@ def pad(
     image = sample.image
     margins = _margins(image, canvas, offset)
     if color is None:
-        padded = tf.pad(image, tf.pad(margins, [[0, 1], [0, 0]]))
+        padded = add_margins(sample, margins).image
     else:
         padded = _surround(image, canvas, margins, color)
-    padded.set_shape([None, None, image.shape[-1]])
+        padded.set_shape([None, None, image.shape[-1]])
     return extend(sample, canvas, offset)._replace(image=padded)
+
+
+def add_margins(sample: Sample, margins: tf.Tensor) -> Sample:
+    """Surrounds image and masks by zeros: int32 [[top, bottom], [left, right]] pixels.
+
+    Boxes and keypoints do not change.
+    """
+    image = tf.pad(sample.image, tf.pad(margins, [[0, 1], [0, 0]]))
+    image.set_shape([None, None, sample.image.shape[-1]])
+    masks = sample.masks
+    if masks is not None:
+        masks = tf.pad(masks, tf.pad(margins, [[1, 0], [0, 0]]))
+    return sample._replace(image=image, masks=masks)
 
 
 def extend(sample: Sample, canvas: tf.Tensor, offset: tf.Tensor) -> Sample:
     """Converts the labels as `pad` does; the image does not change."""
-    masks = sample.masks
-    if masks is not None:
-        masks = tf.pad(masks, tf.pad(_margins(sample.image, canvas, offset), [[1, 0], [0, 0]]))
+    masks = add_margins(sample, _margins(sample.image, canvas, offset)).masks
     window = tf.concat([-offset, canvas - offset], 0) / tf.tile(image_size(sample.image), [2])
     return reframe(sample, tf.cast(window, tf.float32))._replace(masks=masks)
 

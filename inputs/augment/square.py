@@ -13,6 +13,7 @@ import numpy as np
 from estimator_det.compat import tf
 from inputs.augment.base import (
     AUGMENTATIONS,
+    cut,
     float_image,
     image_size,
     random_between,
@@ -23,6 +24,7 @@ from inputs.augment.base import (
 )
 from inputs.augment.crop import crop_labels
 from inputs.augment.geometry import resize
+from inputs.augment.pad import add_margins
 from inputs.schema import Sample
 
 
@@ -44,22 +46,7 @@ def to_square(sample: Sample, frame: Frame) -> Sample:
     ends = tf.concat([frame.origin, frame.origin + frame.side], axis=0)
     window = tf.cast(ends, tf.float32) / tf.tile(tf.cast(size, tf.float32), [2])
     labels = crop_labels(sample, window, tf.constant(0.0), tf.constant(True))
-    image = _place(sample.image, frame.begin, extent, margins, is_mask=False)
-    masks = labels.masks
-    if masks is not None:
-        masks = _place(masks, frame.begin, extent, margins, is_mask=True)
-    return labels._replace(image=image, masks=masks)
-
-
-def _place(
-    pixels: tf.Tensor, begin: tf.Tensor, extent: tf.Tensor, margins: tf.Tensor, *, is_mask: bool
-) -> tf.Tensor:
-    """Cuts rows and columns out and surrounds them with zeros; masks [n, h, w] have them last."""
-    outer = [1, 0] if is_mask else [0, 1]  # side of the axis of masks or channels
-    cut = tf.slice(pixels, tf.pad(begin, [outer]), tf.pad(extent, [outer], constant_values=-1))
-    placed = tf.pad(cut, tf.pad(margins, [outer, [0, 0]]))
-    placed.set_shape([None, None, None if is_mask else pixels.shape[-1]])
-    return placed
+    return add_margins(cut(labels, frame.begin, extent), margins)
 
 
 def frame_by_scale(size: tf.Tensor, scale: tf.Tensor, center: tf.Tensor) -> Frame:

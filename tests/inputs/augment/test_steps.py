@@ -69,7 +69,7 @@ def test_settings_that_do_not_fit_the_records(text: str, sample: Sample, message
 # Crops.
 
 # Rows 2 to 7 and columns 4 to 14 of an image of 10 x 20.
-WINDOW = Window(tf.constant([2, 4, 0]), tf.constant([5, 10, -1]), tf.constant([0.2, 0.2, 0.7, 0.7]))
+WINDOW = Window(tf.constant([2, 4]), tf.constant([5, 10]), tf.constant([0.2, 0.2, 0.7, 0.7]))
 
 
 def _sample() -> Sample:
@@ -122,7 +122,7 @@ def test_crop_keeps_boxes_from_the_threshold_on(thresh: float, keep_all: bool, c
 def test_images_are_left_whole_up_to_random_coef() -> None:
     """As the reference: at exactly that draw, too, but never where random_coef is 0."""
     sample = sample_of("full")
-    window = Window(tf.constant([2, 4, 0]), tf.constant([5, 10, -1]), tf.constant([0.1] * 4))
+    window = Window(tf.constant([2, 4]), tf.constant([5, 10]), tf.constant([0.1] * 4))
     for coef, fraction, is_whole in ((0.15, 0.15, True), (0.15, 0.16, False), (0.0, 0.0, False)):
         drawn = Crop(tf.constant(0), tf.constant(fraction), window)
         result = apply_crop(sample, [Operation(random_coef=coef)], drawn)
