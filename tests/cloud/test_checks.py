@@ -12,7 +12,7 @@ from estimator_det.programs.cloud import checks
 from estimator_det.programs.cloud.connection import Options, connect
 from estimator_det.programs.cloud.paths import parse
 from estimator_det.protos import pipeline_pb2
-from tests.cloud.emulator import Emulator, status
+from tests.cloud.emulator import status
 
 READER = "train_input_reader.tf_record_input_reader.input_path"
 LABELS = "train_input_reader.label_map_path"
@@ -39,7 +39,7 @@ def _check(config: Any, **settings: Any) -> List[Problem]:
     return checks.check_paths(config, options=Options(sleep=lambda _: None), **settings)
 
 
-def test_nothing_is_wrong(emulator: Emulator):
+def test_nothing_is_wrong(emulator):
     _fill()
     before = set(emulator.storage.objects["data"])
     assert _check(_config(), model_dir="gs://data/run", region="us-central1") == []
@@ -59,7 +59,7 @@ def test_nothing_is_wrong(emulator: Emulator):
         (LABELS, "gs://data/empty", "gs://data/empty is empty", "upload it again"),
     ],
 )
-def test_what_is_wrong(emulator: Emulator, field: str, path: str, message: str, remedy: str):
+def test_what_is_wrong(emulator, field, path, message, remedy):
     _fill()
     connect().blob(parse("gs://data/empty")).upload_from_string(b"")
     value = f"[{path}]" if field.endswith("]") else path
@@ -68,7 +68,7 @@ def test_what_is_wrong(emulator: Emulator, field: str, path: str, message: str, 
     assert message in problem.message and remedy in problem.remedy
 
 
-def test_no_permission_to_read(emulator: Emulator):
+def test_no_permission_to_read(emulator):
     _fill()
     emulator.fail("GET", "alt=media", status(403, "no storage.objects.get access"), times=99)
     problems = _check(_config())
@@ -78,7 +78,7 @@ def test_no_permission_to_read(emulator: Emulator):
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
-def test_model_dir_that_cannot_be_written(emulator: Emulator, method: str):
+def test_model_dir_that_cannot_be_written(emulator, method):
     _fill()
     emulator.fail(method, "", status(403))
     (problem,) = _check(_config(), model_dir="gs://data/run")
@@ -86,13 +86,13 @@ def test_model_dir_that_cannot_be_written(emulator: Emulator, method: str):
     assert "roles/storage.objectAdmin" in problem.remedy
 
 
-def test_local_model_dir(emulator: Emulator):
+def test_local_model_dir(emulator):
     _fill()
     (problem,) = _check(_config(), model_dir="run")
     assert problem.field == "--model_dir" and problem.remedy == "give gs://BUCKET/FOLDER"
 
 
-def test_bucket_in_another_region(emulator: Emulator):
+def test_bucket_in_another_region(emulator):
     _fill()
     (problem,) = _check(_config(), region="europe-west4")
     assert (problem.severity, problem.field) == ("warning", "gs://data")
@@ -101,12 +101,12 @@ def test_bucket_in_another_region(emulator: Emulator):
 
 
 @pytest.mark.parametrize("path", ["old", "old/", "old/model.ckpt.index"])
-def test_checkpoint_as_a_folder_or_one_of_its_files(emulator: Emulator, path: str):
+def test_checkpoint_as_a_folder_or_one_of_its_files(emulator, path):
     _fill()
     assert not _check(_config(**{CHECKPOINT: f"gs://data/{path}"}))
 
 
-def test_region_that_cannot_be_read(emulator: Emulator):
+def test_region_that_cannot_be_read(emulator):
     _fill()
     emulator.fail("GET", "/b/data?", status(403), times=99)
     (problem,) = _check(_config(), region="us-central1")
@@ -128,5 +128,5 @@ def test_region_that_cannot_be_read(emulator: Emulator):
         ("NAM4", ["us-central1", "us-east1"], "us-west1", False),
     ],
 )
-def test_regions(location: str, parts: List[str], region: str, expected: bool):
+def test_regions(location, parts, region, expected):
     assert checks.is_near(location, parts, region) == expected

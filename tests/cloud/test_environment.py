@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional
-
 import pytest
 
 from estimator_det.programs.cloud import environment
@@ -27,14 +25,12 @@ VERTEX = {
         (None, None, {"JOB_DIR": "/"}, ("/", "JOB_DIR")),
     ],
 )
-def test_order(
-    model_dir: Optional[str], job_dir: Optional[str], variables: Dict[str, str], expected: object
-) -> None:
+def test_order(model_dir, job_dir, variables, expected):
     found = environment.find_model_dir(model_dir, job_dir, variables)
     assert (found.path, found.source) == expected
 
 
-def test_conflicts_are_named() -> None:
+def test_conflicts_are_named():
     found = environment.find_model_dir("m", "j/", {"JOB_DIR": "m/", "AIP_CHECKPOINT_DIR": "c"})
     assert found.notes == [
         "--job-dir=j has no effect: the run is saved in m, from --model_dir",
@@ -50,6 +46,6 @@ def test_conflicts_are_named() -> None:
 
 
 @pytest.mark.parametrize("name", environment.JOB_VARIABLES)
-def test_jobs_are_recognized(name: str) -> None:
+def test_jobs_are_recognized(name):
     assert environment.is_cloud_job({name: "x"})
     assert not environment.is_cloud_job({name: "", "JOB_DIR": "x", "TPU_NAME": "x"})

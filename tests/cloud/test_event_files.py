@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import pathlib
 import threading
 import time
 from typing import Any
-
-import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.programs.cloud import event_files
 
 
-def test_event_files_are_copied_while_they_grow(tmp_path: pathlib.Path) -> None:
+def test_event_files_are_copied_while_they_grow(tmp_path):
     run, logs = tmp_path / "run", tmp_path / "logs"
     (run / "eval_0").mkdir(parents=True)
     (run / "eval_0" / "events.out.tfevents.2").write_bytes(b"eval")
@@ -34,7 +31,7 @@ def test_event_files_are_copied_while_they_grow(tmp_path: pathlib.Path) -> None:
     }
 
 
-def test_the_last_events_are_copied(tmp_path: pathlib.Path) -> None:
+def test_the_last_events_are_copied(tmp_path):
     run, logs = tmp_path / "run", tmp_path / "logs"
     with event_files.copied(str(run), str(logs)), tf1.Graph().as_default():
         writer = tf1.summary.FileWriterCache.get(str(run))
@@ -48,9 +45,7 @@ def test_the_last_events_are_copied(tmp_path: pathlib.Path) -> None:
     assert values == [1.0]
 
 
-def test_a_failing_copy_does_not_end_the_training(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_copy_does_not_end_the_training(tmp_path, caplog):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "events.out.tfevents.1").write_bytes(b"one")
     (tmp_path / "file").write_bytes(b"")
@@ -59,7 +54,7 @@ def test_a_failing_copy_does_not_end_the_training(
     assert "event files could not be copied to" in caplog.text
 
 
-def test_copies_are_not_copied_where_their_folder_is_inside_of_the_run(tmp_path) -> None:
+def test_copies_are_not_copied_where_their_folder_is_inside_of_the_run(tmp_path):
     run, logs = tmp_path / "run", tmp_path / "run" / "logs"
     (run / "eval_0").mkdir(parents=True)
     (run / "eval_0" / "events.out.tfevents.1").write_bytes(b"one")
@@ -72,9 +67,7 @@ def test_copies_are_not_copied_where_their_folder_is_inside_of_the_run(tmp_path)
     assert found == {"eval_0/events.out.tfevents.1", "logs_of_others/events.out.tfevents.2"}
 
 
-def test_the_copies_go_on_after_an_error_of_any_kind(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_copies_go_on_after_an_error_of_any_kind(tmp_path, monkeypatch, caplog):
     run, logs = tmp_path / "run", tmp_path / "logs"
     run.mkdir()
     (run / "events.out.tfevents.1").write_bytes(b"one")

@@ -10,7 +10,7 @@ import pytest
 from estimator_det.programs.cloud import following
 from estimator_det.programs.cloud.connection import Options, connect
 from estimator_det.programs.cloud.paths import parse
-from tests.cloud.emulator import Emulator, cut
+from tests.cloud.emulator import Emulator
 
 RUN = "gs://data/run"
 EVENTS = "events.out.tfevents.1"
@@ -49,7 +49,7 @@ def _found(folder: pathlib.Path) -> Dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_new_files_come_and_old_ones_stay(emulator: Emulator, tmp_path: pathlib.Path, caplog: Any):
+def test_new_files_come_and_old_ones_stay(emulator, tmp_path, caplog):
     caplog.set_level("INFO")
 
     def save(step: int) -> None:
@@ -74,21 +74,14 @@ def test_new_files_come_and_old_ones_stay(emulator: Emulator, tmp_path: pathlib.
 
 
 @pytest.mark.parametrize("content", [b"x" * 1000 + b"y" * 500, b"short", b"x" * 1000])
-def test_files_that_change_come_whole(emulator: Emulator, tmp_path: pathlib.Path, content: bytes):
+def test_files_that_change_come_whole(emulator, tmp_path, content):
     _write(EVENTS, b"x" * 1000)
     training = _Training(emulator, [lambda: _write(EVENTS, content)])
     _follow(training, tmp_path / "l")
     assert _found(tmp_path / "l") == {EVENTS: content}
 
 
-def test_failures_pass(emulator: Emulator, tmp_path: pathlib.Path):
-    _write(EVENTS, b"x" * 1000)
-    emulator.fail("GET", "/o?", cut, times=2)
-    _follow(_Training(emulator, []), tmp_path / "l", exclude=["*.index"])
-    assert _found(tmp_path / "l") == {EVENTS: b"x" * 1000}
-
-
-def test_a_file_that_vanishes_is_listed_again(emulator: Emulator, tmp_path: pathlib.Path):
+def test_a_file_that_vanishes_is_listed_again(emulator, tmp_path):
     _write("model.ckpt-1.data", b"1")
     _write("checkpoint", b"1")
 
@@ -101,8 +94,3 @@ def test_a_file_that_vanishes_is_listed_again(emulator: Emulator, tmp_path: path
     _follow(training, tmp_path / "l")
     assert _found(tmp_path / "l") == {"checkpoint": b"2"}
     assert training.downloads[0] == 1  # no checkpoint file without its checkpoint
-
-
-def test_missing_bucket(emulator: Emulator, tmp_path: pathlib.Path):
-    with pytest.raises(FileNotFoundError, match="there is no bucket gs://none"):
-        following.follow(["gs://none/run"], str(tmp_path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimator_det.config.text import ConfigError
-from estimator_det.programs.cloud.paths import CloudPath, is_cloud, parse
+from estimator_det.programs.cloud.paths import CloudPath, parse
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from estimator_det.programs.cloud.paths import CloudPath, is_cloud, parse
         ("gs://b_2/a/t-*.x[01]", "b_2", "a/t-*.x[01]", "a/t-*.x[01]/", "a/t-"),
     ],
 )
-def test_parts(text: str, bucket: str, name: str, folder: str, prefix: str) -> None:
+def test_parts(text, bucket, name, folder, prefix):
     path = parse(text)
     assert path == CloudPath(bucket, name)
     assert (path.folder, path.prefix) == (folder, prefix)
@@ -40,7 +40,7 @@ def test_parts(text: str, bucket: str, name: str, folder: str, prefix: str) -> N
         ("gs://bucket/a//b", "two slashes in a row"),
     ],
 )
-def test_other_forms_are_refused(text: str, message: str) -> None:
+def test_other_forms_are_refused(text, message):
     with pytest.raises(ConfigError, match=message):
         parse(text)
 
@@ -59,9 +59,5 @@ def test_other_forms_are_refused(text: str, message: str) -> None:
         ("gs://bkt/*/c-?", "a/c-12", False),
     ],
 )
-def test_matches(path: str, name: str, expected: bool) -> None:
+def test_matches(path, name, expected):
     assert parse(path).matches(name) == expected
-
-
-def test_is_cloud() -> None:
-    assert is_cloud("gs://b") and not is_cloud("/gs://b") and not is_cloud("s3://b")

@@ -70,11 +70,6 @@ def test_the_package_of_an_earlier_submission_may_be_given(source_distribution, 
     assert target.read_bytes() == source_distribution.read_bytes()
 
 
-def test_a_given_package_is_copied(source_distribution, tmp_path):
-    target = source_package.get(str(source_distribution), tmp_path / "copy.tar.gz")
-    assert target.read_bytes() == source_distribution.read_bytes()
-
-
 def test_outside_of_a_checkout_a_package_must_be_given(tmp_path, monkeypatch):
     monkeypatch.setattr(source_package, "installed_root", lambda: tmp_path)
     with pytest.raises(UsageError, match=r"is no checkout of estimator-det.* give --package"):

@@ -15,14 +15,12 @@ from google.auth.exceptions import RefreshError, TransportError
 from estimator_det.programs.cloud import storage
 from estimator_det.programs.cloud.connection import Retry, StorageError, connect, explained
 from estimator_det.programs.cloud.paths import CloudPath
-from tests.cloud.emulator import Emulator, corrupt, cut, half, hang, status
+from tests.cloud.emulator import corrupt, cut, half, hang, status
 from tests.cloud.test_storage import QUARTER, list_files, make_large, options_of
 from tests.conftest import TESTS
 
 
-def test_failed_upload_starts_again_with_the_next_command(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
-):
+def test_failed_upload_starts_again_with_the_next_command(emulator, tmp_path, waits):
     (tmp_path / "small").write_bytes(b"small")
     large = make_large(tmp_path)
     emulator.fail("PUT", "upload_id", cut, times=99, after=2)
@@ -37,9 +35,7 @@ def test_failed_upload_starts_again_with_the_next_command(
     assert done.files + done.same == 2
 
 
-def test_interrupted_upload_continues(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], caplog: Any
-):
+def test_interrupted_upload_continues(emulator, tmp_path, waits, caplog):
     large = make_large(tmp_path)
     emulator.fail("PUT", "upload_id", cut, after=2)
     storage.upload([str(large)], "gs://data", options=options_of(waits))
@@ -49,9 +45,7 @@ def test_interrupted_upload_continues(
     assert "; attempt 2 of 8 in " in caplog.text
 
 
-def test_failed_download_leaves_nothing_and_starts_again(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
-):
+def test_failed_download_leaves_nothing_and_starts_again(emulator, tmp_path, waits):
     large = make_large(tmp_path)
     storage.upload([str(large)], "gs://data", options=options_of(waits))
     local = tmp_path / "local"
@@ -66,9 +60,7 @@ def test_failed_download_leaves_nothing_and_starts_again(
     assert [path.name for path in local.iterdir()] == [large.name]
 
 
-def test_interrupted_download_continues(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
-):
+def test_interrupted_download_continues(emulator, tmp_path, waits):
     large = make_large(tmp_path)
     storage.upload([str(large)], "gs://data", options=options_of(waits))
     ranges: List[str] = []
@@ -83,9 +75,7 @@ def test_interrupted_download_continues(
 
 
 @pytest.mark.parametrize("fault", [status(503), status(429), status(500), cut])
-def test_failures_that_pass_are_retried_with_growing_delays(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], fault: Any
-):
+def test_failures_that_pass_are_retried_with_growing_delays(emulator, tmp_path, waits, fault):
     (tmp_path / "small").write_bytes(b"small")
     large = make_large(tmp_path)
     emulator.fail("POST", "uploadType=multipart", fault, times=3)
@@ -102,16 +92,14 @@ def test_failures_that_pass_are_retried_with_growing_delays(
     assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
 
 
-def test_delays_have_a_limit(emulator: Emulator, waits: List[float]):
+def test_delays_have_a_limit(emulator, waits):
     emulator.fail("GET", "/o?", status(503), times=99)
     with pytest.raises(StorageError, match="9 times in a row, at last with: HTTP 503"):
         list_files("gs://data", options_of(waits, attempts=9))
     assert len(waits) == 8 and 16.0 <= max(waits) <= 32.0
 
 
-def test_timeouts_are_retried(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], caplog: Any
-):
+def test_timeouts_are_retried(emulator, tmp_path, waits, caplog):
     large = make_large(tmp_path)
     options = options_of(waits, timeout_secs=0.5)
     emulator.fail("PUT", "upload_id", hang, after=1)
@@ -124,9 +112,7 @@ def test_timeouts_are_retried(
 
 
 @pytest.mark.parametrize("faults", [[corrupt], [half, corrupt]])
-def test_corrupted_download_is_repeated_once(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], caplog: Any, faults: List[Any]
-):
+def test_corrupted_download_is_repeated_once(emulator, tmp_path, waits, caplog, faults):
     """Also one that was continued, which the library does not check."""
     (tmp_path / "small").write_bytes(b"small")
     storage.upload([str(tmp_path / "small")], "gs://data", options=options_of(waits))
@@ -161,9 +147,7 @@ def _flip(handler: Any) -> bool:
     return False
 
 
-def test_corrupted_upload_is_deleted(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
-):
+def test_corrupted_upload_is_deleted(emulator, tmp_path, waits):
     large = make_large(tmp_path)
     emulator.fail("PUT", "upload_id", _flip)
     with pytest.raises(StorageError, match=r"the stored bytes have another checksum .* is deleted"):
@@ -181,14 +165,7 @@ def _shorten(path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("change", [_append, _shorten])
 @pytest.mark.parametrize(("method", "after"), [("PUT", 1), ("POST", 0)])
-def test_file_that_changes_during_its_upload(
-    emulator: Emulator,
-    tmp_path: pathlib.Path,
-    waits: List[float],
-    change: Any,
-    method: str,
-    after: int,
-):
+def test_file_that_changes_during_its_upload(emulator, tmp_path, waits, change, method, after):
     path = make_large(tmp_path)
     if method == "POST":
         path.write_bytes(path.read_bytes()[:QUARTER])
@@ -198,9 +175,7 @@ def test_file_that_changes_during_its_upload(
     assert list_files("gs://data", options_of(waits)) == []
 
 
-def test_service_that_takes_a_part_of_a_request(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
-):
+def test_service_that_takes_a_part_of_a_request(emulator, tmp_path, waits):
     """Which the library does not continue."""
     large = make_large(tmp_path)
 
@@ -217,12 +192,7 @@ def test_service_that_takes_a_part_of_a_request(
         storage.upload([str(large)], "gs://data", options=options_of(waits))
 
 
-def test_no_network(
-    emulator: Emulator,
-    tmp_path: pathlib.Path,
-    waits: List[float],
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_no_network(emulator, tmp_path, waits, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:1")
     message = r"gs://data/: read failed 2 times in a row.*: the connection failed \(Connection.*net"
     with pytest.raises(StorageError, match=message):
@@ -231,7 +201,7 @@ def test_no_network(
         )
 
 
-def test_ctrl_c_ends_waiting_transfers(emulator: Emulator, tmp_path: pathlib.Path):
+def test_ctrl_c_ends_waiting_transfers(emulator, tmp_path):
     """The process ends while a transfer waits for its next attempt."""
     (tmp_path / "small").write_bytes(b"small")
     emulator.fail("POST", "", status(503), times=99)
@@ -251,7 +221,7 @@ def test_ctrl_c_ends_waiting_transfers(emulator: Emulator, tmp_path: pathlib.Pat
 
 
 @pytest.mark.parametrize("kind", [TransportError, ConnectionError])
-def test_unknown_certificate_is_not_tried_again(emulator: Emulator, waits: List[float], kind: Any):
+def test_unknown_certificate_is_not_tried_again(emulator, waits, kind):
     """As of a proxy that decrypts, which the library takes for a failed connection."""
 
     def request() -> None:
@@ -269,7 +239,7 @@ def test_unknown_certificate_is_not_tried_again(emulator: Emulator, waits: List[
     assert "secret" not in str(caught.value) and not waits
 
 
-def test_login_that_is_not_valid_and_login_service_that_is_busy(emulator: Emulator):
+def test_login_that_is_not_valid_and_login_service_that_is_busy(emulator):
     from google.api_core.exceptions import Unauthorized
 
     path = CloudPath("data", "x")

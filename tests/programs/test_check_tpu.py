@@ -168,10 +168,3 @@ def test_printed_commands_are_understood(page):
             assert words[:3] == ["python", "-m", "estimator_det.model_main"]
             assert values(words[2:]) == ["estimator_det.model_main"]
             assert values["model_dir"].value and values["pipeline_config_path"].value
-
-
-def test_the_page_names_every_shipped_configuration():
-    assert len(SHIPPED) == 4
-    for path in SHIPPED:
-        assert f"`{path.name}`" in PAGE.read_text()
-        assert f"{path.stem}.config" in path.read_text().split("model {")[0]

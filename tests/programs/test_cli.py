@@ -10,8 +10,7 @@ from PIL import Image
 import estimator_det
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.programs import cli, console, model_main
-from estimator_det.programs.verbs import check_config
+from estimator_det.programs import cli, console
 from estimator_det.protos import pipeline_pb2
 from model_fn.checkpoints import errors
 from tests import small_extractor
@@ -38,14 +37,6 @@ def test_help_imports_nothing_heavy():
     assert result.stdout.endswith("0 False False\n"), result.stderr
     assert all(verb in result.stdout for verb in VERBS)
     assert console.EXIT_CODES_HELP.strip() in result.stdout
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help_with_an_example(verb, capsys):
-    assert cli.main([verb, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert f"example:\n  estimator-det {verb} " in text
-    assert "exit codes:" not in text  # which the help of the command lists
 
 
 @pytest.mark.parametrize("verb", [verb for verb in cli.VERBS if verb is not cli.demo])
@@ -83,7 +74,7 @@ def test_every_verb_takes_the_configuration_both_ways(verb, given, capsys):
 @pytest.mark.parametrize(
     "arguments", [["f", "--steps", "5", "c"], ["f", "c", "--steps", "5"], ["--steps=5", "f", "c"]]
 )
-def test_arguments_come_before_and_after_options(arguments: list) -> None:
+def test_arguments_come_before_and_after_options(arguments):
     options = cli.make_parser().parse_args(["replay", *arguments])
     assert (options.folder, options.config, options.steps) == ("f", "c", 5)
 
@@ -284,18 +275,6 @@ def test_errors_of_check_config_come_last():
     assert [line[:7] for line in lines[lines.index(total) + 1 :]] == ["error: "] * 4
 
 
-@pytest.mark.parametrize("more", [[], ["--no_build"]])
-def test_check_config_refuses_components_that_no_run_can_make(more, capsys):
-    sets = [
-        "--set=model.ssd.feature_extractor.type=ssd_mobilenet_v7",
-        "--set=eval_config.metrics_set=lvis_masks",
-    ]
-    assert cli.main(["check-config", str(CONFIG), *sets, *more]) == 1
-    printed = capsys.readouterr().err
-    assert "'ssd_mobilenet_v7' is not known. Remedy: did you mean 'ssd_mobilenet_v" in printed
-    assert "metrics_set[0]: 'lvis_masks' is not known. Remedy: did you mean 'lvis_" in printed
-
-
 def test_check_config_refuses_a_label_map_of_other_classes(tmp_path, capsys):
     """And does not advise to fit the number of classes to it."""
     sets, record = _mended(tmp_path)
@@ -308,70 +287,6 @@ def test_check_config_refuses_a_label_map_of_other_classes(tmp_path, capsys):
     assert "error: train_input_reader.label_map_path: of 2 boxes in the first records" in errors
     assert "error: eval_input_reader[0].label_map_path: of 2 boxes" in errors
     assert "2 errors" in printed and "num_classes=" not in printed + errors
-
-
-@pytest.mark.parametrize("program", ["train", "evaluate", "model_main"])
-def test_programs_refuse_a_metrics_set_before_they_start(program, tmp_path, capsys):
-    sets, _ = _mended(tmp_path)
-    sets += ["--set", "eval_config.metrics_set=pascal_voc"]
-    config = pipeline.apply_overrides(pipeline.read_pipeline(str(CONFIG)), sets[1::2])
-    path = tmp_path / "pipeline.config"
-    path.write_text(pipeline.format_pipeline(config))
-    run = tmp_path / "run"
-    if program == "model_main":
-        arguments = ["model_main", f"--model_dir={run}", f"--pipeline_config_path={path}"]
-        code = model_main.main(arguments)
-    else:
-        folder = {"train": "--model_dir", "evaluate": "--model_dir"}[program]
-        code = cli.main([program, "--pipeline_config_path", str(path), folder, str(run)])
-    error = capsys.readouterr().err
-    assert code == 2, error
-    assert "eval_config.metrics_set[0]: 'pascal_voc' is not known" in error
-    assert not run.exists()
-
-
-@pytest.mark.parametrize(
-    ("assignment", "text"),
-    [
-        (
-            "model.ssd.post_processing.batch_non_max_suppression.max_classes_per_detection=2",
-            "max_classes_per_detection is 2",
-        ),
-        ("model.ssd.feature_extractor.fpn={}", "feature_extractor.fpn: is not supported by"),
-        (
-            "train_config.data_augmentation_options="
-            "[{random_image_scale {min_scale_ratio: 2 max_scale_ratio: 1}}]",
-            "min_scale_ratio: is 2",
-        ),
-        ("eval_config.recall_lower_bound=2", "error: eval_config.recall_lower_bound: is 2"),
-    ],
-)
-def test_check_config_without_a_graph_refuses_what_components_refuse(assignment, text, capsys):
-    metrics = "eval_config.metrics_set=precision_at_recall_detection_metrics"
-    sets = [f"--set={assignment}", f"--set={metrics}"]
-    cli.main(["check-config", str(CONFIG), *sets, "--no_build"])
-    printed, errors = capsys.readouterr()
-    assert (text in errors) == (" warning: " not in text)
-    assert text in printed + errors and "graph:      not built (--no_build)" in printed
-
-
-def test_the_summary_has_no_empty_parts():
-    config = pipeline_pb2.TrainEvalPipelineConfig()
-    config.model.center_net.num_classes = 1
-    config.train_config.num_steps = 1
-    assert check_config.summary_lines(config)[0] == "model:      center_net, 1 class"
-    assert check_config.summary_lines(config)[1].startswith("training:   1 step of ")
-    config.model.center_net.num_classes = 3
-    config.model.center_net.feature_extractor.type = "resnet_v2_50"
-    line = check_config.summary_lines(config)[0]
-    assert line == "model:      center_net, resnet_v2_50, 3 classes"
-
-
-def test_check_config_prints_the_changed_configuration(capsys):
-    sets = ["--set", "train_config.batch_size=3"]
-    cli.main(["check-config", str(CONFIG), "--print", "--no_build", *sets])
-    text = capsys.readouterr().out.split("\nmodel:  ")[0]
-    assert pipeline.parse_pipeline(text).train_config.batch_size == 3
 
 
 def test_a_package_that_is_not_installed(capsys):
@@ -461,12 +376,6 @@ def test_failed_assertions_of_a_graph_are_told_as_they_were_meant():
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             session.run(failing)
     assert console.error_text(caught.value) == f"Record {told} 1 2"
-
-
-def test_the_help_says_what_ends_a_training(capsys):
-    assert cli.main(["train", "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "0 trains for train_input_reader.num_epochs, and without these until it is stop" in text
 
 
 @pytest.mark.parametrize("has_it", [True, False])

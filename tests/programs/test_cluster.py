@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import re
 import signal
-from typing import Any, Dict
 
 import pytest
 
@@ -23,7 +21,6 @@ from tests.programs.clusters import (
     COORDINATOR,
     ENDLESS,
     LocalCluster,
-    Make,
     check_whole,
     free_addresses,
     saved_steps,
@@ -34,7 +31,7 @@ from tests.programs.forking import Forker, small_config
 pytestmark = pytest.mark.slow
 
 
-def test_chief_worker_and_server(fake_cluster: Make, tmp_path: pathlib.Path) -> None:
+def test_chief_worker_and_server(fake_cluster, tmp_path):
     cluster = fake_cluster(workers=1, num_steps=12, step_secs=0.02)
     cluster.start_all()
     codes = cluster.wait()
@@ -50,23 +47,7 @@ def test_chief_worker_and_server(fake_cluster: Make, tmp_path: pathlib.Path) -> 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("sync_replicas", [0, 2, 3], ids=["async", "backup", "sync"])
-def test_evaluator_and_replicas(
-    fake_cluster: Make, tmp_path: pathlib.Path, sync_replicas: int
-) -> None:
-    cluster = fake_cluster(num_steps=30, sync_replicas=sync_replicas, servers=2)
-    cluster.start_all("evaluator")
-    assert set(cluster.wait().values()) == {0}, cluster.outputs()
-    folder = tmp_path / "model"
-    last = trained_steps(str(folder))
-    assert 30 <= last <= 32
-    lines = (folder / "evaluations.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["step"] == last
-    check_whole(folder)
-
-
-@pytest.mark.exhaustive
-def test_a_master_evaluates_itself(fake_cluster: Make, tmp_path: pathlib.Path) -> None:
+def test_a_master_evaluates_itself(fake_cluster, tmp_path):
     cluster = fake_cluster(workers=1, chief="master", num_steps=20)
     cluster.start_all()
     assert set(cluster.wait().values()) == {0}, cluster.outputs()
@@ -81,9 +62,7 @@ def test_a_master_evaluates_itself(fake_cluster: Make, tmp_path: pathlib.Path) -
     ids=["async", "sync", "coordinator"],
 )
 @pytest.mark.parametrize("killed", ["worker", "ps", "chief", "evaluator"])
-def test_a_task_is_killed_and_started_again(
-    fake_cluster: Make, tmp_path: pathlib.Path, killed: str, engine: Dict[str, Any]
-) -> None:
+def test_a_task_is_killed_and_started_again(fake_cluster, tmp_path, killed, engine):
     folder = tmp_path / "model"
     settings = {"num_steps": 120, "step_secs": 0.2, **engine}
     cluster = fake_cluster(**settings)
@@ -108,9 +87,7 @@ def test_a_task_is_killed_and_started_again(
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("engine", [{}, COORDINATOR], ids=["estimator", "coordinator"])
 @pytest.mark.parametrize("killed", ["worker", "ps", "chief"])
-def test_a_task_that_stays_away_ends_the_others(
-    fake_cluster: Make, tmp_path: pathlib.Path, killed: str, engine: Dict[str, Any]
-) -> None:
+def test_a_task_that_stays_away_ends_the_others(fake_cluster, tmp_path, killed, engine):
     folder = tmp_path / "model"
     cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.2, task_timeout_secs=15, **engine)
     cluster.start_all("evaluator")
@@ -131,7 +108,7 @@ def test_a_task_that_stays_away_ends_the_others(
 @pytest.mark.parametrize(
     "engine", [{}, {"sync_replicas": 3}, COORDINATOR], ids=["async", "sync", "coordinator"]
 )
-def test_sigterm_to_all(fake_cluster: Make, tmp_path: pathlib.Path, engine: Dict[str, Any]) -> None:
+def test_sigterm_to_all(fake_cluster, tmp_path, engine):
     folder = tmp_path / "model"
     settings = {"num_steps": ENDLESS, "step_secs": 0.1, "save_steps": ENDLESS, **engine}
     cluster = fake_cluster(**settings)
@@ -165,7 +142,7 @@ def _command_cluster(forker: Forker, *arguments: str, workers: int = 2) -> Local
 
 
 @pytest.mark.exhaustive
-def test_the_command_divides_the_records(forker: Forker, tmp_path: pathlib.Path) -> None:
+def test_the_command_divides_the_records(forker, tmp_path):
     config, folder = small_config(tmp_path, num_steps=20), tmp_path / "model"
     arguments = [config, "--model_dir", str(folder), "--save_checkpoints_steps=5"]
     arguments += ["--set", "train_config.startup_delay_steps=2", "--eval_throttle_secs=0"]
@@ -187,7 +164,7 @@ def test_the_command_divides_the_records(forker: Forker, tmp_path: pathlib.Path)
 
 
 @pytest.mark.exhaustive
-def test_a_port_that_is_taken(forker: Forker, tmp_path: pathlib.Path) -> None:
+def test_a_port_that_is_taken(forker, tmp_path):
     config = small_config(tmp_path, num_steps=3)
     cluster = _command_cluster(forker, config, "--model_dir", str(tmp_path / "model"), workers=0)
     try:
@@ -202,7 +179,7 @@ def test_a_port_that_is_taken(forker: Forker, tmp_path: pathlib.Path) -> None:
         cluster.kill()
 
 
-def test_refused_before_a_server_starts(forker: Forker, tmp_path: pathlib.Path) -> None:
+def test_refused_before_a_server_starts(forker, tmp_path):
     config = tmp_path / "none.config"
     config.write_text("model { ssd { num_classes: 1 } }")
     (address,) = free_addresses(1)

@@ -10,19 +10,14 @@ import time
 import pytest
 from PIL import Image
 
-from estimator_det.config import pipeline
-from estimator_det.programs import cli, demo
+from estimator_det.programs import cli
 from estimator_det.programs.verbs import convert as verb
 from inputs.conversion.engine import Conversion
-from inputs.datasets import shapes, writer
 from inputs.datasets.converters import CONVERTERS
-from inputs.datasets.source import SourceOptions
 from model_fn.checks import conversion_report
 from tests.inputs import examples
 from tests.inputs.conversion import samples
 from tests.inputs.conversion.test_engine import content, many
-from tests.programs.forking import Forker
-from tests.programs.test_runs import SMALL
 
 SPLIT = {"images": 0, "boxes": 0, "images_without_boxes": 0, "classes": {}}
 
@@ -172,9 +167,7 @@ def test_refusals(given, code, message, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "kills", [[3], pytest.param([1, 4, 9, 14, 19], marks=pytest.mark.exhaustive)]
 )
-def test_killed_and_resumed_with_the_same_bytes(
-    forker: Forker, tmp_path: pathlib.Path, kills: list[int]
-) -> None:
+def test_killed_and_resumed_with_the_same_bytes(forker, tmp_path, kills):
     sample = many(tmp_path, 200)
     given = ("--num_shards=20", "--jobs=1", "--split=0.7,0.3")
     whole = forker.command(*arguments(sample, tmp_path / "whole", *given))
@@ -198,53 +191,3 @@ def test_killed_and_resumed_with_the_same_bytes(
         for folder in (output, tmp_path / "whole")
     )
     assert len(expected) == 42 and found == expected
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("small_network")
-def test_the_first_losses_are_those_of_hand_written_records(tmp_path: pathlib.Path) -> None:
-    images = [shapes.make_image((0, index)) for index in range(8)]
-    encoded = [writer.encode_image(image.pixels) for image in images]
-    by_hand = (
-        writer.make_example(
-            image_bytes,
-            writer.Annotations(
-                image.boxes, image.class_ids, [shapes.CLASS_NAMES[i - 1] for i in image.class_ids]
-            ),
-            filename=f"{index}.jpg",
-        )
-        for index, (image_bytes, image) in enumerate(zip(encoded, images))
-    )
-    writer.write_sharded(by_hand, str(tmp_path / "hand" / "train.record"), 1)
-    folder = tmp_path / "images"
-    folder.mkdir()
-    rows = ["filename,class,xmin,ymin,xmax,ymax"]
-    for index, (image_bytes, image) in enumerate(zip(encoded, images)):
-        (folder / f"{index}.jpg").write_bytes(image_bytes)
-        height, width = image.pixels.shape[:2]
-        for (ymin, xmin, ymax, xmax), class_id in zip(image.boxes.tolist(), image.class_ids):
-            name = shapes.CLASS_NAMES[class_id - 1]
-            rows.append(
-                f"{index}.jpg,{name},{xmin * width},{ymin * height},{xmax * width},{ymax * height}"
-            )
-    (tmp_path / "boxes.csv").write_text("\n".join(rows))
-    map_path = str(tmp_path / "map.pbtxt")
-    writer.write_label_map(dict(enumerate(shapes.CLASS_NAMES, 1)), map_path)
-    options = SourceOptions(str(folder), str(tmp_path / "boxes.csv"))
-    sample = samples.Sample("csv", options, "", 0)
-    samples.convert(sample, tmp_path / "converted", label_map=map_path)
-    losses = []
-    for name in ("hand", "converted"):
-        pattern = str(tmp_path / name / "train.record-00000-of-00001")
-        files = shapes.DatasetFiles(pattern, pattern, map_path, 8, 8)
-        config = tmp_path / f"{name}.config"
-        config.write_text(pipeline.format_pipeline(demo.demo_config(files, 3, SMALL)))
-        run = tmp_path / f"run_{name}"
-        arguments = ["train", str(config), f"--model_dir={run}", "--seed=3", "--progress_steps=1"]
-        assert cli.main(arguments) == 0
-        lines = map(json.loads, (run / "progress.jsonl").read_text().splitlines())
-        known = ("Loss/", "gradient_norm")
-        losses.append([{k: v for k, v in line.items() if k.startswith(known)} for line in lines])
-    assert len(losses[0]) == 3 and len(losses[0][0]) == 5
-    assert losses[0] == losses[1]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import signal
-from typing import Optional
 
 import numpy as np
 import pytest
@@ -17,12 +15,11 @@ from tests.programs.clusters import (
     COORDINATOR,
     ENDLESS,
     LocalCluster,
-    Make,
     check_whole,
     saved_steps,
     wait_for_step,
 )
-from tests.programs.forking import Forker, small_config
+from tests.programs.forking import small_config
 
 pytestmark = pytest.mark.slow
 
@@ -31,9 +28,7 @@ pytestmark = pytest.mark.slow
     ("chief", "other"),
     [("chief", "evaluator"), pytest.param("master", None, marks=pytest.mark.exhaustive)],
 )
-def test_a_training(
-    fake_cluster: Make, tmp_path: pathlib.Path, chief: str, other: Optional[str]
-) -> None:
+def test_a_training(fake_cluster, tmp_path, chief, other):
     cluster = fake_cluster(chief=chief, servers=2, num_steps=32, **COORDINATOR)
     folder = tmp_path / "model"
     cluster.start_all(*([other] if other else []))
@@ -52,7 +47,7 @@ def test_a_training(
 
 
 @pytest.mark.exhaustive
-def test_a_worker_that_hangs_ends_the_others(fake_cluster: Make, tmp_path: pathlib.Path) -> None:
+def test_a_worker_that_hangs_ends_the_others(fake_cluster, tmp_path):
     cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.1, task_timeout_secs=20, **COORDINATOR)
     cluster.start_all()
     wait_for_step(tmp_path / "model", 20, cluster)
@@ -66,9 +61,7 @@ def test_a_worker_that_hangs_ends_the_others(fake_cluster: Make, tmp_path: pathl
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("signalled", ["chief", "all"])
-def test_sigterm_where_the_variables_were_lost(
-    fake_cluster: Make, tmp_path: pathlib.Path, signalled: str
-) -> None:
+def test_sigterm_where_the_variables_were_lost(fake_cluster, tmp_path, signalled):
     cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.1, **COORDINATOR)
     cluster.start_all()
     wait_for_step(tmp_path / "model", 20, cluster)
@@ -82,9 +75,7 @@ def test_sigterm_where_the_variables_were_lost(
 
 
 @pytest.mark.exhaustive
-def test_a_training_that_is_over_waits_for_nobody(
-    fake_cluster: Make, tmp_path: pathlib.Path
-) -> None:
+def test_a_training_that_is_over_waits_for_nobody(fake_cluster, tmp_path):
     cluster = fake_cluster(num_steps=10, **COORDINATOR)
     cluster.start_all()
     assert set(cluster.wait().values()) == {0}, cluster.outputs()
@@ -94,7 +85,7 @@ def test_a_training_that_is_over_waits_for_nobody(
 
 
 @pytest.mark.exhaustive
-def test_the_command(forker: Forker, tmp_path: pathlib.Path) -> None:
+def test_the_command(forker, tmp_path):
     config, folder = small_config(tmp_path, num_steps=20), tmp_path / "model"
     arguments = ["train", config, "--model_dir", str(folder), "--save_checkpoints_steps=10"]
     arguments += ["--best_metric", "DetectionBoxes_Precision/mAP", "--eval_throttle_secs=0"]
@@ -126,9 +117,7 @@ def test_the_command(forker: Forker, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_one_worker_takes_the_steps_of_one_device(
-    fake_cluster: Make, forker: Forker, tmp_path: pathlib.Path
-) -> None:
+def test_one_worker_takes_the_steps_of_one_device(fake_cluster, forker, tmp_path):
     settings = {"num_steps": 12, "seed": 3}
     cluster = fake_cluster(workers=1, **COORDINATOR, **settings)
     cluster.start_all()

@@ -107,8 +107,7 @@ def test_check_data_refuses_impossible_numbers(config, option, capfd):
     assert "must be 1 or more" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_show_data_draws_what_enters_the_model(config, tmp_path, capfd, times):
+def test_show_data_draws_what_enters_the_model(config, tmp_path, capfd):
     picture = tmp_path / "pictures" / "data.png"
     arguments = (config, "--num_images", 3, "--columns", 2, "--output", picture, "--seed", 1)
     assert run(show_data, *arguments) == console.EXIT_OK
@@ -118,10 +117,6 @@ def test_show_data_draws_what_enters_the_model(config, tmp_path, capfd, times):
     pixels = np.asarray(Image.open(picture))
     # The yellow third of each picture is yellow again.
     assert np.mean(np.abs(pixels.astype(int) - [250, 250, 0]).max(axis=2) < 8) > 0.05
-    again = tmp_path / "again.png"
-    if times == 2:
-        assert run(show_data, *arguments, "--output", again) == console.EXIT_OK
-        np.testing.assert_array_equal(pixels, np.asarray(Image.open(again)))
 
 
 def test_show_data_of_augmentations(config, tmp_path, capfd):

@@ -50,7 +50,7 @@ def _run(example: str, folder: pathlib.Path, config: Any) -> str:
     return "".join(path.read_text() for path in folder.glob("*.log"))
 
 
-def test_there_are_examples() -> None:
+def test_there_are_examples():
     assert len(BLOCKS) == len(NAMES)
     assert "evaluator" in EXAMPLES["async"] and "sync_replicas=true" in EXAMPLES["sync"]
     assert "data-worker --host" in EXAMPLES["data-workers"]
@@ -70,7 +70,7 @@ def test_there_are_examples() -> None:
         ("coordinator", 4, "evaluation"),
     ],
 )
-def test_examples_run(tmp_path: pathlib.Path, name: str, batch_size: int, text: str) -> None:
+def test_examples_run(tmp_path, name, batch_size, text):
     files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
     settings = [f"train_config.batch_size={batch_size}"]
     if name == "async":
@@ -89,9 +89,7 @@ def shapes_files(tmp_path_factory: pytest.TempPathFactory) -> shapes.DatasetFile
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", list(STEPS))
-def test_the_demo_is_trained(
-    tmp_path: pathlib.Path, shapes_files: shapes.DatasetFiles, name: str
-) -> None:
+def test_the_demo_is_trained(tmp_path, shapes_files, name):
     """In the demo's own steps of 24 images, of which each of three synchronous tasks has 8.
 
     Asynchronous ones learn less in a step, for the weights are two steps older, so they take more.

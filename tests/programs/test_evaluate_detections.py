@@ -26,9 +26,7 @@ from tests.model_fn.evaluation.test_calibration import overconfident, synthetic
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_without_a_configuration(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_configuration(tmp_path, capsys, caplog):
     write_records(
         tmp_path,
         [
@@ -87,9 +85,7 @@ model { ssd {
 """
 
 
-def test_calibration_with_a_configuration(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calibration_with_a_configuration(tmp_path, capsys):
     places = [[5 * i, 5 * j, 5 * i + 4, 5 * j + 4] for i in range(8) for j in range(10)]
     made = write_records(tmp_path, [record(f"{k}", places, [1] * 80) for k in range(3)])
     config = text_format.Parse(CONFIG, pipeline_pb2.TrainEvalPipelineConfig())
@@ -124,9 +120,7 @@ def test_calibration_with_a_configuration(
     assert "calibration_config is set, so the scores are calibrated" in capsys.readouterr().err
 
 
-def test_calibration_of_a_checkpoint(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
     def evaluate(config: Any, folder: str, *, matches: Any, **settings: Any) -> Any:
         matches["val"] = synthetic(overconfident)
         return {"val": {"global_step": 20.0}}
@@ -163,16 +157,12 @@ def test_calibration_of_a_checkpoint(
         (["--checkpoint_dir=r", "--continuous", "--calibrate"], "remove --continuous"),
     ],
 )
-def test_options_that_contradict_each_other(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_contradict_each_other(arguments, message, capsys):
     assert cli.main(["evaluate", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_faults_and_missing_files_have_exit_codes(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_faults_and_missing_files_have_exit_codes(tmp_path, capsys):
     write_records(tmp_path, [])
     more = ["--records", str(tmp_path / "*.record"), "--label_map", str(tmp_path / "map.pbtxt")]
     assert cli.main(["evaluate", "--detections", str(tmp_path / "none.json"), *more]) == 3
@@ -182,7 +172,7 @@ def test_faults_and_missing_files_have_exit_codes(
     assert "entry 1 (line 1): has no category_id" in capsys.readouterr().err
 
 
-def test_the_help_names_every_kind_of_calibration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_every_kind_of_calibration(capsys):
     assert cli.main(["evaluate", "--help"]) == 0
     shown = "".join(capsys.readouterr().out.split())
     assert all(kind in shown for kind in calibration.FITS)

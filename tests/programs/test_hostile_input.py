@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import re
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from inputs.bad_records.log import LONGEST_MESSAGE, FaultLog, RecordFaultError
 from model_fn.checks import anchor_coverage
 from model_fn.debugging.bad_step import Record
 from model_fn.drawing import charts
-from model_fn.evaluation import history, report
+from model_fn.evaluation import report
 from tests.hostile import CONTROLS, shows_as_itself
 from tests.inputs import examples
 from tests.model_fn.checks.small import small_config
@@ -43,7 +42,7 @@ def _fault(message: str, action: str = FAIL) -> RecordFault:
     return RecordFault("unparsable", message, "write it again", action)
 
 
-def test_errors_of_records(capsys: pytest.CaptureFixture, tmp_path: pathlib.Path) -> None:
+def test_errors_of_records(capsys, tmp_path):
     path = tmp_path / "bad_records.jsonl"
 
     def fail() -> int:
@@ -66,7 +65,7 @@ def test_errors_of_records(capsys: pytest.CaptureFixture, tmp_path: pathlib.Path
     assert json.loads(line)["source_id"].startswith(CONTROLS) and line.count("\n") == 1
 
 
-def test_reports_of_faults_and_steps(capsys: pytest.CaptureFixture) -> None:
+def test_reports_of_faults_and_steps(capsys):
     log = FaultLog()
     log.report(_fault(LONG, SKIP), LONG, 3, LONG)
     report.print_faults(log)
@@ -75,14 +74,6 @@ def test_reports_of_faults_and_steps(capsys: pytest.CaptureFixture) -> None:
     _output(capsys)
     assert shows_as_itself(Record(0, LONG, "f", 1).sentence())
     assert len(Record(0, LONG, "f", 1).sentence()) < 1_000
-
-
-def test_evaluations(tmp_path: pathlib.Path) -> None:
-    one = history.Evaluation("reader", 1, {LONG[:50]: 0.5}, {"mAP": CONTROLS})
-    history.record(str(tmp_path), one)
-    line = (tmp_path / history.EVALUATIONS_FILE).read_text(encoding="utf-8")
-    assert shows_as_itself(line) and line.count("\n") == 1
-    assert history.read(str(tmp_path), "reader")[0].notes == {"mAP": CONTROLS}
 
 
 class _Model(LoadedModel):
@@ -100,9 +91,7 @@ class _Model(LoadedModel):
         }
 
 
-def test_detect(
-    capsys: pytest.CaptureFixture, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_detect(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "load_model", _Model)
     folder = tmp_path / "images"
     folder.mkdir()
@@ -121,9 +110,7 @@ def test_detect(
 CLASS = CONTROLS.replace("\udcff", "").replace("\x0b", "")  # text that can be encoded
 
 
-def test_check_data(
-    capsys: pytest.CaptureFixture, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_data(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(anchor_coverage, "has_anchors", lambda detector: False)
     monkeypatch.setattr(charts, "figure", lambda *_, **__: b"")
     source_id = (CLASS * 10**4).encode()
@@ -146,7 +133,7 @@ def test_check_data(
         assert shows_as_itself(text), name
 
 
-def test_arguments(capsys: pytest.CaptureFixture) -> None:
+def test_arguments(capsys):
     assert cli.main(["detect", f"--{CONTROLS}", "--model=m", "a.png"]) == console.EXIT_USAGE
     assert "unknown option --a\\x1b[2J" in _output(capsys)
     assert model_main.main(["model_main", f"--{CONTROLS}"]) == console.EXIT_USAGE
@@ -165,7 +152,7 @@ BAD_CONFIGS = [
 
 
 @pytest.mark.parametrize("text", BAD_CONFIGS, ids=range(len(BAD_CONFIGS)))
-def test_configurations(text: str, capsys: pytest.CaptureFixture, tmp_path: pathlib.Path) -> None:
+def test_configurations(text, capsys, tmp_path):
     (tmp_path / "a.config").write_text(text, encoding="utf-8")
     assert cli.main(["check-config", str(tmp_path / "a.config"), "--no_build"]) != 0
     assert len(_output(capsys)) < 60_000
@@ -174,9 +161,7 @@ def test_configurations(text: str, capsys: pytest.CaptureFixture, tmp_path: path
     assert len(_output(capsys)) < 60_000
 
 
-def test_a_printed_configuration_is_whole_and_reads_the_same(
-    capsys: pytest.CaptureFixture, tmp_path: pathlib.Path
-) -> None:
+def test_a_printed_configuration_is_whole_and_reads_the_same(capsys, tmp_path):
     patterns = [CLASS, "猫 é", "y" * 20_000]
     config = small_config()
     config.train_config.freeze_variables.extend(patterns)
@@ -208,9 +193,7 @@ VERBS = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_absurd_numbers(
-    verb: str, capsys: pytest.CaptureFixture, tmp_path: pathlib.Path, monkeypatch: Any
-) -> None:
+def test_absurd_numbers(verb, capsys, tmp_path, monkeypatch):
     def build(*_: Any, **__: Any) -> None:
         raise AssertionError("something is built or read")
 
@@ -231,15 +214,3 @@ def test_absurd_numbers(
         text = _output(capsys)
         assert re.search(rf"error: {re.escape(field)}:? is 1,000,000", text), text
         assert "allowed are " in text, text
-
-
-def test_absurd_numbers_of_model_main(
-    capsys: pytest.CaptureFixture, tmp_path: pathlib.Path
-) -> None:
-    path = tmp_path / "a.config"
-    path.write_text(pipeline.format_pipeline(small_config()))
-    flags: List[str] = [f"--pipeline_config_path={path}", f"--model_dir={tmp_path / 'm'}"]
-    for more in ("--config_override=model { ssd { num_classes: 1000000000 } }",
-                 "--train_batch_size=1000000000"):  # fmt: skip
-        assert model_main.main(["model_main", *flags, more]) == console.EXIT_USAGE
-        assert "is 1,000,000,000; allowed are 1 to " in _output(capsys)

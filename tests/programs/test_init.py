@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any, Dict, List
 
 import numpy as np
@@ -69,9 +68,7 @@ def value_of(choices: List[Choice], field: str) -> str:
     ],
     ids=lambda model: model.name,
 )
-def test_each_model_gives_a_short_file_that_can_be_run(
-    model: starter.Model, records: str, quick: None
-) -> None:
+def test_each_model_gives_a_short_file_that_can_be_run(model, records, quick):
     plan = starter_plan.make_plan(records, Budget(num_steps=100), model=model.name, weights=None)
     text = starter_text.commented(plan.config, plan.reasons, ["estimator-det init"])
     assert pipeline.parse_pipeline(text) == plan.config
@@ -82,9 +79,7 @@ def test_each_model_gives_a_short_file_that_can_be_run(
     assert model.published.split()[1] == model.zoo
 
 
-def test_the_verb_writes_its_command_and_what_to_expect(
-    records: str, quick: None, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verb_writes_its_command_and_what_to_expect(records, quick, tmp_path, capsys):
     arguments = ["init", "--records", records, "--hours", "0.1", "--output_dir", str(tmp_path)]
     assert cli.main(arguments) == console.EXIT_OK
     text = (tmp_path / "pipeline.config").read_text()
@@ -100,7 +95,7 @@ def test_the_verb_writes_its_command_and_what_to_expect(
     assert cli.main([*arguments, "--overwrite"]) == console.EXIT_OK
 
 
-def test_a_data_set_is_converted_first(quick: None, tmp_path: pathlib.Path) -> None:
+def test_a_data_set_is_converted_first(quick, tmp_path):
     from PIL import Image
 
     (tmp_path / "images").mkdir()
@@ -136,13 +131,7 @@ def test_a_data_set_is_converted_first(quick: None, tmp_path: pathlib.Path) -> N
         (["--records", "r", "--hours", "no", "--output_dir", "o"], "is not a time"),
     ],
 )
-def test_wrong_usage(
-    arguments: List[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: pathlib.Path,
-) -> None:
+def test_wrong_usage(arguments, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     try:
         assert cli.main(["init", *arguments]) == console.EXIT_USAGE
@@ -151,18 +140,18 @@ def test_wrong_usage(
     assert message in capsys.readouterr().err
 
 
-def test_a_folder_without_held_out_records_is_refused(tmp_path: pathlib.Path) -> None:
+def test_a_folder_without_held_out_records_is_refused(tmp_path):
     (tmp_path / "train.record-00000-of-00001").touch()
     with pytest.raises(FileNotFoundError, match=r"parts found: train.*--split train=0.8,val=0.2"):
         starter.find_records(str(tmp_path))
 
 
-def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
+def test_an_unknown_model_is_refused_with_the_nearest_name():
     with pytest.raises(ConfigError, match="ssd_mobilenet_v2"):
         starter.find_starter("ssd_mobilnet_v2")
 
 
-def test_small_objects_get_a_larger_image() -> None:
+def test_small_objects_get_a_larger_image():
     config = config_of("ssd_mobilenet_v2")
     small = columns_of([[0.1, 0.1, 0.15, 0.15]] * 20)
     large = columns_of([[0.1, 0.1, 0.6, 0.6]] * 20)
@@ -174,7 +163,7 @@ def test_small_objects_get_a_larger_image() -> None:
     assert not starter.size_choices(config_of("faster_rcnn_resnet50"), small, None)
 
 
-def test_few_images_train_more_anchors_of_each_object() -> None:
+def test_few_images_train_more_anchors_of_each_object():
     few, many = columns_of([]), columns_of([], num_images=5000)
     config = config_of("ssd_mobilenet_v1")
     assert value_of(starter.matching_choices(config, few), "_matcher.matched_threshold") == "0.4"
@@ -183,7 +172,7 @@ def test_few_images_train_more_anchors_of_each_object() -> None:
     assert not starter.matching_choices(config_of("faster_rcnn_resnet50"), few)
 
 
-def test_large_photographs_are_decoded_smaller() -> None:
+def test_large_photographs_are_decoded_smaller():
     columns = columns_of([])
     large = columns._replace(sizes=np.array([[1200, 1600]] * 2 + [[10, 10]]))
     chosen = starter.decoding_choices(config_of("ssd_mobilenet_v1"), large)
@@ -193,7 +182,7 @@ def test_large_photographs_are_decoded_smaller() -> None:
     assert not starter.decoding_choices(config_of("mask_rcnn_inception_v2"), large)
 
 
-def test_short_trainings_get_half_of_the_channels() -> None:
+def test_short_trainings_get_half_of_the_channels():
     config = config_of("ssd_mobilenet_v1")
     (choice,) = starter.width_choices(config, 40.0)
     assert (choice.field.rpartition(".")[2], choice.value) == ("depth_multiplier", "0.5")
@@ -204,7 +193,7 @@ def test_short_trainings_get_half_of_the_channels() -> None:
 @pytest.mark.parametrize(
     "names, flips", [(["cat", "dog"], True), (["left_hand", "right_hand"], False)]
 )
-def test_classes_with_a_side_are_not_mirrored(names: List[str], flips: bool) -> None:
+def test_classes_with_a_side_are_not_mirrored(names, flips):
     (choice,) = starter.augmentation_choices(config_of("ssd_mobilenet_v1"), names)
     assert ("random_horizontal_flip" in choice.value) == flips
     assert "random_vertical_flip" not in choice.value
@@ -216,7 +205,7 @@ def test_classes_with_a_side_are_not_mirrored(names: List[str], flips: bool) -> 
 @pytest.mark.parametrize(
     "model", ["ssd_mobilenet_v1", "ssd_mobilenet_v1_fpnlite", "faster_rcnn_resnet50"]
 )
-def test_anchors_follow_from_elongated_boxes(model: str) -> None:
+def test_anchors_follow_from_elongated_boxes(model):
     config = starter.apply(config_of(model), [Choice("train_config.batch_size", "1", "")])
     generator = np.random.default_rng(0)
     corners = generator.uniform(0.0, 0.4, [40, 2])
@@ -232,7 +221,7 @@ def test_anchors_follow_from_elongated_boxes(model: str) -> None:
     assert after.best_iou.mean() > before.best_iou.mean() + 0.1
 
 
-def test_batches_follow_from_memory() -> None:
+def test_batches_follow_from_memory():
     config, columns = config_of("ssd_mobilenet_v1"), columns_of([[0, 0, 1, 1]])
     for memory, batch in {2**40: "8", 3 * 10**9: "8", 10**9: "4"}.items():
         (choice,) = starter.batch_choices(config, columns, FAST, memory)
@@ -251,12 +240,12 @@ def test_batches_follow_from_memory() -> None:
         (Budget(), False, 3000),
     ],
 )
-def test_steps_follow_from_the_budget(budget: Budget, is_fine_tuned: bool, steps: int) -> None:
+def test_steps_follow_from_the_budget(budget, is_fine_tuned, steps):
     columns = columns_of([[0, 0, 1, 1]])
     assert starter.num_steps(budget, columns, 8, is_fine_tuned, 0.1)[0] == steps
 
 
-def test_crowded_images_get_room() -> None:
+def test_crowded_images_get_room():
     choices = starter.box_choices(config_of("ssd_mobilenet_v1"), np.array([3, 130]))
     assert value_of(choices, "train_input_reader.max_number_of_boxes") == "136"
     assert value_of(choices, "max_total_detections") == "272"
@@ -264,9 +253,7 @@ def test_crowded_images_get_room() -> None:
     assert value_of(few, "train_input_reader.max_number_of_boxes") == "8"
 
 
-def test_weights_keep_their_anchors_and_classes_are_replaced(
-    records: str, quick: None, tmp_path: pathlib.Path
-) -> None:
+def test_weights_keep_their_anchors_and_classes_are_replaced(records, quick, tmp_path):
     from estimator_det.programs.pretrained import Pretrained
 
     theirs = config_of("ssdlite_mobilenet_v2")
@@ -284,7 +271,7 @@ def test_weights_keep_their_anchors_and_classes_are_replaced(
         starter_plan.make_plan(records, Budget(), model="ssd_mobilenet_v1", weights=weights)
 
 
-def test_comments_explain_each_field_once() -> None:
+def test_comments_explain_each_field_once():
     config = config_of("ssd_mobilenet_v1")
     reasons: Dict[str, str] = {"model.ssd.num_classes": "The classes."}
     text = starter_text.commented(config, reasons, ["first", "", "last"])
@@ -294,7 +281,7 @@ def test_comments_explain_each_field_once() -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_speed_of_a_real_step(records: str) -> None:
+def test_the_speed_of_a_real_step(records):
     config = starter.apply(
         config_of("ssd_mobilenet_v1"),
         [
@@ -314,13 +301,8 @@ def test_the_speed_of_a_real_step(records: str) -> None:
     ("seconds", "precision"), [(0.05, "mixed_bfloat16"), (FAST.seconds, "float32")]
 )
 def test_a_training_takes_the_faster_precision(
-    quick: None,
-    records: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    seconds: float,
-    precision: str,
-) -> None:
+    quick, records, tmp_path, monkeypatch, seconds, precision
+):
     monkeypatch.setattr(
         step_speed,
         "measure",

@@ -8,17 +8,16 @@ import random
 import re
 import signal
 import time
-from typing import List, Sequence, Set
+from typing import List, Set
 
 import pytest
 
 from estimator_det.compat import tf1
 from estimator_det.config import json_lines
-from estimator_det.config.pipeline import read_pipeline
 from model_fn.checkpoints import repair
 from model_fn.runs.data_cursor import read_cursor_state
 from tests import checkpoints
-from tests.programs.forking import TIMEOUT, Forker, Run, small_config
+from tests.programs.forking import TIMEOUT, Run
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +93,7 @@ def _check_lines(folder: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "events", [FEW, pytest.param(EVENTS * 5, marks=pytest.mark.exhaustive)], ids=["4", "35"]
 )
-def test_kills(forker: Forker, tmp_path: pathlib.Path, events: Sequence[str]) -> None:
+def test_kills(forker, tmp_path, events):
     rng = random.Random(5)
     folder = tmp_path / "model"
     recorded_step = reached = 0
@@ -140,38 +139,3 @@ def test_kills(forker: Forker, tmp_path: pathlib.Path, events: Sequence[str]) ->
     assert indexes
     for index in indexes:
         assert repair.find_damage(str(index.with_suffix(""))) is None
-
-
-@pytest.mark.exhaustive  # test_kills kills the same program, at chosen moments
-@pytest.mark.parametrize("delays", [(0.1,), (0.0, 0.3, 0.1)], ids=["1", "3"])
-def test_kills_of_the_command(
-    forker: Forker, tmp_path: pathlib.Path, delays: Sequence[float]
-) -> None:
-    config = small_config(tmp_path, num_steps=ENDLESS)
-    folder = tmp_path / "model"
-    arguments = ["train", "--pipeline_config_path", config, "--model_dir", str(folder)]
-    arguments += ["--eval_throttle_secs=100", "--progress_steps=1"]
-    reached = 0
-    for seconds in delays:
-        run = forker.command(*arguments, "--save_checkpoints_steps=2")
-        while checkpoints.trained_steps(str(folder)) <= reached:
-            assert run.poll() is None, run.output()
-            time.sleep(0.02)
-        time.sleep(seconds)
-        run.signal(signal.SIGKILL)
-        assert run.wait() == -signal.SIGKILL, run.output()
-        for prefix in _recorded(folder):
-            assert repair.find_damage(prefix) is None, prefix
-        step = checkpoints.trained_steps(str(folder))
-        assert step > reached
-        reached = step
-    last_step = reached + 5
-    steps = [f"--num_train_steps={last_step}", "--save_checkpoints_steps=50"]
-    last = forker.command(*arguments, *steps)
-    assert last.wait() == 0, last.output()
-    assert f"Resuming at step {reached}" in last.output()
-    assert checkpoints.trained_steps(str(folder)) == last_step
-    assert (
-        _records_used(folder, last_step)
-        == last_step * read_pipeline(config).train_config.batch_size
-    )

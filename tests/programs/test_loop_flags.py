@@ -19,7 +19,7 @@ def _chosen(*flags: str) -> Optional[LoopOptions]:
     return train._loop(parser.parse_args(["ssd.config", "--model_dir", "run", *flags]))
 
 
-def test_estimator_trains_unless_a_strategy_is_given() -> None:
+def test_estimator_trains_unless_a_strategy_is_given():
     assert _chosen() is None
     assert _chosen("--strategy", "none") == LoopOptions()
     flags = "--strategy mirrored --num_replicas 2 --accumulate_steps 4 --steps_per_call 5"
@@ -36,14 +36,14 @@ def test_estimator_trains_unless_a_strategy_is_given() -> None:
         ("--tpu_name=local", "tpu"),
     ],
 )
-def test_flags_of_the_loop_need_a_strategy(flag: str, strategy: str) -> None:
+def test_flags_of_the_loop_need_a_strategy(flag, strategy):
     with pytest.raises(console.UsageError, match=f"^{flag.partition('=')[0]} is an opt") as refused:
         _chosen(flag)
     assert str(refused.value).endswith(f"--strategy {strategy}")
     assert _chosen(flag, "--strategy", strategy) is not None  # the advice is taken
 
 
-def test_the_tpu_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tpu_of_the_environment(monkeypatch):
     monkeypatch.setenv("TPU_CONFIG", '{"tpu_node_name": "one", "zone": "here"}')
     assert _chosen("--strategy", "tpu") == LoopOptions("tpu", tpu_name="one", tpu_zone="here")
     found = _chosen("--strategy", "tpu", "--tpu_name", "local")
@@ -52,7 +52,7 @@ def test_the_tpu_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         _chosen("--strategy", "none", "--tpu_name", "local")
 
 
-def test_numbers_out_of_range_are_refused() -> None:
+def test_numbers_out_of_range_are_refused():
     with pytest.raises(ConfigError, match="accumulate_steps is -1; give 1 or more"):
         _chosen("--strategy", "none", "--accumulate_steps", "-1")
     with pytest.raises(ConfigError, match="accumulate_steps is 0; give 1 or more"):

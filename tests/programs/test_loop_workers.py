@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import re
 import signal
-from typing import Dict, List, Optional
+from typing import Dict
 
 import pytest
 
@@ -16,12 +15,11 @@ from tests.checkpoints import trained_steps
 from tests.programs.clusters import (
     ENDLESS,
     LocalCluster,
-    Make,
     check_whole,
     saved_steps,
     wait_for_step,
 )
-from tests.programs.forking import Forker, Run, small_config
+from tests.programs.forking import Run, small_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -32,9 +30,7 @@ WORKERS = {"strategy": STRATEGY, "servers": 0}
 @pytest.mark.parametrize(
     ("chief", "evaluator"), [("chief", "evaluator"), ("worker", "evaluator"), ("master", None)]
 )
-def test_two_workers(
-    fake_cluster: Make, tmp_path: pathlib.Path, chief: str, evaluator: Optional[str]
-) -> None:
+def test_two_workers(fake_cluster, tmp_path, chief, evaluator):
     cluster = fake_cluster(workers=1, chief=chief, num_steps=12, **WORKERS)
     folder = tmp_path / "model"
     cluster.start_all(*([evaluator] if evaluator else []))
@@ -52,9 +48,7 @@ def test_two_workers(
 
 
 @pytest.mark.parametrize("killed", ["worker", "chief"])
-def test_a_worker_that_is_lost_ends_the_others(
-    fake_cluster: Make, tmp_path: pathlib.Path, killed: str
-) -> None:
+def test_a_worker_that_is_lost_ends_the_others(fake_cluster, tmp_path, killed):
     folder = tmp_path / "model"
     cluster = fake_cluster(num_steps=60, step_secs=0.3, task_timeout_secs=30, **WORKERS)
     cluster.start_all()
@@ -72,7 +66,7 @@ def test_a_worker_that_is_lost_ends_the_others(
 
 
 @pytest.mark.parametrize("signalled", [["worker-0"], ["chief-0", "worker-0"]])
-def test_sigterm(fake_cluster: Make, tmp_path: pathlib.Path, signalled: List[str]) -> None:
+def test_sigterm(fake_cluster, tmp_path, signalled):
     folder = tmp_path / "model"
     settings = {"workers": 1, "save_steps": ENDLESS, "step_secs": 0.1, **WORKERS}
     cluster = fake_cluster(num_steps=ENDLESS, **settings)
@@ -98,14 +92,14 @@ def test_sigterm(fake_cluster: Make, tmp_path: pathlib.Path, signalled: List[str
     assert position[str(stopped + 5)]["count"] == 2 * (stopped + 5)
 
 
-def test_a_worker_that_never_comes(fake_cluster: Make) -> None:
+def test_a_worker_that_never_comes(fake_cluster):
     alone = fake_cluster(workers=1, num_steps=5, task_timeout_secs=5, **WORKERS)
     alone.start("chief")
     assert alone.wait() == {"chief-0": console.EXIT_FAILED}
     assert "error: worker 0 of the cluster is missing" in alone.outputs()
 
 
-def test_the_command(forker: Forker, tmp_path: pathlib.Path) -> None:
+def test_the_command(forker, tmp_path):
     config, folder = small_config(tmp_path, num_steps=6), tmp_path / "model"
     arguments = ["train", config, "--model_dir", str(folder), "--eval_every_steps=3"]
     arguments += ["--best_metric", "DetectionBoxes_Precision/mAP", "--seed=1"]

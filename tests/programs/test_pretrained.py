@@ -131,7 +131,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
         server.close()
 
 
-def test_every_model_of_the_zoo_has_an_extractor_and_a_sound_checksum() -> None:
+def test_every_model_of_the_zoo_has_an_extractor_and_a_sound_checksum():
     models = pretrained.zoo()
     assert len({model.name for model in models}) == len({model.file for model in models}) == 47
     for model in models:
@@ -144,9 +144,7 @@ def test_every_model_of_the_zoo_has_an_extractor_and_a_sound_checksum() -> None:
     assert sum(bool(model.checksum) for model in models) == 15
 
 
-def test_download_once_then_from_the_cache(
-    archive: pathlib.Path, serve: Any, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_download_once_then_from_the_cache(archive, serve, tmp_path, caplog):
     caplog.set_level("INFO")
     server = serve(archive.read_bytes())
     weights = pretrained.resolve("small", str(tmp_path / "cache"))
@@ -160,9 +158,7 @@ def test_download_once_then_from_the_cache(
     assert not list((tmp_path / "cache").glob(".unpack*"))
 
 
-def test_slow_and_broken_connections_are_tried_again(
-    archive: pathlib.Path, serve: Any, tmp_path: pathlib.Path
-) -> None:
+def test_slow_and_broken_connections_are_tried_again(archive, serve, tmp_path):
     content = archive.read_bytes()
     server = serve(content, faults=[len(content) // 2, 0], pause=0.01)
     assert pretrained.resolve("small", str(tmp_path / "cache")).name == "small"
@@ -180,14 +176,8 @@ def test_slow_and_broken_connections_are_tried_again(
     ids=["broken", "checksum", "stalled", "missing"],
 )
 def test_failed_downloads_say_what_to_put_where(
-    settings: Dict[str, Any],
-    cause: str,
-    archive: pathlib.Path,
-    serve: Any,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture,
-) -> None:
+    settings, cause, archive, serve, tmp_path, monkeypatch, capfd
+):
     monkeypatch.setattr(pretrained, "TIMEOUT_SECS", 0.2)
     if "pause" in settings:
         monkeypatch.setattr(time, "sleep", threading.Event().wait)
@@ -200,9 +190,7 @@ def test_failed_downloads_say_what_to_put_where(
     assert list(cache.iterdir()) == []
 
 
-def test_without_a_network_a_file_put_into_the_cache_is_used(
-    archive: pathlib.Path, serve: Any, tmp_path: pathlib.Path
-) -> None:
+def test_without_a_network_a_file_put_into_the_cache_is_used(archive, serve, tmp_path):
     server = serve(archive.read_bytes())
     server.close()
     cache = tmp_path / "cache"
@@ -239,21 +227,21 @@ PAX_HEADER.type, PAX_HEADER.size = tarfile.XHDTYPE, 2**26
         ((PAX_HEADER, bytes(2**26)), r"is not a whole .tar.gz file \(a header has 67,108,864"),
     ],
 )
-def test_hostile_archives_leave_nothing(hostile: Any, fault: str, tmp_path: pathlib.Path) -> None:
+def test_hostile_archives_leave_nothing(hostile, fault, tmp_path):
     path = write_archive(tmp_path / "a.tar.gz", [member("a/good", b"1"), hostile])
     with pytest.raises(RunError, match=fault):
         pretrained.resolve(str(path), str(tmp_path / "cache"))
     assert sorted(each.name for each in tmp_path.rglob("*")) == ["a.tar.gz", "cache"]
 
 
-def test_too_many_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_files(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "MAX_FILES", 2)
     path = write_archive(tmp_path / "a.tar.gz", [member(name) for name in "abc"])
     with pytest.raises(RunError, match=r"'c' is file 3; allowed: 2"):
         pretrained.unpack(str(path), str(tmp_path / "cache"))
 
 
-def test_damaged_archives(archive: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_damaged_archives(archive, tmp_path):
     content = archive.read_bytes()
     tar = gzip.decompress(content)
     second = tar.index(b"small_2018", 1)  # a header within the archive
@@ -265,7 +253,7 @@ def test_damaged_archives(archive: pathlib.Path, tmp_path: pathlib.Path) -> None
             pretrained.resolve(str(archive), str(tmp_path / "cache"))
 
 
-def test_archives_of_other_kinds_are_refused(tmp_path: pathlib.Path) -> None:
+def test_archives_of_other_kinds_are_refused(tmp_path):
     path = write_archive(tmp_path / "a.tgz", [member("notes.txt", b"1")])
     with pytest.raises(FileNotFoundError, match="contains neither a checkpoint"):
         pretrained.resolve(str(path), str(tmp_path))
@@ -280,9 +268,7 @@ def test_archives_of_other_kinds_are_refused(tmp_path: pathlib.Path) -> None:
         pretrained.resolve(str(folder))
 
 
-def test_float_before_quantized_and_the_newest_step(
-    zoo_files: Dict[str, bytes], tmp_path: pathlib.Path
-) -> None:
+def test_float_before_quantized_and_the_newest_step(zoo_files, tmp_path):
     for name in ("uint8/model.ckpt-9", "fp32/model.ckpt-4", "fp32/model.ckpt-12"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         for suffix in (".index", ".data-00000-of-00001"):
@@ -293,9 +279,7 @@ def test_float_before_quantized_and_the_newest_step(
     assert weights.config_path == str(tmp_path / "fp32" / "pipeline.config")
 
 
-def test_a_training_with_other_classes_starts_from_the_archive(
-    archive: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_training_with_other_classes_starts_from_the_archive(archive, tmp_path):
     weights = pretrained.resolve(str(archive), str(tmp_path / "cache"))
     config = pipeline.apply_overrides(weights.config, weights.assignments)
     with tf.Graph().as_default():
@@ -309,7 +293,7 @@ def test_a_training_with_other_classes_starts_from_the_archive(
     assert table.missing == []
 
 
-def test_checkpoint_of_a_classifier(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_of_a_classifier(tmp_path):
     with tf.Graph().as_default(), tf1.Session() as session:
         weight = tf1.get_variable("MobilenetV1/Conv2d_0/weights", [1])
         session.run(weight.initializer)
@@ -324,7 +308,7 @@ def test_checkpoint_of_a_classifier(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared")
-def test_a_frozen_graph_alone_becomes_a_checkpoint(tmp_path: pathlib.Path) -> None:
+def test_a_frozen_graph_alone_becomes_a_checkpoint(tmp_path):
     source = SHARED / "real_models" / "native_tf115_pets"
     names = ("frozen_inference_graph.pb", "pipeline.config")
     members = [member(f"model/{name}", (source / name).read_bytes()) for name in names]
@@ -338,9 +322,7 @@ def test_a_frozen_graph_alone_becomes_a_checkpoint(tmp_path: pathlib.Path) -> No
     assert weights.config.model.ssd.num_classes == 37
 
 
-def test_the_verb_lists_and_explains(
-    archive: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_verb_lists_and_explains(archive, tmp_path, capsys):
     assert cli.main(["pretrained", "--list"]) == 0
     assert "ssd_mobilenet_v2_coco " in capsys.readouterr().out
     assert cli.main(["pretrained"]) == 2

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Dict, List
 
-import numpy as np
 import pytest
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf1
 from estimator_det.config import pipeline
-from estimator_det.programs import cli, demo, model_main
-from exporters.detect_files import DETECTIONS_FILE
+from estimator_det.programs import demo, model_main
 from inputs.datasets import shapes
 from model_fn.training import tpu_step
 from tests import small_extractor
@@ -46,20 +43,6 @@ def _scalars(folder: pathlib.Path, pattern: str) -> Dict[str, List[int]]:
     return steps
 
 
-def _check_starts_at(checkpoint: pathlib.Path, source: pathlib.Path) -> None:
-    """Checks that a checkpoint of step 0 holds the network of another one."""
-    found, given = (tf1.train.load_checkpoint(str(path)) for path in (checkpoint, source))
-    assert found.get_tensor("global_step") == 0
-    names = [
-        name
-        for name in found.get_variable_to_shape_map()
-        if name.startswith(("FeatureExtractor", "BoxPredictor")) and "/Adam" not in name
-    ]
-    assert len(names) > 10
-    for name in names:
-        np.testing.assert_array_equal(found.get_tensor(name), given.get_tensor(name), name)
-
-
 def _check_reports(folder: pathlib.Path) -> None:
     """Checks what two loops of two steps report."""
     assert tf1.train.load_variable(str(folder), "global_step") == 4
@@ -86,36 +69,3 @@ def test_training(common, tmp_path):
     folder = tmp_path / "rehearsed"
     assert model_main.main([*common, f"--model_dir={folder}", "--mode=train", *TPU]) == 0
     _check_reports(folder)
-
-
-@pytest.mark.exhaustive  # the test above has the loop, tests/model_fn what surrounds it
-def test_from_a_checkpoint_to_a_model_that_detects(common, tmp_path, capsys):
-    source, folder = tmp_path / "source", tmp_path / "rehearsed"
-    first = [f"--model_dir={source}", "--mode=train", "--num_train_steps=1"]
-    assert model_main.main([*common, *first]) == 0
-    capsys.readouterr()
-
-    common += [f"--model_dir={folder}"]
-    start = f"--config_override=train_config {{ fine_tune_checkpoint: '{source}' }}"
-    assert model_main.main([*common, *TPU, start]) == 0
-    assert "mAP@.50IOU" in capsys.readouterr().out
-
-    _check_starts_at(folder / "model.ckpt-0", source)
-    _check_reports(folder)
-    assert _scalars(folder / "eval_0", "events.*")["DetectionBoxes_Precision/mAP"] == [4]
-    (evaluation,) = (folder / "evaluations.jsonl").read_text().splitlines()
-    assert json.loads(evaluation)["step"] == 4
-
-    image = tmp_path / "shape.png"
-    shapes.Image.fromarray(shapes.make_image((5, 0)).pixels).save(image)
-    found = tmp_path / "found"
-    arguments = ["detect", str(image), "--output_dir", str(found), "--min_score=0"]
-    assert cli.main([*arguments, "--model", str(folder / "export" / "Servo")]) == 0
-    (line,) = (found / DETECTIONS_FILE).read_text().splitlines()
-    detections = json.loads(line)["detections"]
-    assert detections and {entry["name"] for entry in detections} <= set(shapes.CLASS_NAMES)
-
-    # And goes on without a TPU, and without what it started from.
-    gone = "--config_override=train_config { fine_tune_checkpoint: 'PATH_TO_BE_CONFIGURED' }"
-    assert model_main.main([*common, gone, "--mode=train", "--num_train_steps=5"]) == 0
-    assert tf.train.latest_checkpoint(str(folder)).endswith("model.ckpt-5")

@@ -108,7 +108,7 @@ def page_of(*arguments: Any, output: pathlib.Path) -> Tuple[str, Page]:
     return text, Page(text)
 
 
-def test_one_run(runs: Any, tmp_path: pathlib.Path) -> None:
+def test_one_run(runs, tmp_path):
     benchmark = {
         "models": [
             {
@@ -146,7 +146,7 @@ def comparison(runs: Any, tmp_path_factory: pytest.TempPathFactory) -> Tuple[str
     return page_of(*runs, output=tmp_path_factory.mktemp("comparison") / "page.html")
 
 
-def test_names_are_text_and_nothing_is_loaded(comparison: Any) -> None:
+def test_names_are_text_and_nothing_is_loaded(comparison):
     text, page = comparison
     assert SCRIPT in page.text  # visible as it is
     assert "{{ 7 * 7 }}" in page.text
@@ -162,7 +162,7 @@ def test_names_are_text_and_nothing_is_loaded(comparison: Any) -> None:
     assert len(text) < 5e6
 
 
-def test_two_runs_side_by_side(runs: Any, comparison: Any) -> None:
+def test_two_runs_side_by_side(runs, comparison):
     _, page = comparison
     assert "train_config.batch_size78" in page.text
     first, second = (history.read(str(run), "0")[-1].metrics for run in runs)
@@ -172,7 +172,7 @@ def test_two_runs_side_by_side(runs: Any, comparison: Any) -> None:
     assert "Loss: total" in page.text and "Evaluation: mAP@.50IOU" in page.text  # charts
 
 
-def test_the_best_evaluation_is_shown(runs: Any, tmp_path: pathlib.Path) -> None:
+def test_the_best_evaluation_is_shown(runs, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(runs[0], run)
     (run / "best").mkdir()
@@ -181,7 +181,7 @@ def test_the_best_evaluation_is_shown(runs: Any, tmp_path: pathlib.Path) -> None
     assert best.is_best and best.chosen and best.chosen.step == 0
 
 
-def test_other_records_give_no_pictures(runs: Any) -> None:
+def test_other_records_give_no_pictures(runs):
     run = report.read_run(str(runs[0]))
     text = json.dumps(run.details).replace("[10.0, 10.0, 60.0, 50.0]", "[1.0, 1.0, 9.0, 9.0]")
     examples = report_pictures.draw(run.config, "0", list(NAMES.values()), json.loads(text))
@@ -189,7 +189,7 @@ def test_other_records_give_no_pictures(runs: Any) -> None:
     assert all(example["urls"] == [] for part in examples.values() for example in part)
 
 
-def test_absent_records(runs: Any, tmp_path: pathlib.Path) -> None:
+def test_absent_records(runs, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(runs[0], run)
     config = pipeline.read_pipeline(str(run / "pipeline.config"))
@@ -201,7 +201,7 @@ def test_absent_records(runs: Any, tmp_path: pathlib.Path) -> None:
     assert "The records cannot be read here" in page.text
 
 
-def test_a_run_without_evaluation(runs: Any, tmp_path: pathlib.Path) -> None:
+def test_a_run_without_evaluation(runs, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     for name in ("pipeline.config", "progress.jsonl"):
@@ -210,7 +210,7 @@ def test_a_run_without_evaluation(runs: Any, tmp_path: pathlib.Path) -> None:
     assert "No evaluation: no checkpoint in the folder" in page.text
 
 
-def test_refusals(runs: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
+def test_refusals(runs, tmp_path, capsys):
     assert cli.main(["report", str(tmp_path)]) == 3
     assert "there is no training run in" in capsys.readouterr().err
     assert cli.main(["report", str(runs[0]), "--benchmark", str(tmp_path / "absent.json")]) == 3
@@ -224,9 +224,7 @@ def test_refusals(runs: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_network", "no_charts")
-def test_a_checkpoint_without_details_is_evaluated_once(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_without_details_is_evaluated_once(tmp_path, monkeypatch):
     data = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
     config = demo.demo_config(data, 2, SMALL)
     path = tmp_path / "small.config"

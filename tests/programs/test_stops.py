@@ -17,7 +17,7 @@ from model_fn.checkpoints import repair
 from model_fn.checkpoints.repair import DAMAGED_FOLDER, STATE_FILE
 from model_fn.runs import lock
 from tests.checkpoints import trained_steps
-from tests.programs.forking import EVALUATION_BEGINS, Forker, Run, small_config
+from tests.programs.forking import EVALUATION_BEGINS, Run, small_config
 
 pytestmark = pytest.mark.slow
 
@@ -51,9 +51,7 @@ def _tmpfs(folder: pathlib.Path, megabytes: int) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_sigterm_saves_and_the_command_goes_on(
-    forker: Forker, config: str, tmp_path: pathlib.Path
-) -> None:
+def test_sigterm_saves_and_the_command_goes_on(forker, config, tmp_path):
     folder = tmp_path / "model"
     arguments = ["train", "--pipeline_config_path", config, "--model_dir", str(folder)]
     arguments += ["--progress_steps=1", "--seed=1"]
@@ -91,7 +89,7 @@ def test_sigterm_saves_and_the_command_goes_on(
 
 
 @pytest.mark.exhaustive
-def test_preemption_of_a_job(forker: Forker, config: str, tmp_path: pathlib.Path) -> None:
+def test_preemption_of_a_job(forker, config, tmp_path):
     """As a service does it: SIGTERM, then the same command with the same environment again."""
     folder, logs = tmp_path / "out" / "model", tmp_path / "out" / "logs"
     environment = {
@@ -125,9 +123,7 @@ def test_preemption_of_a_job(forker: Forker, config: str, tmp_path: pathlib.Path
     assert trained_steps(str(folder)) == 40
 
 
-def test_sigterm_while_the_graph_is_built(
-    forker: Forker, config: str, tmp_path: pathlib.Path
-) -> None:
+def test_sigterm_while_the_graph_is_built(forker, config, tmp_path):
     folder = tmp_path / "model"
     arguments = ["--pipeline_config_path", config, "--model_dir", str(folder)]
     run = forker.command("train", *arguments, "--num_train_steps", "0")
@@ -138,7 +134,7 @@ def test_sigterm_while_the_graph_is_built(
     assert not list(folder.glob("model.ckpt*"))
 
 
-def test_sigterm_leaves_an_evaluation(forker: Forker, tmp_path: pathlib.Path) -> None:
+def test_sigterm_leaves_an_evaluation(forker, tmp_path):
     folder = tmp_path / "model"
     run = forker.fake_training(
         str(folder), num_steps=100, eval_secs=0, eval_batches=10**7, ballast=1
@@ -151,7 +147,7 @@ def test_sigterm_leaves_an_evaluation(forker: Forker, tmp_path: pathlib.Path) ->
     assert trained_steps(str(folder)) == 2
 
 
-def test_second_signal_ends_at_once(forker: Forker, tmp_path: pathlib.Path) -> None:
+def test_second_signal_ends_at_once(forker, tmp_path):
     folder = str(tmp_path / "model")
     run = forker.fake_training(folder, num_steps=100, step_secs=3600, ballast=1)
     run.wait_for("step 1/100")
@@ -166,7 +162,7 @@ def test_second_signal_ends_at_once(forker: Forker, tmp_path: pathlib.Path) -> N
     assert after.wait() == 0, after.output()
 
 
-def test_full_disk(forker: Forker, tmp_path: pathlib.Path) -> None:
+def test_full_disk(forker, tmp_path):
     with _tmpfs(tmp_path / "small", 11):
         folder = tmp_path / "small" / "model"
         settings = {"num_steps": 20, "eval_secs": 100, "ballast": BALLAST}
@@ -194,7 +190,7 @@ def test_full_disk(forker: Forker, tmp_path: pathlib.Path) -> None:
         assert "Resuming at step 2" in run.output() and trained_steps(str(folder)) == 20
 
 
-def test_limit_of_file_size(forker: Forker, tmp_path: pathlib.Path) -> None:
+def test_limit_of_file_size(forker, tmp_path):
     """As a quota does; needs no rights, unlike a file system of its own."""
     folder = tmp_path / "model"
     first = forker.fake_training(str(folder), num_steps=2, ballast=BALLAST)
@@ -211,7 +207,7 @@ def test_limit_of_file_size(forker: Forker, tmp_path: pathlib.Path) -> None:
     assert last.wait() == 0, last.output()
 
 
-def test_read_only_folder(forker: Forker, config: str, tmp_path: pathlib.Path) -> None:
+def test_read_only_folder(forker, config, tmp_path):
     arguments = ["train", "--pipeline_config_path", config, "--model_dir"]
     with _tmpfs(tmp_path / "small", 64):
         folder = tmp_path / "small" / "model"
@@ -228,7 +224,7 @@ def test_read_only_folder(forker: Forker, config: str, tmp_path: pathlib.Path) -
         assert repair.find_damage(str(folder / "model.ckpt-2")) is None
 
 
-def test_truncated_latest_checkpoint(forker: Forker, tmp_path: pathlib.Path) -> None:
+def test_truncated_latest_checkpoint(forker, tmp_path):
     folder = tmp_path / "model"
     first = forker.fake_training(str(folder), num_steps=6, ballast=100)
     assert first.wait() == 0, first.output()

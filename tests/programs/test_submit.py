@@ -13,7 +13,6 @@ from estimator_det.config import pipeline, problem
 from estimator_det.programs import cli, demo
 from estimator_det.programs.cloud import checks, preparation, storage
 from inputs.datasets import shapes
-from tests.cloud.test_source_package import without
 from tests.programs.test_cli import CONFIG, ROOT
 from tests.programs.test_runs import SMALL
 
@@ -164,12 +163,6 @@ def test_what_is_refused(submit, arguments, message, tmp_path, capsys):
     assert submit(*arguments) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "job").exists(), "nothing is built before that is known"
-
-
-def test_a_package_without_inputs_is_caught(submit, source_distribution, tmp_path, capsys):
-    broken = without(source_distribution, tmp_path, "inputs/")
-    assert submit(f"--package={broken}") == 1
-    assert "the package has no inputs/" in capsys.readouterr().err
 
 
 def test_local_paths_are_named(submit, config_path, capsys):

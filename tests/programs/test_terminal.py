@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import subprocess
 import sys
 from typing import Dict
@@ -12,7 +11,7 @@ import pytest
 
 from tests.config.test_bars import rows, terminal
 from tests.conftest import TESTS
-from tests.programs.forking import Forker, small_config
+from tests.programs.forking import small_config
 
 ON_TERMINAL = """
 import os, sys
@@ -27,7 +26,7 @@ sys.exit(cli.main({arguments!r}))
 
 
 @pytest.mark.slow
-def test_training_has_a_bar_of_one_line(forker: Forker, tmp_path: pathlib.Path) -> None:
+def test_training_has_a_bar_of_one_line(forker, tmp_path):
     columns = 110
     config = small_config(tmp_path, num_steps=4)
     arguments = ["train", config, "--model_dir", str(tmp_path / "run"), "--progress_steps=2"]
@@ -60,7 +59,7 @@ tf.compat.v1.train.remove_checkpoint("none")  # which is deprecated, and called 
 
 
 @pytest.mark.slow
-def test_a_library_prints_no_advice_to_its_authors(tmp_path: pathlib.Path) -> None:
+def test_a_library_prints_no_advice_to_its_authors(tmp_path):
     config = small_config(tmp_path, num_steps=2)
     (tmp_path / "user.py").write_text(LIBRARY)
     command = [sys.executable, str(tmp_path / "user.py"), config, str(tmp_path / "run")]
@@ -71,7 +70,7 @@ def test_a_library_prints_no_advice_to_its_authors(tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.slow
-def test_training_prints_nothing_of_tensorflow(tmp_path: pathlib.Path) -> None:
+def test_training_prints_nothing_of_tensorflow(tmp_path):
     config = small_config(tmp_path, num_steps=2)
     (tmp_path / "simple.py").write_text(SIMPLE)
     command = [sys.executable, "-m", "estimator_det.cli", "train", config, "--import=simple"]

@@ -55,27 +55,6 @@ def write_config(
     return str(path)
 
 
-def test_no_proposals(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
-    path = write_config(tmp_path, "first_stage_max_proposals: 0", "", [record("one")])
-    model_dir = tmp_path / "model"
-    for verb in (["check-config", path, "--no_build"], ["train", path, f"--model_dir={model_dir}"]):
-        assert cli.main(verb) != 0
-        printed = "".join(capsys.readouterr())
-        assert "faster_rcnn.first_stage_max_proposals: is 0; allowed are 1 to" in printed
-    assert not model_dir.exists()
-
-
-def test_more_classes_in_the_label_map(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
-    path = write_config(tmp_path, "", "", [record("one")], max_id=7)
-    assert cli.main(["train", path, "--model_dir", str(tmp_path / "model")]) != 0
-    printed = "".join(capsys.readouterr())
-    assert "train_input_reader.label_map_path" in printed
-    assert "has id 7, the model has 2 classes" in printed
-    assert "model.faster_rcnn.num_classes=7" in printed
-
-
 MASKS = "load_instance_masks: true mask_type: PNG_MASKS"
 
 
@@ -97,14 +76,7 @@ MASKS = "load_instance_masks: true mask_type: PNG_MASKS"
     ],
     ids=["mask", "context"],
 )
-def test_record_of_another_size(
-    overrides: str,
-    reader: str,
-    broken: bytes,
-    message: str,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture,
-) -> None:
+def test_record_of_another_size(overrides, reader, broken, message, tmp_path, capsys):
     path = write_config(tmp_path, overrides, reader, [record("good"), broken])
     report = ["--jobs=1", "--reader=train", f"--output_dir={tmp_path}/report"]
     assert cli.main(["check-data", path, *report]) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import pathlib
 import subprocess
 import sys
 from typing import List
@@ -83,7 +82,7 @@ def with_masks(serialized: bytes, number: int) -> tf.train.Example:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_ten_images_with_masks(shared: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_ten_images_with_masks(shared, tmp_path):
     records = tf.data.TFRecordDataset(str(shared / "data" / "pets_examples.record"))
     made = [with_masks(record.numpy(), number) for number, record in enumerate(records)]
     path, labels = str(tmp_path / "masks.record"), str(shared / "data" / "pet_label_map.pbtxt")
