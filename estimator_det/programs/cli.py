@@ -10,7 +10,7 @@ from typing import Any, Iterable, Optional, Sequence
 
 import estimator_det
 from estimator_det.config import printing
-from estimator_det.programs import console
+from estimator_det.programs import console, model_flags
 from estimator_det.programs.verbs import (
     benchmark,
     check_config,
@@ -23,7 +23,6 @@ from estimator_det.programs.verbs import (
     export,
     import_model,
     init,
-    old_trainer,
     pretrained,
     replay,
     report,
@@ -171,7 +170,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.refuse_unknown("verb", verb_arguments[0], [name_of(verb) for verb in VERBS])
     if verb_arguments[:1] == [name_of(train)]:
         try:
-            old_trainer.refuse(verb_arguments[1:])
+            model_flags.refuse_old_flags(verb_arguments[1:])
         except console.UsageError as error:
             parser.error(str(error))
     if verb_arguments[:1] not in [[name_of(verb)] for verb in VERBS if _passes_on(verb)]:

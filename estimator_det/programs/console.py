@@ -109,15 +109,13 @@ def change_config(config: Any, config_override: str, assignments: Sequence[str])
 
 
 def check_config(config: Any, depth: str = "files", *, ignore: Sequence[str] = ()) -> None:
-    """Prints the warnings about a configuration before a run starts.
+    """Prints the warnings about a configuration before a run starts; raises its errors.
+
+    If these are only missing files, it is a FileNotFoundError, else a ConfigError.
 
     Args:
         depth: "names" if the run reads none of the files, else "files" (see `config_check`).
         ignore: Fields that the run does not use.
-
-    Raises:
-        ConfigError: listing its errors.
-        FileNotFoundError: if the only errors are missing files.
     """
     from estimator_det.config.check import missing_files
     from estimator_det.config.pipeline import ConfigError

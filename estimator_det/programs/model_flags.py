@@ -9,7 +9,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from absl import flags
 
 from estimator_det.config import printing
-from estimator_det.programs import console, tpu_environment
+from estimator_det.programs import console
 from estimator_det.programs.cloud import environment
 from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16
 
@@ -100,6 +100,18 @@ _MODE_HELP = (
     "--checkpoint_dir, else train_and_eval."
 )
 
+_CLUSTER = "describe the cluster in the TF_CONFIG of each task; see docs/distributed.md"
+# Flag of the old trainer (`legacy/train.py`) -> what replaces it.
+OLD_FLAGS = {
+    "num_clones": "use estimator-det train --strategy mirrored, which trains on all visible GPUs",
+    "clone_on_cpu": "set CUDA_VISIBLE_DEVICES=-1 to train on the CPU",
+    "worker_replicas": _CLUSTER,
+    "ps_tasks": _CLUSTER,
+    "task": _CLUSTER,
+    "worker_job_name": _CLUSTER,
+    "master": _CLUSTER,
+}
+
 
 def define_flags() -> flags.FlagValues:
     """All flags in a separate set, not in absl's global flags."""
@@ -136,13 +148,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def parse(arguments: Sequence[str]) -> flags.FlagValues:
-    """Parses and checks the flags of a job, without the program's name.
-
-    Raises:
-        flags.Error: if a flag is unknown, or its value is not valid.
-        UsageError: if flags are missing or exclude each other.
-        ConfigError: if `TPU_CONFIG` is not valid.
-    """
+    """Parses and checks the flags of a job, without the program's name."""
     values = define_flags()
     rest = values(["model_main", *arguments])
     check_flags(values, rest[1:])
@@ -155,10 +161,6 @@ def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
     Args:
         values: The parsed flags; a missing TPU and a missing `model_dir` are filled in.
         rest: Arguments that are no flags.
-
-    Raises:
-        UsageError: if flags are missing or exclude each other, or arguments are left.
-        ConfigError: if `TPU_CONFIG` is not valid.
     """
     if rest:
         raise console.UsageError(f"unknown arguments: {' '.join(rest)}; see --help")
@@ -209,7 +211,7 @@ def _report_unused(values: flags.FlagValues, *, evaluates_only: bool) -> None:
 def _find_tpu(values: flags.FlagValues) -> None:
     """Takes what the flags do not say of the TPU from the environment."""
     if not values["tpu_name"].value:
-        address = tpu_environment.read_tpu_address(os.environ)
+        address = environment.read_tpu_address(os.environ)
         values["tpu_name"].value = address.name
         values["tpu_zone"].value = values["tpu_zone"].value or address.zone
         values["gcp_project"].value = values["gcp_project"].value or address.project
@@ -220,3 +222,13 @@ def _find_tpu(values: flags.FlagValues) -> None:
             "variables KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_NAME and TPU_CONFIG names one. To run "
             "without a TPU, give --rehearse_tpu instead"
         )
+
+
+def refuse_old_flags(arguments: Sequence[str]) -> None:
+    """Raises a UsageError for the first flag of the old trainer, with what to use instead."""
+    for argument in arguments:
+        name = argument.lstrip("-").partition("=")[0]
+        if argument.startswith("-") and name in OLD_FLAGS:
+            raise console.UsageError(
+                f"--{name} is a flag of the old trainer. Instead, {OLD_FLAGS[name]}"
+            )

@@ -21,8 +21,8 @@ from estimator_det.config import printing
 from estimator_det.config.text import ConfigError
 from estimator_det.programs import console
 from estimator_det.programs.cloud import environment
-from estimator_det.programs.model_flags import check_flags, define_flags
-from estimator_det.programs.verbs import evaluate, old_trainer
+from estimator_det.programs.model_flags import check_flags, define_flags, refuse_old_flags
+from estimator_det.programs.verbs import evaluate
 
 
 def help_text(values: flags.FlagValues) -> str:
@@ -54,7 +54,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         arguments = list(sys.argv if argv is None else argv)
         # Else absl reports them as unknown flags, without the replacement.
-        old_trainer.refuse(arguments[1:])
+        refuse_old_flags(arguments[1:])
         rest = values(arguments)
         if values["help"].value:
             console.print_line(help_text(values))

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.config import pipeline
-from estimator_det.config.printing import counted
+from estimator_det.config.printing import counted, listed
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.images.resize import make_resizer
 from estimator_det.programs.pretrained import Pretrained, find_model
@@ -22,9 +22,6 @@ from estimator_det.protos import input_reader_pb2
 from inputs.checks.statistics import Columns
 
 CONFIGS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "configs")
-TRAIN = "train"
-HELD_OUT = ("val", "validation", "valid", "eval", "test")  # names of parts, the first one is used
-
 # Passes from which crops help a network from random weights. With 13 of them over 1,207 drawn
 # images mAP@.50 was .32, and .79 without crops: it had not seen whole objects often enough.
 CROPPED_EPOCHS = 60
@@ -120,28 +117,6 @@ class Budget(NamedTuple):
     num_steps: Optional[int] = None
 
 
-def find_records(folder: str) -> Records:
-    """Parts of a data set by name: `train`, and the first of `HELD_OUT` that is there.
-
-    Raises:
-        FileNotFoundError: if one of them, or the label map, is missing.
-    """
-    label_map = os.path.join(folder, "label_map.pbtxt")
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    parts = {name.partition(".record")[0] for name in names if ".record" in name}
-    held_out = next((name for name in HELD_OUT if name in parts), None)
-    if TRAIN not in parts or held_out is None or not os.path.isfile(label_map):
-        contents = ", ".join(sorted(parts)) or "none"
-        raise FileNotFoundError(
-            f"{folder} needs records of a part {TRAIN}, records of a part to evaluate on "
-            f"({', '.join(HELD_OUT)}) and label_map.pbtxt; parts found: {contents}. Write them by "
-            "estimator-det convert --to tfrecord --split train=0.8,val=0.2"
-        )
-    # Patterns match one file as well as any number of shards.
-    pattern = os.path.join(folder, "{}.record*")
-    return Records(pattern.format(TRAIN), pattern.format(held_out), label_map)
-
-
 def find_starter(name: str) -> Model:
     """The model with a name of `MODELS`."""
     models = {model.name: model for model in MODELS}
@@ -155,11 +130,7 @@ def find_starter(name: str) -> Model:
 
 
 def base_config(model: Optional[str], weights: Optional[Pretrained], records: Records) -> Any:
-    """A configuration with the model of the weights, or else of a row of `MODELS`.
-
-    Raises:
-        ConfigError: if the name is not known, or the weights belong to another model.
-    """
+    """A configuration with the model of the weights, or else of a row of `MODELS`."""
     name = model or DEFAULT_MODEL
     row = find_starter(name)
     source = pipeline.apply_overrides(
@@ -219,7 +190,7 @@ def has_masks(config: Any) -> bool:
 def class_choices(config: Any, names: Dict[int, str]) -> List[Choice]:
     """The number of classes, which must be the largest id of the label map."""
     field = f"model.{config.model.WhichOneof('model')}.num_classes"
-    shown = ", ".join(list(names.values())[:5]) + (", …" if len(names) > 5 else "")
+    shown = listed(names.values(), 5)
     return [Choice(field, str(max(names)), f"The classes of label_map.pbtxt: {shown}.")]
 
 
@@ -246,16 +217,9 @@ def box_choices(config: Any, boxes_per_image: np.ndarray) -> List[Choice]:
 
 
 def augmentation_choices(config: Any, names: Sequence[str], crops: bool = True) -> List[Choice]:
-    """Augmentations for photographs, which have an up and a down.
-
-    Args:
-        crops: Whether a single-shot detector learns from parts of images.
-    """
-    is_sided = any(
-        word in ("left", "right")
-        for name in names
-        for word in name.lower().replace("_", " ").split()
-    )
+    """Augmentations for photographs, which have an up and a down; with `crops`, parts of images."""
+    words = " ".join(names).lower().replace("_", " ").split()
+    is_sided = "left" in words or "right" in words
     steps = [] if is_sided else ["random_horizontal_flip"]
     crops &= config.model.HasField("ssd")
     if crops:
@@ -306,11 +270,7 @@ def object_sides(columns: Columns) -> np.ndarray:
 
 
 def width_choices(config: Any, epochs: float) -> List[Choice]:
-    """Half of the channels of a MobileNet, if time is short; nothing otherwise.
-
-    Args:
-        epochs: Passes over the data that fit the time with all channels, from random weights.
-    """
+    """Half of the channels of a MobileNet, if all of them allow few `epochs` in the time given."""
     if extractor_type(config) not in NARROW_TYPES or epochs >= GOOD_EPOCHS / NARROW_SPEED:
         return []
     reason = (
@@ -356,65 +316,6 @@ def size_choices(config: Any, columns: Columns, epochs: Optional[float]) -> List
 
 def _rounded(size: float) -> int:
     return int(math.ceil(size / SIZE_STEP) * SIZE_STEP)
-
-
-def anchor_candidate(config: Any, columns: Columns) -> Optional[Choice]:
-    """Anchors whose sizes and shapes follow from the boxes; None for other generators."""
-    kind = config.model.WhichOneof("model")
-    generator = "anchor_generator" if kind == "ssd" else "first_stage_anchor_generator"
-    anchors = getattr(model_part(config), generator)
-    which = anchors.WhichOneof("anchor_generator_oneof")
-    sides, ratios = object_sides(columns), aspect_ratios(columns)
-    # The rarest sizes are left to the matcher, which gives each box its best anchor.
-    low, high = (float(np.percentile(sides, share)) for share in (4, 96))
-    if which == "ssd_anchor_generator":
-        message = anchors.ssd_anchor_generator
-        # Random crops and flips make objects a little smaller and larger than the records say.
-        fields = {"num_layers": message.num_layers, "min_scale": f"{max(0.85 * low, 0.03):.3g}",
-                  "max_scale": f"{min(max(high, 2 * low, 0.3), 0.95):.3g}",
-                  "aspect_ratios": _listed(_with_same_number(ratios, message.aspect_ratios)),
-                  "reduce_boxes_in_lowest_layer": "false"}  # fmt: skip
-    elif which == "multiscale_anchor_generator":
-        message = anchors.multiscale_anchor_generator
-        height = model_part(config).image_resizer.fixed_shape_resizer.height
-        # The finest map has anchors of this many strides.
-        scale = low * height / 2**message.min_level
-        fields = {"min_level": message.min_level, "max_level": message.max_level,
-                  "anchor_scale": f"{min(max(scale, 1.5), 4.0):.2g}",
-                  "aspect_ratios": _listed(_with_same_number(ratios, message.aspect_ratios)),
-                  "scales_per_octave": message.scales_per_octave}  # fmt: skip
-    elif which == "grid_anchor_generator" and columns.num_boxes:
-        message = anchors.grid_anchor_generator
-        side = model_part(config).image_resizer.keep_aspect_ratio_resizer.min_dimension or 600
-        # Scale 1 is 256 pixels of the resized image.
-        scales = np.geomspace(low, max(high, 2 * low), len(message.scales)) * side / 256
-        fields = {"scales": _listed(np.maximum(scales, 0.05)),
-                  "aspect_ratios": _listed(_with_same_number(ratios, message.aspect_ratios)),
-                  "height_stride": message.height_stride,
-                  "width_stride": message.width_stride}  # fmt: skip
-    else:
-        return None
-    text = " ".join(f"{field}: {value}" for field, value in fields.items())
-    return Choice(f"model.{kind}.{generator}", f"{{ {which} {{ {text} }} }}", "")
-
-
-def aspect_ratios(columns: Columns) -> np.ndarray:
-    """Widths over heights of boxes in images that are resized to a square: float [M], sorted."""
-    # Records may have boxes without area, which `check-data` reports.
-    extents = np.maximum(columns.boxes[:, 2:] - columns.boxes[:, :2], 1e-4)
-    return np.sort(extents[:, 1] / extents[:, 0])
-
-
-def _with_same_number(ratios: np.ndarray, present: Sequence[float]) -> List[float]:
-    """As many ratios as now, so that heads of a checkpoint fit: 1 and quantiles of the boxes."""
-    number = max(len(present), 1)
-    # Quantiles put ratios where boxes are; 1 stays, since generators treat it in a special way.
-    spread = [float(np.quantile(ratios, (i + 0.5) / (number - 1))) for i in range(number - 1)]
-    return [1.0, *(min(max(value, 0.2), 5.0) for value in spread)]
-
-
-def _listed(values: Any) -> str:
-    return "[" + ", ".join(f"{float(value):.3g}" for value in values) + "]"
 
 
 def batch_choices(config: Any, columns: Columns, speed: Speed,
@@ -527,3 +428,16 @@ def fine_tuning_choices(weights: Pretrained) -> List[Choice]:
 def apply(config: Any, choices: Sequence[Choice]) -> Any:
     """A copy of the configuration with the choices."""
     return pipeline.apply_overrides(config, [f"{c.field}={c.value}" for c in choices])
+
+
+class Draft:
+    """A configuration that decisions change one after the other."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.reasons: Dict[str, str] = {}
+
+    def decide(self, choices: Sequence[Choice]) -> None:
+        """Takes choices over, with their reasons."""
+        self.config = apply(self.config, choices)
+        self.reasons.update((choice.field, choice.reason) for choice in choices if choice.reason)

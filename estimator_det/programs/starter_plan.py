@@ -6,10 +6,11 @@ and the schedule from the speed of the final model.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+import os
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from estimator_det.config.printing import counted
-from estimator_det.programs import starter, step_speed
+from estimator_det.programs import starter, starter_anchors, step_speed
 from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.starter import Budget, Choice
 from inputs.checks.statistics import Columns, boxes_per_image
@@ -19,8 +20,8 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.checks import data_check
 from model_fn.checks.anchor_coverage import Coverage
 
-BETTER_IOU = 0.02  # by which anchors of the data must be better than published ones
-MANY_UNMATCHED = 0.05  # share of boxes for which new anchors are worth new heads
+TRAIN = "train"
+HELD_OUT = ("val", "validation", "valid", "eval", "test")  # names of parts, the first one is used
 
 
 class Plan(NamedTuple):
@@ -33,32 +34,13 @@ class Plan(NamedTuple):
     is_bfloat16: bool  # this machine trains faster in it
 
 
-class _Draft:
-    """A configuration that decisions change one after the other."""
-
-    def __init__(self, config: Any) -> None:
-        self.config = config
-        self.reasons: Dict[str, str] = {}
-
-    def decide(self, choices: Sequence[Choice]) -> None:
-        """Takes choices over, with their reasons."""
-        self.config = starter.apply(self.config, choices)
-        self.reasons.update((choice.field, choice.reason) for choice in choices if choice.reason)
-
-
 def make_plan(
     folder: str, budget: Budget, *, model: Optional[str], weights: Optional[Pretrained]
 ) -> Plan:
-    """Decides a configuration for the records of a folder.
-
-    Raises:
-        FileNotFoundError: if the folder does not have what `starter.find_records` needs.
-        ConfigError: if the model is not known, or the weights belong to another one.
-        RunError: if the records have no boxes.
-    """
-    records = starter.find_records(folder)
+    """Decides a configuration for the records of a folder."""
+    records = find_records(folder)
     names = read_label_map(records.label_map).names
-    draft = _Draft(starter.base_config(model, weights, records))
+    draft = starter.Draft(starter.base_config(model, weights, records))
     draft.decide(starter.class_choices(draft.config, names))
     report = data_check.check_data(draft.config, folder, jobs=available_cpus())
     columns = report.scans[0].columns
@@ -84,7 +66,7 @@ def make_plan(
     findings = [
         f"data: {counted(columns.num_images, 'image')} with {counted(columns.num_boxes, 'box')} of "
         f"{counted(len(names), 'class')}; evaluated on {counted(num_held_out, 'image')}",
-        *_anchor_findings(coverage),
+        *starter_anchors.findings(coverage),
     ]
     minutes = (steps * speed.seconds / starter.SHARE_OF_STEPS + starter.START_SECS) / 60
     expectation = (
@@ -97,7 +79,7 @@ def make_plan(
 
 
 def _decide_sizes(
-    draft: _Draft, columns: Columns, budget: Budget, is_fine_tuned: bool
+    draft: starter.Draft, columns: Columns, budget: Budget, is_fine_tuned: bool
 ) -> Optional[Coverage]:
     """Decides batch size, width, input size and anchors."""
     # Small, so that measuring does not run out of memory where training would not either.
@@ -114,51 +96,26 @@ def _decide_sizes(
         draft.decide(narrow)
         epochs *= starter.NARROW_SPEED if narrow else 1.0
     draft.decide(starter.size_choices(draft.config, columns, epochs))
-    return _decide_anchors(draft, columns, has_heads=is_fine_tuned)
+    return starter_anchors.decide_anchors(draft, columns, has_heads=is_fine_tuned)
 
 
 def _first_batch(config: Any) -> str:
     return "8" if config.model.HasField("ssd") else "1"
 
 
-def _decide_anchors(draft: _Draft, columns: Columns, *, has_heads: bool) -> Optional[Coverage]:
-    """Takes anchors that follow from the data, if they fit its boxes better.
-
-    Args:
-        has_heads: Heads are restored, which have learned the present anchors; they are kept unless
-            many boxes match none of them.
-    """
-    coverage = data_check.coverage_of(draft.config, columns, progress=False)
-    candidate = starter.anchor_candidate(draft.config, columns)
-    if coverage is None or candidate is None:
-        return coverage
-    # In one fine-tuning on 160 photographs restored heads were worth .09 of mAP@.50.
-    if has_heads and (coverage.best_iou < 0.5).mean() < MANY_UNMATCHED:
-        reason = "Those of the weights, whose heads have learned them; the boxes match them."
-        draft.reasons[candidate.field] = reason
-        return coverage
-    changed = starter.apply(draft.config, [candidate])
-    fit = data_check.coverage_of(changed, columns, progress=False)
-    if fit is None or fit.best_iou.mean() < coverage.best_iou.mean() + BETTER_IOU:
-        return coverage
-    reason = (
-        "From the sizes and shapes of the boxes, which overlap their best anchor by "
-        f"{fit.best_iou.mean():.2f} on average; without that by {coverage.best_iou.mean():.2f}."
-    )
-    draft.decide([candidate._replace(reason=reason)])
-    return fit
-
-
-def _anchor_findings(coverage: Optional[Coverage]) -> List[str]:
-    if coverage is None:
-        return []
-    below = int(coverage.below.sum())
-    lines = [
-        f"anchors: boxes overlap their best anchor by {coverage.best_iou.mean():.2f} on average; "
-        f"{counted(below, 'box overlaps', 'boxes overlap')} none by half"
-    ]
-    unused = [part for part in coverage.maps if not part.num_best]
-    if unused:
-        sizes = ", ".join(f"{part.size[0]}x{part.size[1]}" for part in unused)
-        lines.append(f"no box matches the anchors of the feature maps of {sizes} cells")
-    return lines
+def find_records(folder: str) -> starter.Records:
+    """Parts of a data set by name: `train`, and the first of `HELD_OUT` that is there."""
+    label_map = os.path.join(folder, "label_map.pbtxt")
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    parts = {name.partition(".record")[0] for name in names if ".record" in name}
+    held_out = next((name for name in HELD_OUT if name in parts), None)
+    if TRAIN not in parts or held_out is None or not os.path.isfile(label_map):
+        contents = ", ".join(sorted(parts)) or "none"
+        raise FileNotFoundError(
+            f"{folder} needs records of a part {TRAIN}, records of a part to evaluate on "
+            f"({', '.join(HELD_OUT)}) and label_map.pbtxt; parts found: {contents}. Write them by "
+            "estimator-det convert --to tfrecord --split train=0.8,val=0.2"
+        )
+    # Patterns match one file as well as any number of shards.
+    pattern = os.path.join(folder, "{}.record*")
+    return starter.Records(pattern.format(TRAIN), pattern.format(held_out), label_map)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from estimator_det.programs.cloud.jobs import Image, Job
-from estimator_det.programs.cloud.machines import Machine, Pool
+from estimator_det.programs.cloud.jobs import Image, Job, Machine, Pool
 
 CPU = Machine("n1-standard-8")
 GPU = Machine("n1-standard-8", "NVIDIA_TESLA_T4", 2)

@@ -1,6 +1,5 @@
 from estimator_det.programs.cloud import ai_platform
-from estimator_det.programs.cloud.jobs import Image
-from estimator_det.programs.cloud.machines import TPUS, Pool
+from estimator_det.programs.cloud.jobs import TPUS, Image, Pool
 from tests.cloud.some_job import CLUSTER, LONE, job
 
 TPU_JOB = job(pools=(Pool("chief", TPUS["v3-8"].machine, 1),))

@@ -1,7 +1,7 @@
 import pytest
 
-from estimator_det.programs.cloud import jobs, machines
-from estimator_det.programs.cloud.machines import TPUS, Pool
+from estimator_det.programs.cloud import jobs
+from estimator_det.programs.cloud.jobs import TPUS, Pool
 from estimator_det.programs.console import UsageError
 from tests.cloud.some_job import CLUSTER, CPU, LONE, job
 
@@ -77,11 +77,11 @@ def test_images_are_near_the_machines(region, part):
     ],
 )
 def test_accelerators_are_parsed(text, expected):
-    assert machines.parse_accelerator(text) == expected
+    assert jobs.parse_accelerator(text) == expected
 
 
 @pytest.mark.parametrize("text", ["TPU_V3:8", "NVIDIA_L4:0", "NVIDIA_L4:", "NVIDIA_L4:two", "4"])
 def test_other_accelerators_are_refused(text):
     expected = f"--accelerator {text}: give a type of Vertex AI.*TPUs are given by --tpu"
     with pytest.raises(UsageError, match=expected):
-        machines.parse_accelerator(text)
+        jobs.parse_accelerator(text)

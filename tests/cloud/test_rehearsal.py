@@ -3,7 +3,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.programs.cloud import rehearsal
-from estimator_det.programs.cloud.machines import TPUS, Pool
+from estimator_det.programs.cloud.jobs import TPUS, Pool
 from inputs.records import stream
 from model_fn.checkpoints.errors import RunError
 from tests.cloud.some_job import LONE, job

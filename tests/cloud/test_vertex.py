@@ -4,8 +4,7 @@ import pytest
 
 from estimator_det.compat import versions
 from estimator_det.programs.cloud import vertex
-from estimator_det.programs.cloud.jobs import Image
-from estimator_det.programs.cloud.machines import CHIEF, PARAMETER_SERVER, TPUS, Pool
+from estimator_det.programs.cloud.jobs import CHIEF, PARAMETER_SERVER, TPUS, Image, Pool
 from tests.cloud import documented
 from tests.cloud.some_job import CLUSTER, CPU, GPU, LONE, job
 

@@ -9,7 +9,15 @@ import pytest
 
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
-from estimator_det.programs import cli, console, starter, starter_plan, starter_text, step_speed
+from estimator_det.programs import (
+    cli,
+    console,
+    starter,
+    starter_anchors,
+    starter_plan,
+    starter_text,
+    step_speed,
+)
 from estimator_det.programs.starter import Budget, Choice
 from estimator_det.programs.step_speed import Speed
 from inputs.checks.statistics import Columns
@@ -143,7 +151,7 @@ def test_wrong_usage(arguments, message, capsys, monkeypatch, tmp_path):
 def test_a_folder_without_held_out_records_is_refused(tmp_path):
     (tmp_path / "train.record-00000-of-00001").touch()
     with pytest.raises(FileNotFoundError, match=r"parts found: train.*--split train=0.8,val=0.2"):
-        starter.find_records(str(tmp_path))
+        starter_plan.find_records(str(tmp_path))
 
 
 def test_an_unknown_model_is_refused_with_the_nearest_name():
@@ -211,7 +219,7 @@ def test_anchors_follow_from_elongated_boxes(model):
     corners = generator.uniform(0.0, 0.4, [40, 2])
     extents = generator.uniform([0.03, 0.3], [0.06, 0.5], [40, 2])  # wide and low
     columns = columns_of(np.concatenate([corners, corners + extents], axis=1).tolist())
-    candidate = starter.anchor_candidate(config, columns)
+    candidate = starter_anchors.anchor_candidate(config, columns)
     assert candidate is not None
     changed = starter.apply(config, [candidate])
     before, after = (
@@ -315,7 +323,7 @@ def test_a_training_takes_the_faster_precision(
         return {}
 
     monkeypatch.setattr(runner, "train_and_evaluate", train)
-    config = starter.base_config("ssd_mobilenet_v1", None, starter.find_records(records))
+    config = starter.base_config("ssd_mobilenet_v1", None, starter_plan.find_records(records))
     (tmp_path / "pipeline.config").write_text(pipeline.format_pipeline(config))
     command = ["train", str(tmp_path / "pipeline.config"), "--model_dir", str(tmp_path / "run")]
     optimizer = "{ adam_optimizer { learning_rate { constant_learning_rate { } } } }"

@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Sequence
 
-from estimator_det.programs.cloud.jobs import MODULE, Job, num_shards
-from estimator_det.programs.cloud.machines import CHIEF, EVALUATOR, PARAMETER_SERVER, WORKER, Pool
+from estimator_det.programs.cloud.jobs import (
+    CHIEF,
+    EVALUATOR,
+    MODULE,
+    PARAMETER_SERVER,
+    WORKER,
+    Job,
+    Pool,
+    num_shards,
+)
 
 CLOSED = (
     "AI Platform Training is closed since January 31, 2025: the command is printed, no job can be "

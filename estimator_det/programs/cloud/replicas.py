@@ -15,8 +15,7 @@ from typing import Dict, List, Mapping, NamedTuple, Sequence
 from estimator_det.config import printing
 from estimator_det.programs import console
 from estimator_det.programs.cloud import vertex
-from estimator_det.programs.cloud.jobs import Job
-from estimator_det.programs.cloud.machines import CHIEF, PARAMETER_SERVER
+from estimator_det.programs.cloud.jobs import CHIEF, PARAMETER_SERVER, Job
 from model_fn.checkpoints.errors import RunError
 
 TIMEOUT_SECONDS = 3600.0

@@ -108,12 +108,12 @@ def check(package: pathlib.Path) -> None:
     missing = sorted(_expected() - names)
     if missing:
         rooms = {name.partition("/")[0] for name in names if "/" in name}
-        named = ", ".join(missing[:_MOST_NAMED]) + (", …" if len(missing) > _MOST_NAMED else "")
         lost = ", ".join(f"{room}/" for room in ROOMS if room not in rooms)
         raise RunError(
             f"{package}: the package {f'has no {lost}' if lost else 'is not complete'}: "
             f"{printing.counted(len(missing), 'file')} of estimator-det "
-            f"{estimator_det.__version__} not found in it ({named}). Check "
+            f"{estimator_det.__version__} not found in it "
+            f"({printing.listed(missing, _MOST_NAMED)}). Check "
             "packages and package_data in setup.py, and MANIFEST.in; or build the package from "
             "the checkout that runs submit"
         )

@@ -117,15 +117,10 @@ def download(
     exclude: Sequence[str] = (),
     options: Optional[Options] = None,
 ) -> Copied:
-    """Downloads files, and the contents of folders, into a local folder.
+    """Downloads files, folders' contents and patterns, gs://bucket/name, into a local folder.
 
     A file that is deleted or replaced meanwhile is listed again, as in the folder of a running
-    training.
-
-    Args:
-        sources: gs://bucket/name of files, folders or patterns.
-        folder: Local; made as it is needed.
-        exclude: Patterns of names, or of paths below a source, that are left out.
+    training. `exclude` is as for `upload`.
     """
     parsed = [parse(source) for source in sources]
     connection = connect(options)

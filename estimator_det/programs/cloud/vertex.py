@@ -7,8 +7,17 @@ import re
 from typing import Any, Dict, List, Mapping, Sequence
 
 from estimator_det.programs import console
-from estimator_det.programs.cloud.jobs import MODULE, Image, Job, num_shards, region_part
-from estimator_det.programs.cloud.machines import PARAMETER_SERVER, ROLES, Machine, Pool
+from estimator_det.programs.cloud.jobs import (
+    MODULE,
+    PARAMETER_SERVER,
+    ROLES,
+    Image,
+    Job,
+    Machine,
+    Pool,
+    num_shards,
+    region_part,
+)
 
 # The newest images of the service for these machines:
 # https://cloud.google.com/vertex-ai/docs/training/pre-built-containers.

@@ -110,11 +110,7 @@ def names_of(text: str) -> List[str]:
 
 
 def score(text: str) -> float:
-    """The value of an option that takes a score.
-
-    Raises:
-        ArgumentTypeError: if it is not a number between 0 and 1.
-    """
+    """The value of an option that takes a score."""
     try:
         value = float(text)
     except ValueError:

@@ -26,13 +26,15 @@ from estimator_det.programs.cloud import (
     source_package,
     vertex,
 )
-from estimator_det.programs.cloud.jobs import CONFIG_FILE, Image, Job
-from estimator_det.programs.cloud.machines import (
+from estimator_det.programs.cloud.jobs import (
     CHIEF,
+    CONFIG_FILE,
     EVALUATOR,
     PARAMETER_SERVER,
     TPUS,
     WORKER,
+    Image,
+    Job,
     Machine,
     Pool,
     parse_accelerator,

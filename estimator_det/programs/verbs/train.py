@@ -8,7 +8,8 @@ import os
 import sys
 from typing import Any, Optional
 
-from estimator_det.programs import console, tpu_environment
+from estimator_det.programs import console
+from estimator_det.programs.cloud import environment
 from estimator_det.programs.verbs import data_worker
 from estimator_det.programs.verbs.base import (
     CONFIG_EXAMPLE,
@@ -132,7 +133,7 @@ def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
         )
     # Services set the TPU's address in the environment; an option comes first.
     if arguments.strategy == run_options.TPU and arguments.tpu_name is None:
-        address = tpu_environment.read_tpu_address(os.environ)
+        address = environment.read_tpu_address(os.environ)
         named = {"tpu_name": address.name, "tpu_zone": address.zone, "gcp_project": address.project}
         chosen = {**named, **chosen}
     return run_options.LoopOptions(**chosen) if chosen else None
