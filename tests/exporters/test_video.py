@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import fractions
 import json
 import pathlib
-from typing import Any, Dict, Tuple
+from typing import Dict
 
 import numpy as np
 import pytest
@@ -14,16 +13,18 @@ from estimator_det.programs import cli
 from exporters import formats, video
 from exporters.loaded_model import LoadedModel
 
+SIZE = (49, 65)  # height and width
 
-def _write_clip(path: pathlib.Path, size: Tuple[int, int] = (48, 64), frames: int = 5) -> None:
-    """A clip of gray frames whose times are not regular: 0, 1, 4, 9, … tenths of a second."""
+
+def _write_clip(path: pathlib.Path) -> None:
+    """A clip of 5 gray frames whose times are not regular: 0, 1, 4, 9 and 16 tenths of a second."""
     av = pytest.importorskip("av")
     with av.open(str(path), "w") as target:
-        stream = target.add_stream("libx264", rate=10)
-        stream.height, stream.width = size
+        stream = target.add_stream("mpeg4", rate=10)
+        stream.height, stream.width = SIZE
         stream.pix_fmt = "yuv420p"
-        for i in range(frames):
-            pixels = np.full([*size, 3], 40 * i, np.uint8)
+        for i in range(5):
+            pixels = np.full([*SIZE, 3], 40 * i, np.uint8)
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
             frame.pts = i * i
             target.mux(stream.encode(frame))
@@ -69,7 +70,7 @@ def test_a_clip_gets_an_annotated_clip_and_a_line_for_each_frame(
     assert [line["frame"] for line in lines] == [0, 1, 2, 3, 4]
     times = [line["seconds"] for line in lines]
     assert times == pytest.approx([0, 0.1, 0.4, 0.9, 1.6])
-    assert {(line["height"], line["width"]) for line in lines} == {(48, 64)}
+    assert {(line["height"], line["width"]) for line in lines} == {SIZE}
     assert {each["name"] for line in lines for each in line["detections"]} == {"circle"}
     import av
 
@@ -77,7 +78,8 @@ def test_a_clip_gets_an_annotated_clip_and_a_line_for_each_frame(
         frames = list(written.decode(video=0))
     assert [frame.time for frame in frames] == pytest.approx(times)
     pixels = frames[4].to_ndarray(format="rgb24")
-    assert pixels.shape == (48, 64, 3) and np.ptp(pixels) > 100, "boxes are drawn"
+    assert pixels.shape == (48, 64, 3), "H.264 has even sizes"
+    assert np.ptp(pixels) > 100, "boxes are drawn"
 
 
 def test_a_clip_that_cannot_be_read_costs_a_line(
@@ -96,31 +98,6 @@ def test_a_clip_that_cannot_be_read_costs_a_line(
     assert f"{clips[1]}: 5 frames" in output.out
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"b_detections.mp4", "b_detections.jsonl"}
-
-
-def test_sizes_that_h264_does_not_have_are_cut() -> None:
-    class Target:
-        def add_stream(self, codec: str, rate: Any) -> Any:
-            del codec, rate
-            return Stream()
-
-        def mux(self, packets: Any) -> None:
-            del packets
-
-    class Stream:
-        codec_context = type("Context", (), {})()
-
-        def encode(self, frame: Any) -> None:
-            shapes.append((frame.height, frame.width))
-
-    pytest.importorskip("av")
-    shapes: Any = []
-    source = type("Source", (), {"average_rate": 5, "time_base": fractions.Fraction(1, 5)})()
-    streams = type("Streams", (), {"video": [source]})()
-    writer = video._ClipWriter(Target(), type("Container", (), {"streams": streams})())
-    frame = type("Frame", (), {"pts": 0, "time_base": source.time_base})()
-    writer.write(np.zeros([5, 7, 3], np.uint8), frame)
-    assert shapes == [(4, 6)]
 
 
 def test_without_pyav_the_extra_is_named(

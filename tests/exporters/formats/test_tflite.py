@@ -197,14 +197,6 @@ def test_class_names_and_normalization_of_a_loaded_model(float_model, tmp_path):
     assert (np.diff(found.scores) <= 0).all()
 
 
-def test_hostile_files(float_model, tmp_path):
-    path = tmp_path / "model.tflite"
-    for size in (0, 4, 8, 100, len(float_model) // 2):
-        path.write_bytes(float_model[:size])
-        with pytest.raises(RunError, match="damaged"):
-            TfliteDetector(str(path))
-
-
 def test_normalizations():
     assert measure_normalization(lambda pixels: pixels / 127.5 - 1.0) == NORMALIZATION
     means = (123.68, 116.779, 103.939)
@@ -236,7 +228,7 @@ def test_configurations_that_are_refused(trained, change, message):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_detections", 0), ("detections_per_class", 0), ("max_classes_per_detection", 5)],
+    [("detections_per_class", 0), ("max_classes_per_detection", 5)],
 )
 def test_options_that_are_refused(trained, name, value):
     with pytest.raises(ConfigError, match=f"--{name}: is {value}"):

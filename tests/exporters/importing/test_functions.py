@@ -14,7 +14,7 @@ from exporters.importing import functions, graphs, mapping, matching
 from exporters.importing.matching import align_names
 from exporters.importing.saved_model import read_saved_model
 from model_fn.checkpoints.errors import RunError
-from tests.exporters.importing.conftest import Original, folded, head_scopes, raw_outputs
+from tests.exporters.importing.conftest import Original, head_scopes, raw_outputs
 
 CALL = "PartitionedCall"
 
@@ -89,7 +89,6 @@ def _saved_again(original: Original, folder: pathlib.Path) -> str:
 MAKERS = {
     "constants": lambda each, folder: _saved(_wrap(each), folder),
     "prefix": lambda each, folder: _saved(_wrap(each, prefixes=("import",)), folder),
-    "variables": lambda each, folder: _saved(_wrap(each, variables=_variables(each)), folder),
     "variables of one name": lambda each, folder: _saved(
         _wrap(each, variables=_variables(each, "w")), folder
     ),
@@ -134,19 +133,6 @@ def test_every_variable_is_as_it_is_in_the_file(original, tmp_path, kind):
     for name in original.own.shapes:
         np.testing.assert_array_equal(mapped.values[name], original.arrays[name])
     _same_outputs(original, path, mapped, 1e-6)
-
-
-def test_folded_batch_norm_in_a_function(original, tmp_path):
-    graph_def = folded(original)
-    for node in graph_def.node:
-        if node.op in ("Add", "Mul"):
-            node.attr.clear()
-            node.attr["T"].type = tf.float32.as_datatype_enum
-    path = _saved(_wrap(original, graph_def=graph_def), tmp_path)
-    mapped = _mapped(original, path)
-    assert set(mapped.values) == set(original.own.shapes)
-    assert len(mapped.folded) == 2
-    _same_outputs(original, path, mapped, 2e-6)
 
 
 def _refused(original: Optional[Original], path: str, *texts: str) -> None:
@@ -283,19 +269,6 @@ def _no_keys(meta_graph: Any) -> None:
 )
 def test_variables_without_values(variables_model, tmp_path, change, text):
     _refused(None, _changed(variables_model, tmp_path / "changed", change), text)
-
-
-def test_damaged_variables(variables_model, tmp_path):
-    path = _changed(variables_model, tmp_path / "changed", lambda _: None)
-    (tmp_path / "changed" / "variables").unlink()
-    with pytest.raises(FileNotFoundError, match="no checkpoint"):
-        read_saved_model(path)
-    (tmp_path / "changed" / "variables").mkdir()
-    for file in pathlib.Path(variables_model, "variables").iterdir():
-        content = file.read_bytes()
-        (tmp_path / "changed" / "variables" / file.name).write_bytes(content[:-4])
-    with pytest.raises(RunError, match="is damaged"):
-        read_saved_model(path)
 
 
 def test_functions_that_call_each_other_twice_each(monkeypatch):
