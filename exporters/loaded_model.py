@@ -11,6 +11,7 @@ from PIL import Image
 
 from estimator_det.compat import tf
 from estimator_det.config import files
+from inputs.datasets.writer import encode_image
 from inputs.label_map import read_label_map
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
@@ -164,15 +165,12 @@ def image_feed(name: str, dtype: Any, rank: Optional[int]) -> Callable[[np.ndarr
         return lambda images: images.astype(dtype.as_numpy_dtype)
     if rank == 0:
         return lambda images: np.array(_as_example(images[0]), object)
-    encode = _as_png if name.startswith("encoded_image_string_tensor") else _as_example
-    return lambda images: np.array([encode(pixels) for pixels in images], object)
-
-
-def _as_png(pixels: np.ndarray) -> bytes:
-    return bytes(tf.io.encode_png(pixels).numpy())
+    if name.startswith("encoded_image_string_tensor"):
+        return lambda images: np.array([encode_image(each, "png") for each in images], object)
+    return lambda images: np.array([_as_example(each) for each in images], object)
 
 
 def _as_example(pixels: np.ndarray) -> bytes:
-    encoded = tf.train.Feature(bytes_list=tf.train.BytesList(value=[_as_png(pixels)]))
+    encoded = tf.train.Feature(bytes_list=tf.train.BytesList(value=[encode_image(pixels, "png")]))
     features = tf.train.Features(feature={"image/encoded": encoded})
     return tf.train.Example(features=features).SerializeToString()

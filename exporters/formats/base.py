@@ -118,9 +118,7 @@ def num_bytes(path: str) -> int:
     paths = [
         os.path.join(folder, name) for folder, _, names in tf.io.gfile.walk(path) for name in names
     ]
-    # TensorFlow's file system in memory also lists parts of the names of other folders.
-    existing = [each for each in paths if tf.io.gfile.exists(each)]
-    return sum(int(tf.io.gfile.stat(each).length) for each in existing)
+    return sum(int(tf.io.gfile.stat(each).length) for each in paths)
 
 
 def is_quantized(config: Any) -> bool:

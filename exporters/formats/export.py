@@ -111,8 +111,7 @@ def export_formats(
 
     Args:
         checkpoint_prefix: The trained checkpoint, or a model_dir for its latest.
-        output_dir: A new or empty folder, unless `overwrite` is set.
-        overwrite: Replaces an earlier export in `output_dir`.
+        output_dir: A new or empty folder, unless `overwrite` replaces the export in it.
 
     Raises:
         ConfigError: if a format cannot be written, its converter is not installed, or an option or

@@ -83,16 +83,13 @@ def import_model(
     Args:
         path: File or folder of the model.
         pipeline_config: A `TrainEvalPipelineConfig` that describes it.
-        output_dir: A new or empty folder, unless `overwrite` is set.
+        output_dir: A new or empty folder, unless `overwrite` replaces an earlier import.
         anchor_order: Of `anchors.ORDERS`; None for that of the anchors in the file, or the last.
         calibration_images: Image files or folders; recompute the statistics of folded batch norm.
-        overwrite: Replaces an earlier import.
         published: Content of the file, if a caller has read it.
 
     Raises:
         ConfigError: if an option or the model of the configuration is not valid.
-        FileNotFoundError: if there is no such model or image.
-        FileExistsError: if `output_dir` is not empty.
         RunError: if the file is damaged, not of the format, or has no weights of the model.
     """
     check_ranges_or_raise(pipeline_config.model, "model.")
