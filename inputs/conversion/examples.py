@@ -74,7 +74,6 @@ def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
         _annotations(image, objects, size),
         filename=image.image,
         source_id=image.source_id or image.image,
-        size=size,
         labels=labels,
         other=_other_fields(image, objects, size),
     )

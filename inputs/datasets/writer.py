@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 from dataclasses import dataclass
-from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, Mapping, Optional, Sequence
 
 import numpy as np
 from PIL import Image
@@ -19,6 +19,7 @@ from estimator_det.compat import tf
 from estimator_det.files import image_header
 
 IMAGE_FORMATS = ("jpeg", "png", "gif", "bmp")
+MARKS = ("is_crowd", "difficult", "group_of")  # fields and keys that hold 0 or 1
 BOX_TOLERANCE = 1e-4  # a box may extend beyond the image by this much: rounding in label tools
 
 
@@ -89,18 +90,16 @@ def make_example(
     *,
     filename: str,
     source_id: str = "",
-    size: Optional[Tuple[int, int]] = None,
     labels: ImageLabels = NO_LABELS,
     other: Optional[Mapping[str, Sequence[bytes]]] = None,
 ) -> tf.train.Example:
     """One record of the bytes of a JPEG, PNG, GIF or BMP file, stored unchanged, and its objects.
 
-    `source_id` identifies the image in evaluation; it is the file name when empty. `size` is the
-    height and width of the image, if its header was read before. `other` are further keys, which
-    training does not read.
+    `source_id` identifies the image in evaluation; it is the file name when empty. `other` are
+    further keys, which training does not read.
     """
     image_format = image_header.format_of(encoded).lower()
-    size = size or image_header.claimed_size(encoded)
+    size = image_header.claimed_size(encoded)
     if size is None:
         raise ValueError(f"{filename}: not a readable image; allowed formats: {IMAGE_FORMATS}")
     height, width = size
@@ -116,7 +115,6 @@ def make_example(
     _add(feature["image/width"].int64_list, [width])
     for side, values in zip(("ymin", "xmin", "ymax", "xmax"), annotations.boxes.T.tolist()):
         _add(feature[f"image/object/bbox/{side}"].float_list, values)
-    _add(feature["image/object/class/label"].int64_list, map(int, annotations.class_ids))
     _add_objects(feature, annotations)
     _add_labels(feature, labels)
     for key, texts in (other or {}).items():
@@ -125,7 +123,7 @@ def make_example(
 
 
 def _add_objects(feature: Any, annotations: Annotations) -> None:
-    """Adds what is not None beside boxes and class ids."""
+    """Adds what is not None beside boxes."""
     if annotations.class_names is not None:
         names = [name.encode() for name in annotations.class_names]
         _add(feature["image/object/class/text"].bytes_list, names)
@@ -139,17 +137,16 @@ def _add_objects(feature: Any, annotations: Annotations) -> None:
         _add(feature["image/object/keypoint/visibility"].int64_list, map(int, visibilities))
     if annotations.masks is not None:
         _add(feature["image/object/mask"].bytes_list, annotations.masks)
-    for name, numbers in (
-        ("weight", annotations.weights),
-        ("area", annotations.area),
-        ("class/confidence", annotations.confidences),
+    for key, field in (
+        ("weight", "weights"),
+        ("area", "area"),
+        ("class/confidence", "confidences"),
     ):
-        if numbers is not None:
-            _add(feature[f"image/object/{name}"].float_list, map(float, numbers))
-    for name in ("is_crowd", "difficult", "group_of"):
-        marks = getattr(annotations, name)
-        if marks is not None:
-            _add(feature[f"image/object/{name}"].int64_list, map(int, marks))
+        if (numbers := getattr(annotations, field)) is not None:
+            _add(feature[f"image/object/{key}"].float_list, map(float, numbers))
+    for key, field in (("class/label", "class_ids"), *((mark, mark) for mark in MARKS)):
+        if (numbers := getattr(annotations, field)) is not None:
+            _add(feature[f"image/object/{key}"].int64_list, map(int, numbers))
 
 
 def _add_labels(feature: Any, labels: ImageLabels) -> None:
@@ -157,12 +154,10 @@ def _add_labels(feature: Any, labels: ImageLabels) -> None:
         _add(feature["image/class/label"].int64_list, map(int, labels.class_ids))
         _add(feature["image/class/text"].bytes_list, [name.encode() for name in labels.class_names])
         _add(feature["image/class/confidence"].float_list, map(float, labels.confidences))
-    for key, ids in (
-        ("image/neg_category_ids", labels.absent_ids),
-        ("image/not_exhaustive_category_ids", labels.incomplete_ids),
-    ):
-        if ids:
-            _add(feature[key].int64_list, map(int, ids))
+    if labels.absent_ids:
+        _add(feature["image/neg_category_ids"].int64_list, labels.absent_ids)
+    if labels.incomplete_ids:
+        _add(feature["image/not_exhaustive_category_ids"].int64_list, labels.incomplete_ids)
 
 
 def shard_paths(path: str, num_shards: int) -> List[str]:

@@ -9,10 +9,7 @@ from estimator_det.compat import tf
 from inputs.conversion.examples import convert_image
 from inputs.conversion.images import ImageOptions
 from inputs.conversion.objects import ExampleOptions
-from inputs.datasets import masks, writer
 from inputs.datasets.source import AnnotatedImage, AnnotatedObject, SourceFault
-from inputs.decoding.decoder import make_decoder
-from tests.inputs import examples
 from tests.inputs.conversion import samples
 from tests.inputs.conversion.test_images import rotated
 
@@ -33,45 +30,6 @@ def image_of(*things: AnnotatedObject, name: str = "a.png", **values) -> Annotat
     return AnnotatedImage(name, "f", 1, objects=things, **values)
 
 
-def sample_of(serialized: bytes):
-    reader = examples.reader("load_instance_masks: true mask_type: PNG_MASKS num_keypoints: 2")
-    return make_decoder(reader)(tf.constant(serialized))
-
-
-def test_decoded_samples_are_those_of_hand_written_records(tmp_path):
-    mask = np.zeros((20, 32), bool)
-    mask[4:14, 8:24] = True
-    image = AnnotatedImage(
-        "a.png", "f", 1, "7", 20, 32,
-        objects=[
-            AnnotatedObject(
-                "dog", [4, 8, 14, 24], 3, is_crowd=True, difficult=False, area=150.0,
-                run_lengths={"size": [20, 32], "counts": masks.count_runs(mask)},
-                keypoints=[16, 5, 2, 0, 0, 0],
-            )
-        ],
-    )  # fmt: skip
-    encoded = samples.png(0)
-    options = ExampleOptions(write(tmp_path, a=encoded), IDS, masks=True)
-    converted = convert_image(image, options)
-    assert converted.faults == [] and converted.size == (20, 32)
-    by_hand = writer.make_example(
-        encoded,
-        writer.Annotations(
-            np.array([[0.2, 0.25, 0.7, 0.75]]), [2], ["dog"], area=[150], is_crowd=[True],
-            difficult=[False], masks=[writer.encode_image(mask.astype(np.uint8), "png")],
-            keypoints=np.array([[[0.25, 0.5], [np.nan, np.nan]]]),
-        ),
-        filename="a.png", source_id="7",
-    )  # fmt: skip
-    first, second = sample_of(converted.serialized), sample_of(by_hand.SerializeToString())
-    for field in first._fields:
-        if field == "image_level":
-            assert set(first.image_level) == set(second.image_level)
-            continue
-        np.testing.assert_array_equal(getattr(first, field), getattr(second, field), err_msg=field)
-
-
 def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
     folder = write(tmp_path, a=rotated(6))  # 10 x 6 in the file, 6 x 10 upright
     image = image_of(thing("cat", [0, 0, 10, 3]), height=10, width=6)
@@ -88,12 +46,17 @@ def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
     assert "remove the EXIF orientation" not in fault.message
 
 
-def test_an_object_without_area_beside_others_has_that_of_its_box(tmp_path):
+def test_what_one_object_has_is_written_for_all(tmp_path):
     folder = write(tmp_path, a=samples.png(0, 10, 30))
-    things = [thing("cat", [0, 0, 10, 3], area=7.0), thing("cat", [0, 0, 5, 12])]
+    things = [thing("cat", [0, 0, 10, 3], area=7.0, difficult=True), thing("dog", [0, 0, 5, 12])]
     converted = convert_image(image_of(*things), ExampleOptions(folder, IDS))
     feature = tf.train.Example.FromString(converted.serialized).features.feature
     np.testing.assert_allclose(feature["image/object/area"].float_list.value, [7, 60])
+    assert feature["image/object/difficult"].int64_list.value == [1, 0]
+    assert feature["image/object/class/text"].bytes_list.value == [b"cat", b"dog"]
+    assert feature["image/object/class/label"].int64_list.value == [1, 2]
+    np.testing.assert_allclose(feature["image/object/bbox/xmax"].float_list.value, [0.1, 0.4])
+    assert "image/object/group_of" not in feature
 
 
 @pytest.mark.parametrize(
