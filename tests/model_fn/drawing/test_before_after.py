@@ -65,12 +65,6 @@ def test_a_row_has_the_samples_and_the_results(drawn: List[Any]) -> None:
     assert page.width == 4 * 370 + 10
 
 
-def test_one_sample_is_its_own_partner(drawn: List[Any]) -> None:
-    draw("mosaic { }", [named("a", "empty")])
-    assert [cell.name for cell in drawn[0][2]][:4] == ["a"] * 4
-    assert len(drawn[0][2]) == 6 and drawn[0][0] == "mosaic"
-
-
 def test_values_that_are_no_colours_are_scaled(drawn: List[Any]) -> None:
     draw("normalize_image { original_maxval: 255 }", [named("a")])
     before, after = drawn[0][2][:2]

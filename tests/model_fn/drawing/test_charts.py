@@ -45,7 +45,9 @@ def test_legends_cover_no_bar(kind: str) -> None:
 
 def test_histogram_marks_a_place() -> None:
     plain = charts.histogram("h", [1, 10, 100], {"n": [4, 2]}, log_x=True)
-    marked = charts.histogram("h", [1, 10, 100], {"n": [4, 2]}, log_x=True, marks={"here": 20})
+    marked = charts.histogram(
+        "h", [1, 10, 100], {"n": [4, 2]}, log_x=True, marks={"here": 20}, ticks={1: "a"}
+    )
     assert share_of_color(picture(plain), 3) == 0 < share_of_color(picture(marked), 3)
 
 

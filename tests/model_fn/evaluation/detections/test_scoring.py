@@ -86,7 +86,6 @@ def _find(lookup: Lookup, source_id: str, filename: str = "") -> int:
         ("x.jpg", "7", "x.jpg"),
         ("x", "7", "x.jpg"),
         ("photos/x.jpg", "7", "x.jpg"),
-        ("x.jpg", "7", "photos/x.jpg"),
         ("x.jpg", "photos/x.jpg", ""),
         (139, "COCO_val2014_000000000139.jpg", ""),
         (139, "a", "000000000139.jpg"),
@@ -101,13 +100,6 @@ def test_images_are_found_by_source_id_and_file_name(
     assert _find(lookup, source_id, filename) == 1
     assert lookup.counts()["records_without_detections"] == 1
     assert lookup.counts()["detections_of_images_without_record"] == 1
-
-
-def test_the_source_id_goes_before_the_file_name(tmp_path: pathlib.Path) -> None:
-    lookup = lookup_of(tmp_path, ["1", "2", "2"])
-    assert _find(lookup, "1", "2") == 1
-    assert _find(lookup, "2", "1") == 2
-    assert lookup.warnings() == [] and lookup.counts()["detections_in_file"] == 3
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,8 @@ import pytest
 
 from model_fn.evaluation.metrics.coco_matching import (
     AREAS,
-    THRESHOLDS,
     CocoMatches,
     ImageObjects,
-    greedy_match,
     mean_known,
 )
 from model_fn.evaluation.metrics.overlaps import box_area, box_ioa, box_iou
@@ -96,25 +94,6 @@ def test_tables_are_those_of_cocoeval(limits: List[int]) -> None:
     np.testing.assert_allclose(tables.recall, expected["recall"], rtol=1e-12)
     assert (tables.precision[:, :, :3, 0] > 0).any(axis=(0, 1)).all()
     assert (tables.precision[:, :, 3] == -1).all() and (tables.recall[:, 3] == -1).all()
-
-
-def test_by_hand() -> None:
-    """The first takes the larger overlap, the second the rest; the third finds nothing free."""
-    overlaps = np.array([[0.6, 0.9], [0.6, 0.8], [0.7, 0.7], [np.nan, np.nan]])
-    matched = greedy_match(overlaps, THRESHOLDS)[0]
-    assert matched[0].tolist() == [1, 0, -1, -1]  # at 0.5
-    assert matched[4].tolist() == [1, -1, 0, -1]  # at 0.7
-    assert matched[8].tolist() == [1, -1, -1, -1]  # at 0.9
-    assert matched[9].tolist() == [-1, -1, -1, -1]
-    # An ignored object is taken last; a crowd as often as wanted.
-    ignored = np.array([[False, True]])
-    assert greedy_match(overlaps, [0.5], is_ignored=ignored)[0, 0].tolist() == [0, 1, -1, -1]
-    matched = greedy_match(overlaps, [0.5], is_ignored=ignored, is_crowd=ignored[0])
-    assert matched[0, 0].tolist() == [0, 1, 1, -1]
-    # Of equal overlaps the first one, or the last one, and each detection goes on without it.
-    equal = np.array([[0.7, 0.7, 0.7], [0.7, 0.7, 0.0]])
-    assert greedy_match(equal, [0.7])[0, 0].tolist() == [0, 1]
-    assert greedy_match(equal, [0.7], last_of_equal=True)[0, 0].tolist() == [2, 1]
 
 
 def test_areas_include_both_ends() -> None:
