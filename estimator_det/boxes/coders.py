@@ -6,7 +6,7 @@ All coders accept any leading dimensions; anchors [A, 4] broadcast to codes [B, 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Callable, ClassVar, List, NamedTuple, Optional, Protocol, Tuple
 
 from estimator_det.boxes.geometry import centers_and_sizes, from_centers_and_sizes
 from estimator_det.compat import tf
@@ -53,10 +53,7 @@ class CenterSizeCoder:
     x_scale: float = 1.0
     height_scale: float = 1.0
     width_scale: float = 1.0
-
-    @property
-    def code_size(self) -> int:
-        return 4
+    code_size: ClassVar[int] = 4
 
     def encode(
         self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
@@ -92,17 +89,15 @@ class KeypointCoder:
     """`CenterSizeCoder` codes followed by ky, kx of every keypoint, coded like box centers."""
 
     num_keypoints: int
-    y_scale: float = 1.0
-    x_scale: float = 1.0
-    height_scale: float = 1.0
-    width_scale: float = 1.0
+    box_coder: CenterSizeCoder = CenterSizeCoder()  # keypoints have the scales of its centers
 
     @property
     def code_size(self) -> int:
         return 4 + 2 * self.num_keypoints
 
-    def _box_coder(self) -> CenterSizeCoder:
-        return CenterSizeCoder(self.y_scale, self.x_scale, self.height_scale, self.width_scale)
+    @property
+    def _scales(self) -> List[float]:
+        return [self.box_coder.y_scale, self.box_coder.x_scale]
 
     def _frame(self, anchors: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
         """Anchor centers and sizes, each [..., 1, 2], y and x."""
@@ -130,8 +125,8 @@ class KeypointCoder:
                 "set num_keypoints to that",
             )
         centers, sizes = self._frame(anchors)
-        codes = (keypoints - centers) / (sizes + EPSILON) * [self.y_scale, self.x_scale]
-        box_codes = self._box_coder().encode(boxes, anchors)
+        codes = (keypoints - centers) / (sizes + EPSILON) * self._scales
+        box_codes = self.box_coder.encode(boxes, anchors)
         return tf.concat([box_codes, self._flatten(codes)], axis=-1)
 
     def _flatten(self, points: tf.Tensor) -> tf.Tensor:
@@ -144,8 +139,8 @@ class KeypointCoder:
         """Decodes [..., 4 + 2 P], anchors [..., 4] to boxes [..., 4] and keypoints [..., P, 2]."""
         centers, sizes = self._frame(anchors)
         points = tf.stack(tf.split(codes[..., 4:], self.num_keypoints, axis=-1), axis=-2)
-        keypoints = points / [self.y_scale, self.x_scale] * sizes + centers
-        return Decoded(self._box_coder().decode(codes[..., :4], anchors).boxes, keypoints)
+        keypoints = points / self._scales * sizes + centers
+        return Decoded(self.box_coder.decode(codes[..., :4], anchors).boxes, keypoints)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,10 +153,7 @@ class SquareCoder:
     y_scale: float = 1.0
     x_scale: float = 1.0
     length_scale: float = 1.0
-
-    @property
-    def code_size(self) -> int:
-        return 3
+    code_size: ClassVar[int] = 3
 
     def encode(
         self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
@@ -195,10 +187,7 @@ class CornerCoder:
     """
 
     stddev: float = 0.01
-
-    @property
-    def code_size(self) -> int:
-        return 4
+    code_size: ClassVar[int] = 4
 
     def encode(
         self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
@@ -211,19 +200,18 @@ class CornerCoder:
         return Decoded(codes * self.stddev + anchors)
 
 
+def _make_center_size(config: Any) -> CenterSizeCoder:
+    return CenterSizeCoder(config.y_scale, config.x_scale, config.height_scale, config.width_scale)
+
+
 @CODERS.register("keypoint_box_coder")
 def _make_keypoint(config: Any) -> BoxCoder:
-    scales = (config.y_scale, config.x_scale, config.height_scale, config.width_scale)
     if config.num_keypoints < 1:
         raise ConfigError("keypoint_box_coder.num_keypoints", "must be 1 or more", "set it")
-    return KeypointCoder(config.num_keypoints, *scales)
+    return KeypointCoder(config.num_keypoints, _make_center_size(config))
 
 
-CODERS.register("faster_rcnn_box_coder")(
-    lambda config: CenterSizeCoder(
-        config.y_scale, config.x_scale, config.height_scale, config.width_scale
-    )
-)
+CODERS.register("faster_rcnn_box_coder")(_make_center_size)
 CODERS.register("square_box_coder")(
     lambda config: SquareCoder(config.y_scale, config.x_scale, config.length_scale)
 )

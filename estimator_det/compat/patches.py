@@ -1,7 +1,7 @@
 """Additions to TensorFlow that tf-slim 1.1.0 and tensorflow-estimator 2.15.0 need.
 
-Both are the last releases of packages that import TensorFlow's internals. A patch names the
-versions that need it, and is applied only if its addition is missing.
+Both are the last releases of packages that import TensorFlow's internals. A patch is applied only
+if its addition is missing.
 """
 
 from __future__ import annotations
@@ -23,25 +23,13 @@ from estimator_det.compat import removed, versions
 
 tf1: Any = tf.compat.v1
 
-_Release = Tuple[int, int]
-
 
 class Patch(NamedTuple):
-    """One addition to TensorFlow.
+    """One addition to TensorFlow."""
 
-    Attributes:
-      name: name for documentation and errors.
-      since: first release that needs it.
-      why: missing part, and the package that needs it.
-      is_needed: returns True if it is missing in this process.
-      apply: adds it.
-    """
-
-    name: str
-    since: _Release
-    why: str
-    is_needed: Callable[[], bool]
-    apply: Callable[[], None]
+    name: str  # name for errors
+    is_needed: Callable[[], bool]  # returns True if it is missing in this process
+    apply: Callable[[], None]  # adds it
 
 
 def _names(module_name: str, **members: Any) -> Tuple[Callable[[], bool], Callable[[], None]]:
@@ -107,10 +95,9 @@ def _find_legacy_batch_norm() -> None:
 
 
 PATCHES: Tuple[Patch, ...] = (
+    # From 2.13 on, for tf-slim: parts that moved to other modules.
     Patch(
-        "control flow for tf-slim",
-        (2, 13),
-        "tf-slim reads these from control_flow_ops; they moved to other modules",
+        "control flow",
         *_names(
             "tensorflow.python.ops.control_flow_ops",
             Assert=tf1.Assert,
@@ -120,63 +107,42 @@ PATCHES: Tuple[Patch, ...] = (
         ),
     ),
     Patch(
-        "stack and unstack for tf-slim",
-        (2, 13),
-        "tf-slim reads these from array_ops; they moved to another module",
+        "stack and unstack",
         *_names("tensorflow.python.ops.array_ops", stack=tf1.stack, unstack=tf1.unstack),
     ),
     Patch(
-        "tensor classes for tf-slim",
-        (2, 13),
-        "tf-slim reads these from framework.ops; they moved to other modules",
+        "tensor classes",
         *_names(
-            "tensorflow.python.framework.ops",
-            Tensor=tf1.Tensor,
-            IndexedSlices=tf1.IndexedSlices,
+            "tensorflow.python.framework.ops", Tensor=tf1.Tensor, IndexedSlices=tf1.IndexedSlices
         ),
     ),
+    Patch("variable", *_names("tensorflow.python.ops.variable_scope", variable=tf1.Variable)),
     Patch(
-        "variable for tf-slim",
-        (2, 13),
-        "tf-slim calls variable_scope.variable; it moved",
-        *_names("tensorflow.python.ops.variable_scope", variable=tf1.Variable),
-    ),
-    Patch(
-        "TF1 batch norm layer for tf-slim",
-        (2, 13),
-        "the lazy import behind slim.batch_norm names a folder that Keras moved under keras.src",
+        # The lazy import behind slim.batch_norm names a folder that Keras moved under keras.src.
+        "TF1 batch norm layer",
         lambda: _normalization.normalization.__name__ != _legacy_batch_norm(),
         _find_legacy_batch_norm,
     ),
+    # From 2.16 on, for tensorflow-estimator: parts that no longer exist.
     Patch(
         "names of Estimator's API",
-        (2, 16),
-        "tensorflow-estimator registers its functions under an API name that no longer exists",
         lambda: not hasattr(_tf_export, "ESTIMATOR_API_NAME"),
         _label_estimator_names,
     ),
     Patch(
         "distribution strategies in RunConfig",
-        (2, 16),
-        "tensorflow-estimator imports the distribute coordinator, which no longer exists",
         *_module("tensorflow.python.distribute.estimator_training", removed.estimator_training),
     ),
     Patch(
         "health of TPU workers",
-        (2, 16),
-        "TPUEstimator imports session_support, which no longer exists",
         *_module("tensorflow.python.tpu.session_support", removed.session_support),
     ),
     Patch(
         "TPU embedding",
-        (2, 16),
-        "TPUEstimator imports the classes of embedding tables, which no longer exist",
         *_module("tensorflow.python.tpu.tpu_embedding", removed.tpu_embedding),
     ),
     Patch(
         "gradients of TPU embedding",
-        (2, 16),
-        "TPUEstimator imports the gradients of embedding tables, which no longer exist",
         *_module("tensorflow.python.tpu.tpu_embedding_gradient", removed.tpu_embedding_gradient),
     ),
 )

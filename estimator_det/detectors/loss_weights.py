@@ -5,7 +5,7 @@ Letters: B batch, N anchors (or anchor-class pairs) of an image.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from estimator_det.compat import tf
 from estimator_det.protos import losses_pb2
@@ -35,36 +35,19 @@ def negative_rate(foreground: tf.Tensor, least_negatives: float, ratio: float) -
     return tf.where(positives > 0.0, share, least_negatives / count)
 
 
-def expected_sampling(foreground: tf.Tensor, least_negatives: float, ratio: float) -> LossWeights:
-    """Weights for the expected loss if each anchor is foreground with its probability.
-
-    Arguments are those of `negative_rate`.
-    """
-    rate = negative_rate(foreground, least_negatives, ratio)
-    return LossWeights(foreground, rate * (1.0 - foreground))
-
-
-def reweighted_unmatched(
-    foreground: tf.Tensor, least_negatives: float, ratio: float
-) -> LossWeights:
-    """Weights with the sampling rate for background anchors; anchors keep their assigned target.
-
-    Arguments are those of `negative_rate`.
-    """
-    rate = negative_rate(foreground, least_negatives, ratio)
-    return LossWeights(foreground + rate * (1.0 - foreground), tf.zeros_like(foreground))
-
-
-_KINDS: Dict[int, Callable[[tf.Tensor, float, float], LossWeights]] = {
-    losses_pb2.Loss.EXPECTED_SAMPLING: expected_sampling,
-    losses_pb2.Loss.REWEIGHTING_UNMATCHED_ANCHORS: reweighted_unmatched,
-}
-
-
 def make_expected_weights(config: Any) -> Optional[ExpectedWeights]:
     """Builds the function foreground [B, N] -> weights of a `Loss` message; None if it has none."""
-    if config.expected_loss_weights == losses_pb2.Loss.NONE:
+    kind = config.expected_loss_weights
+    if kind == losses_pb2.Loss.NONE:
         return None
     least, ratio = config.min_num_negative_samples, config.desired_negative_sampling_ratio
-    compute_weights = _KINDS[config.expected_loss_weights]
-    return lambda foreground: compute_weights(foreground, least, ratio)
+
+    def weights(foreground: tf.Tensor) -> LossWeights:
+        background = negative_rate(foreground, least, ratio) * (1.0 - foreground)
+        if kind == losses_pb2.Loss.EXPECTED_SAMPLING:
+            # Each anchor is foreground with its probability.
+            return LossWeights(foreground, background)
+        # REWEIGHTING_UNMATCHED_ANCHORS: anchors keep their assigned target.
+        return LossWeights(foreground + background, tf.zeros_like(foreground))
+
+    return weights

@@ -7,7 +7,7 @@ classes of an anchor have the same weight.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
@@ -29,8 +29,15 @@ def class_columns(class_indices: tf.Tensor, num_classes: int) -> tf.Tensor:
     return tf.cast(tf.reduce_any(is_listed, axis=0), tf.float32)
 
 
-class ClassificationLoss(Protocol):
-    """A loss of class logits."""
+_LossFunction = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+class ClassificationLoss:
+    """A loss of class logits, with a function of (logits, targets, weights [B, A, C or 1])."""
+
+    def __init__(self, function: _LossFunction, separate_classes: bool = True) -> None:
+        self._function = function
+        self._separate_classes = separate_classes
 
     def __call__(
         self,
@@ -45,31 +52,6 @@ class ClassificationLoss(Protocol):
 
         Softmax losses have one number for all classes, [B, A], dice one for all anchors, [B, C].
         """
-
-
-_LossFunction = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
-
-CLASSIFICATION_LOSSES: Registry[Callable[[Any], ClassificationLoss]] = Registry(
-    "classification loss"
-)
-
-
-class _Loss:
-    """`ClassificationLoss` with a function of (logits, targets, weights [B, A, C or 1])."""
-
-    def __init__(self, function: _LossFunction, separate_classes: bool = True) -> None:
-        self._function = function
-        self._separate_classes = separate_classes
-
-    def __call__(
-        self,
-        predictions: tf.Tensor,
-        targets: tf.Tensor,
-        weights: tf.Tensor,
-        *,
-        losses_mask: Optional[tf.Tensor] = None,
-        class_indices: Optional[tf.Tensor] = None,
-    ) -> tf.Tensor:
         if weights.shape.rank == predictions.shape.rank - 1:
             weights = weights[..., None]
         if class_indices is not None:
@@ -87,6 +69,11 @@ class _Loss:
         # Masked twice: clean inputs keep gradients finite, clean results drop the masked images'
         # loss.
         return zero_images(self._function(predictions, targets, weights), losses_mask)
+
+
+CLASSIFICATION_LOSSES: Registry[Callable[[Any], ClassificationLoss]] = Registry(
+    "classification loss"
+)
 
 
 def sigmoid_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -211,7 +198,7 @@ def dice(
 def make_classification_loss(config: Any) -> ClassificationLoss:
     """Builds the loss of a `ClassificationLoss` message; ConfigError if none is set."""
     if config.HasField("custom"):
-        return _Loss(CLASSIFICATION_LOSSES.custom_function(config.custom))
+        return ClassificationLoss(CLASSIFICATION_LOSSES.custom_function(config.custom))
     return CLASSIFICATION_LOSSES.make_chosen(config, "classification_loss", "classification_loss")
 
 
@@ -219,18 +206,18 @@ def _softmax_loss(config: Any, kind: str, loss: Callable[..., tf.Tensor]) -> Cla
     if config.logit_scale == 0.0:
         raise ConfigError(f"{kind}.logit_scale", "divides the logits and must not be 0; given: 0")
     function = functools.partial(loss, logit_scale=config.logit_scale)
-    return _Loss(function, separate_classes=False)
+    return ClassificationLoss(function, separate_classes=False)
 
 
 @CLASSIFICATION_LOSSES.register("weighted_sigmoid_focal")
 def _make_focal(config: Any) -> ClassificationLoss:
     alpha = config.alpha if config.HasField("alpha") else None
-    return _Loss(functools.partial(sigmoid_focal, gamma=config.gamma, alpha=alpha))
+    return ClassificationLoss(functools.partial(sigmoid_focal, gamma=config.gamma, alpha=alpha))
 
 
 @CLASSIFICATION_LOSSES.register("weighted_dice_classification_loss")
 def _make_dice(config: Any) -> ClassificationLoss:
-    return _Loss(
+    return ClassificationLoss(
         functools.partial(
             dice,
             squared_normalization=config.squared_normalization,
@@ -239,7 +226,9 @@ def _make_dice(config: Any) -> ClassificationLoss:
     )
 
 
-CLASSIFICATION_LOSSES.register("weighted_sigmoid")(lambda _: _Loss(sigmoid_cross_entropy))
+CLASSIFICATION_LOSSES.register("weighted_sigmoid")(
+    lambda _: ClassificationLoss(sigmoid_cross_entropy)
+)
 CLASSIFICATION_LOSSES.register("weighted_softmax")(
     lambda config: _softmax_loss(config, "weighted_softmax", softmax_cross_entropy)
 )
@@ -247,12 +236,12 @@ CLASSIFICATION_LOSSES.register("weighted_logits_softmax")(
     lambda config: _softmax_loss(config, "weighted_logits_softmax", softmax_against_logits)
 )
 CLASSIFICATION_LOSSES.register("bootstrapped_sigmoid")(
-    lambda config: _Loss(
+    lambda config: ClassificationLoss(
         functools.partial(bootstrapped_sigmoid, alpha=config.alpha, hard=config.hard_bootstrap)
     )
 )
 CLASSIFICATION_LOSSES.register("penalty_reduced_logistic_focal_loss")(
-    lambda config: _Loss(
+    lambda config: ClassificationLoss(
         functools.partial(penalty_reduced_focal, alpha=config.alpha, beta=config.beta)
     )
 )

@@ -7,18 +7,22 @@ GIoU compare decoded boxes.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, Optional
 
 from estimator_det.boxes import geometry
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.losses.classification import zero_images
 
+_Entries = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
-class LocalizationLoss(Protocol):
-    """A loss of box encodings or of boxes."""
 
-    on_boxes: bool  # True if predictions and targets are decoded boxes, not encodings
+class LocalizationLoss:
+    """A loss of box encodings or, if `on_boxes`, of decoded boxes."""
+
+    def __init__(self, entries: _Entries, on_boxes: bool = False) -> None:
+        self._entries = entries
+        self.on_boxes = on_boxes
 
     def __call__(
         self,
@@ -30,29 +34,6 @@ class LocalizationLoss(Protocol):
         ignore_nan_targets: bool = False,  # True if entries with a NaN target have no loss
     ) -> tf.Tensor:
         """Computes weighted losses, float32 [B, A]."""
-
-
-_Entries = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
-
-LOCALIZATION_LOSSES: Registry[Callable[[Any], LocalizationLoss]] = Registry("localization loss")
-
-
-class _Loss:
-    """`LocalizationLoss` with a function of (predictions, targets, weights)."""
-
-    def __init__(self, entries: _Entries, on_boxes: bool = False) -> None:
-        self._entries = entries
-        self.on_boxes = on_boxes
-
-    def __call__(
-        self,
-        predictions: tf.Tensor,
-        targets: tf.Tensor,
-        weights: tf.Tensor,
-        *,
-        losses_mask: Optional[tf.Tensor] = None,
-        ignore_nan_targets: bool = False,
-    ) -> tf.Tensor:
         if ignore_nan_targets:
             # The prediction as its own target: loss and gradient are 0.
             targets = tf.where(tf.math.is_nan(targets), predictions, targets)
@@ -61,6 +42,9 @@ class _Loss:
                 zero_images(rows, losses_mask) for rows in (predictions, targets, weights)
             )
         return self._entries(predictions, targets, weights)
+
+
+LOCALIZATION_LOSSES: Registry[Callable[[Any], LocalizationLoss]] = Registry("localization loss")
 
 
 def squared_error(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -107,14 +91,14 @@ def make_localization_loss(config: Any) -> LocalizationLoss:
     """Builds the loss of a `LocalizationLoss` message; ConfigError if none is set."""
     if config.HasField("custom"):
         function = LOCALIZATION_LOSSES.custom_function(config.custom)
-        return _Loss(function, on_boxes=getattr(function.func, "on_boxes", False))
+        return LocalizationLoss(function, on_boxes=getattr(function.func, "on_boxes", False))
     return LOCALIZATION_LOSSES.make_chosen(config, "localization_loss", "localization_loss")
 
 
-LOCALIZATION_LOSSES.register("weighted_l2")(lambda _: _Loss(squared_error))
+LOCALIZATION_LOSSES.register("weighted_l2")(lambda _: LocalizationLoss(squared_error))
 LOCALIZATION_LOSSES.register("weighted_smooth_l1")(
-    lambda config: _Loss(functools.partial(smooth_l1, delta=config.delta))
+    lambda config: LocalizationLoss(functools.partial(smooth_l1, delta=config.delta))
 )
-LOCALIZATION_LOSSES.register("l1_localization_loss")(lambda _: _Loss(absolute_error))
-LOCALIZATION_LOSSES.register("weighted_iou")(lambda _: _Loss(iou_loss, on_boxes=True))
-LOCALIZATION_LOSSES.register("weighted_giou")(lambda _: _Loss(giou_loss, on_boxes=True))
+LOCALIZATION_LOSSES.register("l1_localization_loss")(lambda _: LocalizationLoss(absolute_error))
+LOCALIZATION_LOSSES.register("weighted_iou")(lambda _: LocalizationLoss(iou_loss, on_boxes=True))
+LOCALIZATION_LOSSES.register("weighted_giou")(lambda _: LocalizationLoss(giou_loss, on_boxes=True))

@@ -27,7 +27,7 @@ BOX_CASES = {
     "square_scaled": SquareCoder(10.0, 10.0, 5.0),
 }
 KEYPOINT_CASES = {
-    "keypoint_scaled": KeypointCoder(3, *SCALES),
+    "keypoint_scaled": KeypointCoder(3, CenterSizeCoder(*SCALES)),
     "keypoint_noscale": KeypointCoder(3),
 }
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -65,7 +65,8 @@ def test_every_scale_is_that_of_its_own_number():
     # Centers (1, 2) and (4, 4); sizes 2 x 4 and 6 x 8.
     offsets = [2 * 1.5, 3 * 0.5, 5 * math.log(3), 7 * math.log(2)]
     point = tf.constant([[[2.0, 6.0]]])  # half a height and one width off the center
-    plain, with_point = CenterSizeCoder(2, 3, 5, 7), KeypointCoder(1, 2, 3, 5, 7)
+    plain = CenterSizeCoder(2, 3, 5, 7)
+    with_point = KeypointCoder(1, plain)
     np.testing.assert_allclose(plain.encode(box, anchor), [offsets], rtol=1e-6)
     codes = with_point.encode(box, anchor, point)
     np.testing.assert_allclose(codes, [[*offsets, 2 * 0.5, 3 * 1.0]], rtol=1e-6)
@@ -90,8 +91,8 @@ ALL = {
     "keypoint_box_coder": (
         "keypoint_box_coder { num_keypoints: 2 y_scale: 3 x_scale: 2 height_scale: 4"
         " width_scale: 6 }",
-        KeypointCoder(2, 3.0, 2.0, 4.0, 6.0),
-        KeypointCoder(2, *SCALES),
+        KeypointCoder(2, CenterSizeCoder(3.0, 2.0, 4.0, 6.0)),
+        KeypointCoder(2, CenterSizeCoder(*SCALES)),
     ),
     "square_box_coder": (
         "square_box_coder { y_scale: 2 x_scale: 3 length_scale: 4 }",
