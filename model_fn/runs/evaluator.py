@@ -46,22 +46,27 @@ class Reader(NamedTuple):
     """A reader of a configuration that is evaluated on."""
 
     name: str  # events go to the folder eval_<name>
-    make_input_fn: Callable[[Optional[FaultLog]], Callable[..., Any]]  # the log gets faults
+    config: Any  # `InputReader` proto
+    sample_1_of_n: Optional[int]  # None for what the proto says
 
 
-def evaluation_inputs(
+def evaluation_readers(
     pipeline_config: Any, *, on_training_data: bool = False, sample_1_of_n: Optional[int] = None
 ) -> List[Reader]:
     """Returns the evaluation readers, or the training reader; the default name is the number."""
     readers = named_readers(pipeline_config, on_training_data=on_training_data)
+    return [Reader(name, reader, sample_1_of_n) for name, reader in readers.items()]
+
+
+def make_input_fn(
+    pipeline_config: Any, reader: Reader, fault_log: Optional[FaultLog] = None
+) -> Callable[..., Any]:
+    """Builds the input function of an evaluation, whose faults of records go to the log."""
     preprocess = make_preprocessor(evaluated_model(pipeline_config))
-
-    def maker(reader: Any) -> Callable[[Optional[FaultLog]], Callable[..., Any]]:
-        return lambda log: input_pipeline.create_eval_input_fn(
-            pipeline_config, preprocess, reader, sample_1_of_n, log
-        )
-
-    return [Reader(name, maker(reader)) for name, reader in readers.items()]
+    input_fn: Callable[..., Any] = input_pipeline.create_eval_input_fn(
+        pipeline_config, preprocess, reader.config, reader.sample_1_of_n, fault_log
+    )
+    return input_fn
 
 
 def evaluate_reader(
@@ -85,7 +90,10 @@ def evaluate_reader(
     if shown != NOTHING:
         hooks.append(EvaluationReport(pipeline_config.eval_config.batch_size))
     values, results = evaluator.evaluate(
-        reader.make_input_fn(faults), name=name, checkpoint_path=checkpoint, hooks=hooks
+        make_input_fn(pipeline_config, reader, faults),
+        name=name,
+        checkpoint_path=checkpoint,
+        hooks=hooks,
     )
     if matches is not None:
         matches[name] = results.matches
@@ -163,7 +171,7 @@ def evaluate(
         DamagedCheckpointsError: if it cannot be read.
     """
     require_v2_behavior()
-    readers = evaluation_inputs(
+    readers = evaluation_readers(
         pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
     )
     while True:
@@ -225,7 +233,7 @@ def continuous_eval(
     if min_interval_secs is None:
         min_interval_secs = pipeline_config.eval_config.eval_interval_secs
     evaluator = _make_evaluator(pipeline_config, model_dir or checkpoint_dir)
-    readers = evaluation_inputs(
+    readers = evaluation_readers(
         pipeline_config, on_training_data=on_training_data, sample_1_of_n=choices.sample_1_of_n
     )
     evaluations = Evaluations(pipeline_config, evaluator, readers, choices)

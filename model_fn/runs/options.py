@@ -26,12 +26,20 @@ DEFAULT_SAVE_SECS = 600
 DEFAULT_TASK_TIMEOUT_SECS = 600.0  # another machine may need minutes to start again
 
 
-def _check_positive(options: Any, *fields: str) -> None:
-    """Refuses values below 1; None is allowed."""
+def _check_at_least(minimum: int, options: Any, *fields: str) -> None:
+    """Refuses values below the minimum, and infinite ones; None is allowed."""
     for field in fields:
         value = getattr(options, field)
-        if value is not None and value < 1:
-            raise ConfigError(field, f"is {value}", "give 1 or more")
+        if value is not None and not minimum <= value < math.inf:
+            raise ConfigError(field, f"is {value}", f"give {minimum} or more")
+
+
+def _check_one(options: Any, *fields: str) -> None:
+    """Refuses values for more than one of the fields."""
+    values = {field: getattr(options, field) for field in fields}
+    if all(value is not None for value in values.values()):
+        text = " and ".join(f"{field} {value}" for field, value in values.items())
+        raise ConfigError(None, f"{text} exclude each other", "give one of them")
 
 
 def _check_choice(options: Any, field: str, allowed: Sequence[str]) -> None:
@@ -64,7 +72,7 @@ class LoopOptions:
 
     def __post_init__(self) -> None:
         _check_choice(self, "strategy", STRATEGIES)
-        _check_positive(self, "num_replicas", "accumulate_steps", "steps_per_call")
+        _check_at_least(1, self, "num_replicas", "accumulate_steps", "steps_per_call")
         if self.strategy in MULTI_MACHINE_STRATEGIES and self.num_replicas is not None:
             raise ConfigError(
                 "num_replicas",
@@ -194,7 +202,7 @@ class TpuOptions:
                 "own machine, or an address such as grpc://10.0.0.2:8470. Without a TPU, "
                 "rehearse",
             )
-        _check_positive(self, "num_shards", "iterations_per_loop")
+        _check_at_least(1, self, "num_shards", "iterations_per_loop")
 
     @property
     def has_local_files(self) -> bool:
@@ -268,20 +276,9 @@ class CheckpointOptions:
     keep_max: int = 5  # older checkpoints than this many are deleted; 0 keeps all
 
     def __post_init__(self) -> None:
-        if self.steps is not None and self.secs is not None:
-            raise ConfigError(
-                None,
-                f"save checkpoints by steps or by seconds, not both; given {self.steps} "
-                f"steps and {self.secs} seconds",
-            )
-        for name in ("steps", "secs"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(
-                    None, f"{name} between checkpoints must be positive; given {value}"
-                )
-        if self.keep_max < 0:
-            raise ConfigError("keep_max", f"is 0, for all, or more; given {self.keep_max}")
+        _check_one(self, "steps", "secs")
+        _check_at_least(1, self, "steps", "secs")
+        _check_at_least(0, self, "keep_max")
         if self.steps is None and self.secs is None:
             object.__setattr__(self, "secs", DEFAULT_SAVE_SECS)
 
@@ -309,18 +306,10 @@ class EvaluationOptions:
     export_final: bool = True  # export the last checkpoint to export/Servo
 
     def __post_init__(self) -> None:
-        if self.every_steps is not None and self.throttle_secs is not None:
-            raise ConfigError(
-                None,
-                f"evaluate by steps or by seconds, not both; given {self.every_steps} "
-                f"steps and {self.throttle_secs} seconds",
-            )
-        if self.throttle_secs is not None and self.throttle_secs < 0:
-            raise ConfigError("throttle_secs", f"must be 0 or more; given {self.throttle_secs}")
-        if not 0 <= self.min_delta < math.inf:
-            raise ConfigError("min_delta", f"must be 0 or more, and finite; given {self.min_delta}")
-        _check_positive(self, "every_steps", "keep_best", "patience")
-        _check_positive(self, "sample_1_of_n", "training_data_sample_1_of_n")
+        _check_one(self, "every_steps", "throttle_secs")
+        _check_at_least(0, self, "throttle_secs", "min_delta")
+        _check_at_least(1, self, "every_steps", "keep_best", "patience")
+        _check_at_least(1, self, "sample_1_of_n", "training_data_sample_1_of_n")
         if self.patience is not None and self.best_metric is None:
             raise ConfigError(
                 None,

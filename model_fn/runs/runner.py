@@ -18,12 +18,23 @@ from model_fn.checks.files import refuse_foreign_label_maps
 from model_fn.checks.metric_names import check_best_metric
 from model_fn.evaluation.history import TrainingEnd
 from model_fn.evaluation.report import Metrics
-from model_fn.runs.backends import Backend, make_backend, serve_others
+from model_fn.runs.backends import Backend, coordinator, parameter_servers
+from model_fn.runs.backends.coordinator import CoordinatorBackend
+from model_fn.runs.backends.estimator import EstimatorBackend
+from model_fn.runs.backends.loop import LoopBackend
+from model_fn.runs.backends.parameter_servers import ParameterServerBackend
+from model_fn.runs.backends.tpu_estimator import TpuBackend
+from model_fn.runs.cluster import PARAMETER_SERVER as SERVER_TASK
 from model_fn.runs.cluster import read_cluster
 from model_fn.runs.context import RunContext
 from model_fn.runs.data_cursor import newest_step
-from model_fn.runs.evaluator import Evaluations, evaluation_inputs, follow
-from model_fn.runs.options import EvaluationOptions, TrainOptions, with_precision
+from model_fn.runs.evaluator import Evaluations, evaluation_readers, follow
+from model_fn.runs.options import (
+    PARAMETER_SERVER,
+    EvaluationOptions,
+    TrainOptions,
+    with_precision,
+)
 from model_fn.runs.task_watch import TaskWatch
 from model_fn.runs.training_evaluations import TrainingEvaluations
 from model_fn.runs.training_run import running
@@ -62,7 +73,7 @@ def train_and_evaluate(
     context = _make_context(config, model_dir, options, fields)
     check_best_metric(config, context.options.evaluation.best_metric)
     refuse_foreign_label_maps(config)
-    if serve_others(context):
+    if _serve_others(context):
         return {}
     backend = make_backend(context)
     return _retried(lambda verify: _train_and_evaluate(context, backend, verify), context)
@@ -95,7 +106,7 @@ def train(
     Arguments and errors are those of `train_and_evaluate`.
     """
     context = _make_context(config, model_dir, options, fields)
-    if serve_others(context):
+    if _serve_others(context):
         return
     backend = make_backend(context)
 
@@ -115,6 +126,33 @@ def _make_context(
     options = dataclasses.replace(options or TrainOptions(), **fields)
     config = with_precision(config, options)
     return RunContext(config, model_dir, options, read_cluster())
+
+
+def make_backend(context: RunContext) -> Backend:
+    """The backend of a run: an Estimator, unless options for another one are given."""
+    loop, tpu, cluster = context.options.loop, context.options.tpu, context.cluster
+    if loop is not None:
+        coordinates = loop.strategy == PARAMETER_SERVER and cluster.is_chief
+        return (CoordinatorBackend if coordinates else LoopBackend)(context, loop)
+    if tpu is not None:
+        return TpuBackend(context, tpu)
+    if cluster.task.is_alone or cluster.is_evaluator:
+        return EstimatorBackend(context)
+    return ParameterServerBackend(context)
+
+
+def _serve_others(context: RunContext) -> bool:
+    """Runs the part of this process in a cluster, if it takes no steps; True if that is done."""
+    loop, cluster = context.options.loop, context.cluster
+    if loop is None and cluster.task.type == SERVER_TASK:
+        parameter_servers.serve(context)
+        return True
+    if loop is None or loop.strategy != PARAMETER_SERVER:
+        return False
+    if cluster.is_chief or cluster.is_evaluator:
+        return False
+    coordinator.serve(context, loop)
+    return True
 
 
 def _retried(attempt: Callable[[bool], Result], context: RunContext) -> Result:
@@ -173,7 +211,7 @@ def _run_evaluator_task(context: RunContext, backend: Backend) -> Metrics:
         stop.raise_if_requested()
         return stop.is_requested or end.is_reached()
 
-    readers = evaluation_inputs(context.config, sample_1_of_n=evaluation.sample_1_of_n)
+    readers = evaluation_readers(context.config, sample_1_of_n=evaluation.sample_1_of_n)
     evaluations = Evaluations(context.config, backend.evaluator(), readers, evaluation)
     with watch.watching():
         metrics = follow(

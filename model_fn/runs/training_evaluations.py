@@ -10,7 +10,7 @@ from model_fn.evaluation import history
 from model_fn.evaluation.report import LINE, NOTHING, Metrics
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.context import RunContext
-from model_fn.runs.evaluator import Evaluations, evaluation_inputs
+from model_fn.runs.evaluator import Evaluations, evaluation_readers
 from model_fn.runs.saver import CheckpointListener
 
 _LOG = logging.getLogger(__name__)
@@ -26,9 +26,9 @@ class TrainingEvaluations(CheckpointListener):
 
     def __init__(self, context: RunContext, evaluator: Evaluator, first_step: int) -> None:
         config, options = context.config, context.options.evaluation
-        readers = evaluation_inputs(config, sample_1_of_n=options.sample_1_of_n)
+        readers = evaluation_readers(config, sample_1_of_n=options.sample_1_of_n)
         if options.on_training_data:
-            readers += evaluation_inputs(
+            readers += evaluation_readers(
                 config, on_training_data=True, sample_1_of_n=options.training_data_sample_1_of_n
             )
         shown = LINE if context.options.progress else NOTHING

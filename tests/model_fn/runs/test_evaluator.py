@@ -39,8 +39,8 @@ def test_images_keep_their_size_where_nothing_is_resized(
     config = pipeline(f"{EXTRACTOR} eval_config {{ {text} }}")
     path = write(tmp_path / "in.record", [example({**BOXES, "image/object/class/label": [2, 1]})])
     config.eval_input_reader[0].tf_record_input_reader.input_path.append(path)
-    (reader,) = evaluator.evaluation_inputs(config)
-    ((features, labels),) = reader.make_input_fn(None)().as_numpy_iterator()
+    (reader,) = evaluator.evaluation_readers(config)
+    ((features, labels),) = evaluator.make_input_fn(config, reader)().as_numpy_iterator()
     assert features["image"].shape == (1, *size, 3)
     assert features["true_image_shape"].tolist() == [[*size, 3]]
     assert features["original_image"].shape == (1, *size, 3)

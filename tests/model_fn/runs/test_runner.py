@@ -169,7 +169,7 @@ def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(
             time.sleep(0.01)
         return {"": {"loss": 1.0}}
 
-    monkeypatch.setattr(runner, "evaluation_inputs", lambda *_, **__: [])
+    monkeypatch.setattr(runner, "evaluation_readers", lambda *_, **__: [])
     monkeypatch.setattr(runner, "follow", evaluate)
     with pytest.raises(Stopped):
         runner.train_and_evaluate(fake.pipeline_config(), str(tmp_path))

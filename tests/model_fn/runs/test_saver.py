@@ -14,8 +14,8 @@ from estimator_det.compat import tf1
 from model_fn.checkpoints import repair
 from model_fn.runs import saver as saving
 from model_fn.runs import training_run
-from model_fn.runs.backends import make_backend
 from model_fn.runs.options import CheckpointOptions
+from model_fn.runs.runner import make_backend
 from model_fn.runs.signals import StopSignals
 from tests import checkpoints
 from tests.model_fn import fake
@@ -130,12 +130,12 @@ def test_listeners_stop_training_and_signals_leave_them(tmp_path: pathlib.Path) 
 
 def test_options_are_checked() -> None:
     assert CheckpointOptions().secs == 600 and CheckpointOptions(steps=3).secs is None
-    with pytest.raises(ValueError, match="not both; given 1 steps and 2 seconds"):
+    with pytest.raises(ValueError, match="steps 1 and secs 2 exclude each other"):
         CheckpointOptions(steps=1, secs=2)
     for wrong in ({"steps": 0}, {"secs": -1}):
-        with pytest.raises(ValueError, match="must be positive"):
+        with pytest.raises(ValueError, match="give 1 or more"):
             CheckpointOptions(**wrong)
-    with pytest.raises(ValueError, match="keep_max is 0"):
+    with pytest.raises(ValueError, match="keep_max is -1; give 0"):
         CheckpointOptions(keep_max=-1)
 
 

@@ -13,9 +13,10 @@ from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs import runner, task_watch
-from model_fn.runs.backends import coordinator, make_backend, strategies
+from model_fn.runs.backends import coordinator, strategies
 from model_fn.runs.cluster import read_cluster
 from model_fn.runs.options import PARAMETER_SERVER, CheckpointOptions, LoopOptions
+from model_fn.runs.runner import make_backend
 from model_fn.training.loop_step import Outcome
 from tests.model_fn import fake
 

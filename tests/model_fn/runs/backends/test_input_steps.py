@@ -9,8 +9,8 @@ import pytest
 
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import FaultLog
-from model_fn.runs.backends import make_backend
 from model_fn.runs.options import TpuOptions
+from model_fn.runs.runner import make_backend
 from tests.model_fn import fake
 
 CLUSTER = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}

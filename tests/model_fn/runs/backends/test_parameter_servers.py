@@ -6,8 +6,9 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from model_fn.runs.backends import make_backend, parameter_servers
+from model_fn.runs.backends import parameter_servers
 from model_fn.runs.context import RunContext
+from model_fn.runs.runner import make_backend
 from tests.model_fn import fake
 
 JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
