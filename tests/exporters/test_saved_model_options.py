@@ -141,16 +141,24 @@ def test_moving_averages_become_the_weights(trained, exported, tmp_path):
         np.testing.assert_array_equal(ours.get_tensor(name), plain.get_tensor(name))
 
 
-def test_moving_averages_that_were_not_trained(trained, tmp_path):
-    config = pipeline.apply_overrides(trained.config, ["eval_config.use_moving_averages=true"])
-    with pytest.raises(RunError, match=r"use_moving_averages=false"):
-        export_saved_model(config, trained.checkpoint, str(tmp_path / "out"))
-
-
-def test_a_checkpoint_of_another_model(trained, tmp_path):
-    config = pipeline.apply_overrides(trained.config, ["model.ssd.num_classes=7"])
-    with pytest.raises(RunError, match=r"ClassPredictor.*has shape \[.*the model needs \["):
-        export_saved_model(config, trained.checkpoint, str(tmp_path / "out"))
+@pytest.mark.parametrize(
+    ("change", "suffix", "error", "message"),
+    [
+        ("eval_config.use_moving_averages=true", "", RunError, "use_moving_averages=false"),
+        (
+            "model.ssd.num_classes=7",
+            "",
+            RunError,
+            r"ClassPredictor.*has shape \[.*the model needs \[",
+        ),
+        ("model.ssd.num_classes=4", "1", FileNotFoundError, r"did you mean 'model.ckpt-20'"),
+    ],
+)
+def test_a_failed_export_leaves_no_folder(trained, tmp_path, change, suffix, error, message):
+    config = pipeline.apply_overrides(trained.config, [change])
+    with pytest.raises(error, match=message):
+        export_saved_model(config, f"{trained.checkpoint}{suffix}", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_full_folder_is_only_replaced_when_asked(trained, tmp_path):
@@ -166,13 +174,6 @@ def test_a_full_folder_is_only_replaced_when_asked(trained, tmp_path):
     assert (folder / "notes.txt").read_text() == "mine"
     assert not old.exists()
     assert (folder / "saved_model" / "saved_model.pb").exists()
-
-
-def test_a_failed_export_leaves_no_folder(trained, tmp_path):
-    folder = tmp_path / "out"
-    with pytest.raises(FileNotFoundError, match=r"did you mean 'model.ckpt-20'"):
-        export_saved_model(trained.config, trained.checkpoint[:-1], str(folder))
-    assert not folder.exists()
 
 
 def test_label_map_given_or_missing(trained, tmp_path):

@@ -15,12 +15,7 @@ from exporters.formats.tfjs import load_tfjs
 from exporters.importing import frozen_graph, importer, saved_model, tfjs, tflite
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
-from tests.exporters.importing.conftest import (
-    folded,
-    to_tflite,
-    write_old_tfjs,
-    write_tfjs,
-)
+from tests.exporters.importing.conftest import folded, to_tflite, write_old_tfjs, write_tfjs
 
 
 @pytest.fixture(scope="module")
@@ -260,3 +255,11 @@ def test_saved_models_that_cannot_be_used(original, tmp_path):
     _refused(saved_model.read_saved_model, folder, "cut off after 5000 bytes")
     file.write_bytes(b"")
     _refused(saved_model.read_saved_model, folder, "contains no graph")
+
+
+def test_a_checkpoint_that_is_cut_off(original, tmp_path):
+    values = {name: original.arrays[name] for name in original.own.shapes}
+    importer.write_checkpoint(str(tmp_path / "model.ckpt"), values, 0)
+    data = tmp_path / "model.ckpt.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-4])
+    _refused(saved_model.read_checkpoint, tmp_path / "model.ckpt", "is damaged")
