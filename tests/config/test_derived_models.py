@@ -54,25 +54,15 @@ def test_fingerprint() -> None:
     assert other is not None and other.fingerprint() == prints[1]
 
 
+SUPPRESSION = "batch_non_max_suppression { use_static_shapes: true static_kernel: true }"
+TWO_STAGES = "use_static_shapes: true use_static_shapes_for_eval: true second_stage_post_processing"
+
+
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        (
-            "ssd { num_classes: 3 }",
-            "ssd { num_classes: 3 post_processing { batch_non_max_suppression { "
-            "use_static_shapes: true static_kernel: true } } }",
-        ),
-        (
-            "ssd { post_processing { batch_non_max_suppression { iou_threshold: 0.5 } } }",
-            "ssd { post_processing { batch_non_max_suppression { iou_threshold: 0.5 "
-            "use_static_shapes: true static_kernel: true } } }",
-        ),
-        (
-            "faster_rcnn { num_classes: 3 }",
-            "faster_rcnn { num_classes: 3 use_static_shapes: true "
-            "use_static_shapes_for_eval: true second_stage_post_processing { "
-            "batch_non_max_suppression { use_static_shapes: true static_kernel: true } } }",
-        ),
+        ("ssd {}", f"ssd {{ post_processing {{ {SUPPRESSION} }} }}"),
+        ("faster_rcnn {}", f"faster_rcnn {{ {TWO_STAGES} {{ {SUPPRESSION} }} }}"),
         ("", ""),
     ],
 )
