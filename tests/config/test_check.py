@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from typing import List
+from typing import List, Optional
 
 import pytest
 
@@ -134,7 +134,22 @@ error | eval_config.batch_size=2; eval_config.force_no_resize=true | force_no_re
 error | eval_config.use_moving_averages=true; train_config.optimizer.use_moving_average=false
  | keeps no
 error | graph_rewriter.quantization.delay=-1 | is -1
-warning | train_config.num_steps=0 | never ends
+error | MANUAL.schedule=[{step: 20}, {step: 10}] | do not increase
+error | MANUAL.schedule=[{step: 0}] | do not increase from above 0
+error | COSINE.warmup_steps=101; COSINE.total_steps=100 | more than the total of 100 steps
+error | COSINE.warmup_learning_rate=1; COSINE.total_steps=100; COSINE.warmup_steps=10
+ | is above the base rate
+error | LEVELS.max_level=6; FPN={min_level: 3 max_level: 7} | 3 to 6, but | LEVELS
+warning | COSINE.total_steps=99; COSINE.warmup_steps=9 | the learning rate is 0 from step 99 on
+warning | COSINE.total_steps=101; COSINE.warmup_steps=9 | ends at step 101, but training stops
+warning | COSINE.warmup_steps=100; COSINE.total_steps=100 | within the 100 steps of warm-up
+warning | MANUAL.schedule=[{step: 10}, {step: 100}, {step: 300}] | [100, 300] are never reached
+warning | STAIRS={initial_learning_rate: 0.5 decay_steps: 101} | the rate stays 0.5
+ | STAIRS.decay_steps
+warning | STAIRS.burnin_steps=100; STAIRS.decay_steps=9 | within the 100 steps of warm-up
+warning | train_config.num_steps=0; COSINE={total_steps: 9 warmup_steps: 9} | never ends
+warning | train_config.num_steps=0; MANUAL.schedule=[{step: 10}] | never ends
+warning | train_config.num_steps=0; STAIRS={decay_steps: 9 burnin_steps: 9} | never ends
 warning | train_config.fine_tune_checkpoint=m.ckpt | 'classification' is used
  | train_config.fine_tune_checkpoint_type
 warning | train_input_reader.label_map_path= | not set
@@ -180,19 +195,30 @@ eval_config.retain_original_image_additional_channels=true; ADDITIONAL=1
 eval_config.force_no_resize=true; eval_config.batch_size=1
 STEPS=[{mosaic { stop_at_step: 2 }}]
 graph_rewriter.quantization.delay=99
+MANUAL.schedule=[{step: 10}, {step: 99}]
+COSINE={total_steps: 100 warmup_steps: 10}
+STAIRS={decay_steps: 100 burnin_steps: 99}
+STAIRS={decay_steps: 101 staircase: false}
+FPN={min_level: 3 max_level: 7}; LEVELS={}
 """
 ABBREVIATIONS = {
     "ADDITIONAL": "eval_input_reader[0].num_additional_channels",
     "ANCHORS": "model.ssd.anchor_generator.ssd_anchor_generator",
+    "COSINE": "RATE.cosine_decay_learning_rate",
+    "FPN": "model.ssd.feature_extractor.fpn",
+    "LEVELS": "model.ssd.anchor_generator.multiscale_anchor_generator",
+    "MANUAL": "RATE.manual_step_learning_rate",
     "METRICS": "eval_config.metrics_set",
     "SKIP": "eval_config.skip_predictions_for_unlabeled_class",
+    "RATE": "train_config.optimizer.momentum_optimizer.learning_rate",
+    "STAIRS": "RATE.exponential_decay_learning_rate",
     "STEPS": "train_config.data_augmentation_options",
 }
 
 
 def lines(table: str) -> List[str]:
     """Lines of a table; those that begin with a space continue the one before."""
-    for name, path in ABBREVIATIONS.items():
+    for name, path in sorted(ABBREVIATIONS.items(), key=lambda entry: "RATE." not in entry[1]):
         table = table.replace(name, path)
     return table.strip().replace("\n ", " ").split("\n")
 
@@ -233,92 +259,26 @@ def test_a_batch_that_no_machine_holds() -> None:
     assert problems(f"model.ssd.{sizes}", f"{batch}=341") == []
 
 
-def test_schedules() -> None:
-    rate = "train_config.optimizer.momentum_optimizer.learning_rate"
-    manual = f"{rate}.manual_step_learning_rate.schedule"
-    assert problems(f"{manual}=[{{step: 10}}, {{step: 20}}]") == []
-    for steps in ("[{step: 20}, {step: 10}]", "[{step: 0}]"):
-        assert only(problems(f"{manual}={steps}")).field == manual
-
-    cosine = f"{rate}.cosine_decay_learning_rate"
-    good = f"{cosine}={{total_steps: 100 warmup_steps: 10}}"
-    assert problems(good) == []
-    assert only(problems(good, f"{cosine}.warmup_steps=101")).field == f"{cosine}.warmup_steps"
-    high = only(problems(good, f"{cosine}.warmup_learning_rate=1"))
-    assert (high.severity, high.field) == ("error", f"{cosine}.warmup_learning_rate")
-    short = only(problems(good, f"{cosine}.total_steps=99"))
-    assert (short.severity, short.field) == ("warning", f"{cosine}.total_steps")
-
-
-def test_schedules_that_outlast_training() -> None:
-    rate = "train_config.optimizer.momentum_optimizer.learning_rate"
-
-    def warned(schedule: str, num_steps: int) -> Problem:
-        problem = only(problems(f"{rate}.{schedule}", f"train_config.num_steps={num_steps}"))
-        assert problem.severity == "warning"
-        return problem
-
-    late = "manual_step_learning_rate.schedule=[{step: 10}, {step: 20}, {step: 30}]"
-    assert "[20, 30] are never reached" in warned(late, 20).message
-    assert problems(f"{rate}.{late}", "train_config.num_steps=31") == []
-
-    cosine = "cosine_decay_learning_rate={total_steps: 100 warmup_steps: 50}"
-    found = problems(f"{rate}.{cosine}", "train_config.num_steps=50")
-    assert [problem.field.rpartition(".")[2] for problem in found] == [
-        "warmup_steps",
-        "total_steps",
-    ]
-    assert "ends at step 100" in warned(cosine, 51).message
-
-    stairs = "exponential_decay_learning_rate={initial_learning_rate: 0.5 decay_steps: 11}"
-    assert "the rate stays 0.5" in warned(stairs, 10).message
-    assert problems(f"{rate}.{stairs}", "train_config.num_steps=11") == []
-    smooth = f"{rate}.exponential_decay_learning_rate={{decay_steps: 11 staircase: false}}"
-    assert problems(smooth, "train_config.num_steps=10") == []
-    burnin = f"{stairs[:-1]} burnin_steps: 12}}"
-    assert warned(burnin, 12).field.endswith("burnin_steps")
-
-    # A training without end comes to all of it.
-    for schedule in (late, cosine, stairs, burnin):
-        endless = only(problems(f"{rate}.{schedule}", "train_config.num_steps=0"))
-        assert endless.field == "train_config.num_steps"
-
-
-def test_pyramid_and_anchor_levels_agree() -> None:
-    pyramid = "model.ssd.feature_extractor.fpn={min_level: 3 max_level: 7}"
-    anchors = "model.ssd.anchor_generator.multiscale_anchor_generator"
-    assert problems(pyramid, f"{anchors}={{}}") == []
-    problem = only(problems(pyramid, f"{anchors}.max_level=6"))
-    assert problem.field == anchors and "3 to 6" in problem.message
-
-
 @pytest.mark.parametrize(
-    ("names", "field", "message"),
+    ("names", "index", "message"),
     [
-        (
-            ["'a'", "'b'", "'a'"],
-            "eval_input_reader[2].name",
-            "is 'a', the name of .*er\\[0\\], too",
-        ),
-        (["'1'", "''"], "eval_input_reader[1].name", "not set, which means '1', the name of"),
-        (["'a'", "'0'", "''"], "", ""),
-        (["''", "''"], "", ""),
+        (["a", "b", "a"], 2, r"is 'a', the name of eval_input_reader\[0\], too"),
+        (["1", ""], 1, "not set, which means '1', the name of"),
+        (["a", "0", ""], None, ""),
+        (["", ""], None, ""),
     ],
 )
-def test_names_of_evaluation_readers_differ(names: List[str], field: str, message: str) -> None:
-    config = apply_overrides(GOOD, [])
-    reader = config.eval_input_reader[0]
-    config.ClearField("eval_input_reader")
-    for name in names:
-        config.eval_input_reader.add().CopyFrom(reader)
-        config.eval_input_reader[-1].name = name.strip("'")
-    found = check(config, check_files=False)
-    if not field:
+def test_names_of_evaluation_readers_differ(
+    names: List[str], index: Optional[int], message: str
+) -> None:
+    reader = str(GOOD.eval_input_reader[0])
+    readers = ", ".join(f"{{ {reader} name: '{name}' }}" for name in names)
+    found = problems(f"eval_input_reader=[{readers}]")
+    if index is None:
         assert found == []
-        return
-    problem = only(found)
-    assert (problem.severity, problem.field) == ("error", field)
-    assert re.search(message, problem.message)
+    else:
+        assert only(found).field == f"eval_input_reader[{index}].name"
+        assert re.search(message, only(found).message)
 
 
 class TestFiles:
