@@ -5,23 +5,65 @@ from __future__ import annotations
 import pathlib
 from typing import Any, Dict
 
+import numpy as np
 import pytest
 
 from benchmarks.conformance import goldens, trace
 from benchmarks.conformance.case import Case, moved
+from benchmarks.conformance.checks import build, model_variables
 from benchmarks.conformance.compare import Check
+from estimator_det.compat import tf
 from estimator_det.config import pipeline
-from tests.benchmarks.small_case import make_case
+from tests import small_extractor
+from tests.detectors.configs import SMALL_SSD
 
 MOMENTUM = "train_config.optimizer.momentum_optimizer"
 LEARNING_RATE = f"{MOMENTUM}.learning_rate.constant_learning_rate.learning_rate"
-DECAY = "model.ssd.feature_extractor.conv_hyperparams.batch_norm.decay"
+HEAD = "model.ssd.box_predictor.weight_shared_convolutional_box_predictor"
+DECAY = f"{HEAD}.conv_hyperparams.batch_norm.decay"
 STEPS = 12
 WRONG = {
     "learning rate 3 % off": (f"{LEARNING_RATE} = {{}}", 1.03),
     "no momentum": (f"{MOMENTUM}.momentum_optimizer_value = 0.0", 0),
     "decay 0.99 for 0.97": (f"{DECAY} = 0.99", 0),
 }
+
+
+SHARED_HEAD = """
+model { ssd {
+  inplace_batchnorm_update: true
+  box_predictor {
+    weight_shared_convolutional_box_predictor {
+      depth: 8 num_layers_before_predictor: 1
+      conv_hyperparams {
+        regularizer { l2_regularizer { weight: 0.001 } } batch_norm { decay: 0.97 }
+      }
+    }
+  }
+  anchor_generator {
+    multiscale_anchor_generator { min_level: 2 max_level: 3 scales_per_octave: 1 aspect_ratios: 1 }
+  }
+} }
+train_config {
+  optimizer {
+    momentum_optimizer {
+      momentum_optimizer_value: 0.9
+      learning_rate { constant_learning_rate { learning_rate: 0.001 } }
+    }
+    use_moving_average: false
+  }
+}
+"""
+
+WEIGHTS = """
+import zlib
+import numpy as np
+
+def det_value(name, shape):
+    values = np.random.default_rng(zlib.crc32(name.encode())).normal(size=shape)
+    positive = name.endswith(("gamma", "moving_variance"))
+    return (1 + 0.1 * abs(values) if positive else 0.2 * values).astype(np.float32)
+"""
 
 
 def _wrong(name: str, learning_rate: float) -> str:
@@ -54,10 +96,22 @@ def _record(case: Case, value: goldens.SeededValue) -> Dict[str, Any]:
 
 @pytest.fixture
 def small(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Case:
-    """The small network with the record of weights moved by one unit in the last place."""
-    recorded: Dict[str, Any] = {"overrides": [], "steps": STEPS}
-    case = make_case(tmp_path, monkeypatch, recorded)
-    recorded.update(_record(case, moved(goldens.seeded_value(tmp_path, "det_value"), 99)))
+    """A small network with the record of weights moved by one unit in the last place."""
+    small_extractor.use(monkeypatch)
+    (tmp_path / "detinit.py").write_text(WEIGHTS)
+    (tmp_path / "numeric").mkdir()
+    images = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3)).astype(np.uint8)
+    np.savez(tmp_path / "numeric" / "_inputs.npz", images_300=images)
+    # Only one predictor and one anchor generator may be set: the last ones count.
+    config = pipeline.parse_pipeline(f"model {{ {SMALL_SSD} }}")
+    config.MergeFrom(pipeline.parse_pipeline(SHARED_HEAD))
+    graph: Dict[str, Any] = {"variables": {}}
+    record: Dict[str, Any] = {"overrides": [], "steps": STEPS}
+    case = Case(goldens.Golden("small", "small", graph, None, {}, record), config, tmp_path)
+    with tf.Graph().as_default():
+        build(case, config, images, is_training=True)
+        graph["variables"].update({v.op.name: v.shape.as_list() for v in model_variables()})
+    record.update(_record(case, moved(goldens.seeded_value(tmp_path, "det_value"), 99)))
     return case
 
 
