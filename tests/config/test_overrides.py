@@ -13,6 +13,7 @@ from estimator_det.config.pipeline import (
     parse_pipeline,
     rescale_schedule,
 )
+from tests.config.test_assignments import value_at
 
 BASE = parse_pipeline(
     """
@@ -71,43 +72,42 @@ def test_none_leaves_everything() -> None:
     assert override(BASE, batch_size=None, label_map_path=None) == BASE
 
 
-def test_settings_of_training() -> None:
-    config = override(
-        BASE,
-        batch_size=8,
-        num_train_steps=0,
-        fine_tune_checkpoint="m.ckpt",
-        fine_tune_checkpoint_type="detection",
-        use_bfloat16=True,
-        momentum_optimizer_value=0.8,
-        num_classes=3,
-    )
-    train = config.train_config
-    assert (train.batch_size, train.num_steps, train.use_bfloat16) == (8, 0, True)
-    assert train.HasField("num_steps")
-    assert train.fine_tune_checkpoint == "m.ckpt"
-    assert train.fine_tune_checkpoint_type == "detection"
-    assert train.optimizer.momentum_optimizer.momentum_optimizer_value == pytest.approx(0.8)
-    assert config.model.ssd.num_classes == 3
-
-
-def test_settings_of_all_readers() -> None:
-    config = override(
-        BASE,
-        label_map_path="map",
-        mask_type="PNG_MASKS",
-        train_input_path=["a", "b"],
-        eval_input_path="c",
-        sample_1_of_n_eval_examples=5,
-        eval_num_epochs=1,
-    )
-    readers = [config.train_input_reader, *config.eval_input_reader]
-    assert [reader.label_map_path for reader in readers] == ["map"] * 3
-    assert [reader.mask_type for reader in readers] == [2] * 3
-    paths = [list(reader.tf_record_input_reader.input_path) for reader in readers]
-    assert paths == [["a", "b"], ["c"], ["c"]]
-    assert [reader.sample_1_of_n_examples for reader in readers] == [1, 5, 5]
-    assert [reader.num_epochs for reader in readers] == [0, 1, 1]
+@pytest.mark.parametrize(
+    ("setting", "value", "path", "expected"),
+    [
+        ("batch_size", 8, "train_config.batch_size", 8),
+        ("num_train_steps", 0, "train_config.num_steps", 0),
+        ("use_bfloat16", True, "train_config.use_bfloat16", True),
+        ("fine_tune_checkpoint", "m.ckpt", "train_config.fine_tune_checkpoint", "m.ckpt"),
+        ("fine_tune_checkpoint_type", "detection", "train_config.fine_tune_checkpoint_type",
+         "detection"),
+        ("momentum_optimizer_value", 0.5,
+         "train_config.optimizer.momentum_optimizer.momentum_optimizer_value", 0.5),
+        ("num_classes", 3, "model.ssd.num_classes", 3),
+        ("train_input_path", ["a", "b"], "train_input_reader.tf_record_input_reader.input_path",
+         ["a", "b"]),
+        ("label_map_path", "map", "train_input_reader.label_map_path", "map"),
+        ("mask_type", "PNG_MASKS", "train_input_reader.mask_type", 2),
+        ("eval_batch_size", 4, "eval_config.batch_size", 4),
+        ("eval_with_moving_averages", True, "eval_config.use_moving_averages", True),
+        ("retain_original_images", False, "eval_config.retain_original_images", False),
+        ("retain_original_image_additional_channels", True,
+         "eval_config.retain_original_image_additional_channels", True),
+        *(
+            (name, value, f"eval_input_reader[{index}].{field}", expected)
+            for name, value, field, expected in (
+                ("label_map_path", "map", "label_map_path", "map"),
+                ("mask_type", "PNG_MASKS", "mask_type", 2),
+                ("eval_input_path", "c", "tf_record_input_reader.input_path", ["c"]),
+                ("sample_1_of_n_eval_examples", 5, "sample_1_of_n_examples", 5),
+                ("eval_num_epochs", 1, "num_epochs", 1),
+            )
+            for index in (0, 1)
+        ),
+    ],
+)  # fmt: skip
+def test_settings_by_name(setting: str, value: Any, path: str, expected: Any) -> None:
+    assert value_at(override(BASE, **{setting: value}), path) == expected
 
 
 def test_an_evaluation_path_finds_its_place_where_no_reader_is() -> None:
@@ -117,20 +117,6 @@ def test_an_evaluation_path_finds_its_place_where_no_reader_is() -> None:
     (reader,) = config.eval_input_reader
     assert list(reader.tf_record_input_reader.input_path) == ["c"]
     assert (reader.label_map_path, reader.shuffle) == ("m", False)
-
-
-def test_settings_of_evaluation() -> None:
-    config = override(
-        BASE,
-        eval_batch_size=4,
-        eval_with_moving_averages=True,
-        retain_original_images=False,
-        retain_original_image_additional_channels=True,
-    )
-    evaluation = config.eval_config
-    assert evaluation.batch_size == 4
-    assert evaluation.use_moving_averages and not evaluation.retain_original_images
-    assert evaluation.retain_original_image_additional_channels
 
 
 def test_learning_rate_scales_its_schedule() -> None:
@@ -170,53 +156,35 @@ def test_loss_weight_ratio() -> None:
     assert two_stage.second_stage_classification_loss_weight == 5.0
     assert two_stage.second_stage_localization_loss_weight == 1.0
     assert two_stage.first_stage_localization_loss_weight == 7.0
-    weighted = parse_pipeline("model { ssd { loss { localization_weight: 3 } } }")
-    loss = override(weighted, classification_localization_weight_ratio=5.0).model.ssd.loss
-    assert (loss.classification_weight, loss.localization_weight) == (5.0, 1.0)
+
+
+EMPTY = parse_pipeline("")
+ADAM = merge_text(BASE, "train_config { optimizer { adam_optimizer { } } }")
+AT_ZERO = with_schedule("manual_step_learning_rate { initial_learning_rate: 0 }")
 
 
 @pytest.mark.parametrize(
-    "settings, words",
+    ("config", "settings", "words"),
     [
-        ({"batch_sze": 3}, "'batch_sze'; did you mean 'batch_size'"),
-        ({"batch_size": 0}, "at least 1"),
-        ({"batch_size": "8"}, "batch_size='8'"),
-        ({"num_train_steps": -1}, "num_train_steps=-1"),
-        ({"train_input_path": []}, "at least one path"),
-        ({"mask_type": "PNG"}, "PNG_MASKS"),
-        ({"sample_1_of_n_eval_examples": 0}, "at least 1"),
+        (BASE, {"batch_sze": 3}, "'batch_sze'; did you mean 'batch_size'"),
+        (BASE, {"batch_size": 0}, "at least 1"),
+        (BASE, {"batch_size": "8"}, "batch_size='8'"),
+        (BASE, {"num_train_steps": -1}, "num_train_steps=-1"),
+        (BASE, {"train_input_path": []}, "at least one path"),
+        (BASE, {"mask_type": "PNG"}, "PNG_MASKS"),
+        (BASE, {"sample_1_of_n_eval_examples": 0}, "at least 1"),
+        (EMPTY, {"num_classes": 3}, "not chosen"),
+        (EMPTY, {"learning_rate": 0.1}, "no optimizer chosen"),
+        (EMPTY, {"momentum_optimizer_value": 0.1}, "no optimizer chosen"),
+        (EMPTY, {"classification_localization_weight_ratio": 1.0}, "not chosen"),
+        (ADAM, {"momentum_optimizer_value": 0.5}, "AdamOptimizer has no momentum_optimizer_value"),
+        (ADAM, {"learning_rate": 0.5}, "no learning rate schedule"),
+        (AT_ZERO, {"learning_rate": 0.5}, "initial rate is 0"),
     ],
 )
-def test_errors(settings: dict, words: str) -> None:
+def test_settings_that_are_refused(config: Any, settings: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        override(BASE, **settings)
-
-
-@pytest.mark.parametrize(
-    "settings, words",
-    [
-        ({"num_classes": 3}, "not chosen"),
-        ({"learning_rate": 0.1}, "no optimizer chosen"),
-        ({"momentum_optimizer_value": 0.1}, "no optimizer chosen"),
-        ({"classification_localization_weight_ratio": 1.0}, "not chosen"),
-    ],
-)
-def test_settings_without_their_message(settings: dict, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        override(parse_pipeline(""), **settings)
-
-
-def test_settings_that_the_chosen_message_lacks() -> None:
-    adam = merge_text(BASE, "train_config { optimizer { adam_optimizer { } } }")
-    with pytest.raises(ConfigError, match="AdamOptimizer has no momentum_optimizer_value"):
-        override(adam, momentum_optimizer_value=0.5)
-    with pytest.raises(ConfigError, match="no learning rate schedule"):
-        override(adam, learning_rate=0.5)
-    with pytest.raises(ConfigError, match="initial rate is 0"):
-        override(
-            with_schedule("manual_step_learning_rate { initial_learning_rate: 0 }"),
-            learning_rate=0.5,
-        )
+        override(config, **settings)
 
 
 @pytest.mark.parametrize(
