@@ -19,7 +19,12 @@ from estimator_det.compat import tf
 from estimator_det.files import image_header
 
 IMAGE_FORMATS = ("jpeg", "png", "gif", "bmp")
-MARKS = ("is_crowd", "difficult", "group_of")  # fields and keys that hold 0 or 1
+# Ends of keys -> fields of Annotations.
+FLOATS = {"weight": "weights", "area": "area", "class/confidence": "confidences"}
+INTEGERS = {
+    "class/label": "class_ids", "is_crowd": "is_crowd", "difficult": "difficult",
+    "group_of": "group_of",
+}  # fmt: skip
 BOX_TOLERANCE = 1e-4  # a box may extend beyond the image by this much: rounding in label tools
 
 
@@ -137,14 +142,10 @@ def _add_objects(feature: Any, annotations: Annotations) -> None:
         _add(feature["image/object/keypoint/visibility"].int64_list, map(int, visibilities))
     if annotations.masks is not None:
         _add(feature["image/object/mask"].bytes_list, annotations.masks)
-    for key, field in (
-        ("weight", "weights"),
-        ("area", "area"),
-        ("class/confidence", "confidences"),
-    ):
+    for key, field in FLOATS.items():
         if (numbers := getattr(annotations, field)) is not None:
             _add(feature[f"image/object/{key}"].float_list, map(float, numbers))
-    for key, field in (("class/label", "class_ids"), *((mark, mark) for mark in MARKS)):
+    for key, field in INTEGERS.items():
         if (numbers := getattr(annotations, field)) is not None:
             _add(feature[f"image/object/{key}"].int64_list, map(int, numbers))
 

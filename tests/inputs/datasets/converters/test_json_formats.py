@@ -157,6 +157,7 @@ def test_detections_of_no_file_outside_the_images(root, monkeypatch, name, kind)
     [
         ({"annotations_category_id": 9}, {"unknown_id"}),
         ({"annotations_bbox": [1, 2, 3]}, {"broken_source"}),
+        ({"annotations_bbox": "x"}, {"broken_source"}),
         ({"annotations_bbox": None}, {"box_nan"}),
         ({"annotations_area": float("nan")}, {"broken_source"}),
         ({"annotations_iscrowd": 0.5}, {"broken_source"}),
@@ -165,6 +166,7 @@ def test_detections_of_no_file_outside_the_images(root, monkeypatch, name, kind)
         ({"annotations_keypoints": [1, 2, 3]}, {"broken_keypoints"}),
         ({"annotations_segmentation": 5}, {"broken_source", "mask_empty"}),
         ({"annotations_segmentation": []}, {"mask_empty"}),
+        ({"annotations_segmentation": {"size": [20, 32], "counts": [640]}}, {"mask_empty"}),
         ({"annotations_segmentation": [[1, 2]]}, {"broken_mask", "mask_empty"}),
         ({"annotations_segmentation": {"size": [20, 32], "counts": "~"}},
          {"broken_mask", "mask_empty"}),
