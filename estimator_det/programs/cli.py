@@ -173,16 +173,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
             model_flags.refuse_old_flags(verb_arguments[1:])
         except console.UsageError as error:
             parser.error(str(error))
-    if verb_arguments[:1] not in [[name_of(verb)] for verb in VERBS if _passes_on(verb)]:
+    if verb_arguments[:1] not in [[name_of(verb)] for verb in VERBS if hasattr(verb, "PASSES_ON")]:
         return parser.parse_args([_with_underscores(text) for text in verb_arguments])
     end = verb_arguments.index("--") if "--" in verb_arguments else len(verb_arguments)
     options = parser.parse_args([_with_underscores(text) for text in verb_arguments[:end]])
     options.passed_on = verb_arguments[end + 1 :]
     return options
-
-
-def _passes_on(verb: Any) -> bool:
-    return bool(getattr(verb, "PASSES_ON", False))
 
 
 def name_of(verb: Any) -> str:

@@ -13,9 +13,6 @@ from estimator_det.programs import console
 from estimator_det.programs.cloud import environment
 from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16
 
-MODES = ("train_and_eval", "train", "eval")
-PRECISIONS = (FLOAT32, MIXED_BFLOAT16)
-
 _SWITCHES = {
     "help": "Show this text.",
     "eval_training_data": "Evaluate on the training records.",
@@ -66,10 +63,6 @@ _NUMBERS: Dict[str, Tuple[Optional[int], str]] = {  # name -> default, help
 _MAY_BE_NEGATIVE = ("max_eval_retries",)
 # Flag -> its replacement, for the error if a required flag is missing.
 _OR = {"model_dir": ", or --job-dir, AIP_MODEL_DIR, AIP_CHECKPOINT_DIR or JOB_DIR"}
-_VERBOSITY_HELP = (
-    "The least severe messages that are logged: 1 debugging, 0 information, -1 warnings, -2 "
-    "errors, -3 fatal errors."
-)
 # Flags that some runs do not read, which is reported.
 _UNUSED_WITHOUT_WAITING = ("eval_timeout_secs", "max_eval_retries")
 _UNUSED_WITHOUT_EVALUATION = (
@@ -86,20 +79,23 @@ _UNUSED_IN_EVALUATION = (
     "precision",
     "task_timeout_secs",
 )
-_PRECISION_HELP = (
-    "What the network computes in while it trains; variables and losses stay float32. Default: "
-    "float32, or on a TPU what train_config.use_bfloat16 says."
-)
-LOG_FORMATS = ("text", "json")
-_LOG_FORMAT_HELP = (
-    "Lines of JSON with severity, message and time, or text. Default: json in a job of Vertex AI "
-    "or AI Platform, else text."
-)
-_MODE_HELP = (
-    "What to run; eval evaluates each new checkpoint of --model_dir. Default: eval with "
-    "--checkpoint_dir, else train_and_eval."
-)
-
+_CHOICES = {  # name -> values, help
+    "precision": (
+        (FLOAT32, MIXED_BFLOAT16),
+        "What the network computes in while it trains; variables and losses stay float32. Default: "
+        "float32, or on a TPU what train_config.use_bfloat16 says.",
+    ),
+    "mode": (
+        ("train_and_eval", "train", "eval"),
+        "What to run; eval evaluates each new checkpoint of --model_dir. Default: eval with "
+        "--checkpoint_dir, else train_and_eval.",
+    ),
+    "log_format": (
+        ("text", "json"),
+        "Lines of JSON with severity, message and time, or text. Default: json in a job of Vertex "
+        "AI or AI Platform, else text.",
+    ),
+}
 _CLUSTER = "describe the cluster in the TF_CONFIG of each task; see docs/distributed.md"
 # Flag of the old trainer (`legacy/train.py`) -> what replaces it.
 OLD_FLAGS = {
@@ -138,12 +134,13 @@ def define_flags() -> flags.FlagValues:
         "repeated.",
         flag_values=values,
     )
-    flags.DEFINE_enum("precision", None, PRECISIONS, _PRECISION_HELP, flag_values=values)
-    flags.DEFINE_enum("mode", None, MODES, _MODE_HELP, flag_values=values)
-    flags.DEFINE_enum("log_format", None, LOG_FORMATS, _LOG_FORMAT_HELP, flag_values=values)
-    flags.DEFINE_integer(
-        "verbosity", 0, _VERBOSITY_HELP, lower_bound=-3, short_name="v", flag_values=values
+    for name, (choices, text) in _CHOICES.items():
+        flags.DEFINE_enum(name, None, choices, text, flag_values=values)
+    text = (
+        "The least severe messages that are logged: 1 debugging, 0 information, -1 warnings, -2 "
+        "errors, -3 fatal errors."
     )
+    flags.DEFINE_integer("verbosity", 0, text, lower_bound=-3, short_name="v", flag_values=values)
     return values
 
 

@@ -267,14 +267,11 @@ def _curves(runs: Sequence[Run]) -> List[Tuple[str, Any]]:
                 title, name = f"{title}: {name}" if name else title, run.name
             if points[0]:
                 panels.setdefault(title, {})[name] = points
-    return [
-        (title, _svg(charts.curves("", _lines(panel), x_label="step")))
-        for title, panel in panels.items()
-    ]
-
-
-def _lines(panel: Mapping[str, Points]) -> List[charts.Curve]:
-    return [charts.Curve(name, *points) for name, points in panel.items()]
+    charts_by_title = []
+    for title, panel in panels.items():
+        lines = [charts.Curve(name, *points) for name, points in panel.items()]
+        charts_by_title.append((title, _svg(charts.curves("", lines, x_label="step"))))
+    return charts_by_title
 
 
 def _series(run: Run) -> Iterator[Tuple[str, str, Points]]:

@@ -83,7 +83,8 @@ def _decide_sizes(
 ) -> Optional[Coverage]:
     """Decides batch size, width, input size and anchors."""
     # Small, so that measuring does not run out of memory where training would not either.
-    draft.decide([Choice("train_config.batch_size", _first_batch(draft.config), "")])
+    first_batch = "8" if draft.config.model.HasField("ssd") else "1"
+    draft.decide([Choice("train_config.batch_size", first_batch, "")])
     speed = step_speed.measure(draft.config, is_bfloat16=False)
     draft.decide(starter.batch_choices(draft.config, columns, speed, available_memory()))
     epochs = None
@@ -97,10 +98,6 @@ def _decide_sizes(
         epochs *= starter.NARROW_SPEED if narrow else 1.0
     draft.decide(starter.size_choices(draft.config, columns, epochs))
     return starter_anchors.decide_anchors(draft, columns, has_heads=is_fine_tuned)
-
-
-def _first_batch(config: Any) -> str:
-    return "8" if config.model.HasField("ssd") else "1"
 
 
 def find_records(folder: str) -> starter.Records:

@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 
 from estimator_det.programs import console
-from model_fn.runs import data_cursor
-from tests.checkpoints import stored, trained_steps
+from tests.checkpoints import stored
 from tests.programs.clusters import (
     COORDINATOR,
     ENDLESS,
-    LocalCluster,
     check_whole,
     saved_steps,
     wait_for_step,
 )
-from tests.programs.forking import small_config
 
 pytestmark = pytest.mark.slow
 
@@ -82,38 +79,6 @@ def test_a_training_that_is_over_waits_for_nobody(fake_cluster, tmp_path):
     again = cluster.start("chief")
     assert again.wait() == 0, again.output()
     assert "already trained to step 10 of 10: nothing to do" in again.output()
-
-
-@pytest.mark.exhaustive
-def test_the_command(forker, tmp_path):
-    config, folder = small_config(tmp_path, num_steps=20), tmp_path / "model"
-    arguments = ["train", config, "--model_dir", str(folder), "--save_checkpoints_steps=10"]
-    arguments += ["--best_metric", "DetectionBoxes_Precision/mAP", "--eval_throttle_secs=0"]
-    loop = ["--strategy", "parameter_server", "--steps_per_call=5", "--precision=mixed_float16"]
-    cluster = LocalCluster(
-        lambda environment: forker.command(
-            *arguments, *loop, "--accumulate_steps=2", environment=environment
-        )
-    )
-    try:
-        waiting = cluster.start("chief")
-        waiting.wait_for("chief 0 waits for worker 0, worker 1, ps 0")
-        waiting.signal(signal.SIGTERM)
-        assert waiting.wait() == console.EXIT_TERMINATED
-        cluster.start_all("evaluator")
-        assert set(cluster.wait().values()) == {0}, cluster.outputs()
-    finally:
-        cluster.kill()
-    assert saved_steps(folder) == [0, 10, 20]
-    split = json.loads((folder / data_cursor.SPLIT_FILE).read_text())
-    assert split["workers"] == ["worker 0", "worker 1"]
-    assert "worker 1 is worker 2 of 2 reads" in cluster.runs["chief-0"].output()
-    assert list((folder / "export" / "Servo").iterdir())
-    assert list((folder / "export" / "best").iterdir())
-    # An Estimator on one machine resumes from that.
-    estimator = forker.command(*arguments, "--num_train_steps=22")
-    assert estimator.wait() == 0, estimator.output()
-    assert trained_steps(str(folder)) == 22 and "Resuming at step 20" in estimator.output()
 
 
 @pytest.mark.exhaustive

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-from typing import Dict
 
 import pytest
 
@@ -19,7 +18,7 @@ from tests.programs.clusters import (
     saved_steps,
     wait_for_step,
 )
-from tests.programs.forking import Run, small_config
+from tests.programs.forking import small_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -99,34 +98,40 @@ def test_a_worker_that_never_comes(fake_cluster):
     assert "error: worker 0 of the cluster is missing" in alone.outputs()
 
 
-def test_the_command(forker, tmp_path):
-    config, folder = small_config(tmp_path, num_steps=6), tmp_path / "model"
-    arguments = ["train", config, "--model_dir", str(folder), "--eval_every_steps=3"]
+@pytest.mark.parametrize(
+    ("strategy", "jobs", "first", "missing", "readers"),
+    [
+        (
+            *(STRATEGY, {"workers": 1, "servers": 0, "chief": "master"}, "worker", "master 0"),
+            ["master 0", "worker 0"],
+        ),
+        ("parameter_server", {}, "chief", "worker 0, worker 1, ps 0", ["worker 0", "worker 1"]),
+    ],
+)
+def test_the_command(forker, tmp_path, strategy, jobs, first, missing, readers):
+    config, folder = small_config(tmp_path, num_steps=20), tmp_path / "model"
+    arguments = ["train", config, "--model_dir", str(folder), "--eval_every_steps=10"]
     arguments += ["--best_metric", "DetectionBoxes_Precision/mAP", "--seed=1"]
-
-    def start(environment: Dict[str, str]) -> Run:
-        loop = ["--strategy", STRATEGY, "--steps_per_call=3", "--precision=mixed_float16"]
-        return forker.command(*arguments, *loop, environment=environment)
-
-    cluster = LocalCluster(start, workers=1, servers=0, chief="master")
+    loop = ["--strategy", strategy, "--steps_per_call=5", "--precision=mixed_float16"]
+    cluster = LocalCluster(
+        lambda environment: forker.command(*arguments, *loop, environment=environment), **jobs
+    )
     try:
-        waiting = cluster.start("worker")
-        waiting.wait_for("worker 0 waits for master 0")
+        waiting = cluster.start(first)
+        waiting.wait_for(f"{first} 0 waits for {missing}")
         waiting.signal(signal.SIGTERM)
         assert waiting.wait() == console.EXIT_TERMINATED
-        cluster.start_all()
+        cluster.start_all(*([] if "master" in cluster.jobs else ["evaluator"]))
         assert set(cluster.wait().values()) == {0}, cluster.outputs()
     finally:
         cluster.kill()
-    assert saved_steps(folder) == [0, 3, 6]
+    assert saved_steps(folder) == [0, 10, 20]
     split = json.loads((folder / data_cursor.SPLIT_FILE).read_text())
-    assert split["workers"] == ["master 0", "worker 0"]
-    assert "worker 0 is worker 2 of 2 reads" in cluster.runs["worker-0"].output()
+    assert split["workers"] == readers
+    assert f"{readers[1]} is worker 2 of 2 reads" in cluster.outputs()
     assert list((folder / "export" / "Servo").iterdir())
     assert list((folder / "export" / "best").iterdir())
-    evaluated = (folder / "evaluations.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in evaluated] == [3, 6]
     # An Estimator on one machine resumes from that.
-    estimator = forker.command(*arguments, "--num_train_steps=8")
+    estimator = forker.command(*arguments, "--num_train_steps=22")
     assert estimator.wait() == 0, estimator.output()
-    assert trained_steps(str(folder)) == 8 and "Resuming at step 6" in estimator.output()
+    assert trained_steps(str(folder)) == 22 and "Resuming at step 20" in estimator.output()

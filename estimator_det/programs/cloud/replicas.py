@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -63,17 +64,15 @@ def run(job: Job, command: Sequence[str], folder: pathlib.Path) -> None:
 
 def _addresses(job: Job) -> Dict[str, List[str]]:
     """A free port of this machine for each replica."""
-    sockets = []
     addresses: Dict[str, List[str]] = {}
-    for pool in job.pools:
-        for _ in range(pool.replicas):
-            free_socket = socket.socket()
-            free_socket.bind(("127.0.0.1", 0))
-            sockets.append(free_socket)
-            address = f"127.0.0.1:{free_socket.getsockname()[1]}"
-            addresses.setdefault(pool.role, []).append(address)
-    for free_socket in sockets:
-        free_socket.close()
+    # All are open until the last one is, so that no port comes twice.
+    with contextlib.ExitStack() as sockets:
+        for pool in job.pools:
+            for _ in range(pool.replicas):
+                free_socket = sockets.enter_context(socket.socket())
+                free_socket.bind(("127.0.0.1", 0))
+                address = f"127.0.0.1:{free_socket.getsockname()[1]}"
+                addresses.setdefault(pool.role, []).append(address)
     return addresses
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import Any, Callable, Dict, Optional
 
 from estimator_det.config import json_lines, printing
@@ -171,8 +172,8 @@ def _to_coco(arguments: Dict[str, Any]) -> int:
 
     names = ("records", "output", "label_map", "dataset", "write_images")
     export = to_coco.ExportOptions(**_present(arguments, names))
-    with writing.writable_file(export.output, "output"), _Bars() as bar:
-        exported = to_coco.export_coco(export, advance=bar("writing", None))
+    with writing.writable_file(export.output, "output"), contextlib.ExitStack() as bars:
+        exported = to_coco.export_coco(export, advance=_progress(bars)("writing", None))
     images = printing.counted(exported.images, "image")
     annotations = printing.counted(exported.annotations, "annotation")
     console.print_line(f"{images} and {annotations}: {arguments['output']}")
@@ -213,12 +214,12 @@ def to_records(arguments: Dict[str, Any]) -> int:
             arguments["runner"], arguments.get("runner_options", "")
         )
     with writing.writable_folder(options.output_dir, "output_dir"):
-        with _Bars() as bar:
+        with contextlib.ExitStack() as bars:
             conversion = engine.convert(
                 options,
                 jobs=arguments.get("jobs") or available_cpus(),
                 run=run_shards,
-                progress=bar,
+                progress=_progress(bars),
             )
         _report(conversion, arguments)
     return console.EXIT_OK
@@ -228,23 +229,14 @@ def _present(arguments: Dict[str, Any], names: Any) -> Dict[str, Any]:
     return {name: arguments[name] for name in names if name in arguments}
 
 
-class _Bars:
-    """Progress of one part of the work after the other."""
+def _progress(bars: contextlib.ExitStack) -> Callable[[str, Optional[int]], Callable[[int], Any]]:
+    """Starts a progress bar for each part of the work, and ends that of the part before."""
 
-    def __init__(self) -> None:
-        self._bar: Optional[ProgressBar] = None
+    def start(title: str, total: Optional[int]) -> Callable[[int], Any]:
+        bars.close()
+        return bars.enter_context(ProgressBar(title, total, "images")).update
 
-    def __enter__(self) -> _Bars:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(*error)
-
-    def __call__(self, title: str, total: Optional[int]) -> Callable[[int], Any]:
-        self.__exit__()
-        self._bar = ProgressBar(title, total, "images")
-        return self._bar.update
+    return start
 
 
 def _report(conversion: Any, arguments: Dict[str, Any]) -> None:
