@@ -13,18 +13,13 @@ from estimator_det.config.problem import error, warning
 from estimator_det.programs import cli, demo, model_main
 from model_fn.checks import config_check, graphs, tpu_graph, tpu_memory
 from tests import small_extractor
+from tests.model_fn.checks import small
 
 CONFIG = pathlib.Path(demo.CONFIG_FILE)
 FIT = CONFIG.parent / "ssd_mobilenet_v1_300x300.config"
 # A model that is built in no time, without paths that are to be filled in.
-SMALL = [
-    "--set=model.ssd.image_resizer.fixed_shape_resizer.height=64",
-    "--set=model.ssd.image_resizer.fixed_shape_resizer.width=64",
-    "--set=model.ssd.feature_extractor.num_layers=2",
-    "--set=model.ssd.anchor_generator.ssd_anchor_generator.num_layers=2",
-    "--set=model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.3, 0.5]",
-    "--set=model.ssd.inplace_batchnorm_update=true",
-]
+BUILT_FAST = small.SMALL[1:]  # without the batch size
+SMALL = [f"--set={text}" for text in (*BUILT_FAST, "model.ssd.inplace_batchnorm_update=true")]
 
 
 @pytest.fixture

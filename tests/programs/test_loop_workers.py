@@ -98,21 +98,24 @@ def test_a_worker_that_never_comes(fake_cluster):
     assert "error: worker 0 of the cluster is missing" in alone.outputs()
 
 
+PARAMETER_SERVER = ["parameter_server", "--save_checkpoints_steps=10", "--eval_throttle_secs=0"]
+
+
 @pytest.mark.parametrize(
     ("strategy", "jobs", "first", "missing", "readers"),
     [
         (
-            *(STRATEGY, {"workers": 1, "servers": 0, "chief": "master"}, "worker", "master 0"),
-            ["master 0", "worker 0"],
+            *([STRATEGY, "--eval_every_steps=10"], {"workers": 1, "servers": 0, "chief": "master"}),
+            *("worker", "master 0", ["master 0", "worker 0"]),
         ),
-        ("parameter_server", {}, "chief", "worker 0, worker 1, ps 0", ["worker 0", "worker 1"]),
+        (PARAMETER_SERVER, {}, "chief", "worker 0, worker 1, ps 0", ["worker 0", "worker 1"]),
     ],
 )
 def test_the_command(forker, tmp_path, strategy, jobs, first, missing, readers):
     config, folder = small_config(tmp_path, num_steps=20), tmp_path / "model"
-    arguments = ["train", config, "--model_dir", str(folder), "--eval_every_steps=10"]
-    arguments += ["--best_metric", "DetectionBoxes_Precision/mAP", "--seed=1"]
-    loop = ["--strategy", strategy, "--steps_per_call=5", "--precision=mixed_float16"]
+    arguments = ["train", config, "--model_dir", str(folder), "--seed=1"]
+    arguments += ["--best_metric", "DetectionBoxes_Precision/mAP"]
+    loop = ["--strategy", *strategy, "--steps_per_call=5", "--precision=mixed_float16"]
     cluster = LocalCluster(
         lambda environment: forker.command(*arguments, *loop, environment=environment), **jobs
     )

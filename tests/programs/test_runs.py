@@ -15,20 +15,16 @@ from exporters.detect_files import DETECTIONS_FILE
 from inputs.datasets import shapes
 from model_fn.evaluation.history import EVALUATIONS_FILE
 from tests.model_fn import fake
+from tests.model_fn.checks import small
 
 # tests/model_fn/test_published_configs.py takes real networks the same way.
 # Charts are drawn in `model_dir`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_network", "no_charts")]
 
 SMALL = [
-    "train_config.batch_size=2",
+    *small.SMALL,
     "eval_config.eval_interval_secs=1",
     "eval_input_reader[0].sample_1_of_n_examples=4",
-    "model.ssd.image_resizer.fixed_shape_resizer.height=64",
-    "model.ssd.image_resizer.fixed_shape_resizer.width=64",
-    "model.ssd.feature_extractor.num_layers=2",
-    "model.ssd.anchor_generator.ssd_anchor_generator.num_layers=2",
-    "model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.3, 0.5]",
 ]
 # For runs in which the data are not the point.
 PLAIN = "train_config.data_augmentation_options=[]"
