@@ -188,8 +188,6 @@ class WorkerPositionHook(Hook):
             write_cursor_state(self._model_dir, checkpoint_step, position, self._file)
 
 
-_LOG = logging.getLogger(__name__)
-
 SPLIT_FILE = "data_split.json"
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 from typing import Any, Callable, Iterator, List, Optional
 
 from estimator_det.config import files
 from estimator_det.config import pipeline as configuration
+from inputs import machine
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import SessionLostError
@@ -25,27 +25,6 @@ from model_fn.runs.data_cursor import (
 )
 from model_fn.runs.saver import CheckpointListener, CheckpointSaver
 from model_fn.runs.signals import Stopped, StopSignals, signal_name
-
-_MMAP_THRESHOLD, _ARENA_MAX = -3, -8  # constants in <malloc.h>
-_LARGE_BYTES = 1024 * 1024
-_ARENAS = 2
-
-
-def return_freed_memory() -> None:
-    """Makes glibc give large tensors back to the system as soon as they are freed.
-
-    By default its limit of what is "large" grows with what a program frees, up to 32 MB, and each
-    thread of TensorFlow keeps freed memory to itself: 4 % of what Faster R-CNN takes. Nothing is
-    changed where the environment sets this already, or another allocator is in use.
-    """
-    is_set = any(name.startswith("MALLOC_") for name in os.environ)
-    if is_set or "GLIBC_TUNABLES" in os.environ:
-        return
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if set_option is not None:
-        set_option(_MMAP_THRESHOLD, _LARGE_BYTES)
-        set_option(_ARENA_MAX, _ARENAS)
-
 
 _LOG = logging.getLogger(__name__)
 
@@ -196,7 +175,7 @@ def running(context: RunContext, backend: Backend, verify: bool = True) -> Itera
     """Context manager: signals are caught, and no other process writes the folder."""
     run: Optional[TrainingRun] = None
     # Must be set before large tensors are allocated.
-    return_freed_memory()
+    machine.return_freed_memory()
     try:
         with contextlib.ExitStack() as stack:
             signals = stack.enter_context(StopSignals(context.stop))

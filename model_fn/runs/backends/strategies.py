@@ -134,9 +134,10 @@ def _tpu(loop: LoopOptions) -> Any:
     name = loop.tpu_name
     with finding(name, loop.tpu_zone, loop.gcp_project):
         resolver = make_resolver(name, loop.tpu_zone, loop.gcp_project)
-        # On its own machine a TPU has no address.
-        if name != LOCAL:
-            _check_reachable(resolver.master())
+        # On its own machine a TPU has no address. At another one TensorFlow waits without a limit.
+        address = "" if name == LOCAL else resolver.master().rpartition("/")[2]
+        if address and not is_listening(address):
+            raise OSError(f"nothing listens at {address}")
     try:
         if name != LOCAL:
             tf.config.experimental_connect_to_cluster(resolver)
@@ -148,13 +149,6 @@ def _tpu(loop: LoopOptions) -> Any:
             "Is it running, and is this its network? To rehearse a training by TPUEstimator "
             "without a TPU: --rehearse_tpu in place of --strategy"
         ) from error
-
-
-def _check_reachable(master: str) -> None:
-    """Refuses an address where nothing listens, for which TensorFlow would wait without a limit."""
-    address = master.rpartition("/")[2]
-    if not is_listening(address):
-        raise OSError(f"nothing listens at {address}")
 
 
 def _multi_worker(members: Cluster, task_timeout_secs: float) -> Any:

@@ -5,15 +5,15 @@ import sys
 
 import pytest
 
-from model_fn.runs import training_run
+from inputs import machine
 
 # Frees a tensor of 8 MB twice: glibc's own limit has grown past it by the second time.
 PROGRAM = """
 import numpy as np
-from model_fn.runs import training_run
+from inputs import machine
 def held():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
-training_run.return_freed_memory()
+machine.return_freed_memory()
 for _ in range(2):
     large = np.ones(8 << 20, np.uint8)
     above = bytearray(300000)  # keeps what is below it from being trimmed
@@ -33,10 +33,10 @@ def test_freed_tensors_go_back() -> None:
 
 def test_what_the_environment_sets_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
-    monkeypatch.setattr(training_run.ctypes, "CDLL", opened.append)
+    monkeypatch.setattr(machine.ctypes, "CDLL", opened.append)
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
-    training_run.return_freed_memory()
+    machine.return_freed_memory()
     monkeypatch.delenv("GLIBC_TUNABLES")
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
-    training_run.return_freed_memory()
+    machine.return_freed_memory()
     assert opened == []
