@@ -68,7 +68,7 @@ def fit_pixels(
     mapped = np.concatenate([mapped, np.ones([len(mapped), 1])], axis=1).astype(np.float64)
     inverse = np.linalg.lstsq(mapped, colors, rcond=None)[0]  # [output channels + 1, channels]
     if np.abs(mapped @ inverse - colors).max() > FIT_TOLERANCE:
-        return _scaled_to_range, False
+        return scaled_to_range, False
     matrix, offset = inverse[:-1].astype(np.float32), inverse[-1].astype(np.float32)
 
     def to_pixels(image: np.ndarray) -> np.ndarray:
@@ -78,7 +78,8 @@ def fit_pixels(
     return to_pixels, True
 
 
-def _scaled_to_range(image: np.ndarray) -> np.ndarray:
+def scaled_to_range(image: np.ndarray) -> np.ndarray:
+    """An image of any values as uint8 [H, W, 3], from its minimum to its maximum."""
     image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[..., :3]
     low, high = float(image.min()), float(image.max())
     return np.rint((image - low) * (255.0 / max(high - low, 1e-12))).astype(np.uint8)

@@ -159,8 +159,6 @@ def _result(
     image = np.array(after.image)
     was_dark = float(np.max(np.array(before.image))) <= 2
     if image.min() < 0 or image.max() > 255.5 or (image.max() <= 2 and not was_dark):
-        low, high = float(image.min()), float(image.max())
-        caption += f" ({low:.3g} to {high:.3g}, drawn as 0 to 255)"
-        image = (image - low) * (255.0 / max(high - low, 1e-12))
-        after = after._replace(image=image)
+        caption += f" ({image.min():.3g} to {image.max():.3g}, drawn as 0 to 255)"
+        after = after._replace(image=batch_grid.scaled_to_range(image))
     return cell_of(after, names, caption)

@@ -137,6 +137,7 @@ def _draw(axes: Any, panel: Panel) -> None:
     axes.tick_params(labelsize=8, colors=TEXT_COLOR, length=3)
     axes.grid(color=LINE_COLORS[1], linewidth=0.7)
     axes.set_axisbelow(True)
+    axes.set_prop_cycle(color=COLORS)
     axes.set_xlabel(panel.x_label, fontsize=9, color=TEXT_COLOR)
     axes.set_ylabel(panel.y_label, fontsize=9, color=TEXT_COLOR)
     axes.set_title(
@@ -170,7 +171,7 @@ def bar_chart(
         for number, (name, values) in enumerate(series.items()):
             left = places + (number - (len(series) - 1) / 2) * bar_width
             heights = np.asarray(values, float)
-            bars = axes.bar(left, heights, bar_width * 0.94, color=_color(number), label=name)
+            bars = axes.bar(left, heights, bar_width * 0.94, label=name)
             if len(labels) * len(series) <= MAX_NAMED_BARS / 2:
                 texts = [_short_number(value) if value else "" for value in heights]
                 axes.bar_label(bars, texts, fontsize=7, color=TEXT_COLOR, padding=1)
@@ -219,9 +220,8 @@ def histogram(
 
     def draw(axes: Any) -> None:
         alpha = 0.85 if len(series) == 1 else 0.5
-        for number, (name, counts) in enumerate(series.items()):
-            heights, color = np.asarray(counts, float), _color(number)
-            axes.stairs(heights, edges, fill=True, color=color, alpha=alpha, label=name)
+        for name, counts in series.items():
+            axes.stairs(np.asarray(counts, float), edges, fill=True, alpha=alpha, label=name)
         if log_x:
             axes.set_xscale("log")
         axes.set_xlim(edges[0], edges[-1])
@@ -295,9 +295,8 @@ def curves(
     """
 
     def draw(axes: Any) -> None:
-        for number, line in enumerate(lines):
-            name, color = _plain(line.name), _color(number)
-            axes.plot(line.x, line.y, color=color, linewidth=1.4, label=name)
+        for line in lines:
+            axes.plot(line.x, line.y, linewidth=1.4, label=_plain(line.name))
         if limits is not None:
             axes.set_xlim(limits[0], limits[1])
             axes.set_ylim(limits[2], limits[3])
@@ -306,10 +305,6 @@ def curves(
             axes.legend(loc=legend, fontsize=8, framealpha=0.8, edgecolor="none")
 
     return Panel(title, draw, x_label, y_label)
-
-
-def _color(number: int) -> str:
-    return COLORS[number % len(COLORS)]
 
 
 def _finish_counts(axes: Any, series: Mapping[str, Numbers]) -> None:

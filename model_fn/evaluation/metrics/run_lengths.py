@@ -39,28 +39,18 @@ def encode_masks(
 
     `detection_boxes` are in pixels of the original images.
     """
-    detected_masks: List[List[RunLength]] = []
-    true_masks: List[List[RunLength]] = []
+    encoded = RunLengths([], [])
     for row, (height, width) in enumerate(np.asarray(masks.image_sizes).tolist()):
         size = (height, width)
-        fractions = detection_boxes[row, : num_detections[row]] / np.tile(
-            np.array(size, np.float32), 2
-        )
-        if masks.detected.ndim == 2:
-            counts = masks.detected[row, : num_detections[row]]
-            detected_masks.append([{"size": list(size), "counts": runs} for runs in counts])
+        detected = masks.detected[row, : num_detections[row]]
+        if detected.ndim == 1:
+            runs = [{"size": list(size), "counts": counts} for counts in detected]
         else:
-            detected_masks.append(
-                [
-                    run_lengths(paste_mask(mask, box, size), size)
-                    for mask, box in zip(masks.detected[row], fractions)
-                ]
-            )
+            boxes = detection_boxes[row] / np.tile(np.array(size, np.float32), 2)
+            pairs = zip(detected, boxes)
+            runs = [run_lengths(paste_mask(mask, box, size), size) for mask, box in pairs]
+        encoded.detections.append(runs)
         real_height, real_width = masks.real_sizes[row]
-        true_masks.append(
-            [
-                run_lengths(resize_mask(mask, size), size)
-                for mask in masks.masks[row, : num_boxes[row], :real_height, :real_width]
-            ]
-        )
-    return RunLengths(detected_masks, true_masks)
+        true = masks.masks[row, : num_boxes[row], :real_height, :real_width]
+        encoded.groundtruth.append([run_lengths(resize_mask(mask, size), size) for mask in true])
+    return encoded
