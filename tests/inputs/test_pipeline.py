@@ -79,7 +79,10 @@ def test_batch_against_hand_numbers(tmp_path: pathlib.Path) -> None:
 
 
 FULL = """
-train_config { retain_original_images: true }
+train_config {
+  retain_original_images: true
+  data_augmentation_options { mixup {} } data_augmentation_options { copy_paste {} }
+}
 train_input_reader {
   load_instance_masks: true num_keypoints: 2 load_multiclass_scores: true include_source_id: true
   num_additional_channels: 1
@@ -88,15 +91,9 @@ eval_input_reader {}
 """
 
 
-MIXTURES = """
-train_config { data_augmentation_options { mixup {} } data_augmentation_options { copy_paste {} } }
-"""
-
-
-@pytest.mark.parametrize("steps", [pytest.param("", marks=pytest.mark.exhaustive), MIXTURES])
-def test_static_shapes_are_those_of_the_schema(tmp_path: pathlib.Path, steps: str) -> None:
+def test_static_shapes_are_those_of_the_schema(tmp_path: pathlib.Path) -> None:
     extra = {"image/additional_channels/encoded": [encoded(picture()[..., 0])]}
-    config = reading(tmp_path, [example({**BOXES, **LABELS, **extra})], FULL + steps)
+    config = reading(tmp_path, [example({**BOXES, **LABELS, **extra})], FULL)
     dataset = inputs.create_train_input_fn(config, preprocess_of(config))({"batch_size": 5})
     sizes = {"B": 5, "G": 3, "K": 4, "P": 2, "H": 6, "W": 10, "C": 4, "M": 3}
     for specs, found in zip((schema.FEATURES, schema.LABELS), dataset.element_spec):
@@ -110,15 +107,13 @@ def test_static_shapes_are_those_of_the_schema(tmp_path: pathlib.Path, steps: st
     features, labels = next(dataset.as_numpy_iterator())
     assert features["source_id"].tolist() == [b"rec7"] * 5
     assert set(labels) == set(schema.LABELS) - {schema.IS_ANNOTATED}
-    optional = {
+    absent = {
         schema.ADDITIONAL_CHANNELS,
         schema.CONTEXT_FEATURES,
         schema.VALID_CONTEXT_SIZE,
-        *([] if steps else [schema.PARTNER_RECORDS]),
+        schema.CONTEXT_FEATURES_IMAGE_ID_LIST,
     }
-    assert set(features) == set(schema.FEATURES) - optional - {
-        schema.CONTEXT_FEATURES_IMAGE_ID_LIST
-    }
+    assert set(features) == set(schema.FEATURES) - absent
 
 
 def test_boxes_masks_and_keypoints_in_the_padded_frame(tmp_path: pathlib.Path) -> None:

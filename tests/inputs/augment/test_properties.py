@@ -14,7 +14,7 @@ from inputs.augment import AUGMENTATIONS, make_steps
 from inputs.schema import PER_BOX_FIELDS, Sample
 from tests.inputs.augment.helpers import arrays, in_graph, make_augmentation, sample_of, step
 
-# Steps that need more than an empty message.
+# Steps that need more than an empty message, or whose defaults have golden results.
 SETTINGS = {
     "normalize_image": "original_maxval: 255",
     "resize_image": "new_height: 20 new_width: 30",
@@ -31,6 +31,8 @@ SETTINGS = {
     "random_self_concat_image": "concat_vertical_probability: 0.5",
     "random_patch_gaussian": "random_coef: 0.2",
     "autoaugment_image": "policy_name: 'test'",
+    "random_distort_color": "color_ordering: 1",
+    "random_jitter_boxes": "jitter_mode: SHRINK_SYMMETRIC_XY",
 }
 CHANGES_FRAME = {"scale_boxes_to_pixel_coordinates"}
 NUM_RECORDS = {
