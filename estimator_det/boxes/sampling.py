@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Optional
 
 from estimator_det.compat import tf
@@ -24,13 +25,6 @@ def balanced_sample(
 
     Candidates (`indicator`), positives (`labels`) and samples are bool [B, A].
     """
-    if not 0.0 <= positive_fraction <= 1.0:
-        raise ValueError(f"positive_fraction must be within 0..1; given: {positive_fraction}")
-    if batch_size is None and positive_fraction == 0.0:
-        raise ValueError("positive_fraction must be above 0 if there is no batch_size; given: 0")
-    if batch_size is not None and batch_size < 0:
-        raise ValueError(f"batch_size must be 0 or more; given: {batch_size}")
-
     positive = tf.logical_and(indicator, labels)
     negative = tf.logical_and(indicator, tf.logical_not(labels))
     num_positive = tf.reduce_sum(tf.cast(positive, tf.int32), axis=1, keepdims=True)
@@ -60,9 +54,6 @@ def make_random_example_sampler(config: Any) -> Sampler:
     The sampler (indicator bool [B, A], labels bool [B, A]) -> bool [B, A] chooses all positives,
     and random negatives until positives are `positive_sample_fraction` of the sample.
     """
-    fraction = config.positive_sample_fraction
-
-    def sample(indicator: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        return balanced_sample(indicator, labels, None, fraction)
-
-    return sample
+    return functools.partial(
+        balanced_sample, batch_size=None, positive_fraction=config.positive_sample_fraction
+    )

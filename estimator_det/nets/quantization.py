@@ -111,11 +111,9 @@ class Quantizer:
         name = str(tf1.get_variable_scope().name)
         for prefix, replacement in reversed(self._renamed):
             if f"{name}/".startswith(f"{prefix}/"):
-                return self._relative_scope(replacement + name[len(prefix) :])
-        return self._relative_scope(name)
-
-    def _relative_scope(self, scope: str) -> str:
-        return scope[len(self._root.name) :].lstrip("/")
+                name = replacement + name[len(prefix) :]
+                break
+        return name[len(self._root.name) :].lstrip("/")
 
     @contextlib.contextmanager
     def renamed(self, new_scope: str) -> Iterator[None]:
@@ -132,11 +130,13 @@ class Quantizer:
         The range has the scope `scope/weights_quant`. A kernel includes batch norm if that follows.
         """
         scope = f"{scope}/{WEIGHTS}"
-        with self._name_scope(scope):
+        with tf1.name_scope(f"{self._name_prefix}{scope}/"):
             ends = self._range_variables(scope, -INITIAL_LIMIT)
             least, most = ends
             if self._is_training:
-                least, most = self._range_of(kernel, self._options.weight_bits, narrow=True)
+                # The most negative level is unused, so that levels are symmetric anyway.
+                ratio = 1.0 if self._options.symmetric else None
+                least, most = _extremes(kernel, ratio)
                 for end, value in zip(ends, (least, most)):
                     _add_update(end, value)
             return self._fake_quantize(scope, kernel, least, most, is_weight=True)
@@ -153,61 +153,31 @@ class Quantizer:
 
     def activation(self, scope: str, values: tf.Tensor, least: float = -INITIAL_LIMIT) -> tf.Tensor:
         """Quantizes values; the range, from `least` on, is a moving average of their extremes."""
-        with self._name_scope(scope):
+        with tf1.name_scope(f"{self._name_prefix}{scope}/"):
             ends = self._range_variables(scope, least)
             if self._is_training:
-                now = self._range_of(values, self._options.activation_bits, narrow=False)
+                levels = 2**self._options.activation_bits
+                # One more negative than positive level.
+                ratio = (levels - 2) / levels if self._options.symmetric else None
+                now = _extremes(values, ratio)
                 ends = tuple(
                     self._update_average(f"{scope}/{scope}/{end}", variable, value)
                     for end, variable, value in zip(("min", "max"), ends, now)
                 )
             return self._fake_quantize(scope, values, *ends, is_weight=False)
 
-    def _name_scope(self, scope: str) -> Any:
-        return tf1.name_scope(f"{self._name_prefix}{scope}/")
-
-    def _variable(self, name: str, start: float, dtype: Any = tf.float32) -> tf.Variable:
-        aggregation = tf1.VariableAggregation
-        with tf1.variable_scope(self._root, reuse=tf1.AUTO_REUSE, auxiliary_name_scope=False):
-            return tf1.get_variable(
-                name,
-                [],
-                dtype,
-                initializer=tf1.constant_initializer(start),
-                trainable=False,
-                collections=[tf1.GraphKeys.GLOBAL_VARIABLES],
-                use_resource=True,
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=(
-                    aggregation.MEAN if dtype.is_floating else aggregation.ONLY_FIRST_REPLICA
-                ),
-            )
-
     def _range_variables(self, scope: str, least: float) -> Tuple[tf.Variable, tf.Variable]:
         if any(tensor.scope == scope for tensor in self.tensors):
             raise ValueError(f"two tensors have the quantization scope {scope!r}")
         return (
-            self._variable(f"{scope}/min", least),
-            self._variable(f"{scope}/max", INITIAL_LIMIT),
+            _variable(self._root, f"{scope}/min", least),
+            _variable(self._root, f"{scope}/max", INITIAL_LIMIT),
         )
-
-    def _range_of(
-        self, values: tf.Tensor, bits: int, *, narrow: bool
-    ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """Smallest and largest value, zero included, as float32 scalars without a gradient."""
-        values = tf.cast(tf.stop_gradient(values), tf.float32)
-        least, most = tf.reduce_min(values), tf.reduce_max(values)
-        if self._options.symmetric:
-            levels = 2**bits
-            # One more negative than positive level, unless the range omits that level.
-            ratio = 1.0 if narrow else (levels - 2) / levels
-            return tf.minimum(least, -most / ratio), tf.maximum(most, -least * ratio)
-        return tf.minimum(least, 0.0), tf.maximum(most, 0.0)
 
     def _update_average(self, name: str, variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
         """Updates a moving average, corrected for its start at zero."""
-        biased = self._variable(f"{name}/biased", 0.0)
-        count = self._variable(f"{name}/local_step", 0.0)
+        biased = _variable(self._root, f"{name}/biased", 0.0)
+        count = _variable(self._root, f"{name}/local_step", 0.0)
         change = tf.constant(1.0 - DECAY)
         new_biased = biased + (value - biased) * change
         new_count = count + 1.0
@@ -240,11 +210,40 @@ class Quantizer:
         """Scalar, True if this step, counted from 1, has reached the delay."""
         if self._is_active is None:
             with tf1.name_scope(f"{self._name_prefix}{STEP_VARIABLE}/"):
-                step = self._variable(STEP_VARIABLE, 0, tf.int64)
+                step = _variable(self._root, STEP_VARIABLE, 0, tf.int64)
                 now = step + tf.constant(1, tf.int64)
                 _add_update(step, now)
                 self._is_active = now >= self._options.delay
         return self._is_active
+
+
+def _variable(root: Any, name: str, start: float, dtype: Any = tf.float32) -> tf.Variable:
+    """A scalar in the variable scope `root`, which training updates but no gradient changes."""
+    aggregation = tf1.VariableAggregation
+    with tf1.variable_scope(root, reuse=tf1.AUTO_REUSE, auxiliary_name_scope=False):
+        return tf1.get_variable(
+            name,
+            [],
+            dtype,
+            initializer=tf1.constant_initializer(start),
+            trainable=False,
+            collections=[tf1.GraphKeys.GLOBAL_VARIABLES],
+            use_resource=True,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=aggregation.MEAN if dtype.is_floating else aggregation.ONLY_FIRST_REPLICA,
+        )
+
+
+def _extremes(values: tf.Tensor, ratio: Optional[float]) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Smallest and largest value, zero included, as float32 scalars without a gradient.
+
+    With a ratio, the range is widened until the largest is the smallest times -ratio.
+    """
+    values = tf.cast(tf.stop_gradient(values), tf.float32)
+    least, most = tf.reduce_min(values), tf.reduce_max(values)
+    if ratio is not None:
+        return tf.minimum(least, -most / ratio), tf.maximum(most, -least * ratio)
+    return tf.minimum(least, 0.0), tf.maximum(most, 0.0)
 
 
 def _add_update(variable: tf.Variable, value: tf.Tensor) -> None:

@@ -6,12 +6,11 @@ published classifiers, so their checkpoints can be restored.
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.layers import conv2d, pad_for_kernel, quantized
-from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
+from estimator_det.nets.normalization import batch_norm, published_scope
 from estimator_det.nets.quantization import ACTIVATION
 
 # Settings with which the published ResNets v1 were trained.
@@ -44,8 +43,7 @@ V1_BLOCKS: Dict[int, Tuple[Block, ...]] = {
 """Tables by the number of layers in the network's name."""
 
 
-@contextlib.contextmanager
-def v1_arg_scope(weight_decay: float = WEIGHT_DECAY) -> Iterator[None]:
+def v1_arg_scope(weight_decay: float = WEIGHT_DECAY) -> ContextManager[None]:
     """Argument scope of the published network's training; weight decay 0 adds no loss term.
 
     The scopes around it decide if batch norm learns and where its moving averages are updated. Like
@@ -58,18 +56,15 @@ def v1_arg_scope(weight_decay: float = WEIGHT_DECAY) -> Iterator[None]:
         "epsilon": BATCH_NORM_EPSILON,
         "scale": True,
     }
-    with (
-        slim.arg_scope(list(BATCH_NORMS), **norm_settings),
-        slim.arg_scope(
-            [slim.conv2d],
-            weights_initializer=slim.variance_scaling_initializer(),
-            weights_regularizer=slim.l2_regularizer(weight_decay),
-            activation_fn=tf.nn.relu,
-            normalizer_fn=batch_norm,
-            normalizer_params=norm_settings,
-        ),
-    ):
-        yield
+    return published_scope(
+        BATCH_NORM_DECAY,
+        BATCH_NORM_EPSILON,
+        weights_initializer=slim.variance_scaling_initializer(),
+        weights_regularizer=slim.l2_regularizer(weight_decay),
+        activation_fn=tf.nn.relu,
+        normalizer_fn=batch_norm,
+        normalizer_params=norm_settings,
+    )
 
 
 def _unit(net: tf.Tensor, bottleneck: int, stride: int = 1, rate: int = 1) -> tf.Tensor:

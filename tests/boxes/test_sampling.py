@@ -79,17 +79,3 @@ def test_random_example_sampler():
     sample = make_random_example_sampler(config)(indicator, labels)
     assert counts(sample, indicator, labels) == [(3, 12), (0, 0)]
     assert losses_pb2.RandomExampleSampler().positive_sample_fraction == pytest.approx(0.01)
-
-
-@pytest.mark.parametrize(
-    ("size", "fraction", "message"),
-    [
-        (None, 0.0, "positive_fraction must be"),
-        (4, -0.1, "positive_fraction must be"),
-        (4, 1.1, "positive_fraction must be"),
-        (-1, 0.5, "batch_size must be 0 or more; given: -1"),
-    ],
-)
-def test_errors(size, fraction, message):
-    with pytest.raises(ValueError, match=message):
-        balanced_sample(*batch((1, 1)), size, fraction)

@@ -11,9 +11,6 @@ from PIL import Image
 
 from estimator_det.files import image_header
 
-EXIF = Image.Exif()
-EXIF[0x010E] = "a text" * 40
-
 
 def encode(kind: str, height: int, width: int, mode: str = "RGB", **save: Any) -> bytes:
     pixels = np.random.default_rng(height).integers(0, 256, (height, width, 3), np.uint8)
@@ -37,20 +34,6 @@ def test_other_content_has_no_format() -> None:
         assert image_header.format_of(content) == ""
         assert image_header.claimed_size(content) is None
         assert not image_header.is_cut_short(content)
-
-
-@pytest.mark.parametrize(
-    "save",
-    [
-        {"mode": "L"}, {"mode": "CMYK"}, {"progressive": True}, {"exif": EXIF},
-        {"comment": b"\xff\xc0" * 9}, {"icc_profile": b"p" * 70_000},
-    ],
-)  # fmt: skip
-def test_kinds_of_jpeg(save: Any) -> None:
-    encoded = encode("JPEG", 300, 517, **save)
-    assert image_header.claimed_size(encoded) == (300, 517)
-    fill_byte = encoded[:2] + b"\xff" + encoded[2:]
-    assert image_header.claimed_size(fill_byte) == (300, 517)
 
 
 def test_a_size_above_the_limit_of_pillow_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

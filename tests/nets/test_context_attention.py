@@ -131,12 +131,6 @@ def test_attention_among_boxes_alone_needs_no_context() -> None:
         )
 
 
-def test_padding_is_not_seen() -> None:
-    other = SEEN.copy()
-    other[1, 2:] = 100.0
-    np.testing.assert_array_equal(run(attention())[""], run(attention(), other)[""])
-
-
 def test_without_context_features_boxes_find_nothing() -> None:
     found = run(attention(), num_seen=[5, 0])[""]
     np.testing.assert_allclose(found[1], 2 * BOXES[1], rtol=1e-5)

@@ -144,34 +144,6 @@ def test_tower_layers_end_with_their_activation_or_relu6(activation: str, ops: L
         assert run(found).box_encodings.shape == (2, 16, 4)
 
 
-@pytest.mark.parametrize("depthwise", ["true", "false"])
-@pytest.mark.parametrize("share", ["true", "false"])
-def test_variables_of_the_shared_head_by_option(share: str, depthwise: str) -> None:
-    with tf.Graph().as_default():
-        predict(
-            f"""weight_shared_convolutional_box_predictor {{ depth: 4 kernel_size: 5
-            num_layers_before_predictor: 1 share_prediction_tower: {share}
-            use_depthwise: {depthwise} conv_hyperparams {{ batch_norm {{}} }} }}""",
-            anchors=(2, 2),
-        )
-        towers = ["Prediction"] if share == "true" else ["BoxPrediction", "ClassPrediction"]
-        layers = {f"{tower}Tower/conv2d_0": (8, 4) for tower in towers}
-        layers.update({"BoxPredictor": (4, 8), "ClassPredictor": (4, 12)})
-        expected = {f"{SHARED}/{name}/biases": [layers[name][1]] for name in list(layers)[-2:]}
-        for name, (before, after) in layers.items():
-            if depthwise == "true":
-                expected[f"{SHARED}/{name}/depthwise_weights"] = [5, 5, before, 1]
-                expected[f"{SHARED}/{name}/pointwise_weights"] = [1, 1, before, after]
-            else:
-                expected[f"{SHARED}/{name}/weights"] = [5, 5, before, after]
-        for tower in towers:
-            for number in range(2):
-                norm = f"{SHARED}/{tower}Tower/conv2d_0/BatchNorm/feature_{number}"
-                for part in ("beta", "moving_mean", "moving_variance"):
-                    expected[f"{norm}/{part}"] = [4]
-        assert names() == expected
-
-
 @pytest.mark.parametrize("head", ["convolutional", "weight_shared_convolutional"])
 @pytest.mark.parametrize(("wanted", "training"), [(True, True), (True, False), (False, True)])
 def test_dropout_drops_in_training_where_asked_for(head: str, wanted: bool, training: bool) -> None:

@@ -106,14 +106,6 @@ def test_training_samples_regions() -> None:
     assert len(terms) == 4 and all(np.isfinite(list(terms.values())))
 
 
-@pytest.mark.exhaustive
-def test_mining_takes_all_proposals() -> None:
-    mined, _, terms = run("hard_example_miner {} clip_anchors_to_image: true", is_training=True)
-    assert mined["regions/boxes"].shape == (2, 12, 4)
-    assert mined["rpn/box_encodings"].shape[1] == 192
-    assert all(np.isfinite(list(terms.values())))
-
-
 @pytest.mark.parametrize("num_masks", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_masks_of_detections(num_masks: int) -> None:
     agnostic = "second_stage_box_predictor { mask_rcnn_box_predictor { masks_are_class_agnostic: "
@@ -261,31 +253,6 @@ def test_images_without_boxes_and_sizes_known_at_run_time() -> None:
     assert values["Loss/BoxClassifierLoss/mask_loss"] == 0
     assert values["Loss/BoxClassifierLoss/classification_loss"] > 0
     assert all(np.isfinite(gradient).all() for gradient in gradients)
-
-
-@pytest.mark.exhaustive
-def test_static_shapes_are_static_and_give_the_same() -> None:
-    results = []
-    for overrides in ("", "use_static_shapes: true use_matmul_gather_in_matcher: true"):
-        detector = small_detector(
-            f"{overrides} second_stage_balance_fraction: 1 second_stage_batch_size: 12"
-        )
-        with tf.Graph().as_default():
-            tf1.set_random_seed(0)
-            predictions = detector.predict(tf.constant(IMAGES[:, :48, :64]), None, groundtruth())
-            assert predictions.second_stage.class_logits.shape == (2, 12, 3)
-            assert predictions.rpn.box_encodings.shape.is_fully_defined()
-            variables = {v.op.name: v for v in tf1.global_variables()}
-            with tf1.Session(config=AS_IT_IS) as session:
-                for name in sorted(variables):
-                    random = np.random.default_rng(len(name))
-                    value = random.normal(0, 0.1, variables[name].shape.as_list())
-                    variables[name].load(value, session)
-                results.append(
-                    session.run([predictions.regions.boxes, predictions.second_stage.class_logits])
-                )
-    for one, other in zip(*results):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
