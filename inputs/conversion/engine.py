@@ -139,7 +139,7 @@ def convert(
         label_map, names, ids = _classes(options, source, image_index)
         count = options.num_shards or -(-image_index.num_images // IMAGES_PER_SHARD)
         job = _make_job(options, work_dir, folder, ids, count)
-        index.write_entries(scratch, [job.entries_file(shard) for shard in range(count)])
+        index.write_entries(image_index, [job.entries_file(shard) for shard in range(count)])
         shutil.rmtree(scratch)
         resumed = sum(shards.read_result(job, shard) is not None for shard in range(count))
         advance = progress("converting", image_index.num_images)

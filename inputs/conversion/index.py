@@ -41,6 +41,7 @@ class Entry(NamedTuple):
 class Index(NamedTuple):
     """The result of the first pass."""
 
+    database: sqlite3.Connection  # has the images until `write_entries`
     num_images: int  # that remain
     num_unlisted: int  # images that no list of a split names
     names: Set[str]  # names of classes
@@ -63,7 +64,7 @@ def build(
     `duplicates` is `keep`, `skip` or `stop`, for copies of an image within one split. Faults are
     written to `faults_file`.
     """
-    database = grouping.connect(_path(scratch))
+    database = grouping.connect(os.path.join(scratch, "index.sqlite"))
     database.execute(
         "CREATE TABLE images (position INTEGER PRIMARY KEY, image TEXT UNIQUE, source_id TEXT "
         "UNIQUE, size INTEGER, changed INTEGER, split TEXT, tail TEXT, sha256 TEXT, file TEXT, "
@@ -103,23 +104,20 @@ def build(
         for fault in lists.unused() if lists is not None else ():
             report(fault)
         _drop_copies(database, folder, duplicates, report)
-    database.execute("COMMIT")
     (count,) = database.execute("SELECT COUNT(*) FROM images").fetchone()
-    database.close()
-    return Index(count, unlisted, names, faults, dropped)
+    return Index(database, count, unlisted, names, faults, dropped)
 
 
-def write_entries(scratch: str, files: Sequence[str]) -> None:
+def write_entries(index: Index, files: Sequence[str]) -> None:
     """Writes the images to files of descriptions, as many to each, in the order of the source."""
-    database = sqlite3.connect(_path(scratch))
-    (total,) = database.execute("SELECT COUNT(*) FROM images").fetchone()
-    rows = database.execute("SELECT split, size, changed, text FROM images ORDER BY position")
+    total = index.num_images
+    rows = index.database.execute("SELECT split, size, changed, text FROM images ORDER BY position")
     for number, path in enumerate(files):
         count = (number + 1) * total // len(files) - number * total // len(files)
         with open(path, "w", encoding="utf-8") as file:
             for split, size, changed, text in itertools.islice(rows, count):
                 file.write(f"[{json.dumps(split)},[{size},{changed}],{text}]\n")
-    database.close()
+    index.database.close()
 
 
 def read_entries(path: str) -> Iterator[Entry]:
@@ -128,10 +126,6 @@ def read_entries(path: str) -> Iterator[Entry]:
         for line in file:
             split, identity, image = json.loads(line)
             yield Entry(split, identity, AnnotatedImage.from_values(image))
-
-
-def _path(scratch: str) -> str:
-    return os.path.join(scratch, "index.sqlite")
 
 
 def _check_text(image: AnnotatedImage) -> None:
