@@ -148,10 +148,6 @@ def _table(
     field = "train_config.fine_tune_checkpoint"
     try:
         table = warm_start.table_of(detector, train_config, model)
-        problem = warm_start.backbone_problem(table, train_config, model)
-        if problem is not None:
-            problems.append(problem)
-            return None
         warm_start.check_table(table, train_config, model)
     except (FileNotFoundError, RunError, ConfigError, tf.errors.OpError) as reason:
         remedy = "correct the path and fine_tune_checkpoint_type, or leave both out"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+import pathlib
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import estimator_det
 from estimator_det.compat import tf
@@ -119,18 +120,9 @@ def origin_of(operation: tf.Operation, pipeline_config: Any) -> Origin:
 
 def _advice_of(file: str, detector: Any) -> Optional[Tuple[str, str]]:
     """The first advice for a file, or for the nearest folder around it, that fits the detector."""
-    for place in _places(file):
-        for field, remedy in ADVICE.get(place, ()):
-            if _is_in(field, detector):
-                return field, remedy
-    return None
-
-
-def _places(file: str) -> Iterator[str]:
-    yield file
-    while "/" in file:
-        file = file.rpartition("/")[0]
-        yield f"{file}/"
+    folders = [f"{folder}/" for folder in pathlib.PurePosixPath(file).parents]
+    advices = (advice for place in (file, *folders) for advice in ADVICE.get(place, ()))
+    return next((advice for advice in advices if _is_in(advice[0], detector)), None)
 
 
 def _is_in(field: str, detector: Any) -> bool:

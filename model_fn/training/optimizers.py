@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.ranges import check_ranges_or_raise
@@ -44,13 +44,8 @@ class OptimizerAround(tf1.train.Optimizer):
     def compute_gradients(self, *args: Any, **kwargs: Any) -> List[Tuple[Any, Any]]:
         return self._optimizer.compute_gradients(*args, **kwargs)
 
-    def apply_gradients(
-        self,
-        grads_and_vars: Any,
-        global_step: Optional[tf.Variable] = None,
-        name: Optional[str] = None,
-    ) -> tf.Operation:
-        return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> tf.Operation:
+        return self._optimizer.apply_gradients(grads_and_vars, *args, **kwargs)
 
 
 class MovingAverageOptimizer(OptimizerAround):
@@ -65,13 +60,8 @@ class MovingAverageOptimizer(OptimizerAround):
         super().__init__(optimizer, "MovingAverage")
         self._decay = decay
 
-    def apply_gradients(
-        self,
-        grads_and_vars: Any,
-        global_step: Optional[tf.Variable] = None,
-        name: Optional[str] = None,
-    ) -> tf.Operation:
-        applied = super().apply_gradients(grads_and_vars, global_step, name)
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> tf.Operation:
+        applied = super().apply_gradients(grads_and_vars, *args, **kwargs)
         pairs = [(_make_average(variable), variable) for variable in tf1.trainable_variables()]
         with tf.control_dependencies([applied]), tf1.name_scope("moving_averages"):
             rest = tf.constant(1 - self._decay)

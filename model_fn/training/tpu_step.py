@@ -34,16 +34,11 @@ class ClippingOptimizer(optimizers.OptimizerAround):
         self._max_norm = max_norm
         self.norm: Optional[tf.Tensor] = None  # before clipping, once the gradients are applied
 
-    def apply_gradients(
-        self,
-        grads_and_vars: Any,
-        global_step: Optional[tf.Variable] = None,
-        name: Optional[str] = None,
-    ) -> tf.Operation:
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> tf.Operation:
         gradients, variables = zip(*grads_and_vars)
         self.norm = tf.linalg.global_norm(gradients)
         clipped = train_op.clip_gradients(gradients, self._max_norm, self.norm)
-        return super().apply_gradients(list(zip(clipped, variables)), global_step, name)
+        return super().apply_gradients(list(zip(clipped, variables)), *args, **kwargs)
 
 
 def make_core_step(

@@ -7,7 +7,6 @@ from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, 
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.printing import counted
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector
 from estimator_det.nets.quantization import is_range
@@ -233,9 +232,8 @@ def _warn_of_neutral_statistics(table: RestoreTable) -> None:
 
 def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = None) -> None:
     """Refuses a checkpoint that restores nothing, or less than `min_restored_share`."""
-    problem = backbone_problem(table, train_config, model)
-    if problem is not None:
-        raise problem.as_error()
+    if not table.backbone_restored and (table.backbone or not table.restored):
+        raise _foreign_backbone(table, train_config, model)
     if table.share < train_config.min_restored_share:
         raise ConfigError(
             _FIELD,
@@ -246,12 +244,8 @@ def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = N
         )
 
 
-def backbone_problem(
-    table: RestoreTable, train_config: Any, model: Optional[Any] = None
-) -> Optional[Problem]:
-    """Problem of a checkpoint without variables of the backbone; None if it has some."""
-    if table.backbone_restored or (table.restored and not table.backbone):
-        return None
+def _foreign_backbone(table: RestoreTable, train_config: Any, model: Optional[Any]) -> ConfigError:
+    """The error of a checkpoint without variables of the backbone."""
     shapes = [name for name, _, _ in table.mismatched]
     stored = network_scopes([*table.restored, *shapes, *table.unused])
     wanted = network_scopes(table.backbone_names)
@@ -260,7 +254,7 @@ def backbone_problem(
         kind = model.WhichOneof("model")
         name = getattr(model, kind).feature_extractor.type
         extractor = f"model.{kind}.feature_extractor.type {name!r}"
-    return error(
+    return ConfigError(
         _FIELD,
         f"no variable of the backbone can be restored from {table.path} as a "
         f"{checkpoint_type(train_config)!r} checkpoint: the checkpoint contains "

@@ -6,11 +6,10 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from estimator_det.compat import estimator, tf, tf1, tpu_estimator
-from inputs import schema
+from estimator_det.compat import estimator, tf, tf1
 from inputs.label_map import read_label_map
 from model_fn import model_fn as create
-from model_fn.training.step import TrainGraph, groundtruth_from_labels
+from model_fn.training.step import TrainGraph
 from tests.model_fn import fake
 
 ModeKeys = estimator.ModeKeys
@@ -116,16 +115,6 @@ def test_every_mode_hands_the_rewriter_to_the_detector(
     assert given == [7]
 
 
-def test_tpu_spec_is_always_built_and_left_alone_on_tpu() -> None:
-    with tf.Graph().as_default():
-        model_fn = create.create_model_fn(fake.pipeline_config(), use_tpu=True)
-        spec = model_fn(*_tensors(), ModeKeys.EVAL, {})
-        assert isinstance(spec, estimator.EstimatorSpec)
-    with tf.Graph().as_default():
-        spec = model_fn(_tensors()[0], None, ModeKeys.PREDICT, {})
-        assert isinstance(spec, tpu_estimator.TPUEstimatorSpec)
-
-
 def test_regularization_can_be_left_out() -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         config = fake.pipeline_config("train_config { add_regularization_loss: false }")
@@ -168,15 +157,6 @@ def test_evaluation_gives_losses_metrics_and_pictures(tmp_path: pathlib.Path) ->
     assert (image.image.height, image.image.width) == (fake.SIZE, 2 * fake.SIZE)
 
 
-def test_label_map_of_the_reader(tmp_path: pathlib.Path) -> None:
-    names = tmp_path / "labels.pbtxt"
-    names.write_text("item { id: 1 name: 'only' }")
-    config = fake.pipeline_config("eval_config { include_metrics_per_category: true }")
-    assert "DetectionBoxes_PerformanceByCategory/mAP/category_3" in _evaluate(config)
-    config.eval_input_reader[0].label_map_path = str(names)
-    assert "DetectionBoxes_PerformanceByCategory/mAP/only" in _evaluate(config)
-
-
 def test_dummy_loss() -> None:
     values = _evaluate(fake.pipeline_config("eval_config { use_dummy_loss_in_eval: true }"))
     assert values["Loss/total_loss"] == 1.0 and "Loss/localization_loss" not in values
@@ -195,17 +175,6 @@ def test_prediction_counts_classes_from_one() -> None:
         served = session.run(outputs)
     best = np.argmax(served["raw_detection_scores"][:, 0], axis=1)
     np.testing.assert_array_equal(served["detection_classes"][:, 0], best + 1)
-
-
-def test_groundtruth_from_labels() -> None:
-    labels = fake.arrays()[1]
-    labels[schema.NUM_BOXES] = np.int32([2, 0])
-    labels[schema.IS_CROWD] = np.zeros((2, 2), bool)
-    del labels[schema.WEIGHTS]
-    groundtruth = groundtruth_from_labels(tf.nest.map_structure(tf.constant, labels))
-    assert groundtruth.valid.numpy().tolist() == [[True, True], [False, False]]
-    assert groundtruth.weights.numpy().tolist() == [[1, 1], [0, 0]]
-    assert groundtruth.is_crowd is not None and groundtruth.masks is None
 
 
 def test_optimizer_state_of_the_fine_tuning_order(tmp_path: pathlib.Path) -> None:

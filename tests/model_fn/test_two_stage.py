@@ -63,22 +63,6 @@ def test_training_steps_lower_the_loss() -> None:
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
 
 
-def first_images(count: int) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
-    return tuple({key: tensor[:count] for key, tensor in part.items()} for part in _batch())
-
-
-def test_size_of_the_training_graph_does_not_depend_on_the_batch() -> None:
-    counts = []
-    for batch in (1, 2):
-        with tf.Graph().as_default() as graph:
-            tf1.train.get_or_create_global_step()
-            features, labels = first_images(batch)
-            assert features[schema.IMAGE].shape[0] == labels[schema.MASKS].shape[0] == batch
-            create_model_fn(_config())(features, labels, ModeKeys.TRAIN, {})
-            counts.append(len(graph.get_operations()))
-    assert counts[0] == counts[1]
-
-
 SETS = [
     "coco_detection_metrics",
     "coco_mask_metrics",

@@ -3,6 +3,8 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List
 
+import pytest
+
 from estimator_det.protos import model_pb2
 from model_fn.checkpoints.explanations import explain_shapes
 from tests.detectors.configs import small_config
@@ -30,11 +32,6 @@ def _explained(changes: Dict[str, Any], overrides: str = "") -> List[str]:
     return [re.search(r"--set (\S+)$", text)[1] for text in sentences]
 
 
-def test_equal_shapes_need_no_explanation() -> None:
-    assert _explained({}) == []
-    assert _explained({"other": [7]}) == []
-
-
 def test_classes() -> None:
     changes = {
         f"{HEAD}ClassPredictor/weights": [1, 1, 102, 273],
@@ -60,46 +57,46 @@ def test_classes_of_two_stages() -> None:
     assert "--set model.faster_rcnn.num_classes=90" in text
 
 
-def test_kernel_size() -> None:
-    changes = {
-        f"{HEAD}{head}Predictor/weights": [3, 3, 102, size]
-        for head, size in (("BoxEncoding", 12), ("Class", 9))
-    }
-    path = "model.ssd.box_predictor.convolutional_box_predictor.kernel_size"
-    assert _explained(changes) == [f"{path}=3"]
+PREDICTOR = "model.ssd.box_predictor.convolutional_box_predictor"
+FURTHER = f"{LAYER}_further_depthwise/depthwise_weights"  # no other kind of layer
+FIRST = "FeatureExtractor/MobilenetV1/Conv2d_0/weights"
+HALF = {  # widths at half of the depth multiplier
+    FIRST: [3, 3, 3, 40],
+    "FeatureExtractor/MobilenetV1/Conv2d_13_pointwise/weights": [1, 1, 512, 512],
+    f"{LAYER}/weights": [3, 3, 512, 512],
+}
 
 
-def test_depthwise_heads() -> None:
-    part = f"{HEAD}ClassPredictor_depthwise/depthwise_weights"
-    path = "model.ssd.box_predictor.convolutional_box_predictor.use_depthwise"
-    assert _explained({part: [3, 3, 102, 1]}) == [f"{path}=true"]
-    wanted = {**SHAPES, part: [3, 3, 102, 1]}
-    model = small_config("box_predictor { convolutional_box_predictor { use_depthwise: true } }")
-    (text,) = explain_shapes(model, SHAPES, wanted)
-    assert f"--set {path}=false" in text
-
-
-def test_depthwise_feature_maps() -> None:
-    changes = {
-        f"{LAYER}_depthwise/depthwise_weights": [3, 3, 102, 1],
-        f"{LAYER}/weights": [1, 1, 102, 512],
-    }
-    assert _explained(changes) == ["model.ssd.feature_extractor.use_depthwise=true"]
-    # A further feature map is no other kind of layer.
-    further = {f"{LAYER}_further_depthwise/depthwise_weights": [3, 3, 102, 1]}
-    assert _explained(further) == []
-
-
-def test_depth_multiplier() -> None:
-    changes = {
-        "FeatureExtractor/MobilenetV1/Conv2d_0/weights": [3, 3, 3, 40],
-        "FeatureExtractor/MobilenetV1/Conv2d_13_pointwise/weights": [1, 1, 512, 512],
-        f"{LAYER}/weights": [3, 3, 512, 512],
-    }
-    assert _explained(changes) == ["model.ssd.feature_extractor.depth_multiplier=0.5"]
-    # Widths without a common factor are of another network.
-    changes["FeatureExtractor/MobilenetV1/Conv2d_0/weights"] = [3, 3, 3, 4]
-    assert _explained(changes) == []
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({}, []),
+        ({"other": [7]}, []),
+        (
+            {
+                f"{HEAD}BoxEncodingPredictor/weights": [3, 3, 102, 12],
+                f"{HEAD}ClassPredictor/weights": [3, 3, 102, 9],
+            },
+            [f"{PREDICTOR}.kernel_size=3"],
+        ),
+        (
+            {f"{HEAD}ClassPredictor_depthwise/depthwise_weights": [3, 3, 102, 1]},
+            [f"{PREDICTOR}.use_depthwise=true"],
+        ),
+        (
+            {
+                f"{LAYER}_depthwise/depthwise_weights": [3, 3, 102, 1],
+                f"{LAYER}/weights": [1, 1, 102, 512],
+            },
+            ["model.ssd.feature_extractor.use_depthwise=true"],
+        ),
+        ({FURTHER: [3, 3, 102, 1]}, []),
+        (HALF, ["model.ssd.feature_extractor.depth_multiplier=0.5"]),
+        ({**HALF, FIRST: [3, 3, 3, 4]}, []),  # no common factor: another network
+    ],
+)
+def test_options_of_the_network(changes: Shapes, options: List[str]) -> None:
+    assert _explained(changes) == options
 
 
 def test_another_network_is_not_explained() -> None:

@@ -14,15 +14,6 @@ def saved(tmp_path):
     return save(tmp_path, {"weights": np.zeros([2, 3]), "mean": [0, 0, 0]}, 200)
 
 
-def test_inference_variables():
-    with tf.Graph().as_default():
-        tf1.get_variable("weights", [2, 3])
-        tf1.get_variable("mean", [3], trainable=False)
-        assert set(variables.inference_variables(False)) == {"weights", "mean"}
-        averaged = {"weights/ExponentialMovingAverage", "mean"}
-        assert set(variables.inference_variables(True)) == averaged
-
-
 def test_check_variables(saved):
     with tf.Graph().as_default():
         weights = tf1.get_variable("weights", [2, 3])
@@ -74,36 +65,3 @@ def test_a_mismatch_is_explained_by_the_option(tmp_path):
         ours = {name: tf1.get_variable(name, [size]) for name, size in ((classes, 9), (boxes, 12))}
         with pytest.raises(RunError, match=r"(?s)has shape \[36\].*--set model.ssd.num_classes=11"):
             variables.check_variables(prefix, ours, model)
-
-
-def test_one_average_that_is_missing(tmp_path):
-    """The others are there: averages were kept, so the configuration is another one."""
-    prefix = save(tmp_path, {"a/ExponentialMovingAverage": [0, 0]})
-    with tf.Graph().as_default():
-        weights = tf1.get_variable("a", [2])
-        wanted = {f"{name}/ExponentialMovingAverage": weights for name in "ab"}
-        with pytest.raises(RunError, match=r"(?s)b/Exp.* is missing.*Use the pipeline\.config"):
-            variables.check_variables(prefix, wanted)
-
-
-def test_scopes_of_a_detector_are_those_in_its_extractors_the_largest_first() -> None:
-    names = [
-        "FirstStageFeatureExtractor/small/w",
-        *(f"SecondStageFeatureExtractor/large/{name}" for name in "abc"),
-        "FirstStageFeatureExtractor/small/w/Momentum",
-        "SecondStageBoxPredictor/w",
-        "optimizer/beta1_power",
-        "other/w",
-    ]
-    scopes = variables.network_scopes(names)
-    assert list(scopes.items()) == [
-        ("SecondStageFeatureExtractor/large", 3),
-        ("FirstStageFeatureExtractor/small", 1),
-    ]
-    text = variables.scopes_text(scopes)
-    assert text.startswith("SecondStageFeatureExtractor/large (3 variables), First")
-
-
-def test_scopes_of_a_classifier_are_its_outermost() -> None:
-    names = ["MobilenetV1/a", "MobilenetV1/b/c", "scope/beta2_power", "global_step"]
-    assert variables.network_scopes(names) == {"MobilenetV1": 2}

@@ -182,13 +182,6 @@ def test_bars_of_text() -> None:
     assert tables.text_bars(table, "s") == tables.text_bars(table, "other") == []
 
 
-@pytest.mark.parametrize(("count", "num_lines"), [(40, 40), (90, 41)])
-def test_many_names_are_cut_in_the_middle(count: int, num_lines: int) -> None:
-    table = tables.Table("title", "boxes", list(map(str, range(count))), {"r": [1] * count})
-    lines = tables.text_bars(table, "r")
-    assert len(lines) == 1 + num_lines and ("    … 50 between" in lines) == (count == 90)
-
-
 def test_classes_of_all_parts_are_in_one_table() -> None:
     counts = {"images": 1, "boxes": 3, "images_without_boxes": 0}
     tallies = {

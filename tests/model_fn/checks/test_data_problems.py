@@ -65,16 +65,6 @@ def test_ids_that_begin_above_1_are_renumbered() -> None:
     assert above.remedy == "set num_classes: 2, or shorten the label map"
 
 
-def test_numbers_agree_with_their_nouns() -> None:
-    text = 'item { id: 1 name: "cat" }'
-    (rare,) = check_labels(columns([1]), num_classes=1, text=text)
-    assert rare.message.startswith("1 of 1 class has fewer than 10 boxes")
-    (lost,) = data_problems.check_anchors("m", coverage([""], lost=[0], forced=False))
-    assert lost.message == "1 of 1 box (100.0%) gets no anchor at all and is never learnt"
-    (lost,) = data_problems.check_anchors("m", coverage(["", "", ""], lost=[0, 1], forced=False))
-    assert lost.message == "2 of 3 boxes (66.7%) get no anchor at all and are never learnt"
-
-
 def test_unused_and_rare_classes_matter_in_training_alone() -> None:
     text = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" }'
     of = columns(*[[1] * 5] * 3)
@@ -177,11 +167,6 @@ def test_boxes_that_are_near_enough_are_not_worth_a_warning() -> None:
     """Below the threshold, and still nearer than background: the best anchor learns them."""
     near = coverage([BETWEEN, BETWEEN])._replace(poor=np.array([False, False]))
     assert list(data_problems.check_anchors("model.faster_rcnn", near)) == []
-
-
-def test_few_boxes_are_not_worth_a_warning() -> None:
-    assert list(data_problems.check_anchors("m", coverage([SMALL] + [""] * 199))) == []
-    assert len(list(data_problems.check_anchors("m", coverage([SMALL] * 2 + [""] * 198)))) == 1
 
 
 def test_lost_boxes() -> None:

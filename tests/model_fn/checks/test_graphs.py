@@ -73,15 +73,6 @@ def test_modes_that_are_built(monkeypatch):
     assert built == ["train", "eval", "infer", "train", "infer"]
 
 
-def test_bugs_keep_their_traceback(monkeypatch):
-    def fail(*_, **__):
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(graphs, "make_detector", fail)
-    with pytest.raises(ValueError, match="a bug"):
-        graphs.examine(small_config())
-
-
 def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path, builds_only):
     builds_only("train")
     name = "FeatureExtractor/First/weights"

@@ -9,9 +9,8 @@ import pytest
 from estimator_det.config import pipeline
 from estimator_det.config.problem import Problem
 from estimator_det.extractors.base import OVERRIDE
-from estimator_det.extractors.ssd.recipe import EXTRACTORS
 from estimator_det.programs import demo
-from estimator_det.protos import faster_rcnn_pb2, pipeline_pb2
+from estimator_det.protos import pipeline_pb2
 from model_fn.checks import names
 from model_fn.evaluation.metrics.base import EVAL_FIELDS
 
@@ -65,6 +64,13 @@ def test_what_runs_is_accepted() -> None:
             "not supported yet",
             "supported: mask_rcnn_box_predictor, rfcn_box_predictor",
         ),
+        (
+            "model={ faster_rcnn { feature_extractor { type: 'faster_rcnn_resnet5' } "
+            "second_stage_box_predictor { mask_rcnn_box_predictor {} } } }",
+            "model.faster_rcnn.feature_extractor.type",
+            "is not known",
+            "did you mean 'faster_rcnn_resnet50'",
+        ),
     ],
 )
 def test_what_no_run_can_make_is_refused(
@@ -73,24 +79,6 @@ def test_what_no_run_can_make_is_refused(
     (problem,) = _problems(assignment)
     assert (problem.severity, problem.field) == ("error", field)
     assert message in problem.message and remedy in problem.remedy
-
-
-def test_regions_have_box_predictors_of_their_own() -> None:
-    predictor = "second_stage_box_predictor { mask_rcnn_box_predictor {} }"
-    assert not _problems(f"model={{ faster_rcnn {{ {predictor} }} }}")
-
-
-def test_types_of_two_stage_extractors_are_checked() -> None:
-    model = faster_rcnn_pb2.FasterRcnn()
-    model.feature_extractor.type = "faster_rcnn_resnet50"
-    assert not names.check_names(model)
-    for kind, message in (
-        ("faster_rcnn_resnet50_fpn_keras", "not supported yet"),
-        ("faster_rcnn_resnet5", "is not known"),
-    ):
-        model.feature_extractor.type = kind
-        (problem,) = names.check_names(model)
-        assert problem.field == "feature_extractor.type" and message in problem.message
 
 
 EXTRACTOR = "model.ssd.feature_extractor"
@@ -128,11 +116,6 @@ def test_what_is_used_is_not_reported() -> None:
 def test_options_that_the_extractor_ignores(assignments: List[str], fields: List[str]) -> None:
     changes = [f"{EXTRACTOR}.{text}" for text in (*assignments, "num_layers=null")]
     assert _unused_fields(*changes) == [f"{EXTRACTOR}.{field}" for field in fields]
-
-
-def test_an_unknown_model_is_left_to_other_checks() -> None:
-    assert _unused_fields("model={ center_net { } }") == []
-    assert "ssd_mobilenet_v9" not in EXTRACTORS
 
 
 def test_options_that_no_chosen_metrics_set_uses() -> None:

@@ -111,17 +111,6 @@ def test_one_unfit_part_is_named(ssd: str, field: str, operations: List[str]) ->
         assert part in text
 
 
-@pytest.mark.usefixtures("small")
-def test_no_summaries_on_a_core() -> None:
-    # The rules for TPU announce that the option has no effect there.
-    assert findings_of(a_config(top="train_config { summarize_gradients: true }")) == []
-
-
-def test_what_cannot_be_built_is_reported() -> None:
-    (found,) = findings_of(a_config("num_classes: 0"))
-    assert found.field == "model.ssd.num_classes" and "is 0; allowed are 1 to" in found.message
-
-
 def test_types_that_xla_does_not_know_and_gradients() -> None:
     config = a_config()
     with tf.Graph().as_default() as graph:

@@ -60,12 +60,6 @@ def test_total_of_hand_made_parts():
     assert memory.fitting(1 << 40) == tpu_memory.MOST_PER_CORE
 
 
-def test_blocks_without_the_batch_do_not_grow():
-    kernel, rows = Block((3, 3, 8, 128), 4, False), Block((8, 128), 4, False)
-    memory = CoreMemory(0, 0, [kernel], None, [rows], images=8)
-    assert memory.total(16) - memory.total(8) == 2 * 8 * 128 * 4
-
-
 def test_estimate_of_a_small_model(small: CoreMemory):
     # Adam keeps two slots of each trained variable, gradients one value more; statistics have none.
     assert 3 * small.gradients < small.variables < 3.1 * small.gradients
@@ -75,12 +69,6 @@ def test_estimate_of_a_small_model(small: CoreMemory):
     assert (IMAGES, 16, 16, 16) in shapes
     assert any(block.shape == (IMAGES, 64, 64, 3) for block in small.batch)
     assert small.total(8) > small.total(4) > small.variables + small.gradients
-
-
-def test_bfloat16_takes_less(small: CoreMemory):
-    half = _estimate("train_config.use_bfloat16=true")
-    assert 0.4 < half.activations() / small.activations() < 0.8
-    assert half.variables == small.variables
 
 
 def test_what_is_not_static_has_no_estimate():

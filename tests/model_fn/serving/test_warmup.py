@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.protos import prediction_log_pb2
 from model_fn.serving import warmup
 from tests.model_fn.serving.requests import read_requests
 
@@ -21,13 +22,6 @@ def _definition(**inputs: Any) -> Any:
                 for key, (name, dtype, shape) in inputs.items()
             }
         )
-
-
-@pytest.mark.parametrize(
-    ("largest", "sizes"), [(None, [1]), (1, [1]), (2, [1, 2]), (8, [1, 2, 4, 8]), (5, [1, 2, 4, 5])]
-)
-def test_batch_sizes(largest: Optional[int], sizes: List[int]) -> None:
-    assert warmup.batch_sizes(largest) == sizes
 
 
 IMAGES = ("image_tensor", tf.uint8, [None, None, None, 3])
@@ -73,3 +67,15 @@ def test_examples_have_the_additional_channels(tmp_path: pathlib.Path, count: in
     example = tf.train.Example.FromString(fed["serialized_example"].item())
     channels = example.features.feature["image/additional_channels/encoded"].bytes_list.value
     assert len(channels) == count
+
+
+def test_numbers_of_fields_are_those_of_tensorflow_serving() -> None:
+    """The path to a signature's name and to the inputs, see tensorflow_serving/apis."""
+    log = prediction_log_pb2.ServingPredictionLog()
+    request = log.predict_log.request
+    request.model_spec.signature_name = "s"
+    request.inputs["k"] = b"v"
+    spec, entry = b"\x1a\x01s", b"\x0a\x01k\x12\x01v"  # field 3; fields 1 and 2
+    content = b"\x0a\x03" + spec + b"\x12\x06" + entry  # fields 1 and 2 of the request
+    content = b"\x0a\x0d" + content  # field 1 of PredictLog
+    assert log.SerializeToString() == b"\x32\x0f" + content  # field 6 of PredictionLog

@@ -62,19 +62,6 @@ def _rates(text: str, steps: List[int]) -> List[float]:
     ]
 
 
-def test_constant_and_manual_by_hand() -> None:
-    assert _rates("constant_learning_rate { learning_rate: 0.5 }", [0, 9]) == [0.5, 0.5]
-    assert _rates("manual_step_learning_rate { initial_learning_rate: 0.25 }", [0, 9]) == [
-        0.25,
-        0.25,
-    ]
-    warm = (
-        "manual_step_learning_rate { initial_learning_rate: 0.0 warmup: true"
-        " schedule { step: 4 learning_rate: 1.0 } schedule { step: 6 learning_rate: 0.5 } }"
-    )
-    assert _rates(warm, [0, 1, 2, 4, 5, 6]) == [0.0, 0.25, 0.5, 1.0, 1.0, 0.5]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -62,14 +62,6 @@ def test_table_tells_each_fate(checkpoint: str, caplog: pytest.LogCaptureFixture
     assert caplog.records[-1].levelno == logging.WARNING
 
 
-def test_nothing_in_common_is_an_error(checkpoint: str) -> None:
-    config = train_pb2.TrainConfig(fine_tune_checkpoint=checkpoint)
-    with tf.Graph().as_default():
-        detector: Any = _Restores({"w": tf1.get_variable("w", [2])})
-        with pytest.raises(ValueError, match=r"contains net \(3 .* needs w \(1 variable\)"):
-            warm_start.plan_warm_start(detector, config, None)
-
-
 class _WithHeads(_Restores):
     """The heads have the shapes of the checkpoint's `net/b`, but not of its `net/old`."""
 
@@ -104,15 +96,6 @@ def test_resuming_does_not_look_at_it(checkpoint: str, tmp_path: pathlib.Path) -
     detector: Any = _Restores({})
     assert warm_start.plan_warm_start(detector, config, model_dir) is None
     assert warm_start.plan_warm_start(detector, train_pb2.TrainConfig(), None) is None
-
-
-def test_types() -> None:
-    def kind(**fields: Any) -> str:
-        return warm_start.checkpoint_type(train_pb2.TrainConfig(**fields))
-
-    assert kind() == "classification"
-    assert kind(from_detection_checkpoint=True) == "detection"
-    assert kind(fine_tune_checkpoint_type="full", from_detection_checkpoint=True) == "full"
 
 
 def _backboned(names: Dict[str, tf.Variable], backbone: Dict[str, tf.Variable]) -> Any:
@@ -206,21 +189,6 @@ def test_another_network_is_refused_by_name(
     assert f"{of_extractor} needs {wanted} (1 variable)" in text
     assert f"; {remedy}" in text
     assert "num_classes" not in text and "heads" not in text and "\n" not in text
-
-
-def test_one_variable_of_the_backbone_is_enough(tmp_path: pathlib.Path) -> None:
-    checkpoint = save(tmp_path, {f"{V1}/Conv2d_0/weights": [1.0], f"{V2}/a": 1.0, f"{V2}/b": 1.0})
-    table = _planned(V1, fine_tune_checkpoint=checkpoint)
-    assert (table.backbone, table.backbone_restored, table.missing) == (1, 1, [HEAD])
-
-
-def test_long_lists_of_names_are_cut() -> None:
-    rows = [(f"net/{i}", [1], [2]) for i in range(40)]
-    names = [f"net/{i}" for i in range(40)]
-    table = warm_start.RestoreTable("model.ckpt", {}, rows, names, names)
-    details, summary = table.details(), table.summary()
-    assert details.count("net/") == 30 and details.count("… and 30 more") == 3
-    assert summary.count("net/") == 6 and summary.count("… and 37 more") == 2
 
 
 @pytest.mark.parametrize("marked", [True, False])
