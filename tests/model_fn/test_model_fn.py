@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1
+from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn import model_fn as create
-from model_fn.training.step import TrainGraph
+from model_fn.training.step import TrainGraph, groundtruth_from_labels
 from tests.model_fn import fake
 
 ModeKeys = estimator.ModeKeys
@@ -194,3 +195,14 @@ def test_optimizer_state_of_the_fine_tuning_order(tmp_path: pathlib.Path) -> Non
     np.testing.assert_array_equal(run["start"][WEIGHTS], weights)
     run = _train(text.replace("'detection'", "'full'"))
     assert not np.array_equal(run["start"][WEIGHTS], weights)
+
+
+def test_groundtruth_from_labels() -> None:
+    labels = fake.arrays()[1]
+    labels[schema.NUM_BOXES] = np.int32([2, 0])
+    labels[schema.IS_CROWD] = np.zeros((2, 2), bool)
+    del labels[schema.WEIGHTS]
+    groundtruth = groundtruth_from_labels(tf.nest.map_structure(tf.constant, labels))
+    assert groundtruth.valid.numpy().tolist() == [[True, True], [False, False]]
+    assert groundtruth.weights.numpy().tolist() == [[1, 1], [0, 0]]
+    assert groundtruth.is_crowd is not None and groundtruth.masks is None

@@ -216,3 +216,10 @@ def test_summaries_have_15_lines_at_most(no_anchors, config) -> None:
     rest = 9 * 9 + 9 * len(report.problems) - 5
     assert f"… and {rest} more errors and warnings: see --verbose" in long
     assert all(line.startswith("error: ") for line in long[3:8])
+
+
+@pytest.mark.parametrize(("count", "num_lines"), [(40, 40), (90, 41)])
+def test_many_names_are_cut_in_the_middle(count: int, num_lines: int) -> None:
+    table = tables.Table("title", "boxes", list(map(str, range(count))), {"r": [1] * count})
+    lines = tables.text_bars(table, "r")
+    assert len(lines) == 1 + num_lines and ("    … 50 between" in lines) == (count == 90)

@@ -35,15 +35,6 @@ def label_map(tmp_path: pathlib.Path) -> str:
     return f"eval_input_reader[0].label_map_path={path}"
 
 
-def test_names_of_categories_are_known(label_map: str) -> None:
-    two = "eval_config.metrics_set=[coco_detection_metrics, pascal_voc_metrics]"
-    names = metric_names(small_config(label_map, EVERY, two))
-    assert names[0] == MAP
-    assert "DetectionBoxes_PerformanceByCategory/mAP//m/cat" in names
-    assert "PascalBoxes_PerformanceByCategory/AP@0.5IOU/dog" in names
-    assert len(names) == len(set(names))
-
-
 def test_misspelled_best_metrics_name_the_nearest(label_map: str) -> None:
     config = small_config(label_map, EVERY)
     for good in (None, MAP, "loss", "Loss/total_loss", "Loss/localization_loss"):

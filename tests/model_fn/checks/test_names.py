@@ -124,3 +124,7 @@ def test_options_that_no_chosen_metrics_set_uses() -> None:
     assert "include_metrics_per_category" in EVAL_FIELDS["coco_detection_metrics"]
     metrics = "eval_config.metrics_set=pascal_voc_detection_metrics"
     assert _unused_fields(setting, metrics) == ["eval_config.include_metrics_per_category"]
+
+
+def test_an_unknown_model_is_left_to_other_checks() -> None:
+    assert _unused_fields("model={ center_net { } }") == []

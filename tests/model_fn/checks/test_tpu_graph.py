@@ -190,3 +190,8 @@ def test_an_unfit_part_of_a_two_stage_detector_is_named(
     found = findings_of(config)
     assert {problem.field for problem in found} == {f"model.faster_rcnn.{field}"}
     assert all(remedy in problem.remedy for problem in found)
+
+
+def test_what_cannot_be_built_is_reported() -> None:
+    (found,) = findings_of(a_config("num_classes: 0"))
+    assert found.field == "model.ssd.num_classes" and "is 0; allowed are 1 to" in found.message

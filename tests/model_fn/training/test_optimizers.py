@@ -125,61 +125,51 @@ def _after(text: str, gradients: List[float], start: float = 3.0) -> float:
         return float(session.run(weight))
 
 
-def test_rms_prop_by_hand() -> None:
-    text = f"{CONSTANT} decay: 0.75 epsilon: 2 momentum_optimizer_value: %s"
-    text = f"rms_prop_optimizer {{ {text} }}"
-    # The mean of squares starts at 1: 0.75 * 1 + 0.25 * 2^2, then 0.75 * 1.75 + 0.25 * 4^2.
-    first, second = 0.5 * 2 / (1.75 + 2) ** 0.5, 0.5 * 4 / (5.3125 + 2) ** 0.5
-    assert _after(text % 0, [2.0, 4.0]) == pytest.approx(3 - first - second)
-    moved = first + (0.25 * first + second)
-    assert _after(text % 0.25, [2.0, 4.0]) == pytest.approx(3 - moved)
+# The mean of squares starts at 1: 0.75 * 1 + 0.25 * 2^2, then 0.75 * 1.75 + 0.25 * 4^2.
+RMS_STEPS = 0.5 * 2 / (1.75 + 2) ** 0.5, 0.5 * 4 / (5.3125 + 2) ** 0.5
 
 
-def test_momentum_by_hand() -> None:
-    text = f"momentum_optimizer {{ {CONSTANT} momentum_optimizer_value: 0.25 }}"
-    assert _after(text, [2.0, 4.0]) == pytest.approx(3 - 0.5 * (2.0 + (0.25 * 2.0 + 4.0)))
+@pytest.mark.parametrize(
+    ("kind", "options", "gradients", "change"),
+    [
+        ("rms_prop", "decay: 0.75 epsilon: 2 momentum_optimizer_value: 0", [2, 4], sum(RMS_STEPS)),
+        (
+            "rms_prop",
+            "decay: 0.75 epsilon: 2 momentum_optimizer_value: 0.25",
+            [2, 4],
+            sum(RMS_STEPS) + 0.25 * RMS_STEPS[0],
+        ),
+        ("momentum", "momentum_optimizer_value: 0.25", [2, 4], 0.5 * (2 + (0.25 * 2 + 4))),
+        # The first step is the rate times g / (|g| + epsilon / sqrt(1 - 0.999)).
+        ("adam", "epsilon: 0.125", [4], 0.5 * 4 / (4 + 0.125 / 0.001**0.5)),
+        ("adam", "epsilon: 1e-12", [4], 0.5),
+    ],
+)
+def test_steps_by_hand(kind: str, options: str, gradients: List[float], change: float) -> None:
+    text = f"{kind}_optimizer {{ {CONSTANT} {options} }}"
+    assert _after(text, gradients) == pytest.approx(3 - change)
 
 
-def test_epsilon_of_adam() -> None:
-    text = f"adam_optimizer {{ {CONSTANT} epsilon: %s }}"
-    # The first step is the rate times g / (|g| + epsilon / sqrt(1 - 0.999)).
-    assert _after(text % 0.125, [4.0]) == pytest.approx(3 - 0.5 * 4 / (4 + 0.125 / 0.001**0.5))
-    assert _after(text % 1e-12, [4.0]) == pytest.approx(2.5)
-
-
-def test_frozen_variables_have_an_average_too() -> None:
-    config = text_format.Parse(f"momentum_optimizer {{ {CONSTANT} }}", optimizer_pb2.Optimizer())
-    with tf.Graph().as_default(), tf1.Session() as session:
-        step = tf1.train.get_or_create_global_step()
-        trained = tf1.get_variable("trained", initializer=1.0)
-        tf1.get_variable("frozen", initializer=5.0)
-        tf1.get_variable("statistic", initializer=0.0, trainable=False)
-        optimizer, _ = optimizers.make_optimizer(config, step)
-        train = optimizer.apply_gradients([(tf.constant(1.0), trained)], step)
-        averages = {v.op.name: v for v in tf1.global_variables() if "Average" in v.op.name}
-        suffix = "/ExponentialMovingAverage"
-        assert set(averages) == {f"trained{suffix}", f"frozen{suffix}"}
-        session.run(tf1.global_variables_initializer())
-        session.run(train)
-        assert session.run(averages[f"frozen{suffix}"]) == 5.0
-
-
-def test_moving_average_follows_the_step() -> None:
+def test_moving_averages_follow_the_step_and_frozen_variables_have_one_too() -> None:
     config = text_format.Parse(
-        "momentum_optimizer { learning_rate { constant_learning_rate { learning_rate: 1 } }"
-        " momentum_optimizer_value: 0 } moving_average_decay: 0.75",
+        f"momentum_optimizer {{ {CONSTANT} momentum_optimizer_value: 0 }}"
+        " moving_average_decay: 0.75",
         optimizer_pb2.Optimizer(),
     )
     with tf.Graph().as_default(), tf1.Session() as session:
         step = tf1.train.get_or_create_global_step()
         weight = tf1.get_variable("w", initializer=8.0)
+        tf1.get_variable("frozen", initializer=5.0)
+        tf1.get_variable("statistic", initializer=0.0, trainable=False)
         optimizer, _ = optimizers.make_optimizer(config, step)
-        train = optimizer.apply_gradients(optimizer.compute_gradients(weight * 4.0), step)
-        shadow = next(v for v in tf1.global_variables() if "Exponential" in v.op.name)
+        train = optimizer.apply_gradients([(tf.constant(8.0), weight)], step)
+        averages = {v.op.name: v for v in tf1.global_variables() if "Exponential" in v.op.name}
         session.run(tf1.global_variables_initializer())
         session.run(train)
-        # 8 - 1 * 4 = 4, then 0.75 * 8 + 0.25 * 4 = 7.
-        assert session.run([weight, shadow, step]) == [4.0, 7.0, 1]
+        # 8 - 0.5 * 8 = 4, then 0.75 * 8 + 0.25 * 4 = 7.
+        assert session.run([weight, step]) == [4.0, 1]
+        expected = {AVERAGE: 7.0, "frozen/ExponentialMovingAverage": 5.0}
+        assert session.run(averages) == expected
 
 
 def test_optimizer_must_be_set() -> None:

@@ -171,3 +171,13 @@ def test_moving_averages_take_the_place_of_variables(tmp_path: Any) -> None:
         weight = tf1.get_variable("w", initializer=0.0)
         Saver(inference_variables(True), sharded=True).restore(session, prefix)
         assert session.run(weight) == 2.0
+
+
+def test_gradient_summaries() -> None:
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        summaries = train.gradient_summaries({"w": tf.constant([3.0, 4.0])})
+        assert not graph.get_collection(tf1.GraphKeys.SUMMARIES)
+        merged = session.run(tf1.summary.merge(summaries, collections=[]))
+    values = {value.tag: value for value in tf1.Summary.FromString(merged).value}
+    assert set(values) == {"gradients/w", "gradient_norm/w", "global_norm/gradient_norm"}
+    assert values["global_norm/gradient_norm"].simple_value == 5.0
