@@ -15,7 +15,7 @@ from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.config.derived_models import FinalScores
 from estimator_det.config.text import ConfigError
-from estimator_det.protos import calibration_pb2, pipeline_pb2, post_processing_pb2
+from estimator_det.protos import pipeline_pb2, post_processing_pb2
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import calibration
 from model_fn.evaluation.matching import ClassMatches, Matches
@@ -261,16 +261,6 @@ def test_each_class_with_enough_detections_has_a_fit(kind: str) -> None:
     np.testing.assert_allclose(calibrated[1], precisions[1](grid), atol=0.1)
     of_all = calibration.calibrate(common, grid, np.full(3, 3))
     np.testing.assert_allclose(calibrated[2], of_all, atol=0.03)
-
-
-def test_many_scores_keep_their_columns() -> None:
-    config = calibration_pb2.CalibrationConfig()
-    table = config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
-    for column in (1, 2):
-        table[column].a = -float(column)
-    columns = np.repeat([1, 2], 4096)
-    made = calibration.calibrate(config, np.full(8192, 0.5, np.float32), columns)
-    np.testing.assert_allclose(made, sigmoid(0.5 * columns), rtol=1e-5)
 
 
 def pipeline_of(text: str = "score_converter: SIGMOID") -> pipeline_pb2.TrainEvalPipelineConfig:

@@ -16,32 +16,20 @@ from model_fn.evaluation.score_thresholds import Row
                 "DetectionBoxes_Precision/mAP": 0.5,
                 "DetectionBoxes_Precision/mAP (small)": 0.25,
                 "DetectionBoxes_PerformanceByCategory/mAP/cat": 0.5,
-                "loss": 2.0,
-                "Loss/total_loss": 2.0,
-            },
-            "loss 2.0000 mAP 0.5000",
-        ),
-        # Several sets with a name in common: in full.
-        (
-            {
-                "DetectionBoxes_Precision/mAP": 0.5,
-                "DetectionMasks_Precision/mAP": 0.25,
-                "PascalBoxes_Precision/mAP@0.5IOU": 0.75,
-            },
-            "DetectionBoxes_Precision/mAP 0.5000 DetectionMasks_Precision/mAP 0.2500 "
-            "mAP@0.5IOU 0.7500",
-        ),
-        # Names without a slash.
-        (
-            {
                 "DetectionMasks_AP": 0.5,
                 "DetectionMasks_AP50": 0.75,
                 "PanopticQuality@0.50IOU": 0.25,
-                "PanopticQuality@0.50IOU_ByCategory/cat": 0.5,
                 "PrecisionAtRecallBoxes_Precision/mAP@0.5IOU@[0.2,0.8]Recall": 1.0,
+                "loss": 2.0,
+                "Loss/total_loss": 2.0,
             },
-            "DetectionMasks_AP 0.5000 PanopticQuality@0.50IOU 0.2500 "
+            "DetectionMasks_AP 0.5000 PanopticQuality@0.50IOU 0.2500 loss 2.0000 mAP 0.5000 "
             "mAP@0.5IOU@[0.2,0.8]Recall 1.0000",
+        ),
+        # Names that several sets have in common are in full.
+        (
+            {"DetectionBoxes_Precision/mAP": 0.5, "DetectionMasks_Precision/mAP": -1.0},
+            "DetectionBoxes_Precision/mAP 0.5000 DetectionMasks_Precision/mAP without objects",
         ),
     ],
 )

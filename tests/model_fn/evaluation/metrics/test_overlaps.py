@@ -8,8 +8,6 @@ from model_fn.evaluation.metrics.overlaps import (
     box_area,
     box_ioa,
     box_iou,
-    mask_areas,
-    mask_iou,
     mask_objects,
 )
 from model_fn.evaluation.metrics.run_lengths import Masks, encode_masks
@@ -34,16 +32,6 @@ def test_boxes_of_a_batch() -> None:
     np.testing.assert_array_equal(box_iou(batch, batch[:, :2])[1], box_iou(batch[1], batch[1, :2]))
     assert box_iou(batch[:, :0], batch).shape == (2, 0, 5)
     assert box_ioa(batch, batch[:, :0]).shape == (2, 5, 0)
-
-
-def test_masks_give_what_their_boxes_do() -> None:
-    masks = hand.filled(BOXES[:3])
-    np.testing.assert_allclose(mask_iou(masks, masks[:2]), box_iou(BOXES[:3], BOXES[:2]))
-    np.testing.assert_allclose(
-        mask_iou(masks, masks[:2], np.array([True, True])), box_ioa(BOXES[:3], BOXES[:2])
-    )
-    assert mask_areas(masks).tolist() == [100, 100, 100]
-    assert mask_iou([], masks).shape == (0, 3) and mask_areas([]).size == 0
 
 
 def test_areas_of_groundtruth_and_masks() -> None:
