@@ -44,28 +44,23 @@ class Accumulator:
 
     def __init__(self, eval_config: Any, categories: Sequence[Dict[str, Any]]) -> None:
         self.named_sets: List[Tuple[str, Metrics]] = make_named_metrics(eval_config, categories)
-        self._sets = [metrics for _, metrics in self.named_sets]
         self._diagnostics = EvalDiagnostics(categories, eval_config.min_score_threshold)
-
-    @property
-    def names(self) -> List[str]:
-        return [name for metrics in self._sets for name in metrics.names]
 
     def add(self, batch: EvaluatedBatch) -> None:
         if isinstance(batch.masks, Masks):  # Encoded once for all sets.
             counts = (batch.num_detections, batch.num_boxes)
             masks = encode_masks(batch.masks, batch.detection_boxes, *counts)
             batch = batch._replace(masks=masks)
-        for metrics in self._sets:
+        for _, metrics in self.named_sets:
             metrics.add(batch)
         self._diagnostics.add(batch)
 
     def results(self) -> Results:
         """Results of all batches so far; starts a new evaluation."""
-        metrics: Dict[str, float] = {}
-        for each in self._sets:
-            metrics.update(each.results())
-        return Results(metrics, *self._diagnostics.results())
+        values: Dict[str, float] = {}
+        for _, metrics in self.named_sets:
+            values.update(metrics.results())
+        return Results(values, *self._diagnostics.results())
 
 
 def without_nones(structure: Any) -> Tuple[List[Any], Callable[[Iterable[Any]], Any]]:
@@ -89,7 +84,7 @@ def accumulator_ops(
     `handle_results` is called.
     """
     tensors, restored = without_nones(batch)
-    names = accumulator.names
+    names = [name for _, metrics in accumulator.named_sets for name in metrics.names]
 
     def add(*arrays: np.ndarray) -> None:
         accumulator.add(restored(arrays))

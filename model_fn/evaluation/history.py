@@ -29,11 +29,6 @@ OVER_FILE = "training_over.json"
 _NEEDED = ("reader", "step", "metrics", "notes", "time")  # Earlier versions had no `bad_records`.
 
 
-def lower_is_better(metric: str) -> bool:
-    """Whether the metric is a loss; of all others more is better."""
-    return "loss" in metric.lower()
-
-
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """One line of `evaluations.jsonl`."""
@@ -137,12 +132,16 @@ class TrainingEnd:
 
 
 def is_better(metric: str, value: float, than: float, min_delta: float = 0.0) -> bool:
-    """Whether `value` beats `than` by more than `min_delta`; NaN beats nothing."""
+    """True if `value` beats `than` by more than `min_delta`, less of a loss, more of others.
+
+    NaN beats nothing.
+    """
     if math.isnan(value):
         return False
     if math.isnan(than):
         return True
-    return than - value > min_delta if lower_is_better(metric) else value - than > min_delta
+    gain = than - value if "loss" in metric.lower() else value - than
+    return gain > min_delta
 
 
 def evaluations_without_progress(

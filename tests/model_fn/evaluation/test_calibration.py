@@ -24,9 +24,9 @@ KINDS = sorted(calibration.FITS)
 PER_CLASS = [kind for kind in KINDS if kind.startswith("class_id")]
 
 
-def final(text: str = "score_converter: SIGMOID", background: int = 1) -> FinalScores:
+def final(text: str = "score_converter: SIGMOID") -> FinalScores:
     config = text_format.Parse(text, post_processing_pb2.PostProcessing())
-    return FinalScores("model.ssd.post_processing", config, background)
+    return FinalScores("model.ssd.post_processing", config, 1)
 
 
 def synthetic(
@@ -73,26 +73,12 @@ def test_reliability_by_hand() -> None:
     assert calibration.reliability(np.zeros(0), np.zeros(0, bool)).expected_error == 0.0
 
 
-@pytest.mark.parametrize(
-    ("values", "weights", "pools"),
-    [
-        # 4 and 2 pool to 3; 3 does not rise above it and joins: (4 + 2 + 3) / 3 = 3.
-        ([1, 4, 2, 3, 5], [1, 1, 1, 1, 1], [(0, 1), (1, 4), (4, 5)]),
-        # By weight: 0.9 once and 0.1 nine times are 0.18, which is below 0.2, and joins it.
-        ([0.2, 0.9, 0.1, 0.5], [1, 1, 9, 1], [(0, 3), (3, 4)]),
-    ],
-)
-def test_isotonic_by_hand(
-    values: list[float], weights: list[float], pools: list[tuple[int, int]]
-) -> None:
-    assert calibration.isotonic(values, weights) == pools
-
-
 def test_function_points_by_hand() -> None:
     # 100 detections of each score: two bins each. 20, 60 and 60 % are correct.
     scores = np.repeat(np.float32([0.8, 0.6, 0.3]), 100)
     correct = np.concatenate([np.arange(100) < count for count in (60, 60, 20)])
     points = calibration.function_points(ClassMatches(scores, correct, 300))
+    # The bins of 0.6 and 0.8 do not rise, and are one pool.
     expected = [(0, 0), (0.3, 0.2 * 0.999), (0.7, 0.6 * 0.999), (1, 0.6 * 0.999 + 0.001)]
     np.testing.assert_allclose(points, expected, atol=1e-6)
     # They also rise if no detection or every one is correct, at the ends, too.
@@ -156,15 +142,6 @@ def test_inference_gives_what_the_fit_reports() -> None:
         scores = sigmoid(logits[0, :, 3:5] / 2).ravel()
         made = calibration.calibrate(fitted, scores, np.tile([3, 4], 20))
         np.testing.assert_allclose(made, served[0, :, 3:5].ravel(), rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", PER_CLASS)
-@pytest.mark.parametrize("background", [0, 1])
-def test_classes_have_the_columns_of_the_predictor(kind: str, background: int) -> None:
-    fitted = calibration.fit(kind, synthetic(overconfident), final(background=background))
-    (values,) = (value for _, value in fitted.ListFields())
-    ((_, by_column),) = values.ListFields()
-    assert sorted(by_column) == [2 + background, 3 + background]
 
 
 def test_classes_whose_high_scores_are_wrong_get_the_sigmoid_of_all() -> None:

@@ -226,19 +226,20 @@ def test_boxes_of_lvis() -> None:
     _check(results, {f"DetectionBoxes_{name}": value for name, value in expected.items()})
 
 
-def test_masks_of_open_images_v2() -> None:
-    options = ApOptions("OpenImagesV2_", uses_masks=True, group_of_weight=0.0)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("oid_v2_masks", ApOptions("OpenImagesV2_", uses_masks=True, group_of_weight=0.0)),
+        (
+            "object_detection_evaluator_precision_recall_corloc",
+            ApOptions("", ignores_difficult=True),
+        ),
+    ],
+)
+def test_average_precision_outside_of_sets(name: str, options: ApOptions) -> None:
     metrics = AveragePrecision(CATEGORIES, options)
-    metrics.add(_batch("oid_v2_masks"))
-    _check(metrics.results(), RESULTS["oid_v2_masks"])
-
-
-def test_average_precision_without_prefix() -> None:
-    name = "object_detection_evaluator_precision_recall_corloc"
-    metrics = AveragePrecision(CATEGORIES, ApOptions("", ignores_difficult=True))
     metrics.add(_batch(name))
-    results = metrics.results()
-    _check(results, {key: x for key, x in RESULTS[name].items() if "CorLoc" not in key})
+    _check(metrics.results(), {key: x for key, x in RESULTS[name].items() if "CorLoc" not in key})
 
 
 def test_a_second_evaluation_keeps_its_options() -> None:
