@@ -111,9 +111,6 @@ def apply_recorded_overrides(config: Any, recorded: Sequence[str]) -> Any:
 
     Records say "path: old -> new" or "path = new"; a path starts at the pipeline, at the model
     ("ssd.…") or inside it ("image_resizer"); "constant X" is a constant learning rate.
-
-    Raises:
-        ValueError: for a line of another form.
     """
     kind = config.model.WhichOneof("model")
     assignments = []

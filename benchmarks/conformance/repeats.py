@@ -46,11 +46,7 @@ def compare_repeated(
 ) -> Dict[str, Check]:
     """Checks of a run of the exact weights; with repeats, where that run does not hold.
 
-    Args:
-        columns: Names of the checks.
-        run: Result for weights.
-        value: The exact weights.
-        compare: Fills checks with comparisons of some runs, that of the exact weights first.
+    `compare` fills the checks with comparisons of some runs, that of the exact weights first.
     """
     exact, *others = moved_values(value, REPEATS)
     runs = [run(exact)]
@@ -71,15 +67,10 @@ def compare_runs(
     kind: str,
     least_scale: float = 0.0,
 ) -> None:
-    """Compares numbers of the same kind with those of our runs; see the top of this file.
+    """Compares recorded numbers of one kind with those of our runs; see the top of this file.
 
-    Args:
-        check: Where differences are recorded.
-        runs: Ours by name: of the exact weights, then of moved ones.
-        expected: The recorded ones; zeros are left out.
-        tolerance: Relative to the largest value of an array.
-        kind: What they are, for messages.
-        least_scale: Smaller numbers count relative to this.
+    The first run is that of the exact weights. The tolerance is relative to the largest value of
+    an array, or to `least_scale` if that is larger; recorded zeros are left out.
     """
     names, ours, recorded = [], {}, {}
     for name, value in expected.items():

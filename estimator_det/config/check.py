@@ -49,13 +49,8 @@ LABEL_FIELDS = {
 def check(config: Config, *, check_files: bool = True) -> List[Problem]:
     """Everything that is wrong with `config`, as far as it shows without building the model.
 
-    Args:
-        config: The configuration, with all overrides merged.
-        check_files: Whether to look for the records and checkpoints it names. Remote files
-            (gs://…) are never checked; label maps are for `model_fn.checks.files`.
-
-    Returns:
-        Errors first, then warnings; empty if nothing was found.
+    Errors come first. With `check_files`, local records and checkpoints must exist; label maps are
+    for `model_fn.checks.files`.
     """
     problems = [
         *check_ranges(config),

@@ -252,15 +252,10 @@ def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator
         )
 
 
-def _check_batches(config: Config, choice: Any, path: str) -> Iterator[Problem]:
-    """Images of several sizes do not stack, and a batch must fit into some machine.
-
-    Args:
-        choice: The model's `image_resizer`.
-        path: Its field.
-    """
-    kind = choice.WhichOneof("image_resizer_oneof")
-    resizer: Any = getattr(choice, kind) if kind else None
+def _check_batches(config: Config, image_resizer: Any, path: str) -> Iterator[Problem]:
+    """Images of several sizes do not stack, and a batch must fit into some machine."""
+    kind = image_resizer.WhichOneof("image_resizer_oneof")
+    resizer: Any = getattr(image_resizer, kind) if kind else None
     height, width = 1, 1
     if kind == "fixed_shape_resizer":
         height, width = resizer.height, resizer.width

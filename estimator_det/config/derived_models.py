@@ -8,16 +8,6 @@ from typing import Any, NamedTuple, Optional
 
 from estimator_det.protos import model_pb2
 
-# Fields of each detector's message that choose static kernels; results are the same.
-_NMS = ("use_static_shapes", "static_kernel")
-_SWITCHES = {
-    "ssd": {"post_processing.batch_non_max_suppression": _NMS},
-    "faster_rcnn": {
-        "": ("use_static_shapes", "use_static_shapes_for_eval"),
-        "second_stage_post_processing.batch_non_max_suppression": _NMS,
-    },
-}
-
 
 def evaluated_model(pipeline_config: Any) -> model_pb2.DetectionModel:
     """The model of a `TrainEvalPipelineConfig`, for the preprocessing of an evaluation.
@@ -37,13 +27,17 @@ def evaluated_model(pipeline_config: Any) -> model_pb2.DetectionModel:
 def with_static_shapes(model: model_pb2.DetectionModel) -> model_pb2.DetectionModel:
     """A copy of a model's configuration whose tensors all have static shapes, for TPU and XLA."""
     static = copy.deepcopy(model)
-    kind = static.WhichOneof("model")
-    for path, switches in _SWITCHES.get(kind or "", {}).items():
-        message = getattr(static, str(kind))
-        for name in filter(None, path.split(".")):
-            message = getattr(message, name)
-        for switch in switches:
-            setattr(message, switch, True)
+    if static.HasField("ssd"):
+        suppression = static.ssd.post_processing.batch_non_max_suppression
+    elif static.HasField("faster_rcnn"):
+        static.faster_rcnn.use_static_shapes = True
+        static.faster_rcnn.use_static_shapes_for_eval = True
+        post_processing = static.faster_rcnn.second_stage_post_processing
+        suppression = post_processing.batch_non_max_suppression
+    else:
+        return static
+    suppression.use_static_shapes = True
+    suppression.static_kernel = True
     return static
 
 

@@ -189,12 +189,7 @@ def no_effect(path: str, reason: str, *, deprecated: bool = False) -> Problem:
 
 
 def check_supported(message: Message, path: str) -> None:
-    """Refuses what no component made of `message` supports.
-
-    Args:
-        message: Any message of a configuration; messages in it are not checked.
-        path: Its field, for the error.
-    """
+    """Refuses fields of `message`, but not of messages in it, that no component supports."""
     for field, _ in message.ListFields():
         refusal = REFUSED.get(schema_name(field))
         if refusal is not None and is_set_to_non_default(message, field):

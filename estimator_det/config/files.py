@@ -100,12 +100,7 @@ def read_text(path: AnyPath, max_bytes: Optional[int] = None) -> str:
 
 
 def read_bytes(path: AnyPath, max_bytes: Optional[int] = None) -> bytes:
-    """The content of a file.
-
-    Raises:
-        ConfigError: if there is no such file, a remote one cannot be read, or it is larger than
-            `max_bytes`.
-    """
+    """The content of a file; ConfigError if it cannot be read or has more than `max_bytes`."""
     path = os.fspath(path)
     if is_remote(path):
         return _read_remote(path, max_bytes)

@@ -45,11 +45,7 @@ def _with_short_strings(value: Any) -> Any:
 def append(path: str, entry: Dict[str, Any]) -> None:
     """Appends `entry` as a line, on a new line even where the file ends within one.
 
-    Missing folders are made.
-
-    Raises:
-        OSError: if the file cannot be written, or TensorFlow's error for a remote one.
-        ValueError: if a number is NaN or infinite.
+    Missing folders are made. Numbers that are NaN or infinite are a ValueError.
     """
     line = dumps(entry, allow_nan=False).encode() + b"\n"
     if files.is_remote(path):

@@ -27,9 +27,6 @@ def merge_text(config: Config, text: str) -> Config:
 
     Singular fields replace, messages merge field by field, repeated fields append, and a member
     of a oneof group takes the place of another: protocol buffer merging, as in the reference.
-
-    Raises:
-        ConfigError: if `text` is not a pipeline configuration.
     """
     changed = copy.deepcopy(config)
     changed.MergeFrom(parse_message(text, Config(), "config_override"))
@@ -40,9 +37,6 @@ def apply_overrides(config: Config, assignments: Sequence[str]) -> Config:
     """`config` with assignments such as `train_config.batch_size=8` carried out in order.
 
     See `estimator_det.config.assignments` for the language.
-
-    Raises:
-        ConfigError: naming the assignment and, for an unknown key, the nearest known one.
     """
     changed = copy.deepcopy(config)
     for text in assignments:
@@ -138,22 +132,14 @@ _train_setter = functools.partial(_setter, messages=lambda config: [config.train
 _eval_setter = functools.partial(_setter, messages=lambda config: [config.eval_config])
 
 
-def _set_input_path(reader: input_reader_pb2.InputReader, value: Union[str, Sequence[str]]) -> None:
+def _set_input_paths(
+    readers: List[input_reader_pb2.InputReader], value: Union[str, Sequence[str]]
+) -> None:
     paths = [value] if isinstance(value, (str, os.PathLike)) else list(value)
     if not paths:
         raise ValueError("needs at least one path")
-    # MergeFrom would append: the old paths must not be read as well.
-    del reader.tf_record_input_reader.input_path[:]
-    reader.tf_record_input_reader.input_path.extend(os.fspath(path) for path in paths)
-
-
-def _set_train_input_path(config: Config, value: Union[str, Sequence[str]]) -> None:
-    _set_input_path(config.train_input_reader, value)
-
-
-def _set_eval_input_path(config: Config, value: Union[str, Sequence[str]]) -> None:
-    for reader in _eval_readers(config):
-        _set_input_path(reader, value)
+    for reader in readers:
+        reader.tf_record_input_reader.input_path[:] = map(os.fspath, paths)
 
 
 def _set_mask_type(config: Config, value: str) -> None:
@@ -225,11 +211,7 @@ def _set_learning_rate(config: Config, value: float) -> None:
 
 
 def rescale_schedule(config: Config, num_steps: int) -> Config:
-    """A copy with another number of steps, and a learning-rate schedule in the same proportion.
-
-    Raises:
-        ConfigError: if the schedule has 0 steps, so that there is no proportion.
-    """
+    """A copy with another number of steps, and a learning-rate schedule in the same proportion."""
     kind = config.train_config.optimizer.WhichOneof("optimizer")
     rate = getattr(config.train_config.optimizer, kind).learning_rate if kind else None
     if rate is None or rate.WhichOneof("learning_rate") is None:  # reported by `check`
@@ -287,8 +269,8 @@ _SETTERS: Dict[str, Setter] = {
     "fine_tune_checkpoint": _train_setter("fine_tune_checkpoint", os.fspath),
     "fine_tune_checkpoint_type": _train_setter("fine_tune_checkpoint_type"),
     "label_map_path": _setter("label_map_path", os.fspath, messages=_readers),
-    "train_input_path": _set_train_input_path,
-    "eval_input_path": _set_eval_input_path,
+    "train_input_path": lambda config, value: _set_input_paths([config.train_input_reader], value),
+    "eval_input_path": lambda config, value: _set_input_paths(_eval_readers(config), value),
     "mask_type": _set_mask_type,
     "sample_1_of_n_eval_examples": _setter(
         "sample_1_of_n_examples", _at_least_one, messages=_eval_readers

@@ -38,17 +38,12 @@ __all__ = [
 
 
 def parse_pipeline(text: str, source: str = "<text>") -> pipeline_pb2.TrainEvalPipelineConfig:
-    """A pipeline configuration from its text form.
-
-    Args:
-        text: Protocol buffer text form of a `TrainEvalPipelineConfig`.
-        source: What the text is, usually a path, for error messages.
-    """
+    """A pipeline configuration from its text form; errors name `source`, usually a path."""
     return parse_message(text, pipeline_pb2.TrainEvalPipelineConfig(), source)
 
 
 def read_pipeline(path: AnyPath) -> pipeline_pb2.TrainEvalPipelineConfig:
-    """Reads a pipeline configuration file, local or remote; raises ConfigError as above.
+    """Reads a pipeline configuration file, local or remote.
 
     Relative paths in it are those of the working folder, or else of the file's folder.
     """
@@ -72,13 +67,10 @@ def format_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig) -> str:
 
 
 def save_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: AnyPath) -> str:
-    """Writes `config` to `pipeline.config` in `model_dir`, whole or not at all.
+    """Writes `config` to `pipeline.config` in `model_dir`, whole or not at all; returns its path.
 
     The folder is made if it is missing; an earlier file is replaced. The record of plug-ins, if
     there are any, is written beside it.
-
-    Returns:
-        Path of the written file.
     """
     path = path_in(model_dir, PIPELINE_FILE)
     write_text(path, format_pipeline(config))

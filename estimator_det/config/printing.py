@@ -47,12 +47,7 @@ def is_json() -> bool:
 
 
 def entry(message: str, severity: str = "INFO") -> str:
-    """A line as this process prints it: of JSON, or the message itself.
-
-    Args:
-        message: Without characters that need escapes; it may have several lines.
-        severity: DEBUG, INFO, WARNING, ERROR or CRITICAL.
-    """
+    """An escaped message, of one or more lines, as this process prints it: as JSON or as it is."""
     if not _Format.is_json:
         return message
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
@@ -163,13 +158,10 @@ def report(
 
 
 def report_at_once(text: str, severity: str) -> None:
-    """Prints a line on standard error, from any thread or handler of a signal.
+    """Prints a line on standard error as it is, from any thread or handler of a signal.
 
     Goes past Python's buffers, which another thread may hold. Returns after `_LONGEST_WAIT_SECS`
     where nobody reads the line, and raises nothing where nobody can.
-
-    Args:
-        text: A line; it is not escaped.
     """
     line = f"{entry(text, severity)}\n".encode()
     written = _thread.allocate_lock()

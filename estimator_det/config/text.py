@@ -122,10 +122,7 @@ def parse_message(text: str, message: MessageT, source: str = "<text>") -> Messa
     """Parses `text` into `message`, which is empty, and returns it.
 
     A singular field given twice is accepted as the reference accepts it (the last one counts, or
-    messages are merged), with a `ConfigWarning`.
-
-    Args:
-        source: What the text is, usually a path, for error messages.
+    messages are merged), with a `ConfigWarning`. Messages name `source`, usually a path.
     """
     try:
         return text_format.Parse(text, message)

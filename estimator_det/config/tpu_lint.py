@@ -30,11 +30,7 @@ class Fix(NamedTuple):
 
 
 def lint(config: Config, target: Target) -> List[Problem]:
-    """Everything about `config` that does not suit the TPU of `target`.
-
-    Returns:
-        Errors first, then warnings, advice and placeholders; empty if nothing was found.
-    """
+    """Everything about `config` that does not suit the TPU of `target`, errors first."""
     problems = [*check_model(config, target), *check_training(config, target)]
     return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))
 
