@@ -54,10 +54,6 @@ def test_golden_numbers(
     assert found.startswith("ok"), found
 
 
-def test_float_configurations_have_no_record(shared: pathlib.Path) -> None:
-    assert quantized.read(shared / "golden", "ssd_mobilenet_v1_pets") is None
-
-
 def test_values_of_ranges() -> None:
     values = quantized.range_values({"a/act_quant": (-1.0, 2.0)})
     assert values["a/act_quant/min"] == values["a/act_quant/a/act_quant/min/biased"] == -1.0

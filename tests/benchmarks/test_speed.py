@@ -17,7 +17,6 @@ from benchmarks.speed import components, parts
 from estimator_det.compat import tf, tf1
 from estimator_det.programs import starter_plan
 from estimator_det.protos import pipeline_pb2
-from inputs.augment import AUGMENTATIONS
 from model_fn.evaluation import history
 from model_fn.runs import runner
 from tests import small_extractor
@@ -48,12 +47,6 @@ def arguments(folder: pathlib.Path, overrides: str) -> argparse.Namespace:
     )
 
 
-def test_floor_of_two_stages(tmp_path: pathlib.Path) -> None:
-    figures = parts.floor(arguments(tmp_path, configs.MASKS))
-    assert 0 < figures["floor_seconds"] < figures["floor_first_step_seconds"]
-    assert figures["floor_memory_gb"] > 0.1
-
-
 @pytest.mark.parametrize(
     ("overrides", "names"),
     [
@@ -71,7 +64,10 @@ def test_floor_has_the_heads_of_the_stages(overrides: str, names: list) -> None:
     assert ("SecondStage" in found) == ("SecondStage" in names)
 
 
-def test_images_must_have_one_size(tmp_path: pathlib.Path) -> None:
+def test_floor_needs_images_of_one_size(tmp_path: pathlib.Path) -> None:
+    figures = parts.floor(arguments(tmp_path, configs.MASKS))
+    assert 0 < figures["floor_seconds"] < figures["floor_first_step_seconds"]
+    assert figures["floor_memory_gb"] > 0.1
     overrides = "image_resizer { keep_aspect_ratio_resizer {} }"
     with pytest.raises(ValueError, match=r"model\.faster_rcnn\.image_resizer\.fixed_shape"):
         parts.floor(arguments(tmp_path, overrides))
@@ -115,11 +111,6 @@ def test_ratios_to_lower_bounds(
 def test_a_step_and_its_kernels_are_measured(name: str) -> None:
     whole, kernels = components.augmentation(name, (60, 80))
     assert whole >= 0 and kernels > 0
-
-
-def test_settings_are_of_registered_steps() -> None:
-    names = {*components.SETTINGS, components.NEEDS_MASKS, components.NEEDS_SCORES}
-    assert names <= set(AUGMENTATIONS)
 
 
 def test_conversion_writes_all_images(tmp_path: pathlib.Path) -> None:

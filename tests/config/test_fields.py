@@ -29,7 +29,6 @@ from inputs import augment
 from inputs.datasets import shapes
 from inputs.schema import Sample
 from model_fn.checks import config_check, names
-from model_fn.evaluation.metrics import average_precision_sets
 from model_fn.evaluation.metrics import base as metrics
 from model_fn.runs import runner
 from model_fn.training import optimizers
@@ -213,7 +212,7 @@ def build_part(config: Any, field: Field) -> None:
     elif field.is_below("train_input_reader"):
         inputs.create_train_input_fn(config, make_detector(config.model, True).preprocess)()
     elif field.is_below("eval_config"):
-        for name in ("coco_detection_metrics", average_precision_sets.PRECISION_AT_RECALL):
+        for name in ("coco_detection_metrics", "precision_at_recall_detection_metrics"):
             config.eval_config.metrics_set[:] = [name]
             metrics.make_metrics(config.eval_config, [KEYPOINTS])
 
