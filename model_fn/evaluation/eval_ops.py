@@ -43,7 +43,8 @@ def make_categories(
         categories: List[Dict[str, Any]] = label_map.categories()
         return categories
     model = getattr(pipeline_config.model, pipeline_config.model.WhichOneof("model"))
-    return [{"id": k, "name": f"category_{k}"} for k in range(1, model.num_classes + 1)]
+    count = getattr(model, "num_classes", 0)  # a model that is not supported may have none
+    return [{"id": k, "name": f"category_{k}"} for k in range(1, count + 1)]
 
 
 def without_classes(groundtruth: Groundtruth) -> Groundtruth:
