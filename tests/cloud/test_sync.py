@@ -37,9 +37,9 @@ def test_follow(emulator, tmp_path, monkeypatch):
     [
         (["a"], 2, "give one source or more, and a destination"),
         (["a", "b"], 2, "give local sources and a gs://"),
-        (["gs://data/x", "b", "--threads=0"], 2, "--threads is 0: give 1 or more"),
+        (["gs://data/x", "b", "--threads=0"], 2, "argument --threads: '0' is not"),
         (["gs://data/x", "b", "--timeout_secs=5"], 2, "--timeout_secs requires --follow"),
-        (["gs://data/x", "b", "--follow", "--interval_secs=0"], 2, "--interval_secs is 0: give a"),
+        (["gs://data/x", "b", "--follow", "--interval_secs=0"], 2, "--interval_secs: '0' is not"),
         (["b", "gs://data/x", "--follow"], 2, "--follow is for downloads"),
         (["none", "gs://data/x"], 3, "none: no such file or folder"),
         (["gs://none/x", "b"], 3, "there is no bucket gs://none"),

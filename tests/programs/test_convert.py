@@ -145,7 +145,7 @@ def test_the_summary_has_15_lines_at_most(tmp_path, capsys):
         (["--from=csv", "--to=tfrecord", "--images=x", "--output_dir=y", "--runner_options=z"], 2,
          "--runner_options has no effect without --runner"),
         (["--from=csv", "--to=tfrecord", "--images=x", "--output_dir=y", "--jobs=0"], 2,
-         "--jobs must be 1 or more"),
+         "argument --jobs: '0' is not allowed: give 1 or more"),
         (["--from=csv", "--to=tfrecord", "--images=x", "--output_dir=y", "--num_shards=0"], 2,
          "num_shards is 0; allowed: 1 to 99,999"),
         (["--from=csv", "--to=tfrecord", "--images=.", "--output_dir="], 2, "output_dir is empty"),

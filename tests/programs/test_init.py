@@ -135,7 +135,10 @@ def test_a_data_set_is_converted_first(quick, tmp_path):
         (["--output_dir", "o"], "give --records DIR"),
         (["--records", "r", "--from", "voc", "--output_dir", "o"], "give --records DIR"),
         (["--records", "r", "--images", "i", "--output_dir", "o"], "--images has no effect"),
-        (["--records", "r", "--num_train_steps", "0", "--output_dir", "o"], "must be 1 or more"),
+        (
+            ["--records", "r", "--num_train_steps", "0", "--output_dir", "o"],
+            "'0' is not allowed: give 1 or more",
+        ),
         (["--records", "r", "--hours", "no", "--output_dir", "o"], "is not a time"),
     ],
 )

@@ -140,7 +140,7 @@ def test_the_classic_service_prints_its_command_and_says_that_it_is_closed(submi
         (["--run", "--dry_run"], "exclude each other"),
         (["--run"], "--run needs gcloud"),
         (["--run", "--platform=ai-platform"], "--run: AI Platform Training is closed"),
-        (["--rehearse", "--rehearse_steps=0"], "--rehearse_steps is 0"),
+        (["--rehearse", "--rehearse_steps=0"], "argument --rehearse_steps: '0' is not allowed"),
         (["--rehearse_steps=5"], "--rehearse_steps requires --rehearse: add it, or remove"),
         (["--rehearse_records=5"], "--rehearse_records requires --rehearse"),
         (["--reuse_packages"], "--reuse_packages requires --rehearse"),

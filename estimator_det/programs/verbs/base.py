@@ -109,6 +109,24 @@ def names_of(text: str) -> List[str]:
     return [name.strip() for name in text.split(",")]
 
 
+def positive(text: str) -> int:
+    """The value of an option that counts something."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: give 1 or more")
+    return int(text)
+
+
+def above_zero(text: str) -> float:
+    """The value of an option that is a time."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: give a number above 0")
+    return value
+
+
 def score(text: str) -> float:
     """The value of an option that takes a score."""
     try:

@@ -35,8 +35,6 @@ def run(options: argparse.Namespace) -> int:
 
     config = load(options)
     targets_tpu = tpu_checks.wanted(options)
-    if targets_tpu:
-        tpu_checks.target_of(options)  # Reports wrong options before anything is built.
     if options.print_config:
         printing.report(pipeline.format_pipeline(config), whole=True)
     depth = config_check.CONTENTS if options.no_build else config_check.GRAPHS

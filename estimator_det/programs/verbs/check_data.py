@@ -15,6 +15,7 @@ from estimator_det.programs.verbs.base import (
     add_report_arguments,
     config_path,
     load,
+    positive,
     print_report,
     write_report,
 )
@@ -44,14 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs": "processes (default: one for each CPU)",
         "--max_records N": "read the first N records of each file only",
     }
-    add_options(parser, int, numbers)
+    add_options(parser, positive, numbers)
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    for name in ("jobs", "max_records"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
-            raise console.UsageError(f"--{name} must be 1 or more")
     config = load(options)
     from model_fn.checkpoints import writing
     from model_fn.checks import data_check, data_report

@@ -12,6 +12,7 @@ from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     add_options,
     add_report_arguments,
+    positive,
     print_report,
     score,
     write_report,
@@ -102,7 +103,7 @@ def _add_run_arguments(group: Any) -> None:
         help="what to do with copies of an image in one split (keep)",
     )
     add_options(group, bool, {"--overwrite": "replace earlier records"})
-    add_options(group, int, {"--jobs": "processes (default: one for each CPU)"})
+    add_options(group, positive, {"--jobs": "processes (default: one for each CPU)"})
     texts = {
         "--runner": "run as an Apache Beam pipeline on this runner, e.g. DirectRunner",
         "--runner_options TEXT": "further options of Beam, e.g. '--project=p'",
@@ -188,8 +189,6 @@ def to_records(arguments: Dict[str, Any]) -> int:
     from inputs.datasets.source import SourceOptions
     from model_fn.checkpoints import writing
 
-    if arguments.get("jobs", 1) < 1:
-        raise console.UsageError("--jobs must be 1 or more")
     for name, needs in (("quality", ("encode", "exif")), ("runner_options", ("runner",))):
         if name in arguments and not any(need in arguments for need in needs):
             raise console.UsageError(f"--{name} has no effect without --{needs[0]}; remove it")

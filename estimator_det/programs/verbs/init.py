@@ -9,7 +9,7 @@ from typing import Any, Dict
 
 from estimator_det.programs import console
 from estimator_det.programs.verbs import convert
-from estimator_det.programs.verbs.base import CONFIG_FILE, add_options
+from estimator_det.programs.verbs.base import CONFIG_FILE, add_options, positive
 
 SUMMARY = "Writes a configuration that trains well on your data"
 EXAMPLE = "--records records --hours 1 --output_dir project"
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(data, str, texts)
     length = parser.add_argument_group("length of the training").add_mutually_exclusive_group()
     add_options(length, _hours, {"--hours": "time of the whole run on this machine"})
-    add_options(length, int, {"--num_train_steps N": "steps to train"})
+    add_options(length, positive, {"--num_train_steps N": "steps to train"})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -93,8 +93,6 @@ def _check_usage(options: argparse.Namespace) -> None:
             "give --records DIR, a folder that `convert` has written, or --from FORMAT with "
             "--images and --annotations"
         )
-    if options.num_train_steps is not None and options.num_train_steps < 1:
-        raise console.UsageError("--num_train_steps must be 1 or more")
     for name in ("images", "annotations", "classes", "split"):
         if options.records is not None and getattr(options, name) is not None:
             raise console.UsageError(f"--{name} has no effect with --records; remove it")

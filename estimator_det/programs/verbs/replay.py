@@ -6,7 +6,13 @@ import argparse
 import os
 
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import CONFIG_FILE, add_config_arguments, add_options, load
+from estimator_det.programs.verbs.base import (
+    CONFIG_FILE,
+    add_config_arguments,
+    add_options,
+    load,
+    positive,
+)
 
 SUMMARY = "Repeats a training step that was not finite; try remedies with --set"
 EXAMPLE = "run/bad_step-120 --steps 5 --set train_config.gradient_clipping_by_norm=10"
@@ -21,14 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "steps to run on this batch; a change of the learning rate has an effect from the second "
         "one (default: %(default)s)"
     )
-    add_options(parser, int, {"--steps": text}, default=1)
+    add_options(parser, positive, {"--steps": text}, default=1)
     add_config_arguments(parser, default=f"{CONFIG_FILE} in BAD_STEP_DIR")
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    if options.steps < 1:
-        raise console.UsageError(f"--steps is {options.steps}: give 1 or more")
     folder = options.folder.rstrip("/")
     config = load(options, os.path.join(folder, CONFIG_FILE))
     from model_fn.debugging import replay

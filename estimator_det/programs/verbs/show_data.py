@@ -8,7 +8,13 @@ from typing import Any, Iterator, List, Sequence, Tuple
 
 from estimator_det.config import printing
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_config_arguments, add_options, config_path, load
+from estimator_det.programs.verbs.base import (
+    add_config_arguments,
+    add_options,
+    config_path,
+    load,
+    positive,
+)
 from inputs.bad_records.kinds import KINDS
 
 SUMMARY = "Draws batches as they enter the model, augmented and padded; or what one step changes"
@@ -20,14 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     add_config_arguments(parser)
     add_options(parser, str, {"--output FILE.png": "default: %(default)s"}, default="data.png")
-    numbers = {
-        "--num_images": f"images to draw (default: {NUM_IMAGES}); with --augmentation, records to "
-        f"draw (default: {NUM_RECORDS})",
-        "--seed": "of shuffling and augmentation: the same seed gives the same image",
-    }
-    add_options(parser, int, numbers)
+    text = (
+        f"images to draw (default: {NUM_IMAGES}); with --augmentation, records to draw (default: "
+        f"{NUM_RECORDS})"
+    )
+    add_options(parser, positive, {"--num_images": text})
+    text = "of shuffling and augmentation: the same seed gives the same image"
+    add_options(parser, int, {"--seed": text})
     text = "images per row; with --augmentation, results of each record (default: %(default)s)"
-    add_options(parser, int, {"--columns": text}, default=4)
+    add_options(parser, positive, {"--columns": text}, default=4)
     text = (
         "draw records before and after one step instead: that of the configuration with this "
         "name, else the step with its defaults, or with settings as proto text, e.g. 'mosaic: "
@@ -41,10 +48,6 @@ def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     if options.num_images is None:
         options.num_images = NUM_RECORDS if options.augmentation else NUM_IMAGES
-    if options.num_images < 1 or options.columns < 1:
-        raise console.UsageError(
-            f"--num_images is {options.num_images} and --columns {options.columns}: give 1 or more"
-        )
     if options.augmentation and options.eval:
         raise console.UsageError(
             "--augmentation and --eval: evaluation does not augment; give one of them"

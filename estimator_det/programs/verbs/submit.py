@@ -44,6 +44,7 @@ from estimator_det.programs.verbs.base import (
     add_config_arguments,
     add_options,
     load,
+    positive,
 )
 from model_fn.checkpoints.errors import RunError
 
@@ -134,7 +135,7 @@ def _add_rehearsal(group: Any) -> None:
         "--rehearse_records": "the first records of each input path that are read (default: "
         f"{_RECORDS})",
     }
-    add_options(group, int, texts)
+    add_options(group, positive, texts)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -263,10 +264,6 @@ def _check_options(options: argparse.Namespace) -> None:
     for name in _VERTEX_ONLY:
         if getattr(options, name) and options.platform != "vertex":
             raise console.UsageError(f"--{name} is for --platform vertex: remove it")
-    for name in ("rehearse_steps", "rehearse_records"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise console.UsageError(f"--{name} is {value}: give 1 or more")
     for name, second in _REQUIRED.items():
         is_given = getattr(options, name) not in (None, False)
         if is_given and not getattr(options, second):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_options
+from estimator_det.programs.verbs.base import above_zero, add_options, positive
 
 SUMMARY = "Copies files to or from Cloud Storage, also of a running training"
 EXAMPLE = "gs://my-bucket/run run --follow"
@@ -26,14 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "repeated"
     )
     add_options(parser, str, {"--exclude PATTERN": text}, action="append", default=[])
-    add_options(parser, int, {"--threads": "files at once (default: %(default)s)"}, default=8)
+    add_options(parser, positive, {"--threads": "files at once (default: %(default)s)"}, default=8)
     group = parser.add_argument_group("downloads of a running training")
     add_options(group, bool, {"--follow": "continue to download what is new, until Ctrl-C"})
     texts = {
         "--interval_secs": "with --follow: seconds between two copies; default: 30",
         "--timeout_secs": "with --follow: end after this time without anything new; default: never",
     }
-    add_options(group, float, texts)
+    add_options(group, above_zero, texts)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -43,14 +43,9 @@ def run(options: argparse.Namespace) -> int:
     *sources, destination = options.paths
     if not sources:
         raise console.UsageError("give one source or more, and a destination")
-    if options.threads < 1:
-        raise console.UsageError(f"--threads is {options.threads}: give 1 or more")
     for name in ("interval_secs", "timeout_secs"):
-        value = getattr(options, name)
-        if value is not None and not options.follow:
+        if getattr(options, name) is not None and not options.follow:
             raise console.UsageError(f"--{name} requires --follow: add it, or remove --{name}")
-        if value is not None and not value > 0:
-            raise console.UsageError(f"--{name} is {value:g}: give a number above 0")
     downloads = storage.check_direction(sources, destination)
     settings = storage.Options(threads=options.threads)
     if options.follow:

@@ -7,7 +7,7 @@ from typing import Any, List, Tuple
 
 from estimator_det.config import printing
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_options, config_path
+from estimator_det.programs.verbs.base import add_options, config_path, positive
 
 _GIB = float(1 << 30)
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--local_files": "the machine of the TPU has the files; they need not be in Cloud Storage",
     }
     add_options(group, bool, switches)
-    add_options(group, int, {"--num_shards N": "TPU cores (default: 8)"}, default=8)
+    add_options(group, positive, {"--num_shards N": "TPU cores (default: 8)"}, default=8)
     add_options(group, str, {"--model_dir": "folder of the checkpoints"})
 
 
@@ -36,11 +36,9 @@ def wanted(options: argparse.Namespace) -> bool:
 
 
 def target_of(options: argparse.Namespace) -> Any:
-    """The `tpu_lint.Target` that the options describe; UsageError for wrong options."""
+    """The `tpu_lint.Target` that the options describe."""
     from estimator_det.config import tpu_lint
 
-    if options.num_shards < 1:
-        raise console.UsageError("--num_shards must be 1 or more")
     return tpu_lint.Target(
         num_shards=options.num_shards,
         model_dir=options.model_dir,

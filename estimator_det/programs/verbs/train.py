@@ -14,10 +14,12 @@ from estimator_det.programs.verbs import data_worker
 from estimator_det.programs.verbs.base import (
     CONFIG_EXAMPLE,
     CONFIG_FILE,
+    above_zero,
     add_config_arguments,
     add_options,
     add_verbose_argument,
     load,
+    positive,
 )
 from model_fn.runs import options as run_options
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS as TASK_TIMEOUT_SECS
@@ -53,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     add_options(parser, bool, switches)
     text = "steps between progress lines (default: %(default)s)"
-    add_options(parser, int, {"--progress_steps": text}, default=20)
+    add_options(parser, positive, {"--progress_steps": text}, default=20)
     intervals = {
         "--save_checkpoints_steps": "steps between checkpoints",
         "--save_checkpoints_secs": "seconds between checkpoints; default: 600",
@@ -72,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "in a cluster (TF_CONFIG): end after another task was missing for this many seconds "
         "(default: %(default)s)"
     )
-    add_options(parser, float, {"--task_timeout_secs": text}, default=TASK_TIMEOUT_SECS)
+    add_options(parser, above_zero, {"--task_timeout_secs": text}, default=TASK_TIMEOUT_SECS)
     text = (
         "read and augment training records by the data workers of this dispatcher; see "
         "estimator-det data-worker"
@@ -159,17 +161,6 @@ def _add_evaluation_arguments(group: Any) -> None:
     add_options(group, float, {"--min_delta": text}, default=0.0)
 
 
-def _check_usage(options: argparse.Namespace) -> None:
-    if options.progress_steps < 1:
-        raise console.UsageError(f"--progress_steps is {options.progress_steps}: give 1 or more")
-    if options.rescale_schedule and not options.num_train_steps:
-        raise console.UsageError("--rescale_schedule needs --num_train_steps above 0: add it")
-    if not options.task_timeout_secs > 0:
-        raise console.UsageError(
-            f"--task_timeout_secs is {options.task_timeout_secs:g}: give a positive number"
-        )
-
-
 def _train_options(flags: argparse.Namespace) -> TrainOptions:
     return TrainOptions(
         seed=flags.seed,
@@ -211,7 +202,8 @@ def run(options: argparse.Namespace) -> int:
     from estimator_det.config import files, pipeline, printing
     from model_fn.runs import cluster
 
-    _check_usage(options)
+    if options.rescale_schedule and not options.num_train_steps:
+        raise console.UsageError("--rescale_schedule needs --num_train_steps above 0: add it")
     if options.verbose:
         console.be_verbose()
     train_options = _train_options(options)
