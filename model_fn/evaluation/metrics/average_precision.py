@@ -120,6 +120,7 @@ class AveragePrecision:
             difficult = is_difficult[boxes]
             verdicts[detections[difficult]] = _LEFT_OUT
             detections, boxes = detections[~difficult], boxes[~difficult]
+            # The best of several detections finds a box; the others are wrong.
             order = np.argsort(-scores[detections], kind="stable")
             _, first = np.unique(boxes[order], return_index=True)
             verdicts[detections[order[first]]] = verdict
