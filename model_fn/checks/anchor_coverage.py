@@ -141,17 +141,31 @@ class _BestAnchors:
     def match(self, layout: _Layout, images: np.ndarray, advance: Callable[[int], Any]) -> None:
         """Matches the boxes of `images` [N], indices of images of one size, to its anchors."""
         for chunk in _chunks(images, self._counts, len(layout.anchors)):
-            place_of = np.full(self._columns.num_images, -1)
-            place_of[chunk] = np.arange(len(chunk))
-            here = np.flatnonzero(place_of[self._columns.images] >= 0)
-            if len(here):
-                where = (place_of[self._columns.images[here]], self._ranks[here])
-                matches = _match(
-                    self._assigner, layout.anchors, self._boxes[here], where, len(chunk)
-                )
-                self.iou[here], self.similarity[here], anchor, self.num_anchors[here] = matches
-                self.map_index[here] = layout.map_of[anchor]
+            if self._counts[chunk].any():
+                self._match_chunk(layout, chunk)
             advance(len(chunk))
+
+    def _match_chunk(self, layout: _Layout, chunk: np.ndarray) -> None:
+        row_of = np.full(self._columns.num_images, -1)
+        row_of[chunk] = np.arange(len(chunk))
+        here = np.flatnonzero(row_of[self._columns.images] >= 0)
+        place = (row_of[self._columns.images[here]], self._ranks[here])
+        width = int(place[1].max()) + 1
+        padded = np.zeros([len(chunk), width, 4], np.float32)
+        valid = np.zeros([len(chunk), width], bool)
+        padded[place], valid[place] = self._boxes[here], True
+        boxes, anchors = tf.constant(padded), tf.constant(layout.anchors)
+        similarity = self._assigner.similarity(boxes, anchors)
+        matches = self._assigner.matcher(similarity, tf.constant(valid)).numpy()
+        row_of_match, _ = np.nonzero(matches >= 0)
+        matched = np.bincount(
+            row_of_match * width + matches[matches >= 0], minlength=len(chunk) * width
+        ).reshape(len(chunk), width)
+        best_iou = tf.reduce_max(pairwise_iou(boxes, anchors), axis=2).numpy()
+        self.iou[here] = best_iou[place]
+        self.similarity[here] = tf.reduce_max(similarity, axis=2).numpy()[place]
+        self.map_index[here] = layout.map_of[tf.argmax(similarity, axis=2).numpy()[place]]
+        self.num_anchors[here] = matched[place]
 
 
 def _centred(sizes: np.ndarray) -> np.ndarray:
@@ -216,34 +230,6 @@ def _chunks(rows: np.ndarray, counts: np.ndarray, num_anchors: int) -> List[np.n
         if not starts or images * max(counts[row], 1) * num_anchors > PAIRS_AT_ONCE:
             starts.append(place)
     return np.split(rows, starts[1:]) if starts else []
-
-
-def _match(
-    assigner: Any,
-    anchors: np.ndarray,
-    boxes: np.ndarray,
-    where: Tuple[np.ndarray, np.ndarray],
-    num_images: int,
-) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Best IoU, best similarity, best anchor and number of matched anchors of each box.
-
-    `where` is the row in the chunk, and the rank in its image, of each of the `boxes` [m, 4].
-    """
-    width = int(where[1].max()) + 1
-    padded = np.zeros([num_images, width, 4], np.float32)
-    valid = np.zeros([num_images, width], bool)
-    padded[where], valid[where] = boxes, True
-    similarity = assigner.similarity(tf.constant(padded), tf.constant(anchors))
-    matches = assigner.matcher(similarity, tf.constant(valid)).numpy()
-    iou = pairwise_iou(tf.constant(padded), tf.constant(anchors))
-    best_iou = tf.reduce_max(iou, axis=2).numpy()
-    best_anchor = tf.argmax(similarity, axis=2).numpy()
-    best_similarity = tf.reduce_max(similarity, axis=2).numpy()
-    image_of_match, _ = np.nonzero(matches >= 0)
-    matched = np.bincount(
-        image_of_match * width + matches[matches >= 0], minlength=num_images * width
-    ).reshape(num_images, width)
-    return best_iou[where], best_similarity[where], best_anchor[where], matched[where]
 
 
 def _reasons(
