@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from estimator_det.boxes.assign import TargetAssigner, Targets
+from estimator_det.boxes.assign import TargetAssigner, Targets, count_assignment
 from estimator_det.boxes.coders import CenterSizeCoder, CornerCoder, KeypointCoder
 from estimator_det.boxes.geometry import IOU_SIMILARITY, NEG_SQ_DIST_SIMILARITY
-from estimator_det.boxes.matching import ArgMaxMatcher, BipartiteMatcher
+from estimator_det.boxes.matching import IGNORED, UNMATCHED, ArgMaxMatcher, BipartiteMatcher
+from estimator_det.compat import tf
 from tests.conftest import golden_component
 
 SETTINGS, ARRAYS = golden_component("target_assigner")
@@ -216,3 +217,13 @@ def test_label_of_wrong_length():
     assigner = small_assigner()
     with pytest.raises(ValueError, match="each of the 2 class columns; given: shape"):
         assigner.assign(ANCHORS, BOXES, CLASSES, [1.0, 0.0, 0.0], WEIGHTS, VALID)
+
+
+def test_counts_by_hand():
+    matches = tf.constant(
+        [[0, 0, 2, UNMATCHED, IGNORED, UNMATCHED], [1, UNMATCHED, UNMATCHED, IGNORED, 1, 1]]
+    )
+    valid = tf.constant([[True, True, True], [True, True, False]])
+    counts = count_assignment(matches, valid)
+    # Boxes 3 and 2; rows 0 and 2, row 1; anchors 3 and 3, 2 and 2, 1 and 1.
+    assert [float(count) for count in counts.values()] == [2.5, 1.5, 3.0, 2.0, 1.0]

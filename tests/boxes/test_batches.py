@@ -13,8 +13,7 @@ from estimator_det.boxes.geometry import IOU_SIMILARITY
 from estimator_det.boxes.matching import MATCHERS, make_matcher
 from estimator_det.boxes.nms import multiclass
 from estimator_det.compat import tf, tf1
-from estimator_det.losses.mining import make_hard_example_miner
-from estimator_det.protos import losses_pb2, matcher_pb2
+from estimator_det.protos import matcher_pb2
 
 ROWS, ANCHORS, CLASSES = 4, 7, 3
 # Sizes known when the graph is built: images, then groundtruth rows.
@@ -134,20 +133,3 @@ def test_suppression(kind: Any, batch: Optional[int]) -> None:
         [batch, 6, CLASSES],
         [batch, 6],
     ]
-
-
-@pytest.mark.parametrize("batch", [3, 1, None])
-def test_mining(batch: Optional[int]) -> None:
-    miner = make_hard_example_miner(losses_pb2.HardExampleMiner(num_hard_examples=4), 1.0, 1.0)
-
-    def mine(boxes: tf.Tensor, losses: tf.Tensor, matches: tf.Tensor) -> List[tf.Tensor]:
-        mined = miner(losses, 2.0 * losses, boxes, matches)
-        return [mined.num_positives, mined.num_negatives]
-
-    size = batch or 2
-    matches = np.int32(_random([size, ANCHORS], 2) > 0.5) - 1
-    in_graph(
-        mine,
-        [[batch, ANCHORS, 4], [batch, ANCHORS], [batch, ANCHORS]],
-        [_boxes([size, ANCHORS]), _random([size, ANCHORS], 1), matches],
-    )

@@ -209,3 +209,24 @@ def test_no_groundtruth_rows_at_all() -> None:
         valid=tf.zeros([2, 0], tf.bool),
     )
     assert terms(truth=empty) == {"classification": pytest.approx(24 * LOG_2), "localization": 0.0}
+
+
+@pytest.mark.parametrize("mined", [True, False])
+def test_a_loss_returns_its_counts(mined: bool) -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        detector = small_detector("loss { hard_example_miner {} }" if mined else "")
+        inputs, shapes = detector.preprocess(tf.zeros([2, 64, 64, 3]))
+        predictions = detector.predict(inputs, shapes)
+        counts = detector.loss(predictions, groundtruth(padding=3)).counts
+        session.run(tf1.global_variables_initializer())
+        values = session.run(counts)
+        num_anchors = predictions.anchors.shape[0]
+    anchors = [
+        values[f"TargetAssignment/AvgNum{kind}AnchorsPerImage"]
+        for kind in ("Positive", "Negative", "Ignored")
+    ]
+    np.testing.assert_allclose(sum(anchors), num_anchors)
+    assert anchors[0] >= 2  # each box forces a match
+    assert values["TargetAssignment/AvgNumGroundtruthBoxesPerImage"] == 2
+    assert values["TargetAssignment/AvgNumGroundtruthBoxesMatchedPerImage"] == 2
+    assert ("HardExampleMiner/num_positives" in values) == mined

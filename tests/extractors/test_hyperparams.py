@@ -84,17 +84,6 @@ def test_embedded_keeps_the_settings_of_its_network(option: str) -> None:
     assert (gammas(built), built.penalties) == (27, 14)
 
 
-@pytest.mark.usefixtures("tiny_mobiledet")
-def test_override_has_no_effect_on_a_mobiledet_backbone() -> None:
-    text = f"""{OVERRIDE} conv_hyperparams {{ regularizer {{ l2_regularizer {{ weight: 0 }} }}
-        batch_norm {{ scale: false train: false }} }}"""
-    built = build("tiny_mobiledet", text, (64, 64))
-    # Stem 1; 2, 3, 2, 3 and 3 kernels of the layers; two more for each of five gates.
-    assert built.penalties == 1 + 2 + 3 + 2 + 3 + 3 + 10
-    # Gates have no batch norm; each of the others moves two averages, the extra layers none.
-    assert built.updates == 2 * 14
-
-
 @pytest.mark.usefixtures("short_networks", "fresh_builds")
 def test_override_adds_the_message_to_the_norms_of_pnasnet() -> None:
     text = f"""{OVERRIDE} num_layers: 2 conv_hyperparams {{ activation: NONE

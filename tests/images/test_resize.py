@@ -10,6 +10,7 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf
 from estimator_det.images import resize
+from estimator_det.images.preprocess import Preprocessor
 from estimator_det.protos import image_resizer_pb2
 from tests.conftest import golden_component
 
@@ -202,3 +203,16 @@ def test_pad_values_must_fit_the_channels() -> None:
     )
     with pytest.raises(ValueError, match=r"3 values.*4 channels"):
         resizer.resize(tf.zeros([1, 8, 8, 4]))
+
+
+def test_padding_is_zero_or_black() -> None:
+    resizer = make(
+        "keep_aspect_ratio_resizer { min_dimension: 4 max_dimension: 8 pad_to_max_dimension: true }"
+    )
+    images = tf.fill([1, 4, 8, 3], 255.0)
+    for last, padding in ((False, 0.0), (True, -100.0)):
+        preprocess = Preprocessor(resizer, lambda pixels: pixels - 100.0, normalizes_last=last)
+        inputs, shapes = preprocess(images)
+        np.testing.assert_allclose(inputs[0, :4], np.full([4, 8, 3], 155.0))
+        np.testing.assert_allclose(inputs[0, 4:], np.full([4, 8, 3], padding))
+        np.testing.assert_array_equal(shapes, [[4, 8, 3]])

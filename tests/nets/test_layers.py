@@ -194,24 +194,6 @@ def test_names_of_ranges() -> None:
     assert _scopes(twice) == ["net/net/sum"]
 
 
-def test_copies_of_a_layer_share_the_range_of_its_variable() -> None:
-    def build(net: tf.Tensor) -> None:
-        for number in range(2):
-            with tf1.variable_scope("head", reuse=tf1.AUTO_REUSE), layers.ranges_of_copy(number):
-                layers.conv2d(net, 2, 1, scope="plain", normalizer_fn=None)
-                layers.conv2d(net, 2, 1, scope="normal")
-
-    assert sorted(_scopes(build)) == [
-        "net/head/normal/act_quant",
-        "net/head/normal/weights_quant",
-        "net/head/plain/act_quant",
-        "net/head/plain/weights_quant",
-        "net/head_1/normal/act_quant",
-        "net/head_1/normal/weights_quant",
-        "net/head_1/plain/act_quant",
-    ]
-
-
 def test_a_penalty_of_a_kernel_without_batch_norm_is_of_the_rounded_one() -> None:
     coarse = Quantization(delay=0, weight_bits=2)
     ours, theirs = (_run(LAYERS["bias"], options) for options in (coarse, None))
