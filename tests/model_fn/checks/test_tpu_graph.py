@@ -111,13 +111,6 @@ def test_one_unfit_part_is_named(ssd: str, field: str, operations: List[str]) ->
         assert part in text
 
 
-@pytest.mark.usefixtures("small")
-def test_metrics_that_need_a_label_map_are_left_out() -> None:
-    metrics = 'eval_config { metrics_set: "lvis_box_metrics" }'
-    config = a_config(top=f'{metrics} eval_input_reader {{ label_map_path: "labels.pbtxt" }}')
-    assert findings_of(config, estimator.ModeKeys.EVAL) == []
-
-
 def test_types_that_xla_does_not_know_and_gradients() -> None:
     config = a_config()
     with tf.Graph().as_default() as graph:
