@@ -72,7 +72,7 @@ def make_plan(
     expectation = (
         f"Expect: {steps:,} steps of {counted(batch_size, 'image')}, "
         f"{epochs:.0f} passes over the data; "
-        f"{speed.seconds:.2f} s a step here, so about {minutes:,.0f} minutes, and "
+        f"{speed.seconds:.2f} s a step here, so about {counted(round(minutes), 'minute')}, and "
         f"{speed.num_bytes / 2**30:.1f} GB of memory"
     )
     return Plan(draft.config, draft.reasons, findings, [expectation], is_bfloat16)
