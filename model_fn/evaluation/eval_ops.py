@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detections, Groundtruth
 from inputs import schema
@@ -43,7 +44,8 @@ def make_categories(
         categories: List[Dict[str, Any]] = label_map.categories()
         return categories
     model = getattr(pipeline_config.model, pipeline_config.model.WhichOneof("model"))
-    count = getattr(model, "num_classes", 0)  # a model that is not supported may have none
+    # A model that is not supported may have none; a typing error must not take all memory.
+    count = min(getattr(model, "num_classes", 0), MOST_CLASSES)
     return [{"id": k, "name": f"category_{k}"} for k in range(1, count + 1)]
 
 

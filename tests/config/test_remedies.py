@@ -134,3 +134,10 @@ def test_remedies_of_some_changes() -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_remedies_of_every_change(path: pathlib.Path) -> None:
     assert walk(path, every=1) > 100
+
+
+def test_an_absurd_number_of_classes_takes_no_memory() -> None:
+    config = pipeline.read_pipeline(str(CONFIGS[0]))
+    model = getattr(config.model, config.model.WhichOneof("model"))
+    model.num_classes = 2**31 - 1
+    assert any(problem.field.endswith("num_classes") for problem in check(config))
