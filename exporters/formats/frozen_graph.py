@@ -43,14 +43,10 @@ class FrozenGraph(ExportFormat):
         return _FIRST_NODE.match(first_bytes(path, _LONGEST_START)) is not None
 
     def load(self, path: str) -> GraphDetector:
-        return load_frozen_graph(path)
-
-
-def load_frozen_graph(path: str) -> GraphDetector:
-    """The detector in a frozen graph, of this trainer or of the reference."""
-    graph_def = parse_frozen_graph(path, "Get the file again, or export it again")
-    refuse_without_weights(graph_def, path)
-    return GraphDetector(path, graph_def)
+        """The detector in a frozen graph, of this trainer or of the reference."""
+        graph_def = parse_frozen_graph(path, "Get the file again, or export it again")
+        refuse_without_weights(graph_def, path)
+        return GraphDetector(path, graph_def)
 
 
 class GraphDetector(LoadedModel):

@@ -69,14 +69,10 @@ class Tfjs(GraphFormat):
         return "modelTopology" in files.read_text(file_path)
 
     def load(self, path: str) -> GraphDetector:
-        return load_tfjs(path)
-
-
-def load_tfjs(path: str) -> GraphDetector:
-    """The detector in a graph model; `path` is its folder, or the `model.json` in it."""
-    file_path = _model_file(path)
-    graph_def, arrays = read_graph_model(file_path)
-    return GraphDetector(parent_folder(file_path), with_constants(graph_def, arrays, path))
+        """The detector in a graph model; `path` is its folder, or the `model.json` in it."""
+        file_path = _model_file(path)
+        graph_def, arrays = read_graph_model(file_path)
+        return GraphDetector(parent_folder(file_path), with_constants(graph_def, arrays, path))
 
 
 def _damaged(path: str, what: str) -> RunError:

@@ -1,12 +1,17 @@
-"""TFLite models of SSDs: float, float16, dynamic range and int8."""
+"""TFLite models of SSDs: float, float16, dynamic range and int8.
+
+A model takes a normalized image, and ends in raw predictions or in TFLite's own operation
+`TFLite_Detection_PostProcess`, which TensorFlow does not have.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
 from exporters.formats.base import (
     EXACT,
@@ -18,26 +23,49 @@ from exporters.formats.base import (
 )
 from exporters.formats.samples import CALIBRATED, sample_images
 from exporters.formats.tflite_detector import TfliteDetector, set_options
-from exporters.formats.tflite_graph import (
-    INPUT,
-    TfliteGraph,
-    build_tflite_graph,
-    check_tflite,
-    input_range,
-    raw_outputs,
-)
-from exporters.formats.tflite_metadata import add_metadata
-from exporters.importing.tflite import IDENTIFIER
-from exporters.network import ExportOptions, RestoredNetwork
+from exporters.formats.tflite_metadata import Normalization, add_metadata
+from exporters.importing.tflite import IDENTIFIER, POSTPROCESS
+from exporters.network import ExportOptions, RestoredNetwork, TfliteOptions
 from inputs.label_map import read_label_map
+from inputs.serving import COLOR_CHANNELS, additional_channels
 
 MODEL_FILE = "model.tflite"
+INPUT = "normalized_input_image_tensor"
+RAW_OUTPUTS = ("raw_outputs/box_encodings", "raw_outputs/class_predictions")
+OUTPUTS = (
+    POSTPROCESS,
+    *(f"{POSTPROCESS}:{i}" for i in (1, 2, 3)),
+)  # boxes, classes, scores, number
+_ANCHORS = "anchors"
+_RAW_ANCHORS = "raw_outputs/anchors"
+_LEVELS = 256  # number of values of 8 bits
 _TOLERANCES = {
     None: EXACT,
     "float16": Tolerance(0.02, 0.02),
     "dynamic": Tolerance(0.1, 0.1, uses_quantile=True),
     "int8": Tolerance(0.1, 0.1, uses_quantile=True),
 }
+
+
+class TfliteGraph(NamedTuple):
+    """A graph that the converter takes."""
+
+    graph_def: Any  # constants for weights
+    outputs: Tuple[str, ...]  # names of tensors
+    image_shape: Tuple[int, int, int, int]  # shape of INPUT
+    normalization: Normalization
+    is_quantized: bool  # True if it has ranges of training
+    options: Dict[str, Any]  # options of POSTPROCESS; empty if the graph does not end in it
+
+
+def raw_outputs(network: RestoredNetwork) -> List[str]:
+    """Adds RAW_OUTPUTS and the anchors to the graph of a network; returns their names."""
+    detector: Any = network.detector
+    predictions = network.first.predictions
+    scores = detector.postprocessing.convert_scores(predictions.class_logits)
+    values = (predictions.box_encodings, scores, predictions.anchors)
+    names = (*RAW_OUTPUTS, _RAW_ANCHORS)
+    return [tf.identity(value, name).op.name for value, name in zip(values, names)]
 
 
 @FORMATS.register("tflite")
@@ -100,6 +128,160 @@ class Tflite(ExportFormat):
 
     def detects(self, options: ExportOptions) -> bool:
         return options.tflite.add_postprocessing_op
+
+
+def check_tflite(config: Any, options: TfliteOptions) -> None:
+    """Refuses what an SSD in TFLite cannot be."""
+    kind = config.model.WhichOneof("model")
+    if kind != "ssd":
+        raise ConfigError(
+            None,
+            f"--format tflite: model is {kind}, and {POSTPROCESS} is for ssd only",
+            "export another format, such as saved_model, frozen_graph or onnx",
+        )
+    ssd, where = config.model.ssd, "--format tflite: model.ssd"
+    resizer = ssd.image_resizer.WhichOneof("image_resizer_oneof")
+    is_gray = ssd.image_resizer.fixed_shape_resizer.convert_to_grayscale
+    if resizer != "fixed_shape_resizer" or is_gray:
+        raise ConfigError(
+            None,
+            f"{where}.image_resizer: is {resizer}; a TFLite model takes images of one "
+            "size and three channels, so it must be fixed_shape_resizer without "
+            "convert_to_grayscale",
+        )
+    coder = ssd.box_coder.WhichOneof("box_coder_oneof")
+    if coder != "faster_rcnn_box_coder":
+        raise ConfigError(
+            None, f"{where}.box_coder: is {coder}; {POSTPROCESS} decodes faster_rcnn_box_coder only"
+        )
+    if additional_channels(config):
+        raise ConfigError(
+            None,
+            "--format tflite: num_additional_channels is not 0; only color images are "
+            "supported yet",
+        )
+    nms = ssd.post_processing.batch_non_max_suppression
+    if nms.soft_nms_sigma and not nms.use_hard_nms:
+        raise ConfigError(
+            None,
+            f"{where}.post_processing.batch_non_max_suppression.soft_nms_sigma: is "
+            f"{nms.soft_nms_sigma}, and {POSTPROCESS} suppresses without it",
+            "set use_hard_nms: true",
+        )
+    _check_options(options, ssd.num_classes)
+
+
+def _check_options(options: TfliteOptions, num_classes: int) -> None:
+    for name in ("max_detections", "max_classes_per_detection", "detections_per_class"):
+        if getattr(options, name) < 1:
+            raise ConfigError(None, f"--{name}: is {getattr(options, name)}; it must be 1 or more")
+    if options.max_classes_per_detection > num_classes:
+        raise ConfigError(
+            None,
+            f"--max_classes_per_detection: is {options.max_classes_per_detection}, "
+            f"and the model has {counted(num_classes, 'class', 'classes')}",
+        )
+
+
+def build_tflite_graph(network: RestoredNetwork) -> TfliteGraph:
+    """The graph with the weights of a network that has `raw_outputs`, batch norm folded."""
+    receiver, options = network.first.receiver, network.options.tflite
+    size = network.config.model.ssd.image_resizer.fixed_shape_resizer
+    shape = (1, size.height, size.width, COLOR_CHANNELS)
+    # The network begins after the preprocessing, with a batch of one image.
+    with tf.Graph().as_default() as graph:
+        images = tf1.placeholder(tf.float32, shape, name=INPUT)
+        tf1.import_graph_def(
+            network.folded_graph_of(RAW_OUTPUTS), {receiver.inputs.name: images}, name=""
+        )
+    graph_def = tf1.graph_util.extract_sub_graph(graph.as_graph_def(), list(RAW_OUTPUTS))
+    anchors = center_sizes(network.session.run(f"{_RAW_ANCHORS}:0"))
+    normalization = measure_normalization(network.detector.preprocess.normalize)
+    is_quantized = any(node.op == "FakeQuantWithMinMaxVars" for node in graph_def.node)
+    if not options.add_postprocessing_op:
+        return TfliteGraph(graph_def, RAW_OUTPUTS, shape, normalization, is_quantized, {})
+    attributes = postprocessing_options(network.config.model.ssd, options)
+    add_postprocessing(graph_def, anchors, attributes)
+    return TfliteGraph(graph_def, OUTPUTS, shape, normalization, is_quantized, attributes)
+
+
+def center_sizes(boxes: np.ndarray) -> np.ndarray:
+    """[A, 4], ymin, xmin, ymax, xmax -> center y, center x, height, width."""
+    low, high = boxes[:, :2], boxes[:, 2:]
+    return np.concatenate([(low + high) / 2, high - low], 1).astype(np.float32)
+
+
+def measure_normalization(normalize: Any) -> Normalization:
+    """Scale and offset of a function of pixels, from its values for black and white."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        levels = [tf.fill([1, 1, 1, COLOR_CHANNELS], level) for level in (0.0, 100.0, 255.0)]
+        black, gray, white = (
+            values.reshape(-1).astype(np.float64)
+            for values in session.run([normalize(level) for level in levels])
+        )
+    scale = (white - black) / 255
+    if black.shape != (COLOR_CHANNELS,) or not np.allclose(gray, black + scale * 100, atol=1e-3):
+        raise ConfigError(
+            None,
+            "--format tflite: the feature extractor does not normalize pixels as (x - mean) / "
+            "std, which is all that metadata can describe",
+            "export another format",
+        )
+    mean, std = -black / scale, 1 / scale
+    return Normalization(tuple(np.round(mean, 4).tolist()), tuple(np.round(std, 4).tolist()))
+
+
+def input_range(normalization: Normalization) -> Tuple[float, float]:
+    """Mean and deviation of a uint8 input q, the normalized pixel being (q - mean) / deviation.
+
+    Training gives no range to the input. As in the reference, (q - 128) / 128 for pixels q of 0 to
+    255 means -1 to 1.
+    """
+    mean, std = (np.asarray(each) for each in normalization)
+    least, most = float((-mean / std).min()), float(((255 - mean) / std).max())
+    deviation = _LEVELS / (most - least)
+    return -least * deviation, deviation
+
+
+def postprocessing_options(ssd: Any, options: TfliteOptions) -> Dict[str, Any]:
+    """The options of POSTPROCESS for an `Ssd` message, the same as the reference's.
+
+    Those with an underscore are read by converters, not by the operation.
+    """
+    nms = ssd.post_processing.batch_non_max_suppression
+    coder = ssd.box_coder.faster_rcnn_box_coder
+    return {
+        "_output_quantized": True,
+        "_support_output_type_float_in_quantized_op": True,
+        "detections_per_class": options.detections_per_class,
+        "h_scale": float(coder.height_scale),
+        "max_classes_per_detection": options.max_classes_per_detection,
+        "max_detections": options.max_detections,
+        "nms_iou_threshold": float(nms.iou_threshold),
+        "nms_score_threshold": float(nms.score_threshold),
+        "num_classes": ssd.num_classes,
+        "use_regular_nms": options.use_regular_nms,
+        "w_scale": float(coder.width_scale),
+        "x_scale": float(coder.x_scale),
+        "y_scale": float(coder.y_scale),
+    }
+
+
+def add_postprocessing(graph_def: Any, anchors: np.ndarray, options: Mapping[str, Any]) -> None:
+    """Appends POSTPROCESS after RAW_OUTPUTS; anchors are those of `center_sizes`."""
+    constant = graph_def.node.add(name=_ANCHORS, op="Const")
+    constant.attr["dtype"].type = tf.float32.as_datatype_enum
+    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(anchors))
+    node = graph_def.node.add(name=POSTPROCESS, op=POSTPROCESS)
+    node.input.extend([*RAW_OUTPUTS, _ANCHORS])
+    node.attr["_output_types"].list.type.extend([tf.float32.as_datatype_enum] * len(OUTPUTS))
+    for name, value in options.items():
+        if isinstance(value, bool):
+            node.attr[name].b = value
+        elif isinstance(value, int):
+            node.attr[name].i = value
+        else:
+            node.attr[name].f = value
 
 
 def convert(

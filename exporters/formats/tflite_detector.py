@@ -10,10 +10,10 @@ from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
-from exporters.formats.tflite_graph import COLOR_CHANNELS, Normalization
-from exporters.formats.tflite_metadata import pack, packed_anew, read_normalization
+from exporters.formats.tflite_metadata import Normalization, pack, packed_anew, read_normalization
 from exporters.importing.tflite import DAMAGE, POSTPROCESS, attached_labels, corners, unpack
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
+from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import CLASS_OFFSET
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import io
 import zipfile
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import flatbuffers
 import numpy as np
 from flatbuffers.table import Table
 
 from estimator_det.compat.private import tflite_schema
-from exporters.formats.tflite_graph import COLOR_CHANNELS, Normalization
 from exporters.importing.tflite import IDENTIFIER, unpack
+from inputs.serving import COLOR_CHANNELS
 
 METADATA_NAME = b"TFLITE_METADATA"  # name of the model's buffer
 LABELS_FILE = "labels.txt"
@@ -38,6 +38,13 @@ _OUTPUTS = (
     ("number of detections", "How many boxes there are."),
 )
 _CATEGORY = 1  # place among these
+
+
+class Normalization(NamedTuple):
+    """Pixels x in 0..255 become (x - mean) / std; each for red, green and blue."""
+
+    mean: Tuple[float, ...]
+    std: Tuple[float, ...]
 
 
 def add_metadata(

@@ -6,7 +6,7 @@ import tempfile
 from typing import Any, List, Optional
 
 from estimator_det.compat.private import tflite_schema
-from exporters.formats.tflite_graph import TfliteGraph, build_tflite_graph, raw_outputs
+from exporters.formats.tflite import TfliteGraph, build_tflite_graph, raw_outputs
 from exporters.network import ExportOptions, TfliteOptions, restored_network
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from estimator_det.compat import tf, tf1
-from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE, GraphDetector, load_frozen_graph
+from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE, FrozenGraph, GraphDetector
 from model_fn.checkpoints.errors import RunError
 
 
@@ -13,7 +13,7 @@ def test_damaged_files(exported: pathlib.Path, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "cut.pb"
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(RunError, match=r"cut off after .*Get the file again, or export it again$"):
-        load_frozen_graph(str(path))
+        FrozenGraph().load(str(path))
 
 
 def _graph(*outputs: str, shape: Any = (None, None, None, 3), dtype: Any = tf.uint8) -> Any:
@@ -43,7 +43,7 @@ def test_graphs_with_variables_or_unknown_operations(tmp_path: pathlib.Path) -> 
         tf1.get_variable("weights", [1], use_resource=True)
     (tmp_path / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
     with pytest.raises(RunError, match="1 variable, such as weights"):
-        load_frozen_graph(str(tmp_path / "graph.pb"))
+        FrozenGraph().load(str(tmp_path / "graph.pb"))
     unknown = tf1.GraphDef()
     unknown.node.add(name="x", op="NoSuchOperation")
     with pytest.raises(RunError, match="NoSuchOperation"):

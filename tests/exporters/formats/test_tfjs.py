@@ -12,7 +12,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from exporters import formats
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
-from exporters.formats.tfjs import load_tfjs, with_constants
+from exporters.formats.tfjs import Tfjs, with_constants
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import write_tfjs
 
@@ -94,8 +94,8 @@ def test_damaged_graph_models(model: pathlib.Path) -> None:
     content = json.loads((model / "model.json").read_text())
     (model / "shard1").write_bytes(b"")
     with pytest.raises(RunError, match="is empty"):
-        load_tfjs(str(model))
+        Tfjs().load(str(model))
     content["weightsManifest"][0]["paths"] = ["../outside.bin"]
     (model / "model.json").write_text(json.dumps(content))
     with pytest.raises(RunError, match="outside the folder"):
-        load_tfjs(str(model))
+        Tfjs().load(str(model))

@@ -14,20 +14,8 @@ from estimator_det.detectors.base import make_detector
 from exporters import Detector
 from exporters.formats import check, tflite
 from exporters.formats.tflite_detector import TfliteDetector, find_postprocess
-from exporters.formats.tflite_graph import (
-    INPUT,
-    OUTPUTS,
-    POSTPROCESS,
-    RAW_OUTPUTS,
-    Normalization,
-    TfliteGraph,
-    add_postprocessing,
-    check_tflite,
-    measure_normalization,
-    postprocessing_options,
-)
-from exporters.formats.tflite_metadata import add_metadata, read_normalization
-from exporters.importing.tflite import attached_labels, read_tflite
+from exporters.formats.tflite_metadata import Normalization, add_metadata, read_normalization
+from exporters.importing.tflite import POSTPROCESS, attached_labels, read_tflite
 from exporters.network import TfliteOptions
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES, Trained
@@ -42,12 +30,12 @@ def _tensors(content: bytes) -> List[Any]:
 
 
 @pytest.fixture(scope="module")
-def graph(trained: Trained) -> TfliteGraph:
+def graph(trained: Trained) -> tflite.TfliteGraph:
     return tflite_graph(trained.config, trained.checkpoint)
 
 
 @pytest.fixture(scope="module")
-def float_model(graph: TfliteGraph) -> bytes:
+def float_model(graph: tflite.TfliteGraph) -> bytes:
     return add_metadata(tflite.convert(graph), graph.normalization, 4, NAMES, "test")
 
 
@@ -83,9 +71,9 @@ def test_names_types_and_order_of_inputs_and_outputs(float_model):
     interpreter = tf.lite.Interpreter(model_content=float_model)
     interpreter.allocate_tensors()
     (image,) = interpreter.get_input_details()
-    assert image["name"] == INPUT and image["shape"].tolist() == [1, 64, 96, 3]
+    assert image["name"] == tflite.INPUT and image["shape"].tolist() == [1, 64, 96, 3]
     assert image["dtype"] == np.float32
-    assert [each["name"] for each in interpreter.get_output_details()] == list(OUTPUTS)
+    assert [each["name"] for each in interpreter.get_output_details()] == list(tflite.OUTPUTS)
     interpreter.set_tensor(image["index"], np.zeros([1, 64, 96, 3], np.float32))
     interpreter.invoke()
     shapes = [
@@ -142,33 +130,33 @@ def test_ranges_of_training(tmp_path):
     """A graph with simulated quantization, as its training leaves it: uint8 with its ranges."""
     weights = np.linspace(-0.5, 0.4, 3 * 3 * 3 * 12).reshape(3, 3, 3, 12).astype(np.float32)
     with tf.Graph().as_default() as graph:
-        images = tf1.placeholder(tf.float32, [1, 8, 8, 3], name=INPUT)
+        images = tf1.placeholder(tf.float32, [1, 8, 8, 3], name=tflite.INPUT)
         fake = tf.quantization.fake_quant_with_min_max_vars
         kernel = fake(tf.constant(weights), -0.5, 0.4, narrow_range=True, name="weights_quant")
         features = tf.nn.relu6(tf.nn.conv2d(images, kernel, 4, "SAME") + tf.ones([12]))
         features = fake(features, 0.0, 3.0, name="act_quant")
         encodings = tf.reshape(features, [1, 12, 4])
-        tf.identity(fake(encodings, 0.0, 3.0, name="box_quant"), RAW_OUTPUTS[0])
+        tf.identity(fake(encodings, 0.0, 3.0, name="box_quant"), tflite.RAW_OUTPUTS[0])
         logits = fake(tf.reshape(features, [1, 12, 4])[..., :3], 0.0, 3.0, name="class_quant")
-        tf.identity(tf.sigmoid(logits), RAW_OUTPUTS[1])
+        tf.identity(tf.sigmoid(logits), tflite.RAW_OUTPUTS[1])
     graph_def = graph.as_graph_def()
     pixels = np.random.default_rng(0).integers(0, 256, [1, 8, 8, 3], dtype=np.uint8)
     with tf1.Session(graph=graph) as session:
         levels = (pixels.astype(np.float32) - 128) / 128
-        wanted = session.run([f"{name}:0" for name in RAW_OUTPUTS], {images: levels})
+        wanted = session.run([f"{name}:0" for name in tflite.RAW_OUTPUTS], {images: levels})
     anchors = np.random.default_rng(1).uniform(0.2, 0.8, [12, 4]).astype(np.float32)
     config = pipeline.read_pipeline("estimator_det/configs/ssd_mobilenet_v1_shapes.config")
-    options = postprocessing_options(config.model.ssd, TfliteOptions())
+    options = tflite.postprocessing_options(config.model.ssd, TfliteOptions())
     options["num_classes"] = 2
-    add_postprocessing(graph_def, anchors, options)
-    made = TfliteGraph(graph_def, OUTPUTS, (1, 8, 8, 3), NORMALIZATION, True, options)
+    tflite.add_postprocessing(graph_def, anchors, options)
+    made = tflite.TfliteGraph(graph_def, tflite.OUTPUTS, (1, 8, 8, 3), NORMALIZATION, True, options)
     content = tflite.convert(made)
     names = operation_names(content)
     assert "FAKE_QUANT" not in names and names[-1] == POSTPROCESS
     interpreter = tf.lite.Interpreter(model_content=content, experimental_preserve_all_tensors=True)
     interpreter.allocate_tensors()
     (image,) = interpreter.get_input_details()
-    assert image["dtype"] == np.uint8 and image["name"] == INPUT
+    assert image["dtype"] == np.uint8 and image["name"] == tflite.INPUT
     assert image["quantization"] == (pytest.approx(1 / 128), 128)
     details = {each["index"]: each for each in interpreter.get_tensor_details()}
     kernel = next(each for each in details.values() if each["shape"].tolist() == [12, 3, 3, 3])
@@ -198,12 +186,12 @@ def test_class_names_and_normalization_of_a_loaded_model(float_model, tmp_path):
 
 
 def test_normalizations():
-    assert measure_normalization(lambda pixels: pixels / 127.5 - 1.0) == NORMALIZATION
+    assert tflite.measure_normalization(lambda pixels: pixels / 127.5 - 1.0) == NORMALIZATION
     means = (123.68, 116.779, 103.939)
-    found = measure_normalization(lambda pixels: pixels - tf.constant(means))
+    found = tflite.measure_normalization(lambda pixels: pixels - tf.constant(means))
     assert found == Normalization(means, (1.0, 1.0, 1.0))
     with pytest.raises(ConfigError, match="does not normalize pixels"):
-        measure_normalization(tf.sqrt)
+        tflite.measure_normalization(tf.sqrt)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +211,7 @@ def test_configurations_that_are_refused(trained, change, message):
     config = pipeline.merge_text(trained.config, change)
     del config.eval_input_reader[:]
     with pytest.raises(ConfigError, match=message):
-        check_tflite(config, TfliteOptions())
+        tflite.check_tflite(config, TfliteOptions())
 
 
 @pytest.mark.parametrize(
@@ -232,7 +220,7 @@ def test_configurations_that_are_refused(trained, change, message):
 )
 def test_options_that_are_refused(trained, name, value):
     with pytest.raises(ConfigError, match=f"--{name}: is {value}"):
-        check_tflite(trained.config, TfliteOptions(**{name: value}))
+        tflite.check_tflite(trained.config, TfliteOptions(**{name: value}))
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 128), (np.int8, 0), (np.uint8, 100)])

@@ -11,7 +11,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import saved_model_message
-from exporters.formats.tfjs import load_tfjs
+from exporters.formats.tfjs import Tfjs
 from exporters.importing import frozen_graph, importer, saved_model, tfjs, tflite
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
@@ -161,7 +161,7 @@ def test_tfjs_shards_that_are_empty_missing_or_cut_off(original, tmp_path):
 )
 def test_damaged_tfjs_models(tmp_path, content, text):
     (tmp_path / "model.json").write_text(content)
-    for read in (tfjs.read_tfjs, load_tfjs):
+    for read in (tfjs.read_tfjs, Tfjs().load):
         _refused(read, tmp_path / "model.json", text)
 
 

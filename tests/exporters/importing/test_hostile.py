@@ -15,7 +15,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import pipeline
 from estimator_det.programs import cli
-from exporters.formats.tfjs import load_tfjs
+from exporters.formats.tfjs import Tfjs
 from exporters.formats.tflite_detector import TfliteDetector
 from exporters.formats.tflite_metadata import pack
 from exporters.importing import graphs
@@ -185,7 +185,7 @@ def test_damaged_graph_of_tfjs(tmp_path: pathlib.Path, node: Any) -> None:
     (tmp_path / "shard").write_bytes(bytes(4))
     (tmp_path / "model.json").write_text(json.dumps(model))
     with pytest.raises(RunError, match=r"modelTopology is no graph|cannot be loaded|is damaged"):
-        load_tfjs(str(tmp_path))
+        Tfjs().load(str(tmp_path))
 
 
 def test_offset_past_the_end_of_a_tflite_file(tflite_file, tmp_path: pathlib.Path) -> None:

@@ -13,7 +13,7 @@ from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.programs import cli
 from estimator_det.programs.verbs import import_model as verb
-from exporters.formats.frozen_graph import load_frozen_graph
+from exporters.formats.frozen_graph import FrozenGraph
 from exporters.importing import anchors, importer
 from exporters.importing.published import FORMATS
 from model_fn.checkpoints.errors import RunError
@@ -197,7 +197,7 @@ def test_constants_without_content(original, published_file, tmp_path):
     with pytest.raises(RunError, match=message):
         _import(original, file, tmp_path / "b")
     with pytest.raises(RunError, match=message):
-        load_frozen_graph(str(file))
+        FrozenGraph().load(str(file))
     assert not (tmp_path / "b").exists()
     plain = _import(original, published_file, tmp_path / "c")
     assert not any("no content" in line for line in plain.warnings)
@@ -223,4 +223,4 @@ def test_a_tensorflowjs_model_before_2019(original, published_file, plain, tmp_p
     with pytest.raises(RunError, match=message):
         _import(original, graph, tmp_path / "b")
     with pytest.raises(RunError, match=message):
-        load_frozen_graph(str(graph))
+        FrozenGraph().load(str(graph))
