@@ -48,8 +48,10 @@ def check(config: Any, depth: str = FILES, *, targets_tpu: bool = False) -> Resu
         *check_unused(config),
         *files.check_label_maps(table, config.model),
         *files.check_hierarchies(table),
-        *check_metrics(config, label_map),
     ]
+    # Metrics need the classes of the label map; without it, known names are all that counts.
+    if depth != NAMES and not any(each.field.startswith("eval_config.") for each in unknown):
+        others += check_metrics(config, label_map)
     # Hide problems inside components that are themselves unknown.
     parts = tuple(f"{problem.field}{end}" for problem in unknown for end in ".[")
     problems = [*unknown, *(each for each in others if not each.field.startswith(parts))]

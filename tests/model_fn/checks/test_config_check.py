@@ -73,3 +73,10 @@ def test_graphs_are_built_last(folder: pathlib.Path) -> None:
     config = make_config(folder, "same.pbtxt", "a.record", steps)
     fields = [errors(config, depth) for depth in (FILES, CONTENTS, GRAPHS)]
     assert fields[0] == [] and len(fields[1]) == 1 and fields[2] == fields[1]
+
+
+def test_an_unknown_metrics_set_is_reported_once() -> None:
+    config = small_config("eval_config.metrics_set=[unknown]")
+    for depth in (NAMES, FILES):
+        fields = [field for field in errors(config, depth) if "reader" not in field]
+        assert fields == ["eval_config.metrics_set[0]"], depth
