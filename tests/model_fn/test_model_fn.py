@@ -6,7 +6,7 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from estimator_det.compat import estimator, tf, tf1
+from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn import model_fn as create
@@ -45,6 +45,16 @@ def _train(text: str, steps: int = 1) -> Dict[str, Any]:
 
 def _moved(run: Dict[str, Any]) -> List[str]:
     return [n for n in run["after"] if not np.array_equal(run["after"][n], run["start"][n])]
+
+
+def test_tpu_spec_is_always_built_and_left_alone_on_tpu() -> None:
+    with tf.Graph().as_default():
+        model_fn = create.create_model_fn(fake.pipeline_config(), use_tpu=True)
+        spec = model_fn(*_tensors(), ModeKeys.EVAL, {})
+        assert isinstance(spec, estimator.EstimatorSpec)
+    with tf.Graph().as_default():
+        spec = model_fn(_tensors()[0], None, ModeKeys.PREDICT, {})
+        assert isinstance(spec, tpu_estimator.TPUEstimatorSpec)
 
 
 @pytest.mark.parametrize("inplace", ["true", "false"])
