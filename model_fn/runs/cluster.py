@@ -54,11 +54,6 @@ class Task(NamedTuple):
     def device(self) -> str:
         return f"/job:{self.type}/task:{self.number}"
 
-    @property
-    def file_name(self) -> str:
-        """For files that each task has of its own: "worker-0"."""
-        return f"{self.type}-{self.number}"
-
 
 ALONE = Task("", 0)
 

@@ -22,7 +22,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.files import atomic
 from inputs.records.cursor import CursorState, DataCursor
 from inputs.records.sharding import Split
-from model_fn.runs.cluster import Cluster
+from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.training.step import POSITION
 
@@ -81,14 +81,14 @@ def read_cursor_state(
     return None
 
 
-def worker_file(task_name: str) -> str:
+def worker_file(task: Task) -> str:
     """The file of one worker of a cluster."""
-    return f"data_position-{task_name}.json"
+    return f"data_position-{task.type}-{task.number}.json"
 
 
 def position_file(cluster: Cluster) -> str:
     """The file of this process."""
-    return POSITION_FILE if cluster.is_chief else worker_file(cluster.task.file_name)
+    return POSITION_FILE if cluster.is_chief else worker_file(cluster.task)
 
 
 def newest_step(model_dir: str) -> Optional[int]:

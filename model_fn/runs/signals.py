@@ -49,13 +49,8 @@ class Stopped(KeyboardInterrupt):
     """A signal ended the run; no `Exception`, so that nothing takes it for a failure."""
 
     def __init__(self, signal_number: int, text: str = "") -> None:
-        super().__init__(text or f"stopped by {signal_name(signal_number)}")
+        super().__init__(text or f"stopped by {signal.Signals(signal_number).name}")
         self.signal_number = signal_number
-
-
-def signal_name(number: int) -> str:
-    """Name such as SIGTERM."""
-    return signal.Signals(number).name
 
 
 def exit_code(number: int) -> int:
@@ -150,7 +145,7 @@ class StopSignals:
         self._request(number, self._num_watched)
         if self._deferring:
             printing.report_at_once(
-                f"{signal_name(number)}: finishing this step and saving a checkpoint; "
+                f"{signal.Signals(number).name}: finishing this step and saving a checkpoint; "
                 "once more stops at once",
                 "WARNING",
             )
@@ -165,7 +160,7 @@ class StopSignals:
 
     def _request(self, number: int, count: int) -> None:
         if count > 1:
-            text = f"{signal_name(number)} again: stopped at once"
+            text = f"{signal.Signals(number).name} again: stopped at once"
             end_at_once(text, "WARNING", exit_code(number))
         self._stop.request(Stopped(number))
 

@@ -155,10 +155,9 @@ class Tasks:
         cluster = context.cluster
         self._server: Optional[Any] = None
         self._end = TrainingEnd(context.model_dir, context.num_steps)
-        others = [*cluster.readers, *cluster.servers]
         self.watch = TaskWatch(
             cluster,
-            [task for task in others if task != cluster.task],
+            [*cluster.readers, *cluster.servers],
             context.options.task_timeout_secs,
             context.stop,
             # The chief itself decides that.
@@ -206,14 +205,10 @@ def serve(context: RunContext, leave_first: Sequence[Task]) -> None:
         with tasks.watch.watching():
             while not stop.is_requested:
                 time.sleep(WAIT_SECS)
-        _wait_for_leavers(context.cluster, leave_first, context.options.task_timeout_secs)
+        end = time.monotonic() + context.options.task_timeout_secs
+        while time.monotonic() < end:
+            if not any(is_listening(context.cluster.address(task)) for task in leave_first):
+                break
+            time.sleep(WAIT_SECS)
         stop.raise_if_requested()
     _LOG.info("Training has ended: %s ends", context.cluster.task)
-
-
-def _wait_for_leavers(cluster: Cluster, tasks: Sequence[Task], timeout_secs: float) -> None:
-    end = time.monotonic() + timeout_secs
-    while time.monotonic() < end:
-        if not any(is_listening(cluster.address(task)) for task in tasks):
-            return
-        time.sleep(WAIT_SECS)

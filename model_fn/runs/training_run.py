@@ -24,7 +24,7 @@ from model_fn.runs.data_cursor import (
     resume_cursors,
 )
 from model_fn.runs.saver import CheckpointListener, CheckpointSaver
-from model_fn.runs.signals import Stopped, StopSignals, signal_name
+from model_fn.runs.signals import Stopped, StopSignals
 
 _LOG = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class TrainingRun:
 
     def stopped_text(self, number: int) -> str:
         """Message about a stop by a signal: the step that is saved, and how to continue."""
-        text = f"stopped by {signal_name(number)}"
+        text = str(Stopped(number))
         if self._saver is None:
             return text
         model_dir, num_steps = self._context.model_dir, self._context.num_steps

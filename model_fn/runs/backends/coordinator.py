@@ -53,7 +53,7 @@ class CoordinatorBackend(LoopBackend):
         self._cluster = context.cluster
         self._workers = self._cluster.tasks(WORKER)
         self.steps_per_call = loop.steps_per_call or (STEPS_OF_WORKER * len(self._workers))
-        self.position_files = [worker_file(task.file_name) for task in self._workers]
+        self.position_files = [worker_file(task) for task in self._workers]
         others = [*self._workers, *self._cluster.servers]
         self._watch = TaskWatch(
             self._cluster, others, context.options.task_timeout_secs, context.stop

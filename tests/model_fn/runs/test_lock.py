@@ -107,18 +107,6 @@ def test_one_lease_at_a_time(remote: str, caplog: pytest.LogCaptureFixture) -> N
         check()
 
 
-def test_a_lease_that_stands_still_is_over(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "LEASE_SECS", 1.0)
-    _write(remote, lease="another")
-    started = time.monotonic()
-    with lock.locked(remote) as check:
-        assert time.monotonic() - started >= 1.0
-        check()
-    _write(remote, lease="another", host=socket.gethostname(), pid=_gone())
-    with lock.locked(remote) as check:  # At once, for its process is known to have ended.
-        check()
-
-
 def test_a_lease_that_was_taken_over(
     remote: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

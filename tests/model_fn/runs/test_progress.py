@@ -52,18 +52,6 @@ def test_lines_tell_step_losses_rate_and_time() -> None:
     )
 
 
-@pytest.mark.parametrize("num_steps", [5, None])
-@pytest.mark.parametrize("steps", [4, 5])
-def test_the_last_step_has_its_line_once(steps: int, num_steps: Optional[int]) -> None:
-    moments: List[progress.ProgressReport] = []
-    options: Any = {"every_steps": 2, "silent": True, "listeners": [moments.append]}
-    _run([5.0, 4.0, 3.0, 2.0, 1.0], steps, num_steps, **options)
-    assert [report.step for report in moments] == [1, 2, 4, 5][: steps - 1]
-    last = moments[-1]
-    assert last.values == {"Loss/total_loss": 6.0 - steps, "learning_rate": 0.25}
-    assert last.images_per_second is not None
-
-
 def test_steps_of_other_workers_count() -> None:
     """Three workers take turns: each of this worker's runs finds the step three further."""
     moments: List[progress.ProgressReport] = []
@@ -176,11 +164,6 @@ def test_figures_and_faults_of_the_data_in_tensorboard(tmp_path: pathlib.Path) -
         (7, "run/input_wait_share"): 0.25,
         (7, "bad_records/box_nan"): 3.0,
     }
-
-
-def test_names_of_losses_are_short() -> None:
-    names = ("Loss/total_loss", "Loss/RPNLoss/objectness_loss", "learning_rate")
-    assert [progress._short(name) for name in names] == ["total", "RPN/objectness", "learning_rate"]
 
 
 PICTURE = "Training_Inputs/0"

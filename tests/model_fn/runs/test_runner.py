@@ -73,18 +73,6 @@ def test_train_evaluate_resume_stop(
     assert checkpoints.trained_steps(str(model_dir)) == 6
 
 
-def test_a_lone_chief_evaluates_and_exports(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake.set_cluster(monkeypatch, {"chief": ["h:1"]}, "chief")
-    metrics = fake.train_and_evaluate(tmp_path, 1)
-    assert metrics["global_step"] == 1 and PREFIX in metrics
-    assert [evaluation.step for evaluation in history.read(str(tmp_path), "0")] == [1]
-    assert list((tmp_path / "export" / "Servo").iterdir())
-    assert history.last_step(str(tmp_path)) == 1
-    assert (tmp_path / data_cursor.POSITION_FILE).exists()
-
-
 def test_the_position_in_the_data_is_kept(
     readers: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -162,11 +162,6 @@ def test_other_threads_have_no_signals() -> None:
     assert handlers == [before]
 
 
-def test_no_failure_and_its_code() -> None:
-    assert not issubclass(Stopped, Exception) and issubclass(Stopped, KeyboardInterrupt)
-    assert stopping.exit_code(signal.SIGTERM) == 143 and stopping.exit_code(signal.SIGINT) == 130
-
-
 class _Interrupting:
     """A signal comes while its type is checked, inside of C++."""
 
