@@ -127,11 +127,10 @@ def test_every_mode_hands_the_rewriter_to_the_detector(
 
 
 def test_regularization_can_be_left_out() -> None:
-    with tf.Graph().as_default(), tf1.Session() as session:
+    with tf.Graph().as_default():
         config = fake.pipeline_config("train_config { add_regularization_loss: false }")
         spec = create.create_model_fn(config)(*_tensors(), ModeKeys.EVAL, {})
         assert "Loss/regularization_loss" not in spec.eval_metric_ops
-        del session
     for is_added in (False, True):
         config.train_config.add_regularization_loss = is_added
         graph = TrainGraph()

@@ -82,7 +82,6 @@ def test_a_core_takes_the_same_steps(
     options: Dict[str, Any],
 ) -> None:
     config = fake.pipeline_config(FIXED + CLIPPED + optimizer)
-    _train(tmp_path / "cpu", config, 2, strategy=NONE, **options)
     expected = _train(tmp_path / "cpu", config, 7, strategy=NONE, **options)
     # By turns: it resumes from another strategy's checkpoint, and another from its own.
     _train(tmp_path / "both", config, 2, **ON_TPU, **options)
