@@ -8,6 +8,7 @@ import functools
 import os
 import pathlib
 import resource
+import shutil
 import statistics
 import time
 from typing import Any, Callable, Dict, Iterator, List
@@ -256,9 +257,11 @@ def memory(arguments: argparse.Namespace) -> Figures:
 def _train(arguments: argparse.Namespace, num_steps: int, *hooks: tf1.train.SessionRunHook) -> None:
     from model_fn.runs import runner
 
+    model_dir = arguments.scratch / "model"
+    shutil.rmtree(model_dir, ignore_errors=True)  # An earlier turn has trained it.
     runner.train(
         _config(arguments),
-        str(arguments.scratch / "model"),
+        str(model_dir),
         num_train_steps=num_steps,
         hooks=list(hooks),
         progress=False,
