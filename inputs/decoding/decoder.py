@@ -180,7 +180,8 @@ def _ids_and_labels(
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Looks up int64 ids, from texts if there are a label map and texts, else from labels.
 
-    Also returns the labels if they accompany texts, else the ids; and True if texts are used.
+    Also returns the labels if they accompany texts, -1 if they differ in number, and else the ids;
+    and True if texts are used.
     """
     if table is None:
         return labels, labels, tf.constant(False)
@@ -190,7 +191,9 @@ def _ids_and_labels(
     has_texts = num_texts > 0
     ids = both[: tf.where(has_texts, num_texts, tf.size(labels))]
     # The last n of both are the labels if they accompany texts.
-    return ids, both[tf.size(both) - tf.size(ids) :], has_texts
+    accompanying = both[tf.size(both) - tf.size(ids) :]
+    is_odd = has_texts & (tf.size(labels) > 0) & tf.not_equal(tf.size(labels), num_texts)
+    return ids, tf.where(is_odd, tf.constant(-1, ids.dtype), accompanying), has_texts
 
 
 def _boxes(

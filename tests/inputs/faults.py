@@ -278,6 +278,9 @@ DAMAGES: Dict[str, Damage] = {
     "name and id differ": Damage(
         "label_contradiction", _first(OBJECT + "class/label", lambda label: label % 4 + 1)
     ),
+    "more ids than names": Damage(
+        "label_contradiction", _edit(OBJECT + "class/label", lambda labels: labels * 2)
+    ),
     "too many boxes": Damage("too_many_boxes", _crowd),
     "one xmax too many": Damage("length_mismatch", _more(BOX + "xmax", 0.5)),
     "no ymin": Damage("length_mismatch", _without(BOX + "ymin")),

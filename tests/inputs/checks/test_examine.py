@@ -173,7 +173,7 @@ def test_other_faults(features: Dict[str, Any], kind: str, message: str) -> None
 
 def test_labels_that_are_not_as_many_as_texts_contradict_them(options: str) -> None:
     features = {"image/object/class/label": [2], "image/object/class/text": ["dog", "dog"]}
-    (fault,) = examine_record(example({**BOXES, **features}), make_policy(reader(options))).faults
+    (fault,) = _check_agreement(options, {**BOXES, **features})
     assert fault.kind == "label_contradiction" and "missing (1 labels)" in fault.message
 
 
