@@ -76,7 +76,7 @@ class MovingAverageOptimizer(OptimizerAround):
 def _make_average(variable: tf.Variable) -> tf.Variable:
     """Variable that starts at another one's initial value, beside it.
 
-    `tf.train.ExponentialMovingAverage` adds a condition to the graph for each variable: a tenth of
+    `tf.train.ExponentialMovingAverage` adds a condition to the graph for each variable: a sixth of
     the time until the first step of an SSD.
     """
     beside = tf.distribute.get_strategy().extended.colocate_vars_with(variable)
