@@ -31,7 +31,6 @@ class Task(NamedTuple):
 
     reader: str
     file: str
-    file_number: int
     start: int
     stop: Optional[int]  # None: to the end of the file
 
@@ -73,13 +72,13 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
             entries.append(_entry(policy, "no_file", pattern, str(error)))
     tasks: List[Task] = []
     total: Optional[int] = 0
-    for number, path in enumerate(paths):
+    for path in paths:
         if kind := files.special_kind(path):
             message = f"it cannot be read: it is {kind}, not a regular file"
             entries.append(_entry(policy, "lost_records", path, message))
             continue
         if _is_sequential(path):
-            tasks.append(Task(reader, path, number, 0, max_records))
+            tasks.append(Task(reader, path, 0, max_records))
             total = None if total is None or max_records is None else total + max_records
             continue
         try:
@@ -91,7 +90,7 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
             entries.append(_entry(policy, "empty_file", path, "the file contains no record"))
         stop = count if max_records is None else min(count, max_records)
         for start in range(0, stop, RECORDS_PER_TASK):
-            tasks.append(Task(reader, path, number, start, min(start + RECORDS_PER_TASK, stop)))
+            tasks.append(Task(reader, path, start, min(start + RECORDS_PER_TASK, stop)))
         total = None if total is None else total + stop
     return Plan(reader, policy, paths, tasks, total, entries)
 
@@ -160,8 +159,8 @@ def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:
             if examined.usable and examined.image_size is not None:
                 rows.append(
                     ImageRow(
-                        task.file_number, number, examined.image_size, examined.source_id,
-                        examined.boxes, examined.class_ids, examined.content,
+                        examined.image_size, examined.source_id, examined.boxes,
+                        examined.class_ids, examined.content,
                     )
                 )  # fmt: skip
     except (OSError, tf.errors.OpError) as error:

@@ -25,8 +25,6 @@ Tally = Dict[str, Any]
 class Columns(NamedTuple):
     """The images and boxes of some records: a row for each image, and a row for each box."""
 
-    file_numbers: np.ndarray  # int32 [N], as given to the collector
-    record_numbers: np.ndarray  # int64 [N]
     sizes: np.ndarray  # int32 [N, 2], height and width in pixels
     source_ids: List[str]  # N of them
     images: np.ndarray  # int64 [M], the row of each box's image
@@ -108,8 +106,6 @@ def count_by_scales(
 class ImageRow(NamedTuple):
     """Values of one image."""
 
-    file_number: int
-    record_number: int
     size: Tuple[int, int]  # height and width in pixels
     source_id: str
     boxes: Any  # [n, 4], yxyx normalized
@@ -122,8 +118,6 @@ def columns_of(rows: Sequence[ImageRow]) -> Columns:
     boxes = [np.asarray(row.boxes, np.float32).reshape(-1, 4) for row in rows]
     class_ids = [np.asarray(row.class_ids, np.int32).reshape(-1) for row in rows]
     return Columns(
-        file_numbers=np.asarray([row.file_number for row in rows], np.int32),
-        record_numbers=np.asarray([row.record_number for row in rows], np.int64),
         sizes=np.asarray([row.size for row in rows], np.int32).reshape(-1, 2),
         source_ids=[row.source_id for row in rows],
         images=np.repeat(np.arange(len(rows)), np.asarray([len(x) for x in boxes], np.int64)),
@@ -138,8 +132,6 @@ def join(parts: Sequence[Columns]) -> Columns:
     parts = [columns_of([]), *parts]
     starts = np.cumsum([0, *(part.num_images for part in parts)])
     return Columns(
-        file_numbers=np.concatenate([part.file_numbers for part in parts]),
-        record_numbers=np.concatenate([part.record_numbers for part in parts]),
         sizes=np.concatenate([part.sizes for part in parts]),
         source_ids=[name for part in parts for name in part.source_ids],
         images=np.concatenate([part.images + start for part, start in zip(parts, starts)]),

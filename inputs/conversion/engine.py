@@ -30,7 +30,7 @@ from inputs.checks.statistics import Tally, add_tallies
 from inputs.conversion import index, shards
 from inputs.conversion.images import ImageOptions
 from inputs.conversion.objects import ExampleOptions
-from inputs.conversion.shards import Job, ShardResult
+from inputs.conversion.shards import PUBLISHING, Job, ShardResult
 from inputs.conversion.splits import Split
 from inputs.datasets import paths, writer
 from inputs.datasets.converters import open_source
@@ -43,7 +43,6 @@ FAULTS_FILE = "faults.jsonl"
 # In WORK_DIR:
 LOCK, SCRATCH = "lock", "scratch"
 FIRST_FAULTS = "faults-index.jsonl"  # faults of the first pass
-PUBLISHING = "publishing"  # exists while shards are moved to the output folder
 IMAGES_PER_SHARD = 1000
 MAX_SHARDS = 99_999
 FEW_IMAGES = 400  # take less time than starting another process

@@ -23,6 +23,8 @@ from inputs.conversion.splits import Split, split_of
 from inputs.datasets import writer
 from inputs.datasets.source import SourceFault
 
+PUBLISHING = "publishing"  # in the work folder while shards are moved to the output folder
+
 
 @dataclass(frozen=True)
 class Job:
@@ -78,7 +80,7 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
                 split = entry.split or split_of(converted.sha256, job.splits)
                 writers[split].write(converted.serialized)
                 rows[split].append(
-                    ImageRow(0, 0, converted.size, "", converted.boxes, converted.class_ids)
+                    ImageRow(converted.size, "", converted.boxes, converted.class_ids)
                 )
                 notes["encoded_again"] += converted.is_encoded_again
                 notes["masks_left_out"] += converted.num_masks_left_out
@@ -106,9 +108,12 @@ def read_result(job: Job, shard: int) -> Optional[ShardResult]:
         return None
     if result.key != _key(job, shard):
         return None
+    # Without the mark, files in the output folder are those of an older conversion, which
+    # --overwrite replaces.
+    is_publishing = os.path.exists(os.path.join(job.work_dir, PUBLISHING))
     for name, size in result.sizes.items():
-        existing = filter(os.path.exists, job.record_files(name, shard))
-        if size not in map(os.path.getsize, existing):
+        candidates = job.record_files(name, shard)[: 2 if is_publishing else 1]
+        if size not in map(os.path.getsize, filter(os.path.exists, candidates)):
             return None
     return result
 

@@ -164,9 +164,7 @@ def test_refusals(given, code, message, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kills", [[3], pytest.param([1, 4, 9, 14, 19], marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("kills", [[3], pytest.param([1, 4, 9, 14], marks=pytest.mark.exhaustive)])
 def test_killed_and_resumed_with_the_same_bytes(forker, tmp_path, kills):
     sample = many(tmp_path, 200)
     given = ("--num_shards=20", "--jobs=1", "--split=0.7,0.3")
@@ -180,7 +178,9 @@ def test_killed_and_resumed_with_the_same_bytes(forker, tmp_path, kills):
             time.sleep(0.002)
         run.signal(signal.SIGKILL)
         assert run.wait() == -signal.SIGKILL
-        assert not list(output.glob("*.record-*[0-9]"))
+        # On a slow machine the signal may come while shards are moved.
+        is_publishing = (output / ".convert" / "publishing").exists()
+        assert is_publishing or not list(output.glob("*.record-*[0-9]"))
     last = forker.command(*arguments(sample, output, *given))
     assert last.wait() == 0, last.output()
     assert whole.wait() == 0, whole.output()

@@ -47,8 +47,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def columns_of(boxes: List[List[float]], num_images: int = 10) -> Columns:
     count = len(boxes)
     return Columns(
-        file_numbers=np.zeros(num_images, np.int32),
-        record_numbers=np.arange(num_images),
         sizes=np.full([num_images, 2], 500, np.int32),
         source_ids=[str(number) for number in range(num_images)],
         images=np.arange(count) % num_images,

@@ -10,7 +10,7 @@ def collect(*images: tuple) -> Columns:
     """Of (height, width, boxes, class ids)."""
     return columns_of(
         [
-            ImageRow(0, number, (height, width), f"image {number}", boxes, class_ids)
+            ImageRow((height, width), f"image {number}", boxes, class_ids)
             for number, (height, width, boxes, class_ids) in enumerate(images)
         ]
     )
@@ -63,7 +63,7 @@ def test_aspect_ratios() -> None:
 def test_joined_parts_are_as_one() -> None:
     whole = three_images()
     first = collect((100, 200, whole.boxes[:3], [1, 2, 1]), (100, 200, [], []))
-    last = ImageRow(0, 2, (400, 100), "image 2", whole.boxes[3:], [2])
+    last = ImageRow((400, 100), "image 2", whole.boxes[3:], [2])
     joined = statistics.join([first, columns_of([]), columns_of([last])])
     for name, a, b in zip(Columns._fields, joined, whole):
         np.testing.assert_array_equal(a, b, err_msg=name)
@@ -78,5 +78,5 @@ def test_images_by_rule() -> None:
     np.testing.assert_array_equal(cut.images, [0, 0, 2])
     np.testing.assert_array_equal(cut.class_ids, [1, 2, 2])
     assert cut.num_images == 3
-    rows = [ImageRow(0, i, (1, 1), name, [], []) for i, name in enumerate(["a", "", "b", "a", ""])]
+    rows = [ImageRow((1, 1), name, [], []) for name in ["a", "", "b", "a", ""]]
     assert statistics.repeated_ids(columns_of(rows)) == {"a": [0, 3]}

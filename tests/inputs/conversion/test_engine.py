@@ -161,6 +161,29 @@ def test_other_options_use_nothing_of_a_conversion_that_was_interrupted(tmp_path
     assert not list(output.glob("*"))
 
 
+def test_a_conversion_killed_in_its_last_step_can_be_made_again(tmp_path, monkeypatch):
+    """All files have their names, and a part of the temporary ones is left."""
+    sample = many(tmp_path, 6)
+    output = tmp_path / "out"
+
+    remove = shutil.rmtree
+
+    def remove_the_mark_alone(folder: str, **options: Any) -> None:
+        if not folder.endswith(engine.WORK_DIR):
+            return remove(folder, **options)
+        os.remove(os.path.join(folder, shards.PUBLISHING))
+        raise Interrupted
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(shutil, "rmtree", remove_the_mark_alone)
+        samples.convert(sample, output, num_shards=3, image=HEADER)
+    assert len(samples.records(output)) == 6
+    with pytest.raises(FileExistsError, match="add --overwrite"):
+        samples.convert(sample, output, num_shards=3, image=HEADER)
+    samples.convert(sample, output, num_shards=3, image=HEADER, overwrite=True)
+    assert len(samples.records(output)) == 6
+
+
 def test_earlier_records_are_replaced_only_if_asked(tmp_path):
     sample = many(tmp_path, 3)
     output = tmp_path / "out"

@@ -28,7 +28,7 @@ def pixels_of(*boxes: tuple) -> np.ndarray:
 def collect(*images: np.ndarray, size: tuple = (64, 64)) -> Columns:
     rows = []
     for number, boxes in enumerate(images):
-        rows.append(ImageRow(0, number, size, str(number), boxes, np.ones(len(boxes))))
+        rows.append(ImageRow(size, str(number), boxes, np.ones(len(boxes))))
     return columns_of(rows)
 
 
@@ -143,8 +143,8 @@ def test_padding_shrinks_boxes() -> None:
 def test_inputs_of_several_sizes() -> None:
     detector = small_detector("image_resizer { pad_to_multiple_resizer { multiple: 64 } }")
     rows = []
-    for number, size in enumerate([(64, 64), (70, 100), (30, 20)]):
-        rows.append(ImageRow(0, number, size, "", [[0, 0, 1, 1]], [1]))
+    for size in [(64, 64), (70, 100), (30, 20)]:
+        rows.append(ImageRow(size, "", [[0, 0, 1, 1]], [1]))
     coverage = anchor_coverage.measure(detector, columns_of(rows))
     assert coverage.input_sizes == [(64, 64), (128, 128)]
     np.testing.assert_allclose(coverage.pixels, [[64, 64], [70, 100], [30, 20]], rtol=1e-5)

@@ -22,9 +22,7 @@ def columns(*class_ids: list, names: list = ()) -> Columns:
     rows = []
     for number, ids in enumerate(class_ids):
         name = names[number] if names else f"image {number}"
-        rows.append(
-            ImageRow(0, number, (100, 100), name, np.tile([0, 0, 0.5, 0.5], [len(ids), 1]), ids)
-        )
+        rows.append(ImageRow((100, 100), name, np.tile([0, 0, 0.5, 0.5], [len(ids), 1]), ids))
     return columns_of(rows)
 
 
@@ -92,7 +90,7 @@ def test_content() -> None:
 def test_duplicates_by_content_with_the_option_that_skips_them() -> None:
     rows = []
     for number, content in enumerate([5, 0, 5, 7, 5, 0]):
-        rows.append(ImageRow(0, number, (9, 9), f"image {number}", [[0, 0, 1, 1]], [1], content))
+        rows.append(ImageRow((9, 9), f"image {number}", [[0, 0, 1, 1]], [1], content))
     (copies,) = data_problems.check_content("r", columns_of(rows))
     assert copies.message == (
         "2 duplicates of other images, with the same bytes: 'image 2' of 'image 0', 'image 4' of "
