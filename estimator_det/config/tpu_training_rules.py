@@ -142,6 +142,14 @@ def _check_switches(config: Config) -> Iterator[Problem]:
         "the host makes every image twice, and the TPU has no use for the second",
         "warning",
     )
+    if config.train_config.recompute == config.train_config.ON:
+        yield Problem(
+            "warning",
+            "train_config.recompute",
+            "has no effect on a TPU, whose compiler decides what to compute again",
+            edits=("train_config.recompute=AUTO",),
+            safe=True,
+        )
     model = config.model
     ssd_without = model.HasField("ssd") and not model.ssd.HasField("mask_head_config")
     if ssd_without or (model.HasField("faster_rcnn") and not predicts_masks(model)):

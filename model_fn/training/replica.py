@@ -15,6 +15,7 @@ from estimator_det.compat import tf, track_tf1_style_variables
 from estimator_det.detectors.base import make_detector
 from model_fn.training import step
 from model_fn.training.finite_gate import nan_unless_finite
+from model_fn.training.recompute import recomputing
 from model_fn.training.step import Tensors
 from model_fn.training.train_op import (
     check_reached,
@@ -235,12 +236,12 @@ class Replica:
             factor = tf.constant(1.0) if divisor is None else tf.maximum(divisor, 1.0)
             terms.update({name: forward.losses[name] * factor for name in names})
             divisors.append(tf.constant(1.0) if divisor is None else divisor)
-            total = tf.add_n([terms[name] for name in names]) * scale
-            pairs = gradients_of(total, self._optimizer, self._train_config, self.trained)
-            named_gradients = {
-                name_of(variable): tf.convert_to_tensor(value) for value, variable in pairs
-            }
-            gradients.append([named_gradients.get(name_of(variable)) for variable in self.trained])
+        with recomputing(self._train_config.recompute):
+            for names, _ in _groups(forward):
+                total = tf.add_n([terms[name] for name in names]) * scale
+                pairs = gradients_of(total, self._optimizer, self._train_config, self.trained)
+                named = {name_of(each): tf.convert_to_tensor(value) for value, each in pairs}
+                gradients.append([named.get(name_of(variable)) for variable in self.trained])
         self._reached = [[gradient is not None for gradient in group] for group in gradients]
         return Sums(terms, forward.counts, divisors, gradients)
 

@@ -12,7 +12,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Context, Detector, Groundtruth
 from estimator_det.nets.quantization import QuantizedTensor
 from inputs import schema
-from model_fn.training import input_images
+from model_fn.training import input_images, recompute
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.optimizers import make_optimizer
 from model_fn.training.sync_replicas import SyncReplicas
@@ -133,7 +133,8 @@ def forward(
 ) -> Forward:
     """Builds network and loss, which is float32 with any `compute_dtype`."""
     groundtruth = groundtruth_from_labels(labels)
-    predictions = predict(detector, features, groundtruth, compute_dtype=compute_dtype)
+    with recompute.recomputable():
+        predictions = predict(detector, features, groundtruth, compute_dtype=compute_dtype)
     terms, counts, divisors = detector.loss(predictions, groundtruth)
     penalties = detector.regularization_losses() if add_regularization else []
     return Forward(predictions, groundtruth, with_total(terms, penalties), counts, divisors)

@@ -15,6 +15,7 @@ from model_fn.training.finite_gate import (
     nan_unless_finite,
     written_values,
 )
+from model_fn.training.recompute import recomputing
 
 _LOG = logging.getLogger(__name__)
 
@@ -154,7 +155,8 @@ def make_train_op(
     Args:
         updates: Further assignments of a step, for example to moving averages of batch norm.
     """
-    pairs = compute_gradients(loss, optimizer, train_config)
+    with recomputing(train_config.recompute):
+        pairs = compute_gradients(loss, optimizer, train_config)
     gradients, variables = zip(*pairs)
     written = written_values(updates)
     norm = tf.linalg.global_norm(gradients)

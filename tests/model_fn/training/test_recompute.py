@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Dict, List, Tuple
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets.normalization import batch_norm
+from estimator_det.protos import train_pb2
+from model_fn.checks import graphs
+from model_fn.training import recompute
+from tests.model_fn.checks.small import small_config
+
+AUTO, ON, OFF = (getattr(train_pb2.TrainConfig, name) for name in ("AUTO", "ON", "OFF"))
+
+
+def _network(images: tf.Tensor, activation: str, is_training: bool) -> tf.Tensor:
+    """Convolution, depthwise convolution, convolution; batch norm and activation after each."""
+    net, activate = images, getattr(tf.nn, activation)
+    options = {"normalizer_fn": None, "activation_fn": None, "biases_initializer": None}
+
+    def normalized(values: tf.Tensor, number: int) -> tf.Tensor:
+        scope = f"norm{number}"
+        return activate(batch_norm(values, scale=True, is_training=is_training, scope=scope))
+
+    net = normalized(slim.conv2d(net, 8, 3, scope="a", **options), 1)
+    net = normalized(slim.separable_conv2d(net, None, 3, scope="b", **options), 2)
+    net = normalized(slim.conv2d(net, 4, 1, scope="c", **options), 3)
+    return slim.conv2d(net, 2, 1, scope="d", **options)
+
+
+def _gradients(
+    setting: int, activation: str, is_training: bool, dtype: tf.DType = tf.float32
+) -> Tuple[List[np.ndarray], Dict[str, int]]:
+    """Gradients of images and weights, and the number of operations of each type."""
+    images = np.random.default_rng(0).normal(size=(2, 9, 7, 3)).astype(np.float32)
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        tf1.set_random_seed(1)
+        inputs = tf.constant(images)
+        with recompute.recomputable():
+            outputs = _network(tf.cast(inputs, dtype), activation, is_training)
+        loss = tf.reduce_sum(tf.sin(tf.cast(outputs, tf.float32)))
+        with recompute.recomputing(setting):
+            gradients = tf1.gradients(loss, [inputs, *tf1.trainable_variables()])
+        session.run(tf1.global_variables_initializer())
+        types = [op.type for op in graph.get_operations()]
+        gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
+        return session.run(gradients), {kind: types.count(kind) for kind in types}
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "relu6"])
+def test_gradients_are_the_same(activation: str, is_training: bool) -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        # Without the overridden gradients at all.
+        tf1.set_random_seed(1)
+        images = np.random.default_rng(0).normal(size=(2, 9, 7, 3)).astype(np.float32)
+        inputs = tf.constant(images)
+        loss = tf.reduce_sum(tf.sin(_network(inputs, activation, is_training)))
+        wanted = tf1.gradients(loss, [inputs, *tf1.trainable_variables()])
+        session.run(tf1.global_variables_initializer())
+        wanted = session.run(wanted)
+    for setting in (ON, OFF):
+        gradients, _ = _gradients(setting, activation, is_training)
+        assert len(gradients) == len(wanted) == 11
+        for gradient, expected in zip(gradients, wanted):
+            np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_follows_a_convolution_is_computed_again_once() -> None:
+    _, kept = _gradients(OFF, "relu6", True)
+    _, again = _gradients(ON, "relu6", True)
+    added = {kind: again[kind] - kept[kind] for kind in ("Conv2D", "DepthwiseConv2dNative")}
+    assert added == {"Conv2D": 0, "DepthwiseConv2dNative": 1}
+    assert again["FusedBatchNormV3"] == 2 * kept["FusedBatchNormV3"]
+    assert again["Relu6"] == 2 * kept["Relu6"]
+
+
+def test_bfloat16_networks_compute_again_too() -> None:
+    kept, _ = _gradients(OFF, "relu6", True, tf.bfloat16)
+    again, _ = _gradients(ON, "relu6", True, tf.bfloat16)
+    for gradient, expected in zip(again, kept):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "memory,has_gpu,doubles", [(1000, False, True), (10**9, False, False), (1000, True, False)]
+)
+def test_auto_decides_by_memory(
+    monkeypatch: pytest.MonkeyPatch, memory: int, has_gpu: bool, doubles: bool
+) -> None:
+    monkeypatch.setattr(recompute, "available_memory", lambda: memory)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["it"] * has_gpu)
+    _, counts = _gradients(AUTO, "relu", True)
+    assert counts["Relu"] == (6 if doubles else 3)
+
+
+def test_a_network_without_batch_norm_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with tf.Graph().as_default(), contextlib.ExitStack() as stack:
+        stack.enter_context(caplog.at_level(logging.WARNING))
+        with recompute.recomputable():
+            net = slim.conv2d(slim.conv2d(tf.zeros([1, 4, 4, 3]), 4, 3), 2, 1)
+        with recompute.recomputing(ON):
+            tf1.gradients(tf.reduce_sum(net), tf1.trainable_variables())
+    assert "train_config.recompute has no effect" in caplog.text
+
+
+def test_training_keeps_less(small_network: None) -> None:
+    kept, again = (
+        graphs.examine(small_config(f"train_config.recompute={setting}", "eval_input_reader=[]"))
+        for setting in ("OFF", "ON")
+    )
+    assert kept.problems == again.problems == []
+    assert again.memory.activations < kept.memory.activations
