@@ -9,10 +9,10 @@ piece: memory grows by 8 bytes for each image and object.
 from __future__ import annotations
 
 import array
-import contextlib
 import io
 import json
 import os
+import pathlib
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -87,18 +87,27 @@ def export_coco(
     folder = os.path.dirname(os.path.abspath(options.output))
     os.makedirs(folder, exist_ok=True)
     writer.number(_records(paths))
-    with contextlib.ExitStack() as stack:
-        images, annotations = (
-            stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder))
-            for _ in range(2)
-        )
-        for record in _records(paths):
-            writer.write(record, images, annotations)
-            advance(1)
-        unfinished = options.output + UNFINISHED
-        with open(unfinished, "w", encoding="utf-8") as file:
-            _join(file, dataset, {"images": images, "annotations": annotations}, categories)
-    os.replace(unfinished, options.output)
+    unfinished = pathlib.Path(options.output + UNFINISHED)
+    try:
+        with (
+            unfinished.open("w", encoding="utf-8") as file,
+            tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder) as annotations,
+        ):
+            file.write("{")
+            for key in dict.fromkeys((*FIRST_KEYS, *dataset)):
+                if key in dataset:
+                    file.write(f"{json.dumps(key)}: {json.dumps(dataset[key])},\n")
+            file.write('"images": [\n')
+            for record in _records(paths):
+                writer.write(record, file, annotations)
+                advance(1)
+            file.write('],\n"annotations": [\n')
+            annotations.seek(0)
+            shutil.copyfileobj(annotations, file)
+            file.write(f'],\n"categories": {json.dumps(categories)}}}\n')
+        os.replace(unfinished, options.output)
+    finally:
+        unfinished.unlink(missing_ok=True)
     return Exported(writer.num_images, writer.num_annotations)
 
 
@@ -137,22 +146,6 @@ def _values(record: bytes, where: str) -> Dict[str, List[Any]]:
         ) from None
     kinds = {key: feature.WhichOneof("kind") for key, feature in features.items()}
     return {key: list(getattr(features[key], kind).value) for key, kind in kinds.items() if kind}
-
-
-def _join(
-    file: Any, dataset: Dict[str, Any], parts: Dict[str, Any], categories: Sequence[Any]
-) -> None:
-    """Writes one JSON object of all parts, which are open files or values."""
-    file.write("{")
-    for key in (*FIRST_KEYS, *(key for key in dataset if key not in FIRST_KEYS)):
-        if key in dataset:
-            file.write(f"{json.dumps(key)}: {json.dumps(dataset[key])},\n")
-    for name, lines in parts.items():
-        file.write(f'"{name}": [\n')
-        lines.seek(0)
-        shutil.copyfileobj(lines, file)
-        file.write("],\n")
-    file.write(f'"categories": {json.dumps(categories)}}}\n')
 
 
 class _Writer:

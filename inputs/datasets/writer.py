@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf
-from estimator_det.files import image_header
+from estimator_det.files import atomic, image_header
 
 IMAGE_FORMATS = ("jpeg", "png", "gif", "bmp")
 # Ends of keys -> fields of Annotations.
@@ -195,9 +195,7 @@ def write_label_map(names_by_id: Mapping[int, str], path: str) -> None:
         f'item {{\n  id: {class_id}\n  name: "{_escaped(name)}"\n}}\n'
         for class_id, name in sorted(names_by_id.items())
     ]
-    tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-    with tf.io.gfile.GFile(path, "w") as file:
-        file.write("\n".join(items))
+    atomic.write(path, "\n".join(items))
 
 
 def _escaped(text: str) -> str:
