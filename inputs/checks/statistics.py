@@ -244,9 +244,12 @@ def count_columns(columns: Columns, resized_boxes: Optional[np.ndarray] = None) 
     }
 
 
-def count_faults(faults: Iterable[SourceFault]) -> Tally:
-    """Kind and action with a space between -> how many, and the first of them as sentences."""
-    tally: Tally = {}
+def count_faults(faults: Iterable[SourceFault], tally: Optional[Tally] = None) -> Tally:
+    """Kind and action with a space between -> how many, and the first of them as sentences.
+
+    Adds them to `tally` if it is given.
+    """
+    tally = {} if tally is None else tally
     for fault in faults:
         row = tally.setdefault(f"{fault.kind} {fault.action}", {"count": 0, "examples": []})
         row["count"] += 1

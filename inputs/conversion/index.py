@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
-from inputs.checks.statistics import Tally, add_tallies, count_faults
+from inputs.checks.statistics import Tally, count_faults
 from inputs.conversion.splits import Split, SplitLists
 from inputs.datasets import grouping
 from inputs.datasets.paths import image_status
@@ -78,10 +78,9 @@ def build(
     with open(faults_file, "w", encoding="utf-8") as file:
 
         def report(fault: SourceFault, action: str = SKIPPED) -> None:
-            nonlocal faults
             fault = fault._replace(action=action)
             file.write(json.dumps(fault._asdict()) + "\n")
-            faults = add_tallies([faults, count_faults([fault])])
+            count_faults([fault], faults)
 
         for image in source.images:
             advance(1)
@@ -100,7 +99,7 @@ def build(
                 report(error.fault)
                 continue
             _collect_names(image, names)
-            dropped = add_tallies([dropped, count_faults(image.faults)])
+            count_faults(image.faults, dropped)
         for fault in lists.unused() if lists is not None else ():
             report(fault)
         _drop_copies(database, folder, duplicates, report)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from estimator_det.compat import tf
 from inputs.datasets import shapes, writer
+from inputs.datasets.masks import to_png
 from inputs.records.tfrecord import masked_crc
 
 Features = Dict[str, Any]
@@ -181,7 +182,7 @@ def _other_part(png: bytes) -> bytes:
     rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
     corner[-2:, -2:] = rows[0] + columns[0] < sum(mask.shape) - rows[-1] - columns[-1]
     corner[:2, :2] = not corner.any()
-    return _png(corner)
+    return to_png(corner)
 
 
 def _pixels_of(png: bytes) -> np.ndarray:
@@ -189,17 +190,11 @@ def _pixels_of(png: bytes) -> np.ndarray:
         return np.asarray(image) > 0
 
 
-def _png(mask: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(np.uint8(255) * mask).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def _box_mask(box: np.ndarray, height: int, width: int) -> bytes:
     ymin, xmin, ymax, xmax = np.round(box * [height, width, height, width]).astype(int)
     mask = np.zeros((height, width), bool)
     mask[ymin:ymax, xmin:xmax] = True
-    return _png(mask)
+    return to_png(mask)
 
 
 def _jpeg_of_size(side: int) -> Callable[[bytes], bytes]:
@@ -218,11 +213,14 @@ def _end_in_data(jpeg: bytes) -> bytes:
 
 
 def _flip(position: int) -> Callable[[bytes], bytes]:
-    return lambda data: _replaced(data, position % len(data))
+    """Changes some bits of a byte; positions may be negative."""
 
+    def change(data: bytes) -> bytes:
+        damaged = bytearray(data)
+        damaged[position] ^= 0x55
+        return bytes(damaged)
 
-def _replaced(data: bytes, position: int) -> bytes:
-    return data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :]
+    return change
 
 
 def _half(data: bytes) -> bytes:
@@ -317,7 +315,7 @@ DAMAGES: Dict[str, Damage] = {
     "mask of another size": Damage(
         "length_mismatch", _mask(lambda _: picture_bytes("PNG", 20, 20))
     ),
-    "empty mask": Damage("mask_empty", _mask(lambda mask: _png(_pixels_of(mask) & False))),
+    "empty mask": Damage("mask_empty", _mask(lambda mask: to_png(_pixels_of(mask) & False))),
     "no masks": Damage("mask_empty", _edit(OBJECT + "mask", lambda masks: [])),
     "mask of another object": Damage("mask_mismatch", _mask(_other_part)),
     "changed data": Damage("damaged_record", frame=_flip(200)),
