@@ -205,12 +205,18 @@ def test_ctrl_c_ends_waiting_transfers(emulator, tmp_path):
     """The process ends while a transfer waits for its next attempt."""
     (tmp_path / "small").write_bytes(b"small")
     emulator.fail("POST", "", status(503), times=99)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "estimator_det.cli", "sync", str(tmp_path), "gs://data"],
-        cwd=TESTS.parent,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    # A shell ignores SIGINT in what it runs in the background, such as a whole test run, and a
+    # new process would inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "estimator_det.cli", "sync", str(tmp_path), "gs://data"],
+            cwd=TESTS.parent,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
     while emulator.count("POST") < 4:  # the next attempt is 4 to 8 seconds later
         assert process.poll() is None
         time.sleep(0.05)
