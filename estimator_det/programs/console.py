@@ -145,18 +145,6 @@ def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
     return ("train_config", reader)
 
 
-def precision_lines(config: Any) -> List[str]:
-    """A line if this machine may train faster in bfloat16 than in float32."""
-    from inputs.machine import has_bfloat16
-
-    if not has_bfloat16() or config.graph_rewriter.HasField("quantization"):
-        return []
-    return [
-        "precision:  this processor computes bfloat16 in hardware; train --precision auto measures "
-        "whether that is faster"
-    ]
-
-
 def unused_in_training(model_dir: str, config: Any, *, on_tpu: bool = False) -> Sequence[str]:
     """Fields that `check_config` need not report before a training in this folder."""
     from estimator_det.config import check, files

@@ -9,6 +9,14 @@ from tests.programs.clusters import LocalCluster, Make
 from tests.programs.forking import Forker, Run
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What programs remember about this machine is not written into the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ESTIMATOR_DET_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def fake_cluster(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
     """Builds clusters that train the fake detector in `tmp_path`/model."""

@@ -11,7 +11,6 @@ import estimator_det
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.programs import cli, console
-from estimator_det.protos import pipeline_pb2
 from model_fn.checkpoints import errors
 from tests import small_extractor
 from tests.inputs import examples
@@ -376,12 +375,3 @@ def test_failed_assertions_of_a_graph_are_told_as_they_were_meant():
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             session.run(failing)
     assert console.error_text(caught.value) == f"Record {told} 1 2"
-
-
-@pytest.mark.parametrize("has_it", [True, False])
-def test_processors_with_bfloat16_are_pointed_to_it(monkeypatch, has_it):
-    monkeypatch.setattr("inputs.machine.has_bfloat16", lambda: has_it)
-    config = pipeline_pb2.TrainEvalPipelineConfig()
-    assert bool(console.precision_lines(config)) == has_it
-    config.graph_rewriter.quantization.delay = 1
-    assert not console.precision_lines(config)

@@ -7,7 +7,7 @@ import sys
 from typing import Any, List, Sequence, Tuple
 
 from estimator_det.config import printing
-from estimator_det.programs import console
+from estimator_det.programs import console, precision
 from estimator_det.programs.verbs import tpu_checks
 from estimator_det.programs.verbs.base import add_config_arguments, add_options, load
 
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
             memory_problems, memory_lines = _memory(config, checked.graphs.memory, with_input=reads)
             problems += memory_problems
             lines += memory_lines
-            lines += console.precision_lines(config)
+            lines += precision.advice(config)
     for problem in problems:
         if problem.severity != "error":
             console.print_line(str(problem))

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Optional
 
-from estimator_det.programs import console
+from estimator_det.programs import console, precision
 from estimator_det.programs.cloud import environment
 from estimator_det.programs.verbs import data_worker
 from estimator_det.programs.verbs.base import (
@@ -188,9 +188,9 @@ def _faster_precision(config: Any) -> str:
     from estimator_det.programs import step_speed
 
     speed, is_bfloat16 = step_speed.fastest(config)
-    precision = run_options.MIXED_BFLOAT16 if is_bfloat16 else run_options.FLOAT32
-    console.print_line(f"precision: {precision}, {speed.seconds:.2f} s a step")
-    return precision
+    faster = run_options.MIXED_BFLOAT16 if is_bfloat16 else run_options.FLOAT32
+    console.print_line(f"precision: {faster}, {speed.seconds:.2f} s a step")
+    return faster
 
 
 def run(options: argparse.Namespace) -> int:
@@ -241,7 +241,7 @@ def run(options: argparse.Namespace) -> int:
     if options.precision == AUTO:
         train_options = dataclasses.replace(train_options, precision=_faster_precision(config))
     elif options.precision is None and is_alone and not is_for_tpu:
-        for line in console.precision_lines(config):
+        for line in precision.advice(config):
             console.print_line(line)
     metrics = runner.train_and_evaluate(
         config,
