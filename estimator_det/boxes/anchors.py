@@ -16,6 +16,7 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.config.tpu_advice import TpuAdvice
 
 REDUCED_SCALE = 0.1  # scale of the square box in SSD's lowest layer if that layer is reduced
 
@@ -38,7 +39,16 @@ class AnchorGenerator(Protocol):
         """Generates anchors float32 [A, 4] of maps in the padded image that enters the network."""
 
 
-ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry("anchor generator")
+ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry(
+    "anchor generator",
+    tpu_advice=TpuAdvice(
+        __file__,
+        {
+            "anchor_generator": "use ssd_anchor_generator",
+            "first_stage_anchor_generator": "use grid_anchor_generator",
+        },
+    ),
+)
 
 
 def _check(is_valid: bool, message: str) -> None:

@@ -7,8 +7,12 @@ from typing import Dict, NamedTuple, Optional
 
 from estimator_det.boxes.coders import BoxCoder
 from estimator_det.boxes.geometry import Similarity
-from estimator_det.boxes.matching import IGNORED, UNMATCHED, Matcher
+from estimator_det.boxes.matching import IGNORED, TPU_REMEDIES, UNMATCHED, Matcher
 from estimator_det.compat import tf
+from estimator_det.config.tpu_advice import TpuAdvice, declare
+
+# Targets are fetched with the gather that the matcher chooses.
+declare(TpuAdvice(__file__, TPU_REMEDIES))
 
 
 class Targets(NamedTuple):

@@ -12,6 +12,7 @@ from estimator_det.boxes.geometry import centers_and_sizes, from_centers_and_siz
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.config.tpu_advice import TpuAdvice
 
 EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite; the reference's value
 
@@ -39,7 +40,9 @@ class BoxCoder(Protocol):
         """Decodes [..., code_size], anchors [..., 4] to boxes and, if encoded, keypoints."""
 
 
-CODERS: Registry[Callable[[Any], BoxCoder]] = Registry("box coder")
+CODERS: Registry[Callable[[Any], BoxCoder]] = Registry(
+    "box coder", tpu_advice=TpuAdvice(__file__, {"box_coder": "use faster_rcnn_box_coder"})
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional, Protocol, Tuple
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.config.tpu_advice import TpuAdvice
 
 UNMATCHED = -1  # the anchor is background
 IGNORED = -2  # the anchor is not part of any loss
@@ -31,7 +32,13 @@ class Matcher(Protocol):
         """
 
 
-MATCHERS: Registry[Callable[[Any], Matcher]] = Registry("matcher")
+TPU_REMEDIES = {
+    "matcher": "use argmax_matcher with use_matmul_gather: true",
+    "use_matmul_gather_in_matcher": "set it to true",
+}
+MATCHERS: Registry[Callable[[Any], Matcher]] = Registry(
+    "matcher", tpu_advice=TpuAdvice(__file__, TPU_REMEDIES)
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ import functools
 from typing import Any, Callable, Optional
 
 from estimator_det.compat import tf
+from estimator_det.config.tpu_advice import TpuAdvice, declare
 
 Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -46,6 +47,17 @@ def balanced_sample(
     positive_samples = tf.logical_and(positive, place < num_positive_samples)
     negative_samples = tf.logical_and(negative, place - num_positive < num_negative_samples)
     return tf.logical_or(positive_samples, negative_samples)
+
+
+declare(
+    TpuAdvice(
+        __file__,
+        {
+            "loss.random_example_sampler": "remove the random_example_sampler block and use "
+            "weighted_sigmoid_focal as classification_loss"
+        },
+    )
+)
 
 
 def make_random_example_sampler(config: Any) -> Sampler:

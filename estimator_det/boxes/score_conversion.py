@@ -13,10 +13,20 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.config.tpu_advice import TpuAdvice
 
 ScoreFunction = Callable[[tf.Tensor], tf.Tensor]
 
-CALIBRATIONS: Registry[Callable[[Any, ScoreFunction], ScoreFunction]] = Registry("calibration")
+CALIBRATIONS: Registry[Callable[[Any, ScoreFunction], ScoreFunction]] = Registry(
+    "calibration",
+    tpu_advice=TpuAdvice(
+        __file__,
+        {
+            "post_processing": "remove the calibration",
+            "second_stage_post_processing": "remove the calibration",
+        },
+    ),
+)
 
 _CONVERTERS: Dict[str, ScoreFunction] = {
     "IDENTITY": tf.identity,

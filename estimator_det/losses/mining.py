@@ -15,6 +15,7 @@ import numpy as np
 
 from estimator_det.boxes.matching import UNMATCHED
 from estimator_det.compat import tf
+from estimator_det.config.tpu_advice import TpuAdvice, declare
 
 # From this threshold on, so few pairs of boxes overlap enough that it is faster to search for these
 # pairs among neighbours than to compare each box with all selected ones.
@@ -261,6 +262,18 @@ def _iou(box: tf.Tensor, neighbour: tf.Tensor) -> tf.Tensor:
     area_b = (ymax_b - ymin_b) * (xmax_b - xmin_b)
     # Operations in the kernel's order, so that pairs at the threshold fall on the same side.
     return common / (area_a + area_b - common)
+
+
+declare(
+    TpuAdvice(
+        __file__,
+        {
+            "loss.hard_example_miner": "remove the hard_example_miner block and use "
+            "weighted_sigmoid_focal as classification_loss: it needs no mining",
+            "hard_example_miner": "remove the hard_example_miner block",
+        },
+    )
+)
 
 
 def make_hard_example_miner(config: Any, loc_weight: float, cls_weight: float) -> HardExampleMiner:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Any, List, Tuple
 
 from estimator_det.compat import slim, tf
+from estimator_det.config.tpu_advice import TpuAdvice, declare
+
+declare(TpuAdvice(__file__, {"use_matmul_crop_and_resize": "set it to true"}))
 
 
 def crop_regions(

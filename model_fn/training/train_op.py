@@ -9,6 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
+from estimator_det.config.tpu_advice import TpuAdvice, declare
 from model_fn.training.finite_gate import (
     RejectedBatch,
     guarded,
@@ -134,6 +135,17 @@ def gradients_of(
         return gradient * factor if is_bias else gradient
 
     return [(scaled(*pair), pair[1]) for pair in pairs]
+
+
+declare(
+    TpuAdvice(
+        __file__,
+        {
+            "train_config": "switch off what the operation's name says, for example "
+            "summarize_gradients"
+        },
+    )
+)
 
 
 def make_train_op(

@@ -15,6 +15,7 @@ from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
+from estimator_det.config.tpu_advice import TpuAdvice, declare
 
 
 class NmsResult(NamedTuple):
@@ -27,6 +28,11 @@ class NmsResult(NamedTuple):
     masks: Optional[tf.Tensor]  # float32 [B, N, h, w]
     fields: Dict[str, tf.Tensor]  # [B, N, ...] each
     anchor_indices: tf.Tensor  # int32 [B, N]
+
+
+declare(
+    TpuAdvice(__file__, {"post_processing.batch_non_max_suppression": "set static_kernel: true"})
+)
 
 
 def make_nms_options(config: Any) -> NmsOptions:

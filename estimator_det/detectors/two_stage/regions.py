@@ -22,6 +22,7 @@ from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.config.tpu_advice import TpuAdvice
 from estimator_det.detectors.base import (
     Detections,
     Groundtruth,
@@ -57,7 +58,13 @@ from estimator_det.predictors.two_stage import (
 REGION_LOCALIZATION = "Loss/BoxClassifierLoss/localization_loss"
 REGION_CLASSIFICATION = "Loss/BoxClassifierLoss/classification_loss"
 
-REGION_STAGES: Registry[Callable[..., RegionStage]] = Registry("second-stage box predictor")
+REGION_STAGES: Registry[Callable[..., RegionStage]] = Registry(
+    "second-stage box predictor",
+    tpu_advice=TpuAdvice(
+        __file__,
+        {"second_stage_post_processing.batch_non_max_suppression": "set static_kernel: true"},
+    ),
+)
 
 
 class RegionOutput(NamedTuple):

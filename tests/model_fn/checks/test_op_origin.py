@@ -9,6 +9,7 @@ import pytest
 
 import estimator_det
 from estimator_det.compat import tf
+from estimator_det.config import tpu_advice
 from model_fn.checks import op_origin
 from tests.detectors.two_stage import configs as two_stage_configs
 from tests.model_fn.checks.small import small_config
@@ -30,15 +31,27 @@ def _descriptor(config: Any) -> Any:
     return getattr(config.model, config.model.WhichOneof("model")).DESCRIPTOR
 
 
-@pytest.mark.parametrize("place", op_origin.ADVICE)
+ADVICE = {
+    str(pathlib.Path(place).relative_to(ROOT)): advice.remedies
+    for place, advice in tpu_advice.DECLARED.items()
+}
+
+
+def test_parts_with_and_without_a_registry_declare_advice() -> None:
+    assert "loss.localization_loss" in ADVICE["estimator_det/losses/localization.py"]
+    assert "hard_example_miner" in ADVICE["estimator_det/losses/mining.py"]
+    assert "use_matmul_crop_and_resize" in ADVICE["estimator_det/nets/roi.py"]
+    assert "loss.random_example_sampler" in ADVICE["estimator_det/boxes/sampling.py"]
+
+
+@pytest.mark.parametrize("place", ADVICE)
 def test_every_advice_is_of_a_file_and_names_a_field_of_a_detector(place: str) -> None:
-    assert (ROOT / place).is_dir() if place.endswith("/") else (ROOT / place).is_file()
-    fields = {field for field, _ in op_origin.ADVICE[place]}
+    assert (ROOT / place).exists()
     known = set()
     for kind, config in _configs().items():
         descriptor = _descriptor(config)
-        known |= {field for field in fields if op_origin._is_in(field, descriptor)}
-        advice = op_origin._advice_of(place.rstrip("/"), descriptor)
+        known |= {field for field in ADVICE[place] if op_origin._is_in(field, descriptor)}
+        advice = op_origin._advice_of(place, descriptor)
         if advice is None:
             continue
         field = op_origin._full_field(advice[0], config)
@@ -46,12 +59,12 @@ def test_every_advice_is_of_a_file_and_names_a_field_of_a_detector(place: str) -
         message = config
         for part in field.split("."):
             message = getattr(message, part)
-    assert known == fields
+    assert known == set(ADVICE[place])
 
 
 def test_a_file_without_advice_has_that_of_its_folder() -> None:
     ssd = _descriptor(_configs()["ssd"])
-    (folder, *_) = op_origin.ADVICE["estimator_det/predictors/"]
+    (folder, *_) = ADVICE["estimator_det/predictors"].items()
     assert op_origin._advice_of("estimator_det/predictors/base.py", ssd) == folder
     assert op_origin._advice_of("estimator_det/nets/necks/fpn.py", ssd) is None
 
