@@ -23,7 +23,7 @@ from exporters.formats.base import FORMATS, ExportFormat, check_runtime
 from exporters.formats.exchange import current
 from exporters.loaded_model import LoadedModel, parent_folder
 
-__all__ = ["FoundModel", "exported_models", "load_model", "resolve_formats"]
+__all__ = ["FORMATS", "FoundModel", "exported_models", "load_model", "resolve_formats"]
 
 _FIRST = "saved_model"
 

@@ -8,7 +8,9 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector, make_detector
+from exporters.importing.published import Published
 from exporters.loaded_model import LoadedModel
 from exporters.network import ExportOptions, RestoredNetwork, Variant
 from model_fn.checkpoints.errors import RunError
@@ -65,6 +67,14 @@ class ExportFormat:
     def load_with_raw(self, path: str) -> LoadedModel:
         """Like `load`, and `run` also returns raw predictions, which may take more memory."""
         return self.load(path)
+
+    def read(self, path: str) -> Published:
+        """Reads weights and layers for an import, and runs nothing of the file."""
+        raise ConfigError(
+            None,
+            f"--from: is {self.name}, whose weights cannot be imported",
+            "give the checkpoint, frozen graph, SavedModel, TFLite or TensorFlow.js model",
+        )
 
     def tolerance(self, config: Any, options: ExportOptions) -> Tolerance:
         """The largest differences from the checkpoint."""

@@ -9,13 +9,21 @@ Serving.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from estimator_det.compat import failures, tf, tf1
+from estimator_det.compat.private import saved_model_message
+from estimator_det.config import files
+from estimator_det.config.printing import counted, plain
 from estimator_det.config.text import ConfigError
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
+from exporters.formats.frozen_graph import VARIABLES, constants, publish
+from exporters.importing import functions
+from exporters.importing.checkpoint import checkpoint_reader, float_variables
+from exporters.importing.published import Published, as_float32
 from exporters.loaded_model import (
     SAVED_MODEL_FOLDER,
     LoadedModel,
@@ -26,6 +34,7 @@ from exporters.network import BFLOAT16, FLOAT32, ExportOptions, RestoredNetwork
 from inputs import schema
 from inputs.serving import additional_channels
 from model_fn.checkpoints.errors import RunError
+from model_fn.checkpoints.find import find_checkpoint
 from model_fn.evaluation import score_thresholds
 from model_fn.serving import saved_model as served
 from model_fn.serving import warmup
@@ -33,6 +42,8 @@ from model_fn.serving.folding import compute_in_bfloat16
 from model_fn.serving.graph import PREDICT, SERVING_DEFAULT
 
 _GRAPH_FILE = "saved_model.pb"
+_WEIGHTS = ("/weights", "/depthwise_weights")  # names that these models use
+_KERAS_WEIGHTS = ("/kernel", "/depthwise_kernel", "/pointwise_kernel")
 _NARROW = Tolerance(0.1, 0.1, uses_quantile=True)  # fractions of bfloat16 have seven bits
 
 
@@ -50,10 +61,10 @@ class SavedModel(ExportFormat):
             outputs = served.output_operations(definitions.values())
             if network.options.precision == BFLOAT16:
                 folded = network.folded_graph_of(outputs)
-                constants = compute_in_bfloat16(folded, network.prediction_names)
+                graph_def = compute_in_bfloat16(folded, network.prediction_names)
             else:
-                constants = network.graph_of(outputs)
-            served.write_constants(path, constants, definitions, network.label_map)
+                graph_def = network.graph_of(outputs)
+            served.write_constants(path, graph_def, definitions, network.label_map)
         elif network.variants:
             # The checkpoint's own graph, which has no tensors of other formats.
             with tf.Graph().as_default(), tf1.Session() as session:
@@ -98,6 +109,17 @@ class SavedModel(ExportFormat):
 
     def load(self, path: str) -> SavedModelDetector:
         return SavedModelDetector(_folder(path))
+
+    def read(self, path: str) -> Published:
+        """The constants, variables and layers, and the label map; nothing of the graph is run."""
+        folder = _folder(path)
+        file = os.path.join(folder, _GRAPH_FILE)
+        meta_graph = _parse(file)
+        reader = _read_graph
+        if functions.keeps_network_in_functions(meta_graph.graph_def):
+            reader = _read_functions
+        published = reader(meta_graph, folder, file)
+        return published._replace(label_map=asset_class_names(folder) or None)
 
 
 def _folder(path: str) -> str:
@@ -175,3 +197,104 @@ def _load(saved_model_dir: str) -> Any:
             f"{saved_model_dir} cannot be loaded: {failures.reason(error)}. Its files are damaged "
             "or incomplete; copy the folder again, or export the checkpoint again"
         ) from error
+
+
+def _read_graph(meta_graph: Any, folder: str, file: str) -> Published:
+    """A model of TensorFlow 1, whose variables have their names in the checkpoint, too."""
+    graph_def = meta_graph.graph_def
+    arrays = constants(graph_def, file)
+    if any(node.op in VARIABLES for node in graph_def.node):
+        arrays.update(float_variables(_prefix(folder)))
+    return publish(graph_def, arrays, file)
+
+
+def _read_functions(meta_graph: Any, folder: str, file: str) -> Published:
+    """A model of TensorFlow 2: the functions of a signature, and the variables that they read."""
+    graph_def = functions.inline_functions(
+        meta_graph.graph_def, _outputs(meta_graph.signature_def, folder), file
+    )
+    arrays = constants(graph_def, file)
+    variables = [node.name for node in graph_def.node if node.op in VARIABLES]
+    if variables:
+        _refuse_keras(variables, folder)
+        arrays.update(_variables(meta_graph, variables, folder, file))
+    published = publish(graph_def, arrays, file)
+    if not published.structure.convolutions:
+        raise RunError(
+            f"{folder} has no layers with weights in the functions of its signature, or they are "
+            "in loops or conditions, which is not supported. Give its frozen graph, or the "
+            "checkpoint it was exported from"
+        )
+    return published._replace(from_functions=True)
+
+
+def _refuse_keras(variables: Sequence[str], folder: str) -> None:
+    kernels = [name for name in variables if name.endswith(_KERAS_WEIGHTS)]
+    if kernels and not any(name.endswith(_WEIGHTS) for name in variables):
+        raise RunError(
+            f"{folder} is a model that Keras built, as those of the Object Detection API for "
+            f"TensorFlow 2 are: {counted(len(kernels), 'variable')} named as Keras names weights, "
+            f"such as {plain(kernels[0])}. Its layers are not those of the models here, so it "
+            "cannot be imported; choose a model for TensorFlow 1"
+        )
+
+
+def _outputs(signatures: Any, folder: str) -> List[str]:
+    """Names of the output tensors of the default signature, or of the only one."""
+    usable = sorted(name for name in signatures if not name.startswith("__saved_model"))
+    chosen = [name for name in usable if name == SERVING_DEFAULT] or usable
+    if len(chosen) != 1:
+        description = f"the signatures {plain(chosen)}, none of them" if chosen else "no signature"
+        raise RunError(
+            f"{folder} has {description} {SERVING_DEFAULT}, so which function to import is not "
+            "known. "
+            f"Save it with signatures={{{SERVING_DEFAULT!r}: function}}"
+        )
+    return [each.name for each in signatures[chosen[0]].outputs.values() if each.name]
+
+
+def _variables(
+    meta_graph: Any, names: Sequence[str], folder: str, file: str
+) -> Dict[str, np.ndarray]:
+    """Values of variables of numbers, by their names in the graph."""
+    reader = checkpoint_reader(_prefix(folder))
+    kinds = reader.get_variable_to_dtype_map()
+    restore = meta_graph.saver_def.restore_op_name
+    keys = functions.variable_keys(meta_graph.graph_def, restore, file)
+    values = {}
+    for name in names:
+        key = keys.get(name)
+        if key not in kinds:
+            raise RunError(
+                f"{folder}: its checkpoint has no value for the variable {plain(name)}"
+                f"{'' if key is None else f', which is stored as {plain(key)}'}. Get the folder "
+                "again"
+            )
+        if kinds[key].is_floating:
+            values[name] = as_float32(reader.get_tensor(key))
+    return values
+
+
+def _prefix(folder: str) -> str:
+    """The checkpoint of a SavedModel."""
+    return find_checkpoint(os.path.join(folder, "variables", "variables"))
+
+
+def _parse(file: str) -> Any:
+    """The `MetaGraphDef` for serving, or the first one."""
+    content = files.read_bytes(file)
+    message = saved_model_message()
+    try:
+        message.ParseFromString(content)
+    except DecodeError as error:
+        raise RunError(
+            f"{file} is not a SavedModel, or is cut off after {len(content)} bytes: {error}. Get "
+            "the folder again, or give its format with --from"
+        ) from error
+    if not message.meta_graphs:
+        raise RunError(
+            f"{file} is not a SavedModel: it contains no graph. Get the folder again, or give its "
+            "format with --from"
+        )
+    serving = [each for each in message.meta_graphs if "serve" in each.meta_info_def.tags]
+    return (serving or message.meta_graphs)[0]

@@ -24,7 +24,8 @@ from exporters.formats.base import (
 from exporters.formats.samples import CALIBRATED, sample_images
 from exporters.formats.tflite_detector import TfliteDetector, set_options
 from exporters.formats.tflite_metadata import Normalization, add_metadata
-from exporters.importing.tflite import IDENTIFIER, POSTPROCESS
+from exporters.formats.tflite_reader import IDENTIFIER, POSTPROCESS, read_tflite
+from exporters.importing.published import Published
 from exporters.network import ExportOptions, RestoredNetwork, TfliteOptions
 from inputs.label_map import read_label_map
 from inputs.serving import COLOR_CHANNELS, additional_channels
@@ -122,6 +123,9 @@ class Tflite(ExportFormat):
 
     def load_with_raw(self, path: str) -> TfliteDetector:
         return TfliteDetector(path, keeps_raw=True)
+
+    def read(self, path: str) -> Published:
+        return read_tflite(path)
 
     def tolerance(self, config: Any, options: ExportOptions) -> Tolerance:
         return _TOLERANCES["int8" if is_quantized(config) else options.quantize]

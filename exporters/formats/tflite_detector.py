@@ -11,7 +11,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.tflite_metadata import Normalization, pack, packed_anew, read_normalization
-from exporters.importing.tflite import DAMAGE, POSTPROCESS, attached_labels, corners, unpack
+from exporters.formats.tflite_reader import DAMAGE, POSTPROCESS, attached_labels, corners, unpack
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError

@@ -16,7 +16,7 @@ import numpy as np
 from flatbuffers.table import Table
 
 from estimator_det.compat.private import tflite_schema
-from exporters.importing.tflite import IDENTIFIER, unpack
+from exporters.formats.tflite_reader import IDENTIFIER, unpack
 from inputs.serving import COLOR_CHANNELS
 
 METADATA_NAME = b"TFLITE_METADATA"  # name of the model's buffer

@@ -13,14 +13,10 @@ from estimator_det.config import files, pipeline
 from estimator_det.config.printing import counted, escaped
 from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
+from exporters.formats import FORMATS
 from exporters.image_files import list_images
-from exporters.importing import (  # noqa: F401 (unused here: each registers its format)
-    anchors,
-    frozen_graph,
-    saved_model,
-    tfjs,
-    tflite,
-)
+from exporters.importing import anchors
+from exporters.importing.checkpoint import read_checkpoint
 from exporters.importing.mapping import (
     COPIED,
     MISSING,
@@ -32,11 +28,12 @@ from exporters.importing.mapping import (
 from exporters.importing.matching import align_names
 from exporters.importing.own_model import OwnModel, build_own_model, calibrate
 from exporters.importing.proposal import explain_shapes
-from exporters.importing.published import FORMATS, Published, refuse_not_finite
+from exporters.importing.published import Published, refuse_not_finite
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.variables import NEUTRAL_STATISTICS
 
+CHECKPOINT = "checkpoint"  # in --from, beside the formats of exports
 CHECKPOINT_NAME = "model.ckpt"
 LABEL_MAP_FILE = "label_map.pbtxt"
 REPORT_FILE = "import_report.txt"
@@ -146,9 +143,11 @@ def _recompute_statistics(
 
 def read_published(source_format: str, path: str) -> Published:
     """The content of a model file, or of a folder with a model."""
-    if source_format != "checkpoint" and not tf.io.gfile.exists(path):
+    if source_format == CHECKPOINT:
+        return read_checkpoint(path)
+    if not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"no such model: {path}")
-    return FORMATS.get(source_format)(path)
+    return FORMATS.get(source_format)().read(path)
 
 
 def _absent(mapped: Mapped, published: Published, model: Any) -> List[str]:

@@ -1,13 +1,13 @@
-"""Contents of a published model file in any format, and the registry of formats."""
+"""Contents of a published model file in any format."""
 
 from __future__ import annotations
 
-from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from estimator_det.compat import tf
 from estimator_det.config.printing import plain
-from estimator_det.config.registry import Registry
 from model_fn.checkpoints.errors import RunError
 
 
@@ -77,7 +77,11 @@ class Published(NamedTuple):
 
 NO_STRUCTURE = Structure((), {}, {})
 
-FORMATS: Registry[Callable[[str], Published]] = Registry("format of a published model")
+
+def as_float32(values: np.ndarray) -> np.ndarray:
+    """Half-precision numbers as float32; others as they are."""
+    is_half = values.dtype in (np.float16, tf.bfloat16.as_numpy_dtype)
+    return values.astype(np.float32) if is_half else values
 
 
 def refuse_not_finite(published: Published, path: str) -> None:

@@ -15,7 +15,7 @@ from exporters import Detector
 from exporters.formats import check, tflite
 from exporters.formats.tflite_detector import TfliteDetector, find_postprocess
 from exporters.formats.tflite_metadata import Normalization, add_metadata, read_normalization
-from exporters.importing.tflite import POSTPROCESS, attached_labels, read_tflite
+from exporters.formats.tflite_reader import POSTPROCESS, attached_labels, read_tflite
 from exporters.network import TfliteOptions
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES, Trained

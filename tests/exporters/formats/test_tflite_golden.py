@@ -15,7 +15,7 @@ from estimator_det.config import pipeline
 from exporters.formats import tflite
 from exporters.formats.base import inference_detector
 from exporters.formats.tflite_detector import find_postprocess
-from exporters.importing.tflite import POSTPROCESS
+from exporters.formats.tflite_reader import POSTPROCESS
 from exporters.network import TfliteOptions
 from tests.exporters.formats.models import operation_names, tflite_graph
 

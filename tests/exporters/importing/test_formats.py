@@ -11,8 +11,12 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import saved_model_message
-from exporters.formats.tfjs import Tfjs
-from exporters.importing import frozen_graph, importer, saved_model, tfjs, tflite
+from exporters.formats import tflite_reader
+from exporters.formats.frozen_graph import FrozenGraph
+from exporters.formats.saved_model import SavedModel
+from exporters.formats.tfjs import Tfjs, read_graph_model
+from exporters.importing import importer
+from exporters.importing.checkpoint import read_checkpoint
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import folded, to_tflite, write_old_tfjs, write_tfjs
@@ -39,7 +43,7 @@ def test_half_precision_constants_become_float32(original, tmp_path):
     half = original.arrays[name].astype(np.float16)
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(half))
     (tmp_path / "half.pb").write_bytes(graph_def.SerializeToString())
-    published = frozen_graph.read_frozen_graph(str(tmp_path / "half.pb"))
+    published = FrozenGraph().read(str(tmp_path / "half.pb"))
     assert published.arrays[name].dtype == np.float32
     np.testing.assert_array_equal(published.arrays[name], half)
 
@@ -61,7 +65,7 @@ def test_damaged_constants_of_a_frozen_graph(original, tmp_path, change, text):
     name = "BoxPredictor_0/ClassPredictor/biases"
     change(next(node for node in graph_def.node if node.name == name).attr["value"].tensor)
     (tmp_path / "bad.pb").write_bytes(graph_def.SerializeToString())
-    _refused(frozen_graph.read_frozen_graph, tmp_path / "bad.pb", name, text)
+    _refused(FrozenGraph().read, tmp_path / "bad.pb", name, text)
 
 
 def _upload(folder, bucket):
@@ -73,9 +77,9 @@ def test_tfjs_in_a_bucket(original, tmp_path):
     folder = write_tfjs(original.graph_def, tmp_path / "model")
     bucket = f"ram://{tmp_path.name}"
     _upload(folder, bucket)
-    local = tfjs.read_tfjs(str(folder)).arrays
+    local = Tfjs().read(str(folder)).arrays
     for path in (bucket, f"{bucket}/model.json"):
-        remote = tfjs.read_tfjs(path).arrays
+        remote = Tfjs().read(path).arrays
         assert set(remote) == set(local)
         assert all(np.array_equal(remote[name], local[name]) for name in local)
 
@@ -93,7 +97,7 @@ def test_quantized_tfjs_weights(tmp_path):
         "weightsManifest": [{"paths": ["s"], "weights": [entry, half]}],
     }
     (tmp_path / "model.json").write_text(json.dumps(model))
-    graph_def, arrays = tfjs.read_graph_model(str(tmp_path))
+    graph_def, arrays = read_graph_model(str(tmp_path))
     assert graph_def.node[0].attr["padding"].s == b"SA"
     assert graph_def.node[0].attr["_class"].list.s == [b"l", b"l"]
     np.testing.assert_array_equal(arrays["w"], np.float32([-1, 2]))
@@ -110,7 +114,7 @@ def test_tfjs_shard_outside_the_folder(original, tmp_path, name):
     bucket = f"ram://{tmp_path.name}/{len(name)}"
     _upload(folder, bucket)
     for place in [bucket] if name.startswith("ram:") else [folder, bucket]:
-        _refused(tfjs.read_tfjs, f"{place}/model.json", repr(name), "outside the folder")
+        _refused(Tfjs().read, f"{place}/model.json", repr(name), "outside the folder")
 
 
 def test_tfjs_shard_that_is_a_link_to_the_outside(original, tmp_path):
@@ -118,20 +122,20 @@ def test_tfjs_shard_that_is_a_link_to_the_outside(original, tmp_path):
     (tmp_path / "secret").write_bytes(b"x" * 1000)
     (folder / "shard1").unlink()
     (folder / "shard1").symlink_to(tmp_path / "secret")
-    _refused(tfjs.read_tfjs, folder / "model.json", "'shard1'", "outside the folder")
+    _refused(Tfjs().read, folder / "model.json", "'shard1'", "outside the folder")
 
 
 def test_tfjs_shards_that_are_empty_missing_or_cut_off(original, tmp_path):
     folder = write_tfjs(original.graph_def, tmp_path / "model")
     content = (folder / "shard2").read_bytes()
     (folder / "shard2").write_bytes(content[:-1])
-    _refused(tfjs.read_tfjs, folder / "model.json", "the shards end after")
+    _refused(Tfjs().read, folder / "model.json", "the shards end after")
     (folder / "shard2").write_bytes(content + b"more")
-    _refused(tfjs.read_tfjs, folder / "model.json", "and its weights")
+    _refused(Tfjs().read, folder / "model.json", "and its weights")
     (folder / "shard2").write_bytes(b"")
-    _refused(tfjs.read_tfjs, folder / "model.json", "'shard2' is empty (0 bytes)")
+    _refused(Tfjs().read, folder / "model.json", "'shard2' is empty (0 bytes)")
     (folder / "shard2").unlink()
-    _refused(tfjs.read_tfjs, folder / "model.json", "'shard2' cannot be read")
+    _refused(Tfjs().read, folder / "model.json", "'shard2' cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +165,7 @@ def test_tfjs_shards_that_are_empty_missing_or_cut_off(original, tmp_path):
 )
 def test_damaged_tfjs_models(tmp_path, content, text):
     (tmp_path / "model.json").write_text(content)
-    for read in (tfjs.read_tfjs, Tfjs().load):
+    for read in (Tfjs().read, Tfjs().load):
         _refused(read, tmp_path / "model.json", text)
 
 
@@ -176,7 +180,7 @@ def test_damaged_tfjs_models(tmp_path, content, text):
 def test_weights_without_a_graph(tmp_path, name, content):
     (tmp_path / name).write_text(content)
     for path in (tmp_path, tmp_path / name):
-        _refused(tfjs.read_tfjs, path, f"{name} is weights without a graph: it names weights and")
+        _refused(Tfjs().read, path, f"{name} is weights without a graph: it names weights and")
 
 
 def test_damaged_tfjs_models_before_2019(original, tmp_path):
@@ -187,37 +191,37 @@ def test_damaged_tfjs_models_before_2019(original, tmp_path):
     shard = folder / "shard2"
     shard.write_bytes(shard.read_bytes()[: -original.arrays[name].nbytes])
     manifest.write_text(json.dumps(groups))
-    _refused(tfjs.read_tfjs, folder, f"has no weights for 1 constant, such as {name}")
+    _refused(Tfjs().read, folder, f"has no weights for 1 constant, such as {name}")
     manifest.write_text('[{"weights": 1}]')
-    _refused(tfjs.read_tfjs, folder, "weightsManifest is damaged")
+    _refused(Tfjs().read, folder, "weightsManifest is damaged")
     manifest.write_text('[{"paths": ["../secret"], "weights": []}]')
-    _refused(tfjs.read_tfjs, folder, "'../secret', which is outside the folder")
+    _refused(Tfjs().read, folder, "'../secret', which is outside the folder")
     manifest.write_text("{}")
-    _refused(tfjs.read_tfjs, folder, "is not a list of groups of weights")
+    _refused(Tfjs().read, folder, "is not a list of groups of weights")
     manifest.unlink()
-    _refused(tfjs.read_tfjs, graph, "has no weights_manifest.json beside it")
+    _refused(Tfjs().read, graph, "has no weights_manifest.json beside it")
     graph.write_bytes(graph.read_bytes()[:-100])
-    _refused(tfjs.read_tfjs, folder, "cut off after", "Get the model again from its publisher")
+    _refused(Tfjs().read, folder, "cut off after", "Get the model again from its publisher")
 
 
 def test_quantized_tflite_tensors():
     quantization = types.SimpleNamespace(scale=[0.5, 2.0], zeroPoint=[1, 3], quantizedDimension=1)
     values = np.array([[1, 3], [5, 4]], np.uint8)
-    found = tflite._dequantized(values, quantization)
+    found = tflite_reader._dequantized(values, quantization)
     np.testing.assert_array_equal(found, np.float32([[0, 0], [2, 2]]))
     quantization.scale, quantization.zeroPoint = [0.5], [1]
-    found = tflite._dequantized(values, quantization)
+    found = tflite_reader._dequantized(values, quantization)
     np.testing.assert_array_equal(found, np.float32([[0, 1], [2, 1.5]]))
 
 
 def test_labels_attached_to_a_tflite_model(converted, tmp_path):
-    assert tflite.attached_labels(converted) == {}
+    assert tflite_reader.attached_labels(converted) == {}
     file = tmp_path / "m.tflite"
     file.write_bytes(converted)
     with zipfile.ZipFile(file, "a") as attached:
         attached.writestr("labels.txt", "???\ncat\ndog\n")
-    assert tflite.read_tflite(str(file)).label_map == {1: "cat", 2: "dog"}
-    assert tflite.attached_labels(b"") == {}
+    assert tflite_reader.read_tflite(str(file)).label_map == {1: "cat", 2: "dog"}
+    assert tflite_reader.attached_labels(b"") == {}
 
 
 def _saved_model(folder, graph_def):
@@ -233,7 +237,7 @@ def _saved_model(folder, graph_def):
 def test_saved_model_of_constants_with_its_label_map(original, tmp_path):
     folder = _saved_model(tmp_path / "saved", folded(original))
     write_label_map({1: "cat"}, str(folder / "assets" / "map.pbtxt"))
-    published = saved_model.read_saved_model(str(folder))
+    published = SavedModel().read(str(folder))
     assert published.label_map == {1: "cat"}
     assert len(published.structure.convolutions) == len(original.own.structure.convolutions)
 
@@ -243,7 +247,7 @@ def test_saved_model_of_variables(original, tmp_path):
     folder = _saved_model(tmp_path / "saved", original.own.graph.as_graph_def())
     (folder / "variables").mkdir()
     importer.write_checkpoint(str(folder / "variables" / "variables"), values, 0)
-    published = saved_model.read_saved_model(str(folder / "saved_model.pb"))
+    published = SavedModel().read(str(folder / "saved_model.pb"))
     assert set(values) <= set(published.arrays)
     assert len(published.structure.convolutions) == len(original.own.structure.convolutions)
 
@@ -252,9 +256,9 @@ def test_saved_models_that_cannot_be_used(original, tmp_path):
     folder = _saved_model(tmp_path / "saved", folded(original))
     file = folder / "saved_model.pb"
     file.write_bytes(file.read_bytes()[:5000])
-    _refused(saved_model.read_saved_model, folder, "cut off after 5000 bytes")
+    _refused(SavedModel().read, folder, "cut off after 5000 bytes")
     file.write_bytes(b"")
-    _refused(saved_model.read_saved_model, folder, "contains no graph")
+    _refused(SavedModel().read, folder, "contains no graph")
 
 
 def test_a_checkpoint_that_is_cut_off(original, tmp_path):
@@ -262,4 +266,4 @@ def test_a_checkpoint_that_is_cut_off(original, tmp_path):
     importer.write_checkpoint(str(tmp_path / "model.ckpt"), values, 0)
     data = tmp_path / "model.ckpt.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-4])
-    _refused(saved_model.read_checkpoint, tmp_path / "model.ckpt", "is damaged")
+    _refused(read_checkpoint, tmp_path / "model.ckpt", "is damaged")

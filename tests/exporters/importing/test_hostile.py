@@ -15,11 +15,12 @@ from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import pipeline
 from estimator_det.programs import cli
+from exporters.formats import FORMATS
 from exporters.formats.tfjs import Tfjs
 from exporters.formats.tflite_detector import TfliteDetector
 from exporters.formats.tflite_metadata import pack
 from exporters.importing import graphs
-from exporters.importing.published import FORMATS, Published
+from exporters.importing.published import Published
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import to_tflite, write_tfjs
 
@@ -85,7 +86,7 @@ def _graph(**nodes: Any) -> Any:
 
 def _read(graph_def: Any, folder: pathlib.Path) -> Published:
     (folder / "a.pb").write_bytes(graph_def.SerializeToString())
-    return FORMATS.get("frozen_graph")(str(folder / "a.pb"))
+    return FORMATS.get("frozen_graph")().read(str(folder / "a.pb"))
 
 
 def test_anchors_of_an_absent_operation_are_none(tmp_path: pathlib.Path) -> None:
@@ -161,7 +162,7 @@ def test_damaged_weights_of_tfjs(original, tmp_path: pathlib.Path, change: Any) 
     content["weightsManifest"][0]["weights"][0].update(change)
     model.write_text(json.dumps(content))
     with pytest.raises(RunError, match=r"weightsManifest is damaged|the shards end after"):
-        FORMATS.get("tfjs")(str(model))
+        FORMATS.get("tfjs")().read(str(model))
 
 
 @pytest.mark.parametrize(
@@ -211,4 +212,4 @@ def test_attached_labels_that_cannot_be_read(tflite_file, tmp_path: pathlib.Path
         assert damaged != content
         (tmp_path / "labels.tflite").write_bytes(tflite_file + damaged)
         with pytest.raises(RunError, match=r"labels.tflite is damaged.* list of labels"):
-            FORMATS.get("tflite")(str(tmp_path / "labels.tflite"))
+            FORMATS.get("tflite")().read(str(tmp_path / "labels.tflite"))

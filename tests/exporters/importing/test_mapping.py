@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf1
-from exporters.importing import frozen_graph, mapping, tfjs, tflite
+from exporters.formats.frozen_graph import publish
+from exporters.formats.tfjs import Tfjs
+from exporters.formats.tflite_reader import read_tflite
+from exporters.importing import mapping
 from tests.exporters.importing.conftest import (
     constants_of,
     folded,
@@ -23,7 +26,7 @@ def expected(original):
 
 
 def _published(graph_def):
-    return frozen_graph.publish(graph_def, constants_of(graph_def), "a.pb")
+    return publish(graph_def, constants_of(graph_def), "a.pb")
 
 
 def _states(mapped):
@@ -117,7 +120,7 @@ def test_offset_that_is_added_after_a_sum_is_found_by_name(original, expected):
 
 
 def test_tfjs_model(original, expected, tmp_path):
-    published = tfjs.read_tfjs(str(write_tfjs(folded(original), tmp_path / "model")))
+    published = Tfjs().read(str(write_tfjs(folded(original), tmp_path / "model")))
     _agree(original.own, mapping.map_variables(original.own, published), expected)
 
 
@@ -127,7 +130,7 @@ def test_tfjs_model(original, expected, tmp_path):
 def test_tflite_model(original, expected, tmp_path, settings, tolerance):
     file = tmp_path / "model.tflite"
     file.write_bytes(to_tflite(original.graph_def, **settings))
-    published = tflite.read_tflite(str(file))
+    published = read_tflite(str(file))
     mapped = mapping.map_variables(original.own, published)
     _agree(original.own, mapped, expected, tolerance)
     assert len(mapped.folded) == 2
@@ -142,7 +145,7 @@ def test_what_is_missing_and_what_is_not_used_is_reported(original):
     arrays = constants_of(graph_def)
     del arrays[bias]
     arrays["more/weights"] = np.zeros([3], np.float32)
-    mapped = mapping.map_variables(original.own, frozen_graph.publish(graph_def, arrays, "a.pb"))
+    mapped = mapping.map_variables(original.own, publish(graph_def, arrays, "a.pb"))
     rows = {row.variable: row for row in mapped.rows}
     assert rows[name].state == mapping.OTHER_SHAPE
     assert "[1, 1, 16, 7]" in rows[name].source

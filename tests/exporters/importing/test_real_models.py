@@ -11,11 +11,12 @@ from PIL import Image
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
+from exporters.formats import FORMATS
 from exporters.importing import importer, mapping
 from exporters.importing.matching import align_names
 from exporters.importing.own_model import build_own_model
 from exporters.importing.proposal import propose_config
-from exporters.importing.published import FORMATS, refuse_not_finite
+from exporters.importing.published import refuse_not_finite
 from inputs import serving
 from model_fn.serving.graph import serve
 
@@ -28,7 +29,7 @@ def _map(shared, source, folder, file, config="model.config"):
         pytest.skip(f"needs {base}")
     config = pipeline.read_pipeline(str(base / config))
     path = str(base / file)
-    published = FORMATS.get(source)(path)
+    published = importer.read_published(source, path)
     refuse_not_finite(published, path)
     return config, mapping.map_variables(build_own_model(config), published)
 
@@ -139,7 +140,7 @@ def test_frozen_graph_that_tensorflow_2_saved(shared, tmp_path, prefix):
     module.network = network
     tf.saved_model.save(module, str(tmp_path), signatures=module.run)
     config = pipeline.read_pipeline(str(base / "pipeline.config"))
-    published = FORMATS.get("saved_model")(str(tmp_path))
+    published = FORMATS.get("saved_model")().read(str(tmp_path))
     proposed = propose_config(importer.read_published("saved_model", str(tmp_path)))
     assert proposed.model.ssd.num_classes == 37
     own = build_own_model(config)

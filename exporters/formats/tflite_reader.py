@@ -13,7 +13,7 @@ import numpy as np
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import files
 from exporters.importing import graphs
-from exporters.importing.published import FORMATS, Convolution, Named, Published, Structure
+from exporters.importing.published import Convolution, Named, Published, Structure
 from model_fn.checkpoints.errors import RunError
 
 IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a file
@@ -51,7 +51,6 @@ class _Model(NamedTuple):
         return raw.decode("utf-8", "replace")
 
 
-@FORMATS.register("tflite")
 def read_tflite(path: str) -> Published:
     """The weights and layers of a TFLite model."""
     content = files.read_bytes(path)
