@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, Iterable, List, NamedTuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.problem import Problem, warning
@@ -54,22 +54,20 @@ class InputMemory(NamedTuple):
 
 def _size(tensor: tf.Tensor) -> int:
     count = tensor.shape.num_elements()
-    return (
-        0 if count is None or tensor.dtype in (tf.string, tf.resource) else count * _width(tensor)
-    )
+    if count is None or tensor.dtype in (tf.string, tf.resource):
+        return 0
+    return int(count * tensor.dtype.base_dtype.size)
 
 
-def _width(tensor: Any) -> int:
-    return int(tensor.dtype.base_dtype.size)
+def variable_bytes(variables: Iterable[tf.Variable]) -> int:
+    """Memory of the values of variables."""
+    return sum(v.shape.num_elements() * v.dtype.base_dtype.size for v in variables)
 
 
 def training_memory(graph: tf.Graph, batch: Dict[str, tf.Tensor]) -> Memory:
     """Memory of training, from its graph, the default one, and the placeholders of a batch."""
     model = set(tf1.trainable_variables())
     statistics = {v for v in tf1.global_variables() if "/moving_" in v.op.name} - model
-
-    def total(variables: Any) -> int:
-        return sum(v.shape.num_elements() * _width(v) for v in variables)
 
     backward = {op for op in graph.get_operations() if op.name.startswith("gradients/")}
     kept = {
@@ -83,9 +81,9 @@ def training_memory(graph: tf.Graph, batch: Dict[str, tf.Tensor]) -> Memory:
     largest = max((_size(tensor) for op in backward for tensor in op.outputs), default=0)
     return Memory(
         graph=int(BASE_BYTES + OPERATION_BYTES * len(graph.get_operations())),
-        parameters=total(model) + total(statistics),
-        slots=total(set(tf1.global_variables()) - model - statistics),
-        gradients=total(model),
+        parameters=variable_bytes(model | statistics),
+        slots=variable_bytes(set(tf1.global_variables()) - model - statistics),
+        gradients=variable_bytes(model),
         activations=sum(_size(tensor) for tensor in kept.values()) + 2 * largest,
         batch=sum(_size(tensor) for tensor in batch.values()),
         images=batch[schema.IMAGE].shape[0],

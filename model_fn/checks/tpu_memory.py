@@ -17,6 +17,7 @@ from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.problem import Problem
 from model_fn.checks import tpu_graph
 from model_fn.checks.graphs import without_files
+from model_fn.checks.memory import variable_bytes
 
 # Bytes of high-bandwidth memory that a core has to itself.
 CORE_BYTES: Dict[str, int] = {"v2": 8 << 30, "v3": 16 << 30, "v5e": 16 << 30}
@@ -64,14 +65,14 @@ class CoreMemory(NamedTuple):
     def total(self, images: Optional[int] = None) -> int:
         """Bytes at a number of images a core, by default that of the graph."""
         count = self.images if images is None else images
-        activations = sum(self._size(block, count) for block in self.kept)
         alive = 2 * self._size(self.largest, count) if self.largest else 0
         infeed = 2 * sum(self._size(block, count) for block in self.batch)
-        return self.variables + self.gradients + activations + alive + infeed
+        return self.variables + self.gradients + self.activations(count) + alive + infeed
 
-    def activations(self) -> int:
-        """Bytes of what is kept for the backward pass."""
-        return sum(self._size(block, self.images) for block in self.kept)
+    def activations(self, images: Optional[int] = None) -> int:
+        """Bytes of what is kept for the backward pass, by default for the graph's images a core."""
+        count = self.images if images is None else images
+        return sum(self._size(block, count) for block in self.kept)
 
     def fitting(self, core_bytes: int) -> int:
         """Images a core that fit into its memory with `MARGIN` to spare; 0 if not one does."""
@@ -129,8 +130,8 @@ def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
     blocks = [_block(tensor) for tensor in kept.values()]
     gradients = [_block(tensor) for op in backward for tensor in op.outputs]
     return CoreMemory(
-        variables=_bytes(variables),
-        gradients=_bytes(trained),
+        variables=variable_bytes(variables),
+        gradients=variable_bytes(trained),
         kept=[block for block in blocks if block],
         largest=max(
             (block for block in gradients if block),
@@ -169,7 +170,3 @@ def _block(tensor: tf.Tensor) -> Optional[Block]:
         return None
     shape = tuple(tensor.shape.as_list())
     return Block(shape, tensor.dtype.size, len(shape) == 4 and tensor.op.type in _CONVOLUTIONS)
-
-
-def _bytes(variables: List[tf.Variable]) -> int:
-    return sum(v.shape.num_elements() * v.dtype.base_dtype.size for v in variables)
