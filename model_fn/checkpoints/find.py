@@ -49,6 +49,19 @@ def find_checkpoint(prefix: str) -> str:
     raise FileNotFoundError(f"no checkpoint {stem}{hint} {folder} holds: {', '.join(names)}")
 
 
+def newest_step(model_dir: str) -> Optional[int]:
+    """The step in the name of the newest checkpoint; None without one.
+
+    The step in it may be a later one, if other workers took steps while the chief saved.
+    """
+    try:
+        prefix = tf1.train.latest_checkpoint(model_dir)
+    except ValueError:  # The `checkpoint` file is cut short; the start of a run repairs it.
+        return None
+    number = "" if prefix is None else prefix.rpartition("-")[2]
+    return int(number) if number.isdecimal() else None
+
+
 def _by_step(name: str) -> Tuple[str, int]:
     """Name and step of a checkpoint: `model.ckpt-20` -> `("model.ckpt", 20)`."""
     before, _, step = name.rpartition("-")

@@ -28,14 +28,15 @@ _CAUSES = (
 
 
 @contextlib.contextmanager
-def writable_folder(folder: str, name: str) -> Iterator[None]:
+def writable_folder(folder: str, name: str, *, kept: str = "") -> Iterator[None]:
     """Context manager in which results are written to a folder, which is checked first.
 
-    A new folder without results is removed at the end. `name` is the option that names the folder.
+    A new folder without results is removed at the end. `name` is the option that names the folder;
+    for `kept` and errors see `explained_errors`.
     """
     with files.removed_if_empty(folder):
         check_folder(folder, name)
-        with explained_errors(folder):
+        with explained_errors(folder, kept=kept):
             yield
 
 

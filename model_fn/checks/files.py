@@ -140,7 +140,8 @@ def refuse_foreign_label_maps(config: Any) -> None:
 
     An evaluation would refuse its own only when its first checkpoint is trained.
     """
-    refuse(check_first_records(read_label_maps(readers(config))))
+    table = read_label_maps(readers(config))
+    refuse(check_first_records(table))
 
 
 def check_files(paths: Iterable[Tuple[str, str]]) -> List[Problem]:

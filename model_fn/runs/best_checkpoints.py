@@ -125,10 +125,14 @@ def export(
     Label map and thresholds of the checkpoint's evaluation are added if they can be read.
     """
     model_dir = evaluator.model_dir
+    prefix = checkpoint or find_checkpoint(model_dir)
+    label_map = saved_model.find_readable_label_map(pipeline_config)
+    thresholds = score_thresholds.find_usable(pipeline_config, prefix, model_dir)
+    extra = {os.path.basename(score_thresholds.IN_EXPORTS): thresholds} if thresholds else None
+    channels = serving.additional_channels(pipeline_config)
     make_receiver = serving.create_predict_input_fn(
         pipeline_config, make_preprocessor(pipeline_config.model)
     )
-    label_map = saved_model.find_readable_label_map(pipeline_config)
 
     def receiver() -> Any:
         # Called within the graph that is exported, which is where assets are entered.
@@ -137,9 +141,6 @@ def export(
         return make_receiver()
 
     folder = os.path.join(model_dir, "export", name)
-    prefix = checkpoint or find_checkpoint(model_dir)
-    thresholds = score_thresholds.find_usable(pipeline_config, prefix, model_dir)
-    extra = {os.path.basename(score_thresholds.IN_EXPORTS): thresholds} if thresholds else None
     with tempfile.TemporaryDirectory() as with_variables:
         exported = tf.compat.as_str(
             evaluator.export_saved_model(
@@ -151,6 +152,5 @@ def export(
         versions = [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
         # A server loads the highest number: an export in the second of another one follows it.
         path = os.path.join(folder, str(max([seconds, *(number + 1 for number in versions)])))
-        channels = serving.additional_channels(pipeline_config)
         saved_model.rewrite_as_constants(exported, path, label_map, channels)
     return path

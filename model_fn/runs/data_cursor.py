@@ -18,10 +18,11 @@ import os
 import time
 from typing import Any, Deque, Dict, Optional, Sequence, Tuple
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.files import atomic
 from inputs.records.cursor import CursorState, DataCursor
 from inputs.records.sharding import Split
+from model_fn.checkpoints.find import newest_step
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.training.step import POSITION
@@ -36,16 +37,17 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)  # errors for any
 
 
 def resume_cursors(
-    context: RunContext, files: Sequence[str], first_step: int, resumed: Optional[int]
+    model_dir: str, files: Sequence[str], step: Optional[int], first_step: int, *, is_exact: bool
 ) -> Dict[str, DataCursor]:
-    """Positions at the checkpoint that training resumes from, by the files where they are saved."""
-    model_dir, is_alone, step = context.model_dir, context.cluster.task.is_alone, resumed
-    if resumed is not None and not is_alone:
-        # Files have the step in the name of a checkpoint; the one inside may be a later one.
-        named = newest_step(model_dir)
-        step = resumed if named is None else named
+    """Positions at the checkpoint that training resumes from, by the files where they are saved.
+
+    Args:
+        step: In the name of that checkpoint; None if there is none.
+        first_step: Where training begins.
+        is_exact: See `read_cursor_state`.
+    """
     states = {
-        file: None if step is None else read_cursor_state(model_dir, step, file, is_exact=is_alone)
+        file: None if step is None else read_cursor_state(model_dir, step, file, is_exact=is_exact)
         for file in files
     }
     return {file: DataCursor(state, first_step) for file, state in states.items()}
@@ -89,19 +91,6 @@ def worker_file(task: Task) -> str:
 def position_file(cluster: Cluster) -> str:
     """The file of this process."""
     return POSITION_FILE if cluster.is_chief else worker_file(cluster.task)
-
-
-def newest_step(model_dir: str) -> Optional[int]:
-    """The step in the name of the newest checkpoint; None without one.
-
-    The step in it may be a later one, if other workers took steps while the chief saved.
-    """
-    try:
-        prefix = tf1.train.latest_checkpoint(model_dir)
-    except ValueError:  # The `checkpoint` file is cut short; the start of a run repairs it.
-        return None
-    number = "" if prefix is None else prefix.rpartition("-")[2]
-    return int(number) if number.isdecimal() else None
 
 
 def write_cursor_state(

@@ -14,9 +14,9 @@ from typing import Any, Callable, Dict, Optional, TypeVar
 
 from estimator_det.compat import require_v2_behavior
 from model_fn.checkpoints.errors import DamagedCheckpointsError, SessionLostError
+from model_fn.checkpoints.find import newest_step
 from model_fn.checks.files import refuse_foreign_label_maps
 from model_fn.checks.metric_names import check_best_metric
-from model_fn.evaluation.history import TrainingEnd
 from model_fn.evaluation.report import Metrics
 from model_fn.runs.backends import Backend, coordinator, parameter_servers
 from model_fn.runs.backends.coordinator import CoordinatorBackend
@@ -27,7 +27,6 @@ from model_fn.runs.backends.tpu_estimator import TpuBackend
 from model_fn.runs.cluster import PARAMETER_SERVER as SERVER_TASK
 from model_fn.runs.cluster import read_cluster
 from model_fn.runs.context import RunContext
-from model_fn.runs.data_cursor import newest_step
 from model_fn.runs.evaluator import Evaluations, evaluation_readers, follow
 from model_fn.runs.options import (
     PARAMETER_SERVER,
@@ -35,7 +34,7 @@ from model_fn.runs.options import (
     TrainOptions,
     with_precision,
 )
-from model_fn.runs.task_watch import TaskWatch
+from model_fn.runs.task_watch import Tasks
 from model_fn.runs.training_evaluations import TrainingEvaluations
 from model_fn.runs.training_run import running
 
@@ -198,28 +197,22 @@ def _report_unused(evaluation: EvaluationOptions) -> None:
 
 def _run_evaluator_task(context: RunContext, backend: Backend) -> Metrics:
     """The evaluator of a cluster: checkpoints as they appear, and the exports."""
-    evaluation, cluster, stop = context.options.evaluation, context.cluster, context.stop
+    evaluation, cluster = context.options.evaluation, context.cluster
     if evaluation.on_training_data:
         _LOG.warning("The evaluator of a cluster does not evaluate on the training data")
     _report_unused(evaluation)
-    end = TrainingEnd(context.model_dir, context.num_steps)
     # A chief alone in its cluster may start later than the evaluator: it is not waited for.
     chiefs = cluster.readers[:1] if len(cluster.readers) > 1 or cluster.servers else []
-    watch = TaskWatch(cluster, chiefs, context.options.task_timeout_secs, stop, end.is_reached)
-
-    def is_over() -> bool:
-        stop.raise_if_requested()
-        return stop.is_requested or end.is_reached()
-
+    tasks = Tasks(context, chiefs)
     readers = evaluation_readers(context.config, sample_1_of_n=evaluation.sample_1_of_n)
     evaluations = Evaluations(context.config, backend.evaluator(), readers, evaluation)
-    with watch.watching():
+    with tasks.watch.watching():
         metrics = follow(
             evaluations,
             context.model_dir,
             context.num_steps,
             context.throttle_secs,
-            is_over=is_over,
+            is_over=tasks.are_over,
         )
     if metrics:
         evaluations.export_final()

@@ -148,16 +148,20 @@ _LOG = logging.getLogger(__name__)
 
 
 class Tasks:
-    """Duties of every task of a cluster: serve, watch the others, leave."""
+    """Duties of every task of a cluster: serve, watch the others, leave.
 
-    def __init__(self, context: RunContext) -> None:
+    Args:
+        watched: The tasks that must not be missing; by default all that train.
+    """
+
+    def __init__(self, context: RunContext, watched: Optional[Sequence[Task]] = None) -> None:
         self._context, self.cluster = context, context.cluster
         cluster = context.cluster
         self._server: Optional[Any] = None
         self._end = TrainingEnd(context.model_dir, context.num_steps)
         self.watch = TaskWatch(
             cluster,
-            [*cluster.readers, *cluster.servers],
+            [*cluster.readers, *cluster.servers] if watched is None else watched,
             context.options.task_timeout_secs,
             context.stop,
             # The chief itself decides that.
@@ -182,6 +186,11 @@ class Tasks:
             _LOG.info("%s of the cluster serves at %s", task, address)
         return self._server
 
+    def are_over(self) -> bool:
+        """True if training has ended or this task is to end; raises the error that ends it."""
+        self._context.stop.raise_if_requested()
+        return self._context.stop.is_requested or self._end.is_reached()
+
     def wait_for_end(self) -> None:
         while self._context.stop.cause is None and not self._end.is_reached():
             time.sleep(WAIT_SECS)
@@ -198,8 +207,8 @@ def wait_for(cluster: Cluster, tasks: Sequence[Task], stop: Stop) -> None:
 def serve(context: RunContext, leave_first: Sequence[Task]) -> None:
     """Serves until training has ended, and the tasks that use this one have left."""
     stop = context.stop
+    tasks = Tasks(context)
     with StopSignals(stop) as signals:
-        tasks = Tasks(context)
         assert tasks.server
         signals.defer()  # The chief needs this task to save.
         with tasks.watch.watching():

@@ -7,22 +7,17 @@ import logging
 import os
 from typing import Any, Callable, Iterator, List, Optional
 
-from estimator_det.config import files
 from estimator_det.config import pipeline as configuration
 from inputs import machine
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import SessionLostError
+from model_fn.checkpoints.find import newest_step
 from model_fn.evaluation import history
 from model_fn.runs import lock, progress
 from model_fn.runs.backends import Backend
 from model_fn.runs.context import Hook, RunContext
-from model_fn.runs.data_cursor import (
-    DataCursorHook,
-    WorkerPositionHook,
-    newest_step,
-    resume_cursors,
-)
+from model_fn.runs.data_cursor import DataCursorHook, WorkerPositionHook, resume_cursors
 from model_fn.runs.saver import CheckpointListener, CheckpointSaver
 from model_fn.runs.signals import Stopped, StopSignals
 
@@ -77,8 +72,10 @@ class TrainingRun:
             keep_max = context.options.checkpoints.keep_max
             resumed = repair.prepare(model_dir, keep_max, verify=verify)
         self.first_step = backend.common_step(resumed or 0)
-        if may_save is None:  # The chief may have replaced a damaged one meanwhile.
-            resumed = newest_step(model_dir)
+        # In a cluster the step in a checkpoint may be later than that in its name, which positions
+        # have; and by now the chief may have replaced a damaged one.
+        is_alone = context.cluster.task.is_alone
+        named_step = resumed if is_alone else newest_step(model_dir)
         files = backend.position_files
         if context.cluster.is_evaluator:
             files = []
@@ -87,7 +84,9 @@ class TrainingRun:
                 "By TPUEstimator, on TPUs of several hosts and with a tf.data service the position "
                 "in the data is not saved: the data begin with a new epoch, in a new order"
             )
-        self._cursors = resume_cursors(context, files, self.first_step, resumed)
+        self._cursors = resume_cursors(
+            model_dir, files, named_step, self.first_step, is_exact=is_alone
+        )
         self._saver: Optional[CheckpointSaver] = None
         if may_save is not None:
             self._saver = CheckpointSaver(
@@ -179,16 +178,14 @@ def running(context: RunContext, backend: Backend, verify: bool = True) -> Itera
     try:
         with contextlib.ExitStack() as stack:
             signals = stack.enter_context(StopSignals(context.stop))
-            stack.enter_context(
-                writing.explained_errors(context.model_dir, kept="Checkpoints are intact")
-            )
-            stack.enter_context(backend.running())
+            model_dir, kept = context.model_dir, "Checkpoints are intact"
             may_save: Optional[Callable[[], None]] = None
-            if context.cluster.is_chief:
-                # A refused run leaves no new folder.
-                stack.enter_context(files.removed_if_empty(context.model_dir))
-                writing.check_folder(context.model_dir, "model_dir")
-                may_save = stack.enter_context(lock.locked(context.model_dir))
+            if not context.cluster.is_chief:
+                stack.enter_context(writing.explained_errors(model_dir, kept=kept))
+            else:
+                stack.enter_context(writing.writable_folder(model_dir, "model_dir", kept=kept))
+                may_save = stack.enter_context(lock.locked(model_dir))
+            stack.enter_context(backend.running())
             run = TrainingRun(context, backend, signals, may_save, verify)
             stack.callback(run.log_faults)
             try:

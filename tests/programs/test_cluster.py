@@ -14,8 +14,8 @@ import signal
 import pytest
 
 from estimator_det.programs import console
+from model_fn.checkpoints.find import newest_step
 from model_fn.runs import data_cursor
-from model_fn.runs.data_cursor import newest_step
 from tests.checkpoints import trained_steps
 from tests.programs.clusters import (
     COORDINATOR,

@@ -10,6 +10,7 @@ import pytest
 
 from inputs.records.cursor import CursorState, StreamOffset
 from inputs.records.sharding import Split
+from model_fn.checkpoints import find
 from model_fn.runs import data_cursor
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.context import StepResult
@@ -103,14 +104,14 @@ def test_entries_of_another_kind(
 
 
 def test_the_step_in_a_name(tmp_path: pathlib.Path) -> None:
-    assert data_cursor.newest_step(str(tmp_path)) is None
+    assert find.newest_step(str(tmp_path)) is None
     names: List[str] = ["model.ckpt-3", "model.ckpt-12"]
     for name in names:
         (tmp_path / f"{name}.index").write_text("")
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-12"\n')
-    assert data_cursor.newest_step(str(tmp_path)) == 12
+    assert find.newest_step(str(tmp_path)) == 12
     (tmp_path / "checkpoint").write_text("")
-    assert data_cursor.newest_step(str(tmp_path)) is None
+    assert find.newest_step(str(tmp_path)) is None
 
 
 JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
