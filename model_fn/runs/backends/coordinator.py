@@ -28,7 +28,7 @@ from model_fn.runs.cluster import WORKER, Cluster, Task
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import report_split, worker_file
 from model_fn.runs.options import PARAMETER_SERVER, STEPS_OF_WORKER, LoopOptions, check_loop
-from model_fn.runs.task_watch import TaskWatch, check_free
+from model_fn.runs.task_watch import Tasks, check_free
 from model_fn.training.loop_step import LoopStep, Outcome, unpacked
 
 _LOG = logging.getLogger(__name__)
@@ -54,10 +54,7 @@ class CoordinatorBackend(LoopBackend):
         self._workers = self._cluster.tasks(WORKER)
         self.steps_per_call = loop.steps_per_call or (STEPS_OF_WORKER * len(self._workers))
         self.position_files = [worker_file(task) for task in self._workers]
-        others = [*self._workers, *self._cluster.servers]
-        self._watch = TaskWatch(
-            self._cluster, others, context.options.task_timeout_secs, context.stop
-        )
+        self._watch = Tasks(context).watch
 
     def _make_strategy(self) -> None:
         """Does nothing yet: only a training that has steps left waits for its workers."""
