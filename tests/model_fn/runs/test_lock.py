@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, List
 
 import pytest
 
@@ -18,6 +18,8 @@ from estimator_det.config import files
 from inputs import pipeline as input_pipeline
 from model_fn.checkpoints.errors import FolderInUseError
 from model_fn.runs import lock, runner
+from model_fn.runs.backends import strategies
+from model_fn.runs.options import LoopOptions
 from tests.model_fn import fake
 
 
@@ -45,6 +47,16 @@ def test_one_at_a_time(tmp_path: pathlib.Path) -> None:
     assert os.listdir(tmp_path) == []
     with lock.locked(folder):
         pass
+
+
+def test_a_folder_in_use_is_refused_before_devices_are_set_up(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_up: List[Any] = []
+    monkeypatch.setattr(strategies, "set_up", lambda *arguments: set_up.append(arguments))
+    with lock.locked(str(tmp_path)), pytest.raises(FolderInUseError):
+        fake.train(tmp_path, loop=LoopOptions("none"))
+    assert not set_up
 
 
 def test_left_over_file_is_no_lock(tmp_path: pathlib.Path) -> None:
