@@ -44,7 +44,7 @@ def resume_cursors(
     Args:
         step: In the name of that checkpoint; None if there is none.
         first_step: Where training begins.
-        is_exact: See `read_cursor_state`.
+        is_exact: False in a cluster, whose workers save positions at steps of their own.
     """
     states = {
         file: None if step is None else read_cursor_state(model_dir, step, file, is_exact=is_exact)
