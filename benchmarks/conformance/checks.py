@@ -29,8 +29,6 @@ COLUMNS = (
 ANCHORS = 1e-5
 PREDICTIONS = 1e-3
 TRAIN_PREDICTIONS = 1e-2  # batch statistics of two images amplify rounding on small maps
-LOSSES = 1e-3
-MINED_LOSSES = 1e-2  # one anchor changing rank moves a hard-mined sum
 GRADIENTS = 1e-2
 NO_GRADIENT = 1e-6  # share of the global norm below which rounding decides
 NO_LOSS = 1e-6  # share of the total below which rounding decides
@@ -384,9 +382,8 @@ def _compare_training(checks: Dict[str, Check], runs: Sequence[Dict[str, Any]], 
         "regularization": train["regularization_sum"],
         "total": train["total"],
     }
-    tolerance = MINED_LOSSES if case.is_mined else LOSSES
     check, losses = checks["losses"], [run["losses"] for run in runs]
-    compare_runs(check, losses, expected, tolerance, "loss", NO_LOSS * train["total"])
+    compare_runs(check, losses, expected, case.loss_tolerance, "loss", NO_LOSS * train["total"])
     for key, stats in train["predictions"].items():
         check.equal(runs[0]["shapes"][key], stats["shape"], f"training {key} shape")
     recorded_sums = {

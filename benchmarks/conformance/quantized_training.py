@@ -35,11 +35,10 @@ from benchmarks.conformance.quantized import (
     with_ranges,
 )
 from benchmarks.conformance.repeats import FEW, Values, compare_runs, moved_values
-from benchmarks.conformance.trace import padded_batch
-from estimator_det.compat import estimator, tf, tf1
+from benchmarks.conformance.trace import training_spec
+from estimator_det.compat import tf, tf1
 from estimator_det.detectors import ssd
 from estimator_det.nets.quantization import INITIAL_LIMIT, STEP_VARIABLE, Quantizer
-from model_fn.model_fn import create_model_fn
 
 # Published tolerances.
 WEIGHT_RANGES, RANGES = 1e-5, 2e-5
@@ -262,13 +261,9 @@ def training_steps(
     """Context manager: names of variables, and a function that takes steps from given weights."""
     recorded = record.values["train"]
     config = case.overridden(recorded["overrides"])
-    config.train_config.fine_tune_checkpoint = ""
-    config.train_input_reader.label_map_path = ""
     with tf.Graph().as_default():
-        tf1.train.get_or_create_global_step()
-        features, labels = padded_batch(case, config)
         with rounding_as_the_reference(record):
-            spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
+            spec = training_spec(case, config)
         variables = {v.op.name: v for v in tf1.global_variables()}
         fetched = {
             "norms": {
