@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import zlib
 from typing import Any, Dict, List, Tuple
 
 import pytest
@@ -15,6 +14,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.extractors.ssd.recipe import make_extractor
 from estimator_det.protos import ssd_pb2
 from tests.conftest import TESTS
+from tests.nets.variables import crc32, variable_lines
 
 HYPERPARAMS = """conv_hyperparams { activation: RELU_6 batch_norm { scale: true }
     regularizer { l2_regularizer { weight: 0.00004 } } }"""
@@ -68,16 +68,12 @@ def test_every_file_is_compared() -> None:
 def measured(config: str, images: List[int], scope: str) -> Dict[str, Any]:
     """Everything that a golden file may hold."""
     message = text_format.Parse(config, ssd_pb2.SsdFeatureExtractor())
-    with tf.Graph().as_default():
+    with tf.Graph().as_default() as graph:
         with tf1.variable_scope(scope) if scope else contextlib.nullcontext():
             maps = make_extractor(message, is_training=True).extract(tf.zeros(images))
         shapes = [features.shape.as_list() for features in maps]
-        trainable = {v.op.name for v in tf1.trainable_variables()}
-        lines = sorted(
-            f"{v.op.name} {v.shape.as_list()} {v.op.name in trainable}"
-            for v in tf1.global_variables()
-        )
-        checksum = zlib.crc32("\n".join(lines).encode())
+        lines = variable_lines(graph)
+        checksum = crc32(lines)
         return {
             "feature_map_shapes": shapes,
             "feature_maps": [shape[1:] for shape in shapes],

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
-import zlib
 from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.extractors.two_stage.recipe import make_extractor
 from estimator_det.protos import faster_rcnn_pb2
 from tests.conftest import TESTS
+from tests.nets.variables import crc32, variable_lines
 
 GOLDEN: Dict[str, Dict[str, Any]] = json.loads(
     (TESTS / "golden" / "extractors" / "two_stage" / "variables.json").read_text()
@@ -56,20 +56,6 @@ def built(kind: str, stride: int, crop: int) -> Built:
         return Built(images, features, crops, extractor.box_features(crops))
 
 
-def variable_lines(graph: tf.Graph) -> List[str]:
-    with graph.as_default():
-        trainable = {v.op.name for v in tf1.trainable_variables()}
-        return sorted(
-            f"{v.op.name} {v.shape.as_list()} {v.op.name in trainable}"
-            for v in tf1.global_variables()
-            if v is not tf1.train.get_global_step()
-        )
-
-
-def crc32(lines: List[str]) -> int:
-    return zlib.crc32("\n".join(lines).encode())
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_variables(kind: str) -> None:
     model = built(kind, 16, 7)
@@ -92,7 +78,7 @@ def test_variables_of_pnasnet_are_those_of_the_classifier() -> None:
     stages = {line.partition("/")[0] for line in lines}
     assert stages == {"FirstStageFeatureExtractor", "SecondStageFeatureExtractor"}
     assert len(lines) == PNASNET_VARIABLES
-    assert crc32(sorted(line.partition("/")[2] for line in lines)) == PNASNET_CRC32
+    assert crc32([line.partition("/")[2] for line in lines]) == PNASNET_CRC32
     assert model.features.shape == [2, 16, 16, 2 * 2160]
     assert model.box_features.shape[1:] == [4, 4, 4320]
 
