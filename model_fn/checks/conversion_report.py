@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from estimator_det.config.printing import counted
 from inputs.bad_records.kinds import SOURCE_KINDS
@@ -28,15 +28,16 @@ def text_lines(conversion: Conversion) -> List[str]:
         for table in all_tables:
             lines += tables.text_bars(table, name)
         lines.append("")
-    for heading, row in _faults(conversion):
-        lines += [heading, *tables.examples(row["examples"], row["count"])]
+    for kind, action, row in _faults(conversion):
+        lines.append(_fault_heading(kind, action, row))
+        lines += tables.examples(row["examples"], row["count"])
     return [*lines, *([""] if lines[-1] else []), *_notes(conversion)]
 
 
 def summary_lines(conversion: Conversion) -> List[str]:
     """The report in 13 lines at most: splits, kinds of faults, notes."""
     headings = list(_headings(conversion).values())
-    faults = [heading for heading, _ in _faults(conversion)]
+    faults = [_fault_heading(*fault) for fault in _faults(conversion)]
     return [
         *tables.at_most(headings, SUMMARY_SPLITS, "splits"),
         *tables.at_most(faults, SUMMARY_FAULTS, "kinds of faults: see --verbose"),
@@ -62,8 +63,7 @@ def to_dictionary(conversion: Conversion) -> Dict[str, Any]:
         },
         "label_map": conversion.label_map,
         "faults": [
-            {"kind": kind, "action": action, **row}
-            for (kind, action), row in faults(conversion).items()
+            {"kind": kind, "action": action, **row} for kind, action, row in _faults(conversion)
         ],
         "masks_left_out": conversion.tally["masks_left_out"],
         "images_encoded_again": conversion.tally["encoded_again"],
@@ -73,14 +73,17 @@ def to_dictionary(conversion: Conversion) -> Dict[str, Any]:
     }
 
 
-def faults(conversion: Conversion) -> Dict[Tuple[str, str], Any]:
-    """(kind, action) -> how many, and examples; in the order of the table of faults."""
-    rows = {tuple(key.split()): row for key, row in conversion.tally["faults"].items()}
+def _faults(conversion: Conversion) -> List[Tuple[str, str, Any]]:
+    """Kind, action, and row with count and examples, in the order of the table of faults."""
     order = list(SOURCE_KINDS)
-    return {
-        (kind, action): rows[kind, action]
-        for kind, action in sorted(rows, key=lambda key: (order.index(key[0]), key[1]))
-    }
+    faults = [(*key.split(), row) for key, row in conversion.tally["faults"].items()]
+    return sorted(faults, key=lambda fault: (order.index(fault[0]), fault[1]))
+
+
+def _fault_heading(kind: str, action: str, row: Any) -> str:
+    table = SOURCE_KINDS[kind]
+    count_text = counted(row["count"], table.unit)
+    return f"{kind}: {table.description}: {count_text}, {EFFECTS[action]}"
 
 
 def _headings(conversion: Conversion) -> Dict[str, str]:
@@ -94,14 +97,6 @@ def _headings(conversion: Conversion) -> Dict[str, str]:
             + ("" if counts["images"] else "; warning: this split is empty")
         )
     return headings
-
-
-def _faults(conversion: Conversion) -> Iterator[Tuple[str, Any]]:
-    """Heading and row of each kind of fault."""
-    for (kind, action), row in faults(conversion).items():
-        table = SOURCE_KINDS[kind]
-        count_text = counted(row["count"], table.unit)
-        yield f"{kind}: {table.description}: {count_text}, {EFFECTS[action]}", row
 
 
 def _notes(conversion: Conversion) -> List[str]:
