@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 from estimator_det.config import printing
 from estimator_det.programs import console
@@ -116,26 +117,23 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def above_zero(text: str) -> float:
-    """The value of an option that is a time."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: give a number above 0")
-    return value
+def number(is_allowed: Callable[[float], bool], refusal: str) -> Callable[[str], float]:
+    """The type of an option whose value is a number; the refusal says what it is not."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if math.isnan(value) or not is_allowed(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is {refusal}")
+        return value
+
+    return parse
 
 
-def score(text: str) -> float:
-    """The value of an option that takes a score."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a score: give a number between 0 and 1")
-    return value
+above_zero = number(lambda value: value > 0, "not allowed: give a number above 0")
+score = number(lambda value: 0 <= value <= 1, "not a score: give a number between 0 and 1")
 
 
 def config_path(options: argparse.Namespace, default: Optional[str] = None) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Dict
 
 from estimator_det.programs import console
 from estimator_det.programs.verbs import convert
-from estimator_det.programs.verbs.base import CONFIG_FILE, add_options, positive
+from estimator_det.programs.verbs.base import CONFIG_FILE, add_options, number, positive
 
 SUMMARY = "Writes a configuration that trains well on your data"
 EXAMPLE = "--records records --hours 1 --output_dir project"
@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     add_options(data, str, texts)
     length = parser.add_argument_group("length of the training").add_mutually_exclusive_group()
-    add_options(length, _hours, {"--hours": "time of the whole run on this machine"})
+    hours = number(lambda value: 0 < value < 10_000, "not a time: give hours, such as 0.5 or 12")
+    add_options(length, hours, {"--hours": "time of the whole run on this machine"})
     add_options(length, positive, {"--num_train_steps N": "steps to train"})
 
 
@@ -73,16 +74,6 @@ def run(options: argparse.Namespace) -> int:
     console.print_line(f"configuration: {path}; train it by")
     console.print_line(f"  {command}")
     return console.EXIT_OK
-
-
-def _hours(text: str) -> float:
-    try:
-        hours = float(text)
-    except ValueError:
-        hours = 0.0
-    if not 0 < hours < 10_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: give hours, such as 0.5 or 12")
-    return hours
 
 
 def _check_usage(options: argparse.Namespace) -> None:
