@@ -58,7 +58,7 @@ patches.hide_deprecations()
 
 tf1: Any = tf.compat.v1
 estimator: Any = versions.import_estimator()
-tpu_estimator: Any = estimator.tpu
+tpu_estimator: Any = versions.import_tpu_estimator()
 slim: Any = versions.import_slim()
 require_v2_behavior = versions.require_v2_behavior
 keras_initializer = patches.keras_initializer

@@ -75,6 +75,15 @@ def import_estimator() -> Any:
     )
 
 
+def import_tpu_estimator() -> Any:
+    """Imports the namespace `estimator.tpu` without the wrapper that advises other names.
+
+    To say who uses an old name, the wrapper reads the sources of all callers: 0.2 s of a process.
+    """
+    namespace = import_estimator().tpu
+    return getattr(namespace, "_tfmw_wrapped_module", namespace)
+
+
 def import_slim() -> Any:
     """Imports tf-slim; after the patches."""
     return _import("tf_slim", "tf-slim", "tf-slim==1.1.0")
