@@ -50,13 +50,10 @@ class Matches:
         )
 
     def per_class(self) -> List[ClassMatches]:
-        every, parts = (
-            self.all_classes_merged(),
-            rows_of_classes(self.classes(), len(self.class_ids)),
-        )
+        classes, scores, correct = self._columns()
         return [
-            ClassMatches(every.scores[part], every.correct[part], int(count))
-            for part, count in zip(parts, self.num_boxes)
+            ClassMatches(scores[rows], correct[rows], int(count))
+            for rows, count in zip(rows_of_classes(classes, len(self.class_ids)), self.num_boxes)
         ]
 
     def classes(self) -> Array:
