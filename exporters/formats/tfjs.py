@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import posixpath
+import re
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from estimator_det.config.printing import counted, plain
 from estimator_det.config.text import ConfigError
-from exporters.formats.base import FORMATS
+from exporters.formats.base import FORMATS, first_bytes
 from exporters.formats.converters import GraphFormat
 from exporters.formats.frozen_graph import (
     TFJS_MANIFEST,
@@ -39,6 +40,8 @@ from model_fn.checkpoints.errors import RunError
 MODEL_FOLDER = "tfjs"
 MODEL_FILE = "model.json"
 OLD_GRAPH_FILE = "tensorflowjs_model.pb"
+_JSON_START = re.compile(rb"(\xef\xbb\xbf)?\s*\{")
+_LONGEST_START = 16  # bytes
 _TYPES = {"float32": "<f4", "float16": "<f2", "int32": "<i4", "uint8": "u1", "uint16": "<u2",
           "bool": "?", "int8": "i1", "int16": "<i2"}  # fmt: skip
 _DAMAGE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
@@ -84,19 +87,14 @@ class Tfjs(GraphFormat):
     convert = staticmethod(_convert)
 
     def recognizes(self, path: str) -> bool:
-        file_path = _model_file(path)
-        if not tf.io.gfile.exists(file_path) or not file_path.endswith(".json"):
-            return False
-        return "modelTopology" in files.read_text(file_path)
+        return _has_topology(_model_file(path))
 
     def load(self, path: str) -> GraphDetector:
-        """The detector in a graph model; `path` is its folder, or the `model.json` in it."""
-        file_path = _model_file(path)
-        graph_def, arrays = read_graph_model(file_path)
-        return GraphDetector(parent_folder(file_path), with_constants(graph_def, arrays, path))
+        graph_def, arrays = read_graph_model(path)
+        folder = parent_folder(_model_file(path))
+        return GraphDetector(folder, with_constants(graph_def, arrays, path))
 
     def read(self, path: str) -> Published:
-        """The constants and layers of a graph model; `path` is its folder, or the graph in it."""
         graph_def, arrays = read_graph_model(path)
         graph = graphs.from_graph_def(graph_def, arrays, default_epsilon=_DEFAULT_EPSILON)
         return Published(
@@ -161,13 +159,9 @@ def _add_unfused(graph_def: Any, node: Any, path: str) -> None:
         previous = name
 
 
-def _model_file(path: str) -> str:
-    return os.path.join(path, MODEL_FILE) if tf.io.gfile.isdir(path) else path
-
-
 def read_graph_model(path: str) -> Tuple[Any, Dict[str, np.ndarray]]:
     """The `GraphDef` of a model, and by name its weights, which the graph does not contain."""
-    path = _graph_file(path)
+    path = _model_file(path)
     if path.endswith(".pb"):
         graph_def = parse_graph(files.read_bytes(path), path, _AGAIN)
         path, manifest = _old_manifest(path)
@@ -189,18 +183,31 @@ def read_graph_model(path: str) -> Tuple[Any, Dict[str, np.ndarray]]:
     return graph_def, arrays
 
 
-def _graph_file(path: str) -> str:
-    """The file of the graph: `model.json`, or the `.pb` file of an older model."""
+def _model_file(path: str) -> str:
+    """The file of the graph: `model.json`, also renamed, or the `.pb` file of an older model."""
     if not tf.io.gfile.isdir(path):
         # Users name the manifest, which is the larger text file, instead of the graph.
         older = files.path_in(os.path.dirname(path) or ".", OLD_GRAPH_FILE)
         is_manifest = os.path.basename(path) == TFJS_MANIFEST
         return older if is_manifest and files.exists(older) else path
-    names = [
-        name for name in (MODEL_FILE, OLD_GRAPH_FILE) if files.exists(files.path_in(path, name))
-    ]
-    names += [name for name in tf.io.gfile.listdir(path) if name.endswith(TFJS_MANIFEST)]
-    return files.path_in(path, (names or [MODEL_FILE])[0])
+    names = sorted(tf.io.gfile.listdir(path))
+    usual = [name for name in (MODEL_FILE, OLD_GRAPH_FILE) if name in names]
+    renamed = (
+        name
+        for name in names
+        if name.endswith(".json") and _has_topology(files.path_in(path, name))
+    )
+    # A manifest without a graph, which is refused with a reason.
+    manifests = (name for name in names if name.endswith(TFJS_MANIFEST))
+    return files.path_in(path, next(itertools.chain(usual, renamed, manifests), MODEL_FILE))
+
+
+def _has_topology(path: str) -> bool:
+    """True for a JSON file with a graph."""
+    # Other files are not read, because models may be large.
+    if not files.exists(path) or not _JSON_START.match(first_bytes(path, _LONGEST_START)):
+        return False
+    return b'"modelTopology"' in files.read_bytes(path)
 
 
 def _parse(path: str) -> Dict[str, Any]:

@@ -90,6 +90,18 @@ def test_a_graph_model_detects_as_its_graph(
         np.testing.assert_allclose(outputs[key], values, atol=1e-5)
 
 
+def test_a_renamed_model_is_recognized_by_its_content(model: pathlib.Path) -> None:
+    (model / "a.json").write_text('{"weightsManifest": []}')
+    renamed = (model / "model.json").rename(model / "detector.json")
+    for path in (model, renamed):
+        (found,) = formats.exported_models(str(path))
+        assert (found.format.name, found.load().path) == ("tfjs", str(model))
+    (found,) = formats.exported_models(str(renamed.rename(model / "web")))
+    assert found.format.name == "tfjs"
+    with pytest.raises(FileNotFoundError, match="no model in"):
+        formats.exported_models(str(model / "a.json"))
+
+
 def test_damaged_graph_models(model: pathlib.Path) -> None:
     content = json.loads((model / "model.json").read_text())
     (model / "shard1").write_bytes(b"")
