@@ -408,8 +408,7 @@ def _import_graph(folder: str, name: str, config: Any) -> Any:
     output = os.path.join(folder, "imported")
     if not os.path.isdir(output):
         published = read_published("frozen_graph", graph)
-        config = config or propose_config(published)
-        imported = import_model("frozen_graph", graph, config, output, published=published)
+        imported = import_model(published, config or propose_config(published), output)
         for line in imported.warnings:
             _LOG.warning("warning: %s", line)
     return os.path.join(output, CHECKPOINT_NAME), os.path.join(output, "pipeline.config")

@@ -65,29 +65,26 @@ class Imported(NamedTuple):
 
 
 def import_model(
-    source_format: str,
-    path: str,
+    published: Published,
     pipeline_config: Any,
     output_dir: str,
     *,
     anchor_order: Optional[str] = None,
     calibration_images: Sequence[str] = (),
     overwrite: bool = False,
-    published: Optional[Published] = None,
 ) -> Imported:
     """Writes the weights of a published model as a checkpoint with the names of our variables.
 
     Args:
-        path: File or folder of the model.
+        published: Result of `read_published`.
         pipeline_config: A `TrainEvalPipelineConfig` that describes it.
         output_dir: A new or empty folder, unless `overwrite` replaces an earlier import.
         anchor_order: Of `anchors.ORDERS`; None for that of the anchors in the file, or the last.
         calibration_images: Image files or folders; recompute the statistics of folded batch norm.
-        published: Content of the file, if a caller has read it.
 
     Raises:
         ConfigError: if an option or the model of the configuration is not valid.
-        RunError: if the file is damaged, not of the format, or has no weights of the model.
+        RunError: if the file has numbers that are not finite, or no weights of the model.
     """
     check_ranges_or_raise(pipeline_config.model, "model.")
     images = list_images(calibration_images) if calibration_images else []
@@ -96,14 +93,13 @@ def import_model(
             f"{output_dir} is not empty; give a new folder, or --overwrite to replace the import "
             "in it"
         )
-    published = read_published(source_format, path) if published is None else published
-    refuse_not_finite(published, path)
+    refuse_not_finite(published)
     model = build_own_model(pipeline_config)
-    published, naming = align_names(published, model.structure, path)
+    published, naming = align_names(published, model.structure)
     mapped = map_variables(model, published)
     if not mapped.values:
         raise RunError(
-            f"{path} has no weights of the model in the configuration: of "
+            f"{published.path} has no weights of the model in the configuration: of "
             f"{counted(len(mapped.rows), 'variable')} none is found, such as "
             f"{mapped.rows[0].variable}. Give the configuration of this model, or the right format "
             "with --from"
@@ -120,8 +116,7 @@ def import_model(
     notes += [Note(text, is_warning=True) for text in warnings]
     tf.io.gfile.makedirs(output_dir)
     write_checkpoint(os.path.join(output_dir, CHECKPOINT_NAME), mapped.values, num_neutral)
-    source = f"{source_format} {path}"
-    return _write_beside(output_dir, source, mapped, notes, published.label_map, pipeline_config)
+    return _write_beside(output_dir, published, mapped, notes, pipeline_config)
 
 
 def _recompute_statistics(
@@ -142,12 +137,18 @@ def _recompute_statistics(
 
 
 def read_published(source_format: str, path: str) -> Published:
-    """The content of a model file, or of a folder with a model."""
+    """The content of a model file, or of a folder with a model.
+
+    Raises:
+        RunError: if the file is damaged, or not of the format.
+    """
     if source_format == CHECKPOINT:
-        return read_checkpoint(path)
-    if not tf.io.gfile.exists(path):
+        published = read_checkpoint(path)
+    elif tf.io.gfile.exists(path):
+        published = FORMATS.get(source_format)().read(path)
+    else:
         raise FileNotFoundError(f"no such model: {path}")
-    return FORMATS.get(source_format)().read(path)
+    return published._replace(format=source_format, path=path)
 
 
 def _absent(mapped: Mapped, published: Published, model: Any) -> List[str]:
@@ -248,24 +249,23 @@ def _anchor_note(anchor_order: Any, num_published: int, num_configured: int) -> 
 
 def _write_beside(
     output_dir: str,
-    source: str,
+    published: Published,
     mapped: Mapped,
     notes: Sequence[Note],
-    class_names: Optional[Dict[int, str]],
     config: Any,
 ) -> Imported:
     """Writes label map, report and configuration beside the checkpoint."""
     label_map = os.path.join(output_dir, LABEL_MAP_FILE)
-    if class_names:
-        write_label_map(class_names, label_map)
+    if published.label_map:
+        write_label_map(published.label_map, label_map)
     elif tf.io.gfile.exists(label_map):  # left by an earlier import
         tf.io.gfile.remove(label_map)
     report_file = os.path.join(output_dir, REPORT_FILE)
-    files.write_text(report_file, _report_text(source, mapped, notes))
+    files.write_text(report_file, _report_text(published, mapped, notes))
     return Imported(
         os.path.join(output_dir, CHECKPOINT_NAME),
         pipeline.save_pipeline(config, output_dir),
-        label_map if class_names else None,
+        label_map if published.label_map else None,
         report_file,
         _summary(mapped) + [note.text for note in notes if not note.is_warning],
         [note.text for note in notes if note.is_warning],
@@ -282,9 +282,8 @@ def _summary(mapped: Mapped) -> List[str]:
     ]
 
 
-def _report_text(source: str, mapped: Mapped, notes: Sequence[Note]) -> str:
-    """The whole report about a source, which is the format and path of a file."""
-    lines = [f"Import of {source}", "", *_summary(mapped)]
+def _report_text(published: Published, mapped: Mapped, notes: Sequence[Note]) -> str:
+    lines = [f"Import of {published.format} {published.path}", "", *_summary(mapped)]
     lines += [f"warning: {note.text}" if note.is_warning else note.text for note in notes]
     lines += ["", "Variables: state, name, names in the file"]
     lines += [f"  {row.state:<8} {row.variable}: {row.source}" for row in mapped.rows]

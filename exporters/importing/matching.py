@@ -120,15 +120,15 @@ def _colors(structure: Structure, links: _Links) -> Dict[str, int]:
     return colors
 
 
-def align_names(published: Published, ours: Structure, path: str) -> Tuple[Published, List[str]]:
+def align_names(published: Published, ours: Structure) -> Tuple[Published, List[str]]:
     """A file's content with the names of our layers, and lines for the report."""
     scopes = {scope_of(layer.weights.name) for layer in ours.convolutions}
     prefix_map = _prefixes(published, scopes) if published.has_names else {}
     best = max(map(len, prefix_map.values()), default=0)
     if published.from_functions and 2 * best < len(scopes):
         raise RunError(
-            f"{path}: {best} of {len(scopes)} layers of the model in the configuration, such as "
-            f"{min(scopes)}, are in the file by name, which has layers such as "
+            f"{published.path}: {best} of {len(scopes)} layers of the model in the configuration, "
+            f"such as {min(scopes)}, are in the file by name, which has layers such as "
             f"{plain(published.structure.convolutions[0].name)}. Give the configuration of this "
             "model; models that Keras built, as those of the Object Detection API for TensorFlow "
             "2, have other layers and cannot be imported"
@@ -138,9 +138,9 @@ def align_names(published: Published, ours: Structure, path: str) -> Tuple[Publi
         return published, []
     if len(prefixes) > 1:
         raise RunError(
-            f"{path} contains the layers of the model {len(prefixes)} times, such as under "
-            f"{plain(prefixes[0])} and {plain(prefixes[1])}, so which ones to import is not known. "
-            "Give a file with one of them"
+            f"{published.path} contains the layers of the model {len(prefixes)} times, such as "
+            f"under {plain(prefixes[0])} and {plain(prefixes[1])}, so which ones to import is not "
+            "known. Give a file with one of them"
         )
     note = f"names in the file begin with {prefixes[0]}, which is left out below"
     return _without_prefix(published, prefixes[0]), [note]

@@ -73,6 +73,8 @@ class Published(NamedTuple):
     num_neutral: int = 0  # layers whose statistics an earlier import has made neutral
     from_functions: bool = False  # layers of functions have no order, so names must decide
     zeros: FrozenSet[str] = frozenset()  # constants without content, which are read as zeros
+    format: str = ""  # format that `read_published` read
+    path: str = ""  # file or folder that it read
 
 
 NO_STRUCTURE = Structure((), {}, {})
@@ -84,7 +86,7 @@ def as_float32(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32) if is_half else values
 
 
-def refuse_not_finite(published: Published, path: str) -> None:
+def refuse_not_finite(published: Published) -> None:
     """Raises RunError for the first array with NaN or infinite numbers."""
     arrays = {**published.arrays}
     for layer in published.structure.convolutions:
@@ -96,7 +98,7 @@ def refuse_not_finite(published: Published, path: str) -> None:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             bad = int(np.size(values) - np.isfinite(values).sum())
             raise RunError(
-                f"{path}: {plain(name)} has {bad} numbers of {np.size(values)} that are NaN or "
-                "infinite. The weights of a model must be finite; get the file again from its "
-                "publisher"
+                f"{published.path}: {plain(name)} has {bad} numbers of {np.size(values)} that are "
+                "NaN or infinite. The weights of a model must be finite; get the file again from "
+                "its publisher"
             )

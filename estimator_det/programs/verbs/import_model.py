@@ -63,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     path = options.pipeline_config_path
+    config = None
     if path is not None:
         config = console.load_config(path, options.config_override, options.set)
     from estimator_det.config import pipeline
@@ -70,9 +71,8 @@ def run(options: argparse.Namespace) -> int:
     from exporters.importing.proposal import propose_config
     from model_fn.checkpoints import writing
 
-    published = None
-    if path is None:
-        published = read_published(options.source, options.path)
+    published = read_published(options.source, options.path)
+    if config is None:
         merged = pipeline.merge_text(propose_config(published), options.config_override)
         config = pipeline.apply_overrides(merged, options.set)
         console.print_line(
@@ -81,14 +81,12 @@ def run(options: argparse.Namespace) -> int:
 
     with writing.writable_folder(options.output_dir, "output_dir"):
         imported = import_model(
-            options.source,
-            options.path,
+            published,
             config,
             options.output_dir,
             anchor_order=options.anchor_order,
             calibration_images=options.calibrate,
             overwrite=options.overwrite,
-            published=published,
         )
     for line in imported.summary:
         console.print_line(line)

@@ -10,8 +10,8 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import saved_model_message
-from exporters.formats.saved_model import SavedModel
 from exporters.importing import functions, graphs, mapping, matching
+from exporters.importing.importer import read_published
 from exporters.importing.matching import align_names
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import Original, head_scopes, raw_outputs
@@ -107,7 +107,7 @@ def variables_model(original, tmp_path_factory) -> str:
 
 
 def _mapped(original: Original, path: str) -> mapping.Mapped:
-    published, notes = align_names(SavedModel().read(path), original.own.structure, path)
+    published, notes = align_names(read_published("saved_model", path), original.own.structure)
     assert notes in ([], ["names in the file begin with import/, which is left out below"])
     return mapping.map_variables(original.own, published)
 
@@ -137,9 +137,9 @@ def test_every_variable_is_as_it_is_in_the_file(original, tmp_path, kind):
 
 def _refused(original: Optional[Original], path: str, *texts: str) -> None:
     with pytest.raises(RunError) as error:
-        published = SavedModel().read(path)
+        published = read_published("saved_model", path)
         if original is not None:
-            align_names(published, original.own.structure, path)
+            align_names(published, original.own.structure)
     for text in (path, *texts):
         assert text in str(error.value)
 

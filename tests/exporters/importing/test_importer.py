@@ -50,7 +50,8 @@ def photos(tmp_path_factory):
 
 
 def _import(original, path, folder, source="frozen_graph", **options):
-    return importer.import_model(source, str(path), original.config, str(folder), **options)
+    published = importer.read_published(source, str(path))
+    return importer.import_model(published, original.config, str(folder), **options)
 
 
 def _values(checkpoint):

@@ -11,7 +11,6 @@ from PIL import Image
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
-from exporters.formats import FORMATS
 from exporters.importing import importer, mapping
 from exporters.importing.matching import align_names
 from exporters.importing.own_model import build_own_model
@@ -28,9 +27,8 @@ def _map(shared, source, folder, file, config="model.config"):
     if not base.is_dir():
         pytest.skip(f"needs {base}")
     config = pipeline.read_pipeline(str(base / config))
-    path = str(base / file)
-    published = importer.read_published(source, path)
-    refuse_not_finite(published, path)
+    published = importer.read_published(source, str(base / file))
+    refuse_not_finite(published)
     return config, mapping.map_variables(build_own_model(config), published)
 
 
@@ -140,12 +138,12 @@ def test_frozen_graph_that_tensorflow_2_saved(shared, tmp_path, prefix):
     module.network = network
     tf.saved_model.save(module, str(tmp_path), signatures=module.run)
     config = pipeline.read_pipeline(str(base / "pipeline.config"))
-    published = FORMATS.get("saved_model")().read(str(tmp_path))
-    proposed = propose_config(importer.read_published("saved_model", str(tmp_path)))
+    published = importer.read_published("saved_model", str(tmp_path))
+    proposed = propose_config(published)
     assert proposed.model.ssd.num_classes == 37
     own = build_own_model(config)
     assert np.abs(published.anchors - own.anchors).max() < 1e-6
-    published, _ = align_names(published, own.structure, str(tmp_path))
+    published, _ = align_names(published, own.structure)
     mapped = mapping.map_variables(own, published)
     assert {row.state for row in mapped.rows} == {mapping.COPIED}
     pixels = np.asarray(Image.open(shared / "data" / "image1.jpg").convert("RGB"))
