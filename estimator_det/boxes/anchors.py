@@ -14,9 +14,9 @@ from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
+from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.config.tpu_advice import TpuAdvice
 
 REDUCED_SCALE = 0.1  # scale of the square box in SSD's lowest layer if that layer is reduced
 
@@ -39,15 +39,13 @@ class AnchorGenerator(Protocol):
         """Generates anchors float32 [A, 4] of maps in the padded image that enters the network."""
 
 
-ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry(
-    "anchor generator",
-    tpu_advice=TpuAdvice(
-        __file__,
-        {
-            "anchor_generator": "use ssd_anchor_generator",
-            "first_stage_anchor_generator": "use grid_anchor_generator",
-        },
-    ),
+ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry("anchor generator")
+tpu_advice.declare(
+    __name__,
+    {
+        "anchor_generator": "use ssd_anchor_generator",
+        "first_stage_anchor_generator": "use grid_anchor_generator",
+    },
 )
 
 

@@ -10,9 +10,9 @@ from typing import Any, Callable, ClassVar, List, NamedTuple, Optional, Protocol
 
 from estimator_det.boxes.geometry import centers_and_sizes, from_centers_and_sizes
 from estimator_det.compat import tf
+from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.config.tpu_advice import TpuAdvice
 
 EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite; the reference's value
 
@@ -40,9 +40,8 @@ class BoxCoder(Protocol):
         """Decodes [..., code_size], anchors [..., 4] to boxes and, if encoded, keypoints."""
 
 
-CODERS: Registry[Callable[[Any], BoxCoder]] = Registry(
-    "box coder", tpu_advice=TpuAdvice(__file__, {"box_coder": "use faster_rcnn_box_coder"})
-)
+CODERS: Registry[Callable[[Any], BoxCoder]] = Registry("box coder")
+tpu_advice.declare(__name__, {"box_coder": "use faster_rcnn_box_coder"})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any, Callable, Optional, Protocol, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.config.tpu_advice import TpuAdvice
 
 UNMATCHED = -1  # the anchor is background
 IGNORED = -2  # the anchor is not part of any loss
@@ -36,9 +36,8 @@ TPU_REMEDIES = {
     "matcher": "use argmax_matcher with use_matmul_gather: true",
     "use_matmul_gather_in_matcher": "set it to true",
 }
-MATCHERS: Registry[Callable[[Any], Matcher]] = Registry(
-    "matcher", tpu_advice=TpuAdvice(__file__, TPU_REMEDIES)
-)
+MATCHERS: Registry[Callable[[Any], Matcher]] = Registry("matcher")
+tpu_advice.declare(__name__, TPU_REMEDIES)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import functools
 from typing import Any, Callable, Optional
 
 from estimator_det.compat import tf
-from estimator_det.config.tpu_advice import TpuAdvice, declare
+from estimator_det.config import tpu_advice
 
 Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -49,14 +49,12 @@ def balanced_sample(
     return tf.logical_or(positive_samples, negative_samples)
 
 
-declare(
-    TpuAdvice(
-        __file__,
-        {
-            "loss.random_example_sampler": "remove the random_example_sampler block and use "
-            "weighted_sigmoid_focal as classification_loss"
-        },
-    )
+tpu_advice.declare(
+    __name__,
+    {
+        "loss.random_example_sampler": "remove the random_example_sampler block and use "
+        "weighted_sigmoid_focal as classification_loss"
+    },
 )
 
 

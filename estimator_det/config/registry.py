@@ -7,7 +7,6 @@ from typing import Any, Callable, Collection, Dict, Generic, Iterator, Optional,
 
 from estimator_det.config import plugins
 from estimator_det.config.text import ConfigError, nearest
-from estimator_det.config.tpu_advice import TpuAdvice, declare
 
 Maker = TypeVar("Maker", bound=Callable[..., object])
 
@@ -19,18 +18,9 @@ class Registry(Generic[Maker]):
         kind: What the entries are, in the words of an error message, e.g. "box coder".
         reserved: Names that configurations of the reference use; those without an entry are
             reported as not supported yet rather than as misspelt.
-        tpu_advice: What to choose instead of an entry that a TPU cannot run.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        reserved: Collection[str] = (),
-        *,
-        tpu_advice: Optional[TpuAdvice] = None,
-    ) -> None:
-        if tpu_advice is not None:
-            declare(tpu_advice)
+    def __init__(self, kind: str, reserved: Collection[str] = ()) -> None:
         self.kind = kind
         self.reserved = reserved
         self._makers: Dict[str, Maker] = {}

@@ -1,32 +1,27 @@
-"""Advice about TPU: a component declares it with its registry, or beside its maker."""
+"""Advice about TPU, which a component declares for the operations that its code creates."""
 
 from __future__ import annotations
 
-import os
-import pathlib
-from typing import Dict, Iterator, Mapping, NamedTuple, Tuple
+from typing import Dict, Iterator, Mapping, Tuple
+
+DECLARED: Dict[str, Mapping[str, str]] = {}  # by module or package
 
 
-class TpuAdvice(NamedTuple):
-    """Changes of a configuration for a TPU that cannot run an operation of a component."""
+def declare(module: str, remedies: Mapping[str, str]) -> None:
+    """Enters what to change if a TPU cannot run an operation of a component.
 
-    place: str  # the component's source file (`__file__`), or the folder of its sources
-    # Field -> remedy. A field is one of the detector's message, or begins with train_config. The
-    # first that the detector has counts.
-    remedies: Mapping[str, str]
-
-
-DECLARED: Dict[str, TpuAdvice] = {}  # by absolute place
-
-
-def declare(advice: TpuAdvice) -> None:
-    """Enters advice for the operations that the code at its place creates."""
-    DECLARED[os.path.abspath(advice.place)] = advice
+    Args:
+        module: The component's `__name__`, or `__package__` if all modules beside it serve it.
+        remedies: Field -> remedy; the first field that the detector has counts. A field is one of
+            the detector's message, or begins with train_config.
+    """
+    if module in DECLARED:
+        raise ValueError(f"{module} declares advice about TPU twice; declare all of it at once")
+    DECLARED[module] = remedies
 
 
-def remedies_at(file: str) -> Iterator[Tuple[str, str]]:
-    """Fields and remedies declared for a source file, then those for the folders around it."""
-    path = pathlib.Path(os.path.abspath(file))
-    for place in map(str, (path, *path.parents)):
-        if place in DECLARED:
-            yield from DECLARED[place].remedies.items()
+def remedies_of(module: str) -> Iterator[Tuple[str, str]]:
+    """Fields and remedies declared for a module, then those for the packages around it."""
+    while module:
+        yield from DECLARED.get(module, {}).items()
+        module = module.rpartition(".")[0]

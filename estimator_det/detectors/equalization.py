@@ -12,8 +12,8 @@ import functools
 from typing import Any, Callable, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config import tpu_advice
 from estimator_det.config.text import ConfigError
-from estimator_det.config.tpu_advice import TpuAdvice, declare
 
 SMALLEST_RANGE = 1e-6  # keeps the logarithm of an all-zero channel finite
 
@@ -47,7 +47,7 @@ def range_spread(kernel: tf.Variable) -> tf.Tensor:
     return tf.math.reduce_variance(tf.math.log(ranges))
 
 
-declare(TpuAdvice(__file__, {"loss.equalization_loss": "remove the equalization_loss block"}))
+tpu_advice.declare(__name__, {"loss.equalization_loss": "remove the equalization_loss block"})
 
 
 def make_equalization(config: Any) -> Optional[Callable[[], tf.Tensor]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, NamedTuple, Optional
 
 from estimator_det.compat import tf
-from estimator_det.config.tpu_advice import TpuAdvice, declare
+from estimator_det.config import tpu_advice
 from estimator_det.protos import losses_pb2
 
 
@@ -36,7 +36,7 @@ def negative_rate(foreground: tf.Tensor, least_negatives: float, ratio: float) -
     return tf.where(positives > 0.0, share, least_negatives / count)
 
 
-declare(TpuAdvice(__file__, {"loss.expected_loss_weights": "set it to NONE"}))
+tpu_advice.declare(__name__, {"loss.expected_loss_weights": "set it to NONE"})
 
 
 def make_expected_weights(config: Any) -> Optional[ExpectedWeights]:

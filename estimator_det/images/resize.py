@@ -16,18 +16,17 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
 import numpy as np
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.config.tpu_advice import TpuAdvice
 from estimator_det.protos import image_resizer_pb2
 
 Length = Union[int, tf.Tensor]  # pixels, a number or a scalar int32 tensor
 SizeRule = Callable[[Length, Length], Tuple[Length, Length]]
 PixelMap = Callable[[tf.Tensor], tf.Tensor]
 
-IMAGE_RESIZERS: Registry[Callable[..., Resizer]] = Registry(
-    "image resizer", tpu_advice=TpuAdvice(__file__, {"image_resizer": "use fixed_shape_resizer"})
-)
+IMAGE_RESIZERS: Registry[Callable[..., Resizer]] = Registry("image resizer")
+tpu_advice.declare(__name__, {"image_resizer": "use fixed_shape_resizer"})
 
 GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)  # red, green, blue; the reference's values
 

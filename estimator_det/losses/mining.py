@@ -15,7 +15,7 @@ import numpy as np
 
 from estimator_det.boxes.matching import UNMATCHED
 from estimator_det.compat import tf
-from estimator_det.config.tpu_advice import TpuAdvice, declare
+from estimator_det.config import tpu_advice
 
 # From this threshold on, so few pairs of boxes overlap enough that it is faster to search for these
 # pairs among neighbours than to compare each box with all selected ones.
@@ -264,15 +264,13 @@ def _iou(box: tf.Tensor, neighbour: tf.Tensor) -> tf.Tensor:
     return common / (area_a + area_b - common)
 
 
-declare(
-    TpuAdvice(
-        __file__,
-        {
-            "loss.hard_example_miner": "remove the hard_example_miner block and use "
-            "weighted_sigmoid_focal as classification_loss: it needs no mining",
-            "hard_example_miner": "remove the hard_example_miner block",
-        },
-    )
+tpu_advice.declare(
+    __name__,
+    {
+        "loss.hard_example_miner": "remove the hard_example_miner block and use "
+        "weighted_sigmoid_focal as classification_loss: it needs no mining",
+        "hard_example_miner": "remove the hard_example_miner block",
+    },
 )
 
 

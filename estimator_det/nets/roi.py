@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, List, Tuple
 
 from estimator_det.compat import slim, tf
-from estimator_det.config.tpu_advice import TpuAdvice, declare
+from estimator_det.config import tpu_advice
 
-declare(TpuAdvice(__file__, {"use_matmul_crop_and_resize": "set it to true"}))
+tpu_advice.declare(__name__, {"use_matmul_crop_and_resize": "set it to true"})
 
 
 def crop_regions(

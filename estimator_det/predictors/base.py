@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.config.tpu_advice import TpuAdvice
 
-BOX_HEADS: Registry[Callable[..., BoxHead]] = Registry(
-    "box predictor",
-    tpu_advice=TpuAdvice(
-        os.path.dirname(__file__),
-        {
-            "box_predictor": "use convolutional_box_predictor without dropout",
-            "second_stage_box_predictor": "use mask_rcnn_box_predictor without dropout",
-        },
-    ),
+BOX_HEADS: Registry[Callable[..., BoxHead]] = Registry("box predictor")
+tpu_advice.declare(
+    __package__,
+    {
+        "box_predictor": "use convolutional_box_predictor without dropout",
+        "second_stage_box_predictor": "use mask_rcnn_box_predictor without dropout",
+    },
 )
 
 Layer = Callable[..., tf.Tensor]  # (features, channels, scope name, slim settings) -> output

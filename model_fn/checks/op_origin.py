@@ -45,8 +45,8 @@ def origin_of(operation: tf.Operation, pipeline_config: Any) -> Origin:
 
 
 def _advice_of(file: str, detector: Any) -> Optional[Tuple[str, str]]:
-    """The first advice declared for a file, or a folder around it, whose field the detector has."""
-    advices = tpu_advice.remedies_at(_ROOT + file)
+    """The first advice declared for a file or a package around it whose field the detector has."""
+    advices = tpu_advice.remedies_of(file.removesuffix(".py").replace("/", "."))
     return next((advice for advice in advices if _is_in(advice[0], detector)), None)
 
 

@@ -7,9 +7,9 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config import tpu_advice
 from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
-from estimator_det.config.tpu_advice import TpuAdvice, declare
 from model_fn.training.finite_gate import (
     RejectedBatch,
     guarded,
@@ -137,14 +137,9 @@ def gradients_of(
     return [(scaled(*pair), pair[1]) for pair in pairs]
 
 
-declare(
-    TpuAdvice(
-        __file__,
-        {
-            "train_config": "switch off what the operation's name says, for example "
-            "summarize_gradients"
-        },
-    )
+tpu_advice.declare(
+    __name__,
+    {"train_config": "switch off what the operation's name says, for example summarize_gradients"},
 )
 
 

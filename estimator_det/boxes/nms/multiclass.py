@@ -14,8 +14,8 @@ from estimator_det.boxes.nms.kernels import NmsOptions, Picks, hard_picks, soft_
 from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
+from estimator_det.config import tpu_advice
 from estimator_det.config.text import ConfigError
-from estimator_det.config.tpu_advice import TpuAdvice, declare
 
 
 class NmsResult(NamedTuple):
@@ -30,8 +30,8 @@ class NmsResult(NamedTuple):
     anchor_indices: tf.Tensor  # int32 [B, N]
 
 
-declare(
-    TpuAdvice(__file__, {"post_processing.batch_non_max_suppression": "set static_kernel: true"})
+tpu_advice.declare(
+    __name__, {"post_processing.batch_non_max_suppression": "set static_kernel: true"}
 )
 
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Tuple
 
 from estimator_det.boxes.assign import TargetAssigner
 from estimator_det.compat import tf, tf1
+from estimator_det.config import tpu_advice
 from estimator_det.config.text import ConfigError
-from estimator_det.config.tpu_advice import TpuAdvice, declare
 from estimator_det.detectors.base import Groundtruth, normalize_boxes
 from estimator_det.detectors.two_stage.proposals import Regions
 from estimator_det.detectors.two_stage.regions import (
@@ -142,7 +142,7 @@ def _resize(masks: tf.Tensor, size: Tuple[Any, Any]) -> tf.Tensor:
     return tf.transpose(nearest, [0, 3, 1, 2])
 
 
-declare(TpuAdvice(__file__, {"use_matmul_crop_and_resize": "set it to true"}))
+tpu_advice.declare(__name__, {"use_matmul_crop_and_resize": "set it to true"})
 
 
 def make_mask_stage(config: Any, is_training: bool) -> MaskStage:

@@ -22,8 +22,8 @@ from estimator_det.boxes.nms.kernels import NmsOptions
 from estimator_det.boxes.nms.multiclass import multiclass_nms
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.compat import tf
+from estimator_det.config import tpu_advice
 from estimator_det.config.text import ConfigError
-from estimator_det.config.tpu_advice import TpuAdvice, declare
 from estimator_det.detectors.base import Groundtruth, Losses, WeightedLosses, padded_window
 from estimator_det.images.resize import Length, height_and_width
 from estimator_det.losses.classification import make_classification_loss
@@ -202,7 +202,7 @@ class RpnLoss:
         )
 
 
-declare(TpuAdvice(__file__, {"use_static_shapes": "set it to true"}))
+tpu_advice.declare(__name__, {"use_static_shapes": "set it to true"})
 
 
 def make_proposal_network(config: Any, is_training: bool) -> ProposalNetwork:

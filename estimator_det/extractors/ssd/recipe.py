@@ -7,15 +7,14 @@ module of this package adds a type string of `feature_extractor { type: … }`.
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Type
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config import tpu_advice
 from estimator_det.config.fields import check_supported
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.config.tpu_advice import TpuAdvice
 from estimator_det.extractors.base import (
     FINEST_FPN_LEVEL,
     ExtractorEntry,
@@ -32,12 +31,11 @@ from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
 
 EXTRACTORS: Registry[ExtractorEntry[Recipe]] = Registry(
-    "SSD feature extractor",
-    reserved=[f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)],
-    tpu_advice=TpuAdvice(
-        os.path.dirname(__file__),
-        {"feature_extractor": "use ssd_mobilenet_v1 or another feature extractor made for TPU"},
-    ),
+    "SSD feature extractor", reserved=[f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)]
+)
+tpu_advice.declare(
+    __package__,
+    {"feature_extractor": "use ssd_mobilenet_v1 or another feature extractor made for TPU"},
 )
 
 # Fields that only some types have; they must not be set for the others.

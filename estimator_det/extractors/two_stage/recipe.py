@@ -14,15 +14,14 @@ Faster R-CNN, R-FCN, Mask R-CNN and Context R-CNN use all of them in the same wa
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config import tpu_advice
 from estimator_det.config.fields import check_supported
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.config.tpu_advice import TpuAdvice
 from estimator_det.extractors.base import (
     OVERRIDE,
     ExtractorEntry,
@@ -44,10 +43,9 @@ LAYER_FIELDS = ("conv_hyperparams", OVERRIDE)
 EXTRACTORS: Registry[ExtractorEntry[Recipe]] = Registry(
     "Faster R-CNN feature extractor",
     reserved=[f"faster_rcnn_resnet{layers}_fpn_keras" for layers in (50, 101, 152)],
-    tpu_advice=TpuAdvice(
-        os.path.dirname(__file__),
-        {"feature_extractor": "use faster_rcnn_resnet50, whose layers all run on TPU"},
-    ),
+)
+tpu_advice.declare(
+    __package__, {"feature_extractor": "use faster_rcnn_resnet50, whose layers all run on TPU"}
 )
 
 
