@@ -5,24 +5,10 @@ import pytest
 from estimator_det.compat import versions
 from estimator_det.programs.cloud import vertex
 from estimator_det.programs.cloud.jobs import CHIEF, PARAMETER_SERVER, TPUS, Image, Pool
-from tests.cloud import documented
 from tests.cloud.some_job import CLUSTER, CPU, GPU, LONE, job
 
 TPU_JOBS = [job(pools=(Pool("chief", tpu.machine, 1),)) for tpu in TPUS.values()]
 CONTAINER = Image("us-docker.pkg.dev/my-project/images/estimator-det:latest", has_package=True)
-JOBS = [
-    LONE,
-    *TPU_JOBS,
-    job(pools=CLUSTER),
-    job(pools=CLUSTER, spot=True, service_account="a@b.iam", image=CONTAINER),
-]
-
-
-@pytest.mark.parametrize("one", JOBS)
-def test_the_command_and_description_have_documented_names_only(one):
-    flags = {part.partition("=")[0] for part in vertex.command(one, "job.json")[4:]}
-    assert flags == {"--project", "--region", "--display-name", "--config"}
-    assert set(documented.fields(vertex.job_spec(one))) <= documented.CUSTOM_JOB_FIELDS
 
 
 def test_a_lone_chief():
@@ -53,7 +39,9 @@ def test_pools_have_the_order_of_the_service():
 
 
 def test_spot_machines_restart():
-    spec = vertex.job_spec(job(spot=True))
+    spec = vertex.job_spec(job(spot=True, service_account="a@b.iam"))
+    assert set(spec) == {*vertex.job_spec(LONE), "scheduling", "serviceAccount"}
+    assert spec["serviceAccount"] == "a@b.iam"
     assert spec["scheduling"] == {"strategy": "SPOT", "restartJobOnWorkerRestart": True}
 
 
@@ -95,7 +83,6 @@ def test_a_container_needs_no_package():
 )
 def test_prebuilt_images(machine, region, image):
     assert vertex.prebuilt_image(machine, region) == Image(image, has_package=False)
-    assert image.partition("/training/")[2].partition(":")[0] in documented.PAGE.read_text()
 
 
 def test_parameter_servers_need_an_older_image():
@@ -125,4 +112,3 @@ def test_variables_of_a_cluster():
     spec = json.loads(variables["CLUSTER_SPEC"])
     assert list(spec["cluster"]) == ["workerpool0", "workerpool1", "workerpool2", "workerpool3"]
     assert spec["task"] == {"type": "workerpool1", "index": 1}
-    assert set(variables) <= documented.variables()

@@ -13,6 +13,7 @@ from inputs.bad_records.kinds import KINDS
 from model_fn.checks import data_check, data_report, tables
 from model_fn.drawing import charts
 from tests.detectors.configs import small_config
+from tests.detectors.two_stage import configs as two_stage
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, example
 
@@ -163,6 +164,25 @@ def test_no_usable_record(no_anchors, config, tmp_path) -> None:
     assert any("not one record can be used" in p.message for p in report.problems)
     assert data_report.panels(report) == []
     assert data_report.text_lines(report)[0].startswith("train_input_reader: 1 file, 1 record;")
+
+
+def test_context_features_have_the_length_that_the_model_takes(
+    no_anchors, config, tmp_path
+) -> None:
+    lengths = {"good": 5, "bad": 6}
+    records = [
+        record(name, **{
+            "image/context_features": [1.0] * length, "image/context_feature_length": length,
+        })
+        for name, length in lengths.items()
+    ]  # fmt: skip
+    examples.write(tmp_path / "train.record", records)
+    context = "max_num_context_features: 3 context_feature_length: 5"
+    config.model.CopyFrom(two_stage.small_config(f"context_config {{ {context} }}"))
+    config.train_input_reader.load_context_features = True
+    (entry,) = check(config, readers="train").scans[0].entries
+    assert (entry.kind, entry.record, entry.source_id) == ("length_mismatch", 1, "bad")
+    assert "context_config.context_feature_length of the model: 6, 5" in entry.message
 
 
 def test_no_path(config) -> None:
