@@ -58,7 +58,6 @@ class Benchmark(NamedTuple):
     """All models of an export."""
 
     path: str
-    folder: str  # that the models are in
     image_size: Tuple[int, int]  # height and width of the images that were timed
     rows: Tuple[Row, ...]
 
@@ -70,7 +69,8 @@ def export_folder(path: str) -> str:
 
 def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
     """Measures the checkpoint of an export and each of its models, or one of them by its path."""
-    models, folder = exported_models(path), export_folder(path)
+    models = exported_models(path)
+    folder = models[0].folder
     config = _config_of(folder)
     records = _records(options, folder)
     images = sample_images(records, (), NUM_IMAGES)
@@ -101,7 +101,7 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
         task = base._replace(name=name, path=each.path, expected=expected)
         rows.append(_measured(task))
     height, width = images[0].shape[:2]
-    return Benchmark(path, folder, (height, width), tuple(rows))
+    return Benchmark(path, (height, width), tuple(rows))
 
 
 def _measured(task: Task) -> Row:

@@ -59,8 +59,6 @@ class Timing(NamedTuple):
 class Measured(NamedTuple):
     """The results of a task."""
 
-    name: str
-    path: str
     num_bytes: int  # size of its files
     load_seconds: float
     memory_before: int  # bytes of the process before the model is loaded
@@ -101,8 +99,8 @@ def _measure(task: Task) -> Measured:
         _say(f"{task.name}: mAP of the records")
         metrics = evaluate_model(model, _parsed(task.records), task.num_records)
     return Measured(
-        task.name, task.path, size_of_files(task.path, task.name), load_seconds, before, peak,
-        tuple(timings), metrics, difference, outputs,
+        size_of_files(task.path, task.name), load_seconds, before, peak, tuple(timings), metrics,
+        difference, outputs,
     )  # fmt: skip
 
 

@@ -127,8 +127,8 @@ def _finite(value: float) -> Optional[float]:
 
 def picture(results: Benchmark) -> bytes:
     """Charts of all models that were measured: the bytes of a PNG file."""
+    names = [row.name for row in results.rows if row.measured is not None]
     measured = [row.measured for row in results.rows if row.measured is not None]
-    names = [model.name for model in measured]
     sizes = sorted({each.batch_size for model in measured for each in model.timings})
     panels = [
         charts.bar_chart("Latency, median", names, _by_batch(measured, sizes, "median_ms"),

@@ -85,7 +85,7 @@ def test_models_that_are_damaged(
         if task.name == "saved_model":
             raise RunError(f"{task.path} is damaged")
         timings = (measure.Timing(1, 10, 2.0, 3.0, 500.0),)
-        return measure.Measured(task.name, task.path, 7, 0.5, 1, 2, timings, {}, None, ())
+        return measure.Measured(7, 0.5, 1, 2, timings, {}, None, ())
 
     monkeypatch.setattr(compare, "measure", measured)
     arguments = ["benchmark", str(folder), "--data", records, "--batch_sizes", "1,2"]

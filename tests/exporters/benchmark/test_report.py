@@ -12,13 +12,13 @@ from exporters.benchmark.measure import CHECKPOINT, Measured, Timing
 from exporters.formats.check import Difference
 
 
-def _measured(name: str, factor: float, difference: bool = True) -> Measured:
+def _measured(factor: float, difference: bool = True) -> Measured:
     timings = tuple(
         Timing(size, 40, 20 * size * factor, 25 * size * factor, 50 / factor) for size in (1, 8)
     )
     metrics = {report.MAP: 0.5, report.MAP_50: 0.75, "nan": float("nan")}
     return Measured(
-        name, f"exported/{name}", int(4e6), 1.25, int(3e8), int(5e8), timings, metrics,
+        int(4e6), 1.25, int(3e8), int(5e8), timings, metrics,
         Difference(2e-6, 3e-7, 100, 2e-7, 3e-8) if difference else None, (),
     )  # fmt: skip
 
@@ -26,11 +26,11 @@ def _measured(name: str, factor: float, difference: bool = True) -> Measured:
 @pytest.fixture
 def found() -> Benchmark:
     rows = (
-        Row(CHECKPOINT, "exported/model.ckpt", _measured(CHECKPOINT, 2, difference=False)),
-        Row("saved_model", "exported/saved_model", _measured("saved_model", 1)),
+        Row(CHECKPOINT, "exported/model.ckpt", _measured(2, difference=False)),
+        Row("saved_model", "exported/saved_model", _measured(1)),
         Row("onnx", "exported/model.onnx", None, "onnx models need onnxruntime"),
     )
-    return Benchmark("exported", "exported", (480, 640), rows)
+    return Benchmark("exported", (480, 640), rows)
 
 
 def test_table(found: Benchmark) -> None:
