@@ -65,7 +65,8 @@ class LoadedModel(abc.ABC):
         if not takes_images or not set(REQUIRED_OUTPUTS) <= set(names):
             raise RunError(
                 f"{self.path} is not an exported detector: it has the inputs {sorted(inputs)} and "
-                f"the outputs {names}"
+                f"the outputs {names}, and a detector takes images and has at least the outputs "
+                f"{sorted(REQUIRED_OUTPUTS)}. Give the model of an export"
             )
 
     def take_input(self, shape: Any, remedy: str) -> None:

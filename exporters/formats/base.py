@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple, Type
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
@@ -85,7 +85,7 @@ class ExportFormat:
         return True
 
 
-FORMATS: Registry[Callable[[], ExportFormat]] = Registry("export format")
+FORMATS: Registry[Type[ExportFormat]] = Registry("export format")
 
 
 def inference_detector(config: Any, model: Optional[Any] = None) -> Detector:

@@ -177,7 +177,7 @@ def _check_folder(output_dir: str, overwrite: bool) -> bool:
 
 def _all_names() -> List[str]:
     """Names of the files and folders that an export may contain and another one may not."""
-    names = [FORMATS.get(name)().file for name in FORMATS]
+    names = [FORMATS.get(name).file for name in FORMATS]
     names += [f"{name}{REFUSED_SUFFIX}" for name in names]
     return [*names, LABEL_MAP_FILE, THRESHOLDS_FILE, INFERENCE_GRAPH_FILE, plugins.RECORD_FILE]
 

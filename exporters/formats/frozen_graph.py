@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, Set
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -15,8 +15,8 @@ from estimator_det.config import files
 from estimator_det.config.printing import counted, plain
 from exporters.formats.base import FORMATS, ExportFormat, first_bytes
 from exporters.importing import anchors, graphs
-from exporters.importing.published import Published, as_float32
-from exporters.loaded_model import OUTPUT_PREFIXES, REQUIRED_OUTPUTS, LoadedModel, image_feed
+from exporters.importing.published import Published, as_float32, damaged, other_format
+from exporters.loaded_model import OUTPUT_PREFIXES, LoadedModel, image_feed
 from exporters.network import RestoredNetwork
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving import saved_model as served
@@ -28,7 +28,6 @@ _LONGEST_START = 16  # bytes
 _MOST_NUMBERS = 1 << 29  # numbers in all constants: a file has 2 GB at most
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 TFJS_MANIFEST = "weights_manifest.json"  # file name of TensorFlow.js models before 2019
-_REMEDY = "Get the file again, or give its format with --from"
 _WITHOUT_CONTENT = {"dtype", "tensor_shape", "version_number"}
 
 
@@ -55,7 +54,7 @@ class FrozenGraph(ExportFormat):
 
     def load(self, path: str) -> GraphDetector:
         """The detector in a frozen graph, of this trainer or of the reference."""
-        graph_def = parse_frozen_graph(path, "Get the file again, or export it again")
+        graph_def = parse_frozen_graph(path)
         refuse_without_weights(graph_def, path)
         return GraphDetector(path, graph_def)
 
@@ -89,12 +88,7 @@ class GraphDetector(LoadedModel):
             for node in graph.get_operations()
             if node.outputs and "/" not in node.name and node.name.startswith(OUTPUT_PREFIXES)
         }
-        missing = sorted(set(REQUIRED_OUTPUTS) - set(self._outputs))
-        if missing:
-            raise RunError(
-                f"{path} is not an exported detector: its graph has no tensor {missing[0]}; give "
-                "the frozen_inference_graph.pb of an export"
-            )
+        self.refuse_unless(True, [self._placeholder.op.name], self._outputs)
         self._feed = image_feed(
             self._placeholder.name, self._placeholder.dtype, self._placeholder.shape.rank
         )
@@ -117,9 +111,9 @@ class GraphDetector(LoadedModel):
         return placeholders[0]
 
 
-def parse_frozen_graph(path: str, remedy: str = _REMEDY) -> Any:
+def parse_frozen_graph(path: str) -> Any:
     """The `GraphDef` in a file; RunError if it has variables, whose values are not in it."""
-    graph_def = parse_graph(files.read_bytes(path), path, remedy)
+    graph_def = parse_graph(files.read_bytes(path), path)
     variables = [node.name for node in graph_def.node if node.op in VARIABLES]
     if variables:
         raise RunError(
@@ -130,26 +124,22 @@ def parse_frozen_graph(path: str, remedy: str = _REMEDY) -> Any:
     return graph_def
 
 
-def parse_graph(content: bytes, path: str, remedy: str = _REMEDY) -> Any:
+def parse_graph(content: bytes, path: str) -> Any:
     """A `GraphDef` of its serialized form."""
     graph_def = tf1.GraphDef()
     try:
         graph_def.ParseFromString(content)
     except DecodeError as error:
-        raise RunError(
-            f"{path} is not a graph, or is cut off after {len(content)} bytes: {error}. {remedy}"
+        raise other_format(
+            f"{path} is not a graph, or is cut off after {len(content)} bytes: {error}"
         ) from error
     if not graph_def.node or not all(node.op for node in graph_def.node):
-        raise RunError(f"{path} is not a graph: it contains no operations. {remedy}")
+        raise other_format(f"{path} is not a graph: it contains no operations")
     return graph_def
 
 
-def number_constants(graph_def: Any) -> List[str]:
-    """Names of the constants of a graph that are numbers, not texts."""
-    return [node.name for node in graph_def.node if _is_number(node)]
-
-
-def _is_number(node: Any) -> bool:
+def is_number(node: Any) -> bool:
+    """True for a constant that is not a text."""
     return bool(node.op == "Const" and node.attr["dtype"].type != tf.string.as_datatype_enum)
 
 
@@ -159,7 +149,7 @@ def zero_constants(graph_def: Any) -> Set[str]:
     TensorFlow since 2.5 leaves out the content of zeros, so not each of them is a fault.
     """
     names = set()
-    for node in filter(_is_number, graph_def.node):
+    for node in filter(is_number, graph_def.node):
         tensor = node.attr["value"].tensor
         fields = {field.name for field, _ in tensor.ListFields()}
         size = math.prod(dimension.size for dimension in tensor.tensor_shape.dim)
@@ -191,23 +181,20 @@ def constants(graph_def: Any, path: str) -> Dict[str, np.ndarray]:
     constants_by_name = {}
     total = 0
     for node in graph_def.node:
-        if not _is_number(node):
+        if not is_number(node):
             continue
         shape = [dimension.size for dimension in node.attr["value"].tensor.tensor_shape.dim]
         count = math.prod(max(size, 0) for size in shape)
         total += count
         if count > graphs.MAX_NUMBERS or total > _MOST_NUMBERS:
-            raise RunError(
+            raise damaged(
                 f"{path}: the constant {plain(node.name)} has shape {plain(shape)}: more than "
-                f"{graphs.MAX_NUMBERS} numbers in it, or {_MOST_NUMBERS} in all constants. Get the "
-                "file again"
+                f"{graphs.MAX_NUMBERS} numbers in it, or {_MOST_NUMBERS} in all constants"
             )
         try:
             constants_by_name[node.name] = as_float32(tf.make_ndarray(node.attr["value"].tensor))
         except (ValueError, TypeError) as error:
-            raise RunError(
-                f"{path}: the constant {plain(node.name)} is damaged: {error}. Get the file again"
-            ) from error
+            raise damaged(f"{path}: the constant {plain(node.name)} is damaged: {error}") from error
     return constants_by_name
 
 

@@ -11,12 +11,7 @@ from estimator_det.compat import tf
 from estimator_det.config import files
 from exporters.formats.base import FORMATS
 from exporters.formats.converters import GraphFormat
-from exporters.loaded_model import (
-    LoadedModel,
-    class_names_beside,
-    parent_folder,
-    thresholds_beside,
-)
+from exporters.loaded_model import LoadedModel, parent_folder
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FOLDER = "openvino"
@@ -68,8 +63,7 @@ class OpenvinoDetector(LoadedModel):
         import openvino as runtime
 
         # The label map is beside the model's folder, not in it.
-        folder = path if tf.io.gfile.isdir(path) else parent_folder(path)
-        super().__init__(path, class_names_beside(folder), thresholds_beside(folder))
+        super().__init__(path if tf.io.gfile.isdir(path) else parent_folder(path))
         core = runtime.Core()
         try:
             model = core.read_model(*_readable(_model_file(path)))

@@ -23,7 +23,7 @@ from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_q
 from exporters.formats.frozen_graph import VARIABLES, constants, publish
 from exporters.importing import functions
 from exporters.importing.checkpoint import checkpoint_reader, float_variables
-from exporters.importing.published import Published, as_float32
+from exporters.importing.published import Published, as_float32, damaged, other_format
 from exporters.loaded_model import (
     SAVED_MODEL_FOLDER,
     LoadedModel,
@@ -193,9 +193,9 @@ def _load(saved_model_dir: str) -> Any:
     try:
         return tf.saved_model.load(saved_model_dir)
     except (tf.errors.OpError, OSError) as error:
-        raise RunError(
+        raise damaged(
             f"{saved_model_dir} cannot be loaded: {failures.reason(error)}. Its files are damaged "
-            "or incomplete; copy the folder again, or export the checkpoint again"
+            "or incomplete"
         ) from error
 
 
@@ -265,10 +265,9 @@ def _variables(
     for name in names:
         key = keys.get(name)
         if key not in kinds:
-            raise RunError(
+            raise damaged(
                 f"{folder}: its checkpoint has no value for the variable {plain(name)}"
-                f"{'' if key is None else f', which is stored as {plain(key)}'}. Get the folder "
-                "again"
+                f"{'' if key is None else f', which is stored as {plain(key)}'}"
             )
         if kinds[key].is_floating:
             values[name] = as_float32(reader.get_tensor(key))
@@ -287,14 +286,10 @@ def _parse(file: str) -> Any:
     try:
         message.ParseFromString(content)
     except DecodeError as error:
-        raise RunError(
-            f"{file} is not a SavedModel, or is cut off after {len(content)} bytes: {error}. Get "
-            "the folder again, or give its format with --from"
+        raise other_format(
+            f"{file} is not a SavedModel, or is cut off after {len(content)} bytes: {error}"
         ) from error
     if not message.meta_graphs:
-        raise RunError(
-            f"{file} is not a SavedModel: it contains no graph. Get the folder again, or give its "
-            "format with --from"
-        )
+        raise other_format(f"{file} is not a SavedModel: it contains no graph")
     serving = [each for each in message.meta_graphs if "serve" in each.meta_info_def.tags]
     return (serving or message.meta_graphs)[0]

@@ -29,11 +29,11 @@ from exporters.formats.converters import GraphFormat
 from exporters.formats.frozen_graph import (
     TFJS_MANIFEST,
     GraphDetector,
-    number_constants,
+    is_number,
     parse_graph,
 )
 from exporters.importing import anchors, graphs
-from exporters.importing.published import Published
+from exporters.importing.published import Published, damaged, other_format
 from exporters.loaded_model import parent_folder
 from model_fn.checkpoints.errors import RunError
 
@@ -46,7 +46,6 @@ _TYPES = {"float32": "<f4", "float16": "<f2", "int32": "<i4", "uint8": "u1", "ui
           "bool": "?", "int8": "i1", "int16": "<i2"}  # fmt: skip
 _DAMAGE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 _DEFAULT_EPSILON = 1e-3  # epsilon of batch norm in TensorFlow.js
-_AGAIN = "Get the model again from its publisher"
 # Operations of the converter: the one that each begins with.
 _FUSED = {
     "_FusedConv2D": "Conv2D",
@@ -106,8 +105,8 @@ class Tfjs(GraphFormat):
         )
 
 
-def _damaged(path: str, what: str) -> RunError:
-    return RunError(f"{path}: modelTopology is damaged: {what}. Export the model again")
+def _damaged_graph(path: str, what: str) -> RunError:
+    return damaged(f"{path}: modelTopology is damaged: {what}")
 
 
 def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray], path: str) -> Any:
@@ -126,10 +125,10 @@ def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray], path: str) 
         if node.op == "Const":
             # The converter moves weights of constants to files of their own.
             if node.name not in arrays:
-                raise _damaged(path, f"there are no weights for the constant {plain(node.name)}")
+                raise _damaged_graph(path, f"the constant {plain(node.name)} has no weights")
             dtype = _NUMBERS.get(node.attr["dtype"].type)
             if dtype is None:
-                raise _damaged(path, f"the constant {plain(node.name)} has no type of numbers")
+                raise _damaged_graph(path, f"the constant {plain(node.name)} is not numbers")
             values = np.asarray(arrays[node.name]).astype(dtype.as_numpy_dtype)
             node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values, dtype))
     return copied
@@ -141,7 +140,7 @@ def _add_unfused(graph_def: Any, node: Any, path: str) -> None:
     # A damaged file must not end as an IndexError.
     if len(node.input) < 2 + steps.count("BiasAdd"):
         what = f"{plain(node.name)} has {len(node.input)} inputs, too few for {plain(steps)}"
-        raise _damaged(path, what)
+        raise _damaged_graph(path, what)
     first = graph_def.node.add(name=f"{node.name}/{_FUSED[node.op]}", op=_FUSED[node.op])
     first.input.extend(node.input[:2])
     for key, value in node.attr.items():
@@ -163,7 +162,7 @@ def read_graph_model(path: str) -> Tuple[Any, Dict[str, np.ndarray]]:
     """The `GraphDef` of a model, and by name its weights, which the graph does not contain."""
     path = _model_file(path)
     if path.endswith(".pb"):
-        graph_def = parse_graph(files.read_bytes(path), path, _AGAIN)
+        graph_def = parse_graph(files.read_bytes(path), path)
         path, manifest = _old_manifest(path)
     else:
         model = _parse(path)
@@ -173,12 +172,13 @@ def read_graph_model(path: str) -> Tuple[Any, Dict[str, np.ndarray]]:
         for group in manifest:
             arrays.update(_read_group(group, os.path.dirname(path) or ".", path))
     except _DAMAGE as error:
-        raise RunError(f"{path}: weightsManifest is damaged: {error!r}. {_AGAIN}") from error
-    missing = [name for name in number_constants(graph_def) if name not in arrays]
+        raise damaged(f"{path}: weightsManifest is damaged: {error!r}") from error
+    names = [node.name for node in graph_def.node if is_number(node)]
+    missing = [name for name in names if name not in arrays]
     if missing:
-        raise RunError(
+        raise damaged(
             f"{path}: weightsManifest has no weights for {counted(len(missing), 'constant')}, such "
-            f"as {plain(missing[0])}. {_AGAIN}"
+            f"as {plain(missing[0])}"
         )
     return graph_def, arrays
 
@@ -221,7 +221,7 @@ def _parse(path: str) -> Dict[str, Any]:
                 f"folder of the whole model, which also has {OLD_GRAPH_FILE}, or {MODEL_FILE} with "
                 "a modelTopology"
             )
-        raise RunError(f"{path} is not a TensorFlow.js model: it has no modelTopology. {_AGAIN}")
+        raise other_format(f"{path} is not a TensorFlow.js model: it has no modelTopology")
     if "weightsManifest" not in model:
         raise RunError(
             f"{path} has no weightsManifest, so it names no weights; convert the original model "
@@ -235,7 +235,7 @@ def _parse_json(path: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # also for numbers of too many digits
-        raise RunError(f"{path} is not a TensorFlow.js model: {error}. {_AGAIN}") from error
+        raise other_format(f"{path} is not a TensorFlow.js model: {error}") from error
 
 
 def _is_manifest(content: Any) -> bool:
@@ -257,7 +257,7 @@ def _old_manifest(path: str) -> Tuple[str, List[Any]]:
         )
     manifest = _parse_json(manifest_path)
     if not _is_manifest(manifest):
-        raise RunError(f"{manifest_path} is not a list of groups of weights. {_AGAIN}")
+        raise damaged(f"{manifest_path} is not a list of groups of weights")
     return manifest_path, manifest
 
 
@@ -277,9 +277,7 @@ def _graph(topology: Any, path: str) -> Any:
                     value["list"]["s"] = list(map(_as_base64, value["list"]["s"]))
         return json_format.ParseDict(topology, tf1.GraphDef(), ignore_unknown_fields=True)
     except (json_format.ParseError, *_DAMAGE) as error:
-        raise RunError(
-            f"{path}: modelTopology is damaged: {plain(error).rstrip('.')}. {_AGAIN}"
-        ) from error
+        raise _damaged_graph(path, plain(error).rstrip(".")) from error
 
 
 def _as_base64(text: Any) -> Any:
@@ -299,9 +297,9 @@ def _read_group(group: Dict[str, Any], folder: str, path: str) -> Dict[str, np.n
         arrays[entry["name"]] = values
     # Bytes without a name mean that the manifest is of another model.
     if position != len(content):
-        raise RunError(
+        raise damaged(
             f"{path}: the shards {group['paths']} have {len(content)} bytes, and its weights "
-            f"{position}. {_AGAIN}"
+            f"{position}"
         )
     return arrays
 
@@ -317,9 +315,9 @@ def _read_shard(name: str, folder: str, path: str) -> bytes:
     try:
         content = files.read_bytes(target)
     except ConfigError as error:
-        raise RunError(f"{path}: the shard {name!r} cannot be read: {error}. {_AGAIN}") from error
+        raise damaged(f"{path}: the shard {name!r} cannot be read: {error}") from error
     if not content:
-        raise RunError(f"{path}: the shard {name!r} is empty (0 bytes). {_AGAIN}")
+        raise damaged(f"{path}: the shard {name!r} is empty (0 bytes)")
     return content
 
 
@@ -352,9 +350,9 @@ def _take(entry: Dict[str, Any], content: bytes, position: int, path: str) -> An
         count *= size
     end = position + count * dtype.itemsize
     if end > len(content):
-        raise RunError(
+        raise damaged(
             f"{path}: the shards end after {len(content)} bytes, inside weights {entry['name']!r}, "
-            f"which need {end}. {_AGAIN}"
+            f"which need {end}"
         )
     values = np.frombuffer(content, dtype, count, position).reshape(shape)
     if quantization and "scale" in quantization:

@@ -12,6 +12,7 @@ from estimator_det.config import files
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.tflite_metadata import Normalization, pack, packed_anew, read_normalization
 from exporters.formats.tflite_reader import DAMAGE, POSTPROCESS, attached_labels, corners, unpack
+from exporters.importing.published import damaged
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
@@ -82,9 +83,9 @@ class TfliteDetector(LoadedModel):
             )
             interpreter.allocate_tensors()
         except (*DAMAGE, RuntimeError) as error:
-            raise RunError(
+            raise damaged(
                 f"{path} is damaged, cut off, or has operations that TFLite here does not: "
-                f"{str(error).splitlines()[0]}. Get the file again, or export it again"
+                f"{str(error).splitlines()[0]}"
             ) from error
         if postprocess is None:
             raise RunError(
@@ -109,9 +110,7 @@ class TfliteDetector(LoadedModel):
             self._interpreter.invoke()
         except RuntimeError as error:
             reason = str(error).split("\n")[0]
-            raise RunError(
-                f"{self.path} fails: {reason}. The file is damaged; get it or export it again"
-            ) from error
+            raise damaged(f"{self.path} is damaged: it fails: {reason}") from error
         boxes, classes, scores, number = map(self._value, self._postprocess.outputs)
         # The operation fills its outputs up to the number only.
         valid = np.arange(scores.shape[1])[None] < number.reshape(-1, 1)

@@ -13,12 +13,18 @@ import numpy as np
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import files
 from exporters.importing import graphs
-from exporters.importing.published import Convolution, Named, Published, Structure
+from exporters.importing.published import (
+    Convolution,
+    Named,
+    Published,
+    Structure,
+    damaged,
+    other_format,
+)
 from model_fn.checkpoints.errors import RunError
 
 IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a file
 POSTPROCESS = "TFLite_Detection_PostProcess"
-_AGAIN = "Get the file again from its publisher"
 DAMAGE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError,
            MemoryError)  # fmt: skip
 _CONVOLUTIONS = {"CONV_2D": "conv", "DEPTHWISE_CONV_2D": "depthwise", "FULLY_CONNECTED": "dense"}
@@ -55,9 +61,9 @@ def read_tflite(path: str) -> Published:
     """The weights and layers of a TFLite model."""
     content = files.read_bytes(path)
     if content[4:8] != IDENTIFIER:
-        raise RunError(
+        raise other_format(
             f"{path} is not a TFLite model: its bytes 4 to 8 are {content[4:8]!r}, not "
-            f"{IDENTIFIER!r}. {_AGAIN}, or give its format with --from"
+            f"{IDENTIFIER!r}"
         )
     try:
         model = _parse(content, path)
@@ -68,7 +74,7 @@ def read_tflite(path: str) -> Published:
         }
         return _publish(model, values, attached_labels(content))
     except DAMAGE as error:
-        raise RunError(f"{path} is damaged or cut off: {error!r}. {_AGAIN}") from error
+        raise damaged(f"{path} is damaged or cut off: {error!r}") from error
 
 
 def unpack(content: bytes) -> Any:
@@ -126,9 +132,9 @@ def _constant(model: _Model, index: int) -> Optional[np.ndarray]:
     raw = np.asarray(data, np.uint8).tobytes()
     count = int(np.prod(shape, dtype=np.int64))
     if len(raw) != count * dtype.itemsize:
-        raise RunError(
+        raise damaged(
             f"{model.path}: tensor {model.name(index)} of shape {shape} has {len(raw)} bytes and "
-            f"needs {count * dtype.itemsize}. {_AGAIN}"
+            f"needs {count * dtype.itemsize}"
         )
     values = np.frombuffer(raw, dtype).reshape(shape)
     if dtype.kind == "f":

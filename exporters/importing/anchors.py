@@ -16,6 +16,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.printing import plain
 from estimator_det.config.text import ConfigError
 from exporters.importing.graphs import MAX_NUMBERS, Graph, evaluate
+from exporters.importing.published import damaged
 from model_fn.checkpoints.errors import RunError
 
 LAST = "last"
@@ -75,9 +76,7 @@ def computed_anchors(graph_def: Any, graph: Graph, path: str) -> Optional[np.nda
     # The errors by which TensorFlow refuses a damaged graph.
     except (ValueError, tf.errors.OpError) as error:
         reason = plain(str(error).split("\n")[0])
-        raise RunError(
-            f"{path}: the anchors cannot be computed: {reason}. The file is damaged; get it again"
-        ) from error
+        raise damaged(f"{path}: the anchors cannot be computed: {reason}") from error
 
 
 def _arithmetic(graph_def: Any, graph: Graph, name: str) -> Optional[Any]:

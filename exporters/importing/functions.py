@@ -15,6 +15,7 @@ from estimator_det.compat import tf1
 from estimator_det.compat.private import operation_definition
 from estimator_det.config.printing import plain
 from exporters.importing.graphs import CONVOLUTIONS, SAME_VALUE
+from exporters.importing.published import damaged
 from model_fn.checkpoints.errors import RunError
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -132,8 +133,8 @@ class _Functions:
         self._nodes: Dict[str, Dict[str, Any]] = {}  # nodes of each function by name
         self._num_calls = 0
 
-    def damaged(self, what: str) -> RunError:
-        return RunError(f"{self.path} is damaged: {what}. Get the folder again")
+    def _damaged(self, what: str) -> RunError:
+        return damaged(f"{self.path} is damaged: {what}")
 
     def sources(self, outputs: Iterable[str]) -> _Operations:
         """The operations that tensors of the graph depend on."""
@@ -170,14 +171,14 @@ class _Functions:
                 continue
             node = frame.nodes.get(operation)
             if node is None:
-                raise self.damaged(f"it has no operation {plain(operation)}, which another reads")
+                raise self._damaged(f"it has no operation {plain(operation)}, which another reads")
             function = self.enter(frame, node)
             if function is None:
                 return _Tensor(frame, node, self._flat_index(node, output, index))
             if not 0 <= index < len(function.results):
-                raise self.damaged(f"the function of {plain(operation)} has no output {index}")
+                raise self._damaged(f"the function of {plain(operation)} has no output {index}")
             name, frame = function.results[index], function
-        raise self.damaged(f"the calls before {plain(name)} have no end")
+        raise self._damaged(f"the calls before {plain(name)} have no end")
 
     def enter(self, frame: _Frame, node: Any) -> Optional[_Frame]:
         """The function that an operation calls; None if it is not a call."""
@@ -191,7 +192,7 @@ class _Functions:
         name = node.attr["f"].func.name
         function = self._library.get(name)
         if function is None:
-            raise self.damaged(f"it has no function {plain(name)}, which {plain(node.name)} calls")
+            raise self._damaged(f"it has no function {plain(name)}, which {plain(node.name)} calls")
         self._num_calls += 1
         if self._num_calls > _MAX_NODES:
             raise self._too_large()
@@ -206,7 +207,7 @@ class _Functions:
         results = tuple(function.ret.get(each.name, "") for each in function.signature.output_arg)
         inputs = _data_inputs(node)
         if len(inputs) != len(function.signature.input_arg):
-            raise self.damaged(
+            raise self._damaged(
                 f"{plain(node.name)} gives {len(inputs)} inputs to the function {plain(name)}, "
                 f"which takes {len(function.signature.input_arg)}"
             )
@@ -221,7 +222,7 @@ class _Functions:
         if not rest:
             return operation, "", 0
         if not (index.isascii() and index.isdigit() and len(index) < 10):
-            raise self.damaged(f"{plain(name)} is no tensor")
+            raise self._damaged(f"{plain(name)} is no tensor")
         return operation, output, int(index)
 
     def _flat_index(self, node: Any, output: str, index: int) -> int:

@@ -78,6 +78,17 @@ class Published(NamedTuple):
 
 
 NO_STRUCTURE = Structure((), {}, {})
+_GET_AGAIN = "Get the model again from its publisher, or export it again"
+
+
+def damaged(fault: str) -> RunError:
+    """The error of a model that cannot be read; the fault begins with its path."""
+    return RunError(f"{fault}. {_GET_AGAIN}")
+
+
+def other_format(fault: str) -> RunError:
+    """The same of a file that may have another format."""
+    return RunError(f"{fault}. {_GET_AGAIN}, or give import its format with --from")
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
@@ -97,8 +108,7 @@ def refuse_not_finite(published: Published) -> None:
     for name, values in arrays.items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             bad = int(np.size(values) - np.isfinite(values).sum())
-            raise RunError(
+            raise damaged(
                 f"{published.path}: {plain(name)} has {bad} numbers of {np.size(values)} that are "
-                "NaN or infinite. The weights of a model must be finite; get the file again from "
-                "its publisher"
+                "NaN or infinite. The weights of a model must be finite"
             )
