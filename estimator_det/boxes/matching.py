@@ -34,7 +34,7 @@ class Matcher(Protocol):
 
 TPU_REMEDIES = {
     "matcher": "use argmax_matcher with use_matmul_gather: true",
-    "use_matmul_gather_in_matcher": "set it to true",
+    "use_matmul_gather_in_matcher": tpu_advice.BY_RULE,
 }
 MATCHERS: Registry[Callable[[Any], Matcher]] = Registry("matcher")
 tpu_advice.declare(__name__, TPU_REMEDIES)

@@ -49,13 +49,7 @@ def balanced_sample(
     return tf.logical_or(positive_samples, negative_samples)
 
 
-tpu_advice.declare(
-    __name__,
-    {
-        "loss.random_example_sampler": "remove the random_example_sampler block and use "
-        "weighted_sigmoid_focal as classification_loss"
-    },
-)
+tpu_advice.declare(__name__, {"loss.random_example_sampler": tpu_advice.BY_RULE})
 
 
 def make_random_example_sampler(config: Any) -> Sampler:

@@ -36,15 +36,18 @@ class Problem:
             raise ValueError(f"a problem of {self.field} without an edit cannot be safe to fix")
 
     def __str__(self) -> str:
-        ways = [self.remedy] if self.remedy else []
-        if self.edits:
-            ways.insert(0, " ".join(f"--set {shlex.quote(edit)}" for edit in self.edits))
-        return f"{self.severity}: {self.field}: {self.message}. Remedy: {'; '.join(ways)}"
+        return f"{self.severity}: {self.field}: {self.message}. Remedy: {self.full_remedy()}"
+
+    def full_remedy(self) -> str:
+        """The edits, and the advice besides them."""
+        return "; ".join(filter(None, (self._edits_text(), self.remedy)))
 
     def as_error(self) -> ConfigError:
         """The problem as an exception."""
-        remedy = self.remedy or " ".join(f"--set {shlex.quote(edit)}" for edit in self.edits)
-        return ConfigError(self.field, self.message, remedy)
+        return ConfigError(self.field, self.message, self.remedy or self._edits_text())
+
+    def _edits_text(self) -> str:
+        return " ".join(f"--set {shlex.quote(edit)}" for edit in self.edits)
 
 
 def from_error(reason: ConfigError, field: str, remedy: str) -> Problem:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, Mapping, Tuple
 
+BY_RULE = ""  # the remedy of the rule for TPU that the field breaks, so that it has one wording
+
 DECLARED: Dict[str, Mapping[str, str]] = {}  # by module or package
 
 
@@ -12,8 +14,8 @@ def declare(module: str, remedies: Mapping[str, str]) -> None:
 
     Args:
         module: The component's `__name__`, or `__package__` if all modules beside it serve it.
-        remedies: Field -> remedy; the first field that the detector has counts. A field is one of
-            the detector's message, or begins with train_config.
+        remedies: Field -> remedy, or BY_RULE; the first field that the detector has counts. A field
+            is one of the detector's message, or begins with train_config.
     """
     if module in DECLARED:
         raise ValueError(f"{module} declares advice about TPU twice; declare all of it at once")

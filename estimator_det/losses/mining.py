@@ -266,11 +266,7 @@ def _iou(box: tf.Tensor, neighbour: tf.Tensor) -> tf.Tensor:
 
 tpu_advice.declare(
     __name__,
-    {
-        "loss.hard_example_miner": "remove the hard_example_miner block and use "
-        "weighted_sigmoid_focal as classification_loss: it needs no mining",
-        "hard_example_miner": "remove the hard_example_miner block",
-    },
+    {"loss.hard_example_miner": tpu_advice.BY_RULE, "hard_example_miner": tpu_advice.BY_RULE},
 )
 
 

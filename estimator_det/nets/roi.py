@@ -11,7 +11,7 @@ from typing import Any, List, Tuple
 from estimator_det.compat import slim, tf
 from estimator_det.config import tpu_advice
 
-tpu_advice.declare(__name__, {"use_matmul_crop_and_resize": "set it to true"})
+tpu_advice.declare(__name__, {"use_matmul_crop_and_resize": tpu_advice.BY_RULE})
 
 
 def crop_regions(

@@ -8,6 +8,8 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 import estimator_det
 from estimator_det.compat import tf
 from estimator_det.config import tpu_advice
+from estimator_det.config.tpu_model_rules import check_model
+from estimator_det.config.tpu_rules import Target
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(estimator_det.__file__))) + os.sep
 _PACKAGES = ("estimator_det/", "inputs/", "model_fn/")
@@ -40,14 +42,23 @@ def origin_of(operation: tf.Operation, pipeline_config: Any) -> Origin:
     detector = getattr(model, model.WhichOneof("model")).DESCRIPTOR
     advices = (_advice_of(frame.file, detector) for frame in frames)
     field, remedy = next(filter(None, advices), _ELSEWHERE)
+    field = _full_field(field, pipeline_config)
+    if remedy == tpu_advice.BY_RULE:
+        remedy = _remedy_of_rule(field, pipeline_config)
     location = "{}:{}, in {}".format(*frames[0]) if frames else ""
-    return Origin(location, _full_field(field, pipeline_config), remedy)
+    return Origin(location, field, remedy)
 
 
 def _advice_of(file: str, detector: Any) -> Optional[Tuple[str, str]]:
     """The first advice declared for a file or a package around it whose field the detector has."""
     advices = tpu_advice.remedies_of(file.removesuffix(".py").replace("/", "."))
     return next((advice for advice in advices if _is_in(advice[0], detector)), None)
+
+
+def _remedy_of_rule(field: str, pipeline_config: Any) -> str:
+    problems = check_model(pipeline_config, Target(inference=True))
+    broken = (problem for problem in problems if problem.field.startswith(field))
+    return next((problem.full_remedy() for problem in broken), _ELSEWHERE[1])
 
 
 def _is_in(field: str, detector: Any) -> bool:

@@ -30,9 +30,7 @@ class NmsResult(NamedTuple):
     anchor_indices: tf.Tensor  # int32 [B, N]
 
 
-tpu_advice.declare(
-    __name__, {"post_processing.batch_non_max_suppression": "set static_kernel: true"}
-)
+tpu_advice.declare(__name__, {"post_processing.batch_non_max_suppression": tpu_advice.BY_RULE})
 
 
 def make_nms_options(config: Any) -> NmsOptions:

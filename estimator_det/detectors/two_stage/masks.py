@@ -142,7 +142,7 @@ def _resize(masks: tf.Tensor, size: Tuple[Any, Any]) -> tf.Tensor:
     return tf.transpose(nearest, [0, 3, 1, 2])
 
 
-tpu_advice.declare(__name__, {"use_matmul_crop_and_resize": "set it to true"})
+tpu_advice.declare(__name__, {"use_matmul_crop_and_resize": tpu_advice.BY_RULE})
 
 
 def make_mask_stage(config: Any, is_training: bool) -> MaskStage:

@@ -202,7 +202,7 @@ class RpnLoss:
         )
 
 
-tpu_advice.declare(__name__, {"use_static_shapes": "set it to true"})
+tpu_advice.declare(__name__, {"use_static_shapes": tpu_advice.BY_RULE})
 
 
 def make_proposal_network(config: Any, is_training: bool) -> ProposalNetwork:

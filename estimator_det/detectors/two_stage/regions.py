@@ -60,7 +60,7 @@ REGION_CLASSIFICATION = "Loss/BoxClassifierLoss/classification_loss"
 
 REGION_STAGES: Registry[Callable[..., RegionStage]] = Registry("second-stage box predictor")
 tpu_advice.declare(
-    __name__, {"second_stage_post_processing.batch_non_max_suppression": "set static_kernel: true"}
+    __name__, {"second_stage_post_processing.batch_non_max_suppression": tpu_advice.BY_RULE}
 )
 
 

@@ -20,7 +20,9 @@ def _configs() -> Dict[str, Any]:
     two_stage = small_config()
     two_stage.model.CopyFrom(two_stage_configs.small_config("hard_example_miner {}"))
     return {
-        "ssd": small_config("model.ssd.loss.hard_example_miner={}"),
+        "ssd": small_config(
+            "model.ssd.loss.hard_example_miner={}", "model.ssd.loss.random_example_sampler={}"
+        ),
         "faster_rcnn": two_stage,
     }
 
@@ -63,6 +65,18 @@ def test_a_file_without_advice_has_that_of_its_folder() -> None:
     (folder, *_) = ADVICE["estimator_det.predictors"].items()
     assert op_origin._advice_of("estimator_det/predictors/base.py", ssd) == folder
     assert op_origin._advice_of("estimator_det/nets/necks/fpn.py", ssd) is None
+
+
+@pytest.mark.parametrize("kind", ["ssd", "faster_rcnn"])
+def test_rules_have_the_remedies_that_are_declared_as_theirs(kind: str) -> None:
+    config = _configs()[kind]
+    advice = [entry for remedies in ADVICE.values() for entry in remedies.items()]
+    fields = {field for field, remedy in advice if remedy == tpu_advice.BY_RULE}
+    fields = {field for field in fields if op_origin._is_in(field, _descriptor(config))}
+    assert len(fields) >= 3
+    for field in fields:
+        path = f"model.{kind}.{field}"
+        assert op_origin._remedy_of_rule(path, config).startswith(f"--set {path}"), path
 
 
 def test_operations_of_other_code_have_no_location() -> None:

@@ -170,8 +170,8 @@ def test_two_stages_are_static_in_training_and_evaluation() -> None:
 
 
 TWO_STAGE_TROUBLES = [
-    ("hard_example_miner {}", "hard_example_miner", "remove the hard_example_miner block"),
-    ("use_matmul_crop_and_resize: false", "use_matmul_crop_and_resize", "set it to true"),
+    ("hard_example_miner {}", "hard_example_miner", ".hard_example_miner=null; a sample of"),
+    ("use_matmul_crop_and_resize: false", "use_matmul_crop_and_resize", "_crop_and_resize=true"),
     (
         "image_resizer { keep_aspect_ratio_resizer { min_dimension: 48 max_dimension: 64 } }",
         "image_resizer.keep_aspect_ratio_resizer",
