@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import functools
 import json
 import os
 import pathlib
+import socket
 import statistics
 import subprocess
 import sys
@@ -215,7 +217,7 @@ def _write_coco(folder: pathlib.Path) -> Tuple[pathlib.Path, pathlib.Path]:
 
 
 def scaling(arguments: argparse.Namespace) -> Dict[str, Any]:
-    """Images per second of one replica on one core and of two on two, and their efficiency.
+    """Speed of replicas in one process and of 1, 2 and 4 workers, and a model of their exchange.
 
     Two programs of one replica each show the most that the cores allow: they wait for nothing, and
     share only the memory and, on some machines, parts of a core.
@@ -224,35 +226,69 @@ def scaling(arguments: argparse.Namespace) -> Dict[str, Any]:
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         raise RuntimeError("the part 'scaling' needs two cores; leave it out with --only")
-    kinds = {"one": [cores[:1]], "two": [cores], "apart": [cores[:1], cores[1:]]}
-    # The kinds take turns, so that all see the same machine.
-    rounds = [{kind: _images_per_second(groups) for kind, groups in kinds.items()} for _ in "123"]
-    figures = {
-        f"replicas_{kind}_images_per_second": statistics.median(row[kind] for row in rounds)
-        for kind in kinds
+    first, second = [cores[:1]], [cores[1:]]
+    kinds: Dict[str, Callable[[], float]] = {
+        "one": lambda: _images_per_second(first),
+        "two": lambda: _images_per_second([cores]),
+        "apart": lambda: _images_per_second(first + second),
+        "workers_two": lambda: _images_per_second(first + second, is_cluster=True),
+        "workers_four": lambda: _images_per_second(2 * (first + second), is_cluster=True),
     }
+    # The kinds take turns, so that all see the same machine.
+    rounds = [{kind: measure() for kind, measure in kinds.items()} for _ in "123"]
+    speeds = {kind: statistics.median(row[kind] for row in rounds) for kind in kinds}
+    figures = {f"replicas_{kind}_images_per_second": speed for kind, speed in speeds.items()}
     for kind in ("two", "apart"):
         ratio = statistics.median(row[kind] / (2 * row["one"]) for row in rounds)
         figures[f"efficiency_{kind}"] = ratio
+    hop, transfer = ring_model(speeds["one"], speeds["workers_two"], speeds["workers_four"])
+    figures.update(ring_hop_ms=1000 * hop, ring_transfer_ms=1000 * transfer)
     return figures
 
 
-def _images_per_second(groups: Sequence[Sequence[int]]) -> float:
-    """Speed of programs that run at once, each with one replica on each core of its group."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.speed.components", str(len(cores))],
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=functools.partial(os.sched_setaffinity, 0, cores),
+def ring_model(speed_1: float, speed_2: float, speed_4: float) -> Tuple[float, float]:
+    """Seconds of a hop and of the transfer in a ring, from the images/s of 1, 2 and 4 workers.
+
+    A step of n workers with a core each takes the step of one, n - 1 hops, and 2 (n - 1) / n times
+    the transfer of all gradients. Four workers share two cores: everything takes twice as long.
+    """
+    step = REPLICA_BATCH / speed_1
+    exchange_of_two = 2 * REPLICA_BATCH / speed_2 - step
+    exchange_of_four = 2 * REPLICA_BATCH / speed_4 - step
+    hop = (exchange_of_four - 1.5 * exchange_of_two) / 1.5
+    return hop, exchange_of_two - hop
+
+
+def _images_per_second(groups: Sequence[Sequence[int]], *, is_cluster: bool = False) -> float:
+    """Speed of programs that run at once, each with one replica on each core of its group.
+
+    The programs of a cluster are workers that add up their gradients.
+    """
+    processes, addresses = [], _free_addresses(len(groups))
+    for index, cores in enumerate(groups):
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.speed.components", str(len(cores))],
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **({"TF_CONFIG": json.dumps(task)} if is_cluster else {})},
+                preexec_fn=functools.partial(os.sched_setaffinity, 0, cores),
+            )
         )
-        for cores in groups
-    ]
     outputs = [process.communicate()[0] for process in processes]
     for process in processes:
         if process.returncode:
             raise RuntimeError(f"a program of replicas ended with code {process.returncode}")
     return sum(float(output.split()[-1]) for output in outputs)
+
+
+def _free_addresses(count: int) -> List[str]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
 def train_replicas(num_replicas: int) -> float:
@@ -266,10 +302,13 @@ def train_replicas(num_replicas: int) -> float:
     logical_devices = [tf.config.LogicalDeviceConfiguration()] * num_replicas
     tf.config.set_logical_device_configuration(cpu, logical_devices)
     config = pipeline.read_pipeline(str(REPLICA_CONFIG))
-    strategy = tf.distribute.MirroredStrategy(
-        [device.name for device in tf.config.list_logical_devices("CPU")],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
-    )
+    if "TF_CONFIG" in os.environ:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    else:
+        strategy = tf.distribute.MirroredStrategy(
+            [device.name for device in tf.config.list_logical_devices("CPU")],
+            cross_device_ops=tf.distribute.ReductionToOneDevice(),
+        )
     batch = _replica_batch(config.model.ssd.num_classes)
     dataset = strategy.distribute_datasets_from_function(
         lambda _: tf.data.Dataset.from_tensors(batch).repeat()

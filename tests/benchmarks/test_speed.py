@@ -126,6 +126,12 @@ def test_a_replica_on_a_core_of_its_own() -> None:
     assert components._images_per_second([sorted(os.sched_getaffinity(0))[:1]]) > 0
 
 
+def test_the_model_of_a_ring() -> None:
+    # 8 images in 80 ms alone; a hop takes 5 ms, all gradients 10 ms; four share two cores.
+    one, two, four = 8 / 0.08, 16 / 0.095, 32 / (2 * (0.08 + 3 * 0.005 + 1.5 * 0.010))
+    assert components.ring_model(one, two, four) == pytest.approx((0.005, 0.010))
+
+
 def test_two_trees_are_measured_in_turns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
