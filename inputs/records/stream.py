@@ -276,8 +276,7 @@ def _epoch_reader(
         seed = tf.random.stateless_uniform([], [start.seed + stream, epoch], 0, 2**31 - 1, tf.int64)
         dataset = tf.data.Dataset.from_tensor_slices(list_contents(guard, indices))
         dataset = dataset.take_while(lambda *_: guard.may_continue())
-        # An epoch of a small file is short: it starts faster with one dataset less.
-        if shuffles_files and len(indices) > 1 and config.filenames_shuffle_buffer_size > 1:
+        if shuffles_files and config.filenames_shuffle_buffer_size > 1:
             dataset = dataset.shuffle(config.filenames_shuffle_buffer_size, seed)
         dataset = dataset.interleave(
             file_reader(guard, indices),
