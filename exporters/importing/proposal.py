@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -124,12 +125,12 @@ def propose_config(published: Published) -> Any:
     text = _TEMPLATE % {
         "num_classes": _outputs(heads.classes[0]) // anchors[0] - 1,
         "num_layers": len(anchors),
-        "reduce": _word(anchors[0] == 3),
+        "reduce": anchors[0] == 3,
         "height": height,
         "width": width,
         "kernel_size": kernel,
-        "heads_depthwise": _word(bool(heads.depthwise)),
-        "maps_depthwise": _word(maps_depthwise),
+        "heads_depthwise": bool(heads.depthwise),
+        "maps_depthwise": maps_depthwise,
         "type": kind,
         "depth_multiplier": _depth_multiplier(kind, body),
         "hyperparams": _HYPERPARAMS,
@@ -151,26 +152,18 @@ def explain_shapes(published: Published, model: Any) -> List[str]:
     kind = ssd.box_predictor.WhichOneof("box_predictor_oneof")
     if ssd.feature_extractor.type != proposed.feature_extractor.type:
         return []
-    explanations = [_explained(ssd, proposed, "model.ssd", "num_classes")]
-    ours, theirs = ssd.feature_extractor, proposed.feature_extractor
-    for field in ("depth_multiplier", "use_depthwise"):
-        explanations.append(_explained(ours, theirs, "model.ssd.feature_extractor", field))
+    extractor = "feature_extractor"
+    fields = ["num_classes", f"{extractor}.depth_multiplier", f"{extractor}.use_depthwise"]
     if kind == "convolutional_box_predictor":
-        ours, theirs = (getattr(each.box_predictor, kind) for each in (ssd, proposed))
-        for field in ("use_depthwise", "kernel_size"):
-            explanations.append(_explained(ours, theirs, f"model.ssd.box_predictor.{kind}", field))
-    return [text for text in explanations if text]
-
-
-def _explained(ssd: Any, proposed: Any, path: str, field: str) -> str:
-    current, value = (getattr(each, field) for each in (ssd, proposed))
-    if isinstance(current, float):
-        current, value = round(current, _DIGITS), round(value, _DIGITS)
-    return "" if current == value else explanation(f"{path}.{field}", value, current, "file")
-
-
-def _word(value: bool) -> str:
-    return "true" if value else "false"
+        fields += [f"box_predictor.{kind}.use_depthwise", f"box_predictor.{kind}.kernel_size"]
+    explanations = []
+    for field in fields:
+        current, value = map(operator.attrgetter(field), (ssd, proposed))
+        if isinstance(current, float):
+            current, value = round(current, _DIGITS), round(value, _DIGITS)
+        if current != value:
+            explanations.append(explanation(f"model.ssd.{field}", value, current, "file"))
+    return explanations
 
 
 def _outputs(layer: Convolution) -> int:
