@@ -122,16 +122,6 @@ class SavedModel(ExportFormat):
         return published._replace(label_map=asset_class_names(folder) or None)
 
 
-def _folder(path: str) -> str:
-    return os.path.dirname(path) or "." if os.path.basename(path) == _GRAPH_FILE else path
-
-
-def _by_key(definitions: Dict[str, Any]) -> Dict[str, Any]:
-    """SignatureDefs by key of the SavedModel, from those by input type."""
-    signatures = dict.fromkeys((SERVING_DEFAULT, PREDICT), next(iter(definitions.values())))
-    return {**signatures, **definitions} if len(definitions) > 1 else signatures
-
-
 class SavedModelDetector(LoadedModel):
     """A loaded SavedModel.
 
@@ -173,6 +163,16 @@ class SavedModelDetector(LoadedModel):
         return key, spec
 
 
+def _folder(path: str) -> str:
+    return os.path.dirname(path) or "." if os.path.basename(path) == _GRAPH_FILE else path
+
+
+def _by_key(definitions: Dict[str, Any]) -> Dict[str, Any]:
+    """SignatureDefs by key of the SavedModel, from those by input type."""
+    signatures = dict.fromkeys((SERVING_DEFAULT, PREDICT), next(iter(definitions.values())))
+    return {**signatures, **definitions} if len(definitions) > 1 else signatures
+
+
 def find_saved_model(model_dir: str) -> str:
     """The folder with `saved_model.pb`; see `model_dir` of `SavedModelDetector`."""
     candidates = [model_dir, os.path.join(model_dir, SAVED_MODEL_FOLDER)]
@@ -181,10 +181,10 @@ def find_saved_model(model_dir: str) -> str:
         newest = sorted((name for name in dated if name.isdigit()), key=int, reverse=True)
         candidates += [os.path.join(model_dir, name) for name in newest[:1]]
     for folder in candidates:
-        if tf.io.gfile.exists(os.path.join(folder, "saved_model.pb")):
+        if tf.io.gfile.exists(os.path.join(folder, _GRAPH_FILE)):
             return folder
     raise FileNotFoundError(
-        f"no SavedModel in {model_dir}: there is no saved_model.pb in {', '.join(candidates)}"
+        f"no SavedModel in {model_dir}: there is no {_GRAPH_FILE} in {', '.join(candidates)}"
     )
 
 
