@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Optional, Tuple, Type
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import Detector, make_detector
 from exporters.importing.published import Published
 from exporters.loaded_model import LoadedModel
 from exporters.network import ExportOptions, RestoredNetwork, Variant
@@ -86,11 +85,6 @@ class ExportFormat:
 
 
 FORMATS: Registry[Type[ExportFormat]] = Registry("export format")
-
-
-def inference_detector(config: Any, model: Optional[Any] = None) -> Detector:
-    """The detector of a `TrainEvalPipelineConfig`, or of a variant of its `DetectionModel`."""
-    return make_detector(config.model if model is None else model, False, config.graph_rewriter)
 
 
 def check_runtime(chosen: ExportFormat) -> None:

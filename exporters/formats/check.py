@@ -8,7 +8,8 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import printing
-from exporters.formats.base import Tolerance, inference_detector
+from estimator_det.detectors.base import make_detector
+from exporters.formats.base import Tolerance
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
 from inputs.serving import make_receiver
 from model_fn.serving.graph import serve
@@ -35,7 +36,7 @@ class CheckpointDetector(LoadedModel):
 
     def __init__(self, config: Any, checkpoint: str) -> None:
         super().__init__(checkpoint, {}, "")
-        detector = inference_detector(config)
+        detector = make_detector(config.model, False, config.graph_rewriter)
         with tf.Graph().as_default() as graph:
             receiver = make_receiver("image_tensor", detector.preprocess)
             _, self._outputs = serve(detector, receiver.inputs, receiver.true_shapes)

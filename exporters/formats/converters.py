@@ -19,10 +19,10 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 from estimator_det.config.check_model import context_shape
 from estimator_det.config.derived_models import with_static_shapes
 from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import make_detector
 from exporters.formats.base import (
     IMAGE_INPUT_TYPES,
     ExportFormat,
-    inference_detector,
     is_quantized,
     missing_runtime,
 )
@@ -49,7 +49,7 @@ def static_outputs(network: RestoredNetwork) -> List[str]:
     Converters know no others. The result is the same.
     """
     config, (receiver, predictions, _) = network.config, network.first
-    detector = inference_detector(config, with_static_shapes(config.model))
+    detector = make_detector(with_static_shapes(config.model), False, config.graph_rewriter)
     if config.model.WhichOneof("model") == "ssd":
         # Static shapes change the suppression only, so that the network is built once.
         detections = detector.postprocess(predictions, receiver.true_shapes)
@@ -67,7 +67,7 @@ def static_graph(network: RestoredNetwork) -> Any:
     graph_def = network.folded_graph_of(names)
     for node in graph_def.node:
         if node.name in names:
-            node.name = node.name[len(_SCOPE) + 1 :]
+            node.name = node.name.removeprefix(f"{_SCOPE}/")
     return graph_def
 
 
@@ -108,7 +108,7 @@ class GraphFormat(ExportFormat):
 
     def write(self, network: RestoredNetwork, path: str) -> bool:
         graph_def = static_graph(network)
-        names = [name[len(_SCOPE) + 1 :] for name in network.variants[static_outputs]]
+        names = [name.removeprefix(f"{_SCOPE}/") for name in network.variants[static_outputs]]
         with tempfile.TemporaryDirectory() as folder:
             graph = os.path.join(folder, "graph.pb")
             with open(graph, "wb") as file:

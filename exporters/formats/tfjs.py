@@ -293,7 +293,7 @@ def _read_group(group: Dict[str, Any], folder: str, path: str) -> Dict[str, np.n
     for entry in group["weights"]:
         if entry["dtype"] == "string":
             raise RunError(f"{path}: weights {entry['name']!r} are text, which is not supported")
-        values, position = _take(entry, content, position, path)
+        values, position = _read_weights(entry, content, position, path)
         arrays[entry["name"]] = values
     # Bytes without a name mean that the manifest is of another model.
     if position != len(content):
@@ -333,7 +333,9 @@ def _inside(folder: str, name: str) -> Optional[str]:
     return target if os.path.commonpath([root, target]) == root and target != root else None
 
 
-def _take(entry: Dict[str, Any], content: bytes, position: int, path: str) -> Any:
+def _read_weights(
+    entry: Dict[str, Any], content: bytes, position: int, path: str
+) -> Tuple[np.ndarray, int]:
     """An array of the manifest and the position after it; quantized numbers become float32."""
     quantization = entry.get("quantization")
     stored = quantization["dtype"] if quantization else entry["dtype"]

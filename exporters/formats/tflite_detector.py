@@ -10,7 +10,7 @@ from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
-from exporters.formats.tflite_metadata import Normalization, pack, packed_anew, read_normalization
+from exporters.formats.tflite_metadata import Normalization, pack, read_normalization
 from exporters.formats.tflite_reader import DAMAGE, POSTPROCESS, attached_labels, corners, unpack
 from exporters.importing.published import damaged
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
@@ -78,8 +78,9 @@ class TfliteDetector(LoadedModel):
         try:
             postprocess = find_postprocess(content)
             names, normalization = attached_labels(content), read_normalization(content)
+            # TFLite follows the offsets in a file without a check; those packed here are right.
             interpreter = tf.lite.Interpreter(
-                model_content=packed_anew(content), experimental_preserve_all_tensors=keeps_raw
+                model_content=pack(unpack(content)), experimental_preserve_all_tensors=keeps_raw
             )
             interpreter.allocate_tensors()
         except (*DAMAGE, RuntimeError) as error:

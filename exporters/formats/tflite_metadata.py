@@ -87,14 +87,6 @@ def pack(model: Any) -> bytes:
     return bytes(builder.Output())
 
 
-def packed_anew(content: bytes) -> bytes:
-    """A model with the same tables, at places that are right.
-
-    TFLite follows the offsets in a file without a check; Python checks them.
-    """
-    return pack(unpack(content))
-
-
 def read_normalization(content: bytes) -> Optional[Normalization]:
     """The normalization in the metadata of a TFLite model; None if it has none."""
     model = tflite_schema().Model.GetRootAsModel(content, 0)

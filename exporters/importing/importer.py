@@ -87,7 +87,7 @@ def import_model(
         RunError: if the file has numbers that are not finite, or no weights of the model.
     """
     check_ranges_or_raise(pipeline_config.model, "model.")
-    images = list_images(calibration_images) if calibration_images else []
+    images = list_images(calibration_images)
     if tf.io.gfile.exists(output_dir) and tf.io.gfile.listdir(output_dir) and not overwrite:
         raise FileExistsError(
             f"{output_dir} is not empty; give a new folder, or --overwrite to replace the import "

@@ -12,8 +12,8 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.detectors.base import make_detector
 from exporters.formats import tflite
-from exporters.formats.base import inference_detector
 from exporters.formats.tflite_detector import find_postprocess
 from exporters.formats.tflite_reader import POSTPROCESS
 from exporters.network import TfliteOptions
@@ -130,7 +130,7 @@ def _check_raw(interpreter, postprocess, arrays):
 def _save(config: Any, value: Any, path: str) -> str:
     with tf.Graph().as_default():
         size = config.model.ssd.image_resizer.fixed_shape_resizer
-        detector = inference_detector(config)
+        detector = make_detector(config.model, False, config.graph_rewriter)
         with tf1.variable_scope(tf1.get_variable_scope(), use_resource=True):
             detector.predict(tf.zeros([1, size.height, size.width, 3]))
         with tf1.Session() as session:
