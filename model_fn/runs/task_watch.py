@@ -207,8 +207,8 @@ def wait_for(cluster: Cluster, tasks: Sequence[Task], stop: Stop) -> None:
 def serve(context: RunContext, leave_first: Sequence[Task]) -> None:
     """Serves until training has ended, and the tasks that use this one have left."""
     stop = context.stop
-    tasks = Tasks(context)
     with StopSignals(stop) as signals:
+        tasks = Tasks(context)
         assert tasks.server
         signals.defer()  # The chief needs this task to save.
         with tasks.watch.watching():
