@@ -7,13 +7,12 @@ from estimator_det.programs.cloud.jobs import TPUS, Pool
 from inputs.records import stream
 from model_fn.checkpoints.errors import RunError
 from tests.cloud.some_job import LONE, job
+from tests.inputs.examples import write
 from tests.programs.test_cli import CONFIG
 
 
 def _write(path, count, options=""):
-    with tf.io.TFRecordWriter(str(path), options) as writer:
-        for index in range(count):
-            writer.write(f"{path.name} {index}".encode())
+    write(path, [f"{path.name} {index}".encode() for index in range(count)], options)
 
 
 def _config(*paths, eval_path):

@@ -35,7 +35,6 @@ def _model(text: str) -> model_pb2.DetectionModel:
 )
 def test_place_and_columns(text: str, path: str, column: int) -> None:
     found = final_scores(_model(text))
-    assert found is not None
     assert (found.path, found.column_of(3)) == (path, column)
 
 

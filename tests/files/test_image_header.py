@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import io
-from typing import Any
-
 import numpy as np
 import pytest
 from PIL import Image
 
 from estimator_det.files import image_header
+from tests.inputs.examples import encoded, picture
 
 
-def encode(kind: str, height: int, width: int, mode: str = "RGB", **save: Any) -> bytes:
-    pixels = np.random.default_rng(height).integers(0, 256, (height, width, 3), np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(buffer, kind, **save)
-    return buffer.getvalue()
+def encode(kind: str, height: int, width: int) -> bytes:
+    return encoded(picture(height, width, seed=height), kind)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])

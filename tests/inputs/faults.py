@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import itertools
 import struct
@@ -15,6 +16,7 @@ from estimator_det.compat import tf
 from inputs.datasets import shapes, writer
 from inputs.datasets.masks import to_png
 from inputs.records.tfrecord import masked_crc
+from tests.inputs.examples import encoded
 
 Features = Dict[str, Any]
 SIZE = ("height", "width")
@@ -53,29 +55,24 @@ def bomb() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels + chunk(b"IEND", b"")
 
 
-def _frame(data: bytes) -> bytes:
-    length = struct.pack("<Q", len(data))
-    return b"".join(
-        [length, struct.pack("<I", masked_crc(length)), data, struct.pack("<I", masked_crc(data))]
-    )
-
-
 def picture_bytes(kind: str, height: int, width: int) -> bytes:
     """An encoded black picture."""
-    buffer = io.BytesIO()
-    Image.new("RGB", (width, height)).save(buffer, kind)
-    return buffer.getvalue()
+    return encoded(np.zeros([height, width, 3], np.uint8), kind)
 
 
 def frames_of(records: List[bytes]) -> List[bytes]:
-    """Records as a file holds them."""
-    return [_frame(record) for record in records]
+    """Records as a file holds them: each length and each record with its checksum."""
+
+    def with_checksum(data: bytes) -> bytes:
+        return data + struct.pack("<I", masked_crc(data))
+
+    lengths = [struct.pack("<Q", len(record)) for record in records]
+    return [with_checksum(n) + with_checksum(record) for n, record in zip(lengths, records)]
 
 
 def gzipped(data: bytes) -> bytes:
     """Some bytes as a .gz file holds them."""
-    packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
-    return packer.compress(data) + packer.flush()
+    return gzip.compress(data, mtime=0)
 
 
 def _edit(key: str, change: Callable[[List[Any]], List[Any]]) -> Callable[[Features], None]:

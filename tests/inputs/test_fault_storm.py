@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import inputs
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import KEEP, KINDS, SKIP
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.datasets import shapes, writer
-from tests.inputs.examples import pipeline
+from tests.inputs.examples import pipeline, run_in_graph
 from tests.inputs.faults import DAMAGES, MAX_BOXES, file_bytes
 
 FileAndRecord = Tuple[int, int]
@@ -94,17 +94,10 @@ def train_fn(config: Any, log: FaultLog, seed: Any = 3) -> Any:
 def used(input_fn: Any) -> List[Tuple[FileAndRecord, str]]:
     """File, number and source id of every record in the batches, as an Estimator reads them."""
     found: List[Tuple[FileAndRecord, str]] = []
-    with tf.Graph().as_default(), tf1.Session() as session:
-        iterator = tf1.data.make_initializable_iterator(input_fn())
-        features, _ = iterator.get_next()
-        session.run([tf1.tables_initializer(), iterator.initializer])
-        while True:
-            try:
-                batch = session.run(features)
-            except tf.errors.OutOfRangeError:
-                return found
-            names = [name.decode() for name in batch["source_id"]]
-            found.extend(zip(map(tuple, batch["record"].tolist()), names))
+    for features, _ in run_in_graph(input_fn):
+        names = [name.decode() for name in features["source_id"]]
+        found.extend(zip(map(tuple, features["record"].tolist()), names))
+    return found
 
 
 def usable(storm: Storm, lost: Set[str]) -> Set[FileAndRecord]:

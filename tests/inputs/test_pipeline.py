@@ -13,7 +13,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
-from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
+from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, run_in_graph, write
 
 LABELS = {"image/object/class/label": [2, 1]}
 PADDED = (
@@ -41,15 +41,6 @@ def reading(tmp_path: pathlib.Path, records: List[bytes], text: str = "") -> Any
 def train_batch(config: Any, seed: int = 1) -> Tuple[Dict[str, np.ndarray], Dict[str, np.ndarray]]:
     dataset = inputs.create_train_input_fn(config, preprocess_of(config), seed)()
     return next(dataset.as_numpy_iterator())
-
-
-def run_in_graph(input_fn: Any, batches: int = 1) -> List[Any]:
-    """Batches as an Estimator gets them: from an iterator in a TF1 graph."""
-    with tf.Graph().as_default(), tf1.Session() as session:
-        iterator = tf1.data.make_initializable_iterator(input_fn())
-        following = iterator.get_next()
-        session.run([tf1.tables_initializer(), iterator.initializer])
-        return [session.run(following) for _ in range(batches)]
 
 
 def test_batch_against_hand_numbers(tmp_path: pathlib.Path) -> None:
@@ -261,7 +252,7 @@ def test_image_level_labels(tmp_path: pathlib.Path) -> None:
     }
     text = "eval_config { image_classes_field_map_empty_to_ones: false batch_size: 2 }"
     config = reading(tmp_path, [example(given), example({})], text)
-    ((_, labels),) = run_in_graph(inputs.create_eval_input_fn(config, preprocess_of(config)))
+    ((_, labels),) = run_in_graph(inputs.create_eval_input_fn(config, preprocess_of(config)), 1)
     assert labels["groundtruth_labeled_classes"].tolist() == [[1, 0, 0, 1], [0] * 4]
     assert labels["groundtruth_verified_neg_classes"].tolist() == [[0, 1, 0, 0], [0] * 4]
     assert labels["groundtruth_not_exhaustive_classes"].tolist() == [[0, 0, 1, 0], [0] * 4]

@@ -87,7 +87,6 @@ class Forker:
         )
 
     def ask(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         assert answer, f"the forking process ended with {self._process.wait()}"
@@ -124,13 +123,12 @@ class Forker:
         return Run(self, self.ask({**request, "log": log})["pid"], log)
 
     def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
 
 
-def small_config(folder: pathlib.Path, num_steps: int) -> str:
+def small_config(folder: pathlib.Path, num_steps: int, *settings: str) -> str:
     """Path of a configuration that trains a small SSD on shapes, both made in `folder`."""
     from estimator_det.config import pipeline
     from estimator_det.programs import demo
@@ -139,7 +137,7 @@ def small_config(folder: pathlib.Path, num_steps: int) -> str:
 
     files = shapes.make_dataset(str(folder / "data"), seed=0, size="tiny")
     path = folder / "small.config"
-    config = demo.demo_config(files, num_steps, [*SMALL, PLAIN])
+    config = demo.demo_config(files, num_steps, [*SMALL, PLAIN, *settings])
     path.write_text(pipeline.format_pipeline(config))
     return str(path)
 
@@ -244,7 +242,6 @@ def _child(request: Dict[str, Any]) -> int:
             simplify()
             return cli.main(request["arguments"])
         if "flags" in request:
-            os.environ.update(request["environment"])
             simplify()
             return model_main.main(["model_main", *request["flags"]])
         if request["limit"]:

@@ -238,8 +238,7 @@ def _mended(tmp_path):
     label_map = tmp_path / "map.pbtxt"
     label_map.write_text("".join(f'item {{ id: {i} name: "{i}" }}\n' for i in range(1, 5)))
     record = tmp_path / "a.record"
-    with tf.io.TFRecordWriter(str(record)) as out:
-        out.write(b"a record")
+    examples.write(record, [b"a record"])
     sets = []
     for reader in ("train_input_reader", "eval_input_reader[0]"):
         sets += ["--set", f"{reader}.label_map_path={label_map}"]

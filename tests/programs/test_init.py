@@ -221,12 +221,10 @@ def test_anchors_follow_from_elongated_boxes(model):
     extents = generator.uniform([0.03, 0.3], [0.06, 0.5], [40, 2])  # wide and low
     columns = columns_of(np.concatenate([corners, corners + extents], axis=1).tolist())
     candidate = starter_anchors.anchor_candidate(config, columns)
-    assert candidate is not None
     changed = starter.apply(config, [candidate])
     before, after = (
         data_check.coverage_of(part, columns, progress=False) for part in (config, changed)
     )
-    assert before is not None and after is not None
     assert after.best_iou.mean() > before.best_iou.mean() + 0.1
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from estimator_det.compat import tf
 from estimator_det.programs import cli, console
+from tests.inputs import examples
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = str(ROOT / "estimator_det" / "configs" / "ssd_mobilenet_v1_shapes.config")
@@ -45,8 +46,7 @@ def inputs(tmp_path: pathlib.Path) -> pathlib.Path:
     folder = tmp_path / "in"
     (folder / "exported").mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(folder / "a.png")
-    with tf.io.TFRecordWriter(str(folder / "a.record")) as out:
-        out.write(b"a record")
+    examples.write(folder / "a.record", [b"a record"])
     (folder / "a.json").write_text("[]")
     with tf.Graph().as_default() as graph:
         tf.constant(0.0)

@@ -14,11 +14,11 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
-from estimator_det.programs import cli, demo, report, report_pictures
-from inputs.datasets import shapes, writer
+from estimator_det.programs import cli, report, report_pictures
+from inputs.datasets import writer
 from model_fn.evaluation import history
 from model_fn.evaluation.detections import scoring
-from tests.programs.test_runs import SMALL
+from tests.programs.forking import small_config
 
 SCRIPT = "<script>alert('&\"')</script> and a name that is wider than any chart of the page"
 NAMES = {1: SCRIPT, 2: "{{ 7 * 7 }}"}
@@ -225,12 +225,8 @@ def test_refusals(runs, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_network", "no_charts")
 def test_a_checkpoint_without_details_is_evaluated_once(tmp_path, monkeypatch):
-    data = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
-    config = demo.demo_config(data, 2, SMALL)
-    path = tmp_path / "small.config"
-    path.write_text(pipeline.format_pipeline(config))
-    run = tmp_path / "run"
-    assert cli.main(["train", str(path), "--model_dir", str(run)]) == 0
+    path, run = small_config(tmp_path, 2), tmp_path / "run"
+    assert cli.main(["train", path, "--model_dir", str(run)]) == 0
     (run / "eval_0" / "details-2.json").unlink()
     _, page = page_of(run, output=tmp_path / "page.html")
     assert "at step 2, on reader “0”" in page.text

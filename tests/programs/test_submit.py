@@ -10,11 +10,10 @@ import shlex
 import pytest
 
 from estimator_det.config import pipeline, problem
-from estimator_det.programs import cli, demo
+from estimator_det.programs import cli
 from estimator_det.programs.cloud import checks, preparation, storage
-from inputs.datasets import shapes
+from tests.programs.forking import small_config
 from tests.programs.test_cli import CONFIG, ROOT
-from tests.programs.test_runs import SMALL
 
 REMOTE = [
     "train_input_reader.label_map_path=gs://data/map.pbtxt",
@@ -27,11 +26,7 @@ REMOTE = [
 @pytest.fixture(scope="module")
 def config_path(tmp_path_factory):
     """A small configuration of real records."""
-    folder = tmp_path_factory.mktemp("data")
-    files = shapes.make_dataset(str(folder), seed=0, size="tiny")
-    path = folder / "small.config"
-    path.write_text(pipeline.format_pipeline(demo.demo_config(files, 2, SMALL)))
-    return str(path)
+    return small_config(tmp_path_factory.mktemp("small"), 2)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from estimator_det.config import pipeline
 from estimator_det.programs import cli, demo
 from inputs.datasets import writer
 from model_fn.runs import evaluator
+from tests.inputs import examples
 
 STEPS = 700
 SETTINGS = (
@@ -86,9 +87,7 @@ def test_ten_images_with_masks(shared, tmp_path):
     records = tf.data.TFRecordDataset(str(shared / "data" / "pets_examples.record"))
     made = [with_masks(record.numpy(), number) for number, record in enumerate(records)]
     path, labels = str(tmp_path / "masks.record"), str(shared / "data" / "pet_label_map.pbtxt")
-    with tf.io.TFRecordWriter(path) as file:
-        for example in made:
-            file.write(example.SerializeToString())
+    examples.write(path, [example.SerializeToString() for example in made])
     config = pipeline.read_pipeline(demo.MODELS["mask_rcnn"].config_file)
     config = pipeline.override(
         config, train_input_path=path, eval_input_path=path, label_map_path=labels

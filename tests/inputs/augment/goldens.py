@@ -270,7 +270,6 @@ def run_operation(sample: Sample, case: Dict[str, Any]) -> Sample:
         if name == "Flip":
             return flip(whole, 1)
         if name in MOVES:
-            assert level is not None
             return MOVES[name](whole, level)
         levels = [] if level is None else [level]
         return whole._replace(image=PIXEL_OPERATIONS[name](whole.image, *levels))

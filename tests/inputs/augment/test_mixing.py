@@ -112,7 +112,6 @@ def test_classes_of_the_image(first: Labels, second: Labels, expected: Labels) -
 
     samples = [sample_of("bare")._replace(image_level=level(x)) for x in (first, second)]
     merged = merge(samples).image_level
-    assert merged is not None
     np.testing.assert_array_equal(merged[schema.IMAGE_CLASSES], expected[0])
     np.testing.assert_array_equal(merged[schema.IMAGE_CONFIDENCES], expected[1])
 
@@ -133,7 +132,6 @@ def test_other_labels_of_the_image() -> None:
     ]
     samples = [sample_of("bare")._replace(image_level=one) for one in levels]
     merged = merge(samples).image_level
-    assert merged is not None
     np.testing.assert_array_equal(merged[schema.VERIFIED_NEG_CLASSES], [2])
     np.testing.assert_array_equal(merged[schema.NOT_EXHAUSTIVE_CLASSES], [3, 5])
     assert not merged[schema.IS_ANNOTATED].numpy()

@@ -70,7 +70,6 @@ def _is_random(name: str) -> bool:
 
 def _check(result: Dict[str, Optional[np.ndarray]], like: Dict[str, Optional[np.ndarray]]) -> None:
     image, boxes = result["image"], result["boxes"]
-    assert image is not None and boxes is not None
     assert image.ndim == 3 and image.size > 0
     assert np.isfinite(image).all() and np.isfinite(boxes).all()
     for name in PER_BOX_FIELDS:

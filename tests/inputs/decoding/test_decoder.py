@@ -47,7 +47,6 @@ def test_defaults_of_what_a_record_leaves_out() -> None:
     np.testing.assert_allclose(sample.boxes, [[0, 0, 0.5, 0.25], [0.1, 0.2, 0.6, 0.8]])
     assert sample.classes.tolist() == [2, 1]
     assert sample.masks is sample.keypoints is sample.multiclass_scores is None
-    assert sample.image_level is not None
     assert sample.image_level[schema.ORIGINAL_SPATIAL_SHAPE].tolist() == [8, 12]
     assert sample.image_level[schema.SOURCE_ID] == b"rec7"
 
@@ -76,7 +75,6 @@ def test_large_jpegs_are_decoded_smaller(
     assert list(sample.image.shape) == [*decoded, 3]
     shown = tf.image.resize(smooth, decoded, antialias=True)
     np.testing.assert_allclose(sample.image, shown, atol=12)
-    assert sample.image_level is not None
     assert sample.image_level[schema.ORIGINAL_SPATIAL_SHAPE].tolist() == [height, width]
     for field in ("boxes", "area", "classes"):
         np.testing.assert_array_equal(getattr(sample, field), getattr(expected, field))
@@ -234,13 +232,11 @@ def test_image_level_labels(label_map: str) -> None:
         "image/not_exhaustive_category_ids": [1, 4],
     }
     level = decode(features, label_map).image_level
-    assert level is not None
     assert level[schema.IMAGE_CLASSES].tolist() == [4, 2]
     assert level[schema.IMAGE_CONFIDENCES].tolist() == [1, 0]
     assert level[schema.VERIFIED_NEG_CLASSES].tolist() == [2]
     assert level[schema.NOT_EXHAUSTIVE_CLASSES].tolist() == [1, 4]
     level = decode({"image/class/label": [3]}).image_level
-    assert level is not None
     assert level[schema.IMAGE_CLASSES].tolist() == [3]
     assert level[schema.IMAGE_CONFIDENCES].tolist() == [1]
 
@@ -256,7 +252,6 @@ def test_hierarchy(tmp_path: pathlib.Path) -> None:
     sample = decode(features, f'label_map_path: "{path}" expand_labels_hierarchy: true')
     assert sample.classes.tolist() == [1, 2, 1]
     assert sample.area.tolist() == [5, 5, 6]
-    assert sample.image_level is not None
     # dog is there, hence an animal; no animal is there, hence neither cat nor dog.
     assert sample.image_level[schema.IMAGE_CLASSES].tolist() == [1, 3, 1, 2, 3]
     assert sample.image_level[schema.IMAGE_CONFIDENCES].tolist() == [1, 1, 0, 0, 0]
@@ -283,7 +278,6 @@ def test_frame_of_a_sequence(label_map: str, index: int, classes: list) -> None:
     options = label_map + f"input_type: TF_SEQUENCE_EXAMPLE frame_index: {index} "
     sample = decode_record(frames(), options + "load_context_features: true")
     level = sample.image_level
-    assert level is not None
     assert sample.image.shape == (4 + index, 6, 3)
     assert sample.classes.tolist() == classes
     assert sample.weights.tolist() == [1] * len(classes)
@@ -310,7 +304,6 @@ def test_boxes_of_a_frame() -> None:
     assert sample.classes.tolist() == [2, 4]
     assert sample.weights.tolist() == [0.25, 0.5]
     assert sample.confidences.tolist() == [1, 1]
-    assert sample.image_level is not None
     assert sample.image_level[schema.SOURCE_ID] == b"video"
     assert sample.image_level[schema.IS_ANNOTATED]
 
@@ -340,7 +333,6 @@ def test_hash_needs_no_source_id() -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         record = tf1.placeholder(tf.string, [])
         level = make_decoder(reader())(record).image_level
-        assert level is not None
         hashes = [session.run(level[schema.HASH], {record: given}) for given in records]
         again = [session.run(level[schema.HASH], {record: given}) for given in records]
     assert hashes == again

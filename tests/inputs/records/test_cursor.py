@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import inputs
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.images.resize import make_resizer
 from inputs import schema
 from inputs.bad_records.log import FaultLog
@@ -18,7 +18,7 @@ from inputs.bad_records.policy import make_policy
 from inputs.checks.guard import Guard
 from inputs.records import cursor, stream
 from inputs.records.cursor import CursorState, DataCursor, StreamOffset, order_fingerprint
-from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
+from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, run_in_graph, write
 
 LABELS = {"image/object/class/label": [2, 1]}
 AUGMENTED = "train_config { data_augmentation_options { random_horizontal_flip {} } }"
@@ -59,29 +59,19 @@ def read(
     `states` gets what a run that was killed after each batch would resume from.
     """
     preprocess = make_resizer(config.model.ssd.image_resizer).resize
-    found = []
-    with tf.Graph().as_default(), tf1.Session() as session:
-        input_fn = inputs.create_train_input_fn(
-            config, preprocess, seed, FaultLog(), cursor=cursor, first_step=first_step
-        )
-        iterator = tf1.data.make_initializable_iterator(input_fn())
-        following = iterator.get_next()
-        session.run([tf1.tables_initializer(), iterator.initializer])
-        for _ in range(batches):
-            try:
-                features, labels = session.run(following)
-            except tf.errors.OutOfRangeError:
-                break
-            cursor.advance(features[schema.STREAM_INDEX], features[schema.AUGMENTATION_SEED])
-            found.append((features, labels))
-            if states is not None:
-                states.append(resume(cursor))
+    input_fn = inputs.create_train_input_fn(
+        config, preprocess, seed, FaultLog(), cursor=cursor, first_step=first_step
+    )
+    found = run_in_graph(input_fn, batches)
+    for features, _ in found:
+        cursor.advance(features[schema.STREAM_INDEX], features[schema.AUGMENTATION_SEED])
+        if states is not None:
+            states.append(resume(cursor))
     return found
 
 
 def resume(cursor: DataCursor) -> DataCursor:
     """The cursor of a new process that resumes from the saved state."""
-    assert cursor.state is not None
     return DataCursor(CursorState.from_json(json.loads(json.dumps(cursor.state.to_json()))))
 
 
@@ -163,7 +153,6 @@ def test_another_order_starts_again(tmp_path: pathlib.Path) -> None:
     files(tmp_path, 4, 2)
     again = begin(resume(first))
     assert again.is_rejected
-    assert again.state is not None
     assert again.state.count == 0
 
 

@@ -9,14 +9,14 @@ from typing import Any, Iterator, List, Tuple
 import pytest
 
 import inputs
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.checks.guard import GraphGuard
 from inputs.records import splits
 from inputs.records.cursor import CursorState
 from inputs.records.stream import Order, list_files, split_record_id
-from tests.inputs.examples import pipeline_of
+from tests.inputs.examples import pipeline_of, run_in_graph
 from tests.inputs.test_pipeline import preprocess_of
 
 NUM_FILES, EACH = 5, 8
@@ -41,18 +41,10 @@ def _config(tmp_path: pathlib.Path, text: str = "") -> Any:
 def test_each_record_enters_the_model_once_an_epoch(tmp_path: pathlib.Path, address: str) -> None:
     config = _config(tmp_path, "num_epochs: 2")
     input_fn = inputs.create_train_input_fn(config, preprocess_of(config), 5, data_service=address)
-    with tf.Graph().as_default(), tf1.Session() as session:  # as in an Estimator
-        iterator = tf1.data.make_initializable_iterator(input_fn())
-        features, _ = iterator.get_next()
-        session.run([tf1.tables_initializer(), iterator.initializer])
-        names, seeds = [], set()
-        while True:
-            try:
-                batch = session.run(features)
-            except tf.errors.OutOfRangeError:
-                break
-            names += [name.decode() for name in batch[schema.SOURCE_ID]]
-            seeds |= {tuple(seed) for seed in batch[schema.AUGMENTATION_SEED]}
+    names, seeds = [], set()
+    for features, _ in run_in_graph(input_fn):
+        names += [name.decode() for name in features[schema.SOURCE_ID]]
+        seeds |= {tuple(seed) for seed in features[schema.AUGMENTATION_SEED]}
     everything = {f"{file}.{number}": 2 for file in range(NUM_FILES) for number in range(EACH)}
     assert collections.Counter(names) == everything
     assert names != sorted(names)

@@ -2,9 +2,9 @@ import pathlib
 
 import pytest
 
-from estimator_det.compat import tf
 from model_fn.checkpoints.errors import RunError
 from model_fn.checks import graphs, memory
+from tests.inputs import examples
 from tests.model_fn.checks.small import small_config
 
 
@@ -47,9 +47,7 @@ def test_too_little_memory_is_a_warning(monkeypatch):
 
 def test_input_memory(small, tmp_path: pathlib.Path):
     path = tmp_path / "some.record"
-    with tf.io.TFRecordWriter(str(path)) as out:
-        for _ in range(10):
-            out.write(bytes(1000))
+    examples.write(path, [bytes(1000)] * 10)
     records = f'train_input_reader.tf_record_input_reader.input_path=["{path}"]'
     few = small_config(records, "train_input_reader.shuffle_buffer_size=4")
     needed = memory.input_memory(few, small.memory, cores=2)

@@ -250,7 +250,6 @@ def test_text_picture_and_numbers(tmp_path: pathlib.Path) -> None:
     calibrated = calibration.make(config, "function_approximation", synthetic(overconfident))
     assert calibrated.before.expected_error > 0.15 > 0.03 > calibrated.after.expected_error
     # Slightly worse than on the detections of the fit, and still far better than before.
-    assert calibrated.held_out_error is not None
     assert calibrated.after.expected_error <= calibrated.held_out_error < 0.04
     scores = calibration.scores_of(config)
     text, picture_path = calibration.write(calibrated, scores, str(tmp_path / "eval_0"), 20)

@@ -15,6 +15,7 @@ from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.detections.file import Wanted, read_detections
 from model_fn.evaluation.detections.scoring import Lookup, config_of_records, evaluate_detections
+from tests.inputs import examples
 from tests.model_fn.evaluation.metrics import golden
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -39,12 +40,9 @@ def write_records(
     folder: pathlib.Path, records: Sequence[bytes], names: dict[int, str] = NAMES
 ) -> Any:
     """A configuration that evaluates these records."""
-    path, label_map = folder / "eval.record", folder / "map.pbtxt"
-    with writer.tf.io.TFRecordWriter(str(path)) as file:
-        for one in records:
-            file.write(one)
+    path, label_map = examples.write(folder / "eval.record", records), folder / "map.pbtxt"
     writer.write_label_map(names, str(label_map))
-    return config_of_records([str(path)], str(label_map))
+    return config_of_records([path], str(label_map))
 
 
 def write_results(folder: pathlib.Path, entries: Sequence[Any]) -> str:

@@ -84,7 +84,6 @@ def _config(case: Dict[str, Any]) -> eval_pb2.EvalConfig:
 def _metrics(case: Dict[str, Any]) -> Metrics:
     metrics = make_metrics(_config(case), _categories(case))[-1]
     if "matching_iou_threshold" in case:
-        assert isinstance(metrics, AveragePrecision)
         threshold = case["matching_iou_threshold"]
         options = dataclasses.replace(metrics._options, threshold=threshold)
         return AveragePrecision(CATEGORIES, options)
