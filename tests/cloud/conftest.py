@@ -40,3 +40,19 @@ def emulator(no_login: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[object
 def waits() -> List[float]:
     """Seconds that transfers would have waited before further attempts."""
     return []
+
+
+@pytest.fixture
+def small(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "small"
+    path.write_bytes(b"small")
+    return path
+
+
+@pytest.fixture
+def large(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Three parts and a bit, without repetition."""
+    path = tmp_path / "large.record"
+    numbers = range(3 * MOST_AT_ONCE // 4 + 7)
+    path.write_bytes(b"".join(number.to_bytes(4, "big") for number in numbers))
+    return path

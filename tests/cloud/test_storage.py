@@ -26,25 +26,26 @@ def options_of(waits: List[float], **changes: Any) -> Options:
     )
 
 
+def send(path: pathlib.Path, waits: List[float], **changes: Any) -> storage.Copied:
+    return storage.upload([str(path)], "gs://data", options=options_of(waits, **changes))
+
+
+def fetch(folder: pathlib.Path, waits: List[float], **changes: Any) -> storage.Copied:
+    return storage.download(["gs://data"], str(folder), options=options_of(waits, **changes))
+
+
 def list_files(path: str, options: Options) -> List[Any]:
     return connect(options).list_blobs(parse(path))
 
 
-def make_large(folder: pathlib.Path) -> pathlib.Path:
-    """Three chunks and a bit, without repetition."""
-    path = folder / "large.record"
-    path.write_bytes(b"".join(i.to_bytes(4, "big") for i in range(3 * QUARTER // 4 + 7)))
-    return path
-
-
-def test_folder_there_and_back(emulator, tmp_path, waits):
+def test_folder_there_and_back(emulator, tmp_path, waits, large):
     source = tmp_path / "source"
     (source / "sub").mkdir(parents=True)
     (source / "a.record").write_bytes(b"a")
     (source / "sub" / "b.record").write_bytes(b"bb")
     (source / "empty").write_bytes(b"")
     (source / "training.lock").write_text("of this machine")
-    large = make_large(source)
+    (source / large.name).write_bytes(large.read_bytes())
     done = storage.upload([str(source)], "gs://data/x/", options=options_of(waits))
     assert done.paths == [
         f"gs://data/x/{n}" for n in ("a.record", "empty", large.name, "sub/b.record")
@@ -78,7 +79,7 @@ def test_names_like_those_of_unfinished_files(emulator, tmp_path, waits, caplog)
     for name in (*kept, *unfinished):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(name.encode())
-    done = storage.upload([str(source)], "gs://data", options=options_of(waits))
+    done = send(source, waits)
     assert done.paths == [f"gs://data/{name}" for name in kept]
     assert [name for name in unfinished if f"{name} is left out" in caplog.text] == unfinished
     target.mkdir()
@@ -93,11 +94,11 @@ def test_links_to_folders_are_followed(emulator, tmp_path, waits):
     other.mkdir()
     (other / "a.record").write_bytes(b"a")
     (source / "linked").symlink_to(other, target_is_directory=True)
-    done = storage.upload([str(source)], "gs://data", options=options_of(waits))
+    done = send(source, waits)
     assert done.paths == ["gs://data/linked/a.record"]
     (other / "loop").symlink_to(tmp_path, target_is_directory=True)
     with pytest.raises(ConfigError, match=r"loop is a link to a folder that contains it"):
-        storage.upload([str(tmp_path)], "gs://data", options=options_of(waits))
+        send(tmp_path, waits)
 
 
 def test_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
@@ -109,12 +110,11 @@ def test_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
         storage.upload([str(tmp_path)], "gs://data")
 
 
-def test_progress_without_a_terminal(emulator, tmp_path, waits, monkeypatch, capsys):
+def test_progress_without_a_terminal(emulator, tmp_path, waits, monkeypatch, capsys, large):
     monkeypatch.setattr(bars, "LINE_SECS", 0.0)
-    large = make_large(tmp_path)
-    storage.upload([str(large)], "gs://data", options=options_of(waits, shows_progress=False))
+    send(large, waits, shows_progress=False)
     assert "bytes" not in capsys.readouterr().err
-    storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
+    fetch(tmp_path / "l", waits)
     total = f"{large.stat().st_size:,}"
     assert f"downloading: {total} of {total} bytes" in capsys.readouterr().err
 
@@ -124,14 +124,11 @@ def test_listing_and_patterns(emulator, tmp_path, waits):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(name.encode())
-    sources = [
-        str(tmp_path / n) for n in ("train.record-0", "train.record-1", "val.record", "deep")
-    ]
+    names = ("train.record-0", "train.record-1", "val.record", "deep")
+    sources = [str(tmp_path / name) for name in names]
     storage.upload(sources, "gs://data/d", options=options_of(waits))
-
-    done = storage.download(
-        ["gs://data/d/train*-[01]"], str(tmp_path / "t"), options=options_of(waits)
-    )
+    patterns, folder = ["gs://data/d/train*-[01]"], str(tmp_path / "t")
+    done = storage.download(patterns, folder, options=options_of(waits))
     assert [os.path.basename(path) for path in done.paths] == ["train.record-0", "train.record-1"]
     left = storage.download(
         ["gs://data"],
@@ -142,7 +139,7 @@ def test_listing_and_patterns(emulator, tmp_path, waits):
     assert left.paths == [str(tmp_path / "u" / "d" / "val.record")]
 
 
-def test_pieces_do_not_grow_with_the_file(emulator, tmp_path, waits):
+def test_pieces_do_not_grow_with_the_file(emulator, waits, large):
     """Each thread holds one piece at a time."""
     sent: List[int] = []
     ranges: List[str] = []
@@ -153,8 +150,7 @@ def test_pieces_do_not_grow_with_the_file(emulator, tmp_path, waits):
         return False
 
     emulator.fail("PUT", "upload_id", note, times=99)
-    large = make_large(tmp_path)
-    storage.upload([str(large)], "gs://data", options=options_of(waits))
+    send(large, waits)
     size = large.stat().st_size
     assert sent == [QUARTER, QUARTER, QUARTER, size - 3 * QUARTER]
     ends = [(0, QUARTER - 1), (QUARTER, 2 * QUARTER - 1), (2 * QUARTER, 3 * QUARTER - 1),
@@ -163,9 +159,8 @@ def test_pieces_do_not_grow_with_the_file(emulator, tmp_path, waits):
 
 
 @pytest.mark.parametrize("fault", [None, cut, status(503), half, corrupt])
-def test_progress_counts_each_byte_once(emulator, tmp_path, waits, fault):
+def test_progress_counts_each_byte_once(emulator, tmp_path, waits, fault, large):
     """Whatever has to be sent or received again."""
-    large = make_large(tmp_path)
     connection = connect(options_of(waits))
     done: List[int] = []
     if fault is cut:
@@ -182,32 +177,29 @@ def test_progress_counts_each_byte_once(emulator, tmp_path, waits, fault):
     assert (tmp_path / "local").read_bytes() == large.read_bytes()
 
 
-def test_missing_bucket(emulator, tmp_path, waits):
-    (tmp_path / "small").write_bytes(b"small")
+def test_missing_bucket(emulator, tmp_path, waits, large, small):
     message = "there is no bucket gs://none. Correct its name .* gcloud storage buckets create"
     with pytest.raises(FileNotFoundError, match=message):
-        storage.upload([str(tmp_path / "small")], "gs://none/x", options=options_of(waits))
+        storage.upload([str(small)], "gs://none/x", options=options_of(waits))
     with pytest.raises(FileNotFoundError, match=message):
         storage.download(["gs://none/x"], str(tmp_path), options=options_of(waits))
     # Deleted after it was listed.
     emulator.fail("GET", "/o?", lambda handler: emulator.storage.buckets.pop("data") and False)
     with pytest.raises(FileNotFoundError, match="there is no bucket gs://data"):
-        storage.upload([str(make_large(tmp_path))], "gs://data", options=options_of(waits))
+        send(large, waits)
     assert not waits
 
 
-def test_no_permission(emulator, tmp_path, waits):
-    (tmp_path / "small").write_bytes(b"small")
-    large = make_large(tmp_path)
+def test_no_permission(emulator, tmp_path, waits, large, small):
     denied = status(403, "me@x.com does not have storage.objects.create access.")
     for method, part, path in (
-        ("POST", "multipart", tmp_path / "small"),
+        ("POST", "multipart", small),
         ("POST", "resumable", large),
         ("PUT", "upload_id", large),
     ):
         emulator.fail(method, part, denied)
         with pytest.raises(StorageError) as caught:
-            storage.upload([str(path)], "gs://data", options=options_of(waits))
+            send(path, waits)
         assert str(caught.value) == (
             f"gs://data/{path.name}: no permission to write (HTTP 403: me@x.com does not have "
             "storage.objects.create access). Give your account the role: gcloud storage buckets "
@@ -216,10 +208,10 @@ def test_no_permission(emulator, tmp_path, waits):
         )
     emulator.fail("GET", "/o?", denied)
     with pytest.raises(StorageError, match=r"gs://data/: no permission to read .*objectViewer"):
-        storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
+        fetch(tmp_path / "l", waits)
     emulator.fail("PUT", "upload_id", status(401))
     with pytest.raises(StorageError, match=r"the credentials .* are not valid.* gcloud auth"):
-        storage.upload([str(large)], "gs://data", options=options_of(waits))
+        send(large, waits)
     assert not waits
 
 
@@ -231,13 +223,11 @@ def test_no_credentials(no_login, monkeypatch):
         connect()
 
 
-def test_nothing_secret_is_logged(emulator, tmp_path, waits, caplog):
+def test_nothing_secret_is_logged(emulator, waits, caplog, large):
     caplog.set_level("DEBUG")
     emulator.fail("PUT", "upload_id", cut, times=99, after=1)
     with pytest.raises(StorageError) as caught:
-        storage.upload(
-            [str(make_large(tmp_path))], "gs://data", options=options_of(waits, attempts=3)
-        )
+        send(large, waits, attempts=3)
     assert "write failed" in caplog.text
     ours = [
         record.getMessage()
@@ -271,21 +261,19 @@ def test_files_that_name_others_come_last(emulator, tmp_path, waits):
     assert ["/o?" in line for line in lines] == [True, True, False]
 
 
-def test_names_that_leave_the_folder_are_refused(emulator, tmp_path, waits):
-    (tmp_path / "small").write_bytes(b"small")
-    storage.upload([str(tmp_path / "small")], "gs://data/x", options=options_of(waits))
+def test_names_that_leave_the_folder_are_refused(emulator, tmp_path, waits, small):
+    storage.upload([str(small)], "gs://data/x", options=options_of(waits))
     objects = emulator.storage.objects["data"]
     objects["x/../../evil"] = {**objects["x/small"], "name": "x/../../evil"}
     with pytest.raises(StorageError, match=r"x/\.\./\.\./evil: the name leaves the local folder"):
         storage.download(["gs://data/x"], str(tmp_path / "l"), options=options_of(waits))
 
 
-def test_compressed_files_are_refused(emulator, tmp_path, waits):
-    (tmp_path / "small").write_bytes(b"small")
-    storage.upload([str(tmp_path / "small")], "gs://data", options=options_of(waits))
+def test_compressed_files_are_refused(emulator, tmp_path, waits, small):
+    send(small, waits)
     emulator.storage.objects["data"]["small"]["contentEncoding"] = "gzip"
     with pytest.raises(StorageError, match=r"is stored compressed .*Upload it again without"):
-        storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
+        fetch(tmp_path / "l", waits)
 
 
 def test_two_files_of_one_name_are_refused(emulator, tmp_path, waits):

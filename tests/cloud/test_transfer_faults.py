@@ -16,58 +16,53 @@ from estimator_det.programs.cloud import storage
 from estimator_det.programs.cloud.connection import Retry, StorageError, connect, explained
 from estimator_det.programs.cloud.paths import CloudPath
 from tests.cloud.emulator import corrupt, cut, half, hang, status
-from tests.cloud.test_storage import QUARTER, list_files, make_large, options_of
+from tests.cloud.test_storage import QUARTER, fetch, list_files, options_of, send
 from tests.conftest import TESTS
 
 
-def test_failed_upload_starts_again_with_the_next_command(emulator, tmp_path, waits):
-    (tmp_path / "small").write_bytes(b"small")
-    large = make_large(tmp_path)
+def test_failed_upload_starts_again_with_the_next_command(emulator, tmp_path, waits, large, small):
     emulator.fail("PUT", "upload_id", cut, times=99, after=2)
     with pytest.raises(
         StorageError,
         match=r"large\.record: write failed 3 times in a row.* files that are complete are skipped",
     ):
-        storage.upload([str(tmp_path)], "gs://data", options=options_of(waits, attempts=3))
+        send(tmp_path, waits, attempts=3)
     emulator.faults.clear()
-    done = storage.upload([str(tmp_path)], "gs://data", options=options_of(waits))
+    done = send(tmp_path, waits)
     assert emulator.content("large.record") == large.read_bytes()
     assert done.files + done.same == 2
 
 
-def test_interrupted_upload_continues(emulator, tmp_path, waits, caplog):
-    large = make_large(tmp_path)
+def test_interrupted_upload_continues(emulator, waits, caplog, large):
     emulator.fail("PUT", "upload_id", cut, after=2)
-    storage.upload([str(large)], "gs://data", options=options_of(waits))
+    send(large, waits)
     assert emulator.content("large.record") == large.read_bytes()
     assert emulator.count("POST") == 1 and emulator.count("PUT") == 5  # one chunk twice
     assert "large.record: write failed: the connection failed" in caplog.text
     assert "; attempt 2 of 8 in " in caplog.text
 
 
-def test_failed_download_leaves_nothing_and_starts_again(emulator, tmp_path, waits):
-    large = make_large(tmp_path)
-    storage.upload([str(large)], "gs://data", options=options_of(waits))
+def test_failed_download_leaves_nothing_and_starts_again(emulator, tmp_path, waits, large):
+    send(large, waits)
     local = tmp_path / "local"
     emulator.fail("GET", "alt=media", half)
     emulator.fail("GET", "alt=media", status(503), times=99)
     with pytest.raises(StorageError, match=r"read failed 2 times in a row.* HTTP 503"):
-        storage.download(["gs://data"], str(local), options=options_of(waits, attempts=2))
+        fetch(local, waits, attempts=2)
     assert not list(local.iterdir())
     emulator.faults.clear()
-    storage.download(["gs://data"], str(local), options=options_of(waits))
+    fetch(local, waits)
     assert (local / large.name).read_bytes() == large.read_bytes()
     assert [path.name for path in local.iterdir()] == [large.name]
 
 
-def test_interrupted_download_continues(emulator, tmp_path, waits):
-    large = make_large(tmp_path)
-    storage.upload([str(large)], "gs://data", options=options_of(waits))
+def test_interrupted_download_continues(emulator, tmp_path, waits, large):
+    send(large, waits)
     ranges: List[str] = []
     # Each answer brings half of the rest: progress, so that failures do not add up.
     emulator.fail("GET", "alt=media", half, times=5)
     emulator.fail("GET", "alt=media", lambda handler: ranges.append(handler.headers["Range"]))
-    storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits, attempts=2))
+    fetch(tmp_path / "l", waits, attempts=2)
     assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
     assert len(waits) == 5
     first = int(ranges[0][len("bytes=") : ranges[0].index("-")])
@@ -75,19 +70,19 @@ def test_interrupted_download_continues(emulator, tmp_path, waits):
 
 
 @pytest.mark.parametrize("fault", [status(503), status(429), status(500), cut])
-def test_failures_that_pass_are_retried_with_growing_delays(emulator, tmp_path, waits, fault):
-    (tmp_path / "small").write_bytes(b"small")
-    large = make_large(tmp_path)
+def test_failures_that_pass_are_retried_with_growing_delays(
+    emulator, tmp_path, waits, fault, large, small
+):
     emulator.fail("POST", "uploadType=multipart", fault, times=3)
-    storage.upload([str(tmp_path / "small")], "gs://data", options=options_of(waits))
+    send(small, waits)
     assert len(waits) == 3
     for wait, longest in zip(waits, (1.0, 2.0, 4.0)):
         assert longest / 2 <= wait <= longest
     emulator.fail("PUT", "upload_id", fault, times=2, after=1)
-    storage.upload([str(large)], "gs://data", options=options_of(waits))
+    send(large, waits)
     emulator.fail("GET", "/o?", fault)
     emulator.fail("GET", "alt=media", fault)
-    done = storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
+    done = fetch(tmp_path / "l", waits)
     assert done.files == 2 and len(waits) == 7
     assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
 
@@ -99,8 +94,7 @@ def test_delays_have_a_limit(emulator, waits):
     assert len(waits) == 8 and 16.0 <= max(waits) <= 32.0
 
 
-def test_timeouts_are_retried(emulator, tmp_path, waits, caplog):
-    large = make_large(tmp_path)
+def test_timeouts_are_retried(emulator, tmp_path, waits, caplog, large):
     options = options_of(waits, timeout_secs=0.5)
     emulator.fail("PUT", "upload_id", hang, after=1)
     storage.upload([str(large)], "gs://data", options=options)
@@ -112,20 +106,19 @@ def test_timeouts_are_retried(emulator, tmp_path, waits, caplog):
 
 
 @pytest.mark.parametrize("faults", [[corrupt], [half, corrupt]])
-def test_corrupted_download_is_repeated_once(emulator, tmp_path, waits, caplog, faults):
+def test_corrupted_download_is_repeated_once(emulator, tmp_path, waits, caplog, faults, small):
     """Also one that was continued, which the library does not check."""
-    (tmp_path / "small").write_bytes(b"small")
-    storage.upload([str(tmp_path / "small")], "gs://data", options=options_of(waits))
+    send(small, waits)
     for fault in faults:
         emulator.fail("GET", "alt=media", fault)
-    storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
+    fetch(tmp_path / "l", waits)
     assert (tmp_path / "l" / "small").read_bytes() == b"small"
     assert "downloading the file again" in caplog.text
 
     for fault in 2 * faults:
         emulator.fail("GET", "alt=media", fault)
     with pytest.raises(StorageError, match=r"gs://data/small: the bytes received have .* twice"):
-        storage.download(["gs://data"], str(tmp_path / "m"), options=options_of(waits))
+        fetch(tmp_path / "m", waits)
     assert not list((tmp_path / "m").iterdir())
 
 
@@ -147,11 +140,10 @@ def _flip(handler: Any) -> bool:
     return False
 
 
-def test_corrupted_upload_is_deleted(emulator, tmp_path, waits):
-    large = make_large(tmp_path)
+def test_corrupted_upload_is_deleted(emulator, waits, large):
     emulator.fail("PUT", "upload_id", _flip)
     with pytest.raises(StorageError, match=r"the stored bytes have another checksum .* is deleted"):
-        storage.upload([str(large)], "gs://data", options=options_of(waits))
+        send(large, waits)
     assert list_files("gs://data", options_of(waits)) == []
 
 
@@ -165,19 +157,17 @@ def _shorten(path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("change", [_append, _shorten])
 @pytest.mark.parametrize(("method", "after"), [("PUT", 1), ("POST", 0)])
-def test_file_that_changes_during_its_upload(emulator, tmp_path, waits, change, method, after):
-    path = make_large(tmp_path)
+def test_file_that_changes_during_its_upload(emulator, waits, change, method, after, large):
     if method == "POST":
-        path.write_bytes(path.read_bytes()[:QUARTER])
-    emulator.fail(method, "upload", lambda handler: change(path), after=after)
+        large.write_bytes(large.read_bytes()[:QUARTER])
+    emulator.fail(method, "upload", lambda handler: change(large), after=after)
     with pytest.raises(StorageError, match=r"large\.record changed while it was uploaded"):
-        storage.upload([str(path)], "gs://data", options=options_of(waits))
+        send(large, waits)
     assert list_files("gs://data", options_of(waits)) == []
 
 
-def test_service_that_takes_a_part_of_a_request(emulator, tmp_path, waits):
+def test_service_that_takes_a_part_of_a_request(emulator, waits, large):
     """Which the library does not continue."""
-    large = make_large(tmp_path)
 
     def take_half(handler: Any) -> bool:
         handler.rfile.read(int(handler.headers["Content-Length"]))
@@ -189,21 +179,18 @@ def test_service_that_takes_a_part_of_a_request(emulator, tmp_path, waits):
 
     emulator.fail("PUT", "upload_id", take_half)
     with pytest.raises(StorageError, match=r"or the service took only a part of it\. Run the com"):
-        storage.upload([str(large)], "gs://data", options=options_of(waits))
+        send(large, waits)
 
 
-def test_no_network(emulator, tmp_path, waits, monkeypatch):
+def test_no_network(emulator, waits, monkeypatch, large):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:1")
     message = r"gs://data/: read failed 2 times in a row.*: the connection failed \(Connection.*net"
     with pytest.raises(StorageError, match=message):
-        storage.upload(
-            [str(make_large(tmp_path))], "gs://data", options=options_of(waits, attempts=2)
-        )
+        send(large, waits, attempts=2)
 
 
-def test_ctrl_c_ends_waiting_transfers(emulator, tmp_path):
+def test_ctrl_c_ends_waiting_transfers(emulator, tmp_path, small):
     """The process ends while a transfer waits for its next attempt."""
-    (tmp_path / "small").write_bytes(b"small")
     emulator.fail("POST", "", status(503), times=99)
     # A shell ignores SIGINT in what it runs in the background, such as a whole test run, and a
     # new process would inherit that.

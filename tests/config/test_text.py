@@ -70,13 +70,6 @@ def test_a_field_given_twice_is_merged_as_the_reference_does_with_a_warning() ->
     assert config.train_config.batch_size == 2
 
 
-def test_what_precedes_a_field_given_twice_is_read_once() -> None:
-    text = "train_config { freeze_variables: ['a', 'b'] batch_size: 1 batch_size: 2 }"
-    with pytest.warns(ConfigWarning, match="'batch_size'"):
-        config = parse_pipeline(text)
-    assert list(config.train_config.freeze_variables) == ["a", "b"]
-
-
 def test_two_members_of_a_group_leave_the_last_with_a_warning() -> None:
     text = "train_config { optimizer {\n adam_optimizer { }\n momentum_optimizer { } } }"
     with pytest.warns(ConfigWarning, match="f:3: 'momentum_optimizer'"):

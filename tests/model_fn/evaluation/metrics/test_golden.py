@@ -116,6 +116,13 @@ def _batch(name: str, images: Optional[Sequence[str]] = None) -> EvaluatedBatch:
     return _expanded(batch) if "hierarchy" in case else batch
 
 
+def _results(name: str, batch: Optional[EvaluatedBatch] = None) -> Dict[str, float]:
+    """What the metrics of a case give for its batch, or for another one."""
+    metrics = _metrics(CASES[name])
+    metrics.add(_batch(name) if batch is None else batch)
+    return metrics.results()
+
+
 def _expanded(batch: EvaluatedBatch) -> EvaluatedBatch:
     """Boxes and labels of class 4 for those of classes 1 and 2."""
     size = batch.classes.shape[1]
@@ -262,32 +269,29 @@ def test_a_second_evaluation_keeps_its_options() -> None:
 def test_labels_of_an_image_are_classes_not_numbers(kind: str) -> None:
     """The multi-hot vector gives what the list of ids gives; the reference reads it as ids."""
     name = f"oid_challenge_{kind}"
-    metrics = _metrics(CASES[name])
-    metrics.add(_batch(f"{name}_multihot_labels"))
-    _check(metrics.results(), RESULTS[name])
     batch = _batch(f"{name}_multihot_labels")
+    _check(_results(name, batch), RESULTS[name])
     as_ids = np.zeros_like(batch.labeled_classes)
     as_ids[:, 0] = batch.labeled_classes.any(axis=1)
-    metrics.add(batch._replace(labeled_classes=as_ids))
-    _check(metrics.results(), RESULTS[f"{name}_multihot_labels"])
+    _check(
+        _results(name, batch._replace(labeled_classes=as_ids)), RESULTS[f"{name}_multihot_labels"]
+    )
 
 
 def test_coordinates_that_are_no_numbers_never_match() -> None:
     """They count as not labeled: visible ones give what invisible ones do."""
-    metrics = _metrics(CASES["keypoint_cat1_nan_visible"])
-    batch = _batch("keypoint_cat1_nan_visible")
+    name = "keypoint_cat1_nan_visible"
+    batch = _batch(name)
     assert batch.keypoint_visibilities is None and np.isnan(batch.keypoints).any()
-    metrics.add(batch)
-    _check(metrics.results(), RESULTS["keypoint_cat1_sigmas"])
-    metrics.add(batch._replace(detection_keypoints=np.full_like(batch.detection_keypoints, np.nan)))
-    assert metrics.results()["Keypoints_Precision/mAP ByCategory/cat1"] == 0.0
+    _check(_results(name), RESULTS["keypoint_cat1_sigmas"])
+    nowhere = np.full_like(batch.detection_keypoints, np.nan)
+    results = _results(name, batch._replace(detection_keypoints=nowhere))
+    assert results["Keypoints_Precision/mAP ByCategory/cat1"] == 0.0
 
 
 @pytest.mark.parametrize("kind", ["boxes", "masks"])
 def test_super_categories_are_means_of_what_has_groundtruth(kind: str) -> None:
-    metrics = _metrics(CASES[f"coco_{kind}_per_category_all_super"])
-    metrics.add(_batch(f"coco_{kind}_per_category_all_super"))
-    results = metrics.results()
+    results = _results(f"coco_{kind}_per_category_all_super")
     (prefix,) = {name.split("_")[0] for name in results}
     for summary in ("Precision/mAP", "Recall/AR@100 (large)"):
         third, fourth = (results[f"{prefix}_{summary} ByCategory/cat{k}"] for k in (3, 4))
@@ -301,22 +305,17 @@ def test_super_categories_are_means_of_what_has_groundtruth(kind: str) -> None:
 
 def test_labeled_classes_are_not_required() -> None:
     """skip_predictions_for_unlabeled_class without labels skips nothing."""
-    metrics = _metrics(CASES["coco_boxes_skip_unlabeled_but_no_labels"])
-    batch = _batch("coco_boxes_skip_unlabeled_but_no_labels")
-    metrics.add(batch)
-    skipping = metrics.results()
+    name = "coco_boxes_skip_unlabeled_but_no_labels"
     (plain,) = make_metrics(eval_pb2.EvalConfig(), CATEGORIES)
-    plain.add(batch)
-    assert skipping == plain.results()
+    plain.add(_batch(name))
+    assert _results(name) == plain.results()
 
 
 def test_panoptic_without_crowds() -> None:
-    metrics = _metrics(CASES["panoptic_no_crowd_field"])
-    batch = _batch("panoptic_no_crowd_field")
-    metrics.add(batch)
-    results = metrics.results()
-    metrics.add(batch._replace(is_crowd=np.zeros(batch.classes.shape, bool)))
-    assert results == metrics.results()
+    name = "panoptic_no_crowd_field"
+    batch = _batch(name)
+    no_crowds = batch._replace(is_crowd=np.zeros(batch.classes.shape, bool))
+    assert _results(name) == _results(name, no_crowds)
 
 
 def test_panoptic_ignores_classes_outside_of_the_categories() -> None:
@@ -333,13 +332,11 @@ def test_panoptic_ignores_classes_outside_of_the_categories() -> None:
 
 def test_panoptic_of_an_image_without_detections() -> None:
     """Its objects are missed."""
-    metrics = _metrics(CASES["panoptic"])
     batch = _batch("panoptic", ["seg2"])
     nothing = batch._replace(
         num_detections=np.int32([0]), masks=batch.masks._replace(detections=[[]])
     )
-    metrics.add(nothing)
-    results = metrics.results()
+    results = _results("panoptic", nothing)
     assert results["PanopticQuality@0.50IOU"] == 0.0
     assert results["NumValidClasses"] > 0
 
