@@ -6,10 +6,9 @@ import functools
 import json
 import pathlib
 import sys
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import pytest
-from google.protobuf import text_format
 from google.protobuf.struct_pb2 import Struct
 
 from estimator_det.config import pipeline, plugins
@@ -138,68 +137,52 @@ def needs(x: Any, *, power: float, names: List[str]) -> Any:
     return x, power, names
 
 
-def struct(text: str) -> Struct:
-    """Parameters from texts such as `power: number_value: 2, kind: …`."""
-    return text_format.Parse(text, Struct())
-
-
-def field(key: str, value: str) -> str:
-    return f'fields {{ key: "{key}" value {{ {value} }} }}'
-
-
-NUMBERS = "list_value { values { number_value: 1 } values { number_value: 2 } }"
+def struct(**parameters: Any) -> Struct:
+    made = Struct()
+    made.update(parameters)
+    return made
 
 
 def test_parameters_become_arguments_of_their_types() -> None:
-    text = " ".join(
-        [
-            field("power", "number_value: 3"),
-            field("count", "number_value: 4"),
-            field("kind", 'string_value: "b"'),
-            field("squared", "bool_value: true"),
-            field("sizes", NUMBERS),
-            field("limit", "null_value: NULL_VALUE"),
-            field("anything", "struct_value { fields { key: 'a' value { number_value: 1 } } }"),
-        ]
-    )
-    bound = plugins.bind(part, struct(text), "part")
-    values = bound("x")
+    numbers = {"power": 3, "count": 4, "sizes": [1, 2], "limit": None}
+    parameters = struct(**numbers, kind="b", squared=True, anything={"a": 1})
+    values = plugins.bind(part, parameters, "part")("x")
     assert values == ("x", 3.0, 4, "b", True, [1.0, 2.0], None, {"a": 1.0})
     assert type(values[2]) is int
     assert plugins.bind(part, Struct(), "part")("x")[1:3] == (2.0, 1)
 
 
 @pytest.mark.parametrize(
-    ("function", "text", "message"),
+    ("function", "parameters", "message"),
     [
-        (part, field("powr", "number_value: 1"), "parameters.powr: part has no such .*'power'"),
-        (part, field("x", "number_value: 1"), "parameters.x: part has no such parameter"),
-        (part, field("power", 'string_value: "1"'), '"1", but part takes a number; write value'),
-        (part, field("power", "bool_value: true"), "is true, but part takes a number"),
-        (part, field("power", "number_value: nan"), "is NaN, but part takes a number"),
-        (part, field("count", "number_value: 1.5"), "is 1.5, but part takes a whole number"),
-        (part, field("kind", "number_value: 1"), "takes text; write value { string_value"),
-        (part, field("squared", "number_value: 1"), "takes true or false; write value"),
-        (part, field("sizes", "number_value: 1"), "takes a list"),
-        (part, field("sizes", 'list_value { values { string_value: "a" } }'), "takes a list"),
-        (part, field("power", "null_value: NULL_VALUE"), "is null, but part takes a number"),
-        (part, field("limit", 'string_value: "a"'), "takes a number"),
-        (needs, field("power", "number_value: 1"), "parameters.names is not set, but part needs"),
-        (lambda x: x, field("a", "number_value: 1"), "has no such parameter. Remove it"),
-        (functools.partial(part, power=3), field("power", "number_value: 1"), "has no such"),
+        (part, {"powr": 1}, "parameters.powr: part has no such .*'power'"),
+        (part, {"x": 1}, "parameters.x: part has no such parameter"),
+        (part, {"power": "1"}, '"1", but part takes a number; write value'),
+        (part, {"power": True}, "is true, but part takes a number"),
+        (part, {"power": float("nan")}, "is NaN, but part takes a number"),
+        (part, {"count": 1.5}, "is 1.5, but part takes a whole number"),
+        (part, {"kind": 1}, "takes text; write value { string_value"),
+        (part, {"squared": 1}, "takes true or false; write value"),
+        (part, {"sizes": 1}, "takes a list"),
+        (part, {"sizes": ["a"]}, "takes a list"),
+        (part, {"power": None}, "is null, but part takes a number"),
+        (part, {"limit": "a"}, "takes a number"),
+        (needs, {"power": 1}, "parameters.names is not set, but part needs"),
+        (lambda x: x, {"a": 1}, "has no such parameter. Remove it"),
+        (functools.partial(part, power=3), {"power": 1}, "has no such"),
     ],
 )
 def test_wrong_parameters_are_refused(
-    function: Callable[..., Any], text: str, message: str
+    function: Callable[..., Any], parameters: Dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        plugins.bind(function, struct(text), "part")
+        plugins.bind(function, struct(**parameters), "part")
 
 
 def test_custom_functions_of_a_registry() -> None:
     registry: Registry[Callable[..., Any]] = Registry("loss")
     registry.custom("mine")(part)
-    message = custom_pb2.Custom(name="mine", parameters=struct(field("count", "number_value: 7")))
+    message = custom_pb2.Custom(name="mine", parameters=struct(count=7))
     assert registry.custom_function(message)(0)[2] == 7
     message.name = "min"
     with pytest.raises(ConfigError, match=r"custom.name: 'min' is not known.*'mine'.*--import"):

@@ -18,6 +18,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
+def no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names no TPU."""
+    for name in ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
 def fake_cluster(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
     """Builds clusters that train the fake detector in `tmp_path`/model."""
     clusters: List[LocalCluster] = []

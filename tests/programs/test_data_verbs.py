@@ -1,4 +1,3 @@
-import argparse
 import json
 
 import numpy as np
@@ -7,7 +6,6 @@ from google.protobuf import text_format
 from PIL import Image
 
 from estimator_det.programs import cli, console
-from estimator_det.programs.verbs import check_data, show_data
 from estimator_det.protos import pipeline_pb2
 from model_fn.checks import anchor_coverage
 from tests.detectors.configs import small_config
@@ -15,11 +13,8 @@ from tests.inputs import examples
 from tests.inputs.examples import BOXES, encoded, example
 
 
-def run(verb, *arguments):
-    parser = argparse.ArgumentParser()
-    verb.add_arguments(parser)
-    options = parser.parse_args([str(argument) for argument in arguments])
-    return console.run(lambda: verb.run(options))
+def run(*arguments):
+    return cli.main([str(argument) for argument in arguments])
 
 
 def record(name, **changes):
@@ -51,7 +46,7 @@ def config(tmp_path):
 
 def test_check_data_writes_report_findings_and_charts(config, tmp_path, capfd):
     folder = tmp_path / "out"
-    assert run(check_data, config, "--output_dir", folder) == console.EXIT_OK
+    assert run("check-data", config, "--output_dir", folder) == console.EXIT_OK
     out, err = capfd.readouterr()
     assert "train_input_reader: 1 file, 3 records; 3 images and 6 boxes are used" in out
     assert out.splitlines()[-1].startswith("0 errors, ") and len(out.splitlines()) <= 15
@@ -67,7 +62,7 @@ def test_check_data_writes_report_findings_and_charts(config, tmp_path, capfd):
     assert findings == document["problems"] and document["warnings"] == len(findings) > 0
     assert (folder / "report.txt").read_text().splitlines()[0] in out
     assert Image.open(folder / "histograms.png").width > 1000
-    assert run(check_data, config, "--output_dir", folder, "--verbose") == console.EXIT_OK
+    assert run("check-data", config, "--output_dir", folder, "--verbose") == console.EXIT_OK
     whole, report = capfd.readouterr().out, (folder / "report.txt").read_text()
     assert whole.startswith(report) and "boxes by class" in report and "boxes by class" not in out
     assert out.splitlines()[-1] == whole.splitlines()[-1]
@@ -79,7 +74,7 @@ def test_check_data_fails_where_records_would_stop_a_run(config, tmp_path, capfd
     paths = f"{key}=[{tmp_path}/good.record,{tmp_path}/bad.record]"
     folder = tmp_path / "out"
     arguments = (config, "--output_dir", folder, "--set", paths)
-    assert run(check_data, *arguments, "--json") == console.EXIT_FAILED
+    assert run("check-data", *arguments, "--json") == console.EXIT_FAILED
     document = json.loads(capfd.readouterr().out)
     assert document["errors"] == 1
     assert document == json.loads((folder / "report.json").read_text())
@@ -95,22 +90,22 @@ def test_check_data_fails_where_records_would_stop_a_run(config, tmp_path, capfd
     assert found["file"].endswith("bad.record") and found["remedy"]
     # Skipping it is a warning, and a picture of an earlier check goes when there is none.
     skip = ("--set", "train_input_reader.bad_records.policy=SKIP")
-    assert run(check_data, *arguments, *skip) == console.EXIT_OK
+    assert run("check-data", *arguments, *skip) == console.EXIT_OK
     only_bad = ("--set", f"{key}={tmp_path}/bad.record")
-    assert run(check_data, *arguments, *only_bad) == console.EXIT_FAILED
+    assert run("check-data", *arguments, *only_bad) == console.EXIT_FAILED
     assert not (folder / "histograms.png").exists()
 
 
 @pytest.mark.parametrize("option", ["--jobs=0", "--max_records=x"])
 def test_check_data_refuses_impossible_numbers(config, option, capfd):
-    assert cli.main(["check-data", str(config), option]) == console.EXIT_USAGE
+    assert run("check-data", config, option) == console.EXIT_USAGE
     assert "is not allowed: give 1 or more" in capfd.readouterr().err
 
 
 def test_show_data_draws_what_enters_the_model(config, tmp_path, capfd):
     picture = tmp_path / "pictures" / "data.png"
     arguments = (config, "--num_images", 3, "--columns", 2, "--output", picture, "--seed", 1)
-    assert run(show_data, *arguments) == console.EXIT_OK
+    assert run("show-data", *arguments) == console.EXIT_OK
     out = capfd.readouterr().out
     assert "image                              float32  [2, 64, 64, 3]" in out
     assert f"3 images: {picture}" in out
@@ -128,21 +123,21 @@ def test_show_data_of_augmentations(config, tmp_path, capfd):
     named = ["--augmentation", "mosaic", "--augmentation", "random_pad_image: pad_color: 7"]
     picture = tmp_path / "steps" / "data.png"
     arguments = [config, *options, "--num_images", 2, "--columns", 1, "--output", picture]
-    assert run(show_data, *arguments, *named) == console.EXIT_OK
+    assert run("show-data", *arguments, *named) == console.EXIT_OK
     out = capfd.readouterr().out
     files = [picture.parent / name for name in ("data-1-mosaic.png", "data-2-random_pad_image.png")]
     assert sorted(picture.parent.iterdir()) == files
     assert all(str(path) in out for path in files) and "skipped 1 record that cannot be" in out
     assert Image.open(files[0]).width == 5 * 370 + 10  # four records and a result
-    assert run(show_data, *arguments, "--augmentation", "mosaic", "--eval") == console.EXIT_USAGE
+    assert run("show-data", *arguments, "--augmentation", "mosaic", "--eval") == console.EXIT_USAGE
     assert "evaluation does not augment" in capfd.readouterr().err
-    assert run(show_data, *arguments, "--augmentation", "copy_paste") == console.EXIT_USAGE
+    assert run("show-data", *arguments, "--augmentation", "copy_paste") == console.EXIT_USAGE
     assert "copy_paste needs train_input_reader.load_instance_masks" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["x.webp", "x.jpg", "x"])
 def test_show_data_refuses_other_formats(config, tmp_path, capfd, name):
-    assert run(show_data, config, "--output", tmp_path / name) == console.EXIT_USAGE
+    assert run("show-data", config, "--output", tmp_path / name) == console.EXIT_USAGE
     assert f"{name}, and show-data writes PNG files" in capfd.readouterr().err
     assert not (tmp_path / name).exists()
 
@@ -157,7 +152,7 @@ def test_show_data_draws_rotated_photos_as_stored_and_names_them(config, tmp_pat
     examples.write(tmp_path / "good.record", records)
     picture = tmp_path / "data.png"
     arguments = [config, "--num_images", 2, "--columns", 1, "--output", picture, "--seed", 1]
-    assert run(show_data, *arguments, *(["--augmentation", step] if step else [])) == 0
+    assert run("show-data", *arguments, *(["--augmentation", step] if step else [])) == 0
     out = capfd.readouterr().out
     (line,) = [line for line in out.splitlines() if "EXIF" in line]
     assert line.startswith("photo: the EXIF data of an image rotate it, but training uses")
@@ -171,10 +166,10 @@ def test_show_data_draws_rotated_photos_as_stored_and_names_them(config, tmp_pat
 
 def test_show_data_of_evaluation(config, tmp_path, capfd):
     picture = tmp_path / "data.png"
-    assert run(show_data, config, "--eval", "--output", picture) == console.EXIT_USAGE
+    assert run("show-data", config, "--eval", "--output", picture) == console.EXIT_USAGE
     assert "no eval_input_reader" in capfd.readouterr().err
     reader = f"tf_record_input_reader {{ input_path: '{tmp_path}/good.record' }}"
     override = ("--config_override", f"eval_input_reader {{ {reader} }}")
     arguments = (config, "--eval", "--output", picture, *override)
-    assert run(show_data, *arguments) == console.EXIT_OK
+    assert run("show-data", *arguments) == console.EXIT_OK
     assert "3 images: " in capfd.readouterr().out

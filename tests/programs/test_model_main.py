@@ -34,7 +34,6 @@ REFERENCE_FLAGS = [
 
 
 MODE_OF_BOTH = "--mode=train_and_eval"
-TPU_VARIABLES = ["KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG"]
 
 
 def _main(*arguments):
@@ -143,9 +142,7 @@ def test_a_bug_in_a_job_is_one_entry(monkeypatch, capsys):
         ),
     ],
 )
-def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsys, monkeypatch):
-    for name in TPU_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsys, no_tpu):
     assert _main(*arguments) == code
     error = capsys.readouterr().err
     assert message in error
@@ -257,9 +254,7 @@ def test_flags_without_effect_are_reported(log_levels, arguments, unused, capsys
         ),
     ],
 )
-def test_the_tpu_of_the_environment(environment, flags, expected, monkeypatch):
-    for name in TPU_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+def test_the_tpu_of_the_environment(environment, flags, expected, monkeypatch, no_tpu):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     values = model_flags.define_flags()
@@ -273,9 +268,7 @@ def test_the_tpu_of_the_environment(environment, flags, expected, monkeypatch):
     ("text", "message"),
     [("{", "is not JSON"), ("[]", "has no tpu_node_name"), ("{}", "has no tpu_node_name")],
 )
-def test_a_broken_tpu_config_is_a_usage_error(text, message, monkeypatch, capsys):
-    for name in TPU_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+def test_a_broken_tpu_config_is_a_usage_error(text, message, monkeypatch, capsys, no_tpu):
     monkeypatch.setenv("TPU_CONFIG", text)
     assert _main("--use_tpu", "--model_dir=m", "--pipeline_config_path=c") == 2
     assert f"TPU_CONFIG {message}" in capsys.readouterr().err

@@ -62,16 +62,12 @@ def zoo_files(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, bytes]:
         model = small_config("num_classes: 4")
         make_detector(model, is_training=True).predict(tf.zeros([1, 64, 64, 3]))
         session.run(tf1.global_variables_initializer())
-        values = dict(zip((v.op.name for v in tf1.global_variables()), _values(session)))
+        values = session.run({v.op.name: v for v in tf1.global_variables()})
     write_checkpoint(str(folder / "model.ckpt"), values, num_neutral=0)
     config = pipeline.parse_pipeline(OLD_FIELDS)
     config.model.MergeFrom(model)
     (folder / "pipeline.config").write_text(text_format.MessageToString(config))
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def _values(session: Any) -> List[Any]:
-    return session.run(tf1.global_variables())
 
 
 @pytest.fixture

@@ -30,11 +30,9 @@ def config_path(tmp_path_factory):
 
 
 @pytest.fixture
-def submit(tmp_path, source_distribution, monkeypatch):
+def submit(tmp_path, source_distribution, monkeypatch, no_tpu):
     """Runs the verb on a remote configuration, without gcloud, in a folder of its own."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name in ("TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
-        monkeypatch.delenv(name, raising=False)
 
     def run(*arguments, config=None):
         given = [config] if config else [str(CONFIG), *(f"--set={text}" for text in REMOTE)]

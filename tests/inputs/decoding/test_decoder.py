@@ -387,18 +387,13 @@ def test_errors_name_the_record(features: Dict[str, Any], options: str, message:
         ("load_dense_pose: true", "load_dense_pose is not supported yet"),
         ("expand_labels_hierarchy: true", "needs input_reader.label_map_path"),
         ("use_keypoint_label_map: true num_keypoints: 2", "needs input_reader.label_map_path"),
+        ("LABEL_MAP use_keypoint_label_map: true num_keypoints: 1", "'tail': 1"),
+        ("LABEL_MAP use_keypoint_label_map: true", r"needs input_reader\.num_keypoints"),
     ],
 )
-def test_impossible_readers(options: str, message: str) -> None:
+def test_impossible_readers(options: str, message: str, label_map: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make_decoder(reader(options))
-
-
-def test_keypoint_ids_must_fit(label_map: str) -> None:
-    with pytest.raises(ValueError, match="'tail': 1"):
-        make_decoder(reader(label_map + "use_keypoint_label_map: true num_keypoints: 1"))
-    with pytest.raises(ValueError, match=r"needs input_reader\.num_keypoints"):
-        make_decoder(reader(label_map + "use_keypoint_label_map: true"))
+        make_decoder(reader(options.replace("LABEL_MAP", label_map)))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])
