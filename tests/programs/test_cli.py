@@ -169,7 +169,7 @@ def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsy
             ["check-config", "--config_overide=model { }"],
             "unknown option --config_overide; did you mean '--config_override'?",
         ),
-        (["check-config", "--xyzzy"], "unknown option --xyzzy"),
+        (["check-config", "--qqqqqq"], "unknown option --qqqqqq"),
         (["train", "my.config"], "the following arguments are required: --model_dir"),
         (["check-config", "a", "b", "c"], "unknown arguments: b c"),
         (["train", "my.config", "--model_dir"], "argument --model_dir: expected one argument"),

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from estimator_det.config import pipeline
 from estimator_det.programs import cli, console
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation import calibration, history, score_thresholds
 from model_fn.runs import evaluator
+from tests.config.test_check import GOOD
 from tests.model_fn.evaluation.detections.test_scoring import (
     CAT,
     DOG,
@@ -68,30 +68,16 @@ def test_without_a_configuration(tmp_path, capsys, caplog):
     assert "\x1b" not in caplog.text + captured.out + captured.err
 
 
-CONFIG = """
-model { ssd {
-  num_classes: 2 image_resizer { fixed_shape_resizer { height: 32 width: 32 } }
-  feature_extractor { type: "ssd_mobilenet_v1" conv_hyperparams {
-    regularizer { l2_regularizer {} } initializer { truncated_normal_initializer {} } } }
-  box_coder { faster_rcnn_box_coder {} }
-  similarity_calculator { iou_similarity {} }
-  matcher { argmax_matcher {} }
-  anchor_generator { ssd_anchor_generator {} }
-  box_predictor { convolutional_box_predictor { conv_hyperparams {
-    regularizer { l2_regularizer {} } initializer { truncated_normal_initializer {} } } } }
-  loss { classification_loss { weighted_sigmoid {} } localization_loss { weighted_smooth_l1 {} } }
-  post_processing { score_converter: SIGMOID }
-} }
-"""
+CONFIG = pipeline_pb2.TrainEvalPipelineConfig(model=GOOD.model)
 
 
 def test_calibration_with_a_configuration(tmp_path, capsys):
     places = [[5 * i, 5 * j, 5 * i + 4, 5 * j + 4] for i in range(8) for j in range(10)]
     made = write_records(tmp_path, [record(f"{k}", places, [1] * 80) for k in range(3)])
-    config = text_format.Parse(CONFIG, pipeline_pb2.TrainEvalPipelineConfig())
+    config = pipeline_pb2.TrainEvalPipelineConfig(model=GOOD.model)
     config.eval_input_reader.extend(made.eval_input_reader)
     config_path = tmp_path / "ssd.config"
-    config_path.write_text(text_format.MessageToString(config))
+    config_path.write_text(pipeline.format_pipeline(config))
     random = np.random.default_rng(0)
     found = []
     for image in range(3):
@@ -127,7 +113,7 @@ def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(evaluator, "evaluate", evaluate)
     monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
-    (tmp_path / "pipeline.config").write_text(CONFIG)
+    (tmp_path / "pipeline.config").write_text(pipeline.format_pipeline(CONFIG))
     assert cli.main(["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]) == 0
     shown = capsys.readouterr().out
     assert "function_approximation of 4,000 detections of 'val':" in shown

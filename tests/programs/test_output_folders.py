@@ -8,11 +8,10 @@ import pytest
 from PIL import Image
 
 from estimator_det.compat import tf
-from estimator_det.programs import cli, console
+from estimator_det.programs import cli, console, demo
 from tests.inputs import examples
 
-ROOT = pathlib.Path(__file__).parents[2]
-CONFIG = str(ROOT / "estimator_det" / "configs" / "ssd_mobilenet_v1_shapes.config")
+CONFIG = str(demo.CONFIG_FILE)
 
 # IN stands for a folder with an image, a record, a label map and detections.
 COMMANDS: Dict[str, List[str]] = {

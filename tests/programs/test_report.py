@@ -9,15 +9,13 @@ import re
 import shutil
 from typing import Any, List, Tuple
 
-import numpy as np
 import pytest
 
-from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.programs import cli, report, report_pictures
-from inputs.datasets import writer
 from model_fn.evaluation import history
 from model_fn.evaluation.detections import scoring
+from tests.model_fn.evaluation.detections.test_scoring import record, write_records, write_results
 from tests.programs.forking import small_config
 
 SCRIPT = "<script>alert('&\"')</script> and a name that is wider than any chart of the page"
@@ -57,32 +55,19 @@ def write_run(folder: pathlib.Path, name: str, gain: float = 1.0) -> pathlib.Pat
     """A run of 20 evaluations of six images, whose detections come from a file."""
     run = folder / name
     run.mkdir()
-    records, label_map = folder / "eval.record", folder / "map.pbtxt"
-    results = []
-    with tf.io.TFRecordWriter(str(records)) as file:
-        for number in range(6):
-            labels = writer.Annotations(
-                np.array(BOXES) / [100, 120, 100, 120], [1, 2], class_names=list(NAMES.values())
-            )
-            image = writer.encode_image(np.full([100, 120, 3], 40 * number), "png")
-            example = writer.make_example(
-                image, labels, filename=f"{number}.png", source_id=str(number)
-            )
-            file.write(example.SerializeToString())
-            # The second object is missed, or taken for the first class.
-            for box in BOXES[: 1 + number % 2]:
-                y, x, bottom, right = box
-                size = [x, y, right - x, bottom - y]
-                result = {"image_id": str(number), "category_id": 1, "bbox": size}
-                results.append({**result, "score": 0.9 - number / 10})
-    (folder / "results.json").write_text(json.dumps(results))
-    writer.write_label_map(NAMES, str(label_map))
-    config = scoring.config_of_records([str(records)], str(label_map))
+    records, results = [], []
+    for number in range(6):
+        image, labels = (f"{number}.png", BOXES, [1, 2], (100, 120)), list(NAMES.values())
+        records.append(record(*image, source_id=str(number), class_names=labels))
+        # The second object is missed, or taken for the first class.
+        found = BOXES[: 1 + number % 2]
+        results += [(str(number), 1, box, 0.9 - number / 10) for box in found]
+    config = write_records(folder, records, NAMES)
     config.train_config.num_steps = 2000
     config.train_config.batch_size = 7 if gain == 1 else 8
     config.train_input_reader.CopyFrom(config.eval_input_reader[0])
     pipeline.save_pipeline(config, str(run))
-    scoring.evaluate_detections(config, str(folder / "results.json"), str(run))
+    scoring.evaluate_detections(config, write_results(folder, results), str(run))
     (first,) = history.read(str(run), "0")
     for step in STEPS[1:]:
         metrics = {key: gain * value * step / 2000 for key, value in first.metrics.items()}

@@ -51,10 +51,8 @@ def test_confusion():
     # The better detection takes the cat for a dog, the next finds it taken, the third is too
     # weak; the dog is missed. In the second image the cat is missed; the crowd counts nowhere.
     expected = np.zeros((4, 4), int)
-    expected[0, 1] = 1
-    expected[3, 0] = 1
-    expected[1, 3] = 1
-    expected[0, 3] = 1
+    for found, true in ((0, 1), (3, 0), (1, 3), (0, 3)):
+        expected[found, true] = 1
     np.testing.assert_array_equal(made._confusion, expected)
 
 

@@ -79,21 +79,17 @@ def test_other_tasks_know_the_end_of_their_training_from_an_earlier_one(tmp_path
 
 def test_best_checkpoints(tmp_path):
     keeper = best_checkpoints.BestCheckpoints(str(tmp_path), METRIC, 2)
-    outcomes = []
+    suffixes, outcomes = ("data-00000-of-00001", "index"), []
     for step, value in enumerate((0.2, 0.5, 0.4, 0.1, math.nan, 0.5), start=1):
         checkpoint = tmp_path / f"model.ckpt-{step}"
-        for suffix in ("index", "data-00000-of-00001"):
+        for suffix in suffixes:
             (tmp_path / f"{checkpoint.name}.{suffix}").write_text(suffix)
         outcomes.append(keeper.offer(Evaluation("0", step, {METRIC: value}), str(checkpoint)))
     assert outcomes == [True, True, False, False, False, False]
     assert [entry["step"] for entry in keeper.kept()] == [2, 6]
     assert sorted(path.name for path in (tmp_path / "best").iterdir()) == [
-        "best.json",
-        "checkpoint",
-        "model.ckpt-2.data-00000-of-00001",
-        "model.ckpt-2.index",
-        "model.ckpt-6.data-00000-of-00001",
-        "model.ckpt-6.index",
+        *("best.json", "checkpoint"),
+        *(f"model.ckpt-{step}.{suffix}" for step in (2, 6) for suffix in suffixes),
     ]
     assert best_checkpoints.BestCheckpoints(str(tmp_path), "loss", 2).kept() == []
 
