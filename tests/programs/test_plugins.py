@@ -13,13 +13,13 @@ from typing import Any, List
 import pytest
 
 from estimator_det.config import pipeline
-from estimator_det.programs import demo
 from estimator_det.programs.cloud import source_package
 from inputs.datasets import shapes
 from inputs.datasets.writer import encode_image
 from model_fn.checkpoints.errors import RunError
 from tests.conftest import TESTS
-from tests.programs.test_runs import SMALL
+from tests.programs.forking import small_config
+from tests.programs.test_submit import REMOTE
 
 pytestmark = pytest.mark.slow
 
@@ -83,8 +83,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A folder with modules, records and a configuration that uses all of the modules."""
     folder = tmp_path_factory.mktemp("project")
     write_recipes(folder)
-    files = shapes.make_dataset(str(folder / "data"), seed=0, size="tiny")
-    config = pipeline.merge_text(demo.demo_config(files, 2, SMALL), CHOICES)
+    config = pipeline.merge_text(pipeline.read_pipeline(small_config(folder, 2)), CHOICES)
     (folder / "mine.config").write_text(pipeline.format_pipeline(config))
     return folder
 
@@ -259,16 +258,8 @@ def test_module_of_several_files_is_no_part_of_a_job(source_distribution, tmp_pa
 
 
 def test_job_imports_the_modules(project, run, source_distribution, tmp_path):
-    remote = [
-        f"--set={field}=gs://data/x"
-        for field in (
-            "train_input_reader.label_map_path",
-            "train_input_reader.tf_record_input_reader.input_path[0]",
-            "eval_input_reader.label_map_path",
-            "eval_input_reader.tf_record_input_reader.input_path[0]",
-        )
-    ]
-    arguments = ["--job_dir=gs://bucket/run", "--region=us-central1", "--name=first", *remote]
+    arguments = ["--job_dir=gs://bucket/run", "--region=us-central1", "--name=first"]
+    arguments += [f"--set={text}" for text in REMOTE]
     arguments += [f"--package={source_distribution}", f"--output_dir={tmp_path}/job", "--dry_run"]
     printed = run(project, "submit", "mine.config", *arguments, *imports(*MODULES))
     assert "--import=brier" in printed

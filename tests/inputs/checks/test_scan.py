@@ -14,6 +14,7 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.checks.data_check import check_data
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, encoded, example, orientation, picture
+from tests.inputs.faults import frames_of
 
 LABELS = {"image/object/class/label": [1, 2]}
 
@@ -33,24 +34,14 @@ def run(*paths, policy: str = "REFERENCE", jobs: int = 1, max_records=None, adva
     return result
 
 
-def damage(path: str, number: int) -> None:
-    """Spoils the data of a record, all of which are equally long."""
-    size = os.path.getsize(path)
-    with open(path, "r+b") as file:
-        file.seek(number * (size // 10) + 30)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 255]))
-
-
 @pytest.fixture
 def two_files(tmp_path) -> str:
     """Twenty records; the third of the first file is damaged, the fifth has no picture."""
     for number, name in enumerate("ab"):
-        records = [record(100 * (number + 1) + i) for i in range(10)]
-        path = examples.write(tmp_path / f"{name}.record", records)
+        frames = frames_of([record(100 * (number + 1) + i) for i in range(10)])
         if name == "a":
-            damage(path, 2)
+            frames[2] = frames[2][:30] + b"!" + frames[2][31:]
+        (tmp_path / f"{name}.record").write_bytes(b"".join(frames))
     bad = [record(300), record(301, **{"image/encoded": b"nonsense"})]
     examples.write(tmp_path / "c.record", bad)
     return str(tmp_path / "?.record")
