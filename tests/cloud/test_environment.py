@@ -1,7 +1,5 @@
 """Environment variables of training services."""
 
-from __future__ import annotations
-
 import pytest
 
 from estimator_det.programs.cloud import environment

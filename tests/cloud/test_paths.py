@@ -1,7 +1,5 @@
 """Paths in Cloud Storage."""
 
-from __future__ import annotations
-
 import pytest
 
 from estimator_det.config.text import ConfigError

@@ -1,7 +1,5 @@
 """`estimator-det sync` on a bucket of an emulator."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

@@ -1,7 +1,5 @@
 """`check-config` with what concerns TPU."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 import shlex

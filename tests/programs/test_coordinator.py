@@ -1,7 +1,5 @@
 """Real processes that train by the TF2 loop with parameter servers."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,5 @@
 """Real processes that train together by the TF2 loop: `--strategy multi_worker_mirrored`."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

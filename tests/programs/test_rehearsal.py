@@ -1,7 +1,5 @@
 """Training as on TPU, rehearsed; tests/model_fn/runs/backends proves what it writes."""
 
-from __future__ import annotations
-
 import pytest
 
 from estimator_det.compat import tf1

@@ -1,7 +1,5 @@
 """`estimator-det submit`: what it refuses, prints, rehearses and runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Every registered format: the same data set, the same faults, by file and line."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pathlib
