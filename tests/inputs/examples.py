@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import pathlib
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Dict, Sequence
 
 import numpy as np
 from google.protobuf import text_format
 from PIL import Image
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
 
 LABEL_MAP = """
@@ -101,19 +100,6 @@ def pipeline(text: str = "") -> pipeline_pb2.TrainEvalPipelineConfig:
         pipeline_pb2.TrainEvalPipelineConfig(),
     )
     return text_format.Merge(text, config)
-
-
-def run_in_graph(input_fn: Callable[[], Any], count: Optional[int] = None) -> List[Any]:
-    """The first batches, or all, as an Estimator gets them: from an iterator in a TF1 graph."""
-    found: List[Any] = []
-    with tf.Graph().as_default(), tf1.Session() as session:
-        iterator = tf1.data.make_initializable_iterator(input_fn())
-        following = iterator.get_next()
-        session.run([tf1.tables_initializer(), iterator.initializer])
-        with contextlib.suppress(tf.errors.OutOfRangeError):
-            while count is None or len(found) < count:
-                found.append(session.run(following))
-    return found
 
 
 def pipeline_of(folder: pathlib.Path, files: Sequence[Sequence[str]], text: str = "") -> Any:

@@ -8,15 +8,14 @@ from typing import Any, List, Tuple
 import numpy as np
 import pytest
 
-import inputs
 from estimator_det.compat import tf
-from estimator_det.images.resize import make_resizer
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.checks import guard
 from inputs.examples import with_partners
 from inputs.records.cursor import DataCursor
 from tests.inputs.examples import BOXES, encoded, example, picture, write
+from tests.inputs.reading import train_fn
 from tests.inputs.records.test_cursor import LABELS, files, read, reading
 
 IN_ORDER = "train_input_reader { shuffle: false num_readers: 1 read_block_length: 1 }"
@@ -27,8 +26,7 @@ def mixing(*steps: str) -> str:
 
 
 def batches_of(config: Any, count: int, log: Any = None, **options: Any) -> List[Tuple[Any, Any]]:
-    preprocess = make_resizer(config.model.ssd.image_resizer).resize
-    dataset = inputs.create_train_input_fn(config, preprocess, 1, log, **options)()
+    dataset = train_fn(config, 1, log, **options)()
     return list(dataset.take(count).as_numpy_iterator())
 
 

@@ -10,15 +10,14 @@ from typing import Any, Dict, List, NamedTuple, Set, Tuple
 import numpy as np
 import pytest
 
-import inputs
 from estimator_det.compat import tf
-from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import KEEP, KINDS, SKIP
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.datasets import shapes, writer
-from tests.inputs.examples import pipeline, run_in_graph
+from tests.inputs.examples import pipeline
 from tests.inputs.faults import DAMAGES, MAX_BOXES, file_bytes
+from tests.inputs.reading import run_in_graph, train_fn
 
 FileAndRecord = Tuple[int, int]
 
@@ -86,11 +85,6 @@ def configured(storm: Storm, policy: int, **fields: Any) -> Any:
     return config
 
 
-def train_fn(config: Any, log: FaultLog, seed: Any = 3) -> Any:
-    preprocess = make_resizer(config.model.ssd.image_resizer).resize
-    return inputs.create_train_input_fn(config, preprocess, seed, fault_log=log)
-
-
 def used(input_fn: Any) -> List[Tuple[FileAndRecord, str]]:
     """File, number and source id of every record in the batches, as an Estimator reads them."""
     found: List[Tuple[FileAndRecord, str]] = []
@@ -129,7 +123,7 @@ def check_report(storm: Storm, log: FaultLog, path: pathlib.Path) -> None:
 
 def test_skip_uses_all_clean_records_once(storm: Storm, tmp_path: pathlib.Path) -> None:
     log = FaultLog(str(tmp_path / LOG_FILE))
-    found = used(train_fn(configured(storm, BadRecords.SKIP), log))
+    found = used(train_fn(configured(storm, BadRecords.SKIP), 3, log))
     choices = {kind for kind, row in KINDS.items() if row.caused_by_config}
     lost = set(storm.damaged.values()) - choices
     assert sorted(key for key, _ in found) == sorted(usable(storm, lost))
@@ -143,7 +137,7 @@ def test_clip_corrects_boxes_in_every_epoch(storm: Storm, tmp_path: pathlib.Path
     log = FaultLog(str(tmp_path / LOG_FILE))
     config = configured(storm, BadRecords.CLIP)
     config.train_input_reader.num_epochs = 2
-    found = used(train_fn(config, log, seed=None))
+    found = used(train_fn(config, None, log))
     times = collections.Counter(key for key, _ in found)
     assert set(times) == usable(storm, LOST)
     assert set(times.values()) == {2}
@@ -167,7 +161,7 @@ def test_the_first_fault_stops_the_run(storm: Storm, policy: str) -> None:
     )
     log = FaultLog()
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        used(train_fn(config, log))
+        used(train_fn(config, 3, log))
     file, record = stops[0]
     assert f"{storm.paths[file]}, record {record}" in str(caught.value)
     assert "Remedy: " in str(caught.value)
@@ -180,6 +174,6 @@ def test_more_than_max_skipped_stop_the_run(storm: Storm) -> None:
     log = FaultLog()
     config = configured(storm, BadRecords.SKIP, max_skipped=5)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"max_skipped: 5.*The last one: "):
-        used(train_fn(config, log))
+        used(train_fn(config, 3, log))
     assert log.num_skipped == 6
     assert {entry.action for entry in log.entries} <= {SKIP, KEEP, "clip"}

@@ -13,7 +13,8 @@ from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
-from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, run_in_graph, write
+from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
+from tests.inputs.reading import run_in_graph
 
 LABELS = {"image/object/class/label": [2, 1]}
 PADDED = (

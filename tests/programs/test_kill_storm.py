@@ -17,6 +17,7 @@ from estimator_det.config import json_lines
 from model_fn.checkpoints import repair
 from model_fn.runs.data_cursor import read_cursor_state
 from tests import checkpoints
+from tests.programs.clusters import check_whole
 from tests.programs.forking import TIMEOUT, Run
 
 pytestmark = pytest.mark.slow
@@ -134,7 +135,4 @@ def test_kills(forker, tmp_path, events):
     assert _records_used(folder, last_step) == 2 * last_step
     assert not list(folder.glob("*_temp")) + list(folder.glob("*.tmp*"))
     _check_lines(folder)
-    indexes = list(folder.glob("*.index"))
-    assert indexes
-    for index in indexes:
-        assert repair.find_damage(str(index.with_suffix(""))) is None
+    check_whole(folder)

@@ -8,7 +8,7 @@ import os
 import pathlib
 import signal
 import subprocess
-from typing import Iterator
+from typing import Any, Iterator
 
 import pytest
 
@@ -17,6 +17,7 @@ from model_fn.checkpoints import repair
 from model_fn.checkpoints.repair import DAMAGED_FOLDER, STATE_FILE
 from model_fn.runs import lock
 from tests.checkpoints import trained_steps
+from tests.programs.clusters import check_whole
 from tests.programs.forking import EVALUATION_BEGINS, Run, small_config
 
 pytestmark = pytest.mark.slow
@@ -34,6 +35,13 @@ def _no_traceback(run: Run) -> str:
     output = run.output()
     assert "Traceback" not in output, output
     return output
+
+
+def _completed(forker: Any, folder: pathlib.Path, **settings: Any) -> Run:
+    """A training that has ended well."""
+    run = forker.fake_training(str(folder), **settings)
+    assert run.wait() == 0, run.output()
+    return run
 
 
 @contextlib.contextmanager
@@ -148,8 +156,8 @@ def test_sigterm_leaves_an_evaluation(forker, tmp_path):
 
 
 def test_second_signal_ends_at_once(forker, tmp_path):
-    folder = str(tmp_path / "model")
-    run = forker.fake_training(folder, num_steps=100, step_secs=3600, ballast=1)
+    folder = tmp_path / "model"
+    run = forker.fake_training(str(folder), num_steps=100, step_secs=3600, ballast=1)
     run.wait_for("step 1/100")
     run.signal(signal.SIGTERM)
     run.wait_for("once more stops at once")
@@ -158,8 +166,7 @@ def test_second_signal_ends_at_once(forker, tmp_path):
     assert run.wait() == console.EXIT_TERMINATED
     assert "SIGTERM again: stopped at once" in _no_traceback(run)
     assert trained_steps(folder) == 0
-    after = forker.fake_training(folder, num_steps=2, ballast=1)
-    assert after.wait() == 0, after.output()
+    _completed(forker, folder, num_steps=2, ballast=1)
 
 
 def test_full_disk(forker, tmp_path):
@@ -185,34 +192,29 @@ def test_full_disk(forker, tmp_path):
         fill.unlink()
         remount = ["mount", "-o", "remount,size=64m", str(tmp_path / "small")]
         subprocess.run(remount, check=True)
-        run = forker.fake_training(str(folder), **settings)
-        assert run.wait() == 0, run.output()
+        run = _completed(forker, folder, **settings)
         assert "Resuming at step 2" in run.output() and trained_steps(str(folder)) == 20
 
 
 def test_limit_of_file_size(forker, tmp_path):
     """As a quota does; needs no rights, unlike a file system of its own."""
     folder = tmp_path / "model"
-    first = forker.fake_training(str(folder), num_steps=2, ballast=BALLAST)
-    assert first.wait() == 0, first.output()
+    _completed(forker, folder, num_steps=2, ballast=BALLAST)
     limit = CHECKPOINT_BYTES // 2
     run = forker.fake_training(str(folder), limit, num_steps=4, ballast=BALLAST)
     assert run.wait() == console.EXIT_NOT_WRITABLE, run.output()
     output = _no_traceback(run)
     assert f"model.ckpt-4 could not be written to {folder}: file too large" in output
     assert trained_steps(str(folder)) == 2
-    for index in folder.glob("*.index"):
-        assert repair.find_damage(str(index.with_suffix(""))) is None
-    last = forker.fake_training(str(folder), num_steps=4, ballast=BALLAST)
-    assert last.wait() == 0, last.output()
+    check_whole(folder)
+    _completed(forker, folder, num_steps=4, ballast=BALLAST)
 
 
 def test_read_only_folder(forker, config, tmp_path):
     arguments = ["train", "--pipeline_config_path", config, "--model_dir"]
     with _tmpfs(tmp_path / "small", 64):
         folder = tmp_path / "small" / "model"
-        first = forker.fake_training(str(folder), num_steps=2, ballast=1)
-        assert first.wait() == 0, first.output()
+        _completed(forker, folder, num_steps=2, ballast=1)
         files = sorted(os.listdir(folder))
         subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "small")], check=True)
         run = forker.command(*arguments, str(folder))
@@ -226,23 +228,19 @@ def test_read_only_folder(forker, config, tmp_path):
 
 def test_truncated_latest_checkpoint(forker, tmp_path):
     folder = tmp_path / "model"
-    first = forker.fake_training(str(folder), num_steps=6, ballast=100)
-    assert first.wait() == 0, first.output()
+    _completed(forker, folder, num_steps=6, ballast=100)
     (data,) = folder.glob("model.ckpt-6.data*")
     data.write_bytes(data.read_bytes()[:100])
-    second = forker.fake_training(str(folder), num_steps=8, ballast=100)
-    assert second.wait() == 0, second.output()
-    output = second.output()
+    output = _completed(forker, folder, num_steps=8, ballast=100).output()
     assert "resuming at step 4 from model.ckpt-4, 2 steps lost" in output
     assert "model.ckpt-6: " in output and "in its .data file cannot be read" in output
     assert "step 5/8" in output and trained_steps(str(folder)) == 8
     assert (folder / DAMAGED_FOLDER / data.name).stat().st_size == 100
 
     (folder / STATE_FILE).write_text("")
-    third = forker.fake_training(str(folder), num_steps=10, ballast=100)
-    assert third.wait() == 0, third.output()
-    assert "checkpoint is empty or cut short: rewritten" in third.output()
-    assert "step 9/10" in third.output() and "step 8/10" not in third.output()
+    output = _completed(forker, folder, num_steps=10, ballast=100).output()
+    assert "checkpoint is empty or cut short: rewritten" in output
+    assert "step 9/10" in output and "step 8/10" not in output
 
     for data in folder.glob("*.data*"):
         data.write_bytes(data.read_bytes()[:100])

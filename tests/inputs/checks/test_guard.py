@@ -12,12 +12,12 @@ import pytest
 import inputs
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.images.resize import make_resizer
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.checks import explain, guard
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, sequence, write
 from tests.inputs.faults import frames_of, gzipped
+from tests.inputs.reading import train_fn
 
 LABELS = {"image/object/class/label": [2, 1]}
 BAD = {"image/encoded": b"rubbish", "image/source_id": "bad"}
@@ -38,8 +38,7 @@ def reading(*paths: Any, reader: str = "", text: str = "") -> Any:
 def dataset_of(
     config: Any, log: Optional[FaultLog], seed: int = 1, **options: Any
 ) -> tf.data.Dataset:
-    preprocess = make_resizer(config.model.ssd.image_resizer).resize
-    return inputs.create_train_input_fn(config, preprocess, seed, log, **options)()
+    return train_fn(config, seed, log, **options)()
 
 
 def train(config: Any, log: FaultLog, batches: int = 100, seed: int = 1) -> List[Any]:
@@ -224,10 +223,9 @@ def test_a_file_that_becomes_shorter_is_reported(
 
 def test_endless_epochs_of_nothing_are_refused(tmp_path: pathlib.Path) -> None:
     config = reading(write(tmp_path / "r", [example({})]))
-    preprocess = make_resizer(config.model.ssd.image_resizer).resize
     context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1)
     with pytest.raises(ConfigError, match="1 records, too few for worker 2 of 2"):
-        inputs.create_train_input_fn(config, preprocess)(None, context)
+        train_fn(config)(None, context)
 
 
 def test_the_guard_of_another_machine_has_no_python_in_its_graph(tmp_path: pathlib.Path) -> None:

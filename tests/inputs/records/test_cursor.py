@@ -9,16 +9,15 @@ from typing import Any, List, Optional, Tuple
 import numpy as np
 import pytest
 
-import inputs
 from estimator_det.compat import tf
-from estimator_det.images.resize import make_resizer
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import make_policy
 from inputs.checks.guard import Guard
 from inputs.records import cursor, stream
 from inputs.records.cursor import CursorState, DataCursor, StreamOffset, order_fingerprint
-from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, run_in_graph, write
+from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
+from tests.inputs.reading import run_in_graph, train_fn
 
 LABELS = {"image/object/class/label": [2, 1]}
 AUGMENTED = "train_config { data_augmentation_options { random_horizontal_flip {} } }"
@@ -58,10 +57,7 @@ def read(
 
     `states` gets what a run that was killed after each batch would resume from.
     """
-    preprocess = make_resizer(config.model.ssd.image_resizer).resize
-    input_fn = inputs.create_train_input_fn(
-        config, preprocess, seed, FaultLog(), cursor=cursor, first_step=first_step
-    )
+    input_fn = train_fn(config, seed, FaultLog(), cursor=cursor, first_step=first_step)
     found = run_in_graph(input_fn, batches)
     for features, _ in found:
         cursor.advance(features[schema.STREAM_INDEX], features[schema.AUGMENTATION_SEED])

@@ -16,7 +16,8 @@ from inputs.checks.guard import GraphGuard
 from inputs.records import splits
 from inputs.records.cursor import CursorState
 from inputs.records.stream import Order, list_files, split_record_id
-from tests.inputs.examples import pipeline_of, run_in_graph
+from tests.inputs.examples import pipeline_of
+from tests.inputs.reading import run_in_graph
 from tests.inputs.test_pipeline import preprocess_of
 
 NUM_FILES, EACH = 5, 8

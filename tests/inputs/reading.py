@@ -1,0 +1,29 @@
+"""Reading records as training does."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, List, Optional
+
+import inputs
+from estimator_det.compat import tf, tf1
+from estimator_det.images.resize import make_resizer
+
+
+def train_fn(config: Any, *arguments: Any, **options: Any) -> Any:
+    """The input function of training, whose preprocessing only resizes images."""
+    resize = make_resizer(config.model.ssd.image_resizer).resize
+    return inputs.create_train_input_fn(config, resize, *arguments, **options)
+
+
+def run_in_graph(input_fn: Callable[[], Any], count: Optional[int] = None) -> List[Any]:
+    """The first batches, or all, as an Estimator gets them: from an iterator in a TF1 graph."""
+    found: List[Any] = []
+    with tf.Graph().as_default(), tf1.Session() as session:
+        iterator = tf1.data.make_initializable_iterator(input_fn())
+        following = iterator.get_next()
+        session.run([tf1.tables_initializer(), iterator.initializer])
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            while count is None or len(found) < count:
+                found.append(session.run(following))
+    return found
