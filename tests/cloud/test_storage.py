@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
-import sys
 from typing import Any, List
 
 import pytest
@@ -17,7 +15,7 @@ from estimator_det.programs.cloud.connection import Options, StorageError, conne
 from estimator_det.programs.cloud.paths import CloudPath, parse
 from tests.cloud.conftest import MOST_AT_ONCE as QUARTER
 from tests.cloud.emulator import corrupt, cut, half, status
-from tests.conftest import TESTS
+from tests.programs.test_cli import run_python
 
 
 def options_of(waits: List[float], **changes: Any) -> Options:
@@ -299,11 +297,5 @@ def test_nothing_of_google_cloud_is_imported_until_it_is_needed():
         "names = ('google.cloud.storage', 'google.auth', 'google.api_core', 'requests')\n"
         "print([name for name in (*names, 'tensorflow') if name in sys.modules])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=TESTS.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"
+    done = run_python("-c", program)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -22,7 +22,7 @@ EXPORT = ["export", str(CONFIG), "--trained_checkpoint_prefix=x", "--output_dire
 VERBS = ("demo", "import", "train", "evaluate", "export", "detect", "check-config", "sync")
 
 
-def _python(*arguments):
+def run_python(*arguments):
     return subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
     )
@@ -33,7 +33,7 @@ def _output_without_heavy_imports(option):
         f"import sys\nfrom estimator_det.programs import cli\nstatus = cli.main(['{option}'])\n"
         "print(status, 'tensorflow' in sys.modules, 'numpy' in sys.modules)"
     )
-    result = _python("-c", code)
+    result = run_python("-c", code)
     text, _, loaded = result.stdout.strip().rpartition("\n")
     assert loaded == "0 False False", result.stderr
     return text

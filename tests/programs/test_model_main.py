@@ -1,7 +1,6 @@
 import json
 import logging
 import os
-import subprocess
 import sys
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from estimator_det.config import pipeline, printing
 from estimator_det.config.text import ConfigError
 from estimator_det.programs import cli, console, model_flags, model_main
-from tests.programs.test_cli import CONFIG, ROOT
+from tests.programs.test_cli import CONFIG, run_python
 
 REFERENCE_FLAGS = """
     model_dir pipeline_config_path num_train_steps eval_training_data sample_1_of_n_eval_examples
@@ -135,13 +134,7 @@ def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsy
 
 
 def test_help_as_a_module_imports_no_tensorflow():
-    result = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "estimator_det.model_main", "--help"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
+    result = run_python("-X", "importtime", "-m", "estimator_det.model_main", "--help")
     assert result.returncode == 0
     assert all(f"--{name}\n" in result.stdout for name in REFERENCE_FLAGS.split())
     assert "tensorflow" not in result.stderr
