@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import pathlib
 
+import numpy as np
 import pytest
 
-from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from inputs.label_map import parse_label_map
 from model_fn.checks import graphs
 from model_fn.checks.names import component_problem
+from tests import checkpoints
 from tests.model_fn.checks.small import small_config
 
 pytestmark = pytest.mark.usefixtures("small_network")
@@ -76,10 +77,7 @@ def test_modes_that_are_built(monkeypatch):
 def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path, builds_only):
     builds_only("train")
     name = "FeatureExtractor/First/weights"
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.get_variable(name, [5, 5, 3, 16])
-        session.run(tf1.global_variables_initializer())
-        saved = tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    saved = checkpoints.save(tmp_path, {name: np.zeros([5, 5, 3, 16])})
     kind = "train_config.fine_tune_checkpoint_type=detection"
     from_it = [f"train_config.fine_tune_checkpoint={saved}", kind]
     examined = graphs.examine(small_config(*from_it))
