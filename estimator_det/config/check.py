@@ -21,13 +21,7 @@ from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.ranges import check_ranges
 from estimator_det.config.text import entries, nearest
-from estimator_det.protos import (
-    input_reader_pb2,
-    optimizer_pb2,
-    pipeline_pb2,
-)
-
-__all__ = ["Problem", "check"]
+from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig
 

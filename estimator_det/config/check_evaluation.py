@@ -35,19 +35,14 @@ def check_evaluation(config: Any) -> Iterator[Problem]:
         yield error(
             "eval_config.metrics_set",
             f"asks for mask metrics, and model.{kind} finds boxes only",
-            "remove the mask metrics, or use faster_rcnn with number_of_stages: 3",
+            "remove the mask metrics, or use faster_rcnn with number_of_stages: 3, and "
+            "load_instance_masks in the readers",
         )
     yield from _check_names(config.eval_input_reader)
     for index, reader in enumerate(config.eval_input_reader):
-        path = f"eval_input_reader[{index}]"
-        if asks_for_masks and not reader.load_instance_masks:
-            yield error(
-                f"{path}.load_instance_masks",
-                "is false, but eval_config.metrics_set asks for mask metrics",
-                f"--set {path}.load_instance_masks=true",
-            )
         if reader.HasField("num_epochs") and not reader.num_epochs:
-            yield no_effect(f"{path}.num_epochs", "0 means no limit, but an evaluation ends")
+            path = f"eval_input_reader[{index}].num_epochs"
+            yield no_effect(path, "0 means no limit, but an evaluation ends")
     yield from _check_keypoint_edges(config)
     yield from _check_unused(config)
 

@@ -102,7 +102,7 @@ def _check_ssd(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
             "excludes add_background_class, which is true unless set otherwise",
             f"--set {path}.add_background_class=false",
         )
-    yield from _check_first_release(model.feature_extractor, f"{path}.feature_extractor", path)
+    yield from _check_first_release(model, path)
     yield from _check_levels(model, path)
     yield from _check_code_size(model, path)
     yield from _check_scales(model.anchor_generator.ssd_anchor_generator, path)
@@ -119,41 +119,33 @@ def _check_ssd(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
         )
 
 
-def _check_first_release(
-    extractor: ssd_pb2.SsdFeatureExtractor, path: str, model_path: str
-) -> Iterator[Problem]:
+def _check_first_release(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
     """Announces a field that published files of the API's first release have."""
-    if not extractor.HasField("batch_norm_trainable"):
+    if not model.feature_extractor.HasField("batch_norm_trainable"):
         return
-    path = f"{path}.batch_norm_trainable"
-    if extractor.batch_norm_trainable:
-        reason = f"batch norm trains unless {model_path}.freeze_batchnorm is set"
-        yield warning(path, f"is true, which has no effect: {reason}", "remove it")
+    field = f"{path}.feature_extractor.batch_norm_trainable"
+    if model.feature_extractor.batch_norm_trainable:
+        reason = f"batch norm trains unless {path}.freeze_batchnorm is set"
+        yield warning(field, f"is true, which has no effect: {reason}", "remove it")
     else:
         yield warning(
-            path,
+            field,
             "is false: training keeps the batch norm of the feature extractor as it is",
-            f"{model_path}.freeze_batchnorm=true replaces it; it keeps that of the box predictor, "
-            "too",
+            f"{path}.freeze_batchnorm=true replaces it; it keeps that of the box predictor, too",
         )
 
 
 def _check_levels(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
     """Anchors of a pyramid's levels need the feature maps of the same levels."""
     pyramid = model.feature_extractor.WhichOneof("feature_pyramid_oneof")
-    if (
-        pyramid is None
-        or model.anchor_generator.WhichOneof("anchor_generator_oneof")
-        != "multiscale_anchor_generator"
-    ):
+    if pyramid is None or not model.anchor_generator.HasField("multiscale_anchor_generator"):
         return
     levels = getattr(model.feature_extractor, pyramid)
     anchors = model.anchor_generator.multiscale_anchor_generator
-    anchor_levels = (anchors.min_level, anchors.max_level)
-    if anchor_levels != (levels.min_level, levels.max_level):
+    if (anchors.min_level, anchors.max_level) != (levels.min_level, levels.max_level):
         yield error(
             f"{path}.anchor_generator.multiscale_anchor_generator",
-            f"levels {anchor_levels[0]} to {anchor_levels[1]}, but the feature pyramid has "
+            f"levels {anchors.min_level} to {anchors.max_level}, but the feature pyramid has "
             f"{levels.min_level} to {levels.max_level}",
             "set min_level and max_level alike in both",
         )

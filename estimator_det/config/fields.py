@@ -24,6 +24,7 @@ class Refusal(NamedTuple):
     remedy: str
 
 
+_NO_MODEL_USES_IT = Refusal("is not supported yet, because no model uses it", "remove it")
 # Keys are the message's name within its package and the field's name.
 REFUSED: Dict[str, Refusal] = {
     "FasterRcnn.inplace_batchnorm_update": Refusal(
@@ -37,15 +38,9 @@ REFUSED: Dict[str, Refusal] = {
         "readers of other formats are not supported",
         "convert the records to tf.train.Example and use tf_record_input_reader",
     ),
-    "InputReader.load_dense_pose": Refusal(
-        "is not supported yet, because no model uses it", "remove it"
-    ),
-    "InputReader.load_keypoint_depth_features": Refusal(
-        "is not supported yet, because no model uses it", "remove it"
-    ),
-    "InputReader.load_track_id": Refusal(
-        "is not supported yet, because no model uses it", "remove it"
-    ),
+    "InputReader.load_dense_pose": _NO_MODEL_USES_IT,
+    "InputReader.load_keypoint_depth_features": _NO_MODEL_USES_IT,
+    "InputReader.load_track_id": _NO_MODEL_USES_IT,
     "Ssd.mask_head_config": Refusal(
         "is not supported yet, because single-shot detectors predict boxes only", "remove it"
     ),

@@ -12,9 +12,10 @@ import os
 from google.protobuf import text_format
 
 from estimator_det.config import plugins
-from estimator_det.config.check import Problem, check, resolve_paths
+from estimator_det.config.check import check, resolve_paths
 from estimator_det.config.files import AnyPath, path_in, read_text, write_text
 from estimator_det.config.overrides import apply_overrides, merge_text, override, rescale_schedule
+from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError, ConfigWarning, parse_message
 from estimator_det.protos import pipeline_pb2
 

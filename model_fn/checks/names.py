@@ -10,7 +10,7 @@ from estimator_det.boxes.coders import CODERS
 from estimator_det.boxes.geometry import SIMILARITIES
 from estimator_det.boxes.matching import MATCHERS
 from estimator_det.boxes.score_conversion import CALIBRATIONS
-from estimator_det.config.fields import is_set_to_non_default, no_effect
+from estimator_det.config.fields import no_effect, non_default_fields
 from estimator_det.config.problem import Problem, error, from_error
 from estimator_det.config.ranges import check_ranges
 from estimator_det.config.registry import Registry
@@ -123,13 +123,10 @@ def _extractor_fields(pipeline_config: Any) -> Iterator[Problem]:
 
 def _metrics_fields(eval_config: Any) -> Iterator[Problem]:
     chosen = chosen_metrics(eval_config)
-    for field in sorted({name for names in EVAL_FIELDS.values() for name in names}):
+    names = sorted({name for names in EVAL_FIELDS.values() for name in names})
+    for field in non_default_fields(eval_config, names):
         users = sorted(name for name, fields in EVAL_FIELDS.items() if field in fields)
-        is_used = any(name in users for name in chosen)
-        if (
-            is_set_to_non_default(eval_config, eval_config.DESCRIPTOR.fields_by_name[field])
-            and not is_used
-        ):
+        if not any(name in users for name in chosen):
             yield no_effect(f"eval_config.{field}", f"only {', '.join(users)} use it")
 
 
