@@ -6,6 +6,7 @@ Nothing is built and TensorFlow is not imported. Names of components are not che
 
 from __future__ import annotations
 
+import copy
 import glob
 import os
 import re
@@ -308,23 +309,15 @@ def _check_placeholders(config: Config) -> Iterator[Problem]:
 
 def missing_files(config: Config) -> List[str]:
     """The fields whose local files do not exist: checkpoint, label maps, hierarchies, records."""
-    named = {field: path for field, path in named_paths(config) if _missing(path)}
-    checkpoint = "train_config.fine_tune_checkpoint"
-    if checkpoint in named and not _missing(named[checkpoint] + ".index"):
-        del named[checkpoint]
-    return list(named)
+    return [field for field, path in named_paths(config) if _missing(path)]
 
 
 def resolve_paths(config: Config, folder: str) -> Config:
     """A copy in which files that only exist relative to `folder` have paths that contain it."""
-    missing = missing_files(config)
-    changed: Config = type(config)()
-    changed.CopyFrom(config)
+    changed = copy.deepcopy(config)
     for field, path in named_paths(config):
         beside = os.path.join(folder, path)
-        # A checkpoint is named by the prefix of its files.
-        exists = not _missing(beside) or os.path.exists(beside + ".index")
-        if field in missing and exists and not is_remote(folder):
+        if _missing(path) and not _missing(beside) and not is_remote(folder):
             assign(changed, f"{field}={beside}")
     return changed
 
@@ -333,22 +326,25 @@ def _missing(pattern: str) -> bool:
     """Whether no local file matches; remote and placeholder paths count as present."""
     if not pattern or is_remote(pattern) or PLACEHOLDER in pattern:
         return False
-    return not os.path.exists(pattern) and not glob.glob(pattern)
+    # A checkpoint is named by the prefix of its files.
+    paths = (pattern, f"{pattern}.index")
+    return not any(map(os.path.exists, paths)) and not glob.glob(pattern)
 
 
 def _check_paths(config: Config) -> Iterator[Problem]:
-    paths = dict(named_paths(config))
-    for field in missing_files(config):
+    for field, path in named_paths(config):
+        if not _missing(path):
+            continue
         if field == "train_config.fine_tune_checkpoint":
             yield error(
                 field,
-                f"there is no checkpoint {quoted(paths[field])}",
+                f"there is no checkpoint {quoted(path)}",
                 "give its prefix, without .index or .data-…; empty to start from scratch",
             )
         elif ".input_path[" in field:
             yield error(
                 field,
-                f"no file matches {quoted(paths[field])} (from {os.getcwd()}, or beside the file)",
+                f"no file matches {quoted(path)} (from {os.getcwd()}, or beside the file)",
                 "correct the path; patterns such as train-*.record are allowed",
             )
 
