@@ -71,15 +71,14 @@ def run(options: argparse.Namespace) -> int:
     from exporters.importing.proposal import propose_config
     from model_fn.checkpoints import writing
 
-    published = read_published(options.source, options.path)
-    if config is None:
-        merged = pipeline.merge_text(propose_config(published), options.config_override)
-        config = pipeline.apply_overrides(merged, options.set)
-        console.print_line(
-            "configuration: proposed from shapes; check scales of anchors and image size"
-        )
-
     with writing.writable_folder(options.output_dir, "output_dir"):
+        published = read_published(options.source, options.path)
+        if config is None:
+            merged = pipeline.merge_text(propose_config(published), options.config_override)
+            config = pipeline.apply_overrides(merged, options.set)
+            console.print_line(
+                "configuration: proposed from shapes; check scales of anchors and image size"
+            )
         imported = import_model(
             published,
             config,
