@@ -20,7 +20,7 @@ from inputs.machine import available_memory
 
 _LOG = logging.getLogger(__name__)
 
-_CONV_ATTRIBUTES = ("strides", "padding", "data_format", "dilations")
+_CONV_ATTRIBUTES = ("strides", "padding", "explicit_paddings", "data_format", "dilations")
 _NORM_ATTRIBUTES = ("epsilon", "data_format", "is_training")
 
 _Tensors = Dict[str, tf.Tensor]
@@ -88,33 +88,24 @@ _CHEAP: Dict[str, Callable[[tf.Operation, tf.Tensor], tf.Tensor]] = {
 
 # Gradients as TensorFlow computes them, of the activations that are kept.
 
+_BACKWARD = {
+    "Conv2D": (tf.raw_ops.Conv2DBackpropInput, tf.raw_ops.Conv2DBackpropFilter),
+    "DepthwiseConv2dNative": (
+        tf.raw_ops.DepthwiseConv2dNativeBackpropInput,
+        tf.raw_ops.DepthwiseConv2dNativeBackpropFilter,
+    ),
+}
+
 
 @tf.RegisterGradient("estimator_det.Conv2D")
-def _conv_gradient(op: tf.Operation, gradient: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    inputs, kernel = op.inputs
-    attributes = _attributes(op, (*_CONV_ATTRIBUTES, "explicit_paddings"))
-    return (
-        tf.raw_ops.Conv2DBackpropInput(
-            input_sizes=tf.shape(inputs), filter=kernel, out_backprop=gradient, **attributes
-        ),
-        tf.raw_ops.Conv2DBackpropFilter(
-            input=_kept(inputs, gradient),
-            filter_sizes=tf.shape(kernel),
-            out_backprop=gradient,
-            **attributes,
-        ),
-    )
-
-
 @tf.RegisterGradient("estimator_det.DepthwiseConv2dNative")
-def _depthwise_gradient(op: tf.Operation, gradient: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+def _convolution_gradient(op: tf.Operation, gradient: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     inputs, kernel = op.inputs
     attributes = _attributes(op, _CONV_ATTRIBUTES)
+    of_inputs, of_kernel = _BACKWARD[op.type]
     return (
-        tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
-            input_sizes=tf.shape(inputs), filter=kernel, out_backprop=gradient, **attributes
-        ),
-        tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+        of_inputs(input_sizes=tf.shape(inputs), filter=kernel, out_backprop=gradient, **attributes),
+        of_kernel(
             input=_kept(inputs, gradient),
             filter_sizes=tf.shape(kernel),
             out_backprop=gradient,
