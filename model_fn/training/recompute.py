@@ -102,10 +102,10 @@ _BACKWARD = {
 def _convolution_gradient(op: tf.Operation, gradient: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     inputs, kernel = op.inputs
     attributes = _attributes(op, _CONV_ATTRIBUTES)
-    of_inputs, of_kernel = _BACKWARD[op.type]
+    input_op, filter_op = _BACKWARD[op.type]
     return (
-        of_inputs(input_sizes=tf.shape(inputs), filter=kernel, out_backprop=gradient, **attributes),
-        of_kernel(
+        input_op(input_sizes=tf.shape(inputs), filter=kernel, out_backprop=gradient, **attributes),
+        filter_op(
             input=_kept(inputs, gradient),
             filter_sizes=tf.shape(kernel),
             out_backprop=gradient,
