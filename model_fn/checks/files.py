@@ -8,16 +8,15 @@ from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Tuple, U
 
 from estimator_det.compat import tf
 from estimator_det.config.check import PLACEHOLDER
-from estimator_det.config.check_model import readers
 from estimator_det.config.files import is_remote, special_kind
 from estimator_det.config.printing import counted, quoted
-from estimator_det.config.problem import Problem, error, from_error, refuse, warning
+from estimator_det.config.problem import Problem, error, from_error, warning
 from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
 from inputs.checks.first_records import check_class_names
 from inputs.decoding.hierarchy import make_hierarchy
 from inputs.label_map import LabelMap, read_label_map
-from inputs.records.stream import find_files, input_patterns
+from inputs.records.stream import first_files
 
 RENUMBER = "number the classes from 1 without gaps, in the label map and in the records"
 _FILES_AT_ONCE = 16
@@ -123,7 +122,7 @@ def check_first_records(table: Iterable[Reader]) -> Iterator[Problem]:
         if reader.label_map is None:
             continue
         try:
-            paths = find_files(input_patterns(reader.config)[0])
+            paths = first_files(reader.config)
         except (ConfigError, OSError, tf.errors.OpError):
             continue
         try:
@@ -133,15 +132,6 @@ def check_first_records(table: Iterable[Reader]) -> Iterator[Problem]:
             yield from_error(reason, f"{reader.field}.label_map_path", remedy)
         except (OSError, tf.errors.OpError):
             continue
-
-
-def refuse_foreign_label_maps(config: Any) -> None:
-    """Refuses label maps without any class name of the first records.
-
-    An evaluation would refuse its own only when its first checkpoint is trained.
-    """
-    table = read_label_maps(readers(config))
-    refuse(check_first_records(table))
 
 
 def check_files(paths: Iterable[Tuple[str, str]]) -> List[Problem]:

@@ -14,6 +14,7 @@ from estimator_det.config.derived_models import evaluated_model
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import LOG_FILE, FaultLog
+from inputs.checks.first_records import check_class_names
 from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
 from model_fn.checkpoints.find import find_checkpoint, refuse_model
 from model_fn.checkpoints.repair import modified
@@ -101,7 +102,12 @@ def evaluate_reader(
 
 
 class Evaluations:
-    """Evaluates checkpoints on readers, keeps and exports the best, and records the results."""
+    """Evaluates checkpoints on readers, keeps and exports the best, and records the results.
+
+    Raises:
+        ConfigError: if no evaluation computes `best_metric`, or a label map fits none of the first
+            records of its reader.
+    """
 
     def __init__(
         self,
@@ -114,6 +120,14 @@ class Evaluations:
     ) -> None:
         self._config, self._evaluator, self._readers = pipeline_config, evaluator, readers
         self._options, self._shown = options, shown
+        check_best_metric(pipeline_config, options.best_metric)
+        # An evaluation would refuse it only when its first checkpoint is trained.
+        for reader in readers:
+            check_class_names(reader.config)
+
+    def so_far(self, up_to_step: int) -> List[Evaluation]:
+        """The recorded evaluations on the first reader."""
+        return history.read(self._evaluator.model_dir, self._readers[0].name, up_to_step)
 
     def evaluate(self, checkpoint: str) -> List[Evaluation]:
         return [
@@ -227,7 +241,6 @@ def continuous_eval(
         FileNotFoundError: if `checkpoint_dir` is a published model.
     """
     choices = EvaluationOptions(**options)
-    check_best_metric(pipeline_config, choices.best_metric)
     if num_train_steps is None:
         num_train_steps = pipeline_config.train_config.num_steps
     if min_interval_secs is None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from typing import Any, Callable, Dict, Optional, TypeVar
+from typing import Any, Callable, Dict, Optional
 
 from estimator_det.compat import require_v2_behavior
 from model_fn.checkpoints.errors import DamagedCheckpointsError, SessionLostError
 from model_fn.checkpoints.find import newest_step
-from model_fn.checks.files import refuse_foreign_label_maps
-from model_fn.checks.metric_names import check_best_metric
+from model_fn.checkpoints.writing import explained_errors
 from model_fn.evaluation.report import Metrics
 from model_fn.runs.backends import Backend, coordinator, parameter_servers
 from model_fn.runs.backends.coordinator import CoordinatorBackend
@@ -34,13 +33,13 @@ from model_fn.runs.options import (
     TrainOptions,
     with_precision,
 )
+from model_fn.runs.saver import CheckpointListener
+from model_fn.runs.signals import StopSignals
 from model_fn.runs.task_watch import Tasks
 from model_fn.runs.training_evaluations import TrainingEvaluations
 from model_fn.runs.training_run import running
 
 _LOG = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 _RESTART_SECS = (1.0, 2.0, 4.0, 8.0, 16.0)  # before training begins again without progress
 
@@ -70,30 +69,16 @@ def train_and_evaluate(
         MissingTaskError: if another task of the cluster is missing for too long.
     """
     context = _make_context(config, model_dir, options, fields)
-    check_best_metric(config, context.options.evaluation.best_metric)
-    refuse_foreign_label_maps(config)
-    if _serve_others(context):
-        return {}
+    run_other_part = _other_part(context)
+    if run_other_part is not None:
+        return run_other_part(context) or {}
     backend = make_backend(context)
-    return _retried(lambda verify: _train_and_evaluate(context, backend, verify), context)
-
-
-def _train_and_evaluate(context: RunContext, backend: Backend, verify: bool) -> Metrics:
-    cluster, evaluation = context.cluster, context.options.evaluation
-    with running(context, backend, verify) as run:
-        if cluster.is_evaluator:
-            return _run_evaluator_task(context, backend)
-        evaluations = TrainingEvaluations(context, backend.evaluator(), run.first_step)
-        is_over = run.is_over()
-        if not cluster.evaluates:
-            _report_unused(evaluation)
-        elif not is_over:
-            evaluations.resume(run.first_step)
-        if not is_over and not (cluster.evaluates and evaluations.is_exhausted()):
-            backend.train(run.input_fn(), run.hooks(evaluations if cluster.evaluates else None))
-        elif cluster.evaluates:
-            evaluations.catch_up(run.first_step)
-        run.ended()
+    if not context.cluster.evaluates:
+        _report_unused(context.options.evaluation)
+        _train(context, backend)
+        return {}
+    evaluations = TrainingEvaluations(context, backend.evaluator())
+    _train(context, backend, evaluations)
     return evaluations.metrics
 
 
@@ -105,17 +90,11 @@ def train(
     Arguments and errors are those of `train_and_evaluate`.
     """
     context = _make_context(config, model_dir, options, fields)
-    if _serve_others(context):
-        return
-    backend = make_backend(context)
-
-    def train_once(verify: bool) -> None:
-        with running(context, backend, verify) as run:
-            if not run.is_over():
-                backend.train(run.input_fn(), run.hooks())
-            run.ended()
-
-    _retried(train_once, context)
+    run_other_part = _other_part(context)
+    if run_other_part is not None:
+        run_other_part(context)
+    else:
+        _train(context, make_backend(context))
 
 
 def _make_context(
@@ -130,7 +109,7 @@ def _make_context(
 def make_backend(context: RunContext) -> Backend:
     """The backend of a run: an Estimator, unless options for another one are given."""
     loop, tpu, cluster = context.options.loop, context.options.tpu, context.cluster
-    if loop is not None:
+    if loop is not None and not cluster.is_evaluator:
         coordinates = loop.strategy == PARAMETER_SERVER and cluster.is_chief
         return (CoordinatorBackend if coordinates else LoopBackend)(context, loop)
     if tpu is not None:
@@ -140,32 +119,33 @@ def make_backend(context: RunContext) -> Backend:
     return ParameterServerBackend(context)
 
 
-def _serve_others(context: RunContext) -> bool:
-    """Runs the part of this process in a cluster, if it takes no steps; True if that is done."""
+def _other_part(context: RunContext) -> Optional[Callable[[RunContext], Optional[Metrics]]]:
+    """Returns what this process of a cluster does instead of training; None if it trains."""
     loop, cluster = context.options.loop, context.cluster
-    if loop is None and cluster.task.type == SERVER_TASK:
-        parameter_servers.serve(context)
-        return True
-    if loop is None or loop.strategy != PARAMETER_SERVER:
-        return False
-    if cluster.is_chief or cluster.is_evaluator:
-        return False
-    coordinator.serve(context, loop)
-    return True
+    if cluster.is_evaluator:
+        return _run_evaluator_task
+    if loop is None:
+        return parameter_servers.serve if cluster.task.type == SERVER_TASK else None
+    is_served = loop.strategy == PARAMETER_SERVER and not cluster.is_chief
+    return coordinator.serve if is_served else None
 
 
-def _retried(attempt: Callable[[bool], Result], context: RunContext) -> Result:
-    """Result of an attempt; begins again if a checkpoint is damaged or variables are lost.
+def _train(
+    context: RunContext, backend: Backend, listener: Optional[CheckpointListener] = None
+) -> None:
+    """Trains to the last step; begins again if a checkpoint is damaged or variables are lost.
 
-    Restoring finds damage, so an attempt reads the checkpoint once; the next one, which is called
-    with True, verifies it first and falls back.
+    Restoring finds damage, so an attempt reads the checkpoint once; the next one verifies it first
+    and falls back.
     """
     # All processes of a cluster restore at once, so nobody could fall back alone.
     verify = not context.cluster.task.is_alone
     step, pauses = -1, iter(_RESTART_SECS)
     while True:
         try:
-            return attempt(verify)
+            with running(context, backend, verify) as run:
+                run.train(listener)
+            return
         except DamagedCheckpointsError:
             if verify:
                 raise
@@ -195,25 +175,29 @@ def _report_unused(evaluation: EvaluationOptions) -> None:
             _LOG.warning("%s has no effect in a cluster: %s", option, reason)
 
 
-def _run_evaluator_task(context: RunContext, backend: Backend) -> Metrics:
+def _run_evaluator_task(context: RunContext) -> Metrics:
     """The evaluator of a cluster: checkpoints as they appear, and the exports."""
-    evaluation, cluster = context.options.evaluation, context.cluster
+    evaluation, cluster, model_dir = context.options.evaluation, context.cluster, context.model_dir
     if evaluation.on_training_data:
         _LOG.warning("The evaluator of a cluster does not evaluate on the training data")
     _report_unused(evaluation)
-    # A chief alone in its cluster may start later than the evaluator: it is not waited for.
-    chiefs = cluster.readers[:1] if len(cluster.readers) > 1 or cluster.servers else []
-    tasks = Tasks(context, chiefs)
+    backend = make_backend(context)
     readers = evaluation_readers(context.config, sample_1_of_n=evaluation.sample_1_of_n)
     evaluations = Evaluations(context.config, backend.evaluator(), readers, evaluation)
-    with tasks.watch.watching():
-        metrics = follow(
-            evaluations,
-            context.model_dir,
-            context.num_steps,
-            context.throttle_secs,
-            is_over=tasks.are_over,
-        )
-    if metrics:
-        evaluations.export_final()
+    # A chief alone in its cluster may start later than the evaluator: it is not waited for.
+    chiefs = cluster.readers[:1] if len(cluster.readers) > 1 or cluster.servers else []
+    errors_explained = explained_errors(model_dir, kept="Checkpoints are intact")
+    with StopSignals(context.stop), errors_explained, backend.running():
+        tasks = Tasks(context, chiefs)
+        with tasks.watch.watching():
+            metrics = follow(
+                evaluations,
+                model_dir,
+                context.num_steps,
+                context.throttle_secs,
+                is_over=tasks.are_over,
+            )
+        if metrics:
+            evaluations.export_final()
+        context.stop.raise_if_requested()
     return next(iter(metrics.values()), {})

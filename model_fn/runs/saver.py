@@ -22,7 +22,12 @@ _NAME = "model.ckpt"
 
 
 class CheckpointListener:
-    """Base class of what follows from checkpoints; its first call is where training starts."""
+    """Base class of what follows from checkpoints."""
+
+    def begin(self, step: int) -> bool:
+        """Called once the step where training starts is saved; True if training is to stop."""
+        del step
+        return False
 
     def wants_checkpoint(self, step: int) -> bool:
         """True if this step, or one since the last checkpoint, is to be saved."""
@@ -81,6 +86,7 @@ class CheckpointSaver(Hook):
         event = tf1.Event(wall_time=time.time(), graph_def=graph_def.SerializeToString())
         event_writer(self._model_dir).add_event(event)
         self._save(step)
+        self._tell(self.listener.begin, step)
         self._timer.update_last_triggered_step(step)
 
     def after_step(self, result: StepResult) -> None:
@@ -90,24 +96,22 @@ class CheckpointSaver(Hook):
             self._timer.update_last_triggered_step(step)
         if is_due or self.listener.wants_checkpoint(step):
             self._save(step)
+            self._tell(self.listener.after_save, step)
 
     def end(self, step: int) -> None:
         """Saves the last step, and evaluates it unless a signal ended training."""
-        if step != self.saved_step:
-            self._save(step)
-        if self._stop.cause is None:
-            with contextlib.suppress(Stopped), self._signals.immediate():
-                self.listener.end(step)
+        self._save(step)
+        self._tell(self.listener.end, step)
 
-    def _save(self, step: int) -> None:
-        if step != self.saved_step:
-            self._write(step)
+    def _tell(self, listener: Callable[[int], Optional[bool]], step: int) -> None:
         if self._stop.cause is None:
             with contextlib.suppress(Stopped), self._signals.immediate():
-                if self.listener.after_save(step):
+                if listener(step):
                     self._stop.request()
 
-    def _write(self, step: int) -> None:
+    def _save(self, step: int) -> None:
+        if step == self.saved_step:
+            return
         prefix = os.path.join(self._model_dir, f"{_NAME}-{step}")
         # Another process may have taken the folder over while this one was suspended.
         self._may_save()

@@ -24,8 +24,9 @@ class TrainingEvaluations(CheckpointListener):
     which checkpoint is best and when to stop.
     """
 
-    def __init__(self, context: RunContext, evaluator: Evaluator, first_step: int) -> None:
+    def __init__(self, context: RunContext, evaluator: Evaluator) -> None:
         config, options = context.config, context.options.evaluation
+        self._ended_step = history.last_step(context.model_dir)  # by an earlier run
         readers = evaluation_readers(config, sample_1_of_n=options.sample_1_of_n)
         if options.on_training_data:
             readers += evaluation_readers(
@@ -35,25 +36,30 @@ class TrainingEvaluations(CheckpointListener):
         self._evaluations = Evaluations(config, evaluator, readers, options, shown=shown)
         self._model_dir, self._options = context.model_dir, options
         self._throttle_secs = context.throttle_secs
-        self._last_step, self._last_time = first_step, time.monotonic()
-        self._started = False
-        self._history = history.read(context.model_dir, readers[0].name, first_step)
-        self._evaluated_step = self._history[-1].step if self._history else None
         self.metrics: Metrics = {}
 
+    def begin(self, step: int) -> bool:
+        """Evaluates a step that an earlier run was stopped before it could."""
+        self._last_step, self._last_time = step, time.monotonic()
+        self._history = self._evaluations.so_far(step)
+        self._evaluated_step = self._history[-1].step if self._history else None
+        every = self._options.every_steps
+        if every is not None and step and step % every == 0 and step != self._evaluated_step:
+            self._evaluate(step)
+        return self._is_exhausted()
+
     def after_save(self, step: int) -> bool:
-        if not self._started:
-            self._started = True
-            return False
         if not self._is_due(step):
             return False
-        self.evaluate(step)
-        return self.is_exhausted()
+        self._evaluate(step)
+        return self._is_exhausted()
 
     def end(self, step: int) -> None:
-        """Evaluates the last checkpoint, unless that is done, and exports it to export/Servo."""
+        """Evaluates the last checkpoint and exports it to export/Servo, unless that is done."""
         if step != self._evaluated_step:
-            self.evaluate(step)
+            self._evaluate(step)
+        elif step == self._ended_step:
+            return
         self._evaluations.export_final()
 
     def wants_checkpoint(self, step: int) -> bool:
@@ -67,7 +73,7 @@ class TrainingEvaluations(CheckpointListener):
             return step // every > self._last_step // every
         return time.monotonic() - self._last_time >= self._throttle_secs
 
-    def evaluate(self, step: int) -> None:
+    def _evaluate(self, step: int) -> None:
         self._last_step, self._last_time = int(step), time.monotonic()
         self._evaluated_step = int(step)
         checkpoint = find_checkpoint(self._model_dir)
@@ -76,21 +82,7 @@ class TrainingEvaluations(CheckpointListener):
         self.metrics = evaluations[0].metrics
         self._history.append(evaluations[0])
 
-    def catch_up(self, step: int) -> None:
-        """Evaluates and exports the last step, if an earlier run was stopped before that."""
-        if self._evaluated_step != step:
-            _LOG.info("Step %d was not evaluated: evaluating now", step)
-        elif history.last_step(self._model_dir) == step:
-            return
-        self.end(step)
-
-    def resume(self, step: int) -> None:
-        """Evaluates the checkpoint that training resumes from, if it was stopped before that."""
-        every = self._options.every_steps
-        if every is not None and step and step % every == 0 and step != self._evaluated_step:
-            self.evaluate(step)
-
-    def is_exhausted(self) -> bool:
+    def _is_exhausted(self) -> bool:
         """True if the metric has not improved in as many evaluations as `patience` allows."""
         options = self._options
         if options.best_metric is None or options.patience is None:

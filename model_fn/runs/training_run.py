@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Callable, Iterator, List, Optional
 
 from estimator_det.config import pipeline as configuration
 from inputs import machine
@@ -77,9 +77,7 @@ class TrainingRun:
         is_alone = context.cluster.task.is_alone
         named_step = resumed if is_alone else newest_step(model_dir)
         files = backend.position_files
-        if context.cluster.is_evaluator:
-            files = []
-        elif self.first_step and not files:
+        if self.first_step and not files:
             _LOG.warning(
                 "By TPUEstimator, on TPUs of several hosts and with a tf.data service the position "
                 "in the data is not saved: the data begin with a new epoch, in a new order"
@@ -95,7 +93,7 @@ class TrainingRun:
         log_file = os.path.join(context.model_dir, LOG_FILE)
         self._faults = FaultLog(log_file if may_save is not None else None)
 
-    def is_over(self) -> bool:
+    def _is_over(self) -> bool:
         """True if there is nothing left to train, which is logged."""
         model_dir, num_steps = self._context.model_dir, self._context.num_steps
         if num_steps is None or self.first_step < num_steps:
@@ -114,17 +112,23 @@ class TrainingRun:
         )
         return True
 
-    def input_fn(self) -> Callable[..., Any]:
-        """Input function of training; reports faults of records to this run's log."""
-        cursors = list(self._cursors.values())
-        return self._backend.input_fn(cursors, self.first_step, self._faults)
+    def train(self, listener: Optional[CheckpointListener] = None) -> None:
+        """Trains to the last step; where none is left, the listener alone begins and ends."""
+        if not self._is_over():
+            cursors = list(self._cursors.values())
+            input_fn = self._backend.input_fn(cursors, self.first_step, self._faults)
+            self._backend.train(input_fn, self._hooks(listener))
+        elif listener is not None:
+            listener.begin(self.first_step)
+            listener.end(self.first_step)
+        self._mark_end()
 
     def log_faults(self) -> None:
         summary = self._faults.summary()
         if summary:
             _LOG.warning("%s", summary)
 
-    def ended(self) -> None:
+    def _mark_end(self) -> None:
         """Marks for evaluators that no checkpoint will follow, unless a signal ended training."""
         if self._saver is None or self._saver.saved_step is None or self._context.stop.cause:
             return
@@ -132,7 +136,7 @@ class TrainingRun:
         reason = "num_train_steps" if last is not None and step >= last else "stopped early"
         history.mark_over(self._context.model_dir, step, reason)
 
-    def hooks(self, listener: Optional[CheckpointListener] = None) -> List[Hook]:
+    def _hooks(self, listener: Optional[CheckpointListener]) -> List[Hook]:
         """Returns all hooks of the run in order: a step that one of them rejects is not saved."""
         context = self._context
         hooks = [

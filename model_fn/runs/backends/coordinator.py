@@ -243,8 +243,10 @@ def _report_unused(train_config: Any) -> None:
             _LOG.warning("train_config.%s has no effect with strategy %s", field, PARAMETER_SERVER)
 
 
-def serve(context: RunContext, loop: LoopOptions) -> None:
+def serve(context: RunContext) -> None:
     """A worker or a parameter server, until training has ended and the chief has left."""
+    loop = context.options.loop
+    assert loop is not None
     strategies.check_cluster(loop, context.cluster)
     check_loop(context.config, loop)
     task_watch.serve(context, context.cluster.readers[:1])

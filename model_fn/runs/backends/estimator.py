@@ -62,12 +62,13 @@ class HookAdapter(tf1.train.SessionRunHook):
         }
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
-        del coord
         if self.session is not None:  # It would read the data from their start once more.
             raise SessionLostError(VARIABLES_LOST)
         self.session, self._step = session, int(session.run(self._global_step))
         for hook in self._hooks:
             hook.begin(self._context, self._step)
+        if self._context.stop.is_requested:
+            coord.request_stop()
 
     def before_run(self, run_context: Any) -> Any:
         del run_context

@@ -85,9 +85,6 @@ class LoopBackend(EstimatorBackend):
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Sets up devices, and TensorFlow's seed within."""
-        if self._context.cluster.is_evaluator:
-            yield
-            return
         self._make_strategy()
         tf.random.set_seed(self._context.options.seed)
         try:
@@ -128,7 +125,7 @@ class LoopBackend(EstimatorBackend):
         return workers.together(self._context.cluster, self._context.options.task_timeout_secs)
 
     def common_step(self, own_step: int) -> int:
-        if not self._has_workers or self._context.cluster.is_evaluator:
+        if not self._has_workers:
             return own_step
         with self._together():
             (step,) = first_worker_values(self._strategy, lambda: [tf.constant(own_step, tf.int64)])

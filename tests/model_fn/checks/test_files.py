@@ -164,7 +164,7 @@ def test_a_label_map_of_other_classes_is_an_error_of_its_reader(make_config: Any
 def test_training_refuses_the_label_map_of_an_evaluation_at_once(
     make_config: Any, tmp_path: pathlib.Path
 ) -> None:
-    refused = r"^eval_input_reader\[0\].label_map_path: .*names are \['owl'\].*Correct label_map"
+    refused = r"names are \['owl'\].*Correct label_map"
     with pytest.raises(ConfigError, match=refused):
         runner.train_and_evaluate(make_config("same", "other"), str(tmp_path / "model"))
     assert not (tmp_path / "model").exists()

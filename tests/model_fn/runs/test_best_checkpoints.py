@@ -6,6 +6,7 @@ from typing import Any, List
 
 import pytest
 
+from estimator_det.compat import tf
 from exporters.formats.saved_model import SavedModelDetector
 from model_fn.evaluation import score_thresholds
 from model_fn.runs import best_checkpoints, runner
@@ -24,11 +25,14 @@ def _with_label_map(path: pathlib.Path) -> Any:
 def test_exports_carry_the_label_map(readers: List[Any], tmp_path: pathlib.Path) -> None:
     path = tmp_path / "labels.pbtxt"
     path.write_text("item { id: 1 name: 'cat' } item { id: 3 name: 'cow' }")
+    config = _with_label_map(path)
+    records = tmp_path / "records"
+    with tf.io.TFRecordWriter(str(records)) as writer:  # no class names that could differ
+        writer.write(tf.train.Example().SerializeToString())
+    config.eval_input_reader[0].tf_record_input_reader.input_path[:] = [str(records)]
     model_dir = tmp_path / "model"
     evaluating = EvaluationOptions(best_metric="loss")
-    runner.train_and_evaluate(
-        _with_label_map(path), str(model_dir), evaluation=evaluating, progress=False
-    )
+    runner.train_and_evaluate(config, str(model_dir), evaluation=evaluating, progress=False)
     content = path.read_bytes()
     path.unlink()  # the exports need it no more
     for name in ("Servo", "best"):
