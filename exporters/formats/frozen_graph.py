@@ -202,10 +202,11 @@ def publish(graph_def: Any, arrays: Dict[str, np.ndarray], path: str) -> Publish
     """Contents of a `GraphDef` with the values of its constants and variables."""
     refuse_without_weights(graph_def, path)
     graph = graphs.from_graph_def(graph_def, arrays)
-    anchor_boxes = anchors.constant_anchors(graph)
-    if anchor_boxes is None:
-        anchor_boxes = anchors.computed_anchors(graph_def, graph, path)
     return Published(
-        arrays, graphs.read_structure(graph), has_names=True, anchors=anchor_boxes,
-        image_size=graphs.image_size(graph), zeros=frozenset(zero_constants(graph_def)),
-    )  # fmt: skip
+        arrays,
+        graphs.read_structure(graph),
+        has_names=True,
+        anchors=anchors.computed_anchors(graph_def, graph, path),
+        image_size=graphs.image_size(graph),
+        zeros=frozenset(zero_constants(graph_def)),
+    )

@@ -9,7 +9,7 @@ Serving.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -210,14 +210,14 @@ def _read_graph(meta_graph: Any, folder: str, file: str) -> Published:
 
 def _read_functions(meta_graph: Any, folder: str, file: str) -> Published:
     """A model of TensorFlow 2: the functions of a signature, and the variables that they read."""
-    graph_def = functions.inline_functions(
-        meta_graph.graph_def, _outputs(meta_graph.signature_def, folder), file
-    )
+    outputs = _outputs(meta_graph.signature_def, folder)
+    graph = functions.InlinedGraph(meta_graph.graph_def, file)
+    graph_def = graph.flat(outputs)
     arrays = constants(graph_def, file)
     variables = [node.name for node in graph_def.node if node.op in VARIABLES]
     if variables:
         _refuse_keras(variables, folder)
-        arrays.update(_variables(meta_graph, variables, folder, file))
+        arrays.update(_variables(graph.variable_keys(), variables, folder))
     published = publish(graph_def, arrays, file)
     if not published.structure.convolutions:
         raise RunError(
@@ -253,14 +253,10 @@ def _outputs(signatures: Any, folder: str) -> List[str]:
     return [each.name for each in signatures[chosen[0]].outputs.values() if each.name]
 
 
-def _variables(
-    meta_graph: Any, names: Sequence[str], folder: str, file: str
-) -> Dict[str, np.ndarray]:
+def _variables(keys: Mapping[str, str], names: Sequence[str], folder: str) -> Dict[str, np.ndarray]:
     """Values of variables of numbers, by their names in the graph."""
     reader = checkpoint_reader(_prefix(folder))
     kinds = reader.get_variable_to_dtype_map()
-    restore = meta_graph.saver_def.restore_op_name
-    keys = functions.variable_keys(meta_graph.graph_def, restore, file)
     values = {}
     for name in names:
         key = keys.get(name)

@@ -29,10 +29,12 @@ from exporters.formats.converters import GraphFormat
 from exporters.formats.frozen_graph import (
     TFJS_MANIFEST,
     GraphDetector,
+    constants,
     is_number,
     parse_graph,
+    publish,
 )
-from exporters.importing import anchors, graphs
+from exporters.importing import graphs
 from exporters.importing.published import Published, damaged, other_format
 from exporters.loaded_model import parent_folder
 from model_fn.checkpoints.errors import RunError
@@ -89,20 +91,11 @@ class Tfjs(GraphFormat):
         return _has_topology(_model_file(path))
 
     def load(self, path: str) -> GraphDetector:
-        graph_def, arrays = read_graph_model(path)
-        folder = parent_folder(_model_file(path))
-        return GraphDetector(folder, with_constants(graph_def, arrays, path))
+        return GraphDetector(parent_folder(_model_file(path)), read_graph_model(path))
 
     def read(self, path: str) -> Published:
-        graph_def, arrays = read_graph_model(path)
-        graph = graphs.from_graph_def(graph_def, arrays, default_epsilon=_DEFAULT_EPSILON)
-        return Published(
-            arrays,
-            graphs.read_structure(graph),
-            has_names=True,
-            anchors=anchors.constant_anchors(graph),
-            image_size=graphs.image_size(graph),
-        )
+        graph_def = read_graph_model(path)
+        return publish(graph_def, constants(graph_def, path), path)
 
 
 def _damaged_graph(path: str, what: str) -> RunError:
@@ -110,7 +103,7 @@ def _damaged_graph(path: str, what: str) -> RunError:
 
 
 def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray], path: str) -> Any:
-    """A copy of a graph with the values of its constants, and without fused operations.
+    """A copy of a graph as a frozen graph of TensorFlow: with its weights, nothing fused.
 
     The constants of its functions, which are conditions and bodies of loops, are filled, too.
     """
@@ -121,11 +114,17 @@ def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray], path: str) 
         else:
             copied.node.add().CopyFrom(node)
     functions = [function.node_def for function in copied.library.function]
-    for node in itertools.chain(copied.node, *functions):
-        if node.op == "Const":
-            # The converter moves weights of constants to files of their own.
-            if node.name not in arrays:
-                raise _damaged_graph(path, f"the constant {plain(node.name)} has no weights")
+    nodes = list(itertools.chain(copied.node, *functions))
+    missing = [node.name for node in nodes if is_number(node) and node.name not in arrays]
+    if missing:
+        raise damaged(
+            f"{path}: weightsManifest has no weights for {counted(len(missing), 'constant')}, such "
+            f"as {plain(missing[0])}"
+        )
+    for node in nodes:
+        if node.op in graphs.BATCH_NORMS and "epsilon" not in node.attr:
+            node.attr["epsilon"].f = _DEFAULT_EPSILON
+        if is_number(node):
             dtype = _NUMBERS.get(node.attr["dtype"].type)
             if dtype is None:
                 raise _damaged_graph(path, f"the constant {plain(node.name)} is not numbers")
@@ -158,8 +157,8 @@ def _add_unfused(graph_def: Any, node: Any, path: str) -> None:
         previous = name
 
 
-def read_graph_model(path: str) -> Tuple[Any, Dict[str, np.ndarray]]:
-    """The `GraphDef` of a model, and by name its weights, which the graph does not contain."""
+def read_graph_model(path: str) -> Any:
+    """The `GraphDef` of a model, with the weights that are in other files."""
     path = _model_file(path)
     if path.endswith(".pb"):
         graph_def = parse_graph(files.read_bytes(path), path)
@@ -173,14 +172,7 @@ def read_graph_model(path: str) -> Tuple[Any, Dict[str, np.ndarray]]:
             arrays.update(_read_group(group, os.path.dirname(path) or ".", path))
     except _DAMAGE as error:
         raise damaged(f"{path}: weightsManifest is damaged: {error!r}") from error
-    names = [node.name for node in graph_def.node if is_number(node)]
-    missing = [name for name in names if name not in arrays]
-    if missing:
-        raise damaged(
-            f"{path}: weightsManifest has no weights for {counted(len(missing), 'constant')}, such "
-            f"as {plain(missing[0])}"
-        )
-    return graph_def, arrays
+    return with_constants(graph_def, arrays, path)
 
 
 def _model_file(path: str) -> str:

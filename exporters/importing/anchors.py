@@ -15,7 +15,7 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config.printing import plain
 from estimator_det.config.text import ConfigError
-from exporters.importing.graphs import MAX_NUMBERS, Graph, evaluate
+from exporters.importing.graphs import MAX_NUMBERS, Graph
 from exporters.importing.published import damaged
 from model_fn.checkpoints.errors import RunError
 
@@ -52,14 +52,8 @@ def _source(graph: Graph) -> Optional[str]:
     return None
 
 
-def constant_anchors(graph: Graph) -> Optional[np.ndarray]:
-    """float32 [A, 4], ymin, xmin, ymax, xmax, if the graph holds its anchors as a constant."""
-    name = _source(graph)
-    return None if name is None else _as_anchors(evaluate(graph, name))
-
-
 def computed_anchors(graph_def: Any, graph: Graph, path: str) -> Optional[np.ndarray]:
-    """The same if the graph computes its anchors from constants, by plain arithmetic."""
+    """float32 [A, 4], ymin, xmin, ymax, xmax, if constants and arithmetic make the anchors."""
     name = _source(graph)
     part = None if name is None else _arithmetic(graph_def, graph, name)
     if part is None:

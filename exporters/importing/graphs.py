@@ -27,7 +27,7 @@ SAME_VALUE = (
     "Identity", "ReadVariableOp", "Enter", "Cast", "CheckNumerics", "StopGradient",
     "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel",
 )  # fmt: skip
-_BATCH_NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+BATCH_NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _DEFAULT_EPSILON = 1e-4  # epsilon of batch norm, which SavedModels without default values leave out
 _NOT_DATA = ("Shape", "Assert")
 _MAX_DEPTH = 64  # depth of constants that are computed from constants
@@ -55,13 +55,11 @@ def operation_names(inputs: Iterable[str]) -> Tuple[str, ...]:
     return tuple(name.split(":")[0] for name in inputs if not name.startswith("^"))
 
 
-def from_graph_def(
-    graph_def: Any, arrays: Mapping[str, np.ndarray], default_epsilon: float = _DEFAULT_EPSILON
-) -> Graph:
+def from_graph_def(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Graph:
     """The graph of a `GraphDef` message."""
     nodes = {}
     for node in graph_def.node:
-        epsilon = node.attr["epsilon"].f if "epsilon" in node.attr else default_epsilon
+        epsilon = node.attr["epsilon"].f if "epsilon" in node.attr else _DEFAULT_EPSILON
         # An epsilon of 0 is a protobuf default that the file left out.
         nodes[node.name] = Node(node.name, node.op, operation_names(node.input), epsilon or 1e-3)
     return Graph(nodes, arrays)
@@ -247,7 +245,7 @@ def _follow(
         others = [each for each in node.inputs if each != name]
         if node.op in SAME_VALUE and not others:
             pass
-        elif node.op in _BATCH_NORMS and node.inputs[0] == name:
+        elif node.op in BATCH_NORMS and node.inputs[0] == name:
             return _norm(graph, node, affine.channels)
         elif (
             node.op == "Mul" and len(others) == 1 and affine.multiply(_named(graph, others[0]))

@@ -92,16 +92,19 @@ def test_quantized_tfjs_weights(tmp_path):
     half = {"name": "h", "shape": [1], "dtype": "float32", "quantization": {"dtype": "float16"}}
     (tmp_path / "s").write_bytes(bytes([0, 6]) + np.float16([1.5]).tobytes())
     texts = {"padding": {"s": [83, 65]}, "_class": {"list": {"s": [[108], "bA=="]}}}
+    attributes = {**texts, "dtype": {"type": "DT_FLOAT"}}
+    nodes = [{"name": name, "op": "Const", "attr": attributes} for name in "wh"]
     model = {
-        "modelTopology": {"node": [{"name": "w", "op": "Const", "attr": texts}]},
+        "modelTopology": {"node": nodes},
         "weightsManifest": [{"paths": ["s"], "weights": [entry, half]}],
     }
     (tmp_path / "model.json").write_text(json.dumps(model))
-    graph_def, arrays = read_graph_model(str(tmp_path))
+    graph_def = read_graph_model(str(tmp_path))
     assert graph_def.node[0].attr["padding"].s == b"SA"
     assert graph_def.node[0].attr["_class"].list.s == [b"l", b"l"]
-    np.testing.assert_array_equal(arrays["w"], np.float32([-1, 2]))
-    np.testing.assert_array_equal(arrays["h"], np.float32([1.5]))
+    values = [tf.make_ndarray(node.attr["value"].tensor) for node in graph_def.node]
+    np.testing.assert_array_equal(values[0], np.float32([-1, 2]))
+    np.testing.assert_array_equal(values[1], np.float32([1.5]))
 
 
 @pytest.mark.parametrize(

@@ -259,10 +259,6 @@ def _no_keys(meta_graph: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (
-            lambda graph: setattr(graph.saver_def, "restore_op_name", "nowhere"),
-            "no value for the variable w",
-        ),
         (_other_key, "which is stored as other/"),
         (_no_keys, "no value for the variable w"),
     ],
@@ -286,7 +282,7 @@ def test_functions_that_call_each_other_twice_each(monkeypatch):
             call.attr["f"].func.name = f"f{depth + 1}"
     monkeypatch.setattr(functions, "_MAX_NODES", 1000)
     with pytest.raises(RunError, match="more than 1000 operations"):
-        functions.inline_functions(graph_def, ["call:0"], "a.pb")
+        functions.InlinedGraph(graph_def, "a.pb")
 
 
 def test_outputs_and_names_of_inlined_operations():
@@ -307,7 +303,8 @@ def test_outputs_and_names_of_inlined_operations():
     given = np.float32([1, 5, 2, 8, 3, 7])
     with tf.Graph().as_default() as graph:
         found = outer(tf1.placeholder(tf.float32, [6], name="x"))
-    flat = functions.inline_functions(graph.as_graph_def(), [each.name for each in found], "a.pb")
+    inlined = functions.InlinedGraph(graph.as_graph_def(), "a.pb")
+    flat = inlined.flat([each.name for each in found])
     assert not any(node.op in functions._CALLS for node in flat.node)
     names = [node.name for node in flat.node]
     assert len(set(names)) == len(names)
