@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Optional, Tuple, Type
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
 from exporters.importing.published import Published
 from exporters.loaded_model import LoadedModel
 from exporters.network import ExportOptions, RestoredNetwork, Variant
@@ -68,12 +67,11 @@ class ExportFormat:
         return self.load(path)
 
     def read(self, path: str) -> Published:
-        """Reads weights and layers for an import, and runs nothing of the file."""
-        raise ConfigError(
-            None,
-            f"--from: is {self.name}, whose weights cannot be imported",
-            "give the checkpoint, frozen graph, SavedModel, TFLite or TensorFlow.js model",
-        )
+        """Reads weights and layers for an import, and runs nothing of the file.
+
+        `import` refuses formats that do not override it.
+        """
+        raise NotImplementedError
 
     def tolerance(self, config: Any, options: ExportOptions) -> Tolerance:
         """The largest differences from the checkpoint."""

@@ -21,7 +21,6 @@ from model_fn.checkpoints.errors import RunError
 
 LAST = "last"
 ORDER_2017 = "2017"
-ORDERS = (LAST, ORDER_2017)
 
 _DECODED = re.compile(r"Decode/get_center_coordinates_and_sizes/transpose$")
 _SHAPING = ("Reshape", "Tile", "ExpandDims", "Identity", "Cast")

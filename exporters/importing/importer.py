@@ -9,11 +9,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config import files, pipeline
+from estimator_det.config import files, pipeline, plugins
 from estimator_det.config.printing import counted, escaped
 from estimator_det.config.ranges import check_ranges_or_raise
-from estimator_det.config.text import ConfigError
+from estimator_det.config.text import ConfigError, nearest
 from exporters.formats import FORMATS
+from exporters.formats.base import ExportFormat
 from exporters.image_files import list_images
 from exporters.importing import anchors
 from exporters.importing.checkpoint import read_checkpoint
@@ -79,7 +80,8 @@ def import_model(
         published: Result of `read_published`.
         pipeline_config: A `TrainEvalPipelineConfig` that describes it.
         output_dir: A new or empty folder, unless `overwrite` replaces an earlier import.
-        anchor_order: Of `anchors.ORDERS`; None for that of the anchors in the file, or the last.
+        anchor_order: `anchors.LAST` or `anchors.ORDER_2017`; None for that of the anchors in the
+            file, or the last.
         calibration_images: Image files or folders; recompute the statistics of folded batch norm.
 
     Raises:
@@ -140,8 +142,19 @@ def read_published(source_format: str, path: str) -> Published:
     """The content of a model file, or of a folder with a model.
 
     Raises:
+        ConfigError: if the format is not known, or only exported.
         RunError: if the file is damaged, or not of the format.
     """
+    importable = [name for name in FORMATS if FORMATS.get(name).read is not ExportFormat.read]
+    known = sorted([CHECKPOINT, *importable])
+    if source_format not in known:
+        hint = nearest(source_format, known) or "."
+        raise ConfigError(
+            None,
+            f"--from: {source_format!r} is not a format that can be imported{hint} "
+            f"Known: {', '.join(known)}",
+            plugins.HINT,
+        )
     if source_format == CHECKPOINT:
         published = read_checkpoint(path)
     elif tf.io.gfile.exists(path):

@@ -14,9 +14,6 @@ EXAMPLE = (
     "--from tfjs model/ --pipeline_config_path ssdlite.config --output_dir imported "
     "--calibrate photos/"
 )
-# Names of `FORMATS` and of `anchors.ORDERS`; a test compares them. Help needs no TensorFlow.
-SOURCES = ("checkpoint", "frozen_graph", "saved_model", "tfjs", "tflite")
-ANCHOR_ORDERS = ("last", "2017")
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,9 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the model: a .pb or .tflite file, the folder of a SavedModel or of a model.json, or "
         "the prefix of a checkpoint",
     )
-    parser.add_argument(
-        "--from", dest="source", required=True, choices=SOURCES, help="format of the model"
+    text = (
+        "format of the model: checkpoint, frozen_graph, saved_model, tfjs, tflite, or one that a "
+        "module of --import registers"
     )
+    add_options(parser, str, {"--from FORMAT": text}, dest="source", required=True)
     text = (
         "configuration of the model; default: one that is proposed from the shapes in the file, "
         "for SSD with MobileNet v1 or v2"
@@ -52,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, str, {"--calibrate PHOTOS": text}, nargs="+", default=[])
     parser.add_argument(
         "--anchor_order",
-        choices=ANCHOR_ORDERS,
+        choices=("last", "2017"),
         help="position of the interpolated anchor: 2017 for models of the first release of the "
         "Object Detection API (second), last for others; default: that of the anchors in the "
         "file, else last",

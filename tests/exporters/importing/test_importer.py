@@ -12,11 +12,9 @@ from estimator_det.compat import tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.programs import cli
-from estimator_det.programs.verbs import import_model as verb
 from exporters.formats import FORMATS
-from exporters.formats.base import ExportFormat
 from exporters.formats.frozen_graph import FrozenGraph
-from exporters.importing import anchors, importer
+from exporters.importing import importer
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.variables import num_neutral_layers
 from tests.exporters.importing.conftest import folded, raw_outputs, set_constant, write_old_tfjs
@@ -162,15 +160,13 @@ def test_an_import_replaces_an_earlier_one(original, photos, tmp_path):
     assert "\n  not\\x1b[2J\\nused\n" in (output / "import_report.txt").read_text()
 
 
-def test_the_verb_knows_all_formats_and_orders():
-    importable = [name for name in FORMATS if FORMATS.get(name).read is not ExportFormat.read]
-    assert sorted([importer.CHECKPOINT, *importable]) == sorted(verb.SOURCES)
-    assert sorted(anchors.ORDERS) == sorted(verb.ANCHOR_ORDERS)
+def test_the_verb(original, published_file, tmp_path, capsys, monkeypatch):
+    class OfPlugin(FrozenGraph):
+        pass
 
-
-def test_the_verb(original, published_file, tmp_path, capsys):
+    monkeypatch.setitem(FORMATS._makers, "mine", OfPlugin)
     pipeline.save_pipeline(original.config, str(tmp_path))
-    arguments = ["import", "--from", "frozen_graph", published_file, "--pipeline_config_path"]
+    arguments = ["import", "--from", "mine", published_file, "--pipeline_config_path"]
     arguments += [str(tmp_path / "pipeline.config"), "--output_directory", str(tmp_path / "out")]
     assert cli.main(arguments) == 0
     said = capsys.readouterr()
@@ -179,6 +175,14 @@ def test_the_verb(original, published_file, tmp_path, capsys):
     arguments[3] = str(tmp_path / "nowhere.pb")
     assert cli.main([*arguments, "--overwrite"]) == 3
     assert f"no such model: {tmp_path}/nowhere.pb" in capsys.readouterr().err
+    for name, text in (
+        ("tfj", "did you mean 'tfjs'? Known: checkpoint, "),
+        ("onnx", "saved_model"),
+    ):
+        arguments[2] = name
+        assert cli.main([*arguments, "--overwrite"]) == 2
+        error = capsys.readouterr().err
+        assert f"--from: {name!r} is not a format that can be imported" in error and text in error
 
 
 def test_constants_without_content(original, published_file, tmp_path):
