@@ -28,7 +28,8 @@ from model_fn.checkpoints import writing
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checks import data_check, data_report
 from model_fn.drawing import charts
-from model_fn.evaluation import details, history, score_thresholds
+from model_fn.evaluation import details, diagnostics, history, score_thresholds
+from model_fn.evaluation.calibration import Reliability, reliability_chart
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.report import HEADLINE, evaluation_folder, named_readers
 from model_fn.runs import evaluator
@@ -314,25 +315,13 @@ def _charts(values: Mapping[str, Any]) -> List[Tuple[str, Any]]:
     """Precision and recall, and reliability."""
     if not values:
         return []
-    # COCO's 101 points.
-    recalls = np.linspace(0, 1, 101).tolist()
-    curves = [charts.Curve(each["name"], recalls, each["precisions"]) for each in values["curves"]]
-    reliability = values["reliability"]
-    used = [i for i, count in enumerate(reliability["counts"]) if count]
-    scores, precisions = ([reliability[key][i] for i in used] for key in ("scores", "precisions"))
-    reliable = [
-        charts.Curve(f"expected error {reliability['expected_error']:.3f}", scores, precisions),
-        charts.Curve("precision = score", [0, 1], [0, 1]),
-    ]
+    reliability = Reliability(*(np.array(values["reliability"][k]) for k in Reliability._fields))
+    title = f"expected error {reliability.expected_error:.3f}"
     panels = [
-        ("Precision and recall at IoU 0.5", curves, "recall"),
-        ("Reliability of scores", reliable, "score"),
+        diagnostics.precision_and_recall(values["curves"]),
+        reliability_chart("Reliability of scores", {title: reliability}),
     ]
-    limits = (0.0, 1.0, 0.0, 1.02)
-    return [
-        (title, _svg(charts.curves("", lines, x_label=x, y_label="precision", limits=limits)))
-        for title, lines, x in panels
-    ]
+    return [(panel.title, _svg(panel)) for panel in panels]
 
 
 def _classes(run: Run) -> Dict[str, Any]:

@@ -26,7 +26,6 @@ class Results(NamedTuple):
     """Results of one evaluation."""
 
     metrics: Dict[str, float]
-    counts: Dict[str, Any]  # result of `EvalDiagnostics.counts`
     matches: Matches
     chart: bytes  # PNG; empty if no image was evaluated
     details: Dict[str, Any]  # JSON values, see `model_fn.evaluation.details`
@@ -43,8 +42,13 @@ class Accumulator:
     """
 
     def __init__(self, eval_config: Any, categories: Sequence[Dict[str, Any]]) -> None:
-        self.named_sets: List[Tuple[str, Metrics]] = make_named_metrics(eval_config, categories)
-        self._diagnostics = EvalDiagnostics(categories, eval_config.min_score_threshold)
+        self._eval_config, self._categories = eval_config, categories
+        self._start()
+
+    def _start(self) -> None:
+        config, categories = self._eval_config, self._categories
+        self.named_sets: List[Tuple[str, Metrics]] = make_named_metrics(config, categories)
+        self._diagnostics = EvalDiagnostics(categories, config.min_score_threshold)
 
     def add(self, batch: EvaluatedBatch) -> None:
         if isinstance(batch.masks, Masks):  # Encoded once for all sets.
@@ -60,7 +64,9 @@ class Accumulator:
         values: Dict[str, float] = {}
         for _, metrics in self.named_sets:
             values.update(metrics.results())
-        return Results(values, *self._diagnostics.results())
+        results = Results(values, *self._diagnostics.results())
+        self._start()
+        return results
 
 
 def without_nones(structure: Any) -> Tuple[List[Any], Callable[[Iterable[Any]], Any]]:

@@ -17,7 +17,7 @@ where those of higher scores are not more precise.
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from google.protobuf import text_format
@@ -58,13 +58,13 @@ class Reliability(NamedTuple):
     """Precision by score, in `NUM_BINS` bins of equal width over 0 to 1."""
 
     counts: Array  # int [bins], detections
-    mean_scores: Array  # float [bins], 0 in an empty bin
+    scores: Array  # float [bins], their mean; 0 in an empty bin
     precisions: Array  # float [bins], 0 in an empty bin
 
     @property
     def expected_error(self) -> float:
         """The expected calibration error: mean over detections of |precision - score| of a bin."""
-        gaps = np.abs(self.precisions - self.mean_scores)
+        gaps = np.abs(self.precisions - self.scores)
         return float(np.sum(gaps * self.counts) / max(np.sum(self.counts), 1))
 
 
@@ -420,22 +420,12 @@ def override_text(config: calibration_pb2.CalibrationConfig, scores: FinalScores
 
 def reliability_diagram(calibrated: Calibrated) -> bytes:
     """PNG: precision by score before and after, and how many detections have each score."""
-    curves, lines = {"before": calibrated.before, "after": calibrated.after}, []
-    for name, curve in curves.items():
-        used = curve.counts > 0
-        title = f"{name}: error {curve.expected_error:.3f}"
-        lines.append(charts.Curve(title, curve.mean_scores[used], curve.precisions[used]))
-    lines.append(charts.Curve("precision = score", [0.0, 1.0], [0.0, 1.0]))
+    curves = {"before": calibrated.before, "after": calibrated.after}
+    titles = {f"{name}: error {curve.expected_error:.3f}": curve for name, curve in curves.items()}
+    kind = calibrated.config.WhichOneof("calibrator")
     return charts.figure(
         [
-            charts.curves(
-                f"Reliability of {calibrated.config.WhichOneof('calibrator')}",
-                lines,
-                x_label="score",
-                y_label="precision",
-                limits=(0, 1, 0, 1.02),
-                legend="upper left",
-            ),
+            reliability_chart(f"Reliability of {kind}", titles),
             charts.histogram(
                 "Detections by score",
                 np.linspace(0.0, 1.0, NUM_BINS + 1),
@@ -445,4 +435,20 @@ def reliability_diagram(calibrated: Calibrated) -> bytes:
             ),
         ],
         columns=2,
+    )
+
+
+def reliability_chart(title: str, curves: Mapping[str, Reliability]) -> charts.Panel:
+    """Precision by score for each name of the legend."""
+    lines = [
+        charts.Curve(name, curve.scores[curve.counts > 0], curve.precisions[curve.counts > 0])
+        for name, curve in curves.items()
+    ]
+    return charts.curves(
+        title,
+        [*lines, charts.Curve("precision = score", [0.0, 1.0], [0.0, 1.0])],
+        x_label="score",
+        y_label="precision",
+        limits=(0, 1, 0, 1.02),
+        legend="upper left",
     )

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.config import files, json_lines
 from estimator_det.config.text import ConfigError
-from model_fn.evaluation.matching import MATCH_IOU, Array, ImageBoxes, ImageDetections
+from model_fn.evaluation.matching import MATCH_IOU, Array, MatchedImage
 from model_fn.evaluation.metrics.overlaps import box_area
 
 EXAMPLES = 8  # mistakes and missed objects that are kept, one of each kind from an image
@@ -28,53 +28,57 @@ OTHER_CLASS, BACKGROUND = "other class", "background"
 
 
 class Examples:
-    """Collects the most confident mistakes and the largest missed objects of an evaluation.
+    """Collects examples of an evaluation: JSON values.
 
     An object is missed if no detection of `min_score` or more finds it.
+
+    Attributes:
+        mistakes: The most confident ones first.
+        missed: The largest objects first.
     """
 
     def __init__(self, names: Sequence[str], min_score: float) -> None:
         self._names, self._min_score = names, min_score
-        self._mistakes: List[Dict[str, Any]] = []
-        self._missed: List[Dict[str, Any]] = []
+        self.mistakes: List[Dict[str, Any]] = []
+        self.missed: List[Dict[str, Any]] = []
 
-    def add(self, number: int, groundtruth: ImageBoxes, detections: ImageDetections) -> None:
-        wrong = np.flatnonzero(detections.counts & (detections.matched < 0))
+    def add(self, number: int, image: MatchedImage) -> None:
+        wrong = np.flatnonzero(image.counts & (image.matched < 0))
         if len(wrong):
             # One mistake of an image, so that a crowded image does not fill the list.
-            first = int(wrong[np.argmax(detections.scores[wrong])])
-            self._offer(
-                self._mistakes,
-                float(detections.scores[first]),
-                lambda: self._mistake(number, groundtruth, detections, first),
-            )
-        hits = detections.matched[detections.scores >= self._min_score]
-        is_missed = groundtruth.counted
+            first = int(wrong[np.argmax(image.scores[wrong])])
+            self._offer(self.mistakes, image.scores[first], self._mistake, number, image, first)
+        hits = image.matched[image.scores >= self._min_score]
+        is_missed = image.is_counted.copy()
         is_missed[hits[hits >= 0]] = False
         missed = np.flatnonzero(is_missed)
         if len(missed):
-            areas = box_area(groundtruth.boxes)
+            areas = box_area(image.true_boxes)
             largest = int(missed[np.argmax(areas[missed])])
-            self._offer(
-                self._missed,
-                float(areas[largest]),
-                lambda: self._miss(number, groundtruth, detections, largest),
-            )
+            self._offer(self.missed, areas[largest], self._miss, number, image, largest)
 
-    def _offer(self, kept: List[Dict[str, Any]], rank: float, make: Any) -> None:
+    def _offer(
+        self,
+        kept: List[Dict[str, Any]],
+        rank: float,
+        make: Callable[[MatchedImage, int], Dict[str, Any]],
+        number: int,
+        image: MatchedImage,
+        index: int,
+    ) -> None:
         """Keeps an example that is among those of the highest rank; the first of equal ones."""
         # Examples are made only if they are kept: most images of a large evaluation are not.
         if len(kept) == EXAMPLES and rank <= kept[-1]["rank"]:
             return
-        kept.append({"rank": rank, **make()})
+        kept.append(
+            {"rank": float(rank), **make(image, index), "image": number, **self._objects(image)}
+        )
         kept.sort(key=lambda example: -example["rank"])
         del kept[EXAMPLES:]
 
-    def _mistake(
-        self, number: int, groundtruth: ImageBoxes, detections: ImageDetections, index: int
-    ) -> Dict[str, Any]:
-        iou = np.where(groundtruth.counted, detections.iou[index], 0.0)
-        same = groundtruth.classes == detections.classes[index]
+    def _mistake(self, image: MatchedImage, index: int) -> Dict[str, Any]:
+        iou = np.where(image.is_counted, image.iou[index], 0.0)
+        same = image.true_classes == image.classes[index]
         same_iou, other_iou = (float(iou[mask].max(initial=0.0)) for mask in (same, ~same))
         kind = BACKGROUND
         # In this order: a second detection of a found object is a duplicate, whatever else it
@@ -87,48 +91,37 @@ class Examples:
             kind = MISPLACED
         actual: Optional[str] = None
         if kind == OTHER_CLASS:
-            actual = self._names[groundtruth.classes[int(np.argmax(np.where(same, 0.0, iou)))]]
+            actual = self._names[image.true_classes[int(np.argmax(np.where(same, 0.0, iou)))]]
         return {
             "kind": kind,
-            "class": self._names[detections.classes[index]],
+            "class": self._names[image.classes[index]],
             "actual": actual,
-            "score": float(detections.scores[index]),
+            "score": float(image.scores[index]),
             "iou": other_iou if kind == OTHER_CLASS else same_iou,
-            "box": _rounded(detections.boxes[index]),
-            **self._image(number, groundtruth, detections),
+            "box": _rounded(image.boxes[index]),
         }
 
-    def _miss(
-        self, number: int, groundtruth: ImageBoxes, detections: ImageDetections, index: int
-    ) -> Dict[str, Any]:
-        same = detections.classes == groundtruth.classes[index]
-        near = same & (detections.iou[:, index] >= MATCH_IOU)
+    def _miss(self, image: MatchedImage, index: int) -> Dict[str, Any]:
+        same = image.classes == image.true_classes[index]
+        near = same & (image.iou[:, index] >= MATCH_IOU)
         return {
-            "class": self._names[groundtruth.classes[index]],
-            "best_score": float(detections.scores[near].max(initial=0.0)),
-            "box": _rounded(groundtruth.boxes[index]),
-            **self._image(number, groundtruth, detections),
+            "class": self._names[image.true_classes[index]],
+            "best_score": float(image.scores[near].max(initial=0.0)),
+            "box": _rounded(image.true_boxes[index]),
         }
 
-    def _image(
-        self, number: int, groundtruth: ImageBoxes, detections: ImageDetections
-    ) -> Dict[str, Any]:
-        real = np.flatnonzero((groundtruth.classes >= 0) & ~groundtruth.is_crowd)[:MAX_BOXES]
+    def _objects(self, image: MatchedImage) -> Dict[str, Any]:
+        real = np.flatnonzero(image.is_object)[:MAX_BOXES]
         # Stable, so that equal scores give the same file again.
-        order = np.argsort(-detections.scores, kind="stable")
-        shown = order[detections.scores[order] >= self._min_score][:MAX_BOXES]
+        order = np.argsort(-image.scores, kind="stable")
+        shown = order[image.scores[order] >= self._min_score][:MAX_BOXES]
         return {
-            "image": number,
-            "boxes": _rounded(groundtruth.boxes[real]),
-            "classes": [self._names[k] for k in groundtruth.classes[real]],
-            "detections": _rounded(detections.boxes[shown]),
-            "detected": [self._names[k] for k in detections.classes[shown]],
-            "scores": [float(score) for score in detections.scores[shown]],
+            "boxes": _rounded(image.true_boxes[real]),
+            "classes": [self._names[k] for k in image.true_classes[real]],
+            "detections": _rounded(image.boxes[shown]),
+            "detected": [self._names[k] for k in image.classes[shown]],
+            "scores": [float(score) for score in image.scores[shown]],
         }
-
-    def to_json(self) -> Dict[str, Any]:
-        """`mistakes`, the most confident first, and `missed` objects, the largest first."""
-        return {"mistakes": self._mistakes, "missed": self._missed}
 
 
 def _rounded(boxes: Array) -> Any:

@@ -6,8 +6,9 @@ the reason for a metric that is -1, 0 or NaN.
 
 from __future__ import annotations
 
+import collections
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Counter, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from estimator_det.config.printing import listed
 from model_fn.drawing import charts
 from model_fn.drawing.boxes import add_picture
 from model_fn.evaluation import calibration, details, matching
-from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, ImageDetections, Matches
+from model_fn.evaluation.matching import MATCH_IOU, MatchedImage, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.coco_matching import AREAS, RECALLS
 from model_fn.evaluation.metrics.overlaps import box_area
@@ -40,25 +41,24 @@ class EvalDiagnostics:
     """
 
     def __init__(self, categories: Sequence[Mapping[str, Any]], min_score: float) -> None:
-        self._ids = [int(category["id"]) for category in categories]
+        ids = [int(category["id"]) for category in categories]
+        self._positions = {class_id: k for k, class_id in enumerate(ids)}
         self._names = [str(category["name"]) for category in categories]
         self._min_score = min_score
-        self._reset()
-
-    def _reset(self) -> None:
-        size = len(self._ids)
+        size = len(ids)
         self._images = 0
         self._boxes = np.zeros(size, np.int64)
         self._detections = np.zeros(size, np.int64)
         self._over_score = np.zeros(size, np.int64)
         self._areas = np.zeros(len(AREA_NAMES), np.int64)
-        self._unknown_boxes: Dict[int, int] = {}
-        self._unknown_detections: Dict[int, int] = {}
+        self._unknown_boxes: Counter[int] = collections.Counter()
+        self._unknown_detections: Counter[int] = collections.Counter()
         self._not_finite = 0
         self._best_score = 0.0
         self._best_iou = 0.0
+        # Rows are groundtruth, columns detections, the last of each none.
         self._confusion = np.zeros((size + 1, size + 1), np.int64)
-        self._matches = Matches(self._ids, self._names)
+        self._matches = Matches(ids, self._names)
         self._examples = details.Examples(self._names, self._min_score)
 
     def add(self, batch: EvaluatedBatch) -> None:
@@ -66,44 +66,61 @@ class EvalDiagnostics:
             self._add_image(image)
 
     def _add_image(self, image: EvaluatedBatch) -> None:
-        groundtruth = ImageBoxes(
-            image.boxes,
-            _known(image.classes, self._ids, self._unknown_boxes),
-            image.is_crowd,
-            image.difficult,
+        scores, corners = image.detection_scores, image.detection_boxes
+        image = image._replace(
+            classes=self._known(image.classes, self._unknown_boxes),
+            detection_classes=self._known(image.detection_classes, self._unknown_detections),
         )
-        boxes, scores = image.detection_boxes, image.detection_scores
-        classes = _known(image.detection_classes, self._ids, self._unknown_detections)
-        finite = np.isfinite(scores) & np.isfinite(boxes).all(axis=1)
-        self._not_finite += int(np.sum(~finite))
+        is_finite = np.isfinite(scores) & np.isfinite(corners).all(axis=1)
+        self._not_finite += int(np.sum(~is_finite))
         # NaN compares false with every threshold: such detections would vanish without a count.
-        use = finite & (classes >= 0)
-        detections = matching.match_image(groundtruth, boxes[use], scores[use], classes[use])
-        self._count(groundtruth, detections)
-        self._examples.add(self._images, groundtruth, detections)
-        counted, counts = groundtruth.counted, detections.counts
+        chosen = image.with_detections(is_finite & (image.detection_classes >= 0))
+        matched = matching.match_image(chosen)
+        self._count(matched)
+        self._confuse(matched)
+        self._examples.add(self._images, matched)
+        counts = matched.counts
         self._matches.add_image(
-            groundtruth.classes[counted],
-            detections.classes[counts],
-            detections.scores[counts],
-            detections.matched[counts] >= 0,
+            matched.true_classes[matched.is_counted],
+            matched.classes[counts],
+            matched.scores[counts],
+            matched.matched[counts] >= 0,
         )
-        _confuse(self._confusion, groundtruth, detections, self._min_score)
         self._images += 1
 
-    def _count(self, groundtruth: ImageBoxes, detections: ImageDetections) -> None:
-        real = (groundtruth.classes >= 0) & ~groundtruth.is_crowd
-        classes = groundtruth.classes[real]
+    def _known(self, class_ids: np.ndarray, unknown: Counter[int]) -> np.ndarray:
+        """Position of each class id; ids without category give -1 and are counted in `unknown`."""
+        ids = class_ids.tolist()
+        unknown.update(k for k in ids if k not in self._positions)
+        return np.array([self._positions.get(k, -1) for k in ids], np.int64)
+
+    def _count(self, image: MatchedImage) -> None:
+        classes, real = image.true_classes[image.is_object], image.is_object
         # A box of exactly the limit counts as the larger area, like in COCO.
-        areas = np.searchsorted(AREA_LIMITS, box_area(groundtruth.boxes[real]), side="right")
+        areas = np.searchsorted(AREA_LIMITS, box_area(image.true_boxes[real]), side="right")
         np.add.at(self._areas, areas, 1)
         # `+=` with an index array would count a class only once per image.
         np.add.at(self._boxes, classes, 1)
-        np.add.at(self._detections, detections.classes, 1)
-        np.add.at(self._over_score, detections.classes[detections.scores >= self._min_score], 1)
-        self._best_score = max(self._best_score, float(detections.scores.max(initial=0.0)))
-        iou = detections.iou[:, real][detections.classes[:, np.newaxis] == classes]
+        np.add.at(self._detections, image.classes, 1)
+        np.add.at(self._over_score, image.classes[image.scores >= self._min_score], 1)
+        self._best_score = max(self._best_score, float(image.scores.max(initial=0.0)))
+        iou = image.iou[:, real][image.classes[:, np.newaxis] == classes]
         self._best_iou = max(self._best_iou, float(iou.max(initial=0.0)))
+
+    def _confuse(self, image: MatchedImage) -> None:
+        """Matches boxes of any class, since the matrix compares classes."""
+        shown = image.scores >= self._min_score
+        classes, scores = image.classes[shown], image.scores[shown]
+        # Difficult boxes and crowds take no detection away from the boxes that count.
+        matched = matching.match(np.where(image.is_counted, image.iou[shown], 0.0), scores)
+        is_matched = matched >= 0
+        true = image.true_classes[matched[is_matched]]
+        np.add.at(self._confusion, (true, classes[is_matched]), 1)
+        is_wrong = ~is_matched & ~image.is_excused[shown].any(axis=1)
+        np.add.at(self._confusion[-1], classes[is_wrong], 1)
+        is_missed = image.is_counted.copy()
+        is_missed[matched[is_matched]] = False
+        np.add.at(self._confusion[:, -1], image.true_classes[is_missed], 1)
 
     def counts(self) -> Dict[str, Any]:
         """All counts, as JSON values."""
@@ -121,11 +138,8 @@ class EvalDiagnostics:
             "min_score": self._min_score,
         }
 
-    def results(self) -> Tuple[Dict[str, Any], Matches, bytes, Dict[str, Any]]:
-        """Counts, matches, chart (PNG; empty without images) and details as JSON values.
-
-        Starts a new evaluation.
-        """
+    def results(self) -> Tuple[Matches, bytes, Dict[str, Any]]:
+        """Matches, chart (PNG; empty without images) and details as JSON values."""
         precisions = {
             k: matching.precision_at(RECALLS, class_matches)
             for k, class_matches in enumerate(self._matches.per_class())
@@ -133,86 +147,64 @@ class EvalDiagnostics:
         }
         occurrences = self._boxes + self._over_score
         frequent = _most_frequent(occurrences, MAX_CLASSES_DRAWN)
-        curves = _curves(self._names, _most_frequent(occurrences, MAX_CURVES), precisions)
-        chart = charts.figure(self._panels(frequent, curves)) if self._images else b""
-        values = self._details(frequent, curves, precisions)
-        results = self.counts(), self._matches, chart, values
-        self._reset()
-        return results
-
-    def _confusion_of(self, class_indices: np.ndarray) -> Tuple[List[str], np.ndarray]:
-        """Names and matrix of some classes and, last, no class."""
-        rows = [*class_indices, len(self._ids)]
-        names = [*(self._names[k] for k in class_indices), BACKGROUND]
-        return names, self._confusion[np.ix_(rows, rows)]
-
-    def _details(
-        self,
-        class_indices: np.ndarray,
-        curves: Sequence[charts.Curve],
-        precisions: Mapping[int, np.ndarray],
-    ) -> Dict[str, Any]:
-        names, rows = self._confusion_of(class_indices)
+        names = [*(self._names[k] for k in frequent), BACKGROUND]
+        rows = [*frequent, len(self._names)]
+        curves = [("mean", np.mean(list(precisions.values()), axis=0))] if precisions else []
+        classes = _most_frequent(occurrences, MAX_CURVES)
+        curves += [(self._names[k], precisions[k]) for k in classes if k in precisions]
         every = self._matches.all_classes_merged()
         reliability = calibration.reliability(every.scores.clip(0, 1), every.correct)
-        return {
+        values = {
             "counts": self.counts(),
-            "confusion": {"names": names, "rows": rows.tolist()},
-            "curves": [{"name": curve.name, "precisions": curve.y} for curve in curves],
+            "confusion": {"names": names, "rows": self._confusion[np.ix_(rows, rows)].tolist()},
+            "curves": [{"name": name, "precisions": y.tolist()} for name, y in curves],
             "average_precisions": {
                 self._names[k]: float(np.mean(y)) for k, y in precisions.items()
             },
             "reliability": {
-                "counts": reliability.counts.tolist(),
-                "scores": reliability.mean_scores.tolist(),
-                "precisions": reliability.precisions.tolist(),
+                **{name: values.tolist() for name, values in reliability._asdict().items()},
                 "expected_error": reliability.expected_error,
             },
-            **self._examples.to_json(),
+            "mistakes": self._examples.mistakes,
+            "missed": self._examples.missed,
         }
+        chart = charts.figure(self._panels(frequent, values)) if self._images else b""
+        return self._matches, chart, values
 
-    def _panels(
-        self, class_indices: np.ndarray, curves: Sequence[charts.Curve]
-    ) -> List[charts.Panel]:
-        names, rows = self._confusion_of(class_indices)
-        is_all = len(class_indices) == len(self._ids)
-        title_suffix = "" if is_all else f", {len(class_indices)} most frequent classes"
+    def _panels(self, frequent: np.ndarray, values: Mapping[str, Any]) -> List[charts.Panel]:
+        is_all = len(frequent) == len(self._names)
+        title_suffix = "" if is_all else f", {len(frequent)} most frequent classes"
+        names = values["confusion"]["names"]
         return [
             charts.heatmap(
                 f"Confusion at score {self._min_score:g}{title_suffix}",
-                rows,
+                values["confusion"]["rows"],
                 row_labels=names,
                 column_labels=names,
                 x_label="detected",
                 y_label="groundtruth",
             ),
-            charts.curves(
-                f"Precision and recall at IoU {MATCH_IOU:g}",
-                curves,
-                x_label="recall",
-                y_label="precision",
-                limits=(0, 1, 0, 1.02),
-            ),
+            precision_and_recall(values["curves"]),
             charts.bar_chart(
                 f"Boxes of a class{title_suffix}",
                 names[:-1],
                 {
-                    "groundtruth": self._boxes[class_indices],
-                    f"detections over {self._min_score:g}": self._over_score[class_indices],
+                    "groundtruth": self._boxes[frequent],
+                    f"detections over {self._min_score:g}": self._over_score[frequent],
                 },
             ),
         ]
 
 
-def _curves(
-    names: Sequence[str], frequent: np.ndarray, precisions: Mapping[int, np.ndarray]
-) -> List[charts.Curve]:
-    """Curves of the mean over classes and of frequent classes, from precisions at `RECALLS`."""
-    if not precisions:
-        return []
-    lines = [("mean", np.mean(list(precisions.values()), axis=0))]
-    lines += [(names[k], precisions[k]) for k in frequent if k in precisions]
-    return [charts.Curve(name, RECALLS.tolist(), y.tolist()) for name, y in lines]
+def precision_and_recall(curves: Sequence[Mapping[str, Any]]) -> charts.Panel:
+    """Chart of the "curves" in the details of an evaluation."""
+    return charts.curves(
+        f"Precision and recall at IoU {MATCH_IOU:g}",
+        [charts.Curve(curve["name"], RECALLS, curve["precisions"]) for curve in curves],
+        x_label="recall",
+        y_label="precision",
+        limits=(0, 1, 0, 1.02),
+    )
 
 
 def _most_frequent(occurrences: np.ndarray, count: int) -> np.ndarray:
@@ -221,36 +213,6 @@ def _most_frequent(occurrences: np.ndarray, count: int) -> np.ndarray:
     # Classes that do not occur would fill the chart with empty rows.
     order = order[occurrences[order] > 0] if occurrences.any() else order
     return np.sort(order[:count])
-
-
-def _known(class_ids: np.ndarray, known_ids: Sequence[int], unknown: Dict[int, int]) -> np.ndarray:
-    """Index of each class id; ids without category give -1 and are counted in `unknown`."""
-    index = {class_id: i for i, class_id in enumerate(known_ids)}
-    indices = np.array([index.get(int(k), -1) for k in class_ids], np.int64)
-    for k in np.asarray(class_ids)[indices < 0]:
-        unknown[int(k)] = unknown.get(int(k), 0) + 1
-    return indices
-
-
-def _confuse(
-    confusion: np.ndarray, groundtruth: ImageBoxes, detections: ImageDetections, min_score: float
-) -> None:
-    """Adds to the matrix: rows are groundtruth, columns detections, the last of each none.
-
-    It compares classes, so it matches boxes of any class.
-    """
-    background = len(confusion) - 1
-    shown = detections.scores >= min_score
-    classes, scores = detections.classes[shown], detections.scores[shown]
-    # Difficult boxes and crowds take no detection away from the boxes that count.
-    matched = matching.match(np.where(groundtruth.counted, detections.iou[shown], 0.0), scores)
-    is_matched = matched >= 0
-    np.add.at(confusion, (groundtruth.classes[matched[is_matched]], classes[is_matched]), 1)
-    is_wrong = ~is_matched & ~detections.ignored[shown].any(axis=1)
-    np.add.at(confusion[background], classes[is_wrong], 1)
-    missed = groundtruth.counted
-    missed[matched[is_matched]] = False
-    np.add.at(confusion[:, background], groundtruth.classes[missed], 1)
 
 
 def chart_summary(png: bytes) -> bytes:

@@ -13,7 +13,8 @@ from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from model_fn.evaluation.metrics.coco_matching import greedy_match, joined, rows_of_classes
+from model_fn.evaluation.metrics.base import EvaluatedBatch
+from model_fn.evaluation.metrics.coco_matching import greedy_match, rows_of_classes
 from model_fn.evaluation.metrics.overlaps import box_ioa, box_iou
 
 Array = np.ndarray[Any, Any]
@@ -72,51 +73,44 @@ class Matches:
 
     def _columns(self) -> List[Array]:
         """Class, score and correctness of the detections of all images, by falling score."""
-        columns = [
-            joined([image[i] for image in self._images], dtype)
-            for i, dtype in enumerate((np.int32, np.float32, bool))
-        ]
+        empty = np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, bool)
+        columns = [np.concatenate(parts) for parts in zip(empty, *self._images)]
         order = np.argsort(-columns[1], kind="stable")
         return [column[order] for column in columns]
 
 
-class ImageBoxes(NamedTuple):
-    """The groundtruth of one image; arrays of one length."""
+class MatchedImage(NamedTuple):
+    """One image: m boxes of its groundtruth, and n detections, which are matched to them.
 
-    boxes: Array  # float32 [m, 4], yxyx
-    classes: Array  # int [m], -1: none of the label map
-    is_crowd: Array  # bool [m]
-    difficult: Array  # bool [m]
+    Boxes are yxyx in pixels of the original image, classes positions in the label map.
+    """
 
-    @property
-    def counted(self) -> Array:
-        """Bool [m]: True for boxes that must be found."""
-        return (self.classes >= 0) & ~self.is_crowd & ~self.difficult
-
-
-class ImageDetections(NamedTuple):
-    """The detections of one image, matched to its groundtruth."""
-
-    boxes: Array  # float32 [n, 4], yxyx in pixels of the original image
+    true_boxes: Array  # float32 [m, 4]
+    true_classes: Array  # int [m], -1: none of the label map
+    is_object: Array  # bool [m], of a class of the label map, and not a crowd
+    is_counted: Array  # bool [m], an object that must be found: it is not difficult
+    boxes: Array  # float32 [n, 4]
     scores: Array  # float32 [n]
     classes: Array  # int [n]
-    iou: Array  # float [n, m] with the boxes of the groundtruth
-    ignored: Array  # bool [n, m], True if the box excuses the detection
+    iou: Array  # float [n, m]
+    is_excused: Array  # bool [n, m], True if the box excuses the detection
     matched: Array  # int [n], the box of the same class that it finds, -1 for none
     counts: Array  # bool [n], False if it is neither right nor wrong
 
 
-def match_image(
-    groundtruth: ImageBoxes, boxes: Array, scores: Array, classes: Array
-) -> ImageDetections:
-    """Matches the detections of an image; each has a class of the label map."""
-    iou = box_iou(boxes, groundtruth.boxes)
-    overlaps_crowd = box_ioa(boxes, groundtruth.boxes) >= MATCH_IOU
-    ignored = (overlaps_crowd & groundtruth.is_crowd) | ((iou >= MATCH_IOU) & groundtruth.difficult)
-    same = classes[:, np.newaxis] == groundtruth.classes
-    matched = match(np.where(same & groundtruth.counted, iou, 0.0), scores)
-    counts = (matched >= 0) | ~(ignored & same).any(axis=1)
-    return ImageDetections(boxes, scores, classes, iou, ignored, matched, counts)
+def match_image(image: EvaluatedBatch) -> MatchedImage:
+    """Matches one of `EvaluatedBatch.images`, with positions in the label map as its classes."""
+    boxes, scores, classes = image.detection_boxes, image.detection_scores, image.detection_classes
+    is_object = (image.classes >= 0) & ~image.is_crowd
+    is_counted = is_object & ~image.difficult
+    iou = box_iou(boxes, image.boxes)
+    overlaps_crowd = box_ioa(boxes, image.boxes) >= MATCH_IOU
+    is_excused = (overlaps_crowd & image.is_crowd) | ((iou >= MATCH_IOU) & image.difficult)
+    same = classes[:, np.newaxis] == image.classes
+    matched = match(np.where(same & is_counted, iou, 0.0), scores)
+    counts = (matched >= 0) | ~(is_excused & same).any(axis=1)
+    true = image.boxes, image.classes, is_object, is_counted
+    return MatchedImage(*true, boxes, scores, classes, iou, is_excused, matched, counts)
 
 
 def match(iou: Array, scores: Array) -> Array:

@@ -12,13 +12,13 @@ Letters: N detections of an image, G groundtruth boxes of it.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from estimator_det.config.text import ConfigError
 from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
-from model_fn.evaluation.metrics.coco_matching import joined, rows_of_classes
+from model_fn.evaluation.metrics.coco_matching import rows_of_classes
 from model_fn.evaluation.metrics.overlaps import box_ioa, box_iou, mask_areas, mask_iou
 
 _FALSE, _TRUE, _LEFT_OUT = range(3)  # verdicts on a detection
@@ -63,19 +63,13 @@ class AveragePrecision:
         named = list(dict.fromkeys(map(self._name_of, self._categories)))
         self.names = [self._mean_name, *named]
         self.needs: FrozenSet[str] = frozenset({"masks"}) if options.uses_masks else NO_NEEDS
-        self._reset()
+        self._num_boxes = np.zeros(len(self._ids))
+        # Class index and score of detections that count, and 0 or the weight of a correct one.
+        self._counted = [(np.zeros(0, np.int32), np.zeros(0, np.float64), np.zeros(0, np.float32))]
 
     def _name_of(self, class_id: int) -> str:
         at = f"AP@{self._options.threshold}IOU"
         return f"{self._options.prefix}PerformanceByCategory/{at}/{self._categories[class_id]}"
-
-    def _reset(self) -> None:
-        self._num_boxes = np.zeros(len(self._ids))
-        # Columns of detections that count: index of the class, score, and 0 or the verdict
-        # a correct one.
-        self._classes: List[np.ndarray] = []
-        self._scores: List[np.ndarray] = []
-        self._weights: List[np.ndarray] = []
 
     def add(self, batch: EvaluatedBatch) -> None:
         for image in batch.images():
@@ -152,13 +146,11 @@ class AveragePrecision:
         return np.searchsorted(self._ids, classes)
 
     def _keep(self, classes: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> None:
-        self._classes.append(self._index_of(classes).astype(np.int32))
-        self._scores.append(scores.astype(np.float64))
-        self._weights.append(weights.astype(np.float32))
+        rows = self._index_of(classes).astype(np.int32)
+        self._counted.append((rows, scores.astype(np.float64), weights.astype(np.float32)))
 
     def results(self) -> Dict[str, float]:
-        classes, scores = joined(self._classes, np.int32), joined(self._scores, np.float64)
-        weights = joined(self._weights, np.float32)
+        classes, scores, weights = map(np.concatenate, zip(*self._counted))
         rows = rows_of_classes(classes, len(self._ids))
         recalls = self._options.recall_range
         values = {}
@@ -168,10 +160,9 @@ class AveragePrecision:
         known = [value for value in values.values() if not np.isnan(value)]
         mean = float(np.mean(known)) if known else float("nan")
         if self._options.is_weighted:
-            occurring = [mine for mine, total in zip(rows, self._num_boxes) if total > 0]
-            pooled = joined(occurring, np.int64)
+            order = np.argsort(classes, kind="stable")
+            pooled = order[self._num_boxes[classes[order]] > 0]
             mean = _area(scores[pooled], weights[pooled], self._num_boxes.sum(), recalls)
-        self._reset()
         return {self._mean_name: mean, **values}
 
 

@@ -114,7 +114,7 @@ class Metrics(Protocol):
         """Adds one batch, as arrays."""
 
     def results(self) -> Dict[str, float]:
-        """The value of every name in `names`; starts a new evaluation."""
+        """The value of every name in `names`; nothing is added after it."""
 
 
 # A maker gets `EvalConfig` and the categories: dictionaries with "id" (from 1), "name",

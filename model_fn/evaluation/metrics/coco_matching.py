@@ -69,18 +69,14 @@ class CocoMatches:
         self._ranges = np.array([AREAS[name] for name in areas])
         self._limits = tuple(limits)
         self._width = 2 * len(areas) * len(THRESHOLDS)  # flags of a detection
-        self._reset()
-
-    def _reset(self) -> None:
         self._num_images = 0
         self._num_objects = 0  # groundtruth, of any category
         # True once there is an object of a known category, ignored ones included.
         self._has_groundtruth = False
         self._counts = np.zeros((len(self._ids), len(self._ranges)), np.int64)
-        self._categories: List[np.ndarray] = []
-        self._ranks: List[np.ndarray] = []
-        self._scores: List[np.ndarray] = []
-        self._flags: List[np.ndarray] = []
+        # Category row, rank within it, score and flags of the detections of each image.
+        empty = np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float64)
+        self._detections = [(*empty, np.zeros((0, (self._width + 7) // 8), np.uint8))]
 
     def add(self, image: ImageObjects) -> None:
         self._num_images += 1
@@ -116,10 +112,9 @@ class CocoMatches:
             ignored_match = ignored[np.arange(len(ignored))[:, np.newaxis, np.newaxis], at]
             is_ignored = np.where(is_matched, ignored_match, is_ignored)
         flags = np.stack([is_matched & ~is_ignored, ~is_matched & ~is_ignored])
-        self._categories.append(rows.astype(np.int32))
-        self._ranks.append(ranks.astype(np.int32))
-        self._scores.append(np.asarray(image.scores[chosen], np.float64))
-        self._flags.append(np.packbits(flags.reshape(self._width, len(chosen)).T, axis=1))
+        packed = np.packbits(flags.reshape(self._width, len(chosen)).T, axis=1)
+        scores = np.asarray(image.scores[chosen], np.float64)
+        self._detections.append((rows.astype(np.int32), ranks.astype(np.int32), scores, packed))
 
     def _outside(self, areas: np.ndarray) -> np.ndarray:
         """Areas [n] -> bool [A, n]."""
@@ -127,7 +122,7 @@ class CocoMatches:
         return (areas < low) | (areas > high)
 
     def finish(self) -> Tables:
-        """Tables of what was added; starts a new evaluation, and warns if every metric is -1."""
+        """Tables of what was added; warns if every metric is -1."""
         if not self._has_groundtruth:
             _LOG.warning(
                 "COCO metrics are -1: none of the %d groundtruth boxes of the %d images has a "
@@ -139,9 +134,7 @@ class CocoMatches:
         sizes = (len(THRESHOLDS), len(RECALLS), len(self._ids), len(self._ranges))
         precision = -np.ones(sizes)
         recall = -np.ones((sizes[0], sizes[2], sizes[3], len(self._limits)))
-        categories, ranks = joined(self._categories, np.int32), joined(self._ranks, np.int32)
-        scores = joined(self._scores, np.float64)
-        flags = np.concatenate([np.zeros((0, (self._width + 7) // 8), np.uint8), *self._flags])
+        categories, ranks, scores, flags = map(np.concatenate, zip(*self._detections))
         for k, mine in enumerate(rows_of_classes(categories, len(self._ids))):
             mine = mine[np.argsort(-scores[mine], kind="stable")]
             bits = np.unpackbits(flags[mine], axis=1, count=self._width)
@@ -157,7 +150,6 @@ class CocoMatches:
             share = right / (wrong + right + np.spacing(1))
             curve = _at_recalls(right / totals, share)
             precision[:, :, k, present] = curve.transpose(1, 2, 0)
-        self._reset()
         return Tables(precision, recall)
 
 
@@ -221,11 +213,6 @@ def _ranks(groups: np.ndarray) -> np.ndarray:
     ranks = np.empty(len(groups), np.int64)
     ranks[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
     return ranks
-
-
-def joined(parts: List[np.ndarray], dtype: Any) -> np.ndarray:
-    """Arrays [n] one after the other; there may be none."""
-    return np.concatenate([np.zeros(0, dtype), *parts])
 
 
 def rows_of_classes(classes: np.ndarray, num_classes: int) -> List[np.ndarray]:

@@ -52,9 +52,6 @@ class CocoPanopticMetrics:
             "NumTotalClasses",
             *dict.fromkeys(self._category_names),
         ]
-        self._reset()
-
-    def _reset(self) -> None:
         # IoU of matched pairs; matches; detections without one; missed groundtruth.
         self._sums = np.zeros((4, len(self._ids)))
 
@@ -91,7 +88,6 @@ class CocoPanopticMetrics:
         results["NumTotalClasses"] = float(len(self._ids))
         category_qualities = np.where(valid, qualities[0], nothing).tolist()
         results.update(zip(self._category_names, category_qualities))
-        self._reset()
         return results
 
 

@@ -68,7 +68,7 @@ def test_reliability_by_hand() -> None:
     # Bins of 1/15. Two detections of 0.5, one correct; one of 1.0, wrong; one of 0.01, wrong.
     found = calibration.reliability(np.float32([0.5, 0.5, 1.0, 0.01]), np.array([1, 0, 0, 0]))
     assert found.counts.tolist() == [1, *[0] * 6, 2, *[0] * 6, 1]
-    assert found.precisions[7] == 0.5 and found.mean_scores[14] == 1.0
+    assert found.precisions[7] == 0.5 and found.scores[14] == 1.0
     assert found.expected_error == pytest.approx((0 + 0 + 1.0 + 0.01) / 4)
     assert calibration.reliability(np.zeros(0), np.zeros(0, bool)).expected_error == 0.0
 

@@ -25,7 +25,7 @@ def details_of(*batches: EvaluatedBatch) -> Dict[str, Any]:
     evaluation = EvalDiagnostics(CATEGORIES, min_score=0.3)
     for batch in batches:
         evaluation.add(batch)
-    return evaluation.results()[3]
+    return evaluation.results()[2]
 
 
 def test_kinds_of_mistakes_the_most_confident_first() -> None:

@@ -32,7 +32,7 @@ def matches_of(*batches: EvaluatedBatch) -> Matches:
     diagnostics = EvalDiagnostics(CATEGORIES, 0.5)
     for each in batches:
         diagnostics.add(each)
-    return diagnostics.results()[1]
+    return diagnostics.results()[0]
 
 
 def _judged(*batches: EvaluatedBatch, k: int = 0) -> list[tuple[float, bool]]:

@@ -20,7 +20,6 @@ from model_fn.checks.graphs import placeholders
 from model_fn.evaluation import history
 from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.diagnostics import EvalDiagnostics
-from model_fn.evaluation.matching import Matches
 from model_fn.runs import evaluator, runner
 from model_fn.runs.backends import estimator as estimators
 from model_fn.runs.options import CheckpointOptions
@@ -178,7 +177,7 @@ def test_checkpoints_that_are_deleted_before_they_are_read(
     def delete_first(input_fn: Any, hooks: Any, checkpoint_path: str, **options: Any) -> Any:
         """Of four checkpoints two are deleted while their evaluation starts."""
         if len(left) in (3, 1):
-            results[-1](Results({}, EvalDiagnostics([], 0.5).counts(), Matches([], []), b"", {}))
+            results[-1](Results({}, *EvalDiagnostics([], 0.5).results()))
             return {"global_step": left[0], "loss": 1.0}
         hooks = [*hooks, _DeleteBeforeRestore(checkpoint_path)]
         del left[0]

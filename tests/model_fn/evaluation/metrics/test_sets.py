@@ -41,13 +41,12 @@ def results_of(name: str, *batches: EvaluatedBatch) -> Dict[str, float]:
 @pytest.mark.parametrize("name", sorted(METRICS))
 def test_every_set_has_values_for_its_names_without_objects(name: str) -> None:
     config = eval_pb2.EvalConfig(metrics_set=[name], include_metrics_per_category=True)
-    (metrics,) = make_metrics(config, CATEGORIES)
     points = {"keypoints": np.zeros((0, 3, 2)), "detection_keypoints": np.zeros((0, 3, 2))}
     empty = hand.with_masks(hand.image([], [], **points))
-    batches: List[List[EvaluatedBatch]] = [[], [empty, empty]]
-    for given in batches:
-        for batch in given:
-            metrics.add(batch)
+    for count in (0, 2):
+        (metrics,) = make_metrics(config, CATEGORIES)
+        for _ in range(count):
+            metrics.add(empty)
         results = metrics.results()
         assert list(dict.fromkeys(metrics.names)) == metrics.names
         assert set(results) == set(metrics.names)
