@@ -7,6 +7,8 @@ from typing import Iterator, List
 
 import pytest
 
+from estimator_det.programs.cloud import connection
+
 # Uploads above this size are sent in parts; 8 MiB outside of tests.
 MOST_AT_ONCE = 2**18
 
@@ -23,23 +25,28 @@ def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.fixture
-def emulator(no_login: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+def emulator(
+    no_login: None, waits: List[float], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[object]:
     """A running emulator with an empty bucket, data; the library is directed to it."""
-    from estimator_det.programs.cloud.connection import connect
     from tests.cloud.emulator import running
 
     with running() as started:
         started.bucket()
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", started.address)
-        connect()  # imports Google's library, without its warnings
+        connection.connect()  # imports Google's library, without its warnings
         monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", MOST_AT_ONCE)
         yield started
 
 
 @pytest.fixture
-def waits() -> List[float]:
-    """Seconds that transfers would have waited before further attempts."""
-    return []
+def waits(monkeypatch: pytest.MonkeyPatch) -> List[float]:
+    """Seconds that transfers would have waited before further attempts; they send in parts."""
+    seconds: List[float] = []
+    monkeypatch.setattr(connection.Connection, "wait", lambda _, secs: seconds.append(secs))
+    monkeypatch.setattr(connection, "CHUNK_BYTES", MOST_AT_ONCE)
+    monkeypatch.setattr(connection, "TIMEOUT_SECS", 5.0)
+    return seconds
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from estimator_det.config import pipeline
 from estimator_det.config.problem import Problem
 from estimator_det.programs.cloud import checks
-from estimator_det.programs.cloud.connection import Options, connect
+from estimator_det.programs.cloud.connection import connect
 from estimator_det.programs.cloud.paths import parse
 from estimator_det.protos import pipeline_pb2
 from tests.cloud.emulator import status
@@ -36,7 +36,7 @@ def _fill() -> None:
 
 
 def _check(config: Any, **settings: Any) -> List[Problem]:
-    return checks.check_paths(config, options=Options(sleep=lambda _: None), **settings)
+    return checks.check_paths(config, **settings)
 
 
 def test_nothing_is_wrong(emulator):

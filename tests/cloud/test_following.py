@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pathlib
 from typing import Any, Callable, Dict, List
+from unittest import mock
 
 import pytest
 
 from estimator_det.programs.cloud import following
-from estimator_det.programs.cloud.connection import Options, connect
+from estimator_det.programs.cloud.connection import connect
 from estimator_det.programs.cloud.paths import parse
 from tests.cloud.emulator import Emulator
 
@@ -23,14 +24,14 @@ class _Training:
         self._emulator, self._steps, self._now = emulator, steps, 0.0
         self.downloads: List[int] = []  # requests of each copy
 
-    def wait(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         self._now += seconds
         self.downloads.append(self._emulator.count("GET", "alt=media"))
         self._emulator.requests.clear()
         if self._steps:
             self._steps.pop(0)()
 
-    def clock(self) -> float:
+    def monotonic(self) -> float:
         return self._now
 
 
@@ -38,11 +39,9 @@ def _write(name: str, data: bytes) -> None:
     connect().blob(parse(f"{RUN}/{name}")).upload_from_string(data)
 
 
-def _follow(training: _Training, folder: pathlib.Path, **settings: Any) -> None:
-    following.follow(
-        [RUN], str(folder), timeout_secs=60, wait=training.wait, clock=training.clock,
-        options=Options(sleep=lambda _: None), **settings,
-    )  # fmt: skip
+def _follow(training: _Training, folder: pathlib.Path) -> None:
+    with mock.patch.object(following, "time", training):
+        following.follow([RUN], str(folder), timeout_secs=60)
 
 
 def _found(folder: pathlib.Path) -> Dict[str, bytes]:
@@ -69,7 +68,7 @@ def test_new_files_come_and_old_ones_stay(emulator, tmp_path, caplog):
         "model.ckpt-2.index": b"2",
     }
     assert training.downloads == [0, 2, 2, 0]  # what is here is not asked for again
-    assert training.clock() == 120.0
+    assert training.monotonic() == 120.0
     assert "nothing there yet" in caplog.text and "nothing new for 60 s: done" in caplog.text
 
 

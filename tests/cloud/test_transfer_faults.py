@@ -12,57 +12,62 @@ from typing import Any, List
 import pytest
 from google.auth.exceptions import RefreshError, TransportError
 
-from estimator_det.programs.cloud import storage
+from estimator_det.programs.cloud import connection, storage
 from estimator_det.programs.cloud.connection import Retry, StorageError, connect, explained
 from estimator_det.programs.cloud.paths import CloudPath
 from tests.cloud.emulator import corrupt, cut, half, hang, status
-from tests.cloud.test_storage import QUARTER, fetch, list_files, options_of, send
+from tests.cloud.test_storage import QUARTER, fetch, list_files, send
 from tests.conftest import TESTS
 
 
-def test_failed_upload_starts_again_with_the_next_command(emulator, tmp_path, waits, large, small):
+def test_failed_upload_starts_again_with_the_next_command(
+    emulator, tmp_path, monkeypatch, large, small
+):
+    monkeypatch.setattr(connection, "ATTEMPTS", 3)
     emulator.fail("PUT", "upload_id", cut, times=99, after=2)
     with pytest.raises(
         StorageError,
         match=r"large\.record: write failed 3 times in a row.* files that are complete are skipped",
     ):
-        send(tmp_path, waits, attempts=3)
+        send(tmp_path)
     emulator.faults.clear()
-    done = send(tmp_path, waits)
+    done = send(tmp_path)
     assert emulator.content("large.record") == large.read_bytes()
     assert done.files + done.same == 2
 
 
-def test_interrupted_upload_continues(emulator, waits, caplog, large):
+def test_interrupted_upload_continues(emulator, caplog, large):
     emulator.fail("PUT", "upload_id", cut, after=2)
-    send(large, waits)
+    send(large)
     assert emulator.content("large.record") == large.read_bytes()
     assert emulator.count("POST") == 1 and emulator.count("PUT") == 5  # one chunk twice
     assert "large.record: write failed: the connection failed" in caplog.text
     assert "; attempt 2 of 8 in " in caplog.text
 
 
-def test_failed_download_leaves_nothing_and_starts_again(emulator, tmp_path, waits, large):
-    send(large, waits)
+def test_failed_download_leaves_nothing_and_starts_again(emulator, tmp_path, monkeypatch, large):
+    monkeypatch.setattr(connection, "ATTEMPTS", 2)
+    send(large)
     local = tmp_path / "local"
     emulator.fail("GET", "alt=media", half)
     emulator.fail("GET", "alt=media", status(503), times=99)
     with pytest.raises(StorageError, match=r"read failed 2 times in a row.* HTTP 503"):
-        fetch(local, waits, attempts=2)
+        fetch(local)
     assert not list(local.iterdir())
     emulator.faults.clear()
-    fetch(local, waits)
+    fetch(local)
     assert (local / large.name).read_bytes() == large.read_bytes()
     assert [path.name for path in local.iterdir()] == [large.name]
 
 
-def test_interrupted_download_continues(emulator, tmp_path, waits, large):
-    send(large, waits)
+def test_interrupted_download_continues(emulator, tmp_path, waits, monkeypatch, large):
+    monkeypatch.setattr(connection, "ATTEMPTS", 2)
+    send(large)
     ranges: List[str] = []
     # Each answer brings half of the rest: progress, so that failures do not add up.
     emulator.fail("GET", "alt=media", half, times=5)
     emulator.fail("GET", "alt=media", lambda handler: ranges.append(handler.headers["Range"]))
-    fetch(tmp_path / "l", waits, attempts=2)
+    fetch(tmp_path / "l")
     assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
     assert len(waits) == 5
     first = int(ranges[0][len("bytes=") : ranges[0].index("-")])
@@ -74,51 +79,52 @@ def test_failures_that_pass_are_retried_with_growing_delays(
     emulator, tmp_path, waits, fault, large, small
 ):
     emulator.fail("POST", "uploadType=multipart", fault, times=3)
-    send(small, waits)
+    send(small)
     assert len(waits) == 3
     for wait, longest in zip(waits, (1.0, 2.0, 4.0)):
         assert longest / 2 <= wait <= longest
     emulator.fail("PUT", "upload_id", fault, times=2, after=1)
-    send(large, waits)
+    send(large)
     emulator.fail("GET", "/o?", fault)
     emulator.fail("GET", "alt=media", fault)
-    done = fetch(tmp_path / "l", waits)
+    done = fetch(tmp_path / "l")
     assert done.files == 2 and len(waits) == 7
     assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
 
 
-def test_delays_have_a_limit(emulator, waits):
+def test_delays_have_a_limit(emulator, waits, monkeypatch):
+    monkeypatch.setattr(connection, "ATTEMPTS", 9)
     emulator.fail("GET", "/o?", status(503), times=99)
     with pytest.raises(StorageError, match="9 times in a row, at last with: HTTP 503"):
-        list_files("gs://data", options_of(waits, attempts=9))
+        list_files("gs://data")
     assert len(waits) == 8 and 16.0 <= max(waits) <= 32.0
 
 
-def test_timeouts_are_retried(emulator, tmp_path, waits, caplog, large):
-    options = options_of(waits, timeout_secs=0.5)
+def test_timeouts_are_retried(emulator, tmp_path, monkeypatch, caplog, large):
+    monkeypatch.setattr(connection, "TIMEOUT_SECS", 0.5)
     emulator.fail("PUT", "upload_id", hang, after=1)
-    storage.upload([str(large)], "gs://data", options=options)
+    storage.upload([str(large)], "gs://data")
     emulator.fail("GET", "alt=media", hang)
-    storage.download(["gs://data"], str(tmp_path / "l"), options=options)
+    storage.download(["gs://data"], str(tmp_path / "l"))
     assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
     for action in ("write", "read"):
         assert f"large.record: {action} failed: the connection failed (ReadTimeout" in caplog.text
 
 
 @pytest.mark.parametrize("faults", [[corrupt], [half, corrupt]])
-def test_corrupted_download_is_repeated_once(emulator, tmp_path, waits, caplog, faults, small):
+def test_corrupted_download_is_repeated_once(emulator, tmp_path, caplog, faults, small):
     """Also one that was continued, which the library does not check."""
-    send(small, waits)
+    send(small)
     for fault in faults:
         emulator.fail("GET", "alt=media", fault)
-    fetch(tmp_path / "l", waits)
+    fetch(tmp_path / "l")
     assert (tmp_path / "l" / "small").read_bytes() == b"small"
     assert "downloading the file again" in caplog.text
 
     for fault in 2 * faults:
         emulator.fail("GET", "alt=media", fault)
     with pytest.raises(StorageError, match=r"gs://data/small: the bytes received have .* twice"):
-        fetch(tmp_path / "m", waits)
+        fetch(tmp_path / "m")
     assert not list((tmp_path / "m").iterdir())
 
 
@@ -140,11 +146,11 @@ def _flip(handler: Any) -> bool:
     return False
 
 
-def test_corrupted_upload_is_deleted(emulator, waits, large):
+def test_corrupted_upload_is_deleted(emulator, large):
     emulator.fail("PUT", "upload_id", _flip)
     with pytest.raises(StorageError, match=r"the stored bytes have another checksum .* is deleted"):
-        send(large, waits)
-    assert list_files("gs://data", options_of(waits)) == []
+        send(large)
+    assert list_files("gs://data") == []
 
 
 def _append(path: pathlib.Path) -> None:
@@ -157,16 +163,16 @@ def _shorten(path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("change", [_append, _shorten])
 @pytest.mark.parametrize(("method", "after"), [("PUT", 1), ("POST", 0)])
-def test_file_that_changes_during_its_upload(emulator, waits, change, method, after, large):
+def test_file_that_changes_during_its_upload(emulator, change, method, after, large):
     if method == "POST":
         large.write_bytes(large.read_bytes()[:QUARTER])
     emulator.fail(method, "upload", lambda handler: change(large), after=after)
     with pytest.raises(StorageError, match=r"large\.record changed while it was uploaded"):
-        send(large, waits)
-    assert list_files("gs://data", options_of(waits)) == []
+        send(large)
+    assert list_files("gs://data") == []
 
 
-def test_service_that_takes_a_part_of_a_request(emulator, waits, large):
+def test_service_that_takes_a_part_of_a_request(emulator, large):
     """Which the library does not continue."""
 
     def take_half(handler: Any) -> bool:
@@ -179,14 +185,15 @@ def test_service_that_takes_a_part_of_a_request(emulator, waits, large):
 
     emulator.fail("PUT", "upload_id", take_half)
     with pytest.raises(StorageError, match=r"or the service took only a part of it\. Run the com"):
-        send(large, waits)
+        send(large)
 
 
-def test_no_network(emulator, waits, monkeypatch, large):
+def test_no_network(emulator, monkeypatch, large):
+    monkeypatch.setattr(connection, "ATTEMPTS", 2)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:1")
     message = r"gs://data/: read failed 2 times in a row.*: the connection failed \(Connection.*net"
     with pytest.raises(StorageError, match=message):
-        send(large, waits, attempts=2)
+        send(large)
 
 
 def test_ctrl_c_ends_waiting_transfers(emulator, tmp_path, small):
@@ -228,7 +235,7 @@ def test_unknown_certificate_is_not_tried_again(emulator, waits, kind):
 
     path = CloudPath("data", "x")
     with pytest.raises(StorageError, match="REQUESTS_CA_BUNDLE") as caught:
-        Retry(connect(options_of(waits)), path, "read")(request)()
+        Retry(connect(), path, "read")(request)()
     assert "secret" not in str(caught.value) and not waits
 
 

@@ -202,7 +202,7 @@ def service(tmp_path, monkeypatch):
 
     def upload(sources, destination):
         calls.append(([os.path.basename(source) for source in sources], destination))
-        return storage.Copied(len(sources), 0, 0, [])
+        return storage.Copied(len(sources), 0, 0)
 
     def check_paths(config, *, model_dir, region):
         calls.append((model_dir, region))

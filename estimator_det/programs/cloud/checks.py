@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, Iterator, List, Optional, Set
+from typing import Any, Iterator, List, Set
 
 from estimator_det.config.check import named_paths
 from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, from_error, warning
 from estimator_det.config.text import ConfigError
-from estimator_det.programs.cloud.connection import Connection, Options, StorageError, connect
+from estimator_det.programs.cloud.connection import Connection, StorageError, connect
 from estimator_det.programs.cloud.paths import CloudPath, is_cloud, parse
 from estimator_det.programs.cloud.transfers import path_of
 
@@ -20,19 +20,13 @@ _OUTSIDE = {"EU": ("europe-west2", "europe-west6", "europe-west12")}
 _MULTI_REGIONS = {"US": "us-", "EU": "europe-", "ASIA": "asia-"}
 
 
-def check_paths(
-    config: Any,
-    *,
-    model_dir: str = "",
-    region: str = "",
-    options: Optional[Options] = None,
-) -> List[Problem]:
+def check_paths(config: Any, *, model_dir: str = "", region: str = "") -> List[Problem]:
     """Errors, then warnings, about paths that a job in the cloud could not read or write.
 
     One file of each path is read and, in `model_dir` if given, one is written and deleted. Buckets
     outside of `region` get a warning.
     """
-    connection = connect(options)
+    connection = connect()
     problems: List[Problem] = []
     buckets: Set[str] = set()
     for field, path in [*named_paths(config), *([(_MODEL_DIR, model_dir)] if model_dir else [])]:

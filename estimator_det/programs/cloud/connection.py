@@ -12,7 +12,6 @@ import os
 import random
 import threading
 import warnings
-from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from estimator_det.config.printing import plain
@@ -26,6 +25,11 @@ _LOGIN = (
 _ROLES = {"read": "roles/storage.objectViewer", "write": "roles/storage.objectAdmin"}
 _RERUN = "Check the network and run the command again: files that are complete are skipped"
 _UNKNOWN_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's code
+
+THREADS = 8  # files at once
+CHUNK_BYTES = 8 * 2**20  # bytes per request of an upload above 8 MiB; in memory by thread
+ATTEMPTS = 8  # attempts of a request, until its transfer fails
+TIMEOUT_SECS = 60.0  # to connect, and without a byte received
 _LONGEST_DELAY_SECS = 32.0
 
 _LOG = logging.getLogger(__name__)
@@ -47,29 +51,17 @@ class Cancelled(Exception):
     """Another transfer has failed, or the user has interrupted the program."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """Settings of transfers."""
-
-    threads: int = 8  # files at once
-    chunk_bytes: int = 8 * 2**20  # bytes per request of an upload above 8 MiB; in memory by thread
-    attempts: int = 8  # attempts of a request, until its transfer fails
-    timeout_secs: float = 60.0  # to connect, and without a byte received
-    sleep: Optional[Callable[[float], Any]] = None  # waits; None: until cancelled, too
-    shows_progress: bool = True  # a bar on a terminal, lines now and then elsewhere
-
-
 class Connection(NamedTuple):
-    """Google's client with the settings of its transfers."""
+    """Google's client for transfers that end together."""
 
     client: Any  # google.cloud.storage.Client
-    options: Options
+    threads: int
     stop: threading.Event  # set: all threads end as soon as they can
 
     def blob(self, path: CloudPath) -> Any:
         """Google's object for a file, without a request."""
         bucket = self.client.bucket(path.bucket)
-        return bucket.blob(path.name, chunk_size=self.options.chunk_bytes)
+        return bucket.blob(path.name, chunk_size=CHUNK_BYTES)
 
     def list_blobs(self, path: CloudPath) -> List[Any]:
         """Google's objects for the files that a path means, by name.
@@ -88,6 +80,11 @@ class Connection(NamedTuple):
         files = (blob for blob in blobs if not blob.name.endswith("/"))
         return sorted((b for b in files if path.matches(b.name)), key=lambda blob: blob.name)
 
+    def wait(self, seconds: float) -> None:
+        """Waits before another attempt, or until the transfer is cancelled."""
+        self.stop.wait(seconds)
+        self.raise_if_cancelled()
+
     def raise_if_cancelled(self) -> None:
         """Ends a thread whose transfer is cancelled."""
         if self.stop.is_set():
@@ -100,7 +97,7 @@ class Connection(NamedTuple):
         The action is "read" or "write". Yields arguments for each call of the library.
         """
         try:
-            yield {"timeout": self.options.timeout_secs, "retry": Retry(self, path, action)}
+            yield {"timeout": TIMEOUT_SECS, "retry": Retry(self, path, action)}
         except Exception as error:
             if (known := explained(error, path, action)) is None:
                 raise
@@ -131,10 +128,10 @@ class Retry:
     def _wait(self, error: BaseException) -> None:
         if _UNKNOWN_CERTIFICATE in str(error):  # The library takes it for a failed connection.
             raise _untrusted(self._path) from error
-        options, what = self._connection.options, f"{self._path}: {self._action}"
+        what = f"{self._path}: {self._action}"
         # Counted since the last progress: a large file may fail often and still arrive.
         self.failures += 1
-        if self.failures >= options.attempts:
+        if self.failures >= ATTEMPTS:
             raise StorageError(
                 f"{what} failed {self.failures} times in a row, at last with: {_reason(error)}",
                 _RERUN,
@@ -143,13 +140,12 @@ class Retry:
         delay = min(2.0 ** (self.failures - 1), _LONGEST_DELAY_SECS) * random.uniform(0.5, 1.0)
         _LOG.warning(
             "%s failed: %s; attempt %d of %d in %.1f s",
-            *(what, _reason(error), self.failures + 1, options.attempts, delay),
+            *(what, _reason(error), self.failures + 1, ATTEMPTS, delay),
         )
-        (options.sleep or self._connection.stop.wait)(delay)
-        self._connection.raise_if_cancelled()
+        self._connection.wait(delay)
 
 
-def connect(options: Optional[Options] = None) -> Connection:
+def connect(threads: int = THREADS) -> Connection:
     """A connection with the credentials of Google's default chain."""
     # These libraries warn of Python versions and of logins without a quota project.
     with warnings.catch_warnings():
@@ -172,7 +168,7 @@ def connect(options: Optional[Options] = None) -> Connection:
                 what = f"no usable credentials for Google Cloud were found{about}"
                 raise StorageError(what, _LOGIN) from error
             client = storage.Client(project=project or "none", credentials=credentials)
-    return Connection(client, options or Options(), threading.Event())
+    return Connection(client, threads, threading.Event())
 
 
 def explained(error: BaseException, path: CloudPath, action: str) -> Optional[StorageError]:

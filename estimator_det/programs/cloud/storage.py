@@ -11,33 +11,32 @@ from __future__ import annotations
 
 import concurrent.futures
 import fnmatch
+import functools
 import logging
 import os
 import threading
-from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from estimator_det.config.bars import ProgressBar
 from estimator_det.config.files import special_kind
 from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
 from estimator_det.programs.cloud.connection import (
+    THREADS,
     Connection,
-    Options,
     StorageError,
     connect,
     no_file,
 )
 from estimator_det.programs.cloud.paths import SCHEME, CloudPath, is_cloud, parse
 from estimator_det.programs.cloud.transfers import (
+    Advance,
     FileGone,
     download_file,
     is_same,
     path_of,
     upload_file,
 )
-
-__all__ = ["Copied", "Options", "StorageError", "download", "upload"]
 
 # Never copied: the lock of a running training, and what an interrupted write or download leaves, of
 # this package, of TensorFlow's savers and of its `atomic_write_string_to_file`.
@@ -56,21 +55,12 @@ _PASSES = 3
 _LOG = logging.getLogger(__name__)
 
 
-class Work(NamedTuple):
-    """One transfer."""
-
-    name: str
-    size: int  # bytes
-    transfer: Callable[[Callable[[int], Any]], None]
-
-
 class Copied(NamedTuple):
     """Result of a copy."""
 
     files: int  # copied
     size: int  # their bytes
     same: int  # files that were there already
-    paths: List[str]  # path of each file now, copied or not, in order of names
 
 
 def upload(
@@ -78,7 +68,7 @@ def upload(
     destination: str,
     *,
     exclude: Sequence[str] = (),
-    options: Optional[Options] = None,
+    threads: int = THREADS,
 ) -> Copied:
     """Uploads files, and the contents of folders, into a folder of a bucket.
 
@@ -86,10 +76,11 @@ def upload(
         sources: Local files and folders.
         destination: gs://bucket/folder; made as it is needed.
         exclude: Patterns of names, or of paths below a source, that are left out.
+        threads: Files at once.
     """
     folder = parse(destination)
     local_files = _local_files(sources, exclude)
-    connection = connect(options)
+    connection = connect(threads)
     # One listing instead of a request for each file.
     blobs = connection.list_blobs(CloudPath(folder.bucket, folder.folder))
     stored = {blob.name: blob for blob in blobs}
@@ -98,16 +89,13 @@ def upload(
         target = folder.join(name).name
         return target in stored and is_same(local, stored[target])
 
+    def transfer(name: str, advance: Advance) -> None:
+        upload_file(connection, local_files[name], folder.join(name), advance)
+
     new = {name: local for name, local in local_files.items() if not is_stored(name, local)}
-    tasks = [
-        Work(
-            name, os.path.getsize(local), partial(upload_file, connection, local, folder.join(name))
-        )
-        for name, local in new.items()
-    ]
-    size = run_all(connection, tasks, "uploading")
-    paths = [str(folder.join(name)) for name in sorted(local_files)]
-    return Copied(len(new), size, len(local_files) - len(new), paths)
+    sizes = {name: os.path.getsize(local) for name, local in new.items()}
+    run_all(connection, sizes, transfer, "uploading")
+    return Copied(len(new), sum(sizes.values()), len(local_files) - len(new))
 
 
 def download(
@@ -115,23 +103,23 @@ def download(
     folder: str,
     *,
     exclude: Sequence[str] = (),
-    options: Optional[Options] = None,
+    threads: int = THREADS,
 ) -> Copied:
     """Downloads files, folders' contents and patterns, gs://bucket/name, into a local folder.
 
     A file that is deleted or replaced meanwhile is listed again, as in the folder of a running
-    training. `exclude` is as for `upload`.
+    training. `exclude` and `threads` are as for `upload`.
     """
     parsed = [parse(source) for source in sources]
-    connection = connect(options)
-    total = Copied(0, 0, 0, [])
+    connection = connect(threads)
+    files = size = 0
     for _ in range(_PASSES):
         wanted = remote_files(connection, parsed, exclude)
         done, deleted = fetch(connection, wanted, folder)
-        total = Copied(total.files + done.files, total.size + done.size, done.same, done.paths)
+        files, size = files + done.files, size + done.size
         # Files were replaced while they were copied: list and copy the difference again.
         if not deleted:
-            return total
+            return Copied(files, size, done.same)
     raise StorageError(
         f"{sources[0]}: files are replaced faster than they can be copied, at last {deleted[0]}",
         "Give --follow for the folder of a running training",
@@ -173,32 +161,35 @@ def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[C
     """
     deleted: List[str] = []
 
-    def transfer(below: str, blob: Any, advance: Callable[[int], Any]) -> None:
+    def transfer(below: str, advance: Advance) -> None:
         # A `checkpoint` file must not name a checkpoint whose files have gone.
         if deleted and _rank(below):
             return
         try:
-            download_file(connection, blob, os.path.join(folder, below), advance)
+            download_file(connection, blobs[below], os.path.join(folder, below), advance)
         except FileGone as error:
             deleted.append(str(error))
 
-    new = {
-        below: blob
+    sizes = {
+        below: blob.size
         for below, blob in blobs.items()
         if not is_same(os.path.join(folder, below), blob)
     }
-    tasks = [Work(below, blob.size, partial(transfer, below, blob)) for below, blob in new.items()]
-    size = run_all(connection, tasks, "downloading")
-    paths = [os.path.join(folder, below) for below in sorted(blobs)]
-    return Copied(len(new) - len(deleted), size, len(blobs) - len(new), paths), deleted
+    run_all(connection, sizes, transfer, "downloading")
+    same = len(blobs) - len(sizes)
+    return Copied(len(sizes) - len(deleted), sum(sizes.values()), same), deleted
 
 
-def run_all(connection: Connection, tasks: Sequence[Work], title: str) -> int:
-    """Runs transfers in threads, those of files that name others last; returns the bytes."""
-    size = sum(task.size for task in tasks)
-    shown = connection.options.shows_progress and size > 0
+def run_all(
+    connection: Connection,
+    sizes: Mapping[str, int],
+    transfer: Callable[[str, Advance], None],
+    title: str,
+) -> None:
+    """Transfers the files of these names and bytes in threads, those that name others last."""
+    size = sum(sizes.values())
     lock = threading.Lock()
-    with ProgressBar(title, size, "bytes", shown=shown) as bar:
+    with ProgressBar(title, size, "bytes", shown=size > 0) as bar:
 
         def advance(count: int) -> None:
             with lock:
@@ -206,16 +197,14 @@ def run_all(connection: Connection, tasks: Sequence[Work], title: str) -> int:
 
         # All files of one rank are complete before those that name them begin.
         for rank in range(len(_LAST) + 1):
-            _run_together(connection, [task for task in tasks if _rank(task.name) == rank], advance)
-    return size
+            names = [name for name in sizes if _rank(name) == rank]
+            _run_together(connection, [functools.partial(transfer, n, advance) for n in names])
 
 
-def _run_together(
-    connection: Connection, tasks: Sequence[Work], advance: Callable[[int], Any]
-) -> None:
+def _run_together(connection: Connection, transfers: Sequence[Callable[[], None]]) -> None:
     # Google's `transfer_manager` reports no progress, and a signal waits for all of its transfers.
-    with concurrent.futures.ThreadPoolExecutor(connection.options.threads) as pool:
-        futures = [pool.submit(task.transfer, advance) for task in tasks]
+    with concurrent.futures.ThreadPoolExecutor(connection.threads) as pool:
+        futures = list(map(pool.submit, transfers))
         try:
             for future in concurrent.futures.as_completed(futures):
                 future.result()

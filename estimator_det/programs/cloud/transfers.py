@@ -6,6 +6,7 @@ import base64
 import logging
 import os
 import pathlib
+import types
 from typing import Any, Callable
 
 import google_crc32c
@@ -13,7 +14,6 @@ import google_crc32c
 from estimator_det.programs.cloud.connection import (
     Connection,
     MissingError,
-    Retry,
     StorageError,
     explained,
 )
@@ -53,9 +53,7 @@ def _text(checksum: Any) -> str:
     return base64.b64encode(checksum.digest()).decode("ascii")
 
 
-def upload_file(
-    connection: Connection, local: str, target: CloudPath, advance: Advance = lambda _: None
-) -> None:
+def upload_file(connection: Connection, local: str, target: CloudPath, advance: Advance) -> None:
     """Uploads a file; what was stored of one that changes meanwhile is deleted."""
     from tqdm.utils import CallbackIOWrapper
 
@@ -83,27 +81,7 @@ def upload_file(
             raise changed
 
 
-class _Target:
-    """Local file with the checksum and number of the bytes that arrive."""
-
-    def __init__(self, file: Any, connection: Connection, retry: Retry, advance: Advance) -> None:
-        self._file, self._connection, self._retry = file, connection, retry
-        self._advance = advance
-        self.checksum = google_crc32c.Checksum()
-
-    def write(self, data: bytes) -> int:
-        self._connection.raise_if_cancelled()
-        # Bytes arrived, so failures are counted from here.
-        self._retry.failures = 0
-        self._file.write(data)
-        self.checksum.update(data)
-        self._advance(len(data))
-        return len(data)
-
-
-def download_file(
-    connection: Connection, blob: Any, local: str, advance: Advance = lambda _: None
-) -> None:
+def download_file(connection: Connection, blob: Any, local: str, advance: Advance) -> None:
     """Downloads a file that was listed; raises FileGone if it has been replaced since."""
     path, expected, size, updated = path_of(blob), blob.crc32c, blob.size, blob.updated
     if blob.content_encoding:
@@ -140,11 +118,20 @@ def _fetch(connection: Connection, blob: Any, unfinished: str, advance: Advance)
 
     The library checks none of a download that it has continued.
     """
-    path = path_of(blob)
+    path, checksum = path_of(blob), google_crc32c.Checksum()
     try:
         with open(unfinished, "wb") as file, connection.request(path, "read") as sending:
-            target = _Target(file, connection, sending["retry"], advance)
+
+            def write(data: bytes) -> int:
+                connection.raise_if_cancelled()
+                # Bytes arrived, so failures are counted from here.
+                sending["retry"].failures = 0
+                checksum.update(data)
+                advance(len(data))
+                return file.write(data)
+
+            target = types.SimpleNamespace(write=write)
             blob.download_to_file(target, raw_download=True, checksum=None, **sending)
     except MissingError:
         raise FileGone(str(path)) from None
-    return _text(target.checksum)
+    return _text(checksum)

@@ -47,7 +47,6 @@ def run(options: argparse.Namespace) -> int:
         if getattr(options, name) is not None and not options.follow:
             raise console.UsageError(f"--{name} requires --follow: add it, or remove --{name}")
     downloads = storage.check_direction(sources, destination)
-    settings = storage.Options(threads=options.threads)
     if options.follow:
         if not downloads:
             raise console.UsageError("--follow is for downloads: give gs:// sources, or remove it")
@@ -57,11 +56,11 @@ def run(options: argparse.Namespace) -> int:
             exclude=options.exclude,
             interval_secs=options.interval_secs or following.INTERVAL_SECS,
             timeout_secs=options.timeout_secs,
-            options=settings,
+            threads=options.threads,
         )
         return console.EXIT_OK
     copy = storage.download if downloads else storage.upload
-    done = copy(sources, destination, exclude=options.exclude, options=settings)
+    done = copy(sources, destination, exclude=options.exclude, threads=options.threads)
     console.print_line(
         f"copied to {destination}: {done.files} ({done.size / 1e6:.1f} MB); already there: "
         f"{done.same}"
