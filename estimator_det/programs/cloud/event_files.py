@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -27,12 +28,13 @@ def copied(model_dir: str, log_dir: str, *, every_secs: float = EVERY_SECS) -> I
         log_dir: Receives the files under the same paths.
         every_secs: Between two copies.
     """
-    copy = _Copy(model_dir, log_dir)
+    sizes: Dict[str, int] = {}
+    copy = functools.partial(_copy_grown, model_dir.rstrip("/"), log_dir.rstrip("/"), sizes)
     ended = threading.Event()
 
     def work() -> None:
         while not ended.wait(every_secs):
-            copy.update()
+            copy()
 
     thread = threading.Thread(target=work, name="event files", daemon=True)
     thread.start()
@@ -42,37 +44,25 @@ def copied(model_dir: str, log_dir: str, *, every_secs: float = EVERY_SECS) -> I
         ended.set()
         thread.join()
         tf1.summary.FileWriterCache.clear()  # closes writers, whose last events are in memory
-        copy.update()
+        copy()
 
 
-class _Copy:
-    """Event files of one folder in another one."""
-
-    def __init__(self, model_dir: str, log_dir: str) -> None:
-        self._model_dir, self._log_dir = model_dir.rstrip("/"), log_dir.rstrip("/")
-        self._sizes: Dict[str, int] = {}  # path -> bytes that are copied
-
-    def update(self) -> None:
-        """Copies the files that have grown."""
-        try:
-            for folder, _, names in tf.io.gfile.walk(self._model_dir):
-                if f"{folder.rstrip('/')}/".startswith(f"{self._log_dir}/"):
-                    continue  # the copies themselves
-                for name in names:
-                    if _EVENTS in name:
-                        self._copy(os.path.join(folder, name))
-        except Exception as error:  # any error: nothing else would copy from then on
-            reason = getattr(error, "message", None) or repr(error)
-            _LOG.warning(
-                "event files could not be copied to %s: %s; check the rights of this job",
-                *(self._log_dir, reason),
-            )
-
-    def _copy(self, path: str) -> None:
-        size = tf.io.gfile.stat(path).length
-        if self._sizes.get(path) == size:
-            return
-        target = self._log_dir + path[len(self._model_dir) :]
-        tf.io.gfile.makedirs(os.path.dirname(target))
-        tf.io.gfile.copy(path, target, overwrite=True)
-        self._sizes[path] = size
+def _copy_grown(model_dir: str, log_dir: str, sizes: Dict[str, int]) -> None:
+    """Copies the event files that have grown; `sizes` are the copied bytes by path."""
+    try:
+        for folder, _, names in tf.io.gfile.walk(model_dir):
+            if f"{folder.rstrip('/')}/".startswith(f"{log_dir}/"):
+                continue  # the copies themselves
+            for path in (os.path.join(folder, name) for name in names if _EVENTS in name):
+                size = tf.io.gfile.stat(path).length
+                if sizes.get(path) != size:
+                    target = log_dir + path[len(model_dir) :]
+                    tf.io.gfile.makedirs(os.path.dirname(target))
+                    tf.io.gfile.copy(path, target, overwrite=True)
+                    sizes[path] = size
+    except Exception as error:  # any error: nothing else would copy from then on
+        reason = getattr(error, "message", None) or repr(error)
+        _LOG.warning(
+            "event files could not be copied to %s: %s; check the rights of this job",
+            *(log_dir, reason),
+        )
