@@ -26,6 +26,7 @@ from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig
 
+CHECKPOINT_FIELD = "train_config.fine_tune_checkpoint"
 # Text in sample configurations in place of a path of the user.
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"
 _ENDLESS = sys.maxsize  # steps of a training that has no last one
@@ -65,7 +66,7 @@ def check(config: Config, *, check_files: bool = True) -> List[Problem]:
 def named_paths(config: Config) -> Iterator[Tuple[str, str]]:
     """(field, path) of the checkpoint, label maps, hierarchies and input paths that are set."""
     if config.train_config.fine_tune_checkpoint:
-        yield "train_config.fine_tune_checkpoint", config.train_config.fine_tune_checkpoint
+        yield CHECKPOINT_FIELD, config.train_config.fine_tune_checkpoint
     for name, reader in readers(config):
         if reader.label_map_path:
             yield f"{name}.label_map_path", reader.label_map_path
@@ -335,7 +336,7 @@ def _check_paths(config: Config) -> Iterator[Problem]:
     for field, path in named_paths(config):
         if not _missing(path):
             continue
-        if field == "train_config.fine_tune_checkpoint":
+        if field == CHECKPOINT_FIELD:
             yield error(
                 field,
                 f"there is no checkpoint {quoted(path)}",

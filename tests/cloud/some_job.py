@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from estimator_det.programs.cloud.jobs import Image, Job, Machine, Pool
+from estimator_det.programs.cloud.jobs import Job, Machine, Pool
 
 CPU = Machine("n1-standard-8")
 GPU = Machine("n1-standard-8", "NVIDIA_TESLA_T4", 2)
-IMAGE = Image("us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-17.py310:latest", has_package=False)
 CLUSTER = (
     Pool("chief", GPU, 1),
     Pool("worker", GPU, 2),
@@ -24,7 +23,7 @@ LONE = Job(
     job_dir="gs://bucket/run",
     pools=(Pool("chief", CPU, 1),),
     package="estimator_det-0.3.0.tar.gz",
-    image=IMAGE,
+    image="us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-17.py310:latest",
     flags=("--num_train_steps=1000",),
 )
 

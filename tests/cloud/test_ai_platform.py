@@ -1,8 +1,8 @@
 from estimator_det.programs.cloud import ai_platform
-from estimator_det.programs.cloud.jobs import TPUS, Image, Pool
+from estimator_det.programs.cloud.jobs import TPUS, Pool
 from tests.cloud.some_job import CLUSTER, LONE, job
 
-TPU_JOB = job(pools=(Pool("chief", TPUS["v3-8"].machine, 1),))
+TPU_JOB = job(pools=(Pool("chief", TPUS["v3-8"], 1),))
 
 
 def test_the_command_of_a_lone_chief():
@@ -45,17 +45,17 @@ def test_a_tpu_is_the_worker_of_its_host():
     assert (training["masterType"], training["workerType"]) == ("n1-standard-8", "cloud_tpu")
     tpu = {"acceleratorConfig": {"count": 8, "type": "TPU_V3"}}
     assert (training["workerCount"], training["workerConfig"]) == (1, tpu)
-    assert ai_platform.tpu_flags(8, []) == ["--use_tpu", "--num_shards=8"]
+    assert ai_platform.tpu_flags("v2-8", []) == ["--use_tpu", "--num_shards=8"]
 
 
 def test_an_image_with_the_package():
-    image = Image("gcr.io/my-project/estimator-det", has_package=True)
-    container_job = job(image=image, service_account="a@b.iam")
+    image = "gcr.io/my-project/estimator-det"
+    container_job = job(image=image, image_has_package=True, service_account="a@b.iam")
     assert ai_platform.job_spec(container_job)["trainingInput"] == {
         "scaleTier": "CUSTOM",
         "region": "us-central1",
         "masterType": "n1-standard-8",
-        "masterConfig": {"imageUri": image.uri},
+        "masterConfig": {"imageUri": image},
         "useChiefInTfConfig": True,
         "serviceAccount": "a@b.iam",
     }

@@ -38,7 +38,7 @@ def test_a_given_folder_stays():
         ({"pools": (*CLUSTER[:2], CLUSTER[3])}, "leave the pool of ps empty"),
         ({"pools": (*CLUSTER[:3], Pool("evaluator", CPU, 2))}, "one evaluator at most"),
         (
-            {"pools": (Pool("chief", TPUS["v3-8"].machine, 1), CLUSTER[1])},
+            {"pools": (Pool("chief", TPUS["v3-8"], 1), CLUSTER[1])},
             "a job with a TPU has one machine: remove --workers",
         ),
     ],

@@ -90,7 +90,7 @@ def test_folders_whose_names_only_begin_like_that_of_the_job_stay():
 
 def test_a_tpu_is_rehearsed_here(capsys):
     flags = ("--use_tpu", "--tpu_name=local", "--num_shards=8")
-    one = job(pools=(Pool("chief", TPUS["v3-8"].machine, 1),), flags=flags)
+    one = job(pools=(Pool("chief", TPUS["v3-8"], 1),), flags=flags)
     arguments = rehearsal._arguments(one, "c", "o", 1)
     assert arguments[2:] == ["--rehearse_tpu", *flags[1:], "--num_train_steps=1"]
     assert "--use_tpu is replaced by --rehearse_tpu" in capsys.readouterr().out

@@ -4,11 +4,11 @@ import pytest
 
 from estimator_det.compat import versions
 from estimator_det.programs.cloud import vertex
-from estimator_det.programs.cloud.jobs import CHIEF, PARAMETER_SERVER, TPUS, Image, Pool
+from estimator_det.programs.cloud.jobs import CHIEF, PARAMETER_SERVER, TPUS, Pool
 from tests.cloud.some_job import CLUSTER, CPU, GPU, LONE, job
 
-TPU_JOBS = [job(pools=(Pool("chief", tpu.machine, 1),)) for tpu in TPUS.values()]
-CONTAINER = Image("us-docker.pkg.dev/my-project/images/estimator-det:latest", has_package=True)
+TPU_JOBS = [job(pools=(Pool("chief", tpu, 1),)) for tpu in TPUS.values()]
+CONTAINER = "us-docker.pkg.dev/my-project/images/estimator-det:latest"
 
 
 def test_a_lone_chief():
@@ -18,7 +18,7 @@ def test_a_lone_chief():
                 "machineSpec": {"machineType": "n1-standard-8"},
                 "replicaCount": 1,
                 "pythonPackageSpec": {
-                    "executorImageUri": LONE.image.uri,
+                    "executorImageUri": LONE.image,
                     "packageUris": [LONE.package_uri],
                     "pythonModule": "estimator_det.model_main",
                     "args": LONE.arguments(),
@@ -29,8 +29,8 @@ def test_a_lone_chief():
     }
 
 
-def test_pools_have_the_order_of_the_service():
-    spec = vertex.job_spec(job(pools=tuple(reversed(CLUSTER))))
+def test_pools_of_a_cluster():
+    spec = vertex.job_spec(job(pools=CLUSTER))
     pools = spec["workerPoolSpecs"]
     assert [pool["replicaCount"] for pool in pools] == [1, 2, 1, 1]
     assert ["acceleratorType" in pool["machineSpec"] for pool in pools] == [True, True, False, True]
@@ -55,15 +55,15 @@ def test_tpus():
     (new,) = vertex.job_spec(TPU_JOBS[3])["workerPoolSpecs"]
     assert new["machineSpec"] == {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "2x2"}
     flags = ["--use_tpu", "--tpu_name=local"]
-    assert vertex.tpu_flags(8, []) == [*flags, "--num_shards=8"]
-    assert vertex.tpu_flags(8, ["--num_shards=4"]) == flags
+    assert vertex.tpu_flags("v2-8", []) == [*flags, "--num_shards=8"]
+    assert vertex.tpu_flags("v2-8", ["--num_shards=4"]) == flags
 
 
 def test_a_container_needs_no_package():
-    (pool,) = vertex.job_spec(job(image=CONTAINER))["workerPoolSpecs"]
+    (pool,) = vertex.job_spec(job(image=CONTAINER, image_has_package=True))["workerPoolSpecs"]
     assert "pythonPackageSpec" not in pool
     assert pool["containerSpec"] == {
-        "imageUri": CONTAINER.uri,
+        "imageUri": CONTAINER,
         "command": ["python", "-m", "estimator_det.model_main"],
         "args": LONE.arguments(),
     }
@@ -75,27 +75,27 @@ def test_a_container_needs_no_package():
         (CPU, "us-central1", "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-17.py310:latest"),
         (GPU, "europe-west4", "europe-docker.pkg.dev/vertex-ai/training/tf-gpu.2-17.py310:latest"),
         (
-            TPUS["v2-8"].machine,
+            TPUS["v2-8"],
             "asia-east1",
             "asia-docker.pkg.dev/vertex-ai/training/tf-tpu.2-15.cp310:latest",
         ),
     ],
 )
 def test_prebuilt_images(machine, region, image):
-    assert vertex.prebuilt_image(machine, region) == Image(image, has_package=False)
+    assert vertex.prebuilt_image(machine, region) == image
 
 
 def test_parameter_servers_need_an_older_image():
     assert versions.WITHOUT_ESTIMATOR[:2] == (2, vertex._LAST_WITH_SERVERS + 1)
     server = Pool(PARAMETER_SERVER, CPU, 1)
-    for machine, name in ((CPU, "tf-cpu.2-15.py310"), (TPUS["v2-8"].machine, "tf-tpu.2-15.cp310")):
+    for machine, name in ((CPU, "tf-cpu.2-15.py310"), (TPUS["v2-8"], "tf-tpu.2-15.cp310")):
         newest = vertex.prebuilt_image(machine, "us-central1")
         chosen = vertex.image_with_servers(newest, [server])
-        assert chosen.uri.endswith(f"/vertex-ai/training/{name}:latest")
+        assert chosen.endswith(f"/vertex-ai/training/{name}:latest")
         vertex.check_image(chosen, [server])
         vertex.check_image(newest, [Pool(CHIEF, machine, 1)])
     for other in ("gcr.io/me/tf-cpu:2-17", "registry:5000/detector"):
-        vertex.check_image(Image(other, has_package=False), [server])
+        vertex.check_image(other, [server])
 
 
 def test_variables_of_a_cluster():

@@ -8,8 +8,10 @@ import shlex
 import pytest
 
 from estimator_det.config import pipeline, problem
+from estimator_det.config.check import CHECKPOINT_FIELD
 from estimator_det.programs import cli
 from estimator_det.programs.cloud import checks, preparation, storage
+from tests.cloud.some_job import LONE
 from tests.programs.forking import small_config
 from tests.programs.test_cli import CONFIG, ROOT
 
@@ -177,12 +179,13 @@ def test_staged_paths_are_in_the_configuration_of_the_job(submit, config_path, t
 def test_a_checkpoint_may_be_named_by_one_of_its_files(submit, config_path, tmp_path):
     for end in ("index", "data-00000-of-00001"):
         (tmp_path / f"model.ckpt-5.{end}").write_text(end)
-    field = "train_config.fine_tune_checkpoint"
+    files = sorted(str(each) for each in tmp_path.glob("model.ckpt-5.*"))
     for name in ("model.ckpt-5", "model.ckpt-5.index"):
-        path = tmp_path / name
-        assert submit("--stage_data", f"--set={field}={path}", config=config_path) == 0
-        files = preparation.Staged(field, str(path), "gs://bucket/x").files()
-        assert files == sorted(str(each) for each in tmp_path.glob("model.ckpt-5.*"))
+        assignment = f"{CHECKPOINT_FIELD}={tmp_path}/{name}"
+        assert submit("--stage_data", f"--set={assignment}", config=config_path) == 0
+        config = pipeline.apply_overrides(pipeline.read_pipeline(config_path), [assignment])
+        staged = preparation.staged_paths(config, LONE, stages=True)
+        assert staged[0].files == files
 
 
 def test_a_missing_record_file_is_named(submit, config_path, tmp_path, capsys):

@@ -47,11 +47,11 @@ def job_spec(job: Job) -> Dict[str, Any]:
                 "count": machine.accelerator_count,
                 "type": machine.accelerator_type,
             }
-        if job.image.has_package:
-            config["imageUri"] = job.image.uri
+        if job.image_has_package:
+            config["imageUri"] = job.image
         if config:
             training[f"{field}Config"] = config
-    if job.image.has_package:
+    if job.image_has_package:
         training["useChiefInTfConfig"] = True
     if job.service_account:
         training["serviceAccount"] = job.service_account
@@ -85,12 +85,12 @@ def command(job: Job, spec_path: str) -> List[str]:
         f"--region={job.region}",
         f"--job-dir={job.job_dir}",
         f"--config={spec_path}",
-        *([] if job.image.has_package else code),
+        *([] if job.image_has_package else code),
         "--",
         *job.arguments(),
     ]
 
 
-def tpu_flags(num_cores: int, flags: Sequence[str]) -> List[str]:
+def tpu_flags(tpu: str, flags: Sequence[str]) -> List[str]:
     """As `vertex.tpu_flags`; the service names the TPU in the variable TPU_CONFIG."""
-    return ["--use_tpu", *num_shards(num_cores, flags)]
+    return ["--use_tpu", *num_shards(tpu, flags)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, Iterator, List, Set
 
-from estimator_det.config.check import named_paths
+from estimator_det.config.check import CHECKPOINT_FIELD, named_paths
 from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, from_error, warning
 from estimator_det.config.text import ConfigError
@@ -14,7 +14,6 @@ from estimator_det.programs.cloud.paths import CloudPath, is_cloud, parse
 from estimator_det.programs.cloud.transfers import path_of
 
 _MODEL_DIR = "--model_dir"
-_CHECKPOINT = "train_config.fine_tune_checkpoint"
 # Regions of a continent that its multi-region does not contain.
 _OUTSIDE = {"EU": ("europe-west2", "europe-west6", "europe-west12")}
 _MULTI_REGIONS = {"US": "us-", "EU": "europe-", "ASIA": "asia-"}
@@ -63,7 +62,7 @@ def _local(field: str, path: str) -> Problem:
 
 def _check_readable(connection: Connection, field: str, path: CloudPath) -> Iterator[Problem]:
     wanted = [path]
-    if field == _CHECKPOINT:  # a prefix, one of the files that share it, or a folder
+    if field == CHECKPOINT_FIELD:  # a prefix, one of the files that share it, or a folder
         from model_fn.checkpoints.find import stem_of
 
         patterns = (f"{stem_of(path.name)}.*", f"{path.folder}*.index")

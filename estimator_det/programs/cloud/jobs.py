@@ -47,19 +47,13 @@ class Pool(NamedTuple):
     replicas: int
 
 
-class Tpu(NamedTuple):
-    """A TPU with one host."""
-
-    machine: Machine
-    num_cores: int
-
-
-TPUS: Dict[str, Tpu] = {
-    "v2-8": Tpu(Machine("cloud-tpu", "TPU_V2", 8), 8),
-    "v3-8": Tpu(Machine("cloud-tpu", "TPU_V3", 8), 8),
-    "v5litepod-1": Tpu(Machine("ct5lp-hightpu-1t", tpu_topology="1x1"), 1),
-    "v5litepod-4": Tpu(Machine("ct5lp-hightpu-4t", tpu_topology="2x2"), 4),
-    "v5litepod-8": Tpu(Machine("ct5lp-hightpu-8t", tpu_topology="2x4"), 8),
+# TPUs with one host; the number of cores ends the name.
+TPUS: Dict[str, Machine] = {
+    "v2-8": Machine("cloud-tpu", "TPU_V2", 8),
+    "v3-8": Machine("cloud-tpu", "TPU_V3", 8),
+    "v5litepod-1": Machine("ct5lp-hightpu-1t", tpu_topology="1x1"),
+    "v5litepod-4": Machine("ct5lp-hightpu-4t", tpu_topology="2x2"),
+    "v5litepod-8": Machine("ct5lp-hightpu-8t", tpu_topology="2x4"),
 }
 
 
@@ -74,13 +68,6 @@ def parse_accelerator(text: str) -> Tuple[str, int]:
     return parts[1], int(parts[2] or 1)
 
 
-class Image(NamedTuple):
-    """The container that a job runs in."""
-
-    uri: str
-    has_package: bool  # True: estimator-det is installed in it; else the job installs it
-
-
 @dataclass(frozen=True)
 class Job:
     """A training job."""
@@ -89,9 +76,10 @@ class Job:
     region: str
     project: str  # "" for that of gcloud
     job_dir: str  # gs:// folder of the run, without a slash at its end
-    pools: Tuple[Pool, ...]  # the chief first, then one for each further role
+    pools: Tuple[Pool, ...]  # in the order of ROLES, which is that of Vertex AI
     package: str  # file name of the source distribution
-    image: Image
+    image: str  # URI of the container
+    image_has_package: bool = False  # True: estimator-det is installed in it; else the job does it
     flags: Tuple[str, ...] = ()  # flags of model_main, except those that `arguments` adds
     service_account: str = ""  # "" for that of the service
     spot: bool = False  # machines that the service may take back at any time
@@ -178,8 +166,9 @@ def _flag_name(flag: str) -> str:
     return flag.lstrip("-").partition("=")[0]
 
 
-def num_shards(num_cores: int, flags: Sequence[str]) -> List[str]:
-    """`--num_shards` for a TPU, unless it is given."""
+def num_shards(tpu: str, flags: Sequence[str]) -> List[str]:
+    """`--num_shards` for one of `TPUS`, unless it is given."""
+    num_cores = tpu.rpartition("-")[2]
     return [] if "num_shards" in map(_flag_name, flags) else [f"--num_shards={num_cores}"]
 
 

@@ -9,12 +9,12 @@ import sys
 from typing import Any, List, NamedTuple, Sequence
 
 from estimator_det.config import printing
+from estimator_det.config.check import CHECKPOINT_FIELD, named_paths
+from estimator_det.config.files import is_remote
 from estimator_det.config.problem import refuse
 from estimator_det.config.text import ConfigError
 from estimator_det.programs import console
 from estimator_det.programs.cloud.jobs import Job
-
-_CHECKPOINT = "train_config.fine_tune_checkpoint"
 
 
 class Staged(NamedTuple):
@@ -22,7 +22,8 @@ class Staged(NamedTuple):
 
     field: str
     local: str  # a path, a pattern, or the prefix of a checkpoint
-    folder: str  # gs:// folder that its files are uploaded to
+    files: List[str]  # the local files, or a folder
+    folder: str  # gs:// folder that they are uploaded to
 
     @property
     def remote(self) -> str:
@@ -31,35 +32,16 @@ class Staged(NamedTuple):
             return self.folder
         return f"{self.folder}/{os.path.basename(self.local)}"
 
-    def files(self) -> List[str]:
-        """The local files and folders."""
-        if self.field == _CHECKPOINT:
-            from model_fn.checkpoints.find import stem_of
-
-            paths = sorted(glob.glob(f"{stem_of(self.local)}.*"))
-        else:
-            paths = sorted(glob.glob(self.local))
-        if os.path.isdir(self.local):
-            paths = [self.local]
-        if not paths:
-            raise FileNotFoundError(
-                f"{self.field}: no file matches {printing.quoted(self.local)} (from {os.getcwd()})"
-            )
-        return paths
-
 
 def staged_paths(config: Any, job: Job, *, stages: bool) -> List[Staged]:
     """The local paths of a configuration, each with its place in Cloud Storage."""
-    from estimator_det.config.check import named_paths
-    from estimator_det.config.files import is_remote
-
-    staged = [
-        Staged(field, path, f"{job.job_dir}/data/{_folder(field)}")
-        for field, path in named_paths(config)
-        if not is_remote(path)
-    ]
-    for each in staged:
-        each.files()
+    staged = []
+    for field, path in named_paths(config):
+        if not is_remote(path):
+            name = field.replace("[", "-").replace("]", "")  # not a pattern
+            staged.append(
+                Staged(field, path, _local_files(field, path), f"{job.job_dir}/data/{name}")
+            )
     if staged and not stages:
         named = "\n".join(f"  {each.field}: {printing.plain(each.local)}" for each in staged)
         raise ConfigError(
@@ -70,16 +52,20 @@ def staged_paths(config: Any, job: Job, *, stages: bool) -> List[Staged]:
     return staged
 
 
-def _folder(field: str) -> str:
-    """A name for a field that is no pattern: `eval_input_reader-0.label_map_path`."""
-    return field.replace("[", "-").replace("]", "")
+def _local_files(field: str, path: str) -> List[str]:
+    if os.path.isdir(path):
+        return [path]
+    pattern = path
+    if field == CHECKPOINT_FIELD:
+        from model_fn.checkpoints.find import stem_of
 
-
-def with_remote_paths(config: Any, staged: Sequence[Staged]) -> Any:
-    """The configuration of the job."""
-    from estimator_det.config import pipeline
-
-    return pipeline.apply_overrides(config, [f"{each.field}={each.remote}" for each in staged])
+        pattern = f"{stem_of(path)}.*"
+    files = sorted(glob.glob(pattern))
+    if not files:
+        raise FileNotFoundError(
+            f"{field}: no file matches {printing.quoted(path)} (from {os.getcwd()})"
+        )
+    return files
 
 
 def check_config(config: Any, job: Job, *, reads_files: bool) -> None:
@@ -110,10 +96,10 @@ def upload(
     from estimator_det.programs.cloud import storage
 
     for each in staged:
-        copied = storage.upload(each.files(), each.folder)
+        copied = storage.upload(each.files, each.folder)
         uploaded = printing.counted(copied.files, "file")
         were = "was" if copied.same == 1 else "were"
         console.print_line(f"{each.folder}: {uploaded} uploaded, {copied.same:,} {were} there")
-    sources = [str(config_file)] if job.image.has_package else [str(config_file), str(package)]
+    sources = [str(config_file)] if job.image_has_package else [str(config_file), str(package)]
     storage.upload(sources, job.staging)
     console.print_line(f"{job.staging}: {', '.join(map(os.path.basename, sources))} uploaded")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from typing import Any, List, NamedTuple, Sequence
+from typing import Any, List, Sequence
 
 from estimator_det.config import printing
 from estimator_det.programs import console
@@ -28,40 +28,40 @@ _PATH_FILE = "rehearsal.pth"
 _FOLDERS = ("environment", "records", "work", "logs", "output")
 
 
-class RehearsalOptions(NamedTuple):
-    """Size of a rehearsal."""
-
-    steps: int
-    records: int  # records to read of each input path
-    reuses_packages: bool  # uses packages of this environment, instead of installing all
-
-
 def rehearse(
     job: Job,
     config: Any,
     package: pathlib.Path,
     folder: pathlib.Path,
-    extent: RehearsalOptions,
+    *,
+    steps: int,
+    num_records: int,
+    reuses_packages: bool,
 ) -> None:
-    """Installs and runs a job, whose configuration has local paths, below `folder`."""
+    """Installs and runs a job, whose configuration has local paths, below `folder`.
+
+    Args:
+        num_records: Records to read of each input path.
+        reuses_packages: Uses packages of this environment, instead of installing all.
+    """
     from estimator_det.config import pipeline
 
     started = time.monotonic()
     folder = folder.resolve()
     for name in _FOLDERS:  # left by an earlier rehearsal, whose run would resume
         shutil.rmtree(folder / name, ignore_errors=True)
-    python = install(package, folder / "environment", extent.reuses_packages)
+    python = install(package, folder / "environment", reuses_packages)
     console.print_line(
         f"rehearsal: {package.name} is installed ({time.monotonic() - started:.0f} s)"
     )
-    short = first_records(config, folder / "records", extent.records)
+    short = first_records(config, folder / "records", num_records)
     config_path = folder / CONFIG_FILE
     config_path.write_text(pipeline.format_pipeline(short), encoding="utf-8")
     output = folder / "output"
-    arguments = _arguments(job, str(config_path), str(output), extent.steps)
+    arguments = _arguments(job, str(config_path), str(output), steps)
     replicas.run(job, [str(python), "-m", MODULE, *arguments], folder)
     console.print_line(
-        f"rehearsal: {extent.steps} steps with the package, command and variables of the job "
+        f"rehearsal: {steps} steps with the package, command and variables of the job "
         f"succeeded ({time.monotonic() - started:.0f} s in total); logs: {folder / 'logs'}"
     )
 

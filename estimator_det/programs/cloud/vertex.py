@@ -11,7 +11,6 @@ from estimator_det.programs.cloud.jobs import (
     MODULE,
     PARAMETER_SERVER,
     ROLES,
-    Image,
     Job,
     Machine,
     Pool,
@@ -28,29 +27,27 @@ _LAST_WITH_SERVERS = 15
 _MINOR_VERSION = re.compile(r"(/tf-\w+\.2-)(\d+)(?=\.)")
 
 
-def prebuilt_image(machine: Machine, region: str) -> Image:
-    """The image of the service that a machine needs, without estimator-det."""
+def prebuilt_image(machine: Machine, region: str) -> str:
+    """URI of the image of the service that a machine needs, without estimator-det."""
     kind = "gpu" if machine.accelerator_type else "cpu"
     name = _PREBUILT["tpu" if machine.is_tpu else kind]
-    uri = f"{region_part(region)}-docker.pkg.dev/vertex-ai/training/{name}:latest"
-    return Image(uri, has_package=False)
+    return f"{region_part(region)}-docker.pkg.dev/vertex-ai/training/{name}:latest"
 
 
-def image_with_servers(image: Image, pools: Sequence[Pool]) -> Image:
+def image_with_servers(image: str, pools: Sequence[Pool]) -> str:
     """The image of the service for these pools: with parameter servers, of TensorFlow 2.15."""
     if not _serves(pools):
         return image
-    return image._replace(uri=_MINOR_VERSION.sub(rf"\g<1>{_LAST_WITH_SERVERS}", image.uri))
+    return _MINOR_VERSION.sub(rf"\g<1>{_LAST_WITH_SERVERS}", image)
 
 
-def check_image(image: Image, pools: Sequence[Pool]) -> None:
+def check_image(image: str, pools: Sequence[Pool]) -> None:
     """Refuses parameter servers in an image of the service whose TensorFlow has none."""
-    version = _MINOR_VERSION.search(image.uri)
+    version = _MINOR_VERSION.search(image)
     if version and _serves(pools) and int(version[2]) > _LAST_WITH_SERVERS:
         raise console.UsageError(
-            f"--executor_image {image.uri} has TensorFlow 2.{version[2]}, and parameter "
-            "servers need "
-            f"2.{_LAST_WITH_SERVERS}. Give {image_with_servers(image, pools).uri}, or with "
+            f"--executor_image {image} has TensorFlow 2.{version[2]}, and parameter servers need "
+            f"2.{_LAST_WITH_SERVERS}. Give {image_with_servers(image, pools)}, or with "
             "--container_image an image of your own"
         )
 
@@ -60,10 +57,9 @@ def _serves(pools: Sequence[Pool]) -> bool:
 
 
 def job_spec(job: Job) -> Dict[str, Any]:
-    """The `CustomJobSpec` of a job; pools in the order chief, workers, servers, evaluator."""
-    pools = sorted(job.pools, key=lambda pool: ROLES.index(pool.role))
+    """The `CustomJobSpec` of a job."""
     spec: Dict[str, Any] = {
-        "workerPoolSpecs": [_worker_pool(pool, job) for pool in pools],
+        "workerPoolSpecs": [_worker_pool(pool, job) for pool in job.pools],
         "baseOutputDirectory": {"outputUriPrefix": job.job_dir},
     }
     scheduling: Dict[str, Any] = {}
@@ -86,15 +82,15 @@ def _worker_pool(pool: Pool, job: Job) -> Dict[str, Any]:
     if pool.machine.tpu_topology:
         machine["tpuTopology"] = pool.machine.tpu_topology
     spec: Dict[str, Any] = {"machineSpec": machine, "replicaCount": pool.replicas}
-    if job.image.has_package:
+    if job.image_has_package:
         spec["containerSpec"] = {
-            "imageUri": job.image.uri,
+            "imageUri": job.image,
             "command": ["python", "-m", MODULE],
             "args": job.arguments(),
         }
     else:
         spec["pythonPackageSpec"] = {
-            "executorImageUri": job.image.uri,
+            "executorImageUri": job.image,
             "packageUris": [job.package_uri],
             "pythonModule": MODULE,
             "args": job.arguments(),
@@ -114,9 +110,9 @@ def command(job: Job, spec_path: str) -> List[str]:
     ]
 
 
-def tpu_flags(num_cores: int, flags: Sequence[str]) -> List[str]:
+def tpu_flags(tpu: str, flags: Sequence[str]) -> List[str]:
     """The flags that the job gets on the host of a TPU, besides those that are given."""
-    return ["--use_tpu", "--tpu_name=local", *num_shards(num_cores, flags)]
+    return ["--use_tpu", "--tpu_name=local", *num_shards(tpu, flags)]
 
 
 def environment(

@@ -33,7 +33,6 @@ from estimator_det.programs.cloud.jobs import (
     PARAMETER_SERVER,
     TPUS,
     WORKER,
-    Image,
     Job,
     Machine,
     Pool,
@@ -148,10 +147,8 @@ def run(options: argparse.Namespace) -> int:
     _check_flags(job)
     config = load(options)
     modules = plugins.module_files()
-    if modules and job.image.has_package:
-        console.print_line(
-            f"the image {job.image.uri} must have the plug-ins: {', '.join(modules)}"
-        )
+    if modules and job.image_has_package:
+        console.print_line(f"the image {job.image} must have the plug-ins: {', '.join(modules)}")
     job = dataclasses.replace(job, modules=tuple(modules))
     is_dry = _is_dry(options)
     staged = preparation.staged_paths(config, job, stages=options.stage_data)
@@ -163,14 +160,17 @@ def run(options: argparse.Namespace) -> int:
     package = source_package.get(options.package, folder / job.package, modules)
     platform = PLATFORMS[options.platform]
     if options.rehearse:
-        extent = rehearsal.RehearsalOptions(
-            options.rehearse_steps or _STEPS,
-            options.rehearse_records or _RECORDS,
-            options.reuse_packages,
+        rehearsal.rehearse(
+            job,
+            config,
+            package,
+            folder / "rehearsal",
+            steps=options.rehearse_steps or _STEPS,
+            num_records=options.rehearse_records or _RECORDS,
+            reuses_packages=options.reuse_packages,
         )
-        rehearsal.rehearse(job, config, package, folder / "rehearsal", extent)
     config_file, spec_file = folder / CONFIG_FILE, folder / SPEC_FILE
-    remote = preparation.with_remote_paths(config, staged)
+    remote = pipeline.apply_overrides(config, [f"{each.field}={each.remote}" for each in staged])
     config_file.write_text(pipeline.format_pipeline(remote), encoding="utf-8")
     spec = json.dumps(platform.job_spec(job), indent=2)
     spec_file.write_text(f"{spec}\n", encoding="utf-8")
@@ -199,12 +199,10 @@ def _job(options: argparse.Namespace) -> Job:
     """The job that the options describe."""
     pools = _pools(options)
     chief = pools[0].machine
-    if options.container_image:
-        image = Image(options.container_image, has_package=True)
-    elif options.executor_image:
-        image = Image(options.executor_image, has_package=False)
+    image = options.container_image or options.executor_image
+    if options.executor_image:
         vertex.check_image(image, pools)
-    else:
+    elif not image:
         image = vertex.image_with_servers(vertex.prebuilt_image(chief, options.region), pools)
         if options.platform == "vertex" and chief.tpu_topology:
             printing.report(
@@ -214,7 +212,7 @@ def _job(options: argparse.Namespace) -> Job:
     job_flags = list(options.passed_on)
     jobs.check_flags_of_job(job_flags)
     if options.tpu:
-        job_flags += PLATFORMS[options.platform].tpu_flags(TPUS[options.tpu].num_cores, job_flags)
+        job_flags += PLATFORMS[options.platform].tpu_flags(options.tpu, job_flags)
     return Job(
         name=options.name or f"estimator-det-{datetime.datetime.now():%Y%m%d-%H%M%S}",
         region=options.region,
@@ -223,6 +221,7 @@ def _job(options: argparse.Namespace) -> Job:
         pools=pools,
         package=f"estimator_det-{estimator_det.__version__}.tar.gz",
         image=image,
+        image_has_package=bool(options.container_image),
         flags=tuple(job_flags),
         service_account=options.service_account,
         spot=options.spot,
@@ -235,7 +234,7 @@ def _pools(options: argparse.Namespace) -> Tuple[Pool, ...]:
     if options.accelerator:
         machine = Machine(machine_type, *parse_accelerator(options.accelerator))
     if options.tpu:
-        machine = TPUS[options.tpu].machine
+        machine = TPUS[options.tpu]
         if options.platform == "ai-platform" and machine.tpu_topology:
             raise console.UsageError(
                 f"--tpu {options.tpu}: AI Platform has no such TPU. Give v2-8 or v3-8"
