@@ -8,7 +8,7 @@ have this package installed. Beam is needed here only: `pip install 'estimator-d
 from __future__ import annotations
 
 import shlex
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator
 
 from estimator_det.config.text import ConfigError, nearest
 from inputs.conversion import shards
@@ -31,16 +31,15 @@ def make_runner(name: str, options: str = "") -> Runner:
         hint = nearest(name, known) or "."
         raise ConfigError(None, f"--runner {name!r} is not known{hint} Allowed: {known}")
 
-    def run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
-        del jobs  # the runner has its own workers
+    def run(job: Job) -> Iterator[ShardResult]:
         settings = pipeline_options.PipelineOptions([f"--runner={name}", *shlex.split(options)])
         with beam.Pipeline(options=settings) as pipeline:
             _ = (
                 pipeline
-                | "Shards" >> beam.Create(list(numbers), reshuffle=True)
+                | "Shards" >> beam.Create(list(range(job.num_shards)), reshuffle=True)
                 | "Convert" >> beam.Map(_convert, job)
             )
-        for number in numbers:
+        for number in range(job.num_shards):
             result = shards.read_result(job, number)
             if result is None:
                 raise ConversionError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import glob
 import hashlib
 import itertools
@@ -19,10 +20,10 @@ import re
 import shutil
 import time
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.config import files
-from estimator_det.config.printing import counted
+from estimator_det.config.printing import counted, quoted
 from estimator_det.config.text import ConfigError
 from inputs import machine
 from inputs.bad_records.kinds import SOURCE_KINDS
@@ -30,7 +31,7 @@ from inputs.checks.statistics import Tally, add_tallies
 from inputs.conversion import index, shards
 from inputs.conversion.images import ImageOptions
 from inputs.conversion.objects import ExampleOptions
-from inputs.conversion.shards import PUBLISHING, Job, ShardResult
+from inputs.conversion.shards import ENTRIES, FAULTS, PUBLISHING, RESULT, Job, ShardResult
 from inputs.conversion.splits import Split
 from inputs.datasets import paths, writer
 from inputs.datasets.converters import open_source
@@ -98,8 +99,8 @@ class Conversion(NamedTuple):
     seconds: float
 
 
-# Runs `convert_shard` for some shards; a result for each in their order.
-Runner = Callable[[Job, Sequence[int], int], Iterator[ShardResult]]
+# Runs `convert_shard` for all shards of a job; a result for each in their order.
+Runner = Callable[[Job], Iterator[ShardResult]]
 # (title, number of images or None) -> a function that gets the number done since its last call.
 Advance = Callable[[str, Optional[int]], Callable[[int], Any]]
 
@@ -133,19 +134,19 @@ def convert(
         has_classes = options.label_map or image_index.names or source.names
         if not image_index.num_images or not has_classes:  # the second pass has nothing to do
             _check_faults(options, work_dir, add_tallies([image_index.faults, image_index.dropped]))
-        if not image_index.num_images:
-            raise ConfigError(None, _nothing_left(options, image_index.faults))
+            raise _nothing_left(options, image_index)
         label_map, names, ids = _classes(options, source, image_index)
         count = options.num_shards or -(-image_index.num_images // IMAGES_PER_SHARD)
         job = _make_job(options, work_dir, folder, ids, count)
-        index.write_entries(image_index, [job.entries_file(shard) for shard in range(count)])
+        index.write_entries(image_index, [job.file(ENTRIES, shard) for shard in range(count)])
         shutil.rmtree(scratch)
         resumed = sum(shards.read_result(job, shard) is not None for shard in range(count))
         advance = progress("converting", image_index.num_images)
         if run is None:
-            run, jobs = _run, 1 if image_index.num_images <= FEW_IMAGES else jobs
+            jobs = 1 if image_index.num_images <= FEW_IMAGES else jobs
+            run = functools.partial(_run, jobs=jobs)
         tallies: List[Tally] = [{"faults": image_index.faults}]
-        for result in run(job, range(count), jobs):
+        for result in run(job):
             tallies.append(result.tally)
             advance(sum(split["images"] for split in result.tally["splits"].values()))
         totals = add_tallies(tallies)
@@ -158,13 +159,12 @@ def convert(
     )  # fmt: skip
 
 
-def _run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
+def _run(job: Job, jobs: int) -> Iterator[ShardResult]:
     """In processes of this machine, or in this one."""
+    numbers = range(job.num_shards)
     if jobs <= 1 or len(numbers) == 1:
-        for shard in numbers:
-            yield shards.convert_shard(job, shard)
-        return
-    yield from machine.run_in_processes(
+        return (shards.convert_shard(job, shard) for shard in numbers)
+    return machine.run_in_processes(
         shards.convert_shard, job, numbers, jobs=jobs, task_name="shard {}".format
     )
 
@@ -187,7 +187,7 @@ def _working(work_dir: str) -> Iterator[None]:
         try:
             yield
         except Exception:
-            if not glob.glob(os.path.join(glob.escape(work_dir), "result-*")):
+            if not glob.glob(os.path.join(glob.escape(work_dir), f"{RESULT}-*")):
                 shutil.rmtree(work_dir, ignore_errors=True)
             raise
 
@@ -237,16 +237,28 @@ def _check_faults(options: ConvertOptions, work_dir: str, faults: Tally) -> None
     raise ConversionError("\n".join(lines))
 
 
-def _nothing_left(options: ConvertOptions, faults: Tally) -> str:
+def _nothing_left(options: ConvertOptions, image_index: index.Index) -> Exception:
+    """The error of a source without any image, or without any object with a class."""
+    faults = image_index.dropped if image_index.num_images else image_index.faults
     examples = [text for row in faults.values() for text in row["examples"]]
     reason = f". The first fault: {examples[0]}" if examples else ""
-    return f"{options.source.annotations or options.source.images} gives no image{reason}"
+    if not image_index.num_images:
+        place = options.source.annotations or options.source.images
+        return ConfigError(None, f"{place} gives no image{reason}")
+    if reason:
+        return ConversionError(f"no object is left{reason}")
+    return ConfigError(
+        None, "the source has no object with a class", "name the classes by --label_map"
+    )
 
 
 def _classes(
     options: ConvertOptions, source: Source, image_index: index.Index
 ) -> Tuple[str, Dict[int, str], Dict[str, int]]:
-    """Path of the label map, id -> name, and name -> id of all names that it knows."""
+    """Path of the label map, id -> name, and name -> id of all names that it knows.
+
+    A new label map has the ids of the source, else those of the sorted names from 1.
+    """
     if options.label_map:
         existing = read_label_map(options.label_map)
         names = image_index.names or set((source.names or {}).values())
@@ -258,10 +270,14 @@ def _classes(
             )
         return options.label_map, existing.names, existing.ids
     path = os.path.join(options.output_dir, LABEL_MAP_FILE)
-    if not image_index.names and not source.names and image_index.dropped:
-        fault = next(iter(image_index.dropped.values()))["examples"][0]
-        raise ConversionError(f"no object is left. The first fault: {fault}")
-    names_by_id = index.label_ids(image_index.names, source.names)
+    names_by_id = source.names or dict(enumerate(sorted(image_index.names), start=1))
+    least = min(names_by_id)
+    if least < 1:
+        raise ConfigError(
+            None,
+            f"the class {quoted(names_by_id[least])} has id {least}, and ids of a label map start "
+            "at 1: write a label map with the names of the classes, and add it as --label_map",
+        )
     if os.path.exists(path):
         earlier = read_label_map(path)
         if earlier.names != names_by_id and not options.overwrite:
@@ -308,7 +324,7 @@ def _publish(
         path = os.path.join(options.output_dir, f"{split.name}.dataset.json")
         files.write_text(path, json.dumps(source.dataset))
     parts = [os.path.join(job.work_dir, FIRST_FAULTS)]
-    parts += [job.faults_file(shard) for shard in range(job.num_shards)]
+    parts += [job.file(FAULTS, shard) for shard in range(job.num_shards)]
     with open(os.path.join(options.output_dir, FAULTS_FILE), "wb") as target:
         for part in parts:
             with open(part, "rb") as lines:

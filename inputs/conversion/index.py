@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import sqlite3
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
@@ -28,14 +28,6 @@ TAIL = 4096  # bytes, which differ between images that are not copies, with few 
 MAX_CLASSES = 100_000
 
 Report = Callable[[SourceFault, str], None]  # the fault and its action
-
-
-class Entry(NamedTuple):
-    """One line of a shard's file."""
-
-    split: str  # "" if the ratio decides
-    identity: Sequence[int]  # size and time of the last change of the image file
-    image: AnnotatedImage
 
 
 class Index(NamedTuple):
@@ -70,7 +62,7 @@ def build(
         "UNIQUE, size INTEGER, changed INTEGER, split TEXT, tail TEXT, sha256 TEXT, file TEXT, "
         "line INTEGER, text TEXT)"
     )
-    lists = SplitLists(splits, database) if any(split.list_file for split in splits) else None
+    lists = SplitLists(splits, database)
     names: Set[str] = set()
     unlisted = 0
     faults: Tally = {}
@@ -90,7 +82,7 @@ def build(
                 continue
             try:
                 _check_text(image)
-                split = _split(image, splits, lists)
+                split = lists.find(image.image, image.source_id)
                 if split is None:
                     unlisted += 1
                     continue
@@ -100,7 +92,7 @@ def build(
                 continue
             _collect_names(image, names)
             count_faults(image.faults, dropped)
-        for fault in lists.unused() if lists is not None else ():
+        for fault in lists.unused():
             report(fault)
         _drop_copies(database, folder, duplicates, report)
     (count,) = database.execute("SELECT COUNT(*) FROM images").fetchone()
@@ -119,12 +111,12 @@ def write_entries(index: Index, files: Sequence[str]) -> None:
     index.database.close()
 
 
-def read_entries(path: str) -> Iterator[Entry]:
-    """The lines of a file of `write_entries`."""
+def read_entries(path: str) -> Iterator[Tuple[str, AnnotatedImage]]:
+    """The images of a file of `write_entries`, each with its split; "" if its content decides."""
     with open(path, encoding="utf-8") as file:
         for line in file:
-            split, identity, image = json.loads(line)
-            yield Entry(split, identity, AnnotatedImage.from_values(image))
+            split, _, image = json.loads(line)
+            yield split, AnnotatedImage.from_values(image)
 
 
 def _check_text(image: AnnotatedImage) -> None:
@@ -137,15 +129,6 @@ def _check_text(image: AnnotatedImage) -> None:
     except UnicodeEncodeError:
         message = f"a name of image {quoted(image.image)} is not valid Unicode"
         raise SourceError("missing_key", image.file, image.line, message) from None
-
-
-def _split(
-    image: AnnotatedImage, splits: Sequence[Split], lists: Optional[SplitLists]
-) -> Optional[str]:
-    """The split of an image, "" if its content decides, None if no list names it."""
-    if lists is not None:
-        return lists.find(image.image, image.source_id) or None
-    return splits[0].name if len(splits) == 1 else ""
 
 
 def _add(database: sqlite3.Connection, image: AnnotatedImage, folder: str, split: str) -> None:
@@ -190,15 +173,13 @@ def _drop_copies(
 
     Copies have the same size and the same last bytes, so only images that share these are read.
     """
-    database.execute("CREATE INDEX by_size ON images (size)")
-    _fill(database, folder, "tail", "size", lambda path: _sha256(path, TAIL))
-    database.execute("CREATE INDEX by_tail ON images (tail)")
-    _fill(database, folder, "sha256", "tail", _sha256)
-    database.execute("CREATE INDEX by_hash ON images (sha256)")
+    _add_digests(database, folder, "tail", "size", TAIL)
+    _add_digests(database, folder, "sha256", "tail")
     copies = database.execute(
         "SELECT a.position, a.image, a.file, a.line, a.split, b.image, b.split FROM images a JOIN "
-        "images b ON b.position = (SELECT MIN(position) FROM images WHERE sha256 = a.sha256) "
-        "WHERE a.sha256 IS NOT NULL AND a.position > b.position ORDER BY a.position"
+        # With MIN, SQLite takes the other columns from the row of the minimum.
+        "(SELECT sha256, image, split, MIN(position) AS position FROM images GROUP BY sha256) b "
+        "ON a.sha256 = b.sha256 AND a.position > b.position ORDER BY a.position"
     )
     removed: List[Any] = []
     for position, image, file, line, split, first, first_split in copies:
@@ -213,58 +194,33 @@ def _drop_copies(
     database.executemany("DELETE FROM images WHERE position = ?", removed)
 
 
-def _fill(
-    database: sqlite3.Connection,
-    folder: str,
-    column: str,
-    shared: str,
-    compute: Callable[[str], Optional[str]],
+def _add_digests(
+    database: sqlite3.Connection, folder: str, column: str, shared: str, tail: int = 0
 ) -> None:
-    """Sets a column to `compute(path)` of the images that share their value of another column."""
+    """Sets a column to the digest of each image that shares its value of another column.
+
+    The digest is of the file, or of its last `tail` bytes; NULL if the file cannot be read, which
+    is reported when its record is made.
+    """
+
+    def sha256(row: Tuple[int, str]) -> Tuple[Optional[str], int]:
+        position, image = row
+        digest = hashlib.sha256()
+        try:
+            with open(os.path.join(folder, image), "rb") as file:
+                if tail:
+                    file.seek(max(os.fstat(file.fileno()).st_size - tail, 0))
+                while part := file.read(READ_AT_ONCE):
+                    digest.update(part)
+        except OSError:
+            return None, position
+        return digest.hexdigest(), position
+
     rows = database.execute(
         f"SELECT position, image FROM images WHERE {shared} IN (SELECT {shared} FROM images "
         f"GROUP BY {shared} HAVING COUNT(*) > 1) ORDER BY position"
     )
     with concurrent.futures.ThreadPoolExecutor() as pool:
         while some := rows.fetchmany(HASHED_AT_ONCE):
-            values = pool.map(compute, [os.path.join(folder, image) for _, image in some])
-            database.executemany(
-                f"UPDATE images SET {column} = ? WHERE position = ?",
-                [(value, position) for value, (position, _) in zip(values, some)],
-            )
-
-
-def _sha256(path: str, tail: Optional[int] = None) -> Optional[str]:
-    """Digest of a file, or of the given number of bytes at its end.
-
-    None if the file cannot be read, which is reported when its record is made.
-    """
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
-            if tail is not None:
-                file.seek(max(os.fstat(file.fileno()).st_size - tail, 0))
-            while part := file.read(READ_AT_ONCE):
-                digest.update(part)
-    except OSError:
-        return None
-    return digest.hexdigest()
-
-
-def label_ids(names: Set[str], classes: Optional[Dict[int, str]]) -> Dict[int, str]:
-    """Id -> name of a new label map: as the source numbers its classes, else sorted from 1."""
-    if classes is None:
-        classes = dict(enumerate(sorted(names), start=1))
-    if not classes:
-        raise ConfigError(
-            None, "the source has no object with a class", "name the classes by --label_map"
-        )
-    if min(classes) < 1:
-        name = classes[min(classes)]
-        raise ConfigError(
-            None,
-            f"the class {quoted(name)} has id {min(classes)}, and ids of a label map "
-            "start at 1: write a label map with the names of the classes, and add it "
-            "as --label_map",
-        )
-    return classes
+            update = f"UPDATE images SET {column} = ? WHERE position = ?"
+            database.executemany(update, pool.map(sha256, some))

@@ -24,6 +24,7 @@ from inputs.datasets import writer
 from inputs.datasets.source import SourceFault
 
 PUBLISHING = "publishing"  # in the work folder while shards are moved to the output folder
+ENTRIES, FAULTS, RESULT = "entries", "faults", "result"  # files of a shard in the work folder
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,9 @@ class Job:
     example: ExampleOptions
     key: str  # differs if any option of records does
 
-    def entries_file(self, shard: int) -> str:
-        return os.path.join(self.work_dir, f"entries-{shard:05d}.jsonl")
-
-    def result_file(self, shard: int) -> str:
-        return os.path.join(self.work_dir, f"result-{shard:05d}.json")
-
-    def faults_file(self, shard: int) -> str:
-        return os.path.join(self.work_dir, f"faults-{shard:05d}.jsonl")
+    def file(self, name: str, shard: int) -> str:
+        """Path of a temporary file: ENTRIES, FAULTS or RESULT."""
+        return os.path.join(self.work_dir, f"{name}-{shard:05d}.json")
 
     def record_files(self, split: str, shard: int) -> Tuple[str, str]:
         """Path of a shard while it is written, and at the end."""
@@ -73,11 +69,11 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
         writers = {
             name: stack.enter_context(tf.io.TFRecordWriter(path)) for name, path in paths.items()
         }
-        for entry in read_entries(job.entries_file(shard)):
-            converted = convert_image(entry.image, job.example)
+        for split, image in read_entries(job.file(ENTRIES, shard)):
+            converted = convert_image(image, job.example)
             faults += converted.faults
             if converted.serialized:
-                split = entry.split or split_of(converted.sha256, job.splits)
+                split = split or split_of(converted.sha256, job.splits)
                 writers[split].write(converted.serialized)
                 rows[split].append(
                     ImageRow(converted.size, "", converted.boxes, converted.class_ids)
@@ -94,15 +90,15 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
         },
     )
     lines = (json.dumps(fault._asdict()) + "\n" for fault in faults)
-    atomic.write(job.faults_file(shard), "".join(lines))
-    atomic.write(job.result_file(shard), json.dumps(result._asdict()))
+    atomic.write(job.file(FAULTS, shard), "".join(lines))
+    atomic.write(job.file(RESULT, shard), json.dumps(result._asdict()))
     return result
 
 
 def read_result(job: Job, shard: int) -> Optional[ShardResult]:
     """The result of an earlier run, if it is of the same job and its files are whole."""
     try:
-        with open(job.result_file(shard), encoding="utf-8") as file:
+        with open(job.file(RESULT, shard), encoding="utf-8") as file:
             result = ShardResult(**json.load(file))
     except (FileNotFoundError, json.JSONDecodeError, TypeError):  # TypeError: of another release
         return None
@@ -120,6 +116,6 @@ def read_result(job: Job, shard: int) -> Optional[ShardResult]:
 
 def _key(job: Job, shard: int) -> str:
     digest = hashlib.sha256(job.key.encode())
-    with open(job.entries_file(shard), "rb") as file:
+    with open(job.file(ENTRIES, shard), "rb") as file:
         digest.update(file.read())
     return digest.hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from typing import Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
@@ -90,7 +90,7 @@ def split_of(sha256: str, splits: Sequence[Split]) -> str:
 
 
 class SplitLists:
-    """The lists of images, in a database."""
+    """The split of each image, by the lists of images, which a database holds."""
 
     def __init__(self, splits: Sequence[Split], database: sqlite3.Connection) -> None:
         self._database = database
@@ -98,7 +98,9 @@ class SplitLists:
             "CREATE TABLE lists (name TEXT PRIMARY KEY, split TEXT, file TEXT, line INTEGER, "
             "used INTEGER DEFAULT 0) WITHOUT ROWID"
         )
-        self._rest = next((split.name for split in splits if not split.list_file), "")
+        # The split of an image that no list names, None without one; "" if its content decides.
+        rest = [split for split in splits if not split.list_file]
+        self._rest = (rest[0].name if not rest[0].share else "") if rest else None
         for split in splits:
             for line, name in _lines(split.list_file) if split.list_file else ():
                 self._add(name, split, line)
@@ -118,20 +120,17 @@ class SplitLists:
                 f"split {first} ({file}, line {first_line}); an image belongs to one split",
             )
 
-    def find(self, image: str, source_id: str) -> str:
-        """The part that lists an image, else the part of the rest; "" without one."""
+    def find(self, image: str, source_id: str) -> Optional[str]:
+        """The split of an image; "" if its content decides, None if it is in no split."""
         base = os.path.basename(image)
         stem = os.path.splitext(base)[0]
         # Lists of PASCAL VOC and labelImg may name the annotation.
         names = (image, base, source_id, os.path.splitext(image)[0], stem, f"{stem}.xml")
-        splits: Dict[str, str] = {}
-        for name in dict.fromkeys(names):
-            row = self._database.execute(
-                "SELECT split FROM lists WHERE name = ?", (name,)
-            ).fetchone()
-            if row is not None:
-                splits.setdefault(row[0], name)
-                self._database.execute("UPDATE lists SET used = 1 WHERE name = ?", (name,))
+        is_named = "name IN (?, ?, ?, ?, ?, ?)"
+        rows = self._database.execute(f"SELECT split, name FROM lists WHERE {is_named}", names)
+        splits = dict(rows.fetchall())
+        if splits:
+            self._database.execute(f"UPDATE lists SET used = 1 WHERE {is_named}", names)
         if len(splits) > 1:
             raise ConfigError(None, f"the image {quoted(image)} is in several splits: {splits}")
         return next(iter(splits), self._rest)

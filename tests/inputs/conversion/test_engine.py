@@ -204,10 +204,10 @@ def test_two_conversions_into_one_folder_are_refused(tmp_path):
     sample = many(tmp_path, 3)
     output = tmp_path / "out"
 
-    def run(job: Any, numbers: Any, jobs: int) -> Any:
+    def run(job: Any) -> Any:
         with pytest.raises(ConversionError, match=r"another process converts into"):
             samples.convert(sample, output, image=HEADER)
-        return engine._run(job, numbers, jobs)
+        return engine._run(job, jobs=1)
 
     samples.convert(sample, output, image=HEADER, run=run)
 
