@@ -10,7 +10,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, Mapping, NamedTuple
 
+from estimator_det.config.printing import escaped, shortened
 from estimator_det.config.text import ConfigError, nearest
+
+LONGEST_MESSAGE = 1_000  # characters
 
 # Actions.
 FAIL = "fail"  # stops the program
@@ -229,14 +232,31 @@ FAULT_COUNTS = "fault_counts"  # key inside the pipeline: int32 [len(COUNTED)]
 
 @dataclasses.dataclass(frozen=True)
 class RecordFault:
-    """One fault of one record."""
+    """One fault, and the record that has it; one JSON line of a log."""
 
     kind: str  # a key of `KINDS`
-    message: str  # the fault, with the values
-    remedy: str
     action: str  # one of `ACTIONS`
-    # Boxes, if the unit of the kind is a box.
-    count: int = 1
+    file: str = ""
+    record: int = -1  # number in the file from 0; -1 for the whole file
+    source_id: str = ""  # shortened; "" if it cannot be read
+    count: int = 1  # boxes, if the unit of the kind is a box
+    message: str = ""  # the fault, with the values
+    remedy: str = ""
+
+    def at(self, file: str, record: int, source_id: str = "") -> RecordFault:
+        """The fault in one record, or in the whole file if `record` is -1, with short texts."""
+        return dataclasses.replace(
+            self, file=file, record=int(record), source_id=shortened(source_id),
+            message=shortened(self.message, LONGEST_MESSAGE),
+        )  # fmt: skip
+
+    def sentence(self) -> str:
+        """File, record, source id, what is wrong and the remedy, in one line."""
+        number = f", record {self.record}" if self.record >= 0 else ""
+        # No quotes: TensorFlow escapes them in errors.
+        name = f" (source_id {escaped(self.source_id)})" if self.source_id else ""
+        message = escaped(self.message).rstrip(".")
+        return f"{escaped(self.file)}{number}{name}: {message}. Remedy: {self.remedy}"
 
 
 def effect(kind: str, action: str) -> str:

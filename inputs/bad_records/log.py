@@ -8,46 +8,15 @@ import threading
 from typing import Counter, Dict, List, Optional, Set, Tuple
 
 from estimator_det.config import json_lines
-from estimator_det.config.printing import counted, escaped, shortened
+from estimator_det.config.printing import counted
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, effect
 
 LOG_FILE = "bad_records.jsonl"  # in model_dir
 MAX_KEPT = 1000  # entries of each kind that stay in memory; the file has all of them
-LONGEST_MESSAGE = 1_000  # characters
-
-
-@dataclasses.dataclass(frozen=True)
-class LogEntry:
-    """A fault and the record that has it; one JSON line."""
-
-    kind: str
-    action: str
-    file: str
-    record: int  # number in the file from 0; -1 for the whole file
-    source_id: str  # shortened; "" if it cannot be read
-    count: int
-    message: str
-    remedy: str
-
-    @classmethod
-    def of(cls, fault: RecordFault, file: str, record: int, source_id: str = "") -> LogEntry:
-        """The entry of a fault in one record, or in the whole file if `record` is -1."""
-        return cls(
-            fault.kind, fault.action, file, int(record), shortened(source_id), int(fault.count),
-            shortened(fault.message, LONGEST_MESSAGE), fault.remedy,
-        )  # fmt: skip
-
-    def sentence(self) -> str:
-        """File, record, source id, what is wrong and the remedy, in one line."""
-        number = f", record {self.record}" if self.record >= 0 else ""
-        # No quotes: TensorFlow escapes them in errors.
-        name = f" (source_id {escaped(self.source_id)})" if self.source_id else ""
-        message = escaped(self.message).rstrip(".")
-        return f"{escaped(self.file)}{number}{name}: {message}. Remedy: {self.remedy}"
 
 
 class RecordFaultError(ValueError):
-    """A fault of a record that stops the run; the text is that of `LogEntry.sentence`."""
+    """A fault of a record that stops the run; the text is that of `RecordFault.sentence`."""
 
 
 class TooManySkippedError(RecordFaultError):
@@ -58,8 +27,8 @@ class FaultLog:
     """Collects faults from any thread; each fault of a record counts once, in any number of epochs.
 
     Attributes:
-        path: Mostly LOG_FILE in model_dir; gets a JSON line with the fields of `LogEntry` for each
-            new entry. Lines of an earlier run are not repeated. None writes no file.
+        path: Mostly LOG_FILE in model_dir; gets a JSON line with the fields of `RecordFault` for
+            each new entry. Lines of an earlier run are not repeated. None writes no file.
         stop_reason: Why the run must stop; "" while it may continue.
         has_new_faults: Whether any fault is new, compared with the file as it was at the start.
     """
@@ -68,7 +37,7 @@ class FaultLog:
         self.path = path
         self.stop_reason = ""
         self._lock = threading.RLock()
-        self._entries: List[LogEntry] = []
+        self._entries: List[RecordFault] = []
         self._seen: Set[Tuple[str, int, str]] = set()
         lines = [] if path is None else json_lines.read(path, ("file", "record", "kind"))
         self._written = {(line["file"], line["record"], line["kind"]) for line in lines}
@@ -79,7 +48,7 @@ class FaultLog:
         self.has_new_faults = False
 
     @property
-    def entries(self) -> List[LogEntry]:
+    def entries(self) -> List[RecordFault]:
         """In the order found, at most MAX_KEPT of each kind."""
         with self._lock:
             return list(self._entries)
@@ -107,7 +76,7 @@ class FaultLog:
         max_skipped: Optional[int] = None,
     ) -> None:
         """Adds a fault. A repeated report, or one after the run must stop, changes nothing."""
-        entry = LogEntry.of(fault, file, record, source_id)
+        entry = fault.at(file, record, source_id)
         key = (file, entry.record, fault.kind)
         with self._lock:
             if self.stop_reason:
@@ -145,7 +114,7 @@ class FaultLog:
             tail = [f"  All of them are in {self.path}"] if self.path else []
             return "\n".join([head, *lines, *tail])
 
-    def _add(self, entry: LogEntry, key: Tuple[str, int, str]) -> None:
+    def _add(self, entry: RecordFault, key: Tuple[str, int, str]) -> None:
         self._counts[entry.kind] += entry.count
         self._entries_of[entry.kind] += 1
         self._action_counts[entry.kind, entry.action] += entry.count

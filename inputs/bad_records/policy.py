@@ -29,7 +29,8 @@ class BadRecordPolicy:
 
     def fault(self, kind: str, message: str, count: int = 1) -> RecordFault:
         """A fault with the action and remedy of its kind."""
-        return RecordFault(kind, message, KINDS[kind].remedy, self.actions[kind], count)
+        action, remedy = self.actions[kind], KINDS[kind].remedy
+        return RecordFault(kind, action, count=int(count), message=message, remedy=remedy)
 
 
 def make_policy(

@@ -12,8 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from estimator_det.compat import tf
 from estimator_det.config import files
 from inputs import machine
-from inputs.bad_records.kinds import KINDS, SKIP
-from inputs.bad_records.log import LogEntry
+from inputs.bad_records.kinds import KINDS, SKIP, RecordFault
 from inputs.bad_records.policy import BadRecordPolicy
 from inputs.checks.examine import examine_record
 from inputs.checks.statistics import Columns, ImageRow, columns_of, join
@@ -43,7 +42,7 @@ class Plan(NamedTuple):
     files: List[str]
     tasks: List[Task]
     num_records: Optional[int]  # None if it is not known before reading
-    entries: List[LogEntry]  # faults of paths and files
+    entries: List[RecordFault]  # faults of paths and files
 
 
 class Scan(NamedTuple):
@@ -53,7 +52,7 @@ class Scan(NamedTuple):
     files: List[str]
     num_records: int  # a gap in a damaged file counts as one
     columns: Columns  # contain only the records that training uses
-    entries: List[LogEntry]  # in the order of files and records
+    entries: List[RecordFault]  # in the order of files and records
 
     @property
     def num_skipped(self) -> int:
@@ -64,7 +63,7 @@ class Scan(NamedTuple):
 def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None) -> Plan:
     """Finds the files of a reader and divides them into tasks; `max_records` is of each file."""
     paths: List[str] = []
-    entries: List[LogEntry] = []
+    entries: List[RecordFault] = []
     for pattern in input_patterns(policy.reader):
         try:
             paths += match_files(pattern)
@@ -135,14 +134,14 @@ def _are_few(tasks: Sequence[Task]) -> bool:
     return sum(tfrecord.file_size(path) for path in {task.file for task in tasks}) <= FEW_BYTES
 
 
-def _entry(policy: BadRecordPolicy, kind: str, file: str, message: str) -> LogEntry:
-    return LogEntry.of(policy.fault(kind, message), file, -1)
+def _entry(policy: BadRecordPolicy, kind: str, file: str, message: str) -> RecordFault:
+    return policy.fault(kind, message).at(file, -1)
 
 
 def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:
     policy = policies[task.reader]
     rows: List[ImageRow] = []
-    entries: List[LogEntry] = []
+    entries: List[RecordFault] = []
     count = 0
     try:
         for number, record in _records(task):
@@ -151,11 +150,10 @@ def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:
                 fault = policy.fault(record.kind, record.message)
                 is_whole_file = KINDS[fault.kind].unit == "file"
                 count -= is_whole_file
-                entries.append(LogEntry.of(fault, task.file, -1 if is_whole_file else number))
+                entries.append(fault.at(task.file, -1 if is_whole_file else number))
                 continue
             examined = examine_record(record, policy)
-            for fault in examined.faults:
-                entries.append(LogEntry.of(fault, task.file, number, examined.source_id))
+            entries += [x.at(task.file, number, examined.source_id) for x in examined.faults]
             if examined.usable and examined.image_size is not None:
                 rows.append(
                     ImageRow(

@@ -8,15 +8,7 @@ import numpy as np
 
 from estimator_det.config.printing import counted, escaped, quoted
 from estimator_det.config.problem import Problem
-from inputs.bad_records.kinds import (
-    CLIP,
-    FAIL,
-    KINDS,
-    SKIP,
-    effect,
-    resolve_actions,
-)
-from inputs.bad_records.log import LogEntry
+from inputs.bad_records.kinds import CLIP, FAIL, KINDS, SKIP, RecordFault, effect, resolve_actions
 from inputs.checks import statistics
 from inputs.checks.scan import Scan
 from inputs.checks.statistics import Tally
@@ -59,7 +51,7 @@ class DataReport(NamedTuple):
         return total - self.num_errors
 
 
-def severity(entry: LogEntry) -> str:
+def severity(entry: RecordFault) -> str:
     """`ERROR` for what stops a run under the reader's policy, else `WARNING`."""
     return ERROR if entry.action == FAIL else WARNING
 
@@ -167,9 +159,9 @@ def to_dictionary(report: DataReport) -> Dict[str, Any]:
     }
 
 
-def entries_by_kind(scan: Scan) -> Dict[Tuple[str, str], List[LogEntry]]:
+def entries_by_kind(scan: Scan) -> Dict[Tuple[str, str], List[RecordFault]]:
     """Findings by kind and action; errors come first, then the order of `KINDS`."""
-    kinds: Dict[Tuple[str, str], List[LogEntry]] = {}
+    kinds: Dict[Tuple[str, str], List[RecordFault]] = {}
     for entry in scan.entries:
         kinds.setdefault((entry.kind, entry.action), []).append(entry)
     table = list(KINDS)
@@ -184,7 +176,7 @@ def _heading(scan: Scan) -> str:
     return f"{scan.reader}: {read}; {used} are used"
 
 
-def _findings(scan: Scan) -> Iterator[Tuple[str, str, List[LogEntry]]]:
+def _findings(scan: Scan) -> Iterator[Tuple[str, str, List[RecordFault]]]:
     """Heading, remedy and entries of each kind of fault."""
     for (kind, action), entries in entries_by_kind(scan).items():
         row = KINDS[kind]
@@ -195,7 +187,7 @@ def _findings(scan: Scan) -> Iterator[Tuple[str, str, List[LogEntry]]]:
         yield f"{heading}, {effect(kind, action)}", row.remedy, entries
 
 
-def _place(entry: LogEntry) -> str:
+def _place(entry: RecordFault) -> str:
     number = f", record {entry.record}" if entry.record >= 0 else ""
     name = f" (source_id {quoted(entry.source_id)})" if entry.source_id else ""
     return escaped(f"{entry.file}{number}{name}: {entry.message}")

@@ -15,8 +15,8 @@ from estimator_det.config import pipeline
 from estimator_det.programs import cli, console, model_main
 from exporters import formats
 from exporters.loaded_model import LoadedModel
-from inputs.bad_records.kinds import FAIL, SKIP, RecordFault
-from inputs.bad_records.log import LONGEST_MESSAGE, FaultLog, RecordFaultError
+from inputs.bad_records.kinds import FAIL, LONGEST_MESSAGE, SKIP, RecordFault
+from inputs.bad_records.log import FaultLog, RecordFaultError
 from model_fn.checks import anchor_coverage
 from model_fn.debugging.bad_step import Record
 from model_fn.drawing import charts
@@ -39,7 +39,7 @@ def _output(capsys: pytest.CaptureFixture, *, bars: bool = False) -> str:
 
 
 def _fault(message: str, action: str = FAIL) -> RecordFault:
-    return RecordFault("unparsable", message, "write it again", action)
+    return RecordFault("unparsable", action, message=message, remedy="write it again")
 
 
 def test_errors_of_records(capsys, tmp_path):

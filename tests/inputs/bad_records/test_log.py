@@ -11,8 +11,8 @@ from inputs.bad_records import log as log_module
 from inputs.bad_records.kinds import CLIP, FAIL, SKIP, RecordFault
 from inputs.bad_records.log import FaultLog, RecordFaultError, TooManySkippedError
 
-NAN = RecordFault("box_nan", "2 boxes with NaN", "correct", CLIP, 2)
-CUT = RecordFault("truncated_image", "it is truncated", "write it again", SKIP)
+NAN = RecordFault("box_nan", CLIP, count=2, message="2 boxes with NaN", remedy="correct")
+CUT = RecordFault("truncated_image", SKIP, message="it is truncated", remedy="write it again")
 
 
 def test_a_record_counts_once(tmp_path: pathlib.Path) -> None:
@@ -52,7 +52,7 @@ def test_failing_and_the_budget() -> None:
     with pytest.raises(
         RecordFaultError, match=r"^f, record 3 \(source_id x\): bad\. Remedy: good$"
     ):
-        log.report(RecordFault("unparsable", "bad.", "good", FAIL), "f", 3, "x")
+        log.report(RecordFault("unparsable", FAIL, message="bad.", remedy="good"), "f", 3, "x")
     assert log.stop_reason.startswith("f, record 3")
     log = FaultLog()
     for record in (1, 1, 2):

@@ -99,7 +99,7 @@ def test_faults_of_evaluated_records_are_told(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fault = RecordFault("truncated_image", "cut", "copy it again", SKIP)
+    fault = RecordFault("truncated_image", SKIP, message="cut", remedy="copy it again")
 
     def make_eval(config: Any, preprocess: Any, reader: Any, every: Any, log: Any) -> Any:
         def input_fn() -> Any:
