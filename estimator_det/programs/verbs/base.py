@@ -7,7 +7,7 @@ import math
 import os
 from typing import Any, Callable, List, Mapping, Optional, Sequence
 
-from estimator_det.config import printing
+from estimator_det.config import json_lines, printing
 from estimator_det.programs import console
 
 CONFIG_FILE = "pipeline.config"
@@ -80,26 +80,29 @@ def add_verbose_argument(parser: Any) -> None:
     add_options(parser, bool, {"--verbose": "print all metrics, and the variables of a start"})
 
 
-def write_report(folder: str, prefix: str, lines: Sequence[str], document: str, png: bytes) -> None:
+def write_report(
+    folder: str, prefix: str, lines: Sequence[str], document: Any, panels: Sequence[Any], title: str
+) -> None:
     """Writes a report as text, JSON and charts; without charts, those of an earlier one go."""
     from estimator_det.compat import tf
     from estimator_det.config import files
+    from model_fn.drawing import charts
 
-    text = printing.printable("\n".join(lines))
-    for name, content in (("report.txt", text), ("report.json", document)):
+    text, json_text = printing.printable("\n".join(lines)), json_lines.dumps(document, indent=2)
+    for name, content in (("report.txt", text), ("report.json", json_text)):
         files.write_text(files.path_in(folder, prefix + name), content + "\n")
     picture = files.path_in(folder, f"{prefix}histograms.png")
-    if png:
+    if panels:
         with tf.io.gfile.GFile(picture, "wb") as file:
-            file.write(png)
+            file.write(charts.figure(panels, title=title))
     elif tf.io.gfile.exists(picture):
         tf.io.gfile.remove(picture)
 
 
-def print_report(document: str, lines: Sequence[str], *, as_json: bool) -> None:
+def print_report(document: Any, lines: Sequence[str], *, as_json: bool) -> None:
     """Prints a report as JSON, or the lines of it."""
     if as_json:
-        printing.report(document, whole=True)
+        printing.report(json_lines.dumps(document, indent=2), whole=True)
         return
     for line in lines:
         console.print_line(line)

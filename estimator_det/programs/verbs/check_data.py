@@ -53,7 +53,6 @@ def run(options: argparse.Namespace) -> int:
     config = load(options)
     from model_fn.checkpoints import writing
     from model_fn.checks import data_check, data_report
-    from model_fn.drawing import charts
 
     started = time.monotonic()
     with writing.writable_folder(options.output_dir, "output_dir"):
@@ -67,10 +66,9 @@ def run(options: argparse.Namespace) -> int:
         seconds = time.monotonic() - started
         _write_findings(report, options.output_dir)
         lines = data_report.text_lines(report)
-        document = json_lines.dumps(data_report.to_dictionary(report), indent=2)
-        panels = data_report.panels(report)
-        png = charts.figure(panels, title=f"data of {report.config}") if panels else b""
-        write_report(options.output_dir, "", lines, document, png)
+        document, panels = data_report.to_dictionary(report), data_report.panels(report)
+        title = f"data of {report.config}"
+        write_report(options.output_dir, "", lines, document, panels, title)
     records = printing.counted(sum(scan.num_records for scan in report.scans), "record")
     errors = printing.counted(report.num_errors, "error")
     closing = [

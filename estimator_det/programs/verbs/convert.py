@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 from typing import Any, Callable, Dict, Optional
 
-from estimator_det.config import json_lines, printing
+from estimator_det.config import printing
 from estimator_det.config.bars import ProgressBar
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
@@ -171,8 +172,7 @@ def _to_coco(arguments: Dict[str, Any]) -> int:
     from inputs.conversion import to_coco
     from model_fn.checkpoints import writing
 
-    names = ("records", "output", "label_map", "dataset", "write_images")
-    export = to_coco.ExportOptions(**_present(arguments, names))
+    export = to_coco.ExportOptions(**_fields_of(to_coco.ExportOptions, arguments))
     with writing.writable_file(export.output, "output"), contextlib.ExitStack() as bars:
         exported = to_coco.export_coco(export, advance=_progress(bars)("writing", None))
     images = printing.counted(exported.images, "image")
@@ -183,7 +183,7 @@ def _to_coco(arguments: Dict[str, Any]) -> int:
 
 def to_records(arguments: Dict[str, Any]) -> int:
     """Converts by the options of the verb; returns an exit code."""
-    from inputs.conversion import engine
+    from inputs.conversion import beam_pipeline, engine
     from inputs.conversion.images import ImageOptions
     from inputs.conversion.splits import parse_splits
     from inputs.datasets.source import SourceOptions
@@ -192,23 +192,15 @@ def to_records(arguments: Dict[str, Any]) -> int:
     for name, needs in (("quality", ("encode", "exif")), ("runner_options", ("runner",))):
         if name in arguments and not any(need in arguments for need in needs):
             raise console.UsageError(f"--{name} has no effect without --{needs[0]}; remove it")
-    files = ("images", "annotations", "classes", "image_labels", "segmentations", "mask_images",
-             "min_score")  # fmt: skip
-    image = ("verify", "exif", "encode", "quality", "max_megapixels")
-    records = ("num_shards", "label_map", "masks", "clip_boxes", "on_error", "duplicates",
-               "overwrite")  # fmt: skip
     options = engine.ConvertOptions(
-        arguments["source_format"],
-        SourceOptions(**_present(arguments, files)),
-        arguments["output_dir"],
-        parse_splits(arguments.get("split", "train")),
-        image=ImageOptions(**_present(arguments, image)),
-        **_present(arguments, records),
+        format=arguments["source_format"],
+        source=SourceOptions(**_fields_of(SourceOptions, arguments)),
+        splits=parse_splits(arguments.get("split", "train")),
+        image=ImageOptions(**_fields_of(ImageOptions, arguments)),
+        **_fields_of(engine.ConvertOptions, arguments),
     )
     run_shards = None
     if "runner" in arguments:
-        from inputs.conversion import beam_pipeline
-
         run_shards = beam_pipeline.make_runner(
             arguments["runner"], arguments.get("runner_options", "")
         )
@@ -224,8 +216,10 @@ def to_records(arguments: Dict[str, Any]) -> int:
     return console.EXIT_OK
 
 
-def _present(arguments: Dict[str, Any], names: Any) -> Dict[str, Any]:
-    return {name: arguments[name] for name in names if name in arguments}
+def _fields_of(options: Any, arguments: Dict[str, Any]) -> Dict[str, Any]:
+    """The arguments that are fields of a dataclass of options."""
+    names = {field.name for field in dataclasses.fields(options)}
+    return {name: value for name, value in arguments.items() if name in names}
 
 
 def _progress(bars: contextlib.ExitStack) -> Callable[[str, Optional[int]], Callable[[int], Any]]:
@@ -241,14 +235,12 @@ def _progress(bars: contextlib.ExitStack) -> Callable[[str, Optional[int]], Call
 def _report(conversion: Any, arguments: Dict[str, Any]) -> None:
     """Prints the report and writes it, as text, JSON and charts."""
     from model_fn.checks import conversion_report, tables
-    from model_fn.drawing import charts
 
     folder = arguments["output_dir"]
     lines = conversion_report.text_lines(conversion)
-    document = json_lines.dumps(conversion_report.to_dictionary(conversion), indent=2)
+    document = conversion_report.to_dictionary(conversion)
     panels = [tables.panel(table) for table in conversion_report.make_tables(conversion)]
-    png = charts.figure(panels, title=f"records in {folder}")
-    write_report(folder, "convert_", lines, document, png)
+    write_report(folder, "convert_", lines, document, panels, f"records in {folder}")
     images = sum(split["images"] for split in conversion.tally["splits"].values())
     shown = lines if arguments.get("verbose") else conversion_report.summary_lines(conversion)
     closing = (
