@@ -53,7 +53,7 @@ def check_data(
         raise ConfigError("model", "one of ssd, faster_rcnn must be set; found none")
     model = getattr(config.model, kind)
     check_ranges_or_raise(config.model, "model.")
-    plans, maps, problems = _plans(config, readers, model.num_classes, max_records)
+    plans, problems = _plans(config, readers, model.num_classes, max_records)
     counts = [plan.num_records for plan in plans]
     total = None if None in counts else sum(number or 0 for number in counts)
     with ProgressBar("reading", total, "records", shown=progress) as bar:
@@ -62,13 +62,14 @@ def check_data(
         except ProcessDiedError as reason:
             raise RunError(str(reason)) from reason
     for part, plan in zip(scans, plans):
-        problems += _problems_of(part, plan, maps, model.num_classes)
+        problems += _problems_of(part, plan.policy)
     columns = {part.reader: part.columns for part in scans}
     if TRAIN_READER in columns:
         others = {field: c for field, c in columns.items() if field != TRAIN_READER}
         problems += data_problems.check_overlap(columns[TRAIN_READER], others)
     coverage, problems_of_anchors = _coverage(config, plans, scans, progress)
-    names = {i: name for part in reversed(maps.values()) for i, name in part.names.items()}
+    maps = [plan.policy.label_map for plan in reversed(plans) if plan.policy.label_map is not None]
+    names = {i: name for label_map in maps for i, name in label_map.names.items()}
     resized = _resized(model, scans)
     tallies = {part.reader: count_columns(part.columns, resized.get(part.reader)) for part in scans}
     return DataReport(
@@ -88,28 +89,26 @@ def check_data(
 
 def _plans(
     config: Any, which: str, num_classes: int, max_records: Optional[int]
-) -> Tuple[List[Plan], Dict[str, LabelMap], List[Problem]]:
-    """Returns plans of what to read, label maps by reader, and problems that prevent reading."""
+) -> Tuple[List[Plan], List[Problem]]:
+    """Returns plans of what to read, and problems that prevent reading."""
     plans: List[Plan] = []
-    maps: Dict[str, LabelMap] = {}
     problems: List[Problem] = []
     for field, reader, labels in read_label_maps(_readers(config, which)):
         check_ranges_or_raise(reader, f"{field}.")
         label_map_field = f"{field}.label_map_path"
-        if isinstance(labels, LabelMap):
-            maps[field] = labels
-        elif labels is None:
+        if labels is None:
             remedy = "set it, so that classes have names and are checked"
             problems.append(warning(label_map_field, "there is no label map", remedy))
-        else:
+        elif isinstance(labels, ConfigError):
             remedy = "correct the label map: ids from 1, each name once"
             problems.append(from_error(labels, label_map_field, remedy))
-        policy = _rules(field, reader, config, num_classes, maps.get(field))
+            labels = None  # the records are read by their ids
+        policy = _policy(field, reader, config, num_classes, labels)
         try:
             plans.append(scan.plan(field, policy, max_records))
         except ConfigError as reason:
             problems.append(from_error(reason, field, "name the files to read"))
-    return plans, maps, problems
+    return plans, problems
 
 
 def _readers(config: Any, which: str) -> List[Tuple[str, Any]]:
@@ -127,31 +126,26 @@ def _readers(config: Any, which: str) -> List[Tuple[str, Any]]:
     return readers
 
 
-def _rules(
+def _policy(
     field: str, reader: Any, config: Any, num_classes: int, label_map: Optional[LabelMap]
 ) -> BadRecordPolicy:
     max_boxes = reader.max_number_of_boxes
     if field == TRAIN_READER and not reader.HasField("max_number_of_boxes"):
         max_boxes = config.train_config.max_number_of_boxes
     context = check_model.context_shape(config.model)
-    # The label map is read elsewhere, and its problems are reported there.
     without_map = copy.deepcopy(reader)
-    without_map.ClearField("label_map_path")
+    without_map.ClearField("label_map_path")  # the file is read already
     policy = make_policy(without_map, num_classes, max_boxes, context[1] if context else None)
-    if label_map is None:  # The records are read by their ids.
-        return policy
-    return dataclasses.replace(policy, reader=reader, label_map=label_map)
+    return dataclasses.replace(policy, label_map=label_map)
 
 
-def _problems_of(
-    of: Scan, plan: Plan, maps: Dict[str, LabelMap], num_classes: int
-) -> Iterator[Problem]:
-    if of.reader in maps:
-        training = of.reader == TRAIN_READER
+def _problems_of(of: Scan, policy: BadRecordPolicy) -> Iterator[Problem]:
+    if policy.label_map is not None and policy.num_classes is not None:
         yield from data_problems.check_labels(
-            of.reader, maps[of.reader], of.columns, num_classes, is_training=training
-        )
-    skipped, limit = of.num_skipped, plan.policy.max_skipped
+            of.reader, policy.label_map, of.columns, policy.num_classes,
+            is_training=of.reader == TRAIN_READER,
+        )  # fmt: skip
+    skipped, limit = of.num_skipped, policy.max_skipped
     if skipped > limit:
         yield error(
             f"{of.reader}.bad_records.max_skipped",
