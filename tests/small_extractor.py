@@ -5,6 +5,7 @@ Building, differentiating and exporting a MobileNet takes most of the time of a 
 
 from __future__ import annotations
 
+import types
 from typing import Any, Callable, Dict, List
 
 import pytest
@@ -25,13 +26,10 @@ class SmallExtractor:
         stride: That of the first one.
     """
 
-    quantizes = True
+    recipe = types.SimpleNamespace(quantizes=True)
 
     def __init__(self, num_maps: int = 2, stride: int = 4) -> None:
         self._num_maps, self._stride = num_maps, stride
-
-    def normalize(self, pixels: tf.Tensor) -> tf.Tensor:
-        return pixels / 127.5 - 1.0
 
     def classifier_name(self, name: str) -> str:
         return name
@@ -53,9 +51,6 @@ class SmallTwoStageExtractor:
     """A feature map at stride 8, and one layer for its crops."""
 
     stride = 8
-
-    def normalize(self, images: tf.Tensor) -> tf.Tensor:
-        return images / 127.5 - 1.0
 
     def classifier_name(self, name: str) -> str:
         return name.partition("/")[2]
@@ -82,4 +77,3 @@ def use(monkeypatch: pytest.MonkeyPatch, *of_ssd: int) -> None:
     extractors = ((ssd, SmallExtractor(*of_ssd)), (faster_rcnn, SmallTwoStageExtractor()))
     for module, extractor in extractors:
         monkeypatch.setattr(module, "make_extractor", lambda *_, made=extractor: made)
-        monkeypatch.setattr(module, "pixel_scale", lambda *_, made=extractor: made.normalize)

@@ -32,7 +32,7 @@ from estimator_det.detectors.base import (
 )
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
-from estimator_det.extractors.ssd.recipe import RecipeExtractor, make_extractor, pixel_scale
+from estimator_det.extractors.ssd.recipe import EXTRACTORS, RecipeExtractor, make_extractor
 from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import height_and_width, make_resizer
 from estimator_det.nets.normalization import BATCH_NORMS
@@ -176,7 +176,7 @@ class SsdDetector:
         return variables_to_restore(checkpoint_type, load_all, [EXTRACTOR_SCOPE], classifier_name)
 
     def with_quantization(self, quantization: Quantization) -> SsdDetector:
-        if not self.extractor.quantizes:
+        if not self.extractor.recipe.quantizes:
             raise ConfigError(
                 "graph_rewriter.quantization",
                 "is not supported yet by this type of feature_extractor",
@@ -224,7 +224,8 @@ def _check_model(config: Any) -> None:
 @PREPROCESSORS.register("ssd")
 def make_ssd_preprocessor(config: Any) -> Preprocessor:
     """Builds the preprocessing of an `Ssd` message; ConfigError if a part is unknown."""
-    return Preprocessor(make_resizer(config.image_resizer), pixel_scale(config.feature_extractor))
+    normalize = EXTRACTORS.get(config.feature_extractor.type).normalize
+    return Preprocessor(make_resizer(config.image_resizer), normalize)
 
 
 @DETECTORS.register("ssd")

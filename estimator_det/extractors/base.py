@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any, Callable, Generic, NamedTuple, Sequence, Tuple, TypeVar, cast
+from typing import Any, ClassVar, Tuple, TypeVar, cast
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import plugins
@@ -18,75 +17,48 @@ FINEST_FPN_LEVEL = 2
 """Level of the finest activation a feature pyramid can use; level n is at stride 2^n."""
 
 
-class FpnLevels(NamedTuple):
-    """Levels of a feature pyramid (an `fpn` message); level n is at stride 2^n."""
-
-    min_level: int = 3  # finest level
-    max_level: int = 7  # coarsest level
-    depth: int = 256  # channels of every level at depth multiplier 1
-
-
-RecipeType = TypeVar("RecipeType")
-
 OVERRIDE = "override_base_feature_extractor_hyperparams"
 
+RecipeType = TypeVar("RecipeType", bound="RecipeRules")
 
-@dataclass(frozen=True)
-class ExtractorEntry(Generic[RecipeType]):
-    """Maker of an extractor, as it is registered, and the recipe that it follows."""
 
-    recipe: RecipeType  # parts and rules of the extractor
-    # (recipe, message of the feature extractor, True in training) -> extractor.
-    build: Callable[[RecipeType, Any, bool], Any]
+class RecipeRules:
+    """Rules that recipes of both kinds of detectors share; a recipe defines these fields."""
+
+    ignores: Tuple[str, ...]  # fields without effect, like in the reference
+    # True if there are layers after the backbone, which use `conv_hyperparams`.
+    has_extra_layers: bool = False
     # Fields of the recipe whose functions receive `custom_parameters` as keyword arguments.
-    functions: Tuple[str, ...] = ()
+    functions: ClassVar[Tuple[str, ...]]
 
-    def __call__(self, config: Any, is_training: bool) -> Any:
-        return self.build(self.with_parameters(config), config, is_training)
-
-    def with_parameters(self, config: Any) -> RecipeType:
+    def with_parameters(self: RecipeType, config: Any) -> RecipeType:
         """The recipe with the `custom_parameters` of a message; ConfigError if it refuses one."""
-        functions = {name: getattr(self.recipe, name) for name in self.functions}
+        functions = {name: getattr(self, name) for name in self.functions}
         try:
             bound = plugins.bind_all(functions, config.custom_parameters, config.type)
         except ConfigError as error:
             field = f"feature_extractor.custom_{error.field}"
             raise ConfigError(field, error.message, error.remedy) from None
-        return dataclasses.replace(cast(Any, self.recipe), **bound)
+        return dataclasses.replace(cast(Any, self), **bound)
 
+    def effective_fields(self, config: Any) -> Any:
+        """Copy of a message in which fields without effect have their defaults."""
+        copy = type(config)()
+        copy.CopyFrom(config)
+        for field in self.ignores:
+            copy.ClearField(field)
+        return copy
 
-def fields_in_effect(config: Any, ignores: Sequence[str]) -> Any:
-    """Copy of a feature extractor's message in which fields without effect have their defaults."""
-    copy = type(config)()
-    copy.CopyFrom(config)
-    for field in ignores:
-        copy.ClearField(field)
-    return copy
+    def ignored_fields(self, config: Any) -> Tuple[str, ...]:
+        """Fields of a message that are set, but have no effect.
 
-
-def ignored_non_defaults(
-    config: Any, ignores: Tuple[str, ...], *, has_own_layers: bool
-) -> Tuple[str, ...]:
-    """Fields of a feature extractor's message that are set, but have no effect.
-
-    `conv_hyperparams` has one on layers that no classifier has, and if it overrides all others.
-    """
-    overrides = getattr(config, OVERRIDE) and OVERRIDE not in ignores
-    if not (has_own_layers or overrides):
-        ignores += ("conv_hyperparams",)
-    return non_default_fields(config, ignores)
-
-
-def make_fpn_levels(config: Any) -> FpnLevels:
-    """Reads the levels of a `FeaturePyramidNetworks` message, or raises ConfigError."""
-    levels = FpnLevels(config.min_level, config.max_level, config.additional_layer_depth)
-    if levels.max_level < levels.min_level:
-        raise ConfigError(
-            "feature_extractor.fpn",
-            f"max_level must not be below min_level; given: {levels.max_level} and "
-            f"{levels.min_level}",
-        )
-    return levels
+        `conv_hyperparams` has one on layers after the backbone, and if it overrides all others.
+        """
+        ignores = self.ignores
+        overrides = getattr(config, OVERRIDE) and OVERRIDE not in ignores
+        if not (self.has_extra_layers or overrides):
+            ignores += ("conv_hyperparams",)
+        return non_default_fields(config, ignores)
 
 
 def subtract_channel_means(images: tf.Tensor) -> tf.Tensor:

@@ -54,9 +54,9 @@ TEXTS: Dict[str, Registry[Any]] = {
     "FasterRcnnFeatureExtractor.type": two_stage.EXTRACTORS,
     "SsdFeatureExtractor.type": ssd.EXTRACTORS,
 }
-_IGNORED_FIELDS: Dict[str, Callable[[Any], Tuple[str, ...]]] = {
-    "ssd": ssd.ignored_fields,
-    "faster_rcnn": two_stage.ignored_fields,
+_EXTRACTORS: Dict[str, Registry[Any]] = {
+    "ssd": ssd.EXTRACTORS,
+    "faster_rcnn": two_stage.EXTRACTORS,
 }
 
 
@@ -106,13 +106,13 @@ def check_unused(pipeline_config: Any) -> List[Problem]:
 
 def _extractor_fields(pipeline_config: Any) -> Iterator[Problem]:
     kind = pipeline_config.model.WhichOneof("model")
-    if kind not in _IGNORED_FIELDS:
+    if kind not in _EXTRACTORS:
         return
     extractor = getattr(pipeline_config.model, kind).feature_extractor
     if any(check_ranges(extractor)):
         return
     try:
-        names = _IGNORED_FIELDS[kind](extractor)
+        names = _EXTRACTORS[kind].get(extractor.type).ignored_fields(extractor)
     except ConfigError:
         return  # An error that other checks report.
     for name in names:

@@ -30,11 +30,11 @@ from estimator_det.detectors.two_stage.proposals import Regions
 from estimator_det.detectors.two_stage.regions import RegionOutput
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
 from estimator_det.extractors.two_stage.recipe import (
+    EXTRACTORS,
     FIRST_STAGE_SCOPE,
     SECOND_STAGE_SCOPE,
     RecipeExtractor,
     make_extractor,
-    pixel_scale,
 )
 from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import make_resizer
@@ -277,7 +277,7 @@ def _with_raw_boxes(predictions: TwoStagePredictions, frame: ImageFrame) -> TwoS
 @PREPROCESSORS.register("faster_rcnn")
 def make_faster_rcnn_preprocessor(config: Any) -> Preprocessor:
     """Builds the preprocessing of a `FasterRcnn` message; ConfigError if a part is unknown."""
-    normalize = pixel_scale(config.feature_extractor)
+    normalize = EXTRACTORS.get(config.feature_extractor.type).normalize
     return Preprocessor(make_resizer(config.image_resizer), normalize, normalizes_last=True)
 
 

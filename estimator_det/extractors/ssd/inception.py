@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Sequence
+from typing import Dict, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
-from estimator_det.extractors.base import OVERRIDE, ExtractorEntry
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inception
 from estimator_det.nets.hyperparams import no_scope
@@ -19,20 +17,16 @@ def _register(name: str, scope: str, blocks: Sequence[inception.Block], *maps: F
         with repeat_scope_in_range_names():
             return inception.inception(inputs, options.depth, blocks)
 
-    network = recipe.Recipe(
-        scope=scope, base_scope=no_scope, backbone=backbone, pyramid=recipe.extended_pyramid(*maps)
+    recipe.register_recipe(
+        name,
+        recipe.Recipe(
+            scope=scope,
+            base_scope=no_scope,
+            backbone=backbone,
+            pyramid=recipe.extended_pyramid(*maps),
+            needs_override=True,
+        ),
     )
-
-    def build(network: recipe.Recipe, config: Any, is_training: bool) -> recipe.RecipeExtractor:
-        if not config.override_base_feature_extractor_hyperparams:
-            raise ConfigError(
-                f"feature_extractor.{OVERRIDE}",
-                f"must be true for {name}, because all layers of its network use conv_hyperparams",
-                "Set it to true",
-            )
-        return recipe.RecipeExtractor(network, recipe.make_options(network, config, is_training))
-
-    recipe.EXTRACTORS.register(name)(ExtractorEntry(network, build))
 
 
 _register(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, ClassVar, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import tpu_advice
@@ -16,13 +16,9 @@ from estimator_det.config.fields import check_supported
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
-    FINEST_FPN_LEVEL,
-    ExtractorEntry,
-    FpnLevels,
+    OVERRIDE,
+    RecipeRules,
     check_image_size,
-    fields_in_effect,
-    ignored_non_defaults,
-    make_fpn_levels,
     scale_to_unit_range,
 )
 from estimator_det.images.resize import pad_to_multiple
@@ -30,7 +26,7 @@ from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
 
-EXTRACTORS: Registry[ExtractorEntry[Recipe]] = Registry(
+EXTRACTORS: Registry[Recipe] = Registry(
     "SSD feature extractor", reserved=[f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)]
 )
 tpu_advice.declare(
@@ -41,8 +37,16 @@ tpu_advice.declare(
 # Fields that only some types have; they must not be set for the others.
 SPECIAL_FIELDS = ("num_layers", "fpn", "spaghettinet_arch_name")
 
+FINEST_FPN_LEVEL = 2
+"""Level of the finest activation a feature pyramid can use; level n is at stride 2^n."""
 
-DEFAULT_LEVELS = FpnLevels()
+
+class FpnLevels(NamedTuple):
+    """Levels of a feature pyramid (an `fpn` message); level n is at stride 2^n."""
+
+    min_level: int  # finest level
+    max_level: int  # coarsest level
+    depth: int  # channels of every level at depth multiplier 1
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class ExtractorOptions:
     """Settings of a `SsdFeatureExtractor` message."""
 
     conv_scope: ArgScope  # argument scope of the extra layers
+    fpn: FpnLevels  # levels of a feature pyramid
     # Argument scope of the backbone, inside the recipe's; equal to `conv_scope` if the message
     # overrides the backbone's settings.
     backbone_scope: ArgScope = no_scope
@@ -60,7 +65,6 @@ class ExtractorOptions:
     use_explicit_padding: bool = False  # pad by kernel size instead of "SAME"
     use_depthwise: bool = False  # split the extra layers' strided convolutions
     num_layers: Optional[int] = None  # number of feature maps; None for all
-    fpn: FpnLevels = DEFAULT_LEVELS  # levels of a feature pyramid
     architecture: str = ""  # name of a network among those of one type (`spaghettinet_arch_name`)
 
     @property
@@ -74,8 +78,8 @@ Pyramid = Callable[[Dict[str, tf.Tensor], ExtractorOptions], Tuple[tf.Tensor, ..
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Parts and rules of an extractor."""
+class Recipe(RecipeRules):
+    """Parts and rules of an extractor; its call with a message builds the extractor."""
 
     # Variable scope of backbone and extra layers; checkpoints depend on it. Empty if the two have
     # scopes in themselves.
@@ -96,6 +100,16 @@ class Recipe:
     has_extra_layers: bool = True
     classifier_suffix: str = ""  # end of a variable's name in checkpoints of the classifier
     quantizes: bool = True  # True if its layers can simulate quantization
+    # True if all layers use `conv_hyperparams`, so that a message must override the backbone's.
+    needs_override: bool = False
+    # Levels that a pyramid must have, and its depth if a message has no `fpn`; None: any levels.
+    fixed_levels: Optional[FpnLevels] = None
+
+    functions: ClassVar[Tuple[str, ...]] = ("backbone", "pyramid")
+
+    def __call__(self, config: Any, is_training: bool) -> RecipeExtractor:
+        recipe = self.with_parameters(config)
+        return RecipeExtractor(recipe, _make_options(recipe, config, is_training))
 
 
 def extended_pyramid(*maps: pyramids.FeatureMap) -> Pyramid:
@@ -171,11 +185,6 @@ class RecipeExtractor:
     recipe: Recipe
     options: ExtractorOptions
 
-    @property
-    def quantizes(self) -> bool:
-        """True if its layers can simulate quantization."""
-        return self.recipe.quantizes
-
     def normalize(self, images: tf.Tensor) -> tf.Tensor:
         """Scales float32 [B, h, w, 3], pixels 0..255, for the network; same shape."""
         return self.recipe.normalize(images)
@@ -187,7 +196,7 @@ class RecipeExtractor:
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Computes feature maps [B, h, w, c], large to small, from normalized [B, H, W, C]."""
         recipe, options = self.recipe, self.options
-        images = self._prepare(inputs)
+        images = pad_to_multiple(check_image_size(inputs, recipe.min_size), options.pad_to_multiple)
         scope = tf1.variable_scope(recipe.scope) if recipe.scope else contextlib.nullcontext()
         with scope:
             with recipe.base_scope(), options.backbone_scope():
@@ -195,10 +204,6 @@ class RecipeExtractor:
             with options.conv_scope():
                 maps = recipe.pyramid(end_points, options)
         return _run_all_layers(list(end_points.values())[-1], maps) if options.is_training else maps
-
-    def _prepare(self, inputs: tf.Tensor) -> tf.Tensor:
-        images = check_image_size(inputs, self.recipe.min_size)
-        return pad_to_multiple(images, self.options.pad_to_multiple)
 
 
 def _run_all_layers(last: tf.Tensor, maps: Tuple[tf.Tensor, ...]) -> Tuple[tf.Tensor, ...]:
@@ -209,23 +214,18 @@ def _run_all_layers(last: tf.Tensor, maps: Tuple[tf.Tensor, ...]) -> Tuple[tf.Te
         return tuple(tf.identity(features) for features in maps)
 
 
-class FixedExtractor(RecipeExtractor):
-    """Extractor whose layers are all as published; `conv_hyperparams` has no effect."""
-
-    def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        end_points = self.recipe.backbone(self._prepare(inputs), self.options)
-        return self.recipe.pyramid(end_points, self.options)
-
-
-def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
+def _make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
     """Reads the options of a type; fields that the type ignores have their defaults."""
     check_supported(config, "feature_extractor")
     _check_fields(config.type, recipe, config)
-    effective_config = fields_in_effect(config, recipe.ignores)
-    scope = make_arg_scope(effective_config.conv_hyperparams, is_training)
+    effective_config = recipe.effective_fields(config)
+    scope = no_scope
+    if "conv_hyperparams" not in recipe.ignores:
+        scope = make_arg_scope(effective_config.conv_hyperparams, is_training)
     overrides = effective_config.override_base_feature_extractor_hyperparams
     return ExtractorOptions(
         conv_scope=scope,
+        fpn=_fpn_levels(recipe, effective_config),
         backbone_scope=scope if overrides else no_scope,
         is_training=is_training,
         depth_multiplier=effective_config.depth_multiplier,
@@ -234,12 +234,39 @@ def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOpt
         use_explicit_padding=effective_config.use_explicit_padding,
         use_depthwise=effective_config.use_depthwise,
         num_layers=effective_config.num_layers if effective_config.HasField("num_layers") else None,
-        fpn=make_fpn_levels(effective_config.fpn),
         architecture=effective_config.spaghettinet_arch_name,
     )
 
 
+def _fpn_levels(recipe: Recipe, config: Any) -> FpnLevels:
+    fpn, fixed = config.fpn, recipe.fixed_levels
+    levels = FpnLevels(fpn.min_level, fpn.max_level, fpn.additional_layer_depth)
+    if levels.max_level < levels.min_level:
+        raise ConfigError(
+            "feature_extractor.fpn",
+            f"max_level must not be below min_level; given: {levels.max_level} and "
+            f"{levels.min_level}",
+        )
+    if fixed is None:
+        return levels
+    if not config.HasField("fpn"):
+        return fixed
+    if levels[:2] != fixed[:2]:
+        raise ConfigError(
+            "feature_extractor.fpn",
+            f"{config.type} has min_level {fixed.min_level} and max_level {fixed.max_level}; "
+            f"given: {levels.min_level} and {levels.max_level}",
+        )
+    return levels
+
+
 def _check_fields(name: str, recipe: Recipe, config: Any) -> None:
+    if recipe.needs_override and not getattr(config, OVERRIDE):
+        raise ConfigError(
+            f"feature_extractor.{OVERRIDE}",
+            f"must be true for {name}, because all layers of its network use conv_hyperparams",
+            "Set it to true",
+        )
     for field in SPECIAL_FIELDS:
         # An explicit `false` is accepted.
         if field not in recipe.takes and config.HasField(field) and getattr(config, field):
@@ -259,18 +286,9 @@ def _check_fields(name: str, recipe: Recipe, config: Any) -> None:
             )
 
 
-def register_recipe(
-    name: str,
-    recipe: Recipe,
-    aliases: Sequence[str] = (),
-    extractor: Type[RecipeExtractor] = RecipeExtractor,
-) -> None:
+def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> None:
     """Registers `feature_extractor { type: name }`, and the same with each of `aliases`."""
-
-    def build(recipe: Recipe, config: Any, is_training: bool) -> RecipeExtractor:
-        return extractor(recipe, make_options(recipe, config, is_training))
-
-    EXTRACTORS.register(name, *aliases)(ExtractorEntry(recipe, build, ("backbone", "pyramid")))
+    EXTRACTORS.register(name, *aliases)(recipe)
 
 
 def make_extractor(config: Any, is_training: bool) -> RecipeExtractor:
@@ -278,17 +296,4 @@ def make_extractor(config: Any, is_training: bool) -> RecipeExtractor:
 
     Batch norm learns with `is_training`, unless the message has `batch_norm_trainable: false`.
     """
-    learns = is_training and config.batch_norm_trainable
-    extractor: RecipeExtractor = EXTRACTORS.get(config.type)(config, learns)
-    return extractor
-
-
-def pixel_scale(config: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Normalization of a `SsdFeatureExtractor` message; ConfigError if the type is unknown."""
-    return EXTRACTORS.get(config.type).recipe.normalize
-
-
-def ignored_fields(config: Any) -> Tuple[str, ...]:
-    """Fields of a `SsdFeatureExtractor` message whose value has no effect on its type."""
-    recipe = EXTRACTORS.get(config.type).recipe
-    return ignored_non_defaults(config, recipe.ignores, has_own_layers=recipe.has_extra_layers)
+    return EXTRACTORS.get(config.type)(config, is_training and config.batch_norm_trainable)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Dict, Tuple
+from typing import Dict, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.text import ConfigError
-from estimator_det.extractors.base import OVERRIDE, ExtractorEntry, FpnLevels
+from estimator_det.extractors.base import OVERRIDE
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inverted_residual, nasnet, searched, spaghettinet
 from estimator_det.nets.hyperparams import no_scope
@@ -78,9 +76,6 @@ recipe.register_recipe(
 )
 
 
-MNASFPN_LEVELS = FpnLevels(mnasfpn.LEVELS[0], mnasfpn.LEVELS[-1], depth=48)
-
-
 def _mobilenet_v2(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
     with (
         tf1.variable_scope("MobilenetV2"),
@@ -109,32 +104,19 @@ def _mnasfpn(
         )
 
 
-MNASFPN = recipe.Recipe(
-    scope="",
-    base_scope=no_scope,
-    backbone=_mobilenet_v2,
-    pyramid=_mnasfpn,
-    takes=("fpn",),
-    ignores=("use_depthwise", "conv_hyperparams", OVERRIDE),
-    quantizes=False,
+recipe.register_recipe(
+    "ssd_mobilenet_v2_mnasfpn",
+    recipe.Recipe(
+        scope="",
+        base_scope=no_scope,
+        backbone=_mobilenet_v2,
+        pyramid=_mnasfpn,
+        takes=("fpn",),
+        ignores=("use_depthwise", "conv_hyperparams", OVERRIDE),
+        quantizes=False,
+        fixed_levels=recipe.FpnLevels(mnasfpn.LEVELS[0], mnasfpn.LEVELS[-1], depth=48),
+    ),
 )
-
-
-def _make_mnasfpn(network: recipe.Recipe, config: Any, is_training: bool) -> recipe.FixedExtractor:
-    options = recipe.make_options(network, config, is_training)
-    if not config.HasField("fpn"):
-        options = dataclasses.replace(options, fpn=MNASFPN_LEVELS)
-    elif options.fpn[:2] != MNASFPN_LEVELS[:2]:
-        raise ConfigError(
-            "feature_extractor.fpn",
-            f"MnasFPN has min_level {MNASFPN_LEVELS.min_level} and max_level "
-            f"{MNASFPN_LEVELS.max_level}; given: {options.fpn.min_level} and "
-            f"{options.fpn.max_level}",
-        )
-    return recipe.FixedExtractor(network, options)
-
-
-recipe.EXTRACTORS.register("ssd_mobilenet_v2_mnasfpn")(ExtractorEntry(MNASFPN, _make_mnasfpn))
 
 
 def _spaghettinet(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
@@ -173,5 +155,4 @@ recipe.register_recipe(
         ),
         quantizes=False,  # the network itself simulates quantization
     ),
-    extractor=recipe.FixedExtractor,
 )

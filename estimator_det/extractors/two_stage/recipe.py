@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Iterator, Optional, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config import tpu_advice
@@ -24,10 +24,8 @@ from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
     OVERRIDE,
-    ExtractorEntry,
+    RecipeRules,
     check_image_size,
-    fields_in_effect,
-    ignored_non_defaults,
     scale_to_unit_range,
 )
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
@@ -40,7 +38,7 @@ STRIDES = (8, 16)
 # Fields that configure layers; most networks use the published settings instead.
 LAYER_FIELDS = ("conv_hyperparams", OVERRIDE)
 
-EXTRACTORS: Registry[ExtractorEntry[Recipe]] = Registry(
+EXTRACTORS: Registry[Recipe] = Registry(
     "Faster R-CNN feature extractor",
     reserved=[f"faster_rcnn_resnet{layers}_fpn_keras" for layers in (50, 101, 152)],
 )
@@ -63,8 +61,8 @@ Stage = Callable[[tf.Tensor, ExtractorOptions], tf.Tensor]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Parts and rules of an extractor."""
+class Recipe(RecipeRules):
+    """Parts and rules of an extractor; its call with a message builds the extractor."""
 
     scope: str  # variable scope of the network in either stage; empty for none
     arg_scope: ArgScope  # argument scope with which the network is trained
@@ -78,6 +76,12 @@ class Recipe:
     # Prefix of a name in the second stage, and its replacement in a classifier's checkpoint.
     renamed_in_classifier: Tuple[str, str] = ("", "")
     classifier_suffix: str = ""  # end of a variable's name in checkpoints of the classifier
+
+    functions: ClassVar[Tuple[str, ...]] = ("first_stage", "second_stage")
+
+    def __call__(self, config: Any, is_training: bool) -> RecipeExtractor:
+        recipe = self.with_parameters(config)
+        return RecipeExtractor(recipe, _make_options(recipe, config, is_training))
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ class RecipeExtractor:
             yield
 
 
-def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
+def _make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
     """Reads the options of a type; fields that the type ignores have their defaults."""
     check_supported(config, "feature_extractor")
     stride = config.first_stage_features_stride
@@ -154,7 +158,7 @@ def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOpt
             "feature_extractor.first_stage_features_stride",
             f"must be {allowed} for {config.type}; given: {stride}",
         )
-    effective_config = fields_in_effect(config, recipe.ignores)
+    effective_config = recipe.effective_fields(config)
     learns = is_training and effective_config.batch_norm_trainable
     overrides = effective_config.override_base_feature_extractor_hyperparams
     return ExtractorOptions(
@@ -169,12 +173,7 @@ def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOpt
 
 def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> None:
     """Registers `feature_extractor { type: name }`, and the same with each of `aliases`."""
-
-    def build(recipe: Recipe, config: Any, is_training: bool) -> RecipeExtractor:
-        return RecipeExtractor(recipe, make_options(recipe, config, is_training))
-
-    functions = ("first_stage", "second_stage")
-    EXTRACTORS.register(name, *aliases)(ExtractorEntry(recipe, build, functions))
+    EXTRACTORS.register(name, *aliases)(recipe)
 
 
 def make_extractor(config: Any, is_training: bool) -> RecipeExtractor:
@@ -182,16 +181,4 @@ def make_extractor(config: Any, is_training: bool) -> RecipeExtractor:
 
     If the model trains, batch norm learns only if the message has `batch_norm_trainable: true`.
     """
-    extractor: RecipeExtractor = EXTRACTORS.get(config.type)(config, is_training)
-    return extractor
-
-
-def pixel_scale(config: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Normalization of a `FasterRcnnFeatureExtractor` message; ConfigError for unknown types."""
-    return EXTRACTORS.get(config.type).recipe.normalize
-
-
-def ignored_fields(config: Any) -> Tuple[str, ...]:
-    """Fields of a `FasterRcnnFeatureExtractor` message whose value has no effect on its type."""
-    recipe = EXTRACTORS.get(config.type).recipe
-    return ignored_non_defaults(config, recipe.ignores, has_own_layers=False)
+    return EXTRACTORS.get(config.type)(config, is_training)

@@ -12,7 +12,7 @@ import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.two_stage import recipe, searched
-from estimator_det.extractors.two_stage.recipe import EXTRACTORS, ignored_fields, make_extractor
+from estimator_det.extractors.two_stage.recipe import EXTRACTORS, make_extractor
 from estimator_det.nets import inception_resnet, nasnet, resnet
 from estimator_det.protos import faster_rcnn_pb2
 
@@ -30,6 +30,10 @@ TINY_NASNET = nasnet.Network(
 
 def message(kind: str, text: str = "") -> Any:
     return text_format.Parse(f"type: '{kind}' {text}", faster_rcnn_pb2.FasterRcnnFeatureExtractor())
+
+
+def ignored_fields(config: Any) -> Any:
+    return EXTRACTORS.get(config.type).ignored_fields(config)
 
 
 def make(kind: str, text: str = "", is_training: bool = True) -> Any:
