@@ -124,7 +124,7 @@ def _two_stage_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
     from estimator_det.nets.context_attention import AttentionContext
 
     detector, model = _detector(config, True), config.model.faster_rcnn
-    features = detector.extractor.proposal_features(detector.extractor.normalize(images))
+    features = detector.extractor.proposal_features(detector.preprocess.normalize(images))
     _, proposed = detector.rpn.head.predict(
         features, detector.rpn.anchor_generator.num_per_location
     )
