@@ -1,24 +1,23 @@
 """Starter configurations: values that follow from data, weights, time and this machine.
 
-Each decision is a pure function that returns `Choice`s: a field, its value, and the reason, which
-becomes the comment in the written file.
+Each decision sets fields of a `Draft`, with the reasons, which become comments in the written file.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from estimator_det.config import pipeline
 from estimator_det.config.printing import counted, listed
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.text import ConfigError, entries, nearest
 from estimator_det.images.resize import make_resizer
-from estimator_det.programs.pretrained import Pretrained, find_model
+from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.step_speed import Speed
-from estimator_det.protos import input_reader_pb2
+from estimator_det.protos import eval_pb2, input_reader_pb2, pipeline_pb2
 from inputs.checks.statistics import Columns
 
 CONFIGS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "configs")
@@ -51,12 +50,6 @@ class Model(NamedTuple):
     parameters: float  # millions, with 90 classes
     step_time: float  # relative to ssd_mobilenet_v1, for training an image on a CPU
     zoo: str  # the published detector of this design
-
-    @property
-    def published(self) -> str:
-        """COCO mAP as published, with the name for `--pretrained`."""
-        model = find_model(self.zoo)
-        return f"{model.quality:>5}  {model.name}"
 
 
 _SSD = "ssd_mobilenet_v1_300x300.config"
@@ -102,14 +95,6 @@ class Records(NamedTuple):
     label_map: str
 
 
-class Choice(NamedTuple):
-    """A field of the configuration, and why it has its value."""
-
-    field: str  # in the form of --set
-    value: str
-    reason: str
-
-
 class Budget(NamedTuple):
     """Length of a training; it follows from the number of images if both are None."""
 
@@ -129,19 +114,37 @@ def find_starter(name: str) -> Model:
     return models[name]
 
 
+class Draft:
+    """A configuration that decisions change one after the other."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.reasons: Dict[str, str] = {}  # by field
+
+    @property
+    def is_ssd(self) -> bool:
+        return bool(self.config.model.HasField("ssd"))
+
+    @property
+    def model_path(self) -> str:
+        """`model.ssd` or `model.faster_rcnn`."""
+        return f"model.{self.config.model.WhichOneof('model')}"
+
+    def set(self, field: str, value: Any, reason: str = "") -> None:
+        """Sets a field, in the form of `--set`."""
+        self.config = pipeline.apply_overrides(self.config, [f"{field}={value}"])
+        if reason:
+            self.reasons[field] = reason
+
+
 def base_config(model: Optional[str], weights: Optional[Pretrained], records: Records) -> Any:
     """A configuration with the model of the weights, or else of a row of `MODELS`."""
-    name = model or DEFAULT_MODEL
-    row = find_starter(name)
+    row = find_starter(model or DEFAULT_MODEL)
     source = pipeline.apply_overrides(
         pipeline.read_pipeline(os.path.join(CONFIGS, row.config)), row.changes
     )
-    # Only the model is taken: readers and training of a shipped file belong to its data and
-    # machine.
-    config = pipeline.parse_pipeline("")
-    config.model.CopyFrom(source.model)
     if weights is not None and weights.config is not None:
-        theirs, ours = extractor_type(weights.config), extractor_type(config)
+        theirs, ours = extractor_type(weights.config), extractor_type(source)
         if model is not None and theirs != ours:
             raise ConfigError(
                 "--model",
@@ -150,30 +153,37 @@ def base_config(model: Optional[str], weights: Optional[Pretrained], records: Re
                 "Leave --model out, or give weights of this model",
             )
         # Heads and anchors fit the checkpoint only with the model that it was trained with.
-        config.model.CopyFrom(weights.config.model)
-    part = model_part(config)
+        source = weights.config
+    masks: Dict[str, Any] = {}
+    metrics = ["coco_detection_metrics"]
+    if has_masks(source):
+        masks = {"load_instance_masks": True, "mask_type": input_reader_pb2.PNG_MASKS}
+        metrics.append("coco_mask_metrics")
+    # Only the model is taken: readers and training of a shipped file belong to its data and
+    # machine.
+    config = pipeline_pb2.TrainEvalPipelineConfig(
+        model=source.model,
+        train_input_reader=_reader(records.train, records, **masks),
+        # One reader keeps the order of images, so that pictures of evaluations can be compared.
+        eval_input_reader=[
+            _reader(records.held_out, records, shuffle=False, num_readers=1, **masks)
+        ],
+        eval_config=eval_pb2.EvalConfig(metrics_set=metrics),
+    )
     if config.model.HasField("ssd"):
-        part.ClearField("inplace_batchnorm_update")  # for the training loop of a TPU
-    reader = config.train_input_reader
-    reader.label_map_path = records.label_map
-    reader.tf_record_input_reader.input_path.append(records.train)
-    held_out = config.eval_input_reader.add()
-    held_out.label_map_path = records.label_map
-    held_out.shuffle = False
-    # One reader keeps the order of images, so that pictures of evaluations can be compared.
-    held_out.num_readers = 1
-    held_out.tf_record_input_reader.input_path.append(records.held_out)
-    config.eval_config.metrics_set.append("coco_detection_metrics")
-    if has_masks(config):
-        config.eval_config.metrics_set.append("coco_mask_metrics")
-        for part_reader in (reader, held_out):
-            part_reader.load_instance_masks = True
-            part_reader.mask_type = input_reader_pb2.PNG_MASKS
+        config.model.ssd.ClearField("inplace_batchnorm_update")  # for the training loop of a TPU
     return config
 
 
+def _reader(pattern: str, records: Records, **settings: Any) -> Any:
+    paths = input_reader_pb2.TFRecordInputReader(input_path=[pattern])
+    return input_reader_pb2.InputReader(
+        tf_record_input_reader=paths, label_map_path=records.label_map, **settings
+    )
+
+
 def model_part(config: Any) -> Any:
-    """`model.ssd` or `model.faster_rcnn`."""
+    """The message `model.ssd` or `model.faster_rcnn`."""
     return getattr(config.model, config.model.WhichOneof("model"))
 
 
@@ -187,41 +197,34 @@ def has_masks(config: Any) -> bool:
     return config.model.HasField("faster_rcnn") and config.model.faster_rcnn.number_of_stages == 3
 
 
-def class_choices(config: Any, names: Dict[int, str]) -> List[Choice]:
+def set_classes(draft: Draft, names: Dict[int, str]) -> None:
     """The number of classes, which must be the largest id of the label map."""
-    field = f"model.{config.model.WhichOneof('model')}.num_classes"
-    shown = listed(names.values(), 5)
-    return [Choice(field, str(max(names)), f"The classes of label_map.pbtxt: {shown}.")]
+    reason = f"The classes of label_map.pbtxt: {listed(names.values(), 5)}."
+    draft.set(f"{draft.model_path}.num_classes", max(names), reason)
 
 
-def box_choices(config: Any, boxes_per_image: np.ndarray) -> List[Choice]:
+def set_boxes(draft: Draft, boxes_per_image: np.ndarray) -> None:
     """Room for the boxes of the fullest image, in batches and in detections."""
     most = int(boxes_per_image.max())
     # Rounded up, because a few images of later data may have more.
     room = max(8, 8 * math.ceil(most / 8))
-    choices = [
-        Choice("train_input_reader.max_number_of_boxes", str(room),
-               f"The fullest image has {counted(most, 'box', 'boxes')}."),
-        Choice("eval_input_reader[0].max_number_of_boxes", str(room), ""),
-    ]  # fmt: skip
+    reason = f"The fullest image has {counted(most, 'box', 'boxes')}."
+    draft.set("train_input_reader.max_number_of_boxes", room, reason)
+    draft.set("eval_input_reader[0].max_number_of_boxes", room)
     # Twice as many, because wrong detections take places, too.
-    limit = max(100, 2 * room)
-    if limit > 100:
-        kind = config.model.WhichOneof("model")
-        part = "post_processing" if kind == "ssd" else "second_stage_post_processing"
-        nms = f"model.{kind}.{part}.batch_non_max_suppression"
-        reason = f"The fullest image has {most} boxes."
-        choices.append(Choice(f"{nms}.max_detections_per_class", str(limit), reason))
-        choices.append(Choice(f"{nms}.max_total_detections", str(limit), reason))
-    return choices
+    if 2 * room > 100:
+        part = "post_processing" if draft.is_ssd else "second_stage_post_processing"
+        for field in ("max_detections_per_class", "max_total_detections"):
+            path = f"{draft.model_path}.{part}.batch_non_max_suppression.{field}"
+            draft.set(path, 2 * room, f"The fullest image has {most} boxes.")
 
 
-def augmentation_choices(config: Any, names: Sequence[str], crops: bool = True) -> List[Choice]:
+def set_augmentation(draft: Draft, names: Iterable[str], crops: bool = True) -> None:
     """Augmentations for photographs, which have an up and a down; with `crops`, parts of images."""
     words = " ".join(names).lower().replace("_", " ").split()
     is_sided = "left" in words or "right" in words
     steps = [] if is_sided else ["random_horizontal_flip"]
-    crops &= config.model.HasField("ssd")
+    crops &= draft.is_ssd
     if crops:
         steps.append("ssd_random_crop")
     steps.append("random_distort_color")
@@ -229,38 +232,41 @@ def augmentation_choices(config: Any, names: Sequence[str], crops: bool = True) 
     crop = ", cropped around objects" if crops else ""
     reason = f"Photographs: {flip}{crop}, in other light; never upside down."
     value = ", ".join(f"{{ {step} {{ }} }}" for step in steps)
-    return [Choice("train_config.data_augmentation_options", f"[{value}]", reason)]
+    draft.set("train_config.data_augmentation_options", f"[{value}]", reason)
 
 
-def decoding_choices(config: Any, columns: Columns) -> List[Choice]:
+def set_decoding(draft: Draft, columns: Columns) -> None:
     """`fast_jpeg`, if most photographs are so large that it has an effect."""
     height, width = np.median(columns.sizes, axis=0)
-    resized = make_resizer(model_part(config).image_resizer).new_size(int(height), int(width))
-    if has_masks(config) or height < 4 * resized[0] or width < 4 * resized[1]:
-        return []
+    resizer = make_resizer(model_part(draft.config).image_resizer)
+    resized = resizer.new_size(int(height), int(width))
+    if has_masks(draft.config) or height < 4 * resized[0] or width < 4 * resized[1]:
+        return
     reason = f"Photographs of {width:.0f}x{height:.0f} pixels are read several times as fast."
-    return [
-        Choice("train_input_reader.fast_jpeg", "true", reason),
-        Choice("eval_input_reader[0].fast_jpeg", "true", ""),
-    ]
+    draft.set("train_input_reader.fast_jpeg", "true", reason)
+    draft.set("eval_input_reader[0].fast_jpeg", "true")
 
 
-def matching_choices(config: Any, columns: Columns) -> List[Choice]:
+def set_matching(draft: Draft, columns: Columns) -> None:
     """More anchors for each object, and heavier losses of boxes, for few images.
 
     For single-shot detectors from random weights; others learn as their models were published.
     """
-    ssd = config.model.ssd
-    if not ssd.matcher.HasField("argmax_matcher") or columns.num_images > MANY_IMAGES:
-        return []
-    threshold = "model.ssd.matcher.argmax_matcher.{}_threshold"
+    has_matcher = draft.config.model.ssd.matcher.HasField("argmax_matcher")
+    if not has_matcher or columns.num_images > MANY_IMAGES:
+        return
+    matcher = "model.ssd.matcher.argmax_matcher"
     reason = f"With {MATCHED_IOU:g} an object trains more anchors, which helps if there are few."
-    weight = "Boxes are learned more slowly than classes if there are few."
-    return [
-        Choice(threshold.format("matched"), str(MATCHED_IOU), reason),
-        Choice(threshold.format("unmatched"), str(MATCHED_IOU), ""),
-        Choice("model.ssd.loss.localization_weight", str(LOCALIZATION_WEIGHT), weight),
-    ]
+    draft.set(f"{matcher}.matched_threshold", MATCHED_IOU, reason)
+    draft.set(f"{matcher}.unmatched_threshold", MATCHED_IOU)
+    reason = "Boxes are learned more slowly than classes if there are few."
+    draft.set("model.ssd.loss.localization_weight", LOCALIZATION_WEIGHT, reason)
+
+
+def set_weights(draft: Draft, weights: Pretrained) -> None:
+    """Fields that make a training start from weights."""
+    draft.config = pipeline.apply_overrides(draft.config, weights.assignments)
+    draft.reasons["train_config.fine_tune_checkpoint"] = f"Weights of {weights.name}."
 
 
 def object_sides(columns: Columns) -> np.ndarray:
@@ -269,29 +275,33 @@ def object_sides(columns: Columns) -> np.ndarray:
     return np.sqrt(np.maximum(extents[:, 0] * extents[:, 1], 1e-8))
 
 
-def width_choices(config: Any, epochs: float) -> List[Choice]:
-    """Half of the channels of a MobileNet, if all of them allow few `epochs` in the time given."""
-    if extractor_type(config) not in NARROW_TYPES or epochs >= GOOD_EPOCHS / NARROW_SPEED:
-        return []
+def set_width(draft: Draft, epochs: float) -> float:
+    """Half of the channels of a MobileNet, if all of them allow few `epochs` in the time given.
+
+    Returns the epochs that the width allows.
+    """
+    if extractor_type(draft.config) not in NARROW_TYPES or epochs >= GOOD_EPOCHS / NARROW_SPEED:
+        return epochs
     reason = (
         f"In the given time all channels would allow {epochs:.0f} passes over the data; half of "
         f"them take {NARROW_SPEED:g} times as many."
     )
-    return [Choice("model.ssd.feature_extractor.depth_multiplier", "0.5", reason)]
+    draft.set("model.ssd.feature_extractor.depth_multiplier", 0.5, reason)
+    return epochs * NARROW_SPEED
 
 
-def size_choices(config: Any, columns: Columns, epochs: Optional[float]) -> List[Choice]:
+def set_size(draft: Draft, columns: Columns, epochs: Optional[float]) -> None:
     """The input size of a single-shot detector, larger for small objects; others keep theirs.
 
     Args:
         epochs: Passes over the data that fit the time at the present size, from random weights;
             None if size does not depend on time.
     """
-    resizer = model_part(config).image_resizer
+    resizer = model_part(draft.config).image_resizer
     if resizer.WhichOneof("image_resizer_oneof") != "fixed_shape_resizer":
-        return []
+        return
     default = resizer.fixed_shape_resizer.height
-    pyramid = "fpn" in extractor_type(config)
+    pyramid = "fpn" in extractor_type(draft.config)
     # A percentile, because a single tiny box may be a slip of the annotator.
     smallest = float(np.percentile(object_sides(columns), 10))
     needed = _rounded((MIN_OBJECT_FPN if pyramid else MIN_OBJECT) / smallest)
@@ -311,63 +321,54 @@ def size_choices(config: Any, columns: Columns, epochs: Optional[float]) -> List
             f"which is few; with them {at_default}."
         )
     value = f"{{ fixed_shape_resizer {{ height: {size} width: {size} }} }}"
-    return [Choice(f"model.{config.model.WhichOneof('model')}.image_resizer", value, reason)]
+    draft.set(f"{draft.model_path}.image_resizer", value, reason)
 
 
 def _rounded(size: float) -> int:
     return int(math.ceil(size / SIZE_STEP) * SIZE_STEP)
 
 
-def batch_choices(config: Any, columns: Columns, speed: Speed,
-                  memory: int) -> List[Choice]:  # fmt: skip
+def set_batch(draft: Draft, columns: Columns, speed: Speed, memory: int) -> None:
     """The batch size, as large as is usual if it needs at most half of the memory.
 
     Args:
         speed: Measured with a small batch.
         memory: Bytes of this machine that are free.
     """
-    wanted = speed.batch_size
-    if config.model.HasField("ssd"):
+    batch = speed.batch_size
+    if draft.is_ssd:
         # Small batches take more steps in the same time, which matters more for few images: .70
         # against .64 of mAP@.50 on 160 photographs in eight minutes, at 8 and 16 images.
-        wanted = 16 if columns.num_images > MANY_IMAGES else 8
+        batch = 16 if columns.num_images > MANY_IMAGES else 8
     # Half of the memory stays for the input pipeline, evaluations and other programs.
-    while wanted > 1 and speed.num_bytes * wanted / speed.batch_size > memory / 2:
-        wanted //= 2
-    reason = f"{memory / 2**30:.0f} GB of memory are free here."
-    return [Choice("train_config.batch_size", str(wanted), reason)]
+    while batch > 1 and speed.num_bytes * batch / speed.batch_size > memory / 2:
+        batch //= 2
+    draft.set("train_config.batch_size", batch, f"{memory / 2**30:.0f} GB of memory are free here.")
 
 
-def num_steps(budget: Budget, columns: Columns, batch_size: int, is_fine_tuned: bool,
-              seconds: float) -> Tuple[int, str]:  # fmt: skip
-    """Steps to train, and why.
-
-    Args:
-        seconds: Duration of a step.
-    """
+def num_steps(
+    budget: Budget, num_images: int, batch_size: int, is_fine_tuned: bool, step_secs: float
+) -> Tuple[int, str]:
+    """Steps to train, and why."""
     if budget.num_steps is not None:
         return budget.num_steps, "As asked for."
     if budget.hours is not None:
         # Each evaluation builds its graph, which takes seconds.
         usable = budget.hours * 3600 * SHARE_OF_STEPS - START_SECS
         # Round numbers, so that those of evaluations are round, too.
-        steps = max(20, int(usable / seconds) // 20 * 20)
-        return steps, f"As many as fit {budget.hours:g} hours, at {seconds:.2f} s a step."
+        steps = max(20, int(usable / step_secs) // 20 * 20)
+        return steps, f"As many as fit {budget.hours:g} hours, at {step_secs:.2f} s a step."
     # Random weights need many more passes than weights that only adapt.
-    epochs = 30 if is_fine_tuned else 200
-    steps = epochs * columns.num_images // batch_size
-    limits = (500, 25_000) if is_fine_tuned else (3_000, 50_000)
+    epochs, low, high = (30, 500, 25_000) if is_fine_tuned else (200, 3_000, 50_000)
+    steps = min(max(epochs * num_images // batch_size, low), high)
     start = "pretrained" if is_fine_tuned else "random"
-    return min(
-        max(steps, limits[0]), limits[1]
-    ), f"Usual for this many images, from {start} weights."
+    return steps, f"Usual for this many images, from {start} weights."
 
 
-def schedule_choices(config: Any, steps: int, reason: str, is_fine_tuned: bool) -> List[Choice]:
+def set_schedule(draft: Draft, steps: int, reason: str, is_fine_tuned: bool) -> None:
     """Steps, optimizer, rate, and averages of weights and of batch norm."""
-    batch = config.train_config.batch_size
-    is_ssd = config.model.HasField("ssd")
-    if is_ssd:
+    batch = draft.config.train_config.batch_size
+    if draft.is_ssd:
         # With Adam, rates grow with the square root of the batch.
         rate = 0.0007 * math.sqrt(batch / 8) if is_fine_tuned else 0.002 * math.sqrt(batch / 16)
     else:
@@ -379,65 +380,23 @@ def schedule_choices(config: Any, steps: int, reason: str, is_fine_tuned: bool) 
         f"total_steps: {steps} warmup_learning_rate: {rate / 10:.2g} warmup_steps: {warmup} }} }}"
     )
     optimizer = (
-        f"adam_optimizer {{ {cosine} }}" if is_ssd
+        f"adam_optimizer {{ {cosine} }}" if draft.is_ssd
         else f"momentum_optimizer {{ {cosine} momentum_optimizer_value: 0.9 }}"
     )  # fmt: skip
+    draft.set("train_config.num_steps", steps, reason)
     # An average over a tenth of the run; longer ones would still contain the random start.
     average = min(max(1 - 10 / steps, 0.9), 0.9999)
-    choices = [
-        Choice("train_config.num_steps", str(steps), reason),
-        Choice("train_config.optimizer",
-               f"{{ {optimizer} use_moving_average: true moving_average_decay: {average:.4g} }}",
-               "The rate rises for a twelfth of the steps, then falls to 0; evaluations and "
-               "exports use averages of the weights."),
-        Choice("train_config.gradient_clipping_by_norm", "10.0", ""),
-        Choice("eval_config.use_moving_averages", "true", ""),
-    ]  # fmt: skip
+    draft.set(
+        "train_config.optimizer",
+        f"{{ {optimizer} use_moving_average: true moving_average_decay: {average:.4g} }}",
+        "The rate rises for a twelfth of the steps, then falls to 0; evaluations and exports use "
+        "averages of the weights.",
+    )
+    draft.set("train_config.gradient_clipping_by_norm", "10.0")
+    draft.set("eval_config.use_moving_averages", "true")
     # The published 0.9997 needs more steps than a short run has to forget its first statistics.
     decay = min(max(1 - 20 / steps, 0.9), 0.997)
-    for path in _batch_norms(config):
-        choices.append(Choice(f"{path}.decay", f"{decay:.4g}", ""))
-    return choices
-
-
-def _batch_norms(config: Any) -> List[str]:
-    """Paths of the batch norms of a single-shot detector."""
-    if not config.model.HasField("ssd"):
-        return []
-    ssd = config.model.ssd
-    messages = {"feature_extractor.conv_hyperparams": ssd.feature_extractor.conv_hyperparams}
-    predictor = ssd.box_predictor.WhichOneof("box_predictor_oneof")
-    if predictor is not None:
-        head = getattr(ssd.box_predictor, predictor)
-        if hasattr(head, "conv_hyperparams"):
-            messages[f"box_predictor.{predictor}.conv_hyperparams"] = head.conv_hyperparams
-    return [
-        f"model.ssd.{path}.batch_norm"
-        for path, message in messages.items()
-        if message.HasField("batch_norm")
-    ]
-
-
-def fine_tuning_choices(weights: Pretrained) -> List[Choice]:
-    """Fields that make a training start from weights."""
-    pairs = [text.partition("=") for text in weights.assignments]
-    choices = [Choice(field, value, "") for field, _, value in pairs]
-    return [choices[0]._replace(reason=f"Weights of {weights.name}."), *choices[1:]]
-
-
-def apply(config: Any, choices: Sequence[Choice]) -> Any:
-    """A copy of the configuration with the choices."""
-    return pipeline.apply_overrides(config, [f"{c.field}={c.value}" for c in choices])
-
-
-class Draft:
-    """A configuration that decisions change one after the other."""
-
-    def __init__(self, config: Any) -> None:
-        self.config = config
-        self.reasons: Dict[str, str] = {}
-
-    def decide(self, choices: Sequence[Choice]) -> None:
-        """Takes choices over, with their reasons."""
-        self.config = apply(self.config, choices)
-        self.reasons.update((choice.field, choice.reason) for choice in choices if choice.reason)
+    if draft.is_ssd:
+        for entry in entries(draft.config):
+            if entry.field.name == "batch_norm":
+                draft.set(f"{entry.path}.decay", f"{decay:.4g}")

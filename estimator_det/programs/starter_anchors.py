@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, Iterable, List, Optional
 
 import numpy as np
 
+from estimator_det.config import pipeline
 from estimator_det.config.printing import counted
-from estimator_det.programs.starter import Choice, Draft, apply, model_part, object_sides
+from estimator_det.programs.starter import Draft, model_part, object_sides
 from inputs.checks.statistics import Columns
 from model_fn.checks import data_check
 from model_fn.checks.anchor_coverage import Coverage
@@ -16,7 +17,7 @@ BETTER_IOU = 0.02  # by which anchors of the data must be better than published 
 MANY_UNMATCHED = 0.05  # share of boxes for which new anchors are worth new heads
 
 
-def decide_anchors(draft: Draft, columns: Columns, *, has_heads: bool) -> Optional[Coverage]:
+def set_anchors(draft: Draft, columns: Columns, *, has_heads: bool) -> Optional[Coverage]:
     """Takes anchors that follow from the data, if they fit its boxes better.
 
     Args:
@@ -24,15 +25,16 @@ def decide_anchors(draft: Draft, columns: Columns, *, has_heads: bool) -> Option
             many boxes match none of them.
     """
     coverage = data_check.coverage_of(draft.config, columns, progress=False)
-    candidate = anchor_candidate(draft.config, columns)
-    if coverage is None or candidate is None:
+    anchors = anchors_of(columns, model_part(draft.config))
+    if coverage is None or anchors is None:
         return coverage
+    field = f"{draft.model_path}.{'' if draft.is_ssd else 'first_stage_'}anchor_generator"
     # In one fine-tuning on 160 photographs restored heads were worth .09 of mAP@.50.
     if has_heads and (coverage.best_iou < 0.5).mean() < MANY_UNMATCHED:
         reason = "Those of the weights, whose heads have learned them; the boxes match them."
-        draft.reasons[candidate.field] = reason
+        draft.reasons[field] = reason
         return coverage
-    changed = apply(draft.config, [candidate])
+    changed = pipeline.apply_overrides(draft.config, [f"{field}={anchors}"])
     fit = data_check.coverage_of(changed, columns, progress=False)
     if fit is None or fit.best_iou.mean() < coverage.best_iou.mean() + BETTER_IOU:
         return coverage
@@ -40,7 +42,7 @@ def decide_anchors(draft: Draft, columns: Columns, *, has_heads: bool) -> Option
         "From the sizes and shapes of the boxes, which overlap their best anchor by "
         f"{fit.best_iou.mean():.2f} on average; without that by {coverage.best_iou.mean():.2f}."
     )
-    draft.decide([candidate._replace(reason=reason)])
+    draft.set(field, anchors, reason)
     return fit
 
 
@@ -60,60 +62,54 @@ def findings(coverage: Optional[Coverage]) -> List[str]:
     return lines
 
 
-def anchor_candidate(config: Any, columns: Columns) -> Optional[Choice]:
-    """Anchors whose sizes and shapes follow from the boxes; None for other generators."""
-    kind = config.model.WhichOneof("model")
-    generator = "anchor_generator" if kind == "ssd" else "first_stage_anchor_generator"
-    anchors = getattr(model_part(config), generator)
-    which = anchors.WhichOneof("anchor_generator_oneof")
-    sides, ratios = object_sides(columns), aspect_ratios(columns)
+def anchors_of(columns: Columns, model: Any) -> Optional[str]:
+    """Text form of a generator with anchors like the boxes; None for generators of other kinds."""
+    is_ssd = hasattr(model, "anchor_generator")
+    generator = model.anchor_generator if is_ssd else model.first_stage_anchor_generator
+    kind = generator.WhichOneof("anchor_generator_oneof")
+    message = getattr(generator, kind)
     # The rarest sizes are left to the matcher, which gives each box its best anchor.
-    low, high = (float(np.percentile(sides, share)) for share in (4, 96))
-    if which == "ssd_anchor_generator":
-        message = anchors.ssd_anchor_generator
+    low, high = (float(np.percentile(object_sides(columns), share)) for share in (4, 96))
+    high = max(high, 2 * low)
+    if kind == "ssd_anchor_generator":
         # Random crops and flips make objects a little smaller and larger than the records say.
-        fields = {"num_layers": message.num_layers, "min_scale": f"{max(0.85 * low, 0.03):.3g}",
-                  "max_scale": f"{min(max(high, 2 * low, 0.3), 0.95):.3g}",
-                  "aspect_ratios": _listed(_with_same_number(ratios, message.aspect_ratios)),
-                  "reduce_boxes_in_lowest_layer": "false"}  # fmt: skip
-    elif which == "multiscale_anchor_generator":
-        message = anchors.multiscale_anchor_generator
-        height = model_part(config).image_resizer.fixed_shape_resizer.height
+        text = (
+            f"num_layers: {message.num_layers} min_scale: {max(0.85 * low, 0.03):.3g} "
+            f"max_scale: {min(max(high, 0.3), 0.95):.3g} reduce_boxes_in_lowest_layer: false"
+        )
+    elif kind == "multiscale_anchor_generator":
         # The finest map has anchors of this many strides.
-        scale = low * height / 2**message.min_level
-        fields = {"min_level": message.min_level, "max_level": message.max_level,
-                  "anchor_scale": f"{min(max(scale, 1.5), 4.0):.2g}",
-                  "aspect_ratios": _listed(_with_same_number(ratios, message.aspect_ratios)),
-                  "scales_per_octave": message.scales_per_octave}  # fmt: skip
-    elif which == "grid_anchor_generator" and columns.num_boxes:
-        message = anchors.grid_anchor_generator
-        side = model_part(config).image_resizer.keep_aspect_ratio_resizer.min_dimension or 600
+        scale = low * model.image_resizer.fixed_shape_resizer.height / 2**message.min_level
+        text = (
+            f"min_level: {message.min_level} max_level: {message.max_level} "
+            f"anchor_scale: {min(max(scale, 1.5), 4.0):.2g} "
+            f"scales_per_octave: {message.scales_per_octave}"
+        )
+    elif kind == "grid_anchor_generator":
+        side = model.image_resizer.keep_aspect_ratio_resizer.min_dimension or 600
         # Scale 1 is 256 pixels of the resized image.
-        scales = np.geomspace(low, max(high, 2 * low), len(message.scales)) * side / 256
-        fields = {"scales": _listed(np.maximum(scales, 0.05)),
-                  "aspect_ratios": _listed(_with_same_number(ratios, message.aspect_ratios)),
-                  "height_stride": message.height_stride,
-                  "width_stride": message.width_stride}  # fmt: skip
+        scales = np.geomspace(low, high, len(message.scales)) * side / 256
+        text = (
+            f"scales: {_listed(np.maximum(scales, 0.05))} "
+            f"height_stride: {message.height_stride} width_stride: {message.width_stride}"
+        )
     else:
         return None
-    text = " ".join(f"{field}: {value}" for field, value in fields.items())
-    return Choice(f"model.{kind}.{generator}", f"{{ {which} {{ {text} }} }}", "")
+    ratios = _listed(_aspect_ratios(columns, len(message.aspect_ratios)))
+    return f"{{ {kind} {{ {text} aspect_ratios: {ratios} }} }}"
 
 
-def aspect_ratios(columns: Columns) -> np.ndarray:
-    """Widths over heights of boxes in images that are resized to a square: float [M], sorted."""
+def _aspect_ratios(columns: Columns, number: int) -> List[float]:
+    """1 and quantiles of the boxes' widths over heights, in images resized to a square.
+
+    As many ratios as now, so that heads of a checkpoint fit.
+    """
     # Records may have boxes without area, which `check-data` reports.
     extents = np.maximum(columns.boxes[:, 2:] - columns.boxes[:, :2], 1e-4)
-    return np.sort(extents[:, 1] / extents[:, 0])
-
-
-def _with_same_number(ratios: np.ndarray, present: Sequence[float]) -> List[float]:
-    """As many ratios as now, so that heads of a checkpoint fit: 1 and quantiles of the boxes."""
-    number = max(len(present), 1)
     # Quantiles put ratios where boxes are; 1 stays, since generators treat it in a special way.
-    spread = [float(np.quantile(ratios, (i + 0.5) / (number - 1))) for i in range(number - 1)]
-    return [1.0, *(min(max(value, 0.2), 5.0) for value in spread)]
+    places = (np.arange(number - 1) + 0.5) / max(number - 1, 1)
+    return [1.0, *np.quantile(extents[:, 1] / extents[:, 0], places).clip(0.2, 5.0)]
 
 
-def _listed(values: Any) -> str:
-    return "[" + ", ".join(f"{float(value):.3g}" for value in values) + "]"
+def _listed(values: Iterable[float]) -> str:
+    return "[" + ", ".join(f"{value:.3g}" for value in values) + "]"

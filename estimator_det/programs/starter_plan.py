@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from estimator_det.config.printing import counted
 from estimator_det.programs import starter, starter_anchors, step_speed
 from estimator_det.programs.pretrained import Pretrained
-from estimator_det.programs.starter import Budget, Choice
+from estimator_det.programs.starter import Budget
 from inputs.checks.statistics import Columns, boxes_per_image
 from inputs.label_map import read_label_map
 from inputs.machine import available_cpus, available_memory
@@ -41,27 +41,27 @@ def make_plan(
     records = find_records(folder)
     names = read_label_map(records.label_map).names
     draft = starter.Draft(starter.base_config(model, weights, records))
-    draft.decide(starter.class_choices(draft.config, names))
+    starter.set_classes(draft, names)
     report = data_check.check_data(draft.config, folder, jobs=available_cpus())
     columns = report.scans[0].columns
     if not columns.num_boxes:
         raise RunError(f"{records.train} has no boxes to train on. Check the annotations")
-    draft.decide(starter.box_choices(draft.config, boxes_per_image(columns)))
-    draft.decide(starter.augmentation_choices(draft.config, list(names.values())))
-    draft.decide(starter.decoding_choices(draft.config, columns))
-    if weights is not None:
-        draft.decide(starter.fine_tuning_choices(weights))
-    else:
-        draft.decide(starter.matching_choices(draft.config, columns))
+    starter.set_boxes(draft, boxes_per_image(columns))
+    starter.set_augmentation(draft, names.values())  # part of the steps that are measured
+    starter.set_decoding(draft, columns)
     is_fine_tuned = weights is not None
-    coverage = _decide_sizes(draft, columns, budget, is_fine_tuned)
+    if weights is None:
+        starter.set_matching(draft, columns)
+    else:
+        starter.set_weights(draft, weights)
+    coverage = _set_sizes(draft, columns, budget, is_fine_tuned)
     speed, is_bfloat16 = step_speed.fastest(draft.config)
-    batch_size = draft.config.train_config.batch_size
-    steps, why = starter.num_steps(budget, columns, batch_size, is_fine_tuned, speed.seconds)
-    epochs = steps * batch_size / columns.num_images
+    batch_size, num_images = draft.config.train_config.batch_size, columns.num_images
+    steps, why = starter.num_steps(budget, num_images, batch_size, is_fine_tuned, speed.seconds)
+    epochs = steps * batch_size / num_images
     crops = is_fine_tuned or epochs >= starter.CROPPED_EPOCHS
-    draft.decide(starter.augmentation_choices(draft.config, list(names.values()), crops))
-    draft.decide(starter.schedule_choices(draft.config, steps, why, is_fine_tuned))
+    starter.set_augmentation(draft, names.values(), crops)
+    starter.set_schedule(draft, steps, why, is_fine_tuned)
     num_held_out = sum(scan.columns.num_images for scan in report.scans[1:])
     findings = [
         f"data: {counted(columns.num_images, 'image')} with {counted(columns.num_boxes, 'box')} of "
@@ -78,26 +78,21 @@ def make_plan(
     return Plan(draft.config, draft.reasons, findings, [expectation], is_bfloat16)
 
 
-def _decide_sizes(
+def _set_sizes(
     draft: starter.Draft, columns: Columns, budget: Budget, is_fine_tuned: bool
 ) -> Optional[Coverage]:
-    """Decides batch size, width, input size and anchors."""
+    """Decides batch size, width, input size and anchors; returns what the anchors cover."""
     # Small, so that measuring does not run out of memory where training would not either.
-    first_batch = "8" if draft.config.model.HasField("ssd") else "1"
-    draft.decide([Choice("train_config.batch_size", first_batch, "")])
+    draft.set("train_config.batch_size", 8 if draft.is_ssd else 1)
     speed = step_speed.measure(draft.config, is_bfloat16=False)
-    draft.decide(starter.batch_choices(draft.config, columns, speed, available_memory()))
+    starter.set_batch(draft, columns, speed, available_memory())
     epochs = None
     if not is_fine_tuned and budget.hours is not None:
-        per_image = speed.seconds / speed.batch_size
-        # Steps of one image each.
-        images, _ = starter.num_steps(budget, columns, 1, False, per_image)
-        epochs = images / columns.num_images
-        narrow = starter.width_choices(draft.config, epochs)
-        draft.decide(narrow)
-        epochs *= starter.NARROW_SPEED if narrow else 1.0
-    draft.decide(starter.size_choices(draft.config, columns, epochs))
-    return starter_anchors.decide_anchors(draft, columns, has_heads=is_fine_tuned)
+        step_secs = speed.seconds / speed.batch_size  # a step with a batch of 1
+        images, _ = starter.num_steps(budget, columns.num_images, 1, is_fine_tuned, step_secs)
+        epochs = starter.set_width(draft, images / columns.num_images)
+    starter.set_size(draft, columns, epochs)
+    return starter_anchors.set_anchors(draft, columns, has_heads=is_fine_tuned)
 
 
 def find_records(folder: str) -> starter.Records:

@@ -7,6 +7,9 @@ from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from estimator_det.config.text import is_repeated
 
 WIDTH = 110
 
@@ -85,8 +88,8 @@ def _fields(
         if not is_message:
             row = f"{row} {text}" if row else " " * indent + text
             continue
-        for number, part in enumerate(value if _is_list(value) else [value]):
-            below = f"{place}[{number}]" if _is_list(value) else place
+        for number, part in enumerate(value if is_repeated(field) else [value]):
+            below = f"{place}[{number}]" if is_repeated(field) else place
             yield from _message(part, field.name, below, reasons, notes, indent)
     if row:
         yield row
@@ -102,9 +105,7 @@ def _message(
 ) -> Iterator[str]:
     """A message on one line if it fits, and nothing below it has a reason."""
     has_reason = any(key.startswith(path + ".") for key in reasons)
-    text = text_format.MessageToString(
-        message, as_one_line=True, use_short_repeated_primitives=True
-    )
+    text = _on_one_line(message)
     line = " " * indent + (f"{name} {{ {text} }}" if text else f"{name} {{ }}")
     if len(line) <= WIDTH and not has_reason:
         yield line
@@ -114,7 +115,7 @@ def _message(
     while True:
         fields = message.ListFields()
         (field, value) = fields[0]
-        is_message = field.type == FieldDescriptor.TYPE_MESSAGE and not _is_list(value)
+        is_message = field.type == FieldDescriptor.TYPE_MESSAGE and not is_repeated(field)
         if len(fields) > 1 or not is_message or f"{path}.{field.name}" in reasons:
             break
         message, path = value, f"{path}.{field.name}"
@@ -124,17 +125,13 @@ def _message(
     yield " " * indent + closing
 
 
-def _is_list(value: Any) -> bool:
-    return hasattr(value, "append") or hasattr(value, "add")
-
-
 def _text(message: Any, field: FieldDescriptor) -> str:
     single = type(message)()
-    value = getattr(message, field.name)
-    if _is_list(value):
-        getattr(single, field.name).extend(value)
-    else:
-        setattr(single, field.name, value)
+    FieldMask(paths=[field.name]).MergeMessage(message, single)
+    return _on_one_line(single)
+
+
+def _on_one_line(message: Any) -> str:
     return text_format.MessageToString(
-        single, as_one_line=True, use_short_repeated_primitives=True
+        message, as_one_line=True, use_short_repeated_primitives=True
     ).strip()

@@ -18,7 +18,8 @@ from estimator_det.programs import (
     starter_text,
     step_speed,
 )
-from estimator_det.programs.starter import Budget, Choice
+from estimator_det.programs.pretrained import Pretrained, find_model
+from estimator_det.programs.starter import Budget, Draft
 from estimator_det.programs.step_speed import Speed
 from inputs.checks.statistics import Columns
 from inputs.datasets import shapes
@@ -60,8 +61,8 @@ def config_of(model: str) -> Any:
     return starter.base_config(model, None, starter.Records("train*", "val*", "label_map.pbtxt"))
 
 
-def value_of(choices: List[Choice], field: str) -> str:
-    return next(choice.value for choice in choices if choice.field.endswith(field))
+def draft_of(model: str) -> Draft:
+    return Draft(config_of(model))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_each_model_gives_a_short_file_that_can_be_run(model, records, quick):
     assert not [p for p in config_check.check(plan.config).problems if p.severity == "error"]
     assert "vertical" not in text
     assert "inplace_batchnorm_update" not in text
-    assert model.published.split()[1] == model.zoo
+    assert find_model(model.zoo).name == model.zoo
 
 
 def test_the_verb_writes_its_command_and_what_to_expect(records, quick, tmp_path, capsys):
@@ -160,82 +161,109 @@ def test_an_unknown_model_is_refused_with_the_nearest_name():
         starter.find_starter("ssd_mobilnet_v2")
 
 
-def test_small_objects_get_a_larger_image():
-    config = config_of("ssd_mobilenet_v2")
-    small = columns_of([[0.1, 0.1, 0.15, 0.15]] * 20)
-    large = columns_of([[0.1, 0.1, 0.6, 0.6]] * 20)
-    assert "height: 480 width: 480" in starter.size_choices(config, small, None)[0].value
-    assert "height: 300 width: 300" in starter.size_choices(config, large, None)[0].value
-    # 50 passes fit the time: half of the side gives 200.
-    assert "height: 160 width: 160" in starter.size_choices(config, large, 50.0)[0].value
-    assert "height: 480 width: 480" in starter.size_choices(config, small, 38.0)[0].value
-    assert not starter.size_choices(config_of("faster_rcnn_resnet50"), small, None)
+@pytest.mark.parametrize(
+    "side, epochs, size",
+    [
+        (0.05, None, 480),
+        (0.5, None, 300),
+        (0.5, 50.0, 160),  # 50 passes fit the time: half of the side gives 200.
+        (0.05, 38.0, 480),
+    ],
+)
+def test_small_objects_get_a_larger_image(side, epochs, size):
+    columns = columns_of([[0.1, 0.1, 0.1 + side, 0.1 + side]] * 20)
+    draft = draft_of("ssd_mobilenet_v2")
+    starter.set_size(draft, columns, epochs)
+    resizer = draft.config.model.ssd.image_resizer.fixed_shape_resizer
+    assert (resizer.height, resizer.width) == (size, size)
+    draft = draft_of("faster_rcnn_resnet50")
+    starter.set_size(draft, columns, epochs)
+    assert draft.config == config_of("faster_rcnn_resnet50")
 
 
-def test_few_images_train_more_anchors_of_each_object():
-    few, many = columns_of([]), columns_of([], num_images=5000)
-    config = config_of("ssd_mobilenet_v1")
-    assert value_of(starter.matching_choices(config, few), "_matcher.matched_threshold") == "0.4"
-    assert value_of(starter.matching_choices(config, few), "localization_weight") == "2.0"
-    assert not starter.matching_choices(config, many)
-    assert not starter.matching_choices(config_of("faster_rcnn_resnet50"), few)
+@pytest.mark.parametrize(
+    "model, num_images, is_set",
+    [
+        ("ssd_mobilenet_v1", 10, True),
+        ("ssd_mobilenet_v1", 5000, False),
+        ("faster_rcnn_resnet50", 10, False),
+    ],
+)
+def test_few_images_train_more_anchors_of_each_object(model, num_images, is_set):
+    draft = draft_of(model)
+    starter.set_matching(draft, columns_of([], num_images))
+    assert (draft.config != config_of(model)) == is_set
+    if is_set:
+        ssd = draft.config.model.ssd
+        assert ssd.matcher.argmax_matcher.matched_threshold == pytest.approx(0.4)
+        assert ssd.loss.localization_weight == 2.0
 
 
-def test_large_photographs_are_decoded_smaller():
-    columns = columns_of([])
-    large = columns._replace(sizes=np.array([[1200, 1600]] * 2 + [[10, 10]]))
-    chosen = starter.decoding_choices(config_of("ssd_mobilenet_v1"), large)
-    assert value_of(chosen, "train_input_reader.fast_jpeg") == "true"
-    assert "1600x1200" in chosen[0].reason
-    assert not starter.decoding_choices(config_of("ssd_mobilenet_v1"), columns)
-    assert not starter.decoding_choices(config_of("mask_rcnn_inception_v2"), large)
+@pytest.mark.parametrize(
+    "model, side, is_set",
+    [
+        ("ssd_mobilenet_v1", 1200, True),
+        ("ssd_mobilenet_v1", 500, False),
+        ("mask_rcnn_inception_v2", 1200, False),
+    ],
+)
+def test_large_photographs_are_decoded_smaller(model, side, is_set):
+    columns = columns_of([])._replace(sizes=np.array([[side, side + 400]] * 2 + [[10, 10]]))
+    draft = draft_of(model)
+    starter.set_decoding(draft, columns)
+    assert draft.config.train_input_reader.fast_jpeg == is_set
+    assert ("1600x1200" in str(draft.reasons)) == is_set
 
 
 def test_short_trainings_get_half_of_the_channels():
-    config = config_of("ssd_mobilenet_v1")
-    (choice,) = starter.width_choices(config, 40.0)
-    assert (choice.field.rpartition(".")[2], choice.value) == ("depth_multiplier", "0.5")
-    assert not starter.width_choices(config, 400.0)
-    assert not starter.width_choices(config_of("ssd_resnet50_fpn"), 40.0)
+    draft = draft_of("ssd_mobilenet_v1")
+    assert starter.set_width(draft, 40.0) == 80.0
+    assert draft.config.model.ssd.feature_extractor.depth_multiplier == 0.5
+    for model, epochs in (("ssd_mobilenet_v1", 400.0), ("ssd_resnet50_fpn", 40.0)):
+        draft = draft_of(model)
+        assert starter.set_width(draft, epochs) == epochs
+        assert draft.config == config_of(model)
 
 
 @pytest.mark.parametrize(
     "names, flips", [(["cat", "dog"], True), (["left_hand", "right_hand"], False)]
 )
 def test_classes_with_a_side_are_not_mirrored(names, flips):
-    (choice,) = starter.augmentation_choices(config_of("ssd_mobilenet_v1"), names)
-    assert ("random_horizontal_flip" in choice.value) == flips
-    assert "random_vertical_flip" not in choice.value
-    assert "ssd_random_crop" in choice.value and "cropped" in choice.reason
-    (whole,) = starter.augmentation_choices(config_of("ssd_mobilenet_v1"), names, crops=False)
-    assert "crop" not in whole.value + whole.reason
+    draft = draft_of("ssd_mobilenet_v1")
+    starter.set_augmentation(draft, names)
+    text = str(draft.config.train_config) + str(draft.reasons)
+    assert ("random_horizontal_flip" in text) == flips
+    assert "random_vertical_flip" not in text
+    assert "ssd_random_crop" in text and "cropped" in text
+    starter.set_augmentation(draft, names, crops=False)
+    assert "crop" not in str(draft.config.train_config) + str(draft.reasons)
 
 
 @pytest.mark.parametrize(
     "model", ["ssd_mobilenet_v1", "ssd_mobilenet_v1_fpnlite", "faster_rcnn_resnet50"]
 )
 def test_anchors_follow_from_elongated_boxes(model):
-    config = starter.apply(config_of(model), [Choice("train_config.batch_size", "1", "")])
+    draft = draft_of(model)
+    draft.set("train_config.batch_size", 1)
     generator = np.random.default_rng(0)
     corners = generator.uniform(0.0, 0.4, [40, 2])
     extents = generator.uniform([0.03, 0.3], [0.06, 0.5], [40, 2])  # wide and low
     columns = columns_of(np.concatenate([corners, corners + extents], axis=1).tolist())
-    candidate = starter_anchors.anchor_candidate(config, columns)
-    changed = starter.apply(config, [candidate])
-    before, after = (
-        data_check.coverage_of(part, columns, progress=False) for part in (config, changed)
-    )
+    before = data_check.coverage_of(draft.config, columns, progress=False)
+    after = starter_anchors.set_anchors(draft, columns, has_heads=False)
     assert after.best_iou.mean() > before.best_iou.mean() + 0.1
+    (reason,) = draft.reasons.values()
+    assert f"{after.best_iou.mean():.2f} on average" in reason
 
 
-def test_batches_follow_from_memory():
-    config, columns = config_of("ssd_mobilenet_v1"), columns_of([[0, 0, 1, 1]])
-    for memory, batch in {2**40: "8", 3 * 10**9: "8", 10**9: "4"}.items():
-        (choice,) = starter.batch_choices(config, columns, FAST, memory)
-        assert choice.value == batch
-    many = columns_of([[0, 0, 1, 1]], num_images=5000)
-    (choice,) = starter.batch_choices(config, many, FAST, 2**40)
-    assert choice.value == "16"
+@pytest.mark.parametrize(
+    "memory, num_images, batch",
+    [(2**40, 10, 8), (3 * 10**9, 10, 8), (10**9, 10, 4), (2**40, 5000, 16)],
+)
+def test_batches_follow_from_memory(memory, num_images, batch):
+    draft = draft_of("ssd_mobilenet_v1")
+    starter.set_batch(draft, columns_of([[0, 0, 1, 1]], num_images), FAST, memory)
+    assert draft.config.train_config.batch_size == batch
 
 
 @pytest.mark.parametrize(
@@ -248,21 +276,19 @@ def test_batches_follow_from_memory():
     ],
 )
 def test_steps_follow_from_the_budget(budget, is_fine_tuned, steps):
-    columns = columns_of([[0, 0, 1, 1]])
-    assert starter.num_steps(budget, columns, 8, is_fine_tuned, 0.1)[0] == steps
+    assert starter.num_steps(budget, 10, 8, is_fine_tuned, 0.1)[0] == steps
 
 
-def test_crowded_images_get_room():
-    choices = starter.box_choices(config_of("ssd_mobilenet_v1"), np.array([3, 130]))
-    assert value_of(choices, "train_input_reader.max_number_of_boxes") == "136"
-    assert value_of(choices, "max_total_detections") == "272"
-    few = starter.box_choices(config_of("ssd_mobilenet_v1"), np.array([3]))
-    assert value_of(few, "train_input_reader.max_number_of_boxes") == "8"
+@pytest.mark.parametrize("most, room, detections", [(130, 136, 272), (3, 8, 100)])
+def test_crowded_images_get_room(most, room, detections):
+    draft = draft_of("ssd_mobilenet_v1")
+    starter.set_boxes(draft, np.array([2, most]))
+    assert draft.config.train_input_reader.max_number_of_boxes == room
+    suppression = draft.config.model.ssd.post_processing.batch_non_max_suppression
+    assert suppression.max_total_detections == detections
 
 
 def test_weights_keep_their_anchors_and_classes_are_replaced(records, quick, tmp_path):
-    from estimator_det.programs.pretrained import Pretrained
-
     theirs = config_of("ssdlite_mobilenet_v2")
     theirs.model.ssd.num_classes = 90
     theirs.model.ssd.anchor_generator.ssd_anchor_generator.min_scale = 0.15
@@ -289,16 +315,9 @@ def test_comments_explain_each_field_once():
 
 @pytest.mark.exhaustive
 def test_the_speed_of_a_real_step(records):
-    config = starter.apply(
-        config_of("ssd_mobilenet_v1"),
-        [
-            Choice("train_input_reader.label_map_path", f"{records}/label_map.pbtxt", ""),
-            Choice("train_input_reader.tf_record_input_reader.input_path",
-                   f'["{records}/train.record*"]', ""),
-            Choice("model.ssd.num_classes", "4", ""),
-            Choice("train_config.batch_size", "2", ""),
-        ],
-    )  # fmt: skip
+    config = starter.base_config("ssd_mobilenet_v1", None, starter_plan.find_records(records))
+    config.model.ssd.num_classes = 4
+    config.train_config.batch_size = 2
     speed = step_speed.measure(config, is_bfloat16=False)
     assert 0.001 < speed.seconds < 60
     assert 10**8 < speed.num_bytes < 10**11

@@ -90,15 +90,16 @@ def _check_usage(options: argparse.Namespace) -> None:
 
 
 def _print_list() -> int:
-    from estimator_det.programs import starter
+    from estimator_det.programs import pretrained, starter
 
     console.print_line(
         f"{'model':<27}{'input size':<13}{'parameters':<12}{'time':<7}COCO mAP as published"
     )
     for row in starter.MODELS:
+        published = pretrained.find_model(row.zoo)
         console.print_line(
             f"{row.name:<27}{row.input_size:<13}{row.parameters:>5.1f} M     {row.step_time:<7.1f}"
-            f"{row.published}"
+            f"{published.quality:>5}  {published.name}"
         )
     console.print_line("time: of training an image on a CPU; 1 is that of ssd_mobilenet_v1")
     console.print_line("published: the name of these weights, for --pretrained")
