@@ -182,7 +182,7 @@ def _batches(
     files = list_files(reader, examples.policy, log)
     _check_first_records(examples, files, needs_masks, run)
     if run.on_split is not None and order.shard[0] > 1:
-        run.on_split(sharding.split(files.paths, files.stream_lengths, order.shard[0]))
+        run.on_split(sharding.Split(order.shard[0], list(filter(None, files.streams))))
     start = (run.cursor or DataCursor()).begin(order.seed, order_fingerprint(reader, files, order))
 
     # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
@@ -198,7 +198,7 @@ def _batches(
 
     # Shuffle the files, read them, shuffle their records, and repeat; records stay encoded.
     if run.data_service is None:
-        dataset = record_dataset(reader, guard, order, start, files.stream_lengths)
+        dataset = record_dataset(reader, guard, order, start, files.streams)
         # The number of a record is the seed of its augmentation.
         dataset = dataset.enumerate(start.count)
     else:

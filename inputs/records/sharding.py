@@ -31,7 +31,7 @@ class Split(NamedTuple):
     """How all records of a run are divided."""
 
     num_workers: int
-    streams: List[List[str]]  # the files of each stream
+    streams: List[List[str]]  # the files of each stream that has any
 
     def describe(self, index: int) -> str:
         """A line about the part of one worker."""
@@ -62,12 +62,3 @@ class Split(NamedTuple):
             parts = [files[index :: self.num_workers] for index in range(self.num_workers)]
             streams.append({"divided_by": BY_FILES, "files_of_workers": parts})
         return {"num_workers": self.num_workers, "streams": streams}
-
-
-def split(paths: Sequence[str], stream_lengths: Sequence[int], num_workers: int) -> Split:
-    """The split of the files of a reader; see `stream.Files` for the first two arguments."""
-    streams, begin = [], 0
-    for length in stream_lengths:
-        streams.append(list(paths[begin : begin + length]))
-        begin += length
-    return Split(num_workers, [files for files in streams if files])

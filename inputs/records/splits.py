@@ -14,7 +14,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs.records import cursor
 from inputs.records.cursor import CursorState
-from inputs.records.stream import FileGuard, Order, Record, file_reader, list_contents
+from inputs.records.stream import FileGuard, Order, Record, file_reader
 
 _EPOCH_FACTOR = 1_000_003  # a prime, so that numbers of different epochs differ
 
@@ -34,8 +34,7 @@ def split_dataset(
             "Remove the weights, or --tf_data_service",
         )
     num_files = len(guard.paths)
-    indices = list(range(num_files))
-    listed, read = list_contents(guard, indices), file_reader(guard, indices)
+    read = file_reader(guard, list(range(num_files)))
 
     @tf.autograph.experimental.do_not_convert
     def read_split(split: tf.Tensor) -> tf.data.Dataset:
@@ -44,7 +43,7 @@ def split_dataset(
             seed = tf.stack([tf.constant(start.seed, tf.int64), epoch])
             last = tf.constant(num_files - 1, tf.int64)
             place = tf.random.experimental.index_shuffle(place, seed, last)
-        records = read(*(tf.gather(values, place) for values in listed))
+        records = read(place)
         if order.sample_1_of_n > 1:
             records = records.shard(order.sample_1_of_n, 0)
         index = cursor.first_stream_index(0, epoch)

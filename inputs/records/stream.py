@@ -16,6 +16,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config import files
+from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL
@@ -58,7 +59,7 @@ class Files(NamedTuple):
 
     paths: List[str]
     sizes: List[int]  # in bytes; SIZE_UNKNOWN of remote ones
-    stream_lengths: List[int]  # one stream of all files, or with weights one for each input_path
+    streams: List[List[str]]  # one of all paths, or with weights one for each input_path
 
 
 class FileRecord(NamedTuple):
@@ -125,14 +126,7 @@ def match_files(pattern: str) -> List[str]:
 
 def input_patterns(config: input_reader_pb2.InputReader) -> List[str]:
     """The path patterns of a reader."""
-    kind = config.WhichOneof("input_reader")
-    if kind == "external_input_reader":
-        raise ConfigError(
-            "input_reader.external_input_reader",
-            "external readers are not supported",
-            "convert the data to TFRecords and name them in tf_record_input_reader { "
-            "input_path: … }",
-        )
+    check_supported(config, "input_reader")
     patterns = list(config.tf_record_input_reader.input_path)
     if not patterns:
         raise ConfigError(
@@ -177,20 +171,20 @@ def list_files(
                 raise
             missing = error
             groups.append([])
-            log.report(policy.fault("no_file", "input_path matches no file"), pattern, -1)
+            log.report(policy.fault("no_file", "input_path matches no file").at(pattern))
     paths = [path for group in groups for path in group]
     if not paths:
         raise missing or FileNotFoundError("input_reader: there is no file to read")
     sizes = [_size(path) for path in paths]
     for path, size in zip(paths, sizes):
         if size == 0:
-            log.report(policy.fault("empty_file", "the file is empty"), path, -1)
+            log.report(policy.fault("empty_file", "the file is empty").at(path))
     if not any(sizes):
         raise FileNotFoundError(
             f"input_reader: all {len(paths)} files are empty, the first is {paths[0]}; write the "
             "records again"
         )
-    return Files(paths, sizes, [len(group) for group in groups] if weights else [len(paths)])
+    return Files(paths, sizes, groups if weights else [paths])
 
 
 def _size(path: str) -> int:
@@ -217,7 +211,7 @@ def record_dataset(
     guard: FileGuard,
     order: Order,
     start: CursorState,
-    stream_lengths: Optional[List[int]] = None,
+    streams: Sequence[Sequence[str]],
 ) -> tf.data.Dataset:
     """`Record`s of all files of a reader, in the order of the seed in `start`.
 
@@ -225,14 +219,14 @@ def record_dataset(
     the files (unless their records are shared or sampled), then the records, in a buffer of
     `shuffle_buffer_size` encoded records; every epoch is a pass over all records, in another
     order. With `sample_from_datasets_weights` each input_path is a separate stream, and the next
-    record comes from a stream drawn by weight; `stream_lengths` None is one stream of all files.
+    record comes from a stream drawn by weight.
     """
     if order.sample_1_of_n < 1:
         raise ConfigError(
             "input_reader", f"sample_1_of_n_examples is {order.sample_1_of_n}; it must be 1 or more"
         )
-    streams, weights, begin = [], [], 0
-    for stream, length in enumerate(stream_lengths or [len(guard.paths)]):
+    datasets, weights, begin = [], [], 0
+    for stream, length in enumerate(map(len, streams)):
         if not length:
             continue
         indices, record_shard = list(range(begin, begin + length)), order.shard
@@ -243,20 +237,17 @@ def record_dataset(
         if order.num_epochs is None:
             _check_not_empty([guard.paths[index] for index in indices], record_shard, order.shard)
         parts = (record_shard, (order.sample_1_of_n, 0))
-        epochs = _epoch_numbers(guard, start.offset(stream).epoch, order.num_epochs)
+        first = start.offset(stream).epoch
+        last = cursor.LAST_EPOCH if order.num_epochs is None else order.num_epochs
+        epochs = tf.data.Dataset.range(first, max(last, first))
+        epochs = epochs.take_while(lambda _: guard.may_continue())
         read_epoch = _epoch_reader(config, guard, indices, parts, stream, start)
-        streams.append(epochs.flat_map(read_epoch).map(_with_index))
+        datasets.append(epochs.flat_map(read_epoch).map(_with_index))
         weights += config.sample_from_datasets_weights[stream : stream + 1]
-    if len(streams) == 1:
-        return streams[0]
+    if len(datasets) == 1:
+        return datasets[0]
     choices = _choices(weights, start)
-    return tf.data.Dataset.choose_from_datasets(streams, choices, stop_on_empty_dataset=False)
-
-
-def _epoch_numbers(guard: FileGuard, first: int, num_epochs: Optional[int]) -> tf.data.Dataset:
-    last = cursor.LAST_EPOCH if num_epochs is None else num_epochs
-    epochs = tf.data.Dataset.range(first, max(last, first))
-    return epochs.take_while(lambda _: guard.may_continue())
+    return tf.data.Dataset.choose_from_datasets(datasets, choices, stop_on_empty_dataset=False)
 
 
 def _epoch_reader(
@@ -280,8 +271,8 @@ def _epoch_reader(
     @tf.autograph.experimental.do_not_convert
     def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
         seed = tf.random.stateless_uniform([], [start.seed + stream, epoch], 0, 2**31 - 1, tf.int64)
-        dataset = tf.data.Dataset.from_tensor_slices(list_contents(guard, indices))
-        dataset = dataset.take_while(lambda *_: guard.may_continue())
+        dataset = tf.data.Dataset.range(len(indices))
+        dataset = dataset.take_while(lambda _: guard.may_continue())
         if shuffles_files and config.filenames_shuffle_buffer_size > 1:
             dataset = dataset.shuffle(config.filenames_shuffle_buffer_size, seed)
         dataset = dataset.interleave(
@@ -311,22 +302,21 @@ def _with_index(record: FileRecord, stream_index: tf.Tensor) -> Record:
     return Record(record.record_id, stream_index, record.serialized)
 
 
-def list_contents(guard: FileGuard, indices: Sequence[int]) -> Tuple[Any, ...]:
-    """Arguments of `file_reader` for all files: index, path, compression and size."""
+def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.data.Dataset]:
+    """A function from a place in `indices` to the `FileRecord`s of that file of the guard."""
     paths = [guard.paths[index] for index in indices]
     compressions = [compression_of(path) for path in paths]
     sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
-    return tf.constant(indices, tf.int64), paths, compressions, tf.constant(sizes, tf.int64)
-
-
-def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.data.Dataset]:
-    """A function from index, path, compression and size of a file to its `FileRecord`s."""
-    paths = [guard.paths[index] for index in indices]
+    columns = (
+        tf.constant(indices, tf.int64), tf.constant(paths), tf.constant(compressions),
+        tf.constant(sizes, tf.int64),
+    )  # fmt: skip
     buffer = REMOTE_BUFFER if files.is_remote(paths[0]) else LOCAL_BUFFER
     plain = not any(re.search(r"[*?\[\]\\]", path) for path in paths)
 
     @tf.autograph.experimental.do_not_convert
-    def read(file: tf.Tensor, path: tf.Tensor, compression: tf.Tensor, size: tf.Tensor) -> Any:
+    def read(place: tf.Tensor) -> Any:
+        file, path, compression, size = (tf.gather(column, place) for column in columns)
         # On a deleted file the reader never ends; as a pattern, the path of one matches nothing.
         present = tf.io.matching_files(path) if plain else path[tf.newaxis]
         records = tf.data.TFRecordDataset(present, compression, buffer)

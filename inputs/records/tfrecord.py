@@ -123,30 +123,26 @@ def _cached_frames(path: str, size: int, changed: int) -> List[_Frame]:
 
 
 class _Source:
-    """Random access to bytes; seeking backwards is slow in a compressed file."""
+    """Access to bytes by their offset, which must not fall in a compressed file."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
         self.error = ""  # why a compressed file cannot be read to its end
         self._is_compressed = is_compressed(path)
-        self._file: Any = None
-        self._start()
+        # Bytes of the file; None if only reading it would show.
+        self.size = None if self._is_compressed else file_size(path)
+        self._file: Any
+        if files.is_remote(path):
+            from estimator_det.compat import tf
+
+            self._file = tf.io.gfile.GFile(path, "rb")
+        else:
+            self._file = open(path, "rb")  # noqa: SIM115 (`close` closes it)
+        self._window, self._begin = b"", 0  # decompressed bytes, and the offset of the first one
+        self._inflate = zlib.decompressobj(ANY_FORMAT)
+        self._ended = False
 
     def close(self) -> None:
         self._file.close()
-
-    def _start(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        if files.is_remote(self.path):
-            from estimator_det.compat import tf
-
-            self._file = tf.io.gfile.GFile(self.path, "rb")
-        else:
-            self._file = open(self.path, "rb")  # noqa: SIM115 (`close` closes it)
-        self._window, self._begin = b"", 0
-        self._inflate = zlib.decompressobj(ANY_FORMAT)
-        self._ended = False
 
     def at(self, offset: int, length: int) -> bytes:
         """`length` bytes from `offset` on, fewer at the end of the file."""
@@ -154,8 +150,7 @@ class _Source:
             self._file.seek(offset)
             content: bytes = self._file.read(length)
             return content
-        if offset < self._begin:
-            self._start()
+        assert offset >= self._begin
         while self._begin + len(self._window) < offset + length and not self._ended:
             num_passed = min(max(offset - self._begin, 0), len(self._window))
             self._window, self._begin = (
@@ -180,21 +175,17 @@ class _Source:
             self._ended, self.error = True, "bytes follow the end of the compressed data"
         return content
 
-    def size(self) -> Optional[int]:
-        """Bytes of the file; None if only reading it would show."""
-        return None if self._is_compressed else file_size(self.path)
-
 
 def _frames(source: _Source) -> Iterator[_Frame]:
     """The frame of every record, found by the lengths alone; the data are not read."""
-    offset, size = 0, source.size()
+    offset, size = 0, source.size
     while True:
         header = source.at(offset, HEADER.size)
         if not header or (source.error and len(header) < HEADER.size):
             break
         length = _length(header)
         if length is None or (size is not None and offset + OVERHEAD + length > size):
-            following = _search(source, offset + 1, size)
+            following = _search(source, offset + 1)
             end = size if following is None else following
             yield _Frame(offset, 0, _frame_damage(offset, header, length, end))
             if following is None:
@@ -231,7 +222,7 @@ def _frame_damage(offset: int, header: bytes, length: Optional[int], end: Option
     return Damage("damaged_record", f"{what}; {num_bytes} bytes are skipped", offset, num_bytes)
 
 
-def _search(source: _Source, offset: int, size: Optional[int]) -> Optional[int]:
+def _search(source: _Source, offset: int) -> Optional[int]:
     """The next offset of a length with its checksum; its four high bytes are zero."""
     while True:
         chunk = source.at(offset, CHUNK)
@@ -239,7 +230,7 @@ def _search(source: _Source, offset: int, size: Optional[int]) -> Optional[int]:
         while position >= 0 and position + 8 <= len(chunk):
             length = _length(chunk[position - 4 : position + 8])
             end = offset + position - 4 + OVERHEAD + (length or 0)
-            if length is not None and (size is None or end <= size):
+            if length is not None and (source.size is None or end <= source.size):
                 return offset + position - 4
             position = chunk.find(b"\0\0\0\0", position + 1)
         if len(chunk) < CHUNK:

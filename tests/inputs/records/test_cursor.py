@@ -97,7 +97,7 @@ def test_each_order_of_records_is_resumed(
             guard,
             stream.Order(5, sample_1_of_n=reader.sample_1_of_n_examples),
             cursor.begin(5, "order"),
-            found.stream_lengths,
+            found.streams,
         )
         read = list(records.take(count).as_numpy_iterator())
         first = cursor.state.count if cursor.state is not None else 0

@@ -50,7 +50,7 @@ def test_every_record_enters_the_model_once_an_epoch(
 
 
 def test_the_split_in_words_and_as_json() -> None:
-    split = sharding.split(["a", "b", "c", "d", "e"], [4, 0, 1], 3)
+    split = sharding.Split(3, [["a", "b", "c", "d"], ["e"]])
     assert split.describe(1) == (
         "worker 2 of 3 reads 1 of 4 files (not all workers read the same number of files, so an "
         "epoch of one is shorter than that of another); worker 2 of 3 reads one record in 3 of "

@@ -21,7 +21,7 @@ def stream(options: Any, *, shuffle: bool, seed: int = 1, **order: Any) -> Any:
     files = records.list_files(options)
     guard = Guard(files.paths, make_policy(options), FaultLog())
     return records.record_dataset(
-        options, guard, records.Order(seed, **order), CursorState(seed), files.stream_lengths
+        options, guard, records.Order(seed, **order), CursorState(seed), files.streams
     )
 
 
@@ -131,7 +131,7 @@ def test_errors(tmp_path: pathlib.Path) -> None:
         stream(config(tmp_path, pattern="none-*"), shuffle=False)
     with pytest.raises(ConfigError, match="has no input_path"):
         stream(reader("tf_record_input_reader {}"), shuffle=False)
-    with pytest.raises(ConfigError, match="external readers are not supported"):
+    with pytest.raises(ConfigError, match="readers of other formats are not supported"):
         stream(reader("external_input_reader {}"), shuffle=False)
     shards(tmp_path, files=1)
     with pytest.raises(ConfigError, match="2 values for 1 input_path"):
