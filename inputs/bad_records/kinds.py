@@ -243,7 +243,7 @@ class RecordFault:
     message: str = ""  # the fault, with the values
     remedy: str = ""
 
-    def at(self, file: str, record: int, source_id: str = "") -> RecordFault:
+    def at(self, file: str, record: int = -1, source_id: str = "") -> RecordFault:
         """The fault in one record, or in the whole file if `record` is -1, with short texts."""
         return dataclasses.replace(
             self, file=file, record=int(record), source_id=shortened(source_id),

@@ -19,10 +19,6 @@ class RecordFaultError(ValueError):
     """A fault of a record that stops the run; the text is that of `RecordFault.sentence`."""
 
 
-class TooManySkippedError(RecordFaultError):
-    """More records had to be skipped than the configuration allows."""
-
-
 class FaultLog:
     """Collects faults from any thread; each fault of a record counts once, in any number of epochs.
 
@@ -67,35 +63,27 @@ class FaultLog:
                 counts["skipped_records"] = len(self._skipped)
             return counts
 
-    def report(
-        self,
-        fault: RecordFault,
-        file: str,
-        record: int,
-        source_id: str = "",
-        max_skipped: Optional[int] = None,
-    ) -> None:
+    def report(self, fault: RecordFault, max_skipped: Optional[int] = None) -> None:
         """Adds a fault. A repeated report, or one after the run must stop, changes nothing."""
-        entry = fault.at(file, record, source_id)
-        key = (file, entry.record, fault.kind)
+        key = (fault.file, fault.record, fault.kind)
         with self._lock:
             if self.stop_reason:
                 raise RecordFaultError(self.stop_reason)
             if key not in self._seen:
                 self._seen.add(key)
-                self._add(entry, key)
+                self._add(fault, key)
             if fault.action == FAIL:
-                self.stop_reason = entry.sentence()
+                self.stop_reason = fault.sentence()
                 raise RecordFaultError(self.stop_reason)
-            if fault.action == SKIP and record >= 0:
-                self._skipped.add((file, entry.record))
+            if fault.action == SKIP and fault.record >= 0:
+                self._skipped.add((fault.file, fault.record))
                 if max_skipped is not None and len(self._skipped) > max_skipped:
                     self.stop_reason = (
                         f"{len(self._skipped)} records had to be skipped, and bad_records "
                         f"{{ max_skipped: {max_skipped} }} is the limit. The last one: "
-                        f"{entry.sentence()}"
+                        f"{fault.sentence()}"
                     )
-                    raise TooManySkippedError(self.stop_reason)
+                    raise RecordFaultError(self.stop_reason)
 
     def summary(self) -> str:
         """All faults, a line for each kind and action; "" if there are none."""
@@ -114,15 +102,15 @@ class FaultLog:
             tail = [f"  All of them are in {self.path}"] if self.path else []
             return "\n".join([head, *lines, *tail])
 
-    def _add(self, entry: RecordFault, key: Tuple[str, int, str]) -> None:
-        self._counts[entry.kind] += entry.count
-        self._entries_of[entry.kind] += 1
-        self._action_counts[entry.kind, entry.action] += entry.count
-        if self._entries_of[entry.kind] <= MAX_KEPT:
-            self._entries.append(entry)
+    def _add(self, fault: RecordFault, key: Tuple[str, int, str]) -> None:
+        self._counts[fault.kind] += fault.count
+        self._entries_of[fault.kind] += 1
+        self._action_counts[fault.kind, fault.action] += fault.count
+        if self._entries_of[fault.kind] <= MAX_KEPT:
+            self._entries.append(fault)
         if key in self._written:
             return
         self.has_new_faults = True
         self._written.add(key)
         if self.path is not None:
-            json_lines.append(self.path, dataclasses.asdict(entry))
+            json_lines.append(self.path, dataclasses.asdict(fault))

@@ -64,11 +64,11 @@ class Explainer:
             size_now = tfrecord.file_size(path)
             count = number if size_now == num_bytes else tfrecord.count_records(path)
         except (OSError, tf.errors.OpError) as error:
-            self._log.report(self._policy.fault("lost_records", f"{error}"), path, -1)
+            self._log.report(self._policy.fault("lost_records", f"{error}").at(path))
             return range(0)
         if size_now < size or count < known:
             message = f"the file was changed during the run: it has {size_now} bytes now"
-            self._log.report(self._policy.fault("lost_records", message), path, -1)
+            self._log.report(self._policy.fault("lost_records", message).at(path))
         if count == number:
             self._known_lengths[path] = number
         return range(number, count)
@@ -83,7 +83,7 @@ class Explainer:
             message = (
                 f"{intact} records that follow the damage are lost; decompress the file to use them"
             )
-            self._log.report(self._policy.fault("lost_records", message, intact), path, -1)
+            self._log.report(self._policy.fault("lost_records", message, intact).at(path))
 
     def find_oldest(self, keys: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.bool_]:
         """Sequence numbers of records that did not arrive, reported; and True to stop the run."""
@@ -165,14 +165,13 @@ class Explainer:
             faults.append(self._policy.fault("unexplained", f"TensorFlow rejects it: {why}"))
         # A fault that stops the run comes last, since the log accepts none after it.
         for fault in sorted(faults, key=lambda candidate: candidate.action == FAIL):
-            self._log.report(
-                fault, path, number, examined.source_id, max_skipped=self._policy.max_skipped
-            )
+            fault = fault.at(path, number, examined.source_id)
+            self._log.report(fault, self._policy.max_skipped)
         return True
 
     def _report_damage(self, damage: Damage, path: str, number: int) -> None:
-        fault = self._policy.fault(damage.kind, damage.message)
-        self._log.report(fault, path, number, max_skipped=self._policy.max_skipped)
+        fault = self._policy.fault(damage.kind, damage.message).at(path, number)
+        self._log.report(fault, self._policy.max_skipped)
 
     def _report_counts(self, counts: np.ndarray, record_id: int, name: bytes) -> None:
         file, number = split_record_id(record_id)
@@ -183,4 +182,4 @@ class Explainer:
                 action = CLIP if self._policy.rejects(kind) else self._policy.actions[kind]
                 message = f"{KINDS[kind].description}: {count}, {effect(kind, action)}"
                 fault = dataclasses.replace(self._policy.fault(kind, message, count), action=action)
-                self._log.report(fault, self._paths[file], number, source_id)
+                self._log.report(fault.at(self._paths[file], number, source_id))

@@ -105,7 +105,8 @@ def run(
     policies = {plan.reader: plan.policy for plan in plans}
     tasks = [task for plan in plans for task in plan.tasks]
     results: Iterator[Scan]
-    if jobs <= 1 or _are_few(tasks):
+    paths = {task.file for task in tasks}
+    if jobs <= 1 or sum(map(tfrecord.file_size, paths)) <= FEW_BYTES:
         results = (_examine(policies, task) for task in tasks)
     else:
         results = machine.run_in_processes(
@@ -130,12 +131,8 @@ def run(
     return scans
 
 
-def _are_few(tasks: Sequence[Task]) -> bool:
-    return sum(tfrecord.file_size(path) for path in {task.file for task in tasks}) <= FEW_BYTES
-
-
 def _entry(policy: BadRecordPolicy, kind: str, file: str, message: str) -> RecordFault:
-    return policy.fault(kind, message).at(file, -1)
+    return policy.fault(kind, message).at(file)
 
 
 def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:

@@ -47,7 +47,7 @@ def test_errors_of_records(capsys, tmp_path):
 
     def fail() -> int:
         with pytest.raises(RecordFaultError) as caught:
-            FaultLog(str(path)).report(_fault(LONG), NAME, 3, LONG)
+            FaultLog(str(path)).report(_fault(LONG).at(NAME, 3, LONG))
         # As TensorFlow raises it: escaped, among words of its own.
         text = "".join(
             chr(byte) if 32 <= byte < 127 and byte not in b"\\" else f"\\{byte:03o}"
@@ -67,7 +67,7 @@ def test_errors_of_records(capsys, tmp_path):
 
 def test_reports_of_faults_and_steps(capsys):
     log = FaultLog()
-    log.report(_fault(LONG, SKIP), LONG, 3, LONG)
+    log.report(_fault(LONG, SKIP).at(LONG, 3, LONG))
     report.print_faults(log)
     report.print_notes({f"PerClass/{LONG}": LONG})
     report.print_results(LONG, {"loss": 1.0})

@@ -9,7 +9,7 @@ import pytest
 
 from inputs.bad_records import log as log_module
 from inputs.bad_records.kinds import CLIP, FAIL, SKIP, RecordFault
-from inputs.bad_records.log import FaultLog, RecordFaultError, TooManySkippedError
+from inputs.bad_records.log import FaultLog, RecordFaultError
 
 NAN = RecordFault("box_nan", CLIP, count=2, message="2 boxes with NaN", remedy="correct")
 CUT = RecordFault("truncated_image", SKIP, message="it is truncated", remedy="write it again")
@@ -19,9 +19,9 @@ def test_a_record_counts_once(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "model" / "bad.jsonl"
     log = FaultLog(str(path))
     for _ in range(3):  # epochs
-        log.report(NAN, "a.record", 7, "cat.jpg")
-        log.report(CUT, "a.record", 8, "dog.jpg")
-    log.report(NAN, "b.record", 7, "owl.jpg")
+        log.report(NAN.at("a.record", 7, "cat.jpg"))
+        log.report(CUT.at("a.record", 8, "dog.jpg"))
+    log.report(NAN.at("b.record", 7, "owl.jpg"))
     assert log.counts() == {"truncated_image": 1, "box_nan": 4, "skipped_records": 1}
     assert [(entry.file, entry.record) for entry in log.entries] == [
         ("a.record", 7),
@@ -38,11 +38,11 @@ def test_a_record_counts_once(tmp_path: pathlib.Path) -> None:
 
 def test_lines_of_a_run_before_are_not_repeated(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "bad.jsonl"
-    FaultLog(str(path)).report(NAN, "a.record", 7)
+    FaultLog(str(path)).report(NAN.at("a.record", 7))
     with path.open("a") as file:
         file.write('{"kind": "box_')  # cut short by a crash
     again = FaultLog(str(path))
-    again.report(NAN, "a.record", 7)
+    again.report(NAN.at("a.record", 7))
     assert again.counts() == {"box_nan": 2}
     assert len(path.read_text().splitlines()) == 2
 
@@ -52,13 +52,13 @@ def test_failing_and_the_budget() -> None:
     with pytest.raises(
         RecordFaultError, match=r"^f, record 3 \(source_id x\): bad\. Remedy: good$"
     ):
-        log.report(RecordFault("unparsable", FAIL, message="bad.", remedy="good"), "f", 3, "x")
+        log.report(RecordFault("unparsable", FAIL, "f", 3, "x", message="bad.", remedy="good"))
     assert log.stop_reason.startswith("f, record 3")
     log = FaultLog()
     for record in (1, 1, 2):
-        log.report(CUT, "f", record, max_skipped=2)
-    with pytest.raises(TooManySkippedError, match=r"3 records.*max_skipped: 2.*f, record 3"):
-        log.report(CUT, "f", 3, max_skipped=2)
+        log.report(CUT.at("f", record), max_skipped=2)
+    with pytest.raises(RecordFaultError, match=r"3 records.*max_skipped: 2.*f, record 3"):
+        log.report(CUT.at("f", 3), max_skipped=2)
 
 
 def test_threads(tmp_path: pathlib.Path) -> None:
@@ -66,7 +66,7 @@ def test_threads(tmp_path: pathlib.Path) -> None:
 
     def report() -> None:
         for record in range(200):
-            log.report(NAN, "f", record)
+            log.report(NAN.at("f", record))
 
     threads = [threading.Thread(target=report) for _ in range(4)]
     for thread in threads:
@@ -81,6 +81,6 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_module, "MAX_KEPT", 5)
     log = FaultLog()
     for record in range(9):
-        log.report(NAN, "f", record)
+        log.report(NAN.at("f", record))
     assert len(log.entries) == 5
     assert log.counts() == {"box_nan": 18}

@@ -158,7 +158,7 @@ def test_a_process_that_dies_ends_the_check_with_a_remedy(two_files, monkeypatch
     fork = multiprocessing.get_context("fork")
     monkeypatch.setattr(multiprocessing, "get_context", lambda kind: fork)
     monkeypatch.setattr(scan, "_examine", _die)
-    monkeypatch.setattr(scan, "_are_few", lambda tasks: False)
+    monkeypatch.setattr(scan, "FEW_BYTES", 0)
     config = examples.pipeline(
         f'train_input_reader {{ tf_record_input_reader {{ input_path: "{two_files}" }} }}'
     )

@@ -103,7 +103,7 @@ def test_faults_of_evaluated_records_are_told(
 
     def make_eval(config: Any, preprocess: Any, reader: Any, every: Any, log: Any) -> Any:
         def input_fn() -> Any:
-            log.report(fault, "a.record", 7, "cat")
+            log.report(fault.at("a.record", 7, "cat"))
             return fake.eval_input_fn()
 
         return input_fn
