@@ -9,22 +9,23 @@ piece: memory grows by 8 bytes for each image and object.
 from __future__ import annotations
 
 import array
-import io
+import collections
+import itertools
 import json
 import os
 import pathlib
 import shutil
 import tempfile
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, DefaultDict, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
-from PIL import Image
 
 from estimator_det.compat import tf
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
-from estimator_det.files import image_header
+from estimator_det.files import image_header, run_lengths
+from inputs.checks.images import decode_mask
 from inputs.conversion.examples import (
     IMAGE_FIELDS,
     OBJECT_FIELDS,
@@ -34,7 +35,7 @@ from inputs.conversion.examples import (
 from inputs.datasets import masks
 from inputs.datasets.paths import require_file
 from inputs.datasets.source import ConversionError
-from inputs.decoding.example import MASKS, OBJECT, SIDES
+from inputs.decoding.example import OBJECT, PARSE_ERRORS, SIDES
 from inputs.label_map import read_label_map
 from inputs.records import tfrecord
 from inputs.records.stream import find_files
@@ -66,11 +67,39 @@ class Exported(NamedTuple):
     annotations: int
 
 
-class _Record(NamedTuple):
-    """A record, and where it is."""
+class _Record:
+    """The values of a record by key, empty for keys that it lacks, and where it is."""
 
-    values: Dict[str, List[Any]]
-    where: str
+    def __init__(self, serialized: bytes, where: str) -> None:
+        self.where = where
+        try:
+            features = tf.train.Example.FromString(serialized).features.feature
+        except PARSE_ERRORS as error:
+            message = f"it is not a tf.train.Example: {error}. Remedy: run check-data"
+            raise self.error(message) from None
+        self.values: DefaultDict[str, List[Any]] = collections.defaultdict(list)
+        for key, feature in features.items():
+            if kind := feature.WhichOneof("kind"):
+                self.values[key] = list(getattr(feature, kind).value)
+        # What the source had for each object beside the keys of training.
+        self.object_fields = [_json(text) for text in self.values[OBJECT_FIELDS]]
+
+    def error(self, message: str) -> ConversionError:
+        return ConversionError(f"{self.where}: {message}")
+
+    def text(self, key: str) -> str:
+        value = (self.values[key] or [b""])[0]
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else plain(value)
+
+    def of_object(self, key: str, i: int) -> Any:
+        """The value of an object; None if the record has none."""
+        values = self.values[OBJECT + key]
+        return values[i] if i < len(values) else None
+
+    def image_id(self) -> Any:
+        """A whole number if the record has one, else text."""
+        text = self.text("image/source_id")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
 
 
 def export_coco(
@@ -134,18 +163,7 @@ def _records(paths: Sequence[str]) -> Iterator[_Record]:
             where = f"{path}, record {number}"
             if isinstance(record, tfrecord.Damage):
                 raise ConversionError(f"{where}: {record.message}. Remedy: write the record again")
-            yield _Record(_values(record, where), where)
-
-
-def _values(record: bytes, where: str) -> Dict[str, List[Any]]:
-    try:
-        features = tf.train.Example.FromString(record).features.feature
-    except Exception as error:  # protobuf's DecodeError differs between its implementations
-        raise ConversionError(
-            f"{where}: it is not a tf.train.Example: {error}. Remedy: run check-data"
-        ) from None
-    kinds = {key: feature.WhichOneof("kind") for key, feature in features.items()}
-    return {key: list(getattr(features[key], kind).value) for key, kind in kinds.items() if kind}
+            yield _Record(record, where)
 
 
 class _Writer:
@@ -162,31 +180,31 @@ class _Writer:
         """Finds out whether ids in the records can be used: whole numbers, each once."""
         image_ids, object_ids = array.array("q"), array.array("q")
         for record in records:
-            self._keeps_image_ids &= _append(image_ids, [_image_id(record)])
-            ids = [fields.get("id") for fields in _object_fields(record)]
-            is_whole = len(ids) == len(record.values.get(SIDES[0], []))
+            self._keeps_image_ids &= _append(image_ids, [record.image_id()])
+            ids = [fields.get("id") for fields in record.object_fields]
+            is_whole = len(ids) == len(record.values[SIDES[0]])
             self._keeps_object_ids &= is_whole and _append(object_ids, ids)
         self._keeps_image_ids &= len(np.unique(image_ids)) == len(image_ids)
         self._keeps_object_ids &= len(np.unique(object_ids)) == len(object_ids)
 
     def write(self, record: _Record, images: Any, annotations: Any) -> None:
         """Appends an image and its annotations to the two files."""
-        values = record.values
-        encoded = (values.get("image/encoded") or [b""])[0]
+        encoded = (record.values["image/encoded"] or [b""])[0]
         size = image_header.claimed_size(encoded)
         if size is None:
-            raise ConversionError(f"{record.where}: image/encoded is not an image. Run check-data")
+            raise record.error("image/encoded is not an image. Run check-data")
         self.num_images += 1
-        image_id = _image_id(record) if self._keeps_image_ids else self.num_images
-        name = _text(values, "image/filename") or _text(values, "image/source_id")
+        image_id = record.image_id() if self._keeps_image_ids else self.num_images
+        name = record.text("image/filename") or record.text("image/source_id")
         image = {"file_name": name, "height": size[0], "width": size[1], "id": image_id}
         for key in ("neg_category_ids", "not_exhaustive_category_ids"):
-            if f"image/{key}" in values:
-                image[key] = [self._category(number) for number in values[f"image/{key}"]]
-        image.update(_json(values.get(IMAGE_FIELDS, [b"{}"])[0]))
+            if f"image/{key}" in record.values:
+                image[key] = [self._category(number) for number in record.values[f"image/{key}"]]
+        for text in record.values[IMAGE_FIELDS][:1]:
+            image.update(_json(text))
         images.write(("" if self.num_images == 1 else ",\n") + json.dumps(image))
         if self._options.write_images:
-            self._write_image(name, encoded, record.where)
+            self._write_image(name, encoded, record)
         for annotation in self._annotations(record, size, image_id):
             self.num_annotations += 1
             if not self._keeps_object_ids:
@@ -202,17 +220,13 @@ class _Writer:
         self, record: _Record, size: Tuple[int, int], image_id: Any
     ) -> Iterator[Dict[str, Any]]:
         values = record.values
-        sides = [values.get(key, []) for key in SIDES]
-        labels = values.get(OBJECT + "class/label", [])
+        sides = [values[key] for key in SIDES]
+        labels = values[OBJECT + "class/label"]
         if len({len(labels), *map(len, sides)}) > 1:
-            raise ConversionError(
-                f"{record.where}: lists of boxes differ in length. Run check-data"
-            )
-        fields = _object_fields(record)
+            raise record.error("lists of boxes differ in length. Run check-data")
+        fields = record.object_fields
         keypoints = _keypoints(record, len(labels), size)
-        encoded = values.get(MASKS, [])
-        for i, label in enumerate(labels):
-            box = [side[i] for side in sides]
+        for i, (label, *box) in enumerate(zip(labels, *sides)):
             extra = dict(fields[i]) if len(fields) == len(labels) else {}
             pixels = box_from_stored(box, *size)
             exact = extra.pop("bbox", None)
@@ -221,45 +235,36 @@ class _Writer:
                 "category_id": self._category(label),
                 "bbox": exact if exact is not None and _is_near(exact, pixels) else pixels,
             }
-            area = _at(values, OBJECT + "area", i)
+            area = record.of_object("area", i)
             exact = extra.pop("area", None)
             if area is not None:
                 agrees = exact is not None and np.float32(exact) == np.float32(area)
                 annotation["area"] = exact if agrees else shortest_decimal(area)
             else:
                 annotation["area"] = pixels[2] * pixels[3]
-            marks = (_at(values, OBJECT + mark, i) for mark in ("is_crowd", "group_of"))
+            marks = (record.of_object(mark, i) for mark in ("is_crowd", "group_of"))
             annotation["iscrowd"] = int(any(marks))
             segmentation = extra.pop("segmentation", None)
-            if i < len(encoded):
-                mask = self._mask(encoded[i], size, record.where)
+            encoded = record.of_object("mask", i)
+            if encoded is not None:
                 is_crowd = bool(annotation["iscrowd"])
+                mask = _mask(encoded, size, record)
                 annotation["segmentation"] = _segmentation(mask, segmentation, size, is_crowd)
             if keypoints and (any(keypoints[i][2::3]) or "num_keypoints" in extra):
                 annotation["keypoints"] = keypoints[i]
                 annotation["num_keypoints"] = sum(v > 0 for v in keypoints[i][2::3])
-            score = _at(values, OBJECT + "class/confidence", i)
+            score = record.of_object("class/confidence", i)
             if score is not None:
                 annotation["score"] = shortest_decimal(score)
             annotation.update(extra)
             yield annotation
 
-    def _mask(self, encoded: bytes, size: Tuple[int, int], where: str) -> np.ndarray:
-        """Bool [h, w] of a PNG file of the size of the image."""
-        if image_header.claimed_size(encoded) != size:
-            raise ConversionError(f"{where}: a mask is no PNG of the image's size. Run check-data")
-        try:
-            with Image.open(io.BytesIO(encoded)) as image:
-                return np.asarray(image.convert("L")) > 0
-        except image_header.PILLOW_ERRORS as error:
-            raise ConversionError(f"{where}: a mask cannot be decoded: {error}") from None
-
-    def _write_image(self, name: str, encoded: bytes, where: str) -> None:
+    def _write_image(self, name: str, encoded: bytes, record: _Record) -> None:
         folder = os.path.realpath(self._options.write_images)
         path = os.path.realpath(os.path.join(folder, name))
         if not name or "\0" in name or os.path.commonpath([folder, path]) != folder:
-            raise ConversionError(
-                f"{where}: the file name {quoted(name)} leads out of {folder}. Remedy: leave "
+            raise record.error(
+                f"the file name {quoted(name)} leads out of {folder}. Remedy: leave "
                 "--write_images out, or correct image/filename"
             )
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -274,6 +279,15 @@ def _append(target: array.array[int], ids: Sequence[Any]) -> bool:
     return are_whole
 
 
+def _mask(encoded: bytes, size: Tuple[int, int], record: _Record) -> np.ndarray:
+    """Bool [h, w] of a PNG file of the size of the image, as training decodes it."""
+    is_of_size = image_header.claimed_size(encoded) == size
+    mask = decode_mask(encoded) if is_of_size else None
+    if mask is None:
+        raise record.error("a mask is no PNG of the image's size. Run check-data")
+    return mask > 0
+
+
 def _segmentation(mask: np.ndarray, stored: Any, size: Tuple[int, int], is_crowd: bool) -> Any:
     """The segmentation that the source had, if it gives this mask; else run lengths."""
     try:
@@ -283,22 +297,21 @@ def _segmentation(mask: np.ndarray, stored: Any, size: Tuple[int, int], is_crowd
             return stored
     except masks.MaskError:  # the record was changed after it was made
         pass
-    if is_crowd:
-        return {"size": list(size), "counts": masks.count_runs(mask)}
-    return masks.to_run_lengths(mask)
+    encoded = masks.to_run_lengths(mask)
+    if is_crowd:  # COCO's own files have counts of crowds as a list
+        encoded["counts"] = run_lengths.parse(encoded["counts"], size)
+    return encoded
 
 
 def _keypoints(record: _Record, count: int, size: Tuple[int, int]) -> List[List[float]]:
     """x, y, visibility, … in pixels for each object; an empty list without any."""
-    key = OBJECT + "keypoint/"
-    x, y, seen = (record.values.get(key + end, []) for end in ("x", "y", "visibility"))
+    x, y, seen = (record.values[f"{OBJECT}keypoint/{end}"] for end in ("x", "y", "visibility"))
     if not x or not count:
         return []
     if len(x) != len(y) or len(x) % count or len(seen) not in (0, len(x)):
-        raise ConversionError(f"{record.where}: lists of keypoints differ in length")
+        raise record.error("lists of keypoints differ in length")
     flat: List[float] = []
-    for i, (across, down) in enumerate(zip(x, y)):
-        visibility = seen[i] if seen else 0 if across != across else 2
+    for across, down, visibility in itertools.zip_longest(x, y, seen, fillvalue=2):
         if not visibility or across != across or down != down:
             flat += [0, 0, 0]
         else:
@@ -317,15 +330,6 @@ def _is_near(exact: Any, pixels: Sequence[float]) -> bool:
     return bool(np.allclose(exact, pixels, rtol=1e-5, atol=1e-3))
 
 
-def _image_id(record: _Record) -> Any:
-    text = _text(record.values, "image/source_id")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
-
-
-def _object_fields(record: _Record) -> List[Dict[str, Any]]:
-    return [_json(text) for text in record.values.get(OBJECT_FIELDS, [])]
-
-
 def _json(text: bytes) -> Dict[str, Any]:
     """An object; an empty one if the text is something else, which `convert` never writes."""
     try:
@@ -333,14 +337,3 @@ def _json(text: bytes) -> Dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _text(values: Dict[str, List[Any]], key: str) -> str:
-    value = (values.get(key) or [b""])[0]
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else plain(value)
-
-
-def _at(values: Dict[str, List[Any]], key: str, i: int) -> Any:
-    """The value of an object; None if the record has none."""
-    values_of_key = values.get(key, [])
-    return values_of_key[i] if i < len(values_of_key) else None

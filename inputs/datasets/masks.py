@@ -85,13 +85,6 @@ def to_run_lengths(mask: np.ndarray) -> Dict[str, Any]:
     return {"size": [int(side) for side in mask.shape], "counts": encoded["counts"].decode()}
 
 
-def count_runs(mask: np.ndarray) -> List[int]:
-    """Uncompressed counts of bool [h, w], as annotations of crowds have them."""
-    flat = np.concatenate([[False], mask.T.reshape(-1)])
-    edges = np.flatnonzero(flat[1:] != flat[:-1])
-    return [int(count) for count in np.diff(np.concatenate([[0], edges, [mask.size]]))]
-
-
 def extent(mask: np.ndarray) -> List[float]:
     """ymin, xmin, ymax, xmax in pixels of bool [h, w]; zeros for an empty mask."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
