@@ -18,7 +18,9 @@ from estimator_det.programs.verbs.base import (
     score,
     write_report,
 )
-from inputs.machine import available_cpus
+from inputs.datasets.converters import CONVERTERS
+from inputs.datasets.source import ConversionError, SourceOptions
+from inputs.machine import ProcessDiedError, available_cpus
 
 SUMMARY = "Converts a data set of another format to records, or records to COCO JSON"
 EXAMPLE = (
@@ -26,10 +28,6 @@ EXAMPLE = (
     "--output_dir records"
 )
 TFRECORD, COCO = "tfrecord", "coco"
-# The keys of inputs.datasets.converters, which `--help` shows without importing TensorFlow.
-FORMATS = (
-    "coco", "csv", "detection_jsonl", "kitti", "labelme", "open_images", "pascal_voc", "yolo",
-)  # fmt: skip
 
 
 def format_name(text: str) -> str:
@@ -46,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=format_name,
         metavar="FORMAT",
-        help=f"{', '.join(FORMATS)}, that of a converter of yours (--import), or {TFRECORD}",
+        help=f"{', '.join(CONVERTERS)}, that of a converter of yours (--import), or {TFRECORD}",
     )
     parser.add_argument("--to", dest="target_format", required=True, choices=(TFRECORD, COCO))
     text = "an existing label map, whose ids are used; default: label_map.pbtxt is written"
@@ -148,8 +146,6 @@ def run(options: argparse.Namespace) -> int:
     for name in needed:
         if name not in arguments:
             raise console.UsageError(f"--to {options.target_format} needs --{name}; add it")
-    from inputs.datasets.source import ConversionError
-    from inputs.machine import ProcessDiedError
     from model_fn.checkpoints.errors import RunError
 
     try:
@@ -160,12 +156,9 @@ def run(options: argparse.Namespace) -> int:
 
 def check_format(name: str) -> None:
     """Refuses a data set format that neither this package nor a plug-in reads."""
-    if name not in (*FORMATS, TFRECORD):
-        from inputs.datasets.converters import CONVERTERS
-
-        if name not in CONVERTERS:
-            what, remedy = CONVERTERS.refusal(name)
-            raise console.UsageError(f"--from: the dataset format {what}. {remedy}")
+    if name not in (*CONVERTERS, TFRECORD):
+        what, remedy = CONVERTERS.refusal(name)
+        raise console.UsageError(f"--from: the dataset format {what}. {remedy}")
 
 
 def _to_coco(arguments: Dict[str, Any]) -> int:
@@ -186,7 +179,6 @@ def to_records(arguments: Dict[str, Any]) -> int:
     from inputs.conversion import beam_pipeline, engine
     from inputs.conversion.images import ImageOptions
     from inputs.conversion.splits import parse_splits
-    from inputs.datasets.source import SourceOptions
     from model_fn.checkpoints import writing
 
     for name, needs in (("quality", ("encode", "exif")), ("runner_options", ("runner",))):
