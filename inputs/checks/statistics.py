@@ -87,22 +87,6 @@ SCALES = {
 }
 
 
-def count_by_scales(
-    columns: Columns, resized_boxes: Optional[np.ndarray] = None
-) -> Dict[str, np.ndarray]:
-    """Key of `SCALES` -> counts; "resized" for heights and widths [M, 2] after resizing alone."""
-    pixels = box_sizes(columns)
-    values = {
-        "areas": np.prod(pixels, axis=1),
-        "ratios": aspect_ratios(pixels),  # without height as widest
-        "counts": boxes_per_image(columns),
-        "sides": columns.sizes.max(axis=1, initial=0),
-    }
-    if resized_boxes is not None:
-        values["resized"] = np.prod(resized_boxes, axis=1)
-    return {key: scale.histogram(values[key]) for key, scale in SCALES.items() if key in values}
-
-
 class ImageRow(NamedTuple):
     """Values of one image."""
 
@@ -233,14 +217,22 @@ def copies(columns: Columns) -> List[Tuple[int, int]]:
 
 
 def count_columns(columns: Columns, resized_boxes: Optional[np.ndarray] = None) -> Tally:
-    """The counts of some images; `resized_boxes` as for `count_by_scales`."""
-    counts = count_by_scales(columns, resized_boxes)
+    """The counts of some images; `resized_boxes` are heights and widths [M, 2] after resizing."""
+    pixels, boxes = box_sizes(columns), boxes_per_image(columns)
+    values = {
+        "areas": np.prod(pixels, axis=1),
+        "ratios": aspect_ratios(pixels),  # without height as widest
+        "counts": boxes,
+        "sides": columns.sizes.max(axis=1, initial=0),
+    }
+    if resized_boxes is not None:
+        values["resized"] = np.prod(resized_boxes, axis=1)
     return {
         "images": columns.num_images,
         "boxes": columns.num_boxes,
-        "images_without_boxes": int((boxes_per_image(columns) == 0).sum()),
+        "images_without_boxes": int((boxes == 0).sum()),
         "classes": {str(i): list(numbers) for i, numbers in class_counts(columns).items()},
-        **{key: values.tolist() for key, values in counts.items()},
+        **{key: SCALES[key].histogram(x).tolist() for key, x in values.items()},
     }
 
 

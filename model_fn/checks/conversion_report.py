@@ -7,15 +7,10 @@ from typing import Any, Dict, List, Tuple
 from estimator_det.config.printing import counted
 from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.conversion.engine import Conversion
-from inputs.datasets.source import CLIPPED, DROPPED, KEPT, SKIPPED
+from inputs.datasets.source import CLIPPED, KEPT
 from model_fn.checks import tables
 
-EFFECTS = {
-    SKIPPED: "skipped",
-    DROPPED: "dropped",
-    CLIPPED: "clipped to the image",
-    KEPT: "used unchanged",
-}
+EFFECTS = {CLIPPED: "clipped to the image", KEPT: "used unchanged"}  # of actions in other words
 SUMMARY_SPLITS, SUMMARY_FAULTS = 4, 4  # lines of a summary
 
 
@@ -52,12 +47,11 @@ def make_tables(conversion: Conversion) -> List[tables.Table]:
 
 def to_dictionary(conversion: Conversion) -> Dict[str, Any]:
     """The report as JSON takes it."""
-    all_tables, names = make_tables(conversion), conversion.names
     return {
         "splits": {
             name: {
                 "records": conversion.patterns[name],
-                **tables.to_dictionary(counts, name, all_tables, names),
+                **tables.to_dictionary(counts, conversion.names),
             }
             for name, counts in conversion.tally["splits"].items()
         },
@@ -83,7 +77,7 @@ def _faults(conversion: Conversion) -> List[Tuple[str, str, Any]]:
 def _fault_heading(kind: str, action: str, row: Any) -> str:
     table = SOURCE_KINDS[kind]
     count_text = counted(row["count"], table.unit)
-    return f"{kind}: {table.description}: {count_text}, {EFFECTS[action]}"
+    return f"{kind}: {table.description}: {count_text}, {EFFECTS.get(action, action)}"
 
 
 def _headings(conversion: Conversion) -> Dict[str, str]:
@@ -100,17 +94,12 @@ def _headings(conversion: Conversion) -> Dict[str, str]:
 
 
 def _notes(conversion: Conversion) -> List[str]:
-    masks, encoded = (conversion.tally[key] for key in ("masks_left_out", "encoded_again"))
-    notes = [
-        (masks, f"{counted(masks, 'mask')} of the source are not written; --masks writes them"),
-        (encoded, f"{counted(encoded, 'image')} encoded again"),
-        (
-            conversion.num_unlisted,
-            f"{counted(conversion.num_unlisted, 'image')} in no list of --split, left out",
-        ),
-        (
-            conversion.num_resumed,
-            f"{counted(conversion.num_resumed, 'shard')} of an earlier run kept",
-        ),
-    ]
-    return [*(text for number, text in notes if number), f"label map: {conversion.label_map}"]
+    tally = conversion.tally
+    notes = (
+        (tally["masks_left_out"], "mask", "of the source are not written; --masks writes them"),
+        (tally["encoded_again"], "image", "encoded again"),
+        (conversion.num_unlisted, "image", "in no list of --split, left out"),
+        (conversion.num_resumed, "shard", "of an earlier run kept"),
+    )
+    lines = [f"{counted(number, noun)} {text}" for number, noun, text in notes if number]
+    return [*lines, f"label map: {conversion.label_map}"]

@@ -131,7 +131,6 @@ def to_dictionary(report: DataReport) -> Dict[str, Any]:
     """The report as JSON takes it; findings of records are counted by kind."""
     readers = {}
     for scan in report.scans:
-        tally = report.tallies[scan.reader]
         readers[scan.reader] = {
             "files": len(scan.files),
             "records": scan.num_records,
@@ -147,7 +146,7 @@ def to_dictionary(report: DataReport) -> Dict[str, Any]:
                 for (kind, action), entries in entries_by_kind(scan).items()
             ],
             "mend": settings._asdict() if (settings := repair(scan)) is not None else None,
-            **tables.to_dictionary(tally, scan.reader, report.tables, report.names),
+            **tables.to_dictionary(report.tallies[scan.reader], report.names),
         }
     return {
         "config": report.config,

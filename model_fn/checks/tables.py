@@ -93,9 +93,7 @@ def panel(table: Table) -> charts.Panel:
     )
 
 
-def to_dictionary(
-    tally: Tally, part: str, tables: Sequence[Table], names: Mapping[int, str]
-) -> Dict[str, Any]:
+def to_dictionary(tally: Tally, names: Mapping[int, str]) -> Dict[str, Any]:
     """The classes and histograms of a part as JSON takes them."""
     return {
         "images": tally["images"],
@@ -106,9 +104,9 @@ def to_dictionary(
             for number, (boxes, images) in class_counts(tally).items()
         ],
         "histograms": {
-            table.title: dict(zip(table.names, table.parts[part]))
-            for table in tables
-            if part in table.parts and not table.images
+            scale.title: dict(zip(scale.names, tally[key]))
+            for key, scale in SCALES.items()
+            if key in tally
         },
     }
 

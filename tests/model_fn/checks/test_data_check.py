@@ -213,7 +213,7 @@ def test_classes_of_all_parts_are_in_one_table() -> None:
     assert classes.parts == {"train": [1, 2], "eval": [3, 0]}
     assert classes.images == {"train": [1, 1], "eval": [2, 0]}
     assert [line.split()[0] for line in tables.text_bars(classes, "eval")[1:]] == ["10"]
-    document = tables.to_dictionary(tallies["train"], "train", [], {2: "dog"})
+    document = tables.to_dictionary(tallies["train"], {2: "dog"})
     assert document["classes"] == [
         {"id": 2, "name": "dog", "boxes": 2, "images": 1},
         {"id": 10, "name": "", "boxes": 1, "images": 1},
