@@ -12,6 +12,7 @@ import numpy as np
 from estimator_det.config.printing import quoted
 from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.checks.images import END_TOO_EARLY, lacks_data
+from inputs.checks.statistics import ImageRow
 from inputs.conversion import images
 from inputs.conversion.images import Checked, ImageFault
 from inputs.conversion.objects import (
@@ -36,9 +37,7 @@ class Converted(NamedTuple):
     serialized: bytes  # b"" if the image cannot be used
     faults: List[SourceFault]  # with actions other than STOPPED, as if no fault stopped
     sha256: str = ""  # digest of the image's original bytes
-    size: Tuple[int, int] = (0, 0)  # height and width
-    boxes: np.ndarray = np.zeros([0, 4], np.float32)  # yxyx, as fractions
-    class_ids: Sequence[int] = ()
+    row: Optional[ImageRow] = None  # for statistics; None if the image cannot be used
     is_encoded_again: bool = False
     num_masks_left_out: int = 0
 
@@ -82,9 +81,7 @@ def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
         example.SerializeToString(deterministic=True),
         [*faults, *object_faults, *unknown],
         hashlib.sha256(content).hexdigest(),
-        size,
-        np.asarray([sound.box for sound in objects], np.float32).reshape(-1, 4),
-        [sound.class_id for sound in objects],
+        ImageRow(size, "", [sound.box for sound in objects], [s.class_id for s in objects]),
         checked.is_encoded_again,
         0 if options.masks else sum(has_mask(sound.annotated) for sound in objects),
     )

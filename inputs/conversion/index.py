@@ -27,6 +27,13 @@ READ_AT_ONCE = 2**20  # bytes
 TAIL = 4096  # bytes, which differ between images that are not copies, with few exceptions
 MAX_CLASSES = 100_000
 
+_TABLE = """
+CREATE TABLE images (
+    position INTEGER PRIMARY KEY, image TEXT UNIQUE, source_id TEXT UNIQUE, size INTEGER,
+    changed INTEGER, split TEXT, tail TEXT, sha256 TEXT, file TEXT, line INTEGER, text TEXT
+)
+"""
+
 Report = Callable[[SourceFault, str], None]  # the fault and its action
 
 
@@ -57,11 +64,7 @@ def build(
     written to `faults_file`.
     """
     database = grouping.connect(os.path.join(scratch, "index.sqlite"))
-    database.execute(
-        "CREATE TABLE images (position INTEGER PRIMARY KEY, image TEXT UNIQUE, source_id TEXT "
-        "UNIQUE, size INTEGER, changed INTEGER, split TEXT, tail TEXT, sha256 TEXT, file TEXT, "
-        "line INTEGER, text TEXT)"
-    )
+    database.execute(_TABLE)
     lists = SplitLists(splits, database)
     names: Set[str] = set()
     unlisted = 0
@@ -81,7 +84,7 @@ def build(
                     report(fault)
                 continue
             try:
-                _check_text(image)
+                class_names = _class_names(image)
                 split = lists.find(image.image, image.source_id)
                 if split is None:
                     unlisted += 1
@@ -90,8 +93,14 @@ def build(
             except SourceError as error:
                 report(error.fault)
                 continue
-            _collect_names(image, names)
             count_faults(image.faults, dropped)
+            names |= class_names
+            if len(names) > MAX_CLASSES:
+                raise ConfigError(
+                    None,
+                    f"{image.file}: the source has more than {MAX_CLASSES:,} different classes",
+                    "name those that you need with --label_map",
+                )
         for fault in lists.unused():
             report(fault)
         _drop_copies(database, folder, duplicates, report)
@@ -119,16 +128,17 @@ def read_entries(path: str) -> Iterator[Tuple[str, AnnotatedImage]]:
             yield split, AnnotatedImage.from_values(image)
 
 
-def _check_text(image: AnnotatedImage) -> None:
-    """Refuses names that are no Unicode text, as of files with another encoding."""
-    names = [image.image, image.source_id, *(annotated.class_name for annotated in image.objects)]
-    names += [name for name, _ in image.image_classes]
-    names += [*image.absent_classes, *image.incomplete_classes]
+def _class_names(image: AnnotatedImage) -> Set[str]:
+    """Names of classes; SourceError unless they, and the image's names, are Unicode text."""
+    names = {annotated.class_name for annotated in image.objects if annotated.class_name}
+    names.update(name for name, _ in image.image_classes)
+    names.update(image.absent_classes, image.incomplete_classes)
     try:
-        "".join(names).encode()
-    except UnicodeEncodeError:
+        "".join([image.image, image.source_id, *names]).encode()
+    except UnicodeEncodeError:  # the source has another encoding
         message = f"a name of image {quoted(image.image)} is not valid Unicode"
         raise SourceError("missing_key", image.file, image.line, message) from None
+    return names
 
 
 def _add(database: sqlite3.Connection, image: AnnotatedImage, folder: str, split: str) -> None:
@@ -152,18 +162,6 @@ def _add(database: sqlite3.Connection, image: AnnotatedImage, folder: str, split
         where = f"{plain(copy[2])}, line {copy[3]}" if copy[3] else plain(copy[2])
         message = f"the {same} is listed before, in {where}"
         raise SourceError("duplicate_id", image.file, image.line, message) from None
-
-
-def _collect_names(image: AnnotatedImage, names: Set[str]) -> None:
-    names.update(annotated.class_name for annotated in image.objects if annotated.class_name)
-    names.update(name for name, _ in image.image_classes)
-    names.update((*image.absent_classes, *image.incomplete_classes))
-    if len(names) > MAX_CLASSES:
-        raise ConfigError(
-            None,
-            f"{image.file}: the source has more than {MAX_CLASSES:,} different classes",
-            "name those that you need with --label_map",
-        )
 
 
 def _drop_copies(

@@ -72,12 +72,10 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
         for split, image in read_entries(job.file(ENTRIES, shard)):
             converted = convert_image(image, job.example)
             faults += converted.faults
-            if converted.serialized:
+            if converted.row is not None:
                 split = split or split_of(converted.sha256, job.splits)
                 writers[split].write(converted.serialized)
-                rows[split].append(
-                    ImageRow(converted.size, "", converted.boxes, converted.class_ids)
-                )
+                rows[split].append(converted.row)
                 notes["encoded_again"] += converted.is_encoded_again
                 notes["masks_left_out"] += converted.num_masks_left_out
     result = ShardResult(

@@ -81,7 +81,7 @@ class _Record:
         for key, feature in features.items():
             if kind := feature.WhichOneof("kind"):
                 self.values[key] = list(getattr(feature, kind).value)
-        # What the source had for each object beside the keys of training.
+        # Values of each object in the source that training has no key for.
         self.object_fields = [_json(text) for text in self.values[OBJECT_FIELDS]]
 
     def error(self, message: str) -> ConversionError:
@@ -91,7 +91,7 @@ class _Record:
         value = (self.values[key] or [b""])[0]
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else plain(value)
 
-    def of_object(self, key: str, i: int) -> Any:
+    def object_value(self, key: str, i: int) -> Any:
         """The value of an object; None if the record has none."""
         values = self.values[OBJECT + key]
         return values[i] if i < len(values) else None
@@ -235,17 +235,17 @@ class _Writer:
                 "category_id": self._category(label),
                 "bbox": exact if exact is not None and _is_near(exact, pixels) else pixels,
             }
-            area = record.of_object("area", i)
+            area = record.object_value("area", i)
             exact = extra.pop("area", None)
             if area is not None:
                 agrees = exact is not None and np.float32(exact) == np.float32(area)
                 annotation["area"] = exact if agrees else shortest_decimal(area)
             else:
                 annotation["area"] = pixels[2] * pixels[3]
-            marks = (record.of_object(mark, i) for mark in ("is_crowd", "group_of"))
+            marks = (record.object_value(mark, i) for mark in ("is_crowd", "group_of"))
             annotation["iscrowd"] = int(any(marks))
             segmentation = extra.pop("segmentation", None)
-            encoded = record.of_object("mask", i)
+            encoded = record.object_value("mask", i)
             if encoded is not None:
                 is_crowd = bool(annotation["iscrowd"])
                 mask = _mask(encoded, size, record)
@@ -253,7 +253,7 @@ class _Writer:
             if keypoints and (any(keypoints[i][2::3]) or "num_keypoints" in extra):
                 annotation["keypoints"] = keypoints[i]
                 annotation["num_keypoints"] = sum(v > 0 for v in keypoints[i][2::3])
-            score = record.of_object("class/confidence", i)
+            score = record.object_value("class/confidence", i)
             if score is not None:
                 annotation["score"] = shortest_decimal(score)
             annotation.update(extra)

@@ -90,10 +90,11 @@ class Groups:
             yield Part(table, line, json.loads(value))
 
     def all(self) -> Iterator[Tuple[Any, List[Part]]]:
-        """Every key with its parts, in the order of the keys' first parts."""
+        """Every key with its parts, in the order of the keys' first parts; closes afterwards."""
         cursor = self._database.cursor()
         for (key,) in cursor.execute("SELECT key FROM parts GROUP BY key ORDER BY MIN(number)"):
             yield json.loads(key), self.take(json.loads(key))
+        self.close()
 
     def close(self) -> None:
         """Call it when all parts are read; the folder keeps the file."""

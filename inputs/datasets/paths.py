@@ -37,25 +37,25 @@ def image_status(
 
     `file` and `line` name it, and `what` it is; both are for messages.
     """
+
+    def fault(kind: str, problem: str) -> SourceError:
+        return SourceError(kind, file, line, f"the {what} {quoted(name)} {problem}")
+
     if not name or "\0" in name:
         raise SourceError("missing_key", file, line, f"the {what}'s path is {quoted(name)}")
     if os.path.isabs(name) or ".." in name.split("/"):
         raise SourceError("outside_folder", file, line, f"the {what} is {quoted(name)}")
     path = os.path.realpath(os.path.join(folder, name))
     if not path.startswith(os.path.join(folder, "")):
-        message = f"the {what} {quoted(name)} is a symbolic link to {quoted(path)}"
-        raise SourceError("outside_folder", file, line, message)
+        raise fault("outside_folder", f"is a symbolic link to {quoted(path)}")
     try:
         status = os.stat(path)
     except OSError as error:
-        message = f"the {what} {quoted(name)} cannot be opened: {error.strerror}"
-        raise SourceError("no_image", file, line, message) from None
+        raise fault("no_image", f"cannot be opened: {error.strerror}") from None
     if not stat.S_ISREG(status.st_mode):
-        message = f"the {what} {quoted(name)} is {files.special_kind(path)}"
-        raise SourceError("special_file", file, line, message)
+        raise fault("special_file", f"is {files.special_kind(path)}")
     if status.st_size > MAX_IMAGE_BYTES:
-        message = f"the {what} {quoted(name)} has {status.st_size:,} bytes, more than 1 GiB"
-        raise SourceError("huge_image", file, line, message)
+        raise fault("huge_image", f"has {status.st_size:,} bytes, more than 1 GiB")
     return status
 
 

@@ -17,14 +17,9 @@ from PIL import Image
 
 from estimator_det.compat import tf
 from estimator_det.files import atomic, image_header
+from inputs.schema import PER_BOX_NUMBERS
 
 IMAGE_FORMATS = ("jpeg", "png", "gif", "bmp")
-# Ends of keys -> fields of Annotations.
-FLOATS = {"weight": "weights", "area": "area", "class/confidence": "confidences"}
-INTEGERS = {
-    "class/label": "class_ids", "is_crowd": "is_crowd", "difficult": "difficult",
-    "group_of": "group_of",
-}  # fmt: skip
 BOX_TOLERANCE = 1e-4  # a box may extend beyond the image by this much: rounding in label tools
 
 
@@ -128,7 +123,8 @@ def make_example(
 
 
 def _add_objects(feature: Any, annotations: Annotations) -> None:
-    """Adds what is not None beside boxes."""
+    """Adds classes, and what is not None beside boxes."""
+    _add(feature["image/object/class/label"].int64_list, map(int, annotations.class_ids))
     if annotations.class_names is not None:
         names = [name.encode() for name in annotations.class_names]
         _add(feature["image/object/class/text"].bytes_list, names)
@@ -142,12 +138,12 @@ def _add_objects(feature: Any, annotations: Annotations) -> None:
         _add(feature["image/object/keypoint/visibility"].int64_list, map(int, visibilities))
     if annotations.masks is not None:
         _add(feature["image/object/mask"].bytes_list, annotations.masks)
-    for key, field in FLOATS.items():
-        if (numbers := getattr(annotations, field)) is not None:
-            _add(feature[f"image/object/{key}"].float_list, map(float, numbers))
-    for key, field in INTEGERS.items():
-        if (numbers := getattr(annotations, field)) is not None:
-            _add(feature[f"image/object/{key}"].int64_list, map(int, numbers))
+    for spec in PER_BOX_NUMBERS:
+        numbers = getattr(annotations, spec.sample_field)
+        if numbers is not None and spec.dtype == "float32":
+            _add(feature[spec.record_key].float_list, map(float, numbers))
+        elif numbers is not None:
+            _add(feature[spec.record_key].int64_list, map(int, numbers))
 
 
 def _add_labels(feature: Any, labels: ImageLabels) -> None:

@@ -10,7 +10,7 @@ from inputs.conversion.engine import Conversion
 from inputs.datasets.source import CLIPPED, KEPT
 from model_fn.checks import tables
 
-EFFECTS = {CLIPPED: "clipped to the image", KEPT: "used unchanged"}  # of actions in other words
+EFFECTS = {CLIPPED: "clipped to the image", KEPT: "used unchanged"}  # other actions are shown as is
 SUMMARY_SPLITS, SUMMARY_FAULTS = 4, 4  # lines of a summary
 
 

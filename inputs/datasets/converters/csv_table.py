@@ -7,7 +7,7 @@ anywhere. A row without class and box lists an image, which may have no object.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional
 
 from inputs.datasets import source
 from inputs.datasets.converters.base import CONVERTERS, takes
@@ -25,13 +25,7 @@ def read_csv(options: source.SourceOptions) -> source.Source:
     groups = Groups(options.scratch)
     groups.add_rows(path, "filename", "row", ("filename", "class", *source.SIDES))
     groups.finish()
-    return source.Source(_images(path, groups))
-
-
-def _images(path: str, groups: Groups) -> Iterator[source.AnnotatedImage]:
-    for name, parts in groups.all():
-        yield _image(path, name, parts)
-    groups.close()
+    return source.Source(_image(path, name, parts) for name, parts in groups.all())
 
 
 def _image(path: str, name: str, parts: List[Part]) -> source.AnnotatedImage:

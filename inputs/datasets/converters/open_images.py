@@ -11,7 +11,7 @@ and BoxYMax. A mask belongs to the box of the same class with these sides.
 from __future__ import annotations
 
 import csv
-from typing import Dict, Iterator, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
 from estimator_det.config import files
 from estimator_det.config.printing import quoted
@@ -67,7 +67,8 @@ def read_open_images(options: source.SourceOptions) -> source.Source:
             groups.add_rows(tables[table], "ImageID", table, columns)
     groups.finish()
     masks = options.mask_images and paths.real_folder(options.mask_images, "--mask_images")
-    return source.Source(_images(groups, _Files(tables, images, names, masks)))
+    data = _Files(tables, images, names, masks)
+    return source.Source(source.read_images(lambda group: _image(group, data), groups.all()))
 
 
 def _names(path: str) -> Dict[str, str]:
@@ -82,11 +83,6 @@ def _names(path: str) -> Dict[str, str]:
         twice = sorted({name for name in names.values() if list(names.values()).count(name) > 1})
         raise ConfigError(None, f"{path}: several classes have the names {twice[:5]}")
     return names
-
-
-def _images(groups: Groups, data: _Files) -> Iterator[source.AnnotatedImage]:
-    yield from source.read_images(lambda group: _image(group, data), groups.all())
-    groups.close()
 
 
 def _image(group: Tuple[str, List[Part]], data: _Files) -> source.AnnotatedImage:

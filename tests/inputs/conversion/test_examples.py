@@ -35,8 +35,8 @@ def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
     image = image_of(thing("cat", [0, 0, 10, 3]), height=10, width=6)
     options = ExampleOptions(folder, IDS, ImageOptions(exif="apply"))
     converted = convert_image(image, options)
-    assert converted.size == (10, 6) and converted.is_encoded_again
-    np.testing.assert_array_equal(converted.boxes, [[0, 0, 1, 0.5]])
+    assert converted.row.size == (10, 6) and converted.is_encoded_again
+    np.testing.assert_array_equal(converted.row.boxes, [[0, 0, 1, 0.5]])
     # An annotation of the pixels as they are in the file does not fit.
     (fault,) = convert_image(image._replace(height=6, width=10), options).faults
     assert fault.kind == "size_mismatch"
@@ -81,7 +81,8 @@ def test_faults(tmp_path, image, kind, action, message):
     converted = convert_image(image, ExampleOptions(folder, IDS, clip_boxes=True))
     (fault,) = converted.faults
     assert (fault.kind, fault.action) == (kind, action) and message in fault.message
-    assert bool(converted.serialized) == (kind != "no_image") and not converted.class_ids
+    assert bool(converted.serialized) == (converted.row is not None) == (kind != "no_image")
+    assert converted.row is None or not converted.row.class_ids
     assert fault.sentence().isprintable() and len(fault.sentence()) < 6_000
     header_alone = ExampleOptions(folder, IDS, ImageOptions(verify="header"))
     assert kind != "corrupt_image" or not convert_image(image, header_alone).faults
