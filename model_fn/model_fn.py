@@ -198,6 +198,8 @@ def _eval_spec(
         losses = {step.TOTAL_LOSS: tf.constant(1.0)}
     else:
         penalties = train_config.add_regularization_loss and detector.regularization_losses()
+        if penalties and not is_on_core:
+            penalties = [_computed_once(tf.add_n(penalties))]
         # Two-stage detectors learn masks on their detections, so these come before the loss.
         terms = detector.loss(predictions, groundtruth, detections).terms
         losses = step.with_total(terms, penalties or [])
@@ -227,6 +229,14 @@ def _eval_spec(
             batch.run_config,
         ),
     )
+
+
+def _computed_once(scalar: tf.Tensor) -> tf.Tensor:
+    """The value after the variables are restored, for a scalar of variables alone."""
+    variable = tf1.Variable(tf.zeros([]), trainable=False, collections=[])
+    set_value = variable.assign(scalar, read_value=False)
+    tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, set_value)
+    return variable.read_value()
 
 
 def _predict_spec(pipeline_config: Any, batch: _Batch, *, is_on_core: bool) -> Any:

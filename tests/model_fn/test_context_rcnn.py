@@ -89,8 +89,8 @@ def test_evaluation_attends_to_what_records_contain(tmp_path: pathlib.Path) -> N
         features, labels = batches.get_next()
         assert features[schema.CONTEXT_FEATURES].shape == (1, 3, LENGTH)
         spec = create_model_fn(config)(features, labels, estimator.ModeKeys.EVAL, {})
-        session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
-        session.run(batches.initializer)
+        session.run(tf1.global_variables_initializer())
+        session.run([tf1.tables_initializer(), batches.initializer])
         fetched = [features[schema.VALID_CONTEXT_SIZE], features[schema.CONTEXT_FEATURES]]
         seen = [session.run([*fetched, spec.predictions, spec.loss]) for _ in range(3)]
     assert [count.tolist() for count, *_ in seen] == [[2], [3], [0]]

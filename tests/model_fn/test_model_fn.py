@@ -143,10 +143,12 @@ def _evaluate(config: Any, **arguments: Any) -> Dict[str, Any]:
     with tf.Graph().as_default(), tf1.Session() as session:
         model_fn = create.create_model_fn(config, **arguments)
         spec = model_fn(*_tensors(), ModeKeys.EVAL, {})
-        session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+        session.run(tf1.global_variables_initializer())
+        session.run([tf1.local_variables_initializer(), tf1.tables_initializer()])
         session.run([update for _, update in spec.eval_metric_ops.values()])
         values = session.run({name: value for name, (value, _) in spec.eval_metric_ops.items()})
         values["spec.loss"] = session.run(spec.loss)
+        values["penalties"] = session.run(tf1.losses.get_regularization_loss())
         return values
 
 
@@ -159,6 +161,7 @@ def test_evaluation_gives_losses_metrics_and_pictures(tmp_path: pathlib.Path) ->
     assert values["Loss/total_loss"] == pytest.approx(
         sum(values[f"Loss/{term}_loss"] for term in terms), rel=1e-6
     )
+    assert values["Loss/regularization_loss"] == pytest.approx(values["penalties"], rel=1e-6)
     assert values["spec.loss"] == pytest.approx(values["Loss/total_loss"])
     assert values["learning_rate"] == 0.5
     assert "DetectionBoxes_PerformanceByCategory/mAP/name3" in values
