@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import shutil
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 from PIL import Image
@@ -21,43 +22,23 @@ from model_fn.runs import runner
 from model_fn.runs.options import EvaluationOptions
 
 _CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
-
-
-class DemoModel(NamedTuple):
-    """Model that a demo can train."""
-
-    config_file: pathlib.Path
-    description: str
-
-
-MODELS = {
-    "ssd": DemoModel(_CONFIGS / "ssd_mobilenet_v1_shapes.config", "SSD MobileNet v1"),
-    "mask_rcnn": DemoModel(
-        _CONFIGS / "mask_rcnn_mobilenet_v1_shapes.config", "Mask R-CNN MobileNet v1"
-    ),
+MODELS = {  # name -> configuration, description
+    "ssd": (_CONFIGS / "ssd_mobilenet_v1_shapes.config", "SSD MobileNet v1"),
+    "mask_rcnn": (_CONFIGS / "mask_rcnn_mobilenet_v1_shapes.config", "Mask R-CNN MobileNet v1"),
 }
-CONFIG_FILE = MODELS["ssd"].config_file
+CONFIG_FILE = MODELS["ssd"][0]
 MAP_50 = "DetectionBoxes_Precision/mAP@.50IOU"
 ROWS = {"boxes": "DetectionBoxes_Precision", "masks": "DetectionMasks_Precision"}
 COLUMNS = ("mAP", "mAP@.50IOU", "mAP@.75IOU")
 SUMMARY_FILE = "summary.json"
 PICTURE_FILE = "detections.png"
 MARKER_FILE = ".estimator-det-demo"  # marks the folder of a demo, which a later demo may replace
+NUM_STEPS = 4
 FOLDERS = ("data", "model", "exported", "fresh_images", "detections")
 NUM_TEST_IMAGES = 8
 DRAWING_COLUMNS = 4
 MIN_SCORE = 0.3  # focal loss gives low scores
 TEST_SEED_OFFSET = 2_000_003  # test images are neither training nor evaluation images
-
-
-class DemoResult(NamedTuple):
-    """Metrics and paths of a demo."""
-
-    metrics: Dict[str, float]  # result of the evaluation on held-out images
-    picture: str
-    saved_model: str
-    summary: str
-    seconds: Dict[str, float]  # per step
 
 
 def run_demo(
@@ -68,7 +49,7 @@ def run_demo(
     size: str = "small",
     num_train_steps: Optional[int] = None,
     assignments: Sequence[str] = (),
-) -> DemoResult:
+) -> None:
     """Makes data, trains, evaluates, exports and detects below `output_dir`; reports each step.
 
     Args:
@@ -82,39 +63,52 @@ def run_demo(
     if model not in MODELS:
         raise ValueError(f"model {model!r} is not one of {sorted(MODELS)}")
     _prepare_folder(output_dir)
-    timer = _StepTimer(total=4)
     data, model_dir, exported, test_images, detections = (
         os.path.join(output_dir, name) for name in FOLDERS
     )
-    timer.start("data", f"shapes on textured backgrounds ({size}, seed {seed})")
-    files = _make_data(data, seed, size)
+    summary, picture = (os.path.join(output_dir, name) for name in (SUMMARY_FILE, PICTURE_FILE))
+    seconds: Dict[str, float] = {}
+    with _step(seconds, "data", f"shapes on textured backgrounds ({size}, seed {seed})"):
+        files = _make_data(data, seed, size)
     config = demo_config(files, num_train_steps, assignments, model)
     console.check_config(config)
     steps, batch = config.train_config.num_steps, config.train_config.batch_size
-    timer.start(
+    with _step(
+        seconds,
         "training and evaluation",
-        f"{MODELS[model].description} from scratch, {steps} steps of {batch} images, then COCO "
-        f"metrics on {files.num_eval} held-out images",
-    )
-    metrics = _train(config, model_dir, seed)
-    timer.start("export", "SavedModel and frozen graph of the last checkpoint")
-    export = export_saved_model(config, model_dir, exported, input_types=("all",))
-    console.print_line(f"  SavedModel: {export.saved_model}")
-    console.print_line(f"  frozen graph: {export.frozen_graph}")
-    timer.start("detection", f"the SavedModel runs on {NUM_TEST_IMAGES} new images")
-    picture = os.path.join(output_dir, PICTURE_FILE)
-    _detect(exported, _make_test_images(test_images, seed), detections, picture)
-
-    seconds = timer.finish()
-    summary = os.path.join(output_dir, SUMMARY_FILE)
-    result = DemoResult(metrics, picture, export.saved_model or "", summary, seconds)
-    content = {**result._asdict(), "seed": seed, "num_train_steps": steps}
+        f"{MODELS[model][1]} from scratch, {steps} steps of {batch} images, then COCO metrics on "
+        f"{files.num_eval} held-out images",
+    ):
+        metrics = _train(config, model_dir, seed)
+    with _step(seconds, "export", "SavedModel and frozen graph of the last checkpoint"):
+        export = export_saved_model(config, model_dir, exported, input_types=("all",))
+        console.print_line(f"  SavedModel: {export.saved_model}")
+        console.print_line(f"  frozen graph: {export.frozen_graph}")
+    with _step(seconds, "detection", f"the SavedModel runs on {NUM_TEST_IMAGES} new images"):
+        _detect(exported, _make_test_images(test_images, seed), detections, picture)
+    content = {
+        "metrics": metrics,
+        "picture": picture,
+        "saved_model": export.saved_model or "",
+        "summary": summary,
+        "seconds": seconds,
+        "seed": seed,
+        "num_train_steps": steps,
+    }
     pathlib.Path(summary).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     console.print_line(f"\non {files.num_eval} held-out images:")
     for line in figures_table(metrics):
         console.print_line(f"  {line}")
     console.print_line(f"{sum(seconds.values()):.0f} s in total; summary: {summary}")
-    return result
+
+
+@contextlib.contextmanager
+def _step(seconds: Dict[str, float], name: str, description: str) -> Iterator[None]:
+    """Context manager: prints a numbered step, and adds its time to `seconds`."""
+    console.print_line(f"\n[{len(seconds) + 1}/{NUM_STEPS}] {name}: {description}")
+    started = time.monotonic()
+    yield
+    seconds[name] = round(time.monotonic() - started, 1)
 
 
 def figures_table(metrics: Mapping[str, float]) -> List[str]:
@@ -135,7 +129,7 @@ def demo_config(
 ) -> Any:
     """The shipped configuration of `MODELS[model]`, with a data set's paths and user's changes."""
     config = pipeline.override(
-        pipeline.read_pipeline(str(MODELS[model].config_file)),
+        pipeline.read_pipeline(str(MODELS[model][0])),
         train_input_path=files.train_pattern,
         eval_input_path=files.eval_pattern,
         label_map_path=files.label_map,
@@ -178,29 +172,6 @@ def _detect(exported: str, paths: Sequence[str], output_dir: str, picture: str) 
     console.print_line(f"  picture: {picture}")
 
 
-class _StepTimer:
-    """Prints numbered steps and measures their time."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._seconds: Dict[str, float] = {}
-        self._name = ""
-        self._started = 0.0
-
-    def start(self, name: str, description: str) -> None:
-        self._stop()
-        self._name, self._started = name, time.monotonic()
-        console.print_line(f"\n[{len(self._seconds) + 1}/{self._total}] {name}: {description}")
-
-    def finish(self) -> Dict[str, float]:
-        self._stop()
-        return self._seconds
-
-    def _stop(self) -> None:
-        if self._name:
-            self._seconds[self._name] = round(time.monotonic() - self._started, 1)
-
-
 def _prepare_folder(output_dir: str) -> None:
     """Makes the folder; removes only the folders of an earlier demo."""
     marker = os.path.join(output_dir, MARKER_FILE)
@@ -229,10 +200,7 @@ def _make_test_images(folder: str, seed: int) -> List[str]:
 
 def _join_images(paths: Sequence[str], target: str) -> None:
     """Writes all images into one, `DRAWING_COLUMNS` per row, on white."""
-    images = []
-    for path in paths:
-        with Image.open(path) as image:
-            images.append(image.convert("RGB"))
+    images = [Image.open(path).convert("RGB") for path in paths]
     cell = np.max([image.size for image in images], axis=0) + 4
     rows = -(-len(images) // DRAWING_COLUMNS)
     grid = Image.new("RGB", (int(cell[0]) * DRAWING_COLUMNS, int(cell[1]) * rows), "white")

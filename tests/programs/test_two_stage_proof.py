@@ -88,7 +88,7 @@ def test_ten_images_with_masks(shared, tmp_path):
     made = [with_masks(record.numpy(), number) for number, record in enumerate(records)]
     path, labels = str(tmp_path / "masks.record"), str(shared / "data" / "pet_label_map.pbtxt")
     examples.write(path, [example.SerializeToString() for example in made])
-    config = pipeline.read_pipeline(demo.MODELS["mask_rcnn"].config_file)
+    config = pipeline.read_pipeline(demo.MODELS["mask_rcnn"][0])
     config = pipeline.override(
         config, train_input_path=path, eval_input_path=path, label_map_path=labels
     )
