@@ -42,8 +42,6 @@ MAX_ROWS = 100  # classes of a table
 MAX_RECORDS = 1000  # read for the data report from each reader
 BENCHMARKS = ("benchmark.json", "*/benchmark.json", "*/*/benchmark.json")
 
-Points = Tuple[List[float], List[float]]
-
 
 class Run(NamedTuple):
     """Files of a run, read once."""
@@ -54,16 +52,17 @@ class Run(NamedTuple):
     reader: str  # the evaluation reader that the page is about; "" if there is none
     progress: List[Dict[str, Any]]  # lines of progress.jsonl
     evaluations: Dict[str, List[Evaluation]]  # by reader, in order of steps
-    chosen: Optional[Evaluation]  # the best one, or the last
-    is_best: bool
-    table: Any  # `thresholds.Table` of the chosen evaluation
-    details: Dict[str, Any]  # empty without an evaluation
-    missing: str  # why there is no evaluation
+    chosen: Optional[Evaluation] = None  # the best one, or the last
+    is_best: bool = False
+    table: Any = None  # `score_thresholds.Table` of the chosen evaluation
+    details: Mapping[str, Any] = {}  # empty without an evaluation
+    missing: str = ""  # why there is no evaluation
 
 
 def render(folders: Sequence[str], benchmark: Optional[str] = None) -> str:
     """The page of one run, or of two."""
     import jinja2
+    import markupsafe
 
     runs = [read_run(folder) for folder in folders]
     # Two runs are often folders of one name in different projects.
@@ -78,6 +77,9 @@ def render(folders: Sequence[str], benchmark: Optional[str] = None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # matplotlib escapes texts.
+    environment.filters["svg"] = lambda panel: markupsafe.Markup(charts.svg(panel))
+    environment.filters["metric"] = _number
     page = {
         "title": " and ".join(run.name for run in runs),
         "version": estimator_det.__version__,
@@ -85,6 +87,7 @@ def render(folders: Sequence[str], benchmark: Optional[str] = None) -> str:
         "time": time.strftime("%Y-%m-%d %H:%M"),
         "runs": [_sections(run, benchmark) for run in runs],
         "curves": _curves(runs),
+        "max_rows": MAX_ROWS,
         "metrics": _metrics(runs),
         "differences": _differences(runs) if len(runs) > 1 else [],
     }
@@ -109,13 +112,10 @@ def read_run(folder: str) -> Run:
         reader=readers[0] if readers else "",
         progress=json_lines.read(os.path.join(folder, PROGRESS_FILE), ("step", "time")),
         evaluations={reader: history.read(folder, reader) for reader in readers},
-        chosen=None,
-        is_best=False,
-        table=None,
-        details={},
-        missing="" if readers else "the configuration has no eval_input_reader",
     )
-    return _with_evaluation(run) if readers else run
+    if not readers:
+        return run._replace(missing="the configuration has no eval_input_reader")
+    return _with_evaluation(run)
 
 
 def _with_evaluation(run: Run) -> Run:
@@ -163,23 +163,18 @@ def _evaluate(run: Run, step: Optional[int]) -> Evaluation:
 
 def _sections(run: Run, benchmark: Optional[str]) -> Dict[str, Any]:
     """Values of the template for one run."""
-    values = run.details
     names = [row.name for row in run.table.classes] if run.table else []
     return {
         "benchmark": _benchmark(run, benchmark),  # first, since it refuses a wrong file
-        "name": run.name,
-        "folder": run.folder,
-        "missing": run.missing,
+        **run._asdict(),
         "step": run.chosen.step if run.chosen else None,
-        "is_best": run.is_best,
-        "reader": run.reader,
         "headline": _headline(run),
         "commands": _commands(run),
         "config": pipeline.format_pipeline(run.config),
         "classes": _classes(run),
-        "details": values,
-        "charts": _charts(values),
-        **report_pictures.draw(run.config, run.reader, names, values),
+        "precisions": run.details.get("average_precisions", {}),
+        "charts": _charts(run.details),
+        **report_pictures.draw(run.config, run.reader, names, run.details),
         "data": _data(run),
         "speed": _speed(run),
     }
@@ -245,7 +240,7 @@ def _differences(runs: Sequence[Run]) -> List[Tuple[str, str, str]]:
     return [(path, first, second) for path, first, second in rows if first != second]
 
 
-def _metrics(runs: Sequence[Run]) -> List[Tuple[str, List[str], str]]:
+def _metrics(runs: Sequence[Run]) -> List[Tuple[str, List[Optional[float]], str]]:
     """Name, value of each run, and note of the metrics that are not of a single class."""
     chosen = [run.chosen for run in runs if run.chosen is not None]
     names = dict.fromkeys(name for evaluation in chosen for name in evaluation.metrics)
@@ -255,93 +250,73 @@ def _metrics(runs: Sequence[Run]) -> List[Tuple[str, List[str], str]]:
             continue
         values = [run.chosen.metrics.get(name) if run.chosen else None for run in runs]
         notes = [run.chosen.notes.get(name, "") for run in runs if run.chosen]
-        rows.append((name, list(map(_number, values)), next(filter(None, notes), "")))
+        rows.append((name, values, next(filter(None, notes), "")))
     return rows
 
 
-def _curves(runs: Sequence[Run]) -> List[Tuple[str, Any]]:
-    """Title and chart of what changes during training; of two runs, a chart for each quantity."""
-    panels: Dict[str, Dict[str, Points]] = {}
+def _curves(runs: Sequence[Run]) -> List[charts.Panel]:
+    """Charts of what changes during training; of two runs, a chart for each quantity."""
+    panels: Dict[str, Dict[str, charts.Curve]] = {}
     for run in runs:
-        for title, name, points in _series(run):
+        for title, curve in _series(run):
             if len(runs) > 1:
-                title, name = f"{title}: {name}" if name else title, run.name
-            if points[0]:
-                panels.setdefault(title, {})[name] = points
-    charts_by_title = []
-    for title, panel in panels.items():
-        lines = [charts.Curve(name, *points) for name, points in panel.items()]
-        charts_by_title.append((title, _svg(charts.curves("", lines, x_label="step"))))
-    return charts_by_title
+                title = f"{title}: {curve.name}" if curve.name else title
+                curve = curve._replace(name=run.name)
+            if curve.x:
+                panels.setdefault(title, {})[curve.name] = curve
+    return [
+        charts.curves(title, list(panel.values()), x_label="step")
+        for title, panel in panels.items()
+    ]
 
 
-def _series(run: Run) -> Iterator[Tuple[str, str, Points]]:
-    """Quantities of a run by step: title of the chart, name of the line, points."""
+def _series(run: Run) -> Iterator[Tuple[str, charts.Curve]]:
+    """Quantities of a run by step, with the title of their chart."""
     for key in dict.fromkeys(itertools.chain(*run.progress)):
         if key.startswith("Loss/"):
             name = key.rpartition("/")[2].replace("_loss", "").replace("_", " ")
-            yield "Loss", name, _points(run.progress, key)
+            yield "Loss", _curve(name, run.progress, key)
     for reader, evaluations in run.evaluations.items():
         rows = [{**evaluation.metrics, "step": evaluation.step} for evaluation in evaluations]
         label = f"{reader}: " if len(run.evaluations) > 1 else ""
-        yield "Loss", f"{label}evaluation", _points(rows, "Loss/total_loss")
+        yield "Loss", _curve(f"{label}evaluation", rows, "Loss/total_loss")
         for name in _headline_names(evaluations[-1]) if evaluations else []:
-            yield "Evaluation", label + name.split("/")[-1], _points(rows, name)
-    yield "Learning rate", "", _points(run.progress, "learning_rate")
-    yield "Speed of training, images/s", "", _points(run.progress, "images_per_second")
+            yield "Evaluation", _curve(label + name.split("/")[-1], rows, name)
+    yield "Learning rate", _curve("", run.progress, "learning_rate")
+    yield "Speed of training, images/s", _curve("", run.progress, "images_per_second")
 
 
-def _points(rows: Sequence[Mapping[str, Any]], key: str) -> Points:
-    """Steps and finite values of a key, thinned out."""
+def _curve(name: str, rows: Sequence[Mapping[str, Any]], key: str) -> charts.Curve:
+    """Finite values of a key by step, thinned out."""
     # A resumed run repeats steps; the last value of each counts.
     values = {
         float(row["step"]): float(row[key])
         for row in rows
         if row.get(key) is not None and math.isfinite(row[key]) and row[key] != -1
     }
-    pairs = sorted(values.items())
+    steps = sorted(values)
     # The last point stays, whatever the distance.
-    pairs = pairs[:: -max(len(pairs) // MAX_POINTS, 1)][::-1]
-    return [step for step, _ in pairs], [value for _, value in pairs]
+    steps = steps[:: -max(len(steps) // MAX_POINTS, 1)][::-1]
+    return charts.Curve(name, steps, [values[step] for step in steps])
 
 
-def _svg(panel: charts.Panel) -> Any:
-    import markupsafe
-
-    return markupsafe.Markup(charts.svg(panel))  # matplotlib escapes texts
-
-
-def _charts(values: Mapping[str, Any]) -> List[Tuple[str, Any]]:
+def _charts(values: Mapping[str, Any]) -> List[charts.Panel]:
     """Precision and recall, and reliability."""
     if not values:
         return []
     reliability = Reliability(*(np.array(values["reliability"][k]) for k in Reliability._fields))
     title = f"expected error {reliability.expected_error:.3f}"
-    panels = [
+    return [
         diagnostics.precision_and_recall(values["curves"]),
         reliability_chart("Reliability of scores", {title: reliability}),
     ]
-    return [(panel.title, _svg(panel)) for panel in panels]
 
 
-def _classes(run: Run) -> Dict[str, Any]:
-    """Rows of the table of classes, those with most boxes, and how many are left out."""
+def _classes(run: Run) -> Sequence[Any]:
+    """Rows of all classes together, and of each class, those with most boxes first."""
     if run.table is None:
-        return {"rows": [], "hidden": 0}
-    precisions = run.details.get("average_precisions", {})
-    ranked = sorted(run.table.classes, key=lambda row: -row.num_boxes)
-    rows = [
-        {
-            "name": row.name,
-            "boxes": f"{row.num_boxes:,}",
-            "detections": f"{row.num_detections:,}",
-            "share": precisions.get(row.name) or 0.0,
-            "ap": _number(precisions.get(row.name)),
-            "numbers": list(map(_number, (row.threshold, row.precision, row.recall, row.f1))),
-        }
-        for row in [run.table.all_classes, *ranked[:MAX_ROWS]]
-    ]
-    return {"rows": rows, "hidden": max(len(ranked) - MAX_ROWS, 0)}
+        return ()
+    return [run.table.all_classes, *sorted(run.table.classes, key=lambda row: -row.num_boxes)]
 
 
 def _data(run: Run) -> Dict[str, Any]:
@@ -355,13 +330,12 @@ def _data(run: Run) -> Dict[str, Any]:
         per_file = max(MAX_RECORDS // max(counts), 1)
         report = data_check.check_data(run.config, run.name, max_records=per_file, progress=False)
     except report_pictures.ABSENT as error:
-        return {"missing": str(error), "lines": [], "charts": [], "records": ""}
-    panels = data_report.panels(report)
+        return {"missing": str(error)}
     return {
         "missing": "",
         "records": counted(sum(scan.num_records for scan in report.scans), "record"),
         "lines": data_report.summary_lines(report),
-        "charts": [(panel.title, _svg(panel)) for panel in panels],
+        "charts": data_report.panels(report),
     }
 
 
