@@ -7,22 +7,18 @@ ended.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-import logging
 import math
 import os
 import time
 from typing import Any, Dict, List, Optional
 
 from estimator_det.compat import tf
-from estimator_det.config import json_lines
+from estimator_det.config import files, json_lines
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.files import atomic
 
 Metrics = Dict[str, float]
-
-_LOG = logging.getLogger(__name__)
 
 EVALUATIONS_FILE = "evaluations.jsonl"
 OVER_FILE = "training_over.json"
@@ -97,19 +93,12 @@ def last_step(model_dir: str) -> Optional[int]:
 def _read_mark(model_dir: str) -> Optional[Dict[str, Any]]:
     path = os.path.join(model_dir, OVER_FILE)
     try:
-        with tf.io.gfile.GFile(path) as file:
-            mark = json.loads(file.read())
-        return {**mark, "step": int(mark["step"])}
-    except tf.errors.NotFoundError:
-        return None
-    except (KeyError, TypeError, ValueError):
-        _warn_once(path)
-        return None
-
-
-@functools.cache  # The mark is looked for each second.
-def _warn_once(path: str) -> None:
-    _LOG.warning("%s: incomplete, as a crash leaves it; ignored", path)
+        marks = json_lines.read(path, ("step",))
+    except ConfigError:
+        if files.exists(path):
+            raise
+        return None  # The chief has removed it meanwhile.
+    return marks[-1] if marks else None
 
 
 class TrainingEnd:

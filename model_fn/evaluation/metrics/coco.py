@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
-
-import numpy as np
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from estimator_det.config.text import ConfigError
 from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
@@ -45,6 +43,7 @@ SUMMARIES: Dict[str, Summary] = {
     "Recall/AR@100 (medium)": Summary("recall", ALL, 2, 2),
     "Recall/AR@100 (large)": Summary("recall", ALL, 3, 2),
 }
+MEAN = SUMMARIES["Precision/mAP"]
 
 
 class CocoBoxMetrics:
@@ -72,38 +71,31 @@ class CocoBoxMetrics:
         skip_unlabeled: bool = False,
     ) -> None:
         self._skip_unlabeled = skip_unlabeled
-        # By rising id, the order of the tables.
-        self._categories = {int(c["id"]): str(c["name"]) for c in categories}
-        self._per_category = per_category
-        self._all_per_category = per_category and all_per_category
-        self._super_categories = dict(super_categories or {}) if per_category else {}
-        self._check_super_categories()
-        self._matches = CocoMatches(list(self._categories))
-        self.names = [self.prefix + name for name in SUMMARIES]
-        for name in self._categories.values() if per_category else ():
-            self.names += self._names_of(name, "Category")
-        for name in self._super_categories:
-            self.names += self._names_of(name, "SuperCategory")
-        self.names = list(dict.fromkeys(self.names))  # Categories of the same name share entries.
-
-    def _check_super_categories(self) -> None:
-        known = set(self._categories.values())
-        for name, members in self._super_categories.items():
-            unknown = sorted(set(members) - known)
+        names = {int(c["id"]): str(c["name"]) for c in categories}
+        self._matches = CocoMatches(list(names))
+        # Name of a metric -> its summary, and the categories in the tables.
+        self._summaries: Dict[str, Tuple[Summary, Any]] = {}
+        self._add_all(SUMMARIES, "", ALL)
+        positions = {names[number]: k for k, number in enumerate(sorted(names))}
+        details = SUMMARIES if all_per_category else {}
+        for name, position in positions.items() if per_category else ():
+            self._add_all({f"PerformanceByCategory/mAP/{name}": MEAN}, "", [position])
+            self._add_all(details, f" ByCategory/{name}", [position])
+        for name, members in (super_categories or {}).items() if per_category else ():
+            unknown = sorted(set(members) - positions.keys())
             if unknown:
                 raise ConfigError(
                     f"eval_config.super_categories[{name!r}]",
-                    f"{unknown} are not in the label map; known: {sorted(known)}",
+                    f"{unknown} are not in the label map; known: {sorted(positions)}",
                 )
+            chosen = [positions[member] for member in members]
+            self._add_all({f"PerformanceBySuperCategory/{name}": MEAN}, "", chosen)
+            self._add_all(details, f" BySuperCategory/{name}", chosen)
+        self.names = list(self._summaries)
 
-    def _names_of(self, name: str, kind: str) -> List[str]:
-        """The mAP of a category or super-category, then its other summaries if wanted."""
-        names = [f"{self.prefix}PerformanceBy{kind}/mAP/{name}"]
-        if kind == "SuperCategory":
-            names = [f"{self.prefix}PerformanceBy{kind}/{name}"]
-        if self._all_per_category:
-            names += [f"{self.prefix}{summary} By{kind}/{name}" for summary in SUMMARIES]
-        return names
+    def _add_all(self, summaries: Mapping[str, Summary], suffix: str, categories: Any) -> None:
+        for name, summary in summaries.items():
+            self._summaries[f"{self.prefix}{name}{suffix}"] = (summary, categories)
 
     def add(self, batch: EvaluatedBatch) -> None:
         for image in batch.images():
@@ -114,18 +106,7 @@ class CocoBoxMetrics:
 
     def results(self) -> Dict[str, float]:
         tables = self._matches.finish()
-        results = {self.prefix + name: summary.of(tables) for name, summary in SUMMARIES.items()}
-        category_metrics = {}
-        for k, number in enumerate(sorted(self._categories) if self._per_category else ()):
-            values = [summary.of(tables, slice(k, k + 1)) for summary in SUMMARIES.values()]
-            category_metrics[self._categories[number]] = values
-            names = self._names_of(self._categories[number], "Category")
-            results.update(zip(names, [values[0], *values]))
-        for name, members in self._super_categories.items():
-            columns = np.array([category_metrics[member] for member in members]).T
-            means = [mean_known(column) for column in columns]
-            results.update(zip(self._names_of(name, "SuperCategory"), [means[0], *means]))
-        return results
+        return {name: each.of(tables, columns) for name, (each, columns) in self._summaries.items()}
 
 
 class CocoMaskMetrics(CocoBoxMetrics):
