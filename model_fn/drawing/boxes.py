@@ -1,25 +1,22 @@
-"""Draws boxes with labels and masks, and images of detections beside groundtruth."""
+"""Draws boxes with labels, masks and keypoints."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import os
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, resize_mask
-from estimator_det.compat import tf, tf1
+from estimator_det.boxes.mask_regions import MaskRegion
+from estimator_det.compat import tf1
 
 PixelBox = Tuple[int, int, int, int]  # top, left, bottom, right; the corner pixels belong to it
 
-IMAGES_TAG = "Detections_Left_Groundtruth_Right"
-
 MIN_FONT_PIXELS = 10  # smaller letters are not legible
 FONT_SHARE = 1 / 40  # share of the shorter side of the image
-_PIXELS = ("image", "additional_channels")  # fields of `EvaluatedImage`
 MASK_OPACITY = 0.45  # the object stays visible
 
 # Distinct colours; the colour of a class is that of its number.
@@ -47,22 +44,6 @@ class DrawOptions:
     def __post_init__(self) -> None:
         if self.max_boxes < 0:
             raise ValueError(f"max_boxes is {self.max_boxes}; it must be 0 or more")
-
-
-class EvaluatedImage(NamedTuple):
-    """One image with its detections and groundtruth."""
-
-    image: np.ndarray  # uint8 [H, W, 3]
-    detection_boxes: np.ndarray  # float32 [n, 4], normalized yxyx
-    detection_scores: np.ndarray  # float32 [n]
-    detection_classes: np.ndarray  # int [n], ids from 1
-    boxes: np.ndarray  # float32 [m, 4]
-    classes: np.ndarray  # int [m]
-    detection_keypoints: Optional[np.ndarray] = None  # float32 [n, P, 2], normalized y and x
-    keypoints: Optional[np.ndarray] = None  # float32 [m, P, 2], NaN where absent
-    additional_channels: Optional[np.ndarray] = None  # uint8 [H, W, A]
-    detection_masks: Optional[np.ndarray] = None  # float32 [n, h, w], each fills its box
-    masks: Optional[np.ndarray] = None  # float32 [m, H, W]
 
 
 def draw_boxes(
@@ -270,52 +251,6 @@ def write_label(draw: Any, text: str, place: PixelBox, color: Tuple[int, ...], f
     draw.text((left + 2 * margin, top + margin), text, fill="black" if dark else "white", font=font)
 
 
-def side_by_side(
-    evaluated: EvaluatedImage, names: Dict[int, str], options: DrawOptions = DrawOptions()
-) -> np.ndarray:
-    """Detections on the left, groundtruth on the right: uint8 [H, 2W, 3].
-
-    Further to the right groundtruth on the additional channels, if there are any: the first three
-    as colours, fewer than three as grey.
-    """
-
-    def labels(classes: np.ndarray) -> List[str]:
-        return [names.get(int(k), str(int(k))) for k in classes]
-
-    height, width = evaluated.image.shape[:2]
-    size = (height, width)
-    detected, masks = evaluated.detection_masks, evaluated.masks
-    left = draw_boxes(
-        evaluated.image,
-        evaluated.detection_boxes,
-        labels(evaluated.detection_classes),
-        evaluated.detection_scores,
-        colors=[int(k) for k in evaluated.detection_classes],
-        keypoints=evaluated.detection_keypoints,
-        mask_of=None
-        if detected is None
-        else lambda i: paste_mask(detected[i], evaluated.detection_boxes[i], size),
-        options=options,
-    )
-    backgrounds = [evaluated.image]
-    channels = evaluated.additional_channels
-    if channels is not None:
-        backgrounds.append(channels[..., :3] if channels.shape[2] >= 3 else channels[..., :1])
-    groundtruth = [
-        draw_boxes(
-            background,
-            evaluated.boxes,
-            labels(evaluated.classes),
-            colors=[int(k) for k in evaluated.classes],
-            keypoints=evaluated.keypoints,
-            mask_of=None if masks is None else lambda i: resize_mask(masks[i], size),
-            options=dataclasses.replace(options, max_boxes=len(evaluated.boxes)),
-        )
-        for background in backgrounds
-    ]
-    return np.concatenate([left, *groundtruth], axis=1)
-
-
 def fast_png(pixels: np.ndarray) -> bytes:
     """A PNG file that is written fast rather than small: a step or an evaluation waits for it."""
     buffer = io.BytesIO()
@@ -333,49 +268,3 @@ def add_picture(summary: Any, tag: str, png: bytes) -> None:
         encoded_image_string=png,
     )
     summary.value.add(tag=tag, image=image)
-
-
-def image_ops(
-    batch: EvaluatedImage,
-    image_shapes: tf.Tensor,
-    counts: Tuple[tf.Tensor, tf.Tensor],
-    *,
-    max_images: int,
-    names: Dict[int, str],
-    options: DrawOptions = DrawOptions(),
-) -> Dict[str, Tuple[tf.Tensor, tf.Operation]]:
-    """`eval_metric_ops` entry of the first images; its value is a Summary that Estimator writes.
-
-    Args:
-        batch: The fields of `EvaluatedImage`, each with a batch dimension and padding.
-        image_shapes: int32 [B, 2] or [B, 3], height and width of the real part of each image.
-        counts: int32 [B] each: number of detections, number of groundtruth boxes.
-        names: Class id -> name.
-    """
-    present = {name: value for name, value in batch._asdict().items() if value is not None}
-    pictures: List[bytes] = []  # PNG
-
-    def add(
-        shapes: np.ndarray, num_detections: np.ndarray, num_boxes: np.ndarray, *fields: np.ndarray
-    ) -> None:
-        for row, (height, width) in enumerate(shapes[: max_images - len(pictures), :2]):
-            real: Dict[str, Any] = {}
-            for name, field in zip(present, fields):
-                if name in _PIXELS:
-                    real[name] = field[row, :height, :width]
-                else:
-                    is_detection = name.startswith("detection_")
-                    real[name] = field[row, : (num_detections if is_detection else num_boxes)[row]]
-                if name == "masks":
-                    real[name] = real[name][:, :height, :width]
-            pictures.append(fast_png(side_by_side(EvaluatedImage(**real), names, options)))
-
-    def summary() -> bytes:
-        written = tf1.Summary()
-        for i, png in enumerate(pictures):
-            add_picture(written, f"{IMAGES_TAG}/{i}", png)
-        pictures.clear()
-        return written.SerializeToString()
-
-    update = tf.numpy_function(add, [image_shapes, *counts, *present.values()], [])
-    return {IMAGES_TAG: (tf.numpy_function(summary, [], tf.string), update)}

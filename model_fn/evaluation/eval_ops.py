@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.ranges import MOST_CLASSES
@@ -10,12 +22,16 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detections, Groundtruth
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
-from model_fn.drawing.boxes import DrawOptions, EvaluatedImage, image_ops
-from model_fn.evaluation.accumulator import Accumulator, OnResults, accumulator_ops, without_nones
-from model_fn.evaluation.metrics.base import EvaluatedBatch, MetricOps, Metrics
+from model_fn.evaluation import diagnostics
+from model_fn.evaluation.accumulator import Accumulator, OnResults
+from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.run_lengths import Masks
+from model_fn.evaluation.pictures import IMAGES_TAG, Pictures
+
+MetricOps = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 
 _SAME_IN_GROUNDTRUTH = (
+    "keypoint_visibilities",
     "is_crowd",
     "area",
     "difficult",
@@ -54,23 +70,31 @@ def without_classes(groundtruth: Groundtruth) -> Groundtruth:
     return groundtruth._replace(classes=tf.ones_like(groundtruth.classes[:, :, :1]))
 
 
-def _sizes(features: Dict[str, tf.Tensor]) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Heights and widths, float32 [B, 2]: of the padded input as a share of the real image inside
-    it, and of the image in the record, else of the real one.
-    """
-    real = tf.cast(features[schema.TRUE_IMAGE_SHAPE][:, :2], tf.float32)
-    padded = tf.cast(tf.shape(features[schema.IMAGE])[1:3], tf.float32)
+class Sizes(NamedTuple):
+    """Heights and widths of the images of a batch."""
+
+    padded: Any  # int32 [2], of the network's input
+    real: Any  # int32 [B, 2], of the real image inside it
+    original: Any  # int32 [B, 2], of the image in the record, or else the real one
+
+
+def sizes_of(features: Dict[str, tf.Tensor]) -> Sizes:
+    """Sizes under the keys of `inputs.schema`."""
+    real = features[schema.TRUE_IMAGE_SHAPE][:, :2]
     original = features.get(schema.ORIGINAL_SPATIAL_SHAPE)
-    return padded / real, real if original is None else tf.cast(original, tf.float32)
+    padded = tf.shape(features[schema.IMAGE])[1:3]
+    return Sizes(padded, real, real if original is None else original)
 
 
-def _scaled(coordinates: Any, sizes: tf.Tensor) -> Any:
-    """Boxes [B, n, 4] or keypoints [B, n, P, 2], if any, times height and width [B, 2]."""
+def _scaled(coordinates: Any, *sizes: Any) -> Any:
+    """Boxes [B, n, 4] or keypoints [B, n, P, 2], if any, times heights and widths, [B, 2] each."""
     if coordinates is None:
         return None
-    if coordinates.shape.rank == 3:
-        return coordinates * tf.tile(sizes, [1, 2])[:, tf.newaxis]
-    return coordinates * sizes[:, tf.newaxis, tf.newaxis]
+    for size in sizes:
+        factors = np.tile(np.float32(size), coordinates.shape[-1] // 2)
+        shape = len(size), *[1] * (coordinates.ndim - 2), -1
+        coordinates = coordinates * factors.reshape(shape)
+    return coordinates
 
 
 # Field of Detections and Groundtruth that a metrics set requires -> the models that find it, and
@@ -84,88 +108,63 @@ _REMEDIES = {
 }
 
 
-def _check_needs(
-    asked_by: str, metrics: Metrics, detections: Detections, groundtruth: Groundtruth
-) -> None:
+def check_needs(accumulator: Accumulator, detections: Detections, groundtruth: Groundtruth) -> None:
     """Refuses a set that needs what the model does not find or the reader does not load."""
-    for need in sorted(metrics.needs & _REMEDIES.keys()):
-        models, setting = _REMEDIES[need]
-        if getattr(detections, need) is None:
-            raise ConfigError(
-                asked_by,
-                f"needs {need}, and the model finds boxes only",
-                f"remove the name, or use {models}",
-            )
-        if getattr(groundtruth, need) is None:
-            raise ConfigError(
-                asked_by,
-                f"needs {need}, and the groundtruth has none",
-                f"remove the name, or set {setting} in eval_input_reader",
-            )
-    for where, tensor in (
-        ("num_keypoints of eval_input_reader", groundtruth.keypoints),
-        ("num_keypoints of the keypoint_box_coder", detections.keypoints),
-    ):
-        count = None if tensor is None else tensor.shape[2]
-        if count is not None and count < metrics.num_keypoints:
-            raise ConfigError(
-                asked_by,
-                f"needs {metrics.num_keypoints} keypoints, as ids in the label map say; "
-                f"{where} is {count}",
-                "Correct one of them",
-            )
+    keypoints = {
+        "num_keypoints of eval_input_reader": groundtruth.keypoints,
+        "num_keypoints of the keypoint_box_coder": detections.keypoints,
+    }
+    for field, metrics in accumulator.named_sets:
+        for need in sorted(metrics.needs & _REMEDIES.keys()):
+            models, setting = _REMEDIES[need]
+            if getattr(detections, need) is None:
+                raise ConfigError(
+                    field,
+                    f"needs {need}, and the model finds boxes only",
+                    f"remove the name, or use {models}",
+                )
+            if getattr(groundtruth, need) is None:
+                raise ConfigError(
+                    field,
+                    f"needs {need}, and the groundtruth has none",
+                    f"remove the name, or set {setting} in eval_input_reader",
+                )
+        for where, tensor in keypoints.items():
+            count = None if tensor is None else tensor.shape[2]
+            if count is not None and count < metrics.num_keypoints:
+                raise ConfigError(
+                    field,
+                    f"needs {metrics.num_keypoints} keypoints, as ids in the label map say; "
+                    f"{where} is {count}",
+                    "Correct one of them",
+                )
 
 
 def evaluated_batch(
-    detections: Detections,
-    groundtruth: Groundtruth,
-    features: Dict[str, tf.Tensor],
-    accumulator: Accumulator,
+    detections: Detections, groundtruth: Groundtruth, sizes: Sizes
 ) -> EvaluatedBatch:
-    """A batch as metrics take it, as tensors in pixels of the original image.
+    """A batch of arrays as metrics take it, in pixels of the original image.
 
     Args:
         detections: Boxes normalized to the real image, keypoints to the padded one.
         groundtruth: Normalized to the padded image; valid boxes come first.
-        accumulator: Its sets decide whether masks and keypoints are part of the batch.
     """
-    for field, metrics in accumulator.named_sets:
-        _check_needs(field, metrics, detections, groundtruth)
-    needs = {need for _, metrics in accumulator.named_sets for need in metrics.needs}
-    padding, original = _sizes(features)
-    num_detections, num_boxes = _counts(detections, groundtruth)
-    if groundtruth.is_annotated is not None:  # Images that nobody annotated do not count.
-        num_detections = tf.where(groundtruth.is_annotated, num_detections, 0)
-        num_boxes = tf.where(groundtruth.is_annotated, num_boxes, 0)
-    optional = {name: getattr(groundtruth, name) for name in _SAME_IN_GROUNDTRUTH}
-    if "keypoints" in needs:
-        optional["keypoints"] = _scaled(_scaled(groundtruth.keypoints, padding), original)
-        optional["keypoint_visibilities"] = groundtruth.keypoint_visibilities
-        detected = _scaled(_scaled(detections.keypoints, padding), original)
-        optional["detection_keypoints"] = detected
-    if "masks" in needs:
-        optional["masks"] = Masks(
-            detected=detections.masks,
-            masks=groundtruth.masks,
-            real_sizes=features[schema.TRUE_IMAGE_SHAPE][:, :2],
-            image_sizes=tf.cast(original, tf.int32),
-        )
+    padding = np.float32(sizes.padded) / np.float32(sizes.real)
+    # Images that nobody annotated do not count.
+    counts = True if groundtruth.is_annotated is None else groundtruth.is_annotated
     return EvaluatedBatch(
-        detection_boxes=_scaled(detections.boxes, original),
+        detection_boxes=_scaled(detections.boxes, sizes.original),
         detection_scores=detections.scores,
-        detection_classes=tf.cast(detections.classes, tf.int32) + 1,
-        num_detections=num_detections,
-        boxes=_scaled(_scaled(groundtruth.boxes, padding), original),
-        classes=tf.argmax(groundtruth.classes, axis=2, output_type=tf.int32) + 1,
-        num_boxes=num_boxes,
-        **optional,
+        detection_classes=detections.classes.astype(np.int32) + 1,
+        num_detections=(detections.num * counts).astype(np.int32),
+        boxes=_scaled(groundtruth.boxes, padding, sizes.original),
+        classes=np.argmax(groundtruth.classes, axis=2).astype(np.int32) + 1,
+        num_boxes=(groundtruth.valid.sum(axis=1) * counts).astype(np.int32),
+        masks=Masks(detections.masks, groundtruth.masks, sizes.real, sizes.original),
+        keypoints=_scaled(groundtruth.keypoints, padding, sizes.original),
+        detection_keypoints=_scaled(detections.keypoints, padding, sizes.original),
+        **{name: getattr(groundtruth, name) for name in _SAME_IN_GROUNDTRUTH},
     )
-
-
-def _counts(detections: Detections, groundtruth: Groundtruth) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Detections and boxes of each image, without padding: int32 [B] each."""
-    num_boxes = tf.reduce_sum(tf.cast(groundtruth.valid, tf.int32), axis=1)
-    return tf.cast(detections.num, tf.int32), num_boxes
 
 
 def evaluation_ops(
@@ -177,44 +176,54 @@ def evaluation_ops(
     categories: Sequence[Dict[str, Any]],
     handle_results: OnResults,
 ) -> MetricOps:
-    """`eval_metric_ops` of the configured metrics, and of images if originals were retained.
+    """`eval_metric_ops`: float32 scalars by name of the metric, and pictures as Summaries.
 
-    Arguments are those of `evaluated_batch`.
+    All share one update operation, which passes each batch as arrays. One operation computes all
+    metrics and their chart once; when they are read, `handle_results` is called. Pictures of images
+    are added if originals were retained. Other arguments are those of `evaluated_batch`.
     """
     accumulator = Accumulator(eval_config, categories)
-    batch = evaluated_batch(detections, groundtruth, features, accumulator)
-    ops = accumulator_ops(accumulator, batch, handle_results)
-    if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
-        padding, _ = _sizes(features)
-        evaluated = EvaluatedImage(
-            image=features[schema.ORIGINAL_IMAGE],
-            detection_boxes=detections.boxes,
-            detection_scores=detections.scores,
-            detection_classes=batch.detection_classes,
-            boxes=_scaled(groundtruth.boxes, padding),
-            classes=batch.classes,
-            detection_keypoints=_scaled(detections.keypoints, padding),
-            keypoints=_scaled(groundtruth.keypoints, padding),
-            additional_channels=features.get(schema.ADDITIONAL_CHANNELS),
-            detection_masks=detections.masks,
-            masks=groundtruth.masks,
-        )
-        images = image_ops(
-            evaluated,
-            features[schema.TRUE_IMAGE_SHAPE],
-            _counts(detections, groundtruth),  # also of images that nobody annotated
-            max_images=eval_config.num_visualizations,
-            names={category["id"]: category["name"] for category in categories},
-            options=DrawOptions(
-                min_score=eval_config.min_score_threshold,
-                max_boxes=eval_config.max_num_boxes_to_visualize,
-                skip_labels=eval_config.skip_labels,
-                skip_scores=eval_config.skip_scores,
-                keypoint_edges=tuple((edge.start, edge.end) for edge in eval_config.keypoint_edge),
-            ),
-        )
-        ops.update(images)
+    check_needs(accumulator, detections, groundtruth)
+    pictures = Pictures(eval_config, categories)
+    keys = (schema.ORIGINAL_IMAGE, schema.ADDITIONAL_CHANNELS)
+    images = [features.get(key) if eval_config.num_visualizations else None for key in keys]
+    tensors, restored = without_nones([detections, groundtruth, sizes_of(features), images])
+    names = [name for _, metrics in accumulator.named_sets for name in metrics.names]
+
+    def add(*arrays: np.ndarray) -> None:
+        detections, groundtruth, sizes, (pixels, channels) = restored(arrays)
+        batch = evaluated_batch(detections, groundtruth, sizes)
+        accumulator.add(batch)
+        if pixels is not None:
+            every = groundtruth._replace(is_annotated=None)  # images that nobody annotated, too
+            pictures.add(evaluated_batch(detections, every, sizes), pixels, channels)
+
+    def values() -> Tuple[np.ndarray, bytes]:
+        results = accumulator.results()
+        handle_results(results)
+        scalars = np.array([results.metrics[name] for name in names], np.float32)
+        return scalars, diagnostics.chart_summary(results.chart)
+
+    update = tf.numpy_function(add, tensors, [])
+    scalars, summary = tf.numpy_function(values, [], [tf.float32, tf.string])
+    scalars = tf.unstack(tf.ensure_shape(scalars, [len(names)]))
+    ops = {name: (scalar, update) for name, scalar in zip(names, scalars)}
+    ops[diagnostics.EVAL_DIAGNOSTICS] = (tf.ensure_shape(summary, []), update)
+    if images[0] is not None:
+        ops[IMAGES_TAG] = (tf.numpy_function(pictures.summary, [], tf.string), update)
     return ops
+
+
+def without_nones(structure: Any) -> Tuple[List[Any], Callable[[Iterable[Any]], Any]]:
+    """The leaves of a structure that are not None, and its maker from other values for them."""
+    leaves = tf.nest.flatten(structure)
+
+    def restored(values: Iterable[Any]) -> Any:
+        remaining = iter(values)
+        filled = [None if leaf is None else next(remaining) for leaf in leaves]
+        return tf.nest.pack_sequence_as(structure, filled)
+
+    return [leaf for leaf in leaves if leaf is not None], restored
 
 
 def eval_metrics(
@@ -233,8 +242,10 @@ def eval_metrics(
     A TPU sends these tensors to its host, which concatenates those of all cores along the first
     dimension; losses and learning rate therefore are [1].
     """
-    # Boxes and scores before suppression are not compared.
-    compared = detections._replace(raw_boxes=None, raw_scores=None)
+    # Boxes and scores before suppression are not compared, nor are features.
+    boxes, scores, classes, num = detections[:4]
+    masks, keypoints = detections.masks, detections.keypoints
+    compared = Detections(boxes, scores, classes, num, None, None, masks=masks, keypoints=keypoints)
     scalars = [tf.reshape(value, [1]) for value in (*losses.values(), learning_rate)]
     tensors, restored = without_nones([compared, groundtruth, features, scalars])
 

@@ -154,10 +154,12 @@ def score(
         for features, labels in make_dataset():
             detections = detect({key: tensor.numpy() for key, tensor in features.items()})
             groundtruth = groundtruth_from_labels(labels)
-            batch = eval_ops.evaluated_batch(detections, groundtruth, features, accumulator)
-            accumulator.add(
-                tf.nest.map_structure(lambda x: None if x is None else x.numpy(), batch)
+            eval_ops.check_needs(accumulator, detections, groundtruth)
+            arrays = tf.nest.map_structure(
+                lambda x: None if x is None else np.asarray(x),
+                (detections, groundtruth, eval_ops.sizes_of(features)),
             )
+            accumulator.add(eval_ops.evaluated_batch(*arrays))
             progress.after_run(None, None)
     return accumulator.results()
 
@@ -180,14 +182,14 @@ class Lookup:
         image = self.find(
             features[schema.SOURCE_ID][0], features[schema.FILENAME][0], (int(height), int(width))
         )
-        boxes, scores, class_ids, masks, keypoints = (tf.constant(x)[tf.newaxis] for x in image)
+        boxes, scores, class_ids, masks, keypoints = (x[np.newaxis] for x in image)
         return Detections(
             boxes=boxes,
             scores=scores,
-            classes=tf.cast(class_ids - 1, tf.float32),
-            num=tf.cast(tf.shape(scores)[1:], tf.float32),
-            raw_boxes=boxes,
-            raw_scores=scores[:, :, tf.newaxis],
+            classes=class_ids - 1,
+            num=np.array([scores.shape[1]]),
+            raw_boxes=None,
+            raw_scores=None,
             masks=masks if self.wanted.masks else None,
             keypoints=keypoints if self.wanted.num_keypoints else None,
         )

@@ -23,13 +23,9 @@ from typing import (
 
 import numpy as np
 
-from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from model_fn.evaluation.metrics.run_lengths import RunLengths
-
-MetricOps = Dict[str, Tuple[tf.Tensor, tf.Operation]]
-
 
 # Fields of `EvaluatedBatch`
 _OF_CLASSES = ("labeled_classes", "verified_negatives", "not_exhaustive")
@@ -54,7 +50,7 @@ class EvaluatedBatch(NamedTuple):
     difficult: Any = None  # bool [B, G]
     group_of: Any = None  # bool [B, G]
     labeled_classes: Any = None  # float32 [B, K], 1: all boxes of the class are given
-    masks: Any = None  # `Masks` in a graph, `RunLengths` for metrics
+    masks: Any = None  # `Masks`; for metrics, `RunLengths`
     keypoints: Any = None  # float32 [B, G, P, 2], y and x; NaN where absent
     keypoint_visibilities: Any = None  # bool [B, G, P]
     detection_keypoints: Any = None  # float32 [B, N, P, 2]

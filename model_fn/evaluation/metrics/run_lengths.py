@@ -32,25 +32,20 @@ class RunLengths(NamedTuple):
     groundtruth: List[List[RunLength]]
 
 
-def encode_masks(
-    masks: Masks, detection_boxes: np.ndarray, num_detections: np.ndarray, num_boxes: np.ndarray
-) -> RunLengths:
-    """The masks of a batch of arrays as run lengths, which need little memory.
-
-    `detection_boxes` are in pixels of the original images.
-    """
-    encoded = RunLengths([], [])
-    for row, (height, width) in enumerate(np.asarray(masks.image_sizes).tolist()):
+def encode_masks(batch: Any) -> RunLengths:
+    """The `Masks` of an `EvaluatedBatch` of arrays as run lengths, which need little memory."""
+    masks, encoded = batch.masks, RunLengths([], [])
+    for row, (height, width) in enumerate(masks.image_sizes.tolist()):
         size = (height, width)
-        detected = masks.detected[row, : num_detections[row]]
+        detected = masks.detected[row, : batch.num_detections[row]]
         if detected.ndim == 1:
             runs = [{"size": list(size), "counts": counts} for counts in detected]
         else:
-            boxes = detection_boxes[row] / np.tile(np.array(size, np.float32), 2)
+            boxes = batch.detection_boxes[row] / np.tile(np.array(size, np.float32), 2)
             pairs = zip(detected, boxes)
             runs = [run_lengths(paste_mask(mask, box, size), size) for mask, box in pairs]
         encoded.detections.append(runs)
         real_height, real_width = masks.real_sizes[row]
-        true = masks.masks[row, : num_boxes[row], :real_height, :real_width]
+        true = masks.masks[row, : batch.num_boxes[row], :real_height, :real_width]
         encoded.groundtruth.append([run_lengths(resize_mask(mask, size), size) for mask in true])
     return encoded

@@ -1,25 +1,19 @@
 from __future__ import annotations
 
-import io
-from typing import Any, List, Set, Tuple
+from typing import List, Set, Tuple
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
 from estimator_det.boxes.mask_regions import MaskRegion
-from estimator_det.compat import tf, tf1
 from model_fn.drawing import boxes as drawing_boxes
 from model_fn.drawing.boxes import (
     _PALETTE,
-    IMAGES_TAG,
     DrawOptions,
-    EvaluatedImage,
     draw_boxes,
-    image_ops,
     place_labels,
     sans,
-    side_by_side,
     write_label,
 )
 
@@ -30,19 +24,6 @@ def _colored(image: np.ndarray) -> List[int]:
     """First and last row and column that are not black."""
     rows, columns = np.nonzero(image.any(axis=2))
     return [rows.min(), columns.min(), rows.max(), columns.max()]
-
-
-def evaluated(**fields: Any) -> EvaluatedImage:
-    """Without detections, and with a box around the image."""
-    image = EvaluatedImage(
-        image=BLACK,
-        detection_boxes=np.zeros([0, 4]),
-        detection_scores=np.zeros([0]),
-        detection_classes=np.zeros([0], int),
-        boxes=np.float32([[0, 0, 1, 1]]),
-        classes=np.array([1]),
-    )
-    return image._replace(**fields)
 
 
 def test_box_lies_where_it_should() -> None:
@@ -91,31 +72,6 @@ def test_a_label_stays_at_its_box() -> None:
     assert [place and place[0] for place in places] == [40, 50, 61, 30]
 
 
-def test_first_images_are_drawn_without_padding() -> None:
-    with tf.Graph().as_default(), tf1.Session() as session:
-        batch = EvaluatedImage(
-            image=tf.ones([2, 40, 60, 3], tf.uint8),
-            detection_boxes=tf.constant([[[0.1, 0.1, 0.9, 0.9]] * 2] * 2),
-            detection_scores=tf.constant([[0.9, 0.8]] * 2),
-            detection_classes=tf.constant([[1, 2]] * 2),
-            boxes=tf.zeros([2, 4, 4]),
-            classes=tf.ones([2, 4], tf.int32),
-        )
-        shapes = tf.constant([[40, 60, 3], [20, 30, 3]])
-        counts = (tf.constant([2, 1]), tf.constant([0, 4]))
-        ops = image_ops(batch, shapes, counts, max_images=3, names={1: "cat"})
-        value, update = ops[IMAGES_TAG]
-        session.run(update)
-        session.run(update)
-        summary = tf1.Summary.FromString(session.run(value))
-        assert tf1.Summary.FromString(session.run(value)) == tf1.Summary()
-    sizes = []
-    for i, page in enumerate(summary.value):
-        assert page.tag == f"Detections_Left_Groundtruth_Right/{i}"
-        sizes.append(Image.open(io.BytesIO(page.image.encoded_image_string)).size)
-    assert sizes == [(120, 40), (60, 20), (120, 40)]
-
-
 def test_keypoints_and_their_edges() -> None:
     box = np.float32([[0, 0, 1, 1]])
     points = np.array([[[0.5, 0.25], [0.5, 0.75], [np.nan, np.nan]]], np.float32)
@@ -130,18 +86,6 @@ def test_keypoints_and_their_edges() -> None:
     assert not dots[:, 20:40].any()
     assert drawn(((0, 1),))[19, 13:44].any(axis=1).all()
     np.testing.assert_array_equal(drawn(((0, 2), (2, 1))), dots)
-
-
-@pytest.mark.parametrize(("channels", "shown"), [(2, [1, 1, 1]), (4, [1, 2, 3])])
-def test_additional_channels_are_a_third_picture(channels: int, shown: List[int]) -> None:
-    values = np.arange(1, channels + 1, dtype=np.uint8)
-    image = evaluated(additional_channels=np.broadcast_to(values, (40, 60, channels)))
-    options = DrawOptions(skip_labels=True)
-    pixels = side_by_side(image, {}, options)
-    assert pixels.shape == (40, 180, 3)
-    assert pixels[20, 150].tolist() == shown
-    np.testing.assert_array_equal(pixels[0, 60:120], pixels[0, 120:])  # the same box
-    assert side_by_side(evaluated(), {}, options).shape[1] == 120
 
 
 def test_masks_are_translucent_and_the_first_is_on_top() -> None:
@@ -160,32 +104,6 @@ def test_masks_are_translucent_and_the_first_is_on_top() -> None:
     assert (drawn[12, 6:16] == 100).all() and (grey == 100).all()
 
 
-def test_evaluated_masks_of_a_batch() -> None:
-    """Those of detections fill their boxes, those of groundtruth the padded image."""
-    masks = np.zeros((1, 2, 50, 70), np.float32)
-    masks[0, 0, 30:, 50:] = 1
-    masks[0, 1] = 1  # of no box
-    batch = EvaluatedImage(
-        image=tf.zeros([1, 50, 70, 3], tf.uint8),
-        detection_boxes=tf.constant([[[0.25, 0.5, 0.75, 1.0]]]),
-        detection_scores=tf.constant([[0.9]]),
-        detection_classes=tf.constant([[1]]),
-        boxes=tf.constant([[[0.75, 0.8, 1.0, 1.0], [0, 0, 0, 0]]]),
-        classes=tf.constant([[1, 0]]),
-        detection_masks=tf.ones([1, 1, 4, 4]),
-        masks=tf.constant(masks),
-    )
-    options = DrawOptions(skip_labels=True, skip_scores=True)
-    shapes, counts = tf.constant([[40, 60, 3]]), (tf.constant([1]), tf.constant([1]))
-    ops = image_ops(batch, shapes, counts, max_images=1, names={}, options=options)
-    summary = tf1.Summary.FromString(ops[IMAGES_TAG][0].numpy())
-    pixels = np.asarray(Image.open(io.BytesIO(summary.value[0].image.encoded_image_string)))
-    color = np.round(0.45 * np.float32(_PALETTE[1]))
-    np.testing.assert_array_equal(pixels[20, 45], color)
-    np.testing.assert_array_equal(pixels[35, 60 + 55], color)
-    assert not pixels[35, 45].any() and not pixels[20, 60 + 45].any()
-
-
 def test_one_box_for_each_object() -> None:
     """Limits of scores and overlaps belong to what is above."""
     # The whole image, and its upper half.
@@ -202,13 +120,6 @@ def test_each_label_has_the_score_of_its_box(monkeypatch: pytest.MonkeyPatch) ->
     found = np.float32([[0, 0, 0.4, 0.4], [0.5, 0.5, 1, 1]])
     draw_boxes(np.zeros((400, 400, 3), np.uint8), found, ["cat", "dog"], np.float32([0.9, 0.6]))
     assert texts == ["cat 90%", "dog 60%"]
-
-
-def test_all_groundtruth_is_drawn_whatever_number_of_detections_is() -> None:
-    boxes = np.float32([[0, 0, 0.4, 0.4], [0.5, 0.5, 1, 1]])
-    evaluated = EvaluatedImage(BLACK, boxes, np.float32([0.9, 0.8]), [1, 2], boxes, [1, 2])
-    pixels = side_by_side(evaluated, {}, DrawOptions(max_boxes=1, skip_labels=True))
-    assert len(_colors(pixels[:, :60])) == 1 and len(_colors(pixels[:, 60:])) == 2
 
 
 @pytest.mark.parametrize(("color", "text"), [((255, 255, 0), 0), ((0, 0, 120), 255)])

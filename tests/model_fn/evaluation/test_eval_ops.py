@@ -14,7 +14,7 @@ from estimator_det.detectors.base import Detections, Groundtruth
 from estimator_det.protos import eval_pb2, pipeline_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
-from model_fn.evaluation import eval_ops
+from model_fn.evaluation import eval_ops, pictures
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 
 CATEGORIES: List[Any] = [
@@ -69,18 +69,14 @@ def _detections() -> Detections:
     )
 
 
-@pytest.fixture
-def received(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
-    """The batch that metrics and diagnostics get, as tensors, and the arguments of pictures."""
-    received: List[Any] = []
+def _arrays(structure: Any) -> Any:
+    return tf.nest.map_structure(lambda x: None if x is None else np.asarray(x), structure)
 
-    def picture_ops(*arguments: Any, **options: Any) -> Dict[str, Any]:
-        received.append((*arguments, options))
-        return {}
 
-    monkeypatch.setattr(eval_ops, "accumulator_ops", lambda _, x, __: received.append(x) or {})
-    monkeypatch.setattr(eval_ops, "image_ops", picture_ops)
-    return received
+def _batch(detections: Detections, groundtruth: Groundtruth, features: Any) -> EvaluatedBatch:
+    """The batch that metrics get."""
+    sizes = eval_ops.sizes_of(features)
+    return eval_ops.evaluated_batch(*_arrays((detections, groundtruth, sizes)))
 
 
 def _ops(detections: Detections, groundtruth: Groundtruth, features: Any, text: str = "") -> Any:
@@ -95,20 +91,17 @@ def _ops(detections: Detections, groundtruth: Groundtruth, features: Any, text: 
 
 
 @pytest.mark.parametrize("sizes", [ORIGINAL, None])
-def test_metrics_get_pixels_of_the_original_image(
-    sizes: Any, received: List[EvaluatedBatch]
-) -> None:
+def test_metrics_get_pixels_of_the_original_image(sizes: Any) -> None:
     """Without its size, those of the real image in the network's input."""
     features = _features(**{schema.ORIGINAL_SPATIAL_SHAPE: sizes and tf.constant(sizes)})
-    fields = {
-        name: tf.constant([[True, False], [False, False]])
-        for name in ("is_crowd", "difficult", "group_of", "verified_negatives", "not_exhaustive")
-    }
-    _ops(_detections(), _groundtruth(**fields), features)
-    (batch,) = received
+    names = ("is_crowd", "difficult", "group_of", "verified_negatives", "not_exhaustive")
+    flags = np.array([[True, False], [False, False]])
+    groundtruth = _groundtruth(**{name: tf.constant(flags) for name in names})
+    batch = _batch(_detections(), groundtruth, features)
     pixels = _normalized(ORIGINAL) * np.tile(np.float32(sizes or REAL)[:, :2], 2)[:, np.newaxis]
     np.testing.assert_allclose(batch.detection_boxes, pixels, rtol=1e-5)
     np.testing.assert_allclose(batch.boxes, pixels, rtol=1e-5)
+    assert batch.boxes.dtype == batch.detection_boxes.dtype == np.float32
     np.testing.assert_array_equal(batch.detection_scores, _detections().scores)
     np.testing.assert_array_equal(batch.detection_classes, [[1, 2], [2, 1]])
     np.testing.assert_array_equal(batch.classes[:1], [[1, 2]])
@@ -116,57 +109,60 @@ def test_metrics_get_pixels_of_the_original_image(
     np.testing.assert_array_equal(batch.num_detections, [2, 1])
     np.testing.assert_array_equal(batch.num_boxes, [2, 1])
     integers = (batch.detection_classes, batch.classes, batch.num_detections, batch.num_boxes)
-    assert {number.dtype for number in integers} == {tf.int32}
-    for name, value in fields.items():
-        assert getattr(batch, name) is value
-    assert batch.area is batch.masks is None
+    assert {number.dtype for number in integers} == {np.dtype(np.int32)}
+    for name in names:
+        np.testing.assert_array_equal(getattr(batch, name), flags)
+    assert batch.area is batch.keypoints is None
+    annotated = groundtruth._replace(is_annotated=tf.constant([True, False]))
+    batch = _batch(_detections(), annotated, features)
+    np.testing.assert_array_equal(batch.num_detections, [2, 0])
+    np.testing.assert_array_equal(batch.num_boxes, [2, 0])
 
 
-def test_pictures(received: List[Any]) -> None:
+def test_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have boxes and keypoints of the real image, also of images that nobody annotated."""
+    calls: List[Any] = []
+
+    def draw(image: Any, *arguments: Any, **options: Any) -> Any:
+        calls.append((image, *arguments, options))
+        return np.zeros((1, 1, 3), np.uint8)
+
+    monkeypatch.setattr(pictures, "draw_boxes", draw)
     detections, groundtruth = with_keypoints()
-    share = np.float32(REAL)[:, np.newaxis, np.newaxis, :2] / PADDED
     pixels, channels = tf.zeros([2, *PADDED, 3], tf.uint8), tf.ones([2, *PADDED, 2], tf.uint8)
-    annotated = tf.constant([True, False])
     features = _features(**{schema.ORIGINAL_IMAGE: pixels, schema.ADDITIONAL_CHANNELS: channels})
     text = (
         "min_score_threshold: 0.25 max_num_boxes_to_visualize: 7 num_visualizations: 4 "
         "keypoint_edge { start: 3 end: 1 } skip_scores: true"
     )
-    _ops(
-        detections._replace(keypoints=detections.keypoints * share),
-        groundtruth._replace(is_annotated=annotated),
-        features,
-        text,
-    )
-    batch, (picture, shapes, counts, arguments) = received
-    np.testing.assert_array_equal(batch.num_detections, [2, 0])
-    np.testing.assert_array_equal(batch.num_boxes, [2, 0])
-    np.testing.assert_array_equal(counts, [[2, 1], [2, 1]])
-    assert (arguments["max_images"], arguments["names"]) == (4, {1: "cat", 2: "dog"})
-    options = arguments["options"]
-    assert (options.min_score, options.max_boxes) == (0.25, 7)
-    assert options.keypoint_edges == ((3, 1),)
-    assert (options.skip_labels, options.skip_scores) == (False, True)
-    assert picture.image is pixels and picture.additional_channels is channels
-    for boxes in (picture.boxes, picture.detection_boxes):
-        np.testing.assert_allclose(boxes, _normalized(ORIGINAL), rtol=1e-5)
-    for keypoints in (picture.keypoints, picture.detection_keypoints):
-        expected = _normalized(ORIGINAL).reshape(2, 2, 2, 2)
-        np.testing.assert_allclose(keypoints, expected, rtol=1e-5)
-    np.testing.assert_array_equal(picture.detection_classes, [[1, 2], [2, 1]])
-    np.testing.assert_array_equal(shapes, REAL)
-    received.clear()
-    _ops(_detections(), _groundtruth(), features)
-    assert received[1][0].keypoints is None
-    received.clear()
-    _ops(detections, groundtruth, features, "num_visualizations: 0")
-    assert len(received) == 1
+    is_annotated = tf.constant([True, False])
+    _ops(detections, groundtruth._replace(is_annotated=is_annotated), features, text)
+    assert [call[0].shape for call in calls[::3]] == [(30, 40, 3), (40, 48, 3)]
+    left, right, other = calls[:3]
+    assert (left[0] == 0).all() and (right[0] == 0).all() and (other[0] == 1).all()
+    for _, boxes, labels, *_, options in (left, right, other):
+        np.testing.assert_allclose(boxes, _normalized(ORIGINAL)[0], rtol=1e-5)
+        keypoints = _normalized(ORIGINAL)[0].reshape(2, 2, 2)
+        np.testing.assert_allclose(options["keypoints"], keypoints, rtol=1e-5)
+        assert labels == ["cat", "dog"]
+        assert options["options"].keypoint_edges == ((3, 1),)
+        assert (options["options"].skip_labels, options["options"].skip_scores) == (False, True)
+    assert left[-1]["options"].min_score == 0.25
+    assert [call[-1]["options"].max_boxes for call in calls] == [7, 2, 2, 7, 1, 1]
+    assert [len(call[1]) for call in calls] == [2, 2, 2, 1, 1, 1]
+    calls.clear()
+    _ops(*with_keypoints(), features, "num_visualizations: 1")
+    assert len(calls) == 3
+    _ops(*with_keypoints(), features, "num_visualizations: 0")
+    assert len(calls) == 3
 
 
-def test_what_a_tpu_sends_gives_the_same(received: List[EvaluatedBatch]) -> None:
+@pytest.mark.usefixtures("no_charts")
+def test_what_a_tpu_sends_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through one list of tensors, those of two cores after each other."""
     crowd = [[True, False], [False, False]]
+    received: List[EvaluatedBatch] = []
+    monkeypatch.setattr(eval_ops.Accumulator, "add", lambda _, batch: received.append(batch))
     with tf.Graph().as_default(), tf1.Session() as session:
         make, tensors = eval_ops.eval_metrics(
             _detections(),
@@ -182,8 +178,9 @@ def test_what_a_tpu_sends_gives_the_same(received: List[EvaluatedBatch]) -> None
         session.run(tf1.local_variables_initializer())
         session.run([update for _, update in ops.values()])
         values = session.run({name: value for name, (value, _) in ops.items()})
-        batch = EvaluatedBatch(*(v if v is None else session.run(v) for v in received[0]))
-    assert values == {"Loss/a": 2.0, "Loss/total_loss": 5.0, "learning_rate": 0.25}
+    (batch,) = received
+    expected = {"Loss/a": 2.0, "Loss/total_loss": 5.0, "learning_rate": 0.25}
+    assert {name: values[name] for name in expected} == expected
     np.testing.assert_allclose(batch.boxes, np.tile(PIXELS, [2, 1, 1]), rtol=1e-5)
     np.testing.assert_array_equal(batch.is_crowd, crowd * 2)
     np.testing.assert_array_equal(batch.num_boxes, [2, 1, 2, 1])
@@ -204,47 +201,26 @@ def test_categories(tmp_path: Any) -> None:
     assert {entry["id"] for entry in eval_ops.make_categories(config)} == {3, 1}
 
 
-def test_masks_reach_the_metrics_that_compare_them(received: List[EvaluatedBatch]) -> None:
-    detected, masks = tf.ones([2, 2, 3, 5]), tf.ones([2, 2, *PADDED])
-    detections = _detections()._replace(masks=detected)
-    text = 'metrics_set: "coco_mask_metrics" metrics_set: "coco_detection_metrics"'
-    _ops(detections, _groundtruth(masks=masks), _features(), text)
-    (both,) = received
-    assert both.masks.detected is detected and both.masks.masks is masks
-    np.testing.assert_array_equal(both.masks.real_sizes, np.array(REAL)[:, :2])
-    np.testing.assert_array_equal(both.masks.image_sizes, ORIGINAL)
-    received.clear()
-    _ops(detections, _groundtruth(masks=masks), _features())
-    assert received[0].masks is None  # No set compares them.
-
-
 KEYPOINTS = "parameterized_metric { coco_keypoint_metrics { class_label: 'cat' } }"
-
-
 POINTS = np.zeros([2, 2, 2, 2], np.float32)
 
 
 def with_keypoints() -> Any:
     """Detections and groundtruth with keypoints: the corners of the boxes."""
-    detections, groundtruth = _detections(), _groundtruth()
-    corners = [tf.reshape(one.boxes, [2, 2, 2, 2]) for one in (detections, groundtruth)]
+    groundtruth = _groundtruth()
+    corners = tf.reshape(groundtruth.boxes, [2, 2, 2, 2])  # of the padded image, both
     visibilities = tf.ones([2, 2, 2], tf.bool)
     return (
-        detections._replace(keypoints=corners[0]),
-        groundtruth._replace(keypoints=corners[1], keypoint_visibilities=visibilities),
+        _detections()._replace(keypoints=corners),
+        groundtruth._replace(keypoints=corners, keypoint_visibilities=visibilities),
     )
 
 
-def test_keypoints_are_in_pixels_of_the_original_image(received: List[EvaluatedBatch]) -> None:
-    detections, groundtruth = with_keypoints()
-    # Those of the model are of the padded image, as its boxes are before they are cut.
-    share = np.float32(REAL)[:, np.newaxis, np.newaxis, :2] / PADDED
-    detections = detections._replace(keypoints=detections.keypoints * share)
-    _ops(detections, groundtruth, _features(), KEYPOINTS)
-    batch = received[0]
+def test_keypoints_are_in_pixels_of_the_original_image() -> None:
+    batch = _batch(*with_keypoints(), _features())
     for found in (batch.detection_keypoints, batch.keypoints):
         np.testing.assert_allclose(found, PIXELS.reshape(2, 2, 2, 2), rtol=1e-5)
-    assert batch.keypoint_visibilities is groundtruth.keypoint_visibilities
+    assert batch.keypoint_visibilities.all()
 
 
 MASKS = 'metrics_set: "coco_mask_metrics"'

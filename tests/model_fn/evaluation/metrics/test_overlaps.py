@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
+from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.overlaps import (
     box_area,
     box_ioa,
@@ -59,7 +60,8 @@ def test_frames_of_detections_and_groundtruth() -> None:
         image_sizes=np.int32([[24, 20]]),
     )
     boxes = np.float32([[[4, 2, 12, 18], [0, 0, 24, 20]]])
-    encoded = encode_masks(masks, boxes, np.int32([1]), np.int32([1]))
+    one = np.int32([1])
+    encoded = encode_masks(EvaluatedBatch(boxes, None, None, one, None, None, one, masks=masks))
     for (entry,) in (encoded.groundtruth[0], encoded.detections[0]):
         drawn = coco_mask.decode(entry)
         assert drawn.shape == (24, 20)

@@ -1,0 +1,103 @@
+"""Pictures of an evaluation for TensorBoard: detections beside groundtruth."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+
+from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, resize_mask
+from estimator_det.compat import tf1
+from model_fn.drawing.boxes import DrawOptions, add_picture, draw_boxes, fast_png
+from model_fn.evaluation.metrics.base import EvaluatedBatch
+
+IMAGES_TAG = "Detections_Left_Groundtruth_Right"
+
+
+class Pictures:
+    """The first images of an evaluation: detections on the left, groundtruth on the right.
+
+    Further to the right groundtruth on the additional channels, if there are any: the first three
+    as colours, fewer than three as grey.
+    """
+
+    def __init__(self, eval_config: Any, categories: Sequence[Dict[str, Any]]) -> None:
+        self._names = {category["id"]: category["name"] for category in categories}
+        self._max_images = eval_config.num_visualizations
+        self._options = DrawOptions(
+            min_score=eval_config.min_score_threshold,
+            max_boxes=eval_config.max_num_boxes_to_visualize,
+            skip_labels=eval_config.skip_labels,
+            skip_scores=eval_config.skip_scores,
+            keypoint_edges=tuple((edge.start, edge.end) for edge in eval_config.keypoint_edge),
+        )
+        self._pngs: List[bytes] = []
+
+    def add(
+        self, batch: EvaluatedBatch, images: np.ndarray, channels: Optional[np.ndarray] = None
+    ) -> None:
+        """Adds a batch with `Masks`, its images [B, H, W, 3] and additional channels, uint8."""
+        missing = self._max_images - len(self._pngs)
+        for row, image in enumerate(itertools.islice(batch._replace(masks=None).images(), missing)):
+            height, width = batch.masks.real_sizes[row]
+            pixels = [x[row, :height, :width] for x in (images, channels) if x is not None]
+            masks = [None if x is None else x[row] for x in batch.masks[:2]]
+            normalized = _normalized(image, batch.masks.image_sizes[row].astype(np.float32))
+            self._pngs.append(fast_png(self._side_by_side(pixels, normalized, *masks)))
+
+    def _side_by_side(
+        self, pixels: List[np.ndarray], image: EvaluatedBatch, detected: Any, true: Any
+    ) -> np.ndarray:
+        size = height, width = pixels[0].shape[0], pixels[0].shape[1]
+
+        def detected_mask(i: int) -> MaskRegion:
+            return paste_mask(detected[i], image.detection_boxes[i], size)
+
+        def true_mask(i: int) -> MaskRegion:
+            return resize_mask(true[i, :height, :width], size)
+
+        left = draw_boxes(
+            pixels[0],
+            image.detection_boxes,
+            self._labels(image.detection_classes),
+            image.detection_scores,
+            colors=image.detection_classes,
+            keypoints=image.detection_keypoints,
+            mask_of=None if detected is None else detected_mask,
+            options=self._options,
+        )
+        groundtruth = [
+            draw_boxes(
+                background[..., :3] if background.shape[2] >= 3 else background[..., :1],
+                image.boxes,
+                self._labels(image.classes),
+                colors=image.classes,
+                keypoints=image.keypoints,
+                mask_of=None if true is None else true_mask,
+                options=dataclasses.replace(self._options, max_boxes=len(image.boxes)),
+            )
+            for background in pixels
+        ]
+        return np.concatenate([left, *groundtruth], axis=1)
+
+    def _labels(self, classes: np.ndarray) -> List[str]:
+        return [self._names.get(k, str(k)) for k in classes.tolist()]
+
+    def summary(self) -> bytes:
+        """A serialized Summary of the pictures, which Estimator writes; forgets them."""
+        summary = tf1.Summary()
+        for i, png in enumerate(self._pngs):
+            add_picture(summary, f"{IMAGES_TAG}/{i}", png)
+        self._pngs.clear()
+        return bytes(summary.SerializeToString())
+
+
+def _normalized(image: EvaluatedBatch, size: np.ndarray) -> EvaluatedBatch:
+    """The image with boxes and keypoints as shares of its height and width."""
+    names = ("boxes", "detection_boxes", "keypoints", "detection_keypoints")
+    values = {name: getattr(image, name) for name in names}
+    return image._replace(
+        **{k: x / np.tile(size, x.shape[-1] // 2) for k, x in values.items() if x is not None}
+    )

@@ -1,0 +1,91 @@
+"""Pictures of detections beside groundtruth, with their padding cut off."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, List
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from estimator_det.compat import tf1
+from estimator_det.protos import eval_pb2
+from model_fn.drawing.boxes import _PALETTE
+from model_fn.evaluation.metrics.base import EvaluatedBatch
+from model_fn.evaluation.metrics.run_lengths import Masks
+from model_fn.evaluation.pictures import Pictures
+from tests.model_fn.evaluation.metrics import hand
+
+PIXELS = np.zeros((1, 40, 60, 3), np.uint8)
+SIZE = np.int32([[40, 60]])
+
+
+def drawn(
+    batch: EvaluatedBatch, *, images: np.ndarray = PIXELS, masks: Any = (None, None), **options: Any
+) -> List[np.ndarray]:
+    """The pictures of a batch whose originals have the size of the real image."""
+    config = eval_pb2.EvalConfig(skip_labels=True, skip_scores=True, num_visualizations=3)
+    config.MergeFrom(eval_pb2.EvalConfig(**options))
+    pictures = Pictures(config, [])
+    pictures.add(batch._replace(masks=Masks(*masks, SIZE, SIZE)), images)
+    return decoded(pictures)
+
+
+def decoded(pictures: Pictures) -> List[np.ndarray]:
+    summary = tf1.Summary.FromString(pictures.summary())
+    return [np.asarray(Image.open(io.BytesIO(v.image.encoded_image_string))) for v in summary.value]
+
+
+def has_color(pixels: np.ndarray, number: int) -> bool:
+    return bool((pixels == _PALETTE[number]).all(axis=-1).any())
+
+
+def test_first_images_are_drawn_without_padding() -> None:
+    pictures = Pictures(eval_pb2.EvalConfig(num_visualizations=3), [{"id": 1, "name": "cat"}])
+    sizes = np.int32([[40, 60], [20, 30]])
+    found = hand.image([], [(0.9, 1, 4, 6, 36, 54), (0.8, 2, 4, 6, 36, 54)])
+    batch = EvaluatedBatch(*(None if x is None else np.repeat(x, 2, 0) for x in found))
+    batch = batch._replace(masks=Masks(None, None, sizes, sizes))
+    for _ in range(2):
+        pictures.add(batch, np.ones((2, 40, 60, 3), np.uint8))
+    summary = tf1.Summary.FromString(pictures.summary())
+    tags = [f"Detections_Left_Groundtruth_Right/{i}" for i in range(3)]
+    assert [value.tag for value in summary.value] == tags
+    sizes_drawn = [(value.image.width, value.image.height) for value in summary.value]
+    assert sizes_drawn == [(120, 40), (60, 20), (120, 40)]
+    assert not decoded(pictures)
+
+
+@pytest.mark.parametrize(("channels", "shown"), [(2, [1, 1, 1]), (4, [1, 2, 3])])
+def test_additional_channels_are_a_third_picture(channels: int, shown: List[int]) -> None:
+    values = np.arange(1, channels + 1, dtype=np.uint8)
+    pictures = Pictures(eval_pb2.EvalConfig(skip_labels=True, num_visualizations=1), [])
+    batch = hand.image([(1, 0, 0, 40, 60)], [])._replace(masks=Masks(None, None, SIZE, SIZE))
+    pictures.add(batch, PIXELS, np.broadcast_to(values, (1, 40, 60, channels)))
+    (pixels,) = decoded(pictures)
+    assert pixels.shape == (40, 180, 3)
+    assert pixels[20, 150].tolist() == shown
+    np.testing.assert_array_equal(pixels[0, 60:120], pixels[0, 120:])  # the same box
+
+
+def test_masks_of_a_batch() -> None:
+    """Those of detections fill their boxes, those of groundtruth the padded image."""
+    true = np.zeros((1, 2, 50, 70), np.float32)
+    true[0, 0, 30:, 50:] = 1
+    true[0, 1] = 1  # of no box
+    batch = hand.image([(1, 30, 48, 40, 60)], [(0.9, 1, 10, 30, 30, 60)])
+    images, masks = np.zeros((1, 50, 70, 3), np.uint8), (np.ones((1, 1, 4, 4), np.float32), true)
+    (pixels,) = drawn(batch, images=images, masks=masks)
+    color = np.round(0.45 * np.float32(_PALETTE[1]))
+    np.testing.assert_array_equal(pixels[20, 45], color)
+    np.testing.assert_array_equal(pixels[35, 60 + 55], color)
+    assert not pixels[35, 45].any() and not pixels[20, 60 + 45].any()
+
+
+def test_all_groundtruth_is_drawn_whatever_number_of_detections_is() -> None:
+    boxes = [(1, 0, 0, 16, 24), (2, 20, 30, 40, 60)]
+    batch = hand.image(boxes, [(0.9, *boxes[0]), (0.8, *boxes[1])])
+    (pixels,) = drawn(batch, max_num_boxes_to_visualize=1)
+    assert [has_color(pixels[:, :60], k) for k in (1, 2)] == [True, False]
+    assert [has_color(pixels[:, 60:], k) for k in (1, 2)] == [True, True]
