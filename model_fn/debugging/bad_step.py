@@ -5,10 +5,11 @@ The folder bad_step-<number> of model_dir is all that `estimator-det replay` nee
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -29,7 +30,8 @@ _NO_BATCH = "the batch was not kept"
 _LARGE = 1e4  # weights above are rarely meant
 
 
-class Place(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Place:
     """Place of a record."""
 
     file: str
@@ -39,7 +41,8 @@ class Place(NamedTuple):
         return f"{self.file}, record {self.record}"
 
 
-class Record(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Record:
     """Origin of an image of the batch."""
 
     image: int  # number in the batch
@@ -55,7 +58,8 @@ class Record(NamedTuple):
         return f"image {self.image}: {place}, {name}" + (f", mixed with {mixed}" if mixed else "")
 
 
-class BadInput(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class BadInput:
     """Values of the batch that are not finite though nothing allows that."""
 
     key: str
@@ -63,7 +67,8 @@ class BadInput(NamedTuple):
     num_values: int
 
 
-class Report(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Report:
     """Facts about a bad step."""
 
     step: int
@@ -115,7 +120,7 @@ def save_bad_step(
         not_replayed="" if batch else _NO_BATCH,
         folder=folder,
     )
-    report = report._replace(causes=_causes(report))
+    report = dataclasses.replace(report, causes=_causes(report))
     if batch:
         _write(report)  # The rest takes a while.
         report = _replayed(report, pipeline_config)
@@ -128,14 +133,18 @@ def _replayed(report: Report, pipeline_config: Any) -> Report:
     try:
         step = replay(pipeline_config, report.folder).steps[0]
     except (ValueError, tf.errors.OpError) as error:
-        return report._replace(not_replayed=f"{type(error).__name__}: {error}".splitlines()[0])
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        return dataclasses.replace(report, not_replayed=reason)
     bad = [name for name, norm in step.gradient_norms if not math.isfinite(norm)]
-    return report._replace(first_non_finite=step.first_non_finite, bad_gradients=bad)
+    return dataclasses.replace(report, first_non_finite=step.first_non_finite, bad_gradients=bad)
 
 
 def _write(report: Report) -> None:
+    content = dataclasses.asdict(report)
+    # JSON has no numbers that are not finite.
+    content["values"] = {k: x if math.isfinite(x) else str(x) for k, x in report.values.items()}
     for name, text in (
-        (REPORT_JSON, json_lines.dumps(_plain(report), indent=1)),
+        (REPORT_JSON, json_lines.dumps(content, indent=1)),
         (REPORT_TEXT, printing.printable(report_text(report))),
     ):
         with tf.io.gfile.GFile(os.path.join(report.folder, name), "w") as file:
@@ -236,22 +245,6 @@ def _causes(report: Report) -> List[str]:
             "estimator-det check-data finds them"
         )
     return causes
-
-
-def _plain(report: Report) -> Dict[str, Any]:
-    """Report for JSON, which has no numbers that are not finite: they become text."""
-
-    def plain(value: Any) -> Any:
-        if hasattr(value, "_asdict"):
-            return {key: plain(part) for key, part in value._asdict().items()}
-        if isinstance(value, dict):
-            return {key: plain(part) for key, part in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(part) for part in value]
-        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-    values: Dict[str, Any] = plain(report)
-    return values
 
 
 def report_text(report: Report) -> str:

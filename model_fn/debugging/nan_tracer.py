@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
+import dataclasses
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 import numpy as np
 
@@ -11,11 +12,12 @@ from estimator_det.compat import tf, tf1
 # Outputs of a branch not taken never arrive, and tensors inside loops cannot be fetched.
 _UNASKABLE = ("Switch", "RefSwitch", "Enter", "RefEnter", "Exit", "RefExit", "NextIteration")
 _GRADIENTS = "gradients/"
-_NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-_NUM_NORM_RESULTS = 3  # later outputs are the kernel's own, and may contain anything
+# Later outputs are the kernel's own, and may contain anything.
+_NUM_RESULTS = {"FusedBatchNorm": 3, "FusedBatchNormV2": 3, "FusedBatchNormV3": 3}
 
 
-class FirstNonFinite(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class FirstNonFinite:
     """The first tensor that went bad, of those that the bad result came from."""
 
     tensor: str
@@ -61,7 +63,7 @@ class Tracer:
             tensor
             for operation in sorted(reached, key=self._order.__getitem__)
             if operation.type not in _UNASKABLE
-            for tensor in _results(operation)
+            for tensor in operation.outputs[: _NUM_RESULTS.get(operation.type)]
             if tensor.dtype.is_floating and graph.is_fetchable(tensor)
         ]
         with tf1.name_scope("trace"):
@@ -88,11 +90,6 @@ class Tracer:
             return None
         first = min((ref.deref() for ref in seen), key=lambda tensor: self._order[tensor.op])
         return _describe(first, session.run(first, feeds))
-
-
-def _results(operation: tf.Operation) -> List[tf.Tensor]:
-    end = _NUM_NORM_RESULTS if operation.type in _NORMS else None
-    return list(operation.outputs[:end])
 
 
 def _origins(targets: Sequence[tf.Tensor], stop: Set[tf.Operation]) -> Set[tf.Operation]:

@@ -142,9 +142,7 @@ def _part(tensors: Dict[str, tf.Tensor], prefix: str) -> Dict[str, tf.Tensor]:
 
 def _by_size(norms: Dict[str, Any]) -> Norms:
     named = [(name, float(norm)) for name, norm in norms.items()]
-    return sorted(
-        named, key=lambda pair: (math.isfinite(pair[1]), -pair[1] if math.isfinite(pair[1]) else 0)
-    )
+    return sorted(named, key=lambda pair: -pair[1] if math.isfinite(pair[1]) else -math.inf)
 
 
 def replay_text(result: Replay) -> str:
