@@ -29,6 +29,10 @@ DOTS_PER_INCH = 110
 MAX_NAMED_BARS = 60  # more names are not legible
 MAX_NUMBERED_CELLS = 400  # cells of a heatmap; more numbers are not legible
 MAX_NAME_LENGTH = 24  # characters, beside a bar
+# Above a chart, where it covers nothing.
+LEGEND: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "fontsize": 8, "frameon": False,
+               "borderaxespad": 0.2, "borderpad": 0.2, "handlelength": 1.2,
+               "columnspacing": 1.2}  # fmt: skip
 HEATMAP_LABEL_POINTS = 130  # height of a heatmap, shared by the labels of all rows
 
 Numbers = Union[Sequence[float], np.ndarray]
@@ -109,14 +113,10 @@ def svg(panel: Panel) -> str:
     lines, names = axes.get_legend_handles_labels()
     if legend := axes.get_legend():
         legend.remove()
-    if len(names) > 1:  # Above the chart, where it covers nothing.
+    if len(names) > 1:
         # A legend wider than the chart would squeeze it.
         names = [cut(name, MAX_NAME_LENGTH) for name in names]
-        axes.legend(
-            lines, names, loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False,
-            ncols=4 if max(map(len, names)) < 12 else 2,
-            handlelength=1.2, columnspacing=1.2, borderaxespad=0.2,
-        )  # fmt: skip
+        axes.legend(lines, names, ncols=4 if max(map(len, names)) < 12 else 2, **LEGEND)
     buffer = io.StringIO()
     # Text stays text: it is a quarter of the size of outlines, and can be searched.
     with matplotlib.rc_context({"svg.fonttype": "none"}):
@@ -313,18 +313,8 @@ def _finish_counts(axes: Any, series: Mapping[str, Numbers]) -> None:
         float(value).is_integer() for row in series.values() for value in row
     ):
         axes.yaxis.get_major_locator().set_params(integer=True)
-    if len(series) > 1:  # Between title and chart, where it covers nothing.
-        axes.legend(
-            loc="lower left",
-            bbox_to_anchor=(0, 1),
-            ncols=LEGEND_COLUMNS,
-            fontsize=8,
-            frameon=False,
-            borderaxespad=0.2,
-            borderpad=0.2,
-            handlelength=1.2,
-            columnspacing=1.2,
-        )
+    if len(series) > 1:
+        axes.legend(ncols=LEGEND_COLUMNS, **LEGEND)
 
 
 def _legend_rows(series: Mapping[str, Numbers]) -> int:
