@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.files import run_lengths
+from model_fn.evaluation.metrics.run_lengths import RunLength
 
 MAX_MASK_PIXELS = 178_956_970  # the limit of images
 _GREATEST = float(np.finfo(np.float32).max)
@@ -15,13 +16,6 @@ _GREATEST = float(np.finfo(np.float32).max)
 
 class Fault(Exception):
     """Fault of an entry."""
-
-
-class Mask(NamedTuple):
-    """A mask of the whole image in COCO's run lengths."""
-
-    size: Tuple[int, int]  # height, width
-    counts: bytes  # compressed
 
 
 def object_of(value: Any) -> Mapping[str, Any]:
@@ -71,8 +65,8 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
-def mask_of(value: Any) -> Mask:
-    """COCO's run lengths `{"size": [height, width], "counts": text or numbers}`."""
+def mask_of(value: Any) -> RunLength:
+    """The mask of COCO's run lengths `{"size": [height, width], "counts": text or numbers}`."""
     if isinstance(value, list):
         raise Fault("segmentation is a polygon; give run lengths, as pycocotools.mask.encode does")
     fields = object_of(value)
@@ -88,15 +82,15 @@ def mask_of(value: Any) -> Mask:
     # Imported here, because training does not need it.
     from pycocotools import mask as coco_mask
 
-    encoded = coco_mask.frPyObjects({"size": size, "counts": counts}, *size)
-    return Mask((height, width), encoded["counts"])
+    encoded: RunLength = coco_mask.frPyObjects({"size": size, "counts": counts}, *size)
+    return encoded
 
 
-def box_of_mask(mask: Mask) -> Tuple[float, ...]:
+def box_of_mask(mask: RunLength) -> Tuple[float, ...]:
     """The box around a mask, yxyx in pixels."""
     from pycocotools import mask as coco_mask
 
-    x, y, width, height = coco_mask.toBbox({"size": list(mask.size), "counts": mask.counts})
+    x, y, width, height = coco_mask.toBbox(mask)
     return (float(y), float(x), float(y + height), float(x + width))
 
 

@@ -24,7 +24,6 @@ from estimator_det.files import json_values
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.detections.fields import (
     Fault,
-    Mask,
     box_of,
     box_of_mask,
     class_id_of,
@@ -34,6 +33,7 @@ from model_fn.evaluation.detections.fields import (
     number_of,
     object_of,
 )
+from model_fn.evaluation.metrics.run_lengths import RunLength
 
 Array = np.ndarray[Any, Any]
 
@@ -63,16 +63,6 @@ class Wanted(NamedTuple):
     num_keypoints: int = 0
 
 
-class _Entry(NamedTuple):
-    """A detection; `box` is yxyx."""
-
-    class_id: int
-    score: float
-    box: Sequence[float]
-    mask: Optional[Mask] = None
-    keypoints: Optional[Array] = None  # [P, 2]
-
-
 class DetectionFile:
     """All detections of a file.
 
@@ -94,7 +84,7 @@ class DetectionFile:
         self._index: Dict[str, int] = {}
         self._images, self._class_ids = array.array("i"), array.array("i")
         self._scores, self._boxes = array.array("f"), array.array("f")
-        self._masks: List[Mask] = []
+        self._masks: List[RunLength] = []
         self._keypoints = array.array("f")
 
     def __len__(self) -> int:
@@ -114,9 +104,18 @@ class DetectionFile:
             self.names.append(name)
         return index
 
-    def add(self, image: int, entry: _Entry) -> None:
-        if entry.class_id not in self.class_names:
-            self.unknown_classes[entry.class_id] += 1
+    def add(
+        self,
+        image: int,
+        class_id: int,
+        score: float,
+        box: Sequence[float],
+        mask: Optional[RunLength] = None,
+        keypoints: Optional[Array] = None,
+    ) -> None:
+        """Adds a detection; its box is yxyx, its keypoints are [P, 2]."""
+        if class_id not in self.class_names:
+            self.unknown_classes[class_id] += 1
             return
         if max(len(self), len(self.names)) >= MAX_DETECTIONS:
             raise RunError(
@@ -124,15 +123,14 @@ class DetectionFile:
                 "parts, or leave out those of low scores"
             )
         self._images.append(image)
-        self._class_ids.append(entry.class_id)
-        self._scores.append(entry.score)
-        self._boxes.extend(entry.box)
-        if entry.mask is not None:
-            self._masks.append(entry.mask)
+        self._class_ids.append(class_id)
+        self._scores.append(score)
+        self._boxes.extend(box)
+        if mask is not None:
+            self._masks.append(mask)
         if self.wanted.num_keypoints:
             absent = np.full([self.wanted.num_keypoints, 2], np.nan)
-            keypoints = absent if entry.keypoints is None else entry.keypoints
-            self._keypoints.extend(keypoints.ravel().tolist())
+            self._keypoints.extend((absent if keypoints is None else keypoints).ravel().tolist())
 
     def finish(self) -> None:
         """Orders the detections by image; nothing may be added after it."""
@@ -147,10 +145,10 @@ class DetectionFile:
             np.array(self._boxes, np.float32).reshape(-1, 4)[order],
             scores[order],
             np.array(self._class_ids, np.int32)[order],
-            np.array([mask.counts for mask in self._masks], object)[mask_order],
+            np.array([mask["counts"] for mask in self._masks], object)[mask_order],
             keypoints.reshape(len(order), num_keypoints, 2)[order],
         )
-        sizes = [mask.size for mask in self._masks]
+        sizes = [mask["size"] for mask in self._masks]
         self._mask_sizes = np.array(sizes, np.int64).reshape(-1, 2)[mask_order]
         self._starts = np.searchsorted(images[order], np.arange(len(self.names) + 1))
         counts = np.diff(self._starts)
@@ -228,10 +226,8 @@ def _add_result(file: DetectionFile, entry: Any) -> None:
         box = box_of(fields)
     if max(map(abs, box)) > MAX_PIXELS:
         raise Fault(f"bbox is {list(box)} (yxyx), more than {MAX_PIXELS:,.0f} pixels")
-    detection = _Entry(
-        class_id, number_of("score", field_of(fields, "score")), box, mask, keypoints
-    )
-    file.add(file.index_of(str(image_id)), detection)
+    score = number_of("score", field_of(fields, "score"))
+    file.add(file.index_of(str(image_id)), class_id, score, box, mask, keypoints)
 
 
 def _add_line(file: DetectionFile, entry: Any) -> None:
@@ -259,12 +255,12 @@ def _add_line(file: DetectionFile, entry: Any) -> None:
         raise Fault(f"detections is {quoted(detections)}; it must be a list")
     for position, detection in enumerate(detections):
         try:
-            file.add(image, _detection_of_line(file, object_of(detection)))
+            _add_detection_of_line(file, image, object_of(detection))
         except Fault as fault:
             raise Fault(f"detections[{position}]: {fault}") from None
 
 
-def _detection_of_line(file: DetectionFile, fields: Mapping[str, Any]) -> _Entry:
+def _add_detection_of_line(file: DetectionFile, image: int, fields: Mapping[str, Any]) -> None:
     class_id = class_id_of(fields, "class_id")
     name, known = fields.get("name"), file.class_names.get(class_id)
     if known is not None and name not in (None, known, str(class_id)):
@@ -276,12 +272,11 @@ def _detection_of_line(file: DetectionFile, fields: Mapping[str, Any]) -> _Entry
     box = tuple(number_of(f"box.{side}", field_of(sides, side)) for side in SIDES)
     if not (box[0] <= box[2] and box[1] <= box[3]):
         raise Fault(f"box is {list(box)}; it must be ymin <= ymax and xmin <= xmax")
-    return _Entry(
-        class_id, number_of("score", field_of(fields, "score")), box, _wanted_mask(file, fields)
-    )
+    score = number_of("score", field_of(fields, "score"))
+    file.add(image, class_id, score, box, _wanted_mask(file, fields))
 
 
-def _wanted_mask(file: DetectionFile, fields: Mapping[str, Any]) -> Optional[Mask]:
+def _wanted_mask(file: DetectionFile, fields: Mapping[str, Any]) -> Optional[RunLength]:
     return mask_of(field_of(fields, "segmentation")) if file.wanted.masks else None
 
 

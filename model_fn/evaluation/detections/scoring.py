@@ -168,13 +168,11 @@ class Lookup:
     """Finds the detections of each record of one reader, and counts those without a record."""
 
     def __init__(self, detection_file: DetectionFile) -> None:
-        self.wanted = detection_file.wanted
         self._file = detection_file
         self._aliases = detection_file.aliases()
         # Source id and file name of the records that got detections, by image.
         self._used: Dict[int, Tuple[str, str]] = {}
         self._records_without: List[str] = []
-        self._num_without = 0
 
     def detections(self, features: Dict[str, np.ndarray]) -> Detections:
         """Detections of an image, under the keys of `inputs.schema`, in a batch of one."""
@@ -190,20 +188,18 @@ class Lookup:
             num=np.array([scores.shape[1]]),
             raw_boxes=None,
             raw_scores=None,
-            masks=masks if self.wanted.masks else None,
-            keypoints=keypoints if self.wanted.num_keypoints else None,
+            masks=masks if self._file.wanted.masks else None,
+            keypoints=keypoints if self._file.wanted.num_keypoints else None,
         )
 
     def find(self, source_id: bytes, filename: bytes, size: Tuple[int, int]) -> ImageDetections:
         """The detections of a record whose image has this height and width."""
         record = (source_id.decode("utf-8", "replace"), filename.decode("utf-8", "replace"))
         image = self._image(record)
-        if image is not None:
-            return self._file.image_detections(image, *size)
-        self._num_without += 1
-        if len(self._records_without) < _SHOWN:
+        if image is None:
             self._records_without.append(record[0])
-        return self._file.nothing()
+            return self._file.nothing()
+        return self._file.image_detections(image, *size)
 
     def _image(self, record: Tuple[str, str]) -> Optional[int]:
         names = list(record)
@@ -235,7 +231,7 @@ class Lookup:
         if self._used or not self._file.names:
             return
         names = ", ".join(map(quoted, self._file.names[:_SHOWN]))
-        records = ", ".join(map(quoted, self._records_without))
+        records = ", ".join(map(quoted, self._records_without[:_SHOWN]))
         raise RunError(
             f"{plain(self._file.path)}: none of its {len(self._file.names):,} images is among "
             f"the records; its images are {names}, and the records have the source ids "
@@ -249,7 +245,7 @@ class Lookup:
             "detections_of_images_without_record": float(sum(map(self._file.count_of, unknown))),
             "detections_of_unknown_classes": float(sum(self._file.unknown_classes.values())),
             "detections_in_file": float(self._file.num_read),
-            "records_without_detections": float(self._num_without),
+            "records_without_detections": float(len(self._records_without)),
         }
 
     def _unknown_images(self) -> List[int]:
@@ -266,10 +262,10 @@ class Lookup:
                 f"{count:,} detections of {len(unknown):,} images are not scored: no record has "
                 f"the source_id or filename {names}"
             )
-        if self._num_without:
+        if self._records_without:
             lines.append(
-                f"{self._num_without:,} images of the records have no detection in the file: "
-                f"{listed(map(quoted, self._records_without), _SHOWN, self._num_without)}"
+                f"{len(self._records_without):,} images of the records have no detection in the "
+                f"file: {listed(map(quoted, self._records_without), _SHOWN)}"
             )
         if file.num_failed:
             lines.append(f"{file.num_failed:,} images could not be used by detect")
