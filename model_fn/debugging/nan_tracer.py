@@ -45,51 +45,41 @@ class FirstNonFinite:
         )
 
 
-class Tracer:
-    """Finds the first tensor behind targets that is not finite, from the targets back.
+def find_first(
+    session: tf1.Session, targets: Sequence[tf.Tensor], feeds: Dict[tf.Tensor, Any]
+) -> Optional[FirstNonFinite]:
+    """The first tensor behind targets that is not finite; None if all is finite this time.
 
-    A tensor that is not finite but does not reach a target, such as the logarithm of 0 behind a
-    `where`, is not the cause. Adds a check to the default graph for every tensor of floating point
-    that the targets are computed from, back to the `stop`, which are fed.
+    Runs the default graph again, with a check for every tensor of floating point that the targets
+    are computed from, and searches from the targets back: a tensor that is not finite but does not
+    reach a target, such as the logarithm of 0 behind a `where`, is not the cause.
     """
-
-    def __init__(self, targets: Sequence[tf.Tensor], stop: Sequence[tf.Tensor]) -> None:
-        graph = tf1.get_default_graph()
-        # Operations are listed as they were made, which follows the computation.
-        self._order = {operation: i for i, operation in enumerate(graph.get_operations())}
-        self._targets = list(targets)
-        reached = _origins(targets, {tensor.op for tensor in stop})
-        self._tensors = [
-            tensor
-            for operation in sorted(reached, key=self._order.__getitem__)
-            if operation.type not in _UNASKABLE
-            for tensor in operation.outputs[: _NUM_RESULTS.get(operation.type)]
-            if tensor.dtype.is_floating and graph.is_fetchable(tensor)
-        ]
-        with tf1.name_scope("trace"):
-            # Flat, for some kernels give another rank than they promise.
-            checks = [
-                tf.reduce_all(tf.math.is_finite(tf.reshape(tensor, [-1])))
-                for tensor in self._tensors
-            ]
-            self._checks = tf.stack(checks) if checks else tf.zeros([0], tf.bool)
-
-    def find(self, session: tf1.Session, feeds: Dict[tf.Tensor, Any]) -> Optional[FirstNonFinite]:
-        """Runs the graph again; None if all that the targets come from is finite this time."""
-        finite = session.run(self._checks, feeds)
-        bad = {tensor.ref() for tensor, fine in zip(self._tensors, finite) if not fine}
-        seen: Set[Any] = set()
-        open_ends = [tensor for tensor in self._targets if tensor.ref() in bad]
-        while open_ends:
-            tensor = open_ends.pop()
-            if tensor.ref() in seen:
-                continue
-            seen.add(tensor.ref())
-            open_ends += [source for source in tensor.op.inputs if source.ref() in bad]
-        if not seen:
-            return None
-        first = min((ref.deref() for ref in seen), key=lambda tensor: self._order[tensor.op])
-        return _describe(first, session.run(first, feeds))
+    graph = tf1.get_default_graph()
+    # Operations are listed as they were made, which follows the computation.
+    order = {operation: i for i, operation in enumerate(graph.get_operations())}
+    tensors = [
+        tensor
+        for operation in sorted(_origins(targets, {x.op for x in feeds}), key=order.__getitem__)
+        if operation.type not in _UNASKABLE
+        for tensor in operation.outputs[: _NUM_RESULTS.get(operation.type)]
+        if tensor.dtype.is_floating and graph.is_fetchable(tensor)
+    ]
+    # Flat, for some kernels give another rank than they promise.
+    flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
+    finite = session.run([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in flat], feeds)
+    bad = {tensor.ref() for tensor, is_finite in zip(tensors, finite) if not is_finite}
+    seen: Set[Any] = set()
+    open_ends = [tensor for tensor in targets if tensor.ref() in bad]
+    while open_ends:
+        tensor = open_ends.pop()
+        if tensor.ref() in seen:
+            continue
+        seen.add(tensor.ref())
+        open_ends += [source for source in tensor.op.inputs if source.ref() in bad]
+    if not seen:
+        return None
+    first = min((ref.deref() for ref in seen), key=lambda tensor: order[tensor.op])
+    return _describe(first, session.run(first, feeds))
 
 
 def _origins(targets: Sequence[tf.Tensor], stop: Set[tf.Operation]) -> Set[tf.Operation]:

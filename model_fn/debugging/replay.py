@@ -17,7 +17,7 @@ import numpy as np
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.printing import listed
 from model_fn.checkpoints.errors import RunError
-from model_fn.debugging.nan_tracer import FirstNonFinite, Tracer
+from model_fn.debugging.nan_tracer import FirstNonFinite, find_first
 from model_fn.model_fn import create_model_fn
 from model_fn.training.step import GRADIENT_NORM, TOTAL_LOSS, TrainGraph
 
@@ -93,10 +93,7 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
         gradients, written = graph.step.gradients, graph.step.written
         norms = {name: tf.norm(gradient) for name, gradient in gradients.items()}
         feeds = {placeholders[key]: array for key, array in batch.items()}
-        tracer = Tracer(
-            [*scalars.values(), *gradients.values(), *written, *checks.values()],
-            list(placeholders.values()),
-        )
+        targets = [*scalars.values(), *gradients.values(), *written, *checks.values()]
         prefix = os.path.join(folder, CHECKPOINT)
         saved = dict(tf1.train.list_variables(prefix))
         variables = {variable.op.name: variable for variable in tf1.global_variables()}
@@ -124,7 +121,7 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
                         values[name] = float(value)
                 step = Step(before + 1, values, _by_size(fetched["norms"]), None)
                 if not step.is_finite:
-                    step = step._replace(first_non_finite=tracer.find(session, feeds))
+                    step = step._replace(first_non_finite=find_first(session, targets, feeds))
                 steps.append(step)
                 if step.is_finite and len(steps) < num_steps:
                     session.run(graph.step.train_op, feeds)

@@ -16,7 +16,7 @@ from estimator_det.compat import tf
 from estimator_det.config.printing import counted, plain
 from inputs import schema
 from inputs.batch import FIRST_CLASS_ID
-from model_fn.drawing.boxes import DrawOptions, draw_boxes, sans
+from model_fn.drawing.boxes import DrawOptions, draw_boxes, rgb, sans
 
 ToPixels = Callable[[np.ndarray], np.ndarray]  # float32 [H, W, C] -> uint8 [H, W, 3]
 
@@ -80,7 +80,7 @@ def fit_pixels(
 
 def scaled_to_range(image: np.ndarray) -> np.ndarray:
     """An image of any values as uint8 [H, W, 3], from its minimum to its maximum."""
-    image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[..., :3]
+    image = rgb(image)
     low, high = float(image.min()), float(image.max())
     return np.rint((image - low) * (255.0 / max(high - low, 1e-12))).astype(np.uint8)
 

@@ -25,6 +25,7 @@ from inputs.records import stream
 from inputs.schema import Sample
 from model_fn.drawing import batch_grid
 from model_fn.drawing.batch_grid import Cell
+from model_fn.drawing.boxes import rgb
 
 SHUFFLED = 1000  # records of which those to draw are chosen
 
@@ -130,8 +131,7 @@ def draw_step(
 
 def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> Cell:
     """A sample with pixels of 0 to 255 as a cell; the caption is its source id unless given."""
-    image = np.array(sample.image)
-    image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[..., :3]
+    image = rgb(np.array(sample.image))
     classes = [int(number) for number in np.array(sample.classes)]
     texts = [names.get(number, str(number)) for number in classes]
     if not caption:

@@ -60,7 +60,7 @@ def draw_boxes(
     """A copy of an image with boxes on it.
 
     Args:
-        image: uint8 [H, W, 3] or [H, W, 1]; the copy is [H, W, 3].
+        image: uint8 [H, W, C], drawn as `rgb` returns it.
         boxes: [n, 4], yxyx normalized to the image; parts outside are cut off.
         labels: A text per box. No label covers another; one without room is not drawn.
         scores: [n], in 0..1.
@@ -69,7 +69,7 @@ def draw_boxes(
             out.
         mask_of: Index of a box -> its mask in the image, drawn translucent in the box's colour.
     """
-    image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
+    image = rgb(image)
     height, width = image.shape[:2]
     shown = [i for i in range(len(boxes)) if scores is None or scores[i] >= options.min_score]
     corners = {i: _pixels(boxes[i], height, width) for i in shown}
@@ -99,6 +99,11 @@ def draw_boxes(
         if place is not None:
             write_label(draw, texts[i], place, palette[i], font)
     return np.asarray(canvas)
+
+
+def rgb(image: np.ndarray) -> np.ndarray:
+    """The first three channels [H, W, 3] of an image; of fewer, the first one as grey."""
+    return image[..., :3] if image.shape[2] >= 3 else np.repeat(image[..., :1], 3, axis=2)
 
 
 def _draw_mask(image: np.ndarray, mask: MaskRegion, color: Tuple[int, ...]) -> None:

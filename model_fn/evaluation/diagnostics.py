@@ -141,7 +141,7 @@ class EvalDiagnostics:
     def results(self) -> Tuple[Matches, bytes, Dict[str, Any]]:
         """Matches, chart (PNG; empty without images) and details as JSON values."""
         precisions = {
-            k: matching.precision_at(RECALLS, class_matches)
+            k: matching.precision_curve(class_matches)
             for k, class_matches in enumerate(self._matches.per_class())
             if class_matches.num_boxes
         }

@@ -14,7 +14,11 @@ from typing import Any, List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.coco_matching import greedy_match, rows_of_classes
+from model_fn.evaluation.metrics.coco_matching import (
+    greedy_match,
+    precision_at_recalls,
+    rows_of_classes,
+)
 from model_fn.evaluation.metrics.overlaps import box_ioa, box_iou
 
 Array = np.ndarray[Any, Any]
@@ -122,11 +126,8 @@ def match(iou: Array, scores: Array) -> Array:
     return matched
 
 
-def precision_at(recalls: Array, matches: ClassMatches) -> Array:
-    """Maximum precision at each recall or above; 0 for recalls that are not reached."""
+def precision_curve(matches: ClassMatches) -> Array:
+    """Largest precision at each of COCO's recalls or above; 0 for recalls that are not reached."""
     hits = np.cumsum(matches.correct)
     precision = hits / np.arange(1, len(hits) + 1)
-    recall = hits / matches.num_boxes
-    best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
-    at: Array = best[np.searchsorted(recall, recalls, side="left")]
-    return at
+    return precision_at_recalls(hits / matches.num_boxes, precision)

@@ -70,7 +70,7 @@ class Pictures:
         )
         groundtruth = [
             draw_boxes(
-                background[..., :3] if background.shape[2] >= 3 else background[..., :1],
+                background,
                 image.boxes,
                 self._labels(image.classes),
                 colors=image.classes,

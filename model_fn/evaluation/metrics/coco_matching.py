@@ -147,9 +147,10 @@ class CocoMatches:
                 last = right[..., -1:] if right.shape[2] else np.zeros((*right.shape[:2], 1))
                 recall[:, k, present, m] = (last / totals)[..., 0].T
             wrong = np.cumsum(misses[present], axis=2, dtype=np.float64)
-            share = right / (wrong + right + np.spacing(1))
-            curve = _at_recalls(right / totals, share)
-            precision[:, :, k, present] = curve.transpose(1, 2, 0)
+            recalls, shares = right / totals, right / (wrong + right + np.spacing(1))
+            for row, t in np.ndindex(*right.shape[:2]):
+                curve = precision_at_recalls(recalls[row, t], shares[row, t])
+                precision[t, :, k, present[row]] = curve
         return Tables(precision, recall)
 
 
@@ -221,10 +222,8 @@ def rows_of_classes(classes: np.ndarray, num_classes: int) -> List[np.ndarray]:
     return np.split(order, np.searchsorted(classes[order], np.arange(1, num_classes)))
 
 
-def _at_recalls(recall: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """Curves [A, T, n] -> largest precision at `RECALLS` or above, [A, T, R]; 0 if not reached."""
-    best = np.maximum.accumulate(precision[..., ::-1], axis=2)[..., ::-1]
-    best = np.concatenate([best, np.zeros((*best.shape[:2], 1))], axis=2)
-    places = [[np.searchsorted(row, RECALLS, side="left") for row in rows] for rows in recall]
-    shape = (*recall.shape[:2], len(RECALLS))
-    return np.take_along_axis(best, np.array(places, np.int64).reshape(shape), axis=2)
+def precision_at_recalls(recall: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Curve [n] by rising recall -> largest precision at `RECALLS` or above; 0 if not reached."""
+    best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
+    at: np.ndarray = best[np.searchsorted(recall, RECALLS, side="left")]
+    return at

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn.debugging.nan_tracer import FirstNonFinite, Tracer
+from model_fn.debugging.nan_tracer import FirstNonFinite, find_first
 
 
 def _find(value: Any) -> Optional[FirstNonFinite]:
@@ -19,8 +19,7 @@ def _find(value: Any) -> Optional[FirstNonFinite]:
             half = tf.sqrt(x, name="root") / 2.0
         loss = tf.reduce_sum(half) + tf.reduce_sum(masked)
         (gradient,) = tf1.gradients(tf.reduce_sum(half), [x])
-        tracer = Tracer([loss, gradient], [x])
-        return tracer.find(session, {x: np.float32(value)})
+        return find_first(session, [loss, gradient], {x: np.float32(value)})
 
 
 @pytest.mark.parametrize(

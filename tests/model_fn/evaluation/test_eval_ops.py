@@ -15,6 +15,8 @@ from estimator_det.protos import eval_pb2, pipeline_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
 from model_fn.evaluation import eval_ops, pictures
+from model_fn.evaluation.accumulator import Accumulator, Results
+from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS, chart_summary
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 
 CATEGORIES: List[Any] = [
@@ -158,32 +160,41 @@ def test_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_what_a_tpu_sends_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through one list of tensors, those of two cores after each other."""
+def test_a_graph_gives_what_a_loop_gives() -> None:
+    """Through one list of tensors, as a TPU sends them: those of two cores after each other."""
+    config = eval_pb2.EvalConfig(metrics_set=["coco_detection_metrics", "pascal_voc_metrics"])
     crowd = [[True, False], [False, False]]
-    received: List[EvaluatedBatch] = []
-    monkeypatch.setattr(eval_ops.Accumulator, "add", lambda _, batch: received.append(batch))
+    loop = Accumulator(config, CATEGORIES)
+    for _ in range(2):
+        groundtruth = _groundtruth(is_crowd=tf.constant(crowd))
+        loop.add(_batch(_detections(), groundtruth, _features()))
+    expected = loop.results()
+    received: List[Results] = []
     with tf.Graph().as_default(), tf1.Session() as session:
         make, tensors = eval_ops.eval_metrics(
             _detections(),
             _groundtruth(is_crowd=tf.constant(crowd)),
             _features(),
-            eval_config=eval_pb2.EvalConfig(),
+            eval_config=config,
             categories=CATEGORIES,
             losses={"Loss/a": tf.constant(2.0), "Loss/total_loss": tf.constant(5.0)},
             learning_rate=tf.constant(0.25),
-            handle_results=lambda _: None,
+            handle_results=received.append,
         )
         ops = make(*(tf.concat([tensor, tensor], 0) for tensor in tensors))
         session.run(tf1.local_variables_initializer())
-        session.run([update for _, update in ops.values()])
-        values = session.run({name: value for name, (value, _) in ops.items()})
-    (batch,) = received
-    expected = {"Loss/a": 2.0, "Loss/total_loss": 5.0, "learning_rate": 0.25}
-    assert {name: values[name] for name in expected} == expected
-    np.testing.assert_allclose(batch.boxes, np.tile(PIXELS, [2, 1, 1]), rtol=1e-5)
-    np.testing.assert_array_equal(batch.is_crowd, crowd * 2)
-    np.testing.assert_array_equal(batch.num_boxes, [2, 1, 2, 1])
+        for _ in range(2):  # two evaluations
+            session.run([update for _, update in ops.values()])
+            values = session.run({name: value for name, (value, _) in ops.items()})
+    assert [results.metrics for results in received] == [expected.metrics] * 2
+    results = received[-1]
+    assert results.details == expected.details and results.details["counts"]["images"] == 4
+    assert results.matches.all_classes_merged().num_boxes == 4
+    assert values.pop(EVAL_DIAGNOSTICS) == chart_summary(results.chart)
+    more = {"Loss/a": 2.0, "Loss/total_loss": 5.0, "learning_rate": 0.25}
+    numbers = {name: np.float32(value) for name, value in expected.metrics.items()}
+    assert values == {**numbers, **more}
+    assert 0 < results.metrics["PascalBoxes_Precision/mAP@0.5IOU"] <= 1
 
 
 def test_categories(tmp_path: Any) -> None:

@@ -91,7 +91,7 @@ def test_a_difficult_box_excuses_what_matches_it() -> None:
 def test_precision_at_recalls() -> None:
     # Right, wrong, right, of four boxes: precision 1 up to recall 1/4, 2/3 up to 1/2, then 0.
     found = ClassMatches(np.float32([0.9, 0.8, 0.7]), np.array([True, False, True]), 4)
-    precision = matching.precision_at(np.array([0, 0.25, 0.26, 0.5, 0.51]), found)
+    precision = matching.precision_curve(found)[[0, 25, 26, 50, 51]]
     np.testing.assert_allclose(precision, [1, 1, 2 / 3, 2 / 3, 0])
     nothing = ClassMatches(np.zeros(0, np.float32), np.zeros(0, bool), 4)
-    np.testing.assert_allclose(matching.precision_at(np.array([0, 0.5]), nothing), [0, 0])
+    assert not matching.precision_curve(nothing).any()
