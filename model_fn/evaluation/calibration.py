@@ -140,11 +140,9 @@ def has_enough(matches: ClassMatches) -> bool:
 def calibrate(config: calibration_pb2.CalibrationConfig, scores: Array, columns: Array) -> Array:
     """Scores [n] in columns [n] as the inference graph calibrates them: float32 [n]."""
     is_temperature = config.WhichOneof("calibrator") == TEMPERATURE
-    num_columns = int(columns.max(initial=0)) + 1
-    if not is_temperature:
-        named = [*config.class_id_function_approximations.class_id_xy_pairs_map]
-        named += config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
-        num_columns = max([num_columns - 1, *named]) + 1
+    named = [*config.class_id_function_approximations.class_id_xy_pairs_map]
+    named += config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
+    num_columns = max([int(columns.max(initial=0)), *named]) + 1
     inputs = _logits(scores) if is_temperature else np.asarray(scores)
     score_columns = []
     with eagerly():
@@ -168,19 +166,15 @@ def _logits(scores: Array) -> Array:
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> List[Tuple[int, int]]:
     """Pools of neighbours whose weighted means rise strictly: [(first, last + 1), …]."""
-    pools: List[Tuple[int, int]] = []
-    means: List[float] = []
-    totals: List[float] = []
+    pools: List[Tuple[int, float, float]] = []  # first, mean, weight
     for i, (value, weight) in enumerate(zip(values, weights)):
         first, mean, total = i, float(value), float(weight)
-        while means and means[-1] >= mean:
-            previous, mass = means.pop(), totals.pop()
+        while pools and pools[-1][1] >= mean:
+            first, previous, mass = pools.pop()
             mean, total = (mean * total + previous * mass) / (total + mass), total + mass
-            first = pools.pop()[0]
-        pools.append((first, i + 1))
-        means.append(mean)
-        totals.append(total)
-    return pools
+        pools.append((first, mean, total))
+    starts = [first for first, _, _ in pools]
+    return list(zip(starts, [*starts[1:], len(values)]))
 
 
 def function_points(matches: ClassMatches, most: int = MAX_POINTS) -> List[Point]:
