@@ -14,10 +14,13 @@ from estimator_det.detectors.base import Detections, Groundtruth
 from estimator_det.protos import eval_pb2, pipeline_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
-from model_fn.evaluation import eval_ops, pictures
+from model_fn.drawing.boxes import _PALETTE
+from model_fn.evaluation import eval_ops
 from model_fn.evaluation.accumulator import Accumulator, Results
 from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS, chart_summary
 from model_fn.evaluation.metrics.base import EvaluatedBatch
+from model_fn.evaluation.pictures import IMAGES_TAG
+from tests.model_fn.evaluation.test_pictures import decoded
 
 CATEGORIES: List[Any] = [
     {"id": 1, "name": "cat", "keypoints": [{"id": 0, "name": "nose"}, {"id": 1, "name": "tail"}]},
@@ -121,42 +124,21 @@ def test_metrics_get_pixels_of_the_original_image(sizes: Any) -> None:
     np.testing.assert_array_equal(batch.num_boxes, [2, 0])
 
 
-def test_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have boxes and keypoints of the real image, also of images that nobody annotated."""
-    calls: List[Any] = []
-
-    def draw(image: Any, *arguments: Any, **options: Any) -> Any:
-        calls.append((image, *arguments, options))
-        return np.zeros((1, 1, 3), np.uint8)
-
-    monkeypatch.setattr(pictures, "draw_boxes", draw)
-    detections, groundtruth = with_keypoints()
-    pixels, channels = tf.zeros([2, *PADDED, 3], tf.uint8), tf.ones([2, *PADDED, 2], tf.uint8)
-    features = _features(**{schema.ORIGINAL_IMAGE: pixels, schema.ADDITIONAL_CHANNELS: channels})
-    text = (
-        "min_score_threshold: 0.25 max_num_boxes_to_visualize: 7 num_visualizations: 4 "
-        "keypoint_edge { start: 3 end: 1 } skip_scores: true"
-    )
-    is_annotated = tf.constant([True, False])
-    _ops(detections, groundtruth._replace(is_annotated=is_annotated), features, text)
-    assert [call[0].shape for call in calls[::3]] == [(30, 40, 3), (40, 48, 3)]
-    left, right, other = calls[:3]
-    assert (left[0] == 0).all() and (right[0] == 0).all() and (other[0] == 1).all()
-    for _, boxes, labels, *_, options in (left, right, other):
-        np.testing.assert_allclose(boxes, _normalized(ORIGINAL)[0], rtol=1e-5)
-        keypoints = _normalized(ORIGINAL)[0].reshape(2, 2, 2)
-        np.testing.assert_allclose(options["keypoints"], keypoints, rtol=1e-5)
-        assert labels == ["cat", "dog"]
-        assert options["options"].keypoint_edges == ((3, 1),)
-        assert (options["options"].skip_labels, options["options"].skip_scores) == (False, True)
-    assert left[-1]["options"].min_score == 0.25
-    assert [call[-1]["options"].max_boxes for call in calls] == [7, 2, 2, 7, 1, 1]
-    assert [len(call[1]) for call in calls] == [2, 2, 2, 1, 1, 1]
-    calls.clear()
-    _ops(*with_keypoints(), features, "num_visualizations: 1")
-    assert len(calls) == 3
-    _ops(*with_keypoints(), features, "num_visualizations: 0")
-    assert len(calls) == 3
+def test_pictures_show_what_metrics_compare() -> None:
+    """Boxes of the real image at each side, also of images that nobody annotated."""
+    features = _features(**{schema.ORIGINAL_IMAGE: tf.zeros([2, *PADDED, 3], tf.uint8)})
+    groundtruth = _groundtruth(is_annotated=tf.constant([True, False]))
+    text = "num_visualizations: 4 skip_labels: true skip_scores: true"
+    ops = _ops(_detections(), groundtruth, features, text)
+    pictures = decoded(ops[IMAGES_TAG][0].numpy())
+    assert [picture.shape for picture in pictures] == [(30, 80, 3), (40, 96, 3)]
+    for k, picture in enumerate(pictures):
+        box = _normalized(ORIGINAL)[k, 0] * (np.tile(REAL[k][:2], 2) - 1)
+        corners = np.round(box).astype(int).reshape(2, 2)
+        for side in np.split(picture, 2, axis=1):
+            assert (side[tuple(corners.T)] == _PALETTE[k + 1]).all()
+    assert IMAGES_TAG not in _ops(_detections(), groundtruth, features, "num_visualizations: 0")
+    assert IMAGES_TAG not in _ops(_detections(), groundtruth, _features(), text)
 
 
 @pytest.mark.usefixtures("no_charts")

@@ -29,12 +29,12 @@ def drawn(
     config.MergeFrom(eval_pb2.EvalConfig(**options))
     pictures = Pictures(config, [])
     pictures.add(batch._replace(masks=Masks(*masks, SIZE, SIZE)), images)
-    return decoded(pictures)
+    return decoded(pictures.summary())
 
 
-def decoded(pictures: Pictures) -> List[np.ndarray]:
-    summary = tf1.Summary.FromString(pictures.summary())
-    return [np.asarray(Image.open(io.BytesIO(v.image.encoded_image_string))) for v in summary.value]
+def decoded(summary: bytes) -> List[np.ndarray]:
+    values = tf1.Summary.FromString(summary).value
+    return [np.asarray(Image.open(io.BytesIO(v.image.encoded_image_string))) for v in values]
 
 
 def has_color(pixels: np.ndarray, number: int) -> bool:
@@ -54,7 +54,7 @@ def test_first_images_are_drawn_without_padding() -> None:
     assert [value.tag for value in summary.value] == tags
     sizes_drawn = [(value.image.width, value.image.height) for value in summary.value]
     assert sizes_drawn == [(120, 40), (60, 20), (120, 40)]
-    assert not decoded(pictures)
+    assert not decoded(pictures.summary())
 
 
 @pytest.mark.parametrize(("channels", "shown"), [(2, [1, 1, 1]), (4, [1, 2, 3])])
@@ -63,7 +63,7 @@ def test_additional_channels_are_a_third_picture(channels: int, shown: List[int]
     pictures = Pictures(eval_pb2.EvalConfig(skip_labels=True, num_visualizations=1), [])
     batch = hand.image([(1, 0, 0, 40, 60)], [])._replace(masks=Masks(None, None, SIZE, SIZE))
     pictures.add(batch, PIXELS, np.broadcast_to(values, (1, 40, 60, channels)))
-    (pixels,) = decoded(pictures)
+    (pixels,) = decoded(pictures.summary())
     assert pixels.shape == (40, 180, 3)
     assert pixels[20, 150].tolist() == shown
     np.testing.assert_array_equal(pixels[0, 60:120], pixels[0, 120:])  # the same box
@@ -86,6 +86,17 @@ def test_masks_of_a_batch() -> None:
 def test_all_groundtruth_is_drawn_whatever_number_of_detections_is() -> None:
     boxes = [(1, 0, 0, 16, 24), (2, 20, 30, 40, 60)]
     batch = hand.image(boxes, [(0.9, *boxes[0]), (0.8, *boxes[1])])
-    (pixels,) = drawn(batch, max_num_boxes_to_visualize=1)
-    assert [has_color(pixels[:, :60], k) for k in (1, 2)] == [True, False]
-    assert [has_color(pixels[:, 60:], k) for k in (1, 2)] == [True, True]
+    for limit in ({"max_num_boxes_to_visualize": 1}, {"min_score_threshold": 0.85}):
+        (pixels,) = drawn(batch, **limit)
+        assert [has_color(pixels[:, :60], k) for k in (1, 2)] == [True, False]
+        assert [has_color(pixels[:, 60:], k) for k in (1, 2)] == [True, True]
+
+
+def test_keypoints_and_their_edges() -> None:
+    points = np.float32([[[10, 15], [10, 45]]])
+    batch = hand.image([(1, 0, 0, 40, 60)], [], keypoints=points)
+    edge = eval_pb2.KeypointEdge(start=1, end=0)
+    for edges, has_line in (([], False), ([edge], True)):
+        (pixels,) = drawn(batch, keypoint_edge=edges)
+        assert has_color(pixels[8:12, 60 + 12 : 60 + 18], 1)
+        assert has_color(pixels[8:12, 60 + 25 : 60 + 35], 1) is has_line
