@@ -13,14 +13,14 @@ from typing import Callable, Dict, Iterator, NamedTuple, Tuple, Union
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.hyperparams import truncated_normal
 from estimator_det.nets.layers import (
+    choose_padding,
     conv2d,
     pad_for_kernel,
-    quantized,
     residual_sum,
     separable_conv2d,
+    squeeze_excite,
 )
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
-from estimator_det.nets.quantization import MEAN, PRODUCT
 
 # The reference's settings for detectors on these backbones.
 WEIGHT_DECAY = 0.00004
@@ -198,21 +198,7 @@ def _network_scope() -> Iterator[None]:
         yield
 
 
-def _squeeze_excite(net: tf.Tensor) -> tf.Tensor:
-    """Weights channels by a gate computed from their means (Hu et al., 2018)."""
-    channels = net.shape[-1]
-    with tf1.variable_scope("squeeze_excite"):
-        means = quantized(tf.reduce_mean(net, [1, 2], keepdims=True), MEAN)
-        with slim.arg_scope([slim.conv2d], normalizer_fn=None):
-            hidden = divisible(channels / SQUEEZE)
-            squeezed = conv2d(means, hidden, 1, activation_fn=tf.nn.relu, scope="Conv")
-            gate = conv2d(squeezed, channels, 1, activation_fn=hard_sigmoid, scope="Conv_1")
-        return quantized(net * gate, PRODUCT)
-
-
-def _block(
-    inputs: tf.Tensor, block: Block, depth: Depth, explicit_padding: bool
-) -> Dict[str, tf.Tensor]:
+def _block(inputs: tf.Tensor, block: Block, depth: Depth, padding: str) -> Dict[str, tf.Tensor]:
     """Builds a block and returns `expansion_output` (if any), `depthwise_output`, `output`."""
     outputs: Dict[str, tf.Tensor] = {}
     net = inputs
@@ -225,39 +211,24 @@ def _block(
             net = conv2d(net, inner, **{"kernel_size": 1, **widening}, scope="expand")
             outputs["expansion_output"] = net
         if not block.fused:
-            if explicit_padding:
-                net = pad_for_kernel(net, kernel)
             net = separable_conv2d(
                 net,
                 None,
                 kernel,
                 depth_multiplier=1,
                 stride=stride,
-                padding="VALID" if explicit_padding else "SAME",
+                padding=padding,
                 scope="depthwise",
             )
             outputs["depthwise_output"] = net
         if block.squeeze:
-            net = _squeeze_excite(net)
+            hidden = divisible(net.shape[-1] / SQUEEZE)
+            with tf1.variable_scope("squeeze_excite"):
+                net = squeeze_excite(net, hidden, tf.nn.relu, hard_sigmoid)
         net = conv2d(net, depth(block.depth), 1, activation_fn=None, scope="project")
     same_shape = stride == 1 and net.shape[-1] == channels
     outputs["output"] = residual_sum(net, inputs) if block.residual and same_shape else net
     return outputs
-
-
-def _convolution(
-    net: tf.Tensor, row: Conv, depth: Depth, explicit_padding: bool, scope: str
-) -> tf.Tensor:
-    pads = explicit_padding and row.kernel > 1
-    return conv2d(
-        pad_for_kernel(net, row.kernel) if pads else net,
-        depth(row.depth),
-        row.kernel,
-        stride=row.stride,
-        padding="VALID" if pads else "SAME",
-        activation_fn=row.activation,
-        scope=scope,
-    )
 
 
 def inverted_residual_net(
@@ -286,22 +257,26 @@ def inverted_residual_net(
     """
     end_points: Dict[str, tf.Tensor] = {}
     net = inputs
-    counts = {Conv: 0, Block: 0}
+    padding = choose_padding(explicit_padding)
+    pads_blocks = explicit_padding and pad_whole_blocks
     with _network_scope():
         for number, row in enumerate(layers, start=1):
-            count = counts[type(row)]
-            counts[type(row)] += 1
-            suffix = f"_{count}" if count else ""
             name = f"layer_{number}"
             if isinstance(row, Conv):
-                net = _convolution(net, row, depth, explicit_padding, f"Conv{suffix}")
+                net = conv2d(
+                    net,
+                    depth(row.depth),
+                    row.kernel,
+                    stride=row.stride,
+                    padding=padding if row.kernel > 1 else "SAME",
+                    activation_fn=row.activation,
+                )
                 end_points[name] = net
                 continue
-            pads_block = explicit_padding and pad_whole_blocks
-            if pads_block:
+            if pads_blocks:
                 net = pad_for_kernel(net, row.kernel)
-            with tf1.variable_scope(f"expanded_conv{suffix}"):
-                outputs = _block(net, row, depth, explicit_padding and not pads_block)
+            with tf1.variable_scope(None, "expanded_conv"):  # expanded_conv, expanded_conv_1, ...
+                outputs = _block(net, row, depth, "SAME" if pads_blocks else padding)
             net = outputs["output"]
             end_points[name] = net
             end_points.update({f"{name}/{part}": tensor for part, tensor in outputs.items()})

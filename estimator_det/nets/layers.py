@@ -2,6 +2,9 @@
 
 Arguments, argument scopes and variables are those of `slim.conv2d` and `slim.separable_conv2d`. A
 quantized layer rounds its kernel, batch norm included, and its output after the activation.
+
+The argument `padding` may also be `EXPLICIT`: zeros by kernel size, instead of by the size of the
+inputs.
 """
 
 from __future__ import annotations
@@ -16,12 +19,16 @@ from estimator_det.nets.normalization import Convolution, batch_norm, sync_batch
 from estimator_det.nets.quantization import (
     ACTIVATION,
     BEFORE_ACTIVATION,
+    MEAN,
+    PRODUCT,
     RESIDUAL_SUM,
     Quantizer,
     open_quantizer,
 )
 
 Sides = Union[int, Sequence[int]]  # height and width, or both
+
+EXPLICIT = "EXPLICIT"
 
 # Activations that integer kernels apply while they write the output of a convolution.
 _FUSED_ACTIVATIONS = (None, tf.identity, tf.nn.relu, tf.nn.relu6)
@@ -40,8 +47,28 @@ def pad_for_kernel(inputs: tf.Tensor, kernel_size: int) -> tf.Tensor:
     return tf.pad(inputs, [[0, 0], [before, after], [before, after], [0, 0]])
 
 
+def choose_padding(is_explicit: bool) -> str:
+    """Value of `padding` with or without `use_explicit_padding`."""
+    return EXPLICIT if is_explicit else "SAME"
+
+
+def max_pool(inputs: tf.Tensor, window: int, stride: int, padding: str) -> tf.Tensor:
+    """Computes `tf.nn.max_pool2d`; explicit padding is with zeros, too."""
+    if padding == EXPLICIT:
+        inputs, padding = pad_for_kernel(inputs, window), "VALID"
+    return tf.nn.max_pool2d(inputs, window, stride, padding)
+
+
+def _pad_explicitly(inputs: tf.Tensor, kernel_size: Sides, settings: Dict[str, Any]) -> tf.Tensor:
+    if settings.get("padding") != EXPLICIT:
+        return inputs
+    settings["padding"] = "VALID"
+    return pad_for_kernel(inputs, _pair(kernel_size)[0])
+
+
 def conv2d(inputs: tf.Tensor, num_outputs: int, kernel_size: Sides, **settings: Any) -> tf.Tensor:
     """Computes `slim.conv2d`, quantized if a quantizer is open; the arguments are the same."""
+    inputs = _pad_explicitly(inputs, kernel_size, settings)
     if "stride" in settings and inputs.shape[1:3].as_list() == [1, 1]:
         # A stride has no effect on one pixel; oneDNN, up to TensorFlow 2.21 at least, computes the
         # bfloat16 gradient of a strided 3x3 kernel there from memory that nobody has written.
@@ -73,6 +100,7 @@ def separable_conv2d(
     Without `num_outputs` it is the depthwise half only. With `num_outputs`, the values between the
     two halves are quantized, too.
     """
+    inputs = _pad_explicitly(inputs, kernel_size, settings)
     quantizer = open_quantizer()
     if quantizer is None:
         return slim.separable_conv2d(
@@ -105,6 +133,20 @@ def separable_conv2d(
 def residual_sum(values: tf.Tensor, shortcut: tf.Tensor) -> tf.Tensor:
     """Adds two tensors; the sum is quantized if a quantizer is open."""
     return quantized(values + shortcut, RESIDUAL_SUM)
+
+
+def squeeze_excite(
+    net: tf.Tensor,
+    hidden: int,
+    activation: Callable[[tf.Tensor], tf.Tensor],
+    gate: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """Weights channels by two layers, of `hidden` and all channels, on their means (Hu, 2018)."""
+    means = quantized(tf.reduce_mean(net, [1, 2], keepdims=True), MEAN)
+    with slim.arg_scope([slim.conv2d], normalizer_fn=None):
+        squeezed = conv2d(means, hidden, 1, activation_fn=activation, scope="Conv")
+        weights = conv2d(squeezed, net.shape[-1], 1, activation_fn=gate, scope="Conv_1")
+    return quantized(net * weights, PRODUCT)
 
 
 def quantized(values: tf.Tensor, name: str) -> tf.Tensor:

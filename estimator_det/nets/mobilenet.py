@@ -12,8 +12,8 @@ from typing import Callable, ContextManager, Dict, NamedTuple, Sequence, Tuple
 from estimator_det.compat import slim, tf
 from estimator_det.nets.hyperparams import truncated_normal
 from estimator_det.nets.layers import (
+    choose_padding,
     conv2d,
-    pad_for_kernel,
     repeat_scope_in_range_names,
     separable_conv2d,
 )
@@ -87,31 +87,32 @@ def mobilenet_v1(
         Every activation by name, in order: `Conv2d_0`, `Conv2d_1_depthwise`,
         `Conv2d_1_pointwise`, and so on.
     """
-
-    def pad(net: tf.Tensor) -> tf.Tensor:
-        return pad_for_kernel(net, KERNEL) if explicit_padding else net
-
     end_points: Dict[str, tf.Tensor] = {}
     net = inputs
-    padding = "VALID" if explicit_padding else "SAME"
-    with (
-        repeat_scope_in_range_names(),
-        slim.arg_scope([slim.conv2d, slim.separable_conv2d], padding=padding),
-    ):
+    padding = choose_padding(explicit_padding)
+    with repeat_scope_in_range_names():
         for number, layer in enumerate(layers, start=first_number):
             name = f"Conv2d_{number}"
             channels = depth(layer.depth)
             if not layer.separable:
-                net = conv2d(pad(net), channels, KERNEL, stride=layer.stride, scope=name)
+                net = conv2d(
+                    net, channels, KERNEL, stride=layer.stride, padding=padding, scope=name
+                )
                 end_points[name] = net
                 continue
             name = f"Conv2d_{number}_depthwise"
             # None outputs: only the depthwise half, so that it has a batch norm, too.
             net = separable_conv2d(
-                pad(net), None, KERNEL, depth_multiplier=1, stride=layer.stride, scope=name
+                net,
+                None,
+                KERNEL,
+                depth_multiplier=1,
+                stride=layer.stride,
+                padding=padding,
+                scope=name,
             )
             end_points[name] = net
             name = f"Conv2d_{number}_pointwise"
-            net = conv2d(net, channels, 1, scope=name)
+            net = conv2d(net, channels, 1, padding="SAME", scope=name)
             end_points[name] = net
     return end_points

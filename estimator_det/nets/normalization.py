@@ -84,13 +84,15 @@ def batch_norm(
     scope: Any = None,
     folds: bool = False,
     convolution: Optional[Convolution] = None,
+    over_replicas: bool = False,
 ) -> tf.Tensor:
     """Batch norm (Ioffe & Szegedy, 2015) of [B, h, w, C] or [B, C], over all axes but the last.
 
     In training, it uses the batch's statistics and updates the averages, in operations of
     `updates_collections` or, if that is None, with the layer. `folds` makes the averages part of
     the convolution whose output is normalized: the same result and gradients, in less time and half
-    the memory. A quantized `convolution` is normalized instead of `inputs`.
+    the memory. A quantized `convolution` is normalized instead of `inputs`. `over_replicas` is that
+    of `sync_batch_norm`, in training only.
     """
     with tf1.variable_scope(scope, "BatchNorm", [inputs]):
         if convolution is not None:
@@ -98,37 +100,66 @@ def batch_norm(
                 parameters = _parameters(convolution.channels, center, scale)
                 return _quantize(convolution, parameters, epsilon)
             inputs = convolution.convolve(convolution.kernel)
-        values = inputs if inputs.shape.rank == 4 else inputs[:, tf.newaxis, tf.newaxis, :]
         parameters = _parameters(inputs.shape[-1], center, scale)
-        if folds and not is_training and _can_fold(inputs):
-            return _fold(inputs.op, parameters, epsilon)
-        outputs, mean, variance = tf1.nn.fused_batch_norm(
-            values,
-            parameters.gamma,
-            parameters.beta,
-            mean=parameters.moving_mean,
-            variance=parameters.moving_variance,
-            epsilon=epsilon,
-            is_training=is_training,
-            exponential_avg_factor=1.0 - decay if is_training else 1.0,
-        )
-        if inputs.shape.rank != 4:
-            outputs = outputs[:, 0, 0, :]
         if not is_training:
-            return outputs
+            if folds and _can_fold(inputs):
+                return _fold(inputs.op, parameters, epsilon)
+            return _fused(inputs, parameters, epsilon)[0]
+        if over_replicas:
+            moments = _moments_over_replicas(tf.cast(inputs, tf.float32))
+            outputs, mean, variance = _normalize(inputs, moments, parameters, epsilon, decay)
+        else:
+            outputs, mean, variance = _fused(inputs, parameters, epsilon, decay)
         if convolution is not None:
+            if not over_replicas:
+                moments = tf.nn.moments(tf.cast(inputs, tf.float32), [0, 1, 2])
             # Read before the updates, which may happen in place.
             old_variance = tf.identity(parameters.moving_variance)
-            _, batch_variance = tf.nn.moments(tf.cast(inputs, tf.float32), [0, 1, 2])
-            outputs += _rounding_effect(
-                convolution, old_variance, parameters, batch_variance, epsilon
-            )
-            variance = _wait_for(old_variance, variance)
+            outputs += _rounding_effect(convolution, old_variance, parameters, moments[1], epsilon)
+            with tf1.control_dependencies([old_variance]):
+                variance = tf.identity(variance)
         updates = [
             parameters.moving_mean.assign(mean, read_value=False),
             parameters.moving_variance.assign(variance, read_value=False),
         ]
         return _with_updates(outputs, updates, updates_collections)
+
+
+def _fused(
+    inputs: tf.Tensor, parameters: _Parameters, epsilon: float, decay: Optional[float] = None
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Normalizes by the batch with a decay, else by the averages; also returns new averages."""
+    is_training = decay is not None
+    values = inputs if inputs.shape.rank == 4 else inputs[:, tf.newaxis, tf.newaxis, :]
+    outputs, mean, variance = tf1.nn.fused_batch_norm(
+        values,
+        parameters.gamma,
+        parameters.beta,
+        mean=parameters.moving_mean,
+        variance=parameters.moving_variance,
+        epsilon=epsilon,
+        is_training=is_training,
+        exponential_avg_factor=1.0 if decay is None else 1.0 - decay,
+    )
+    return outputs if inputs.shape.rank == 4 else outputs[:, 0, 0, :], mean, variance
+
+
+def _normalize(
+    inputs: tf.Tensor,
+    moments: Tuple[tf.Tensor, tf.Tensor],
+    parameters: _Parameters,
+    epsilon: float,
+    decay: float,
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Normalizes by these moments, float32 [C] each; also returns the new averages."""
+    outputs = tf.nn.batch_normalization(
+        tf.cast(inputs, tf.float32), *moments, parameters.beta, parameters.gamma, epsilon
+    )
+    mean, variance = (
+        average + (new - average) * (1.0 - decay)
+        for average, new in zip((parameters.moving_mean, parameters.moving_variance), moments)
+    )
+    return tf.cast(outputs, inputs.dtype), mean, variance
 
 
 def _can_fold(inputs: tf.Tensor) -> bool:
@@ -185,11 +216,6 @@ def _rounding_effect(
     return outputs * tf.cast(tf1.rsqrt(variance + epsilon) / expected, outputs.dtype)
 
 
-def _wait_for(first: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    with tf1.control_dependencies([first]):
-        return tf.identity(value)
-
-
 def _scale_kernel(convolution: Convolution, factor: tf.Tensor) -> tf.Tensor:
     factor = tf.reshape(factor, convolution.scale_shape)
     return convolution.kernel * tf.cast(factor, convolution.kernel.dtype)
@@ -220,52 +246,10 @@ def _moments_over_replicas(inputs: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
 
 
 @slim.add_arg_scope
-def sync_batch_norm(
-    inputs: tf.Tensor,
-    decay: float = 0.999,
-    center: bool = True,
-    scale: bool = False,
-    epsilon: float = 0.001,
-    is_training: bool = True,
-    updates_collections: Any = tf1.GraphKeys.UPDATE_OPS,
-    scope: Any = None,
-    convolution: Optional[Convolution] = None,
-) -> tf.Tensor:
-    """Applies `batch_norm` with statistics over the batches of all replicas that train together."""
-    if not is_training or _num_replicas() == 1:
-        return batch_norm(
-            inputs,
-            decay=decay,
-            center=center,
-            scale=scale,
-            epsilon=epsilon,
-            is_training=is_training,
-            updates_collections=updates_collections,
-            scope=scope,
-            convolution=convolution,
-        )
-    with tf1.variable_scope(scope, "BatchNorm", [inputs]):
-        if convolution is not None:
-            inputs = convolution.convolve(convolution.kernel)
-        parameters = _parameters(inputs.shape[-1], center, scale)
-        values = tf.cast(inputs, tf.float32)
-        mean, variance = _moments_over_replicas(values)
-        outputs = tf.nn.batch_normalization(
-            values, mean, variance, parameters.beta, parameters.gamma, epsilon
-        )
-        if convolution is not None:
-            old_variance = tf.identity(parameters.moving_variance)
-            effect = _rounding_effect(convolution, old_variance, parameters, variance, epsilon)
-            outputs += tf.cast(effect, tf.float32)
-            variance = _wait_for(old_variance, variance)
-        updates = [
-            average.assign_add((new - average) * (1.0 - decay), read_value=False)
-            for average, new in (
-                (parameters.moving_mean, mean),
-                (parameters.moving_variance, variance),
-            )
-        ]
-        return _with_updates(tf.cast(outputs, inputs.dtype), updates, updates_collections)
+def sync_batch_norm(inputs: tf.Tensor, is_training: bool = True, **settings: Any) -> tf.Tensor:
+    """`batch_norm` with statistics over the batches of all replicas; its arguments, but `folds`."""
+    over_replicas = is_training and _num_replicas() > 1
+    return batch_norm(inputs, is_training=is_training, over_replicas=over_replicas, **settings)
 
 
 BATCH_NORMS = (slim.batch_norm, batch_norm, sync_batch_norm)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.nets.layers import conv2d, pad_for_kernel, quantized
+from estimator_det.nets.layers import EXPLICIT, conv2d, quantized
 from estimator_det.nets.normalization import batch_norm, published_scope
 from estimator_det.nets.quantization import ACTIVATION
 
@@ -81,14 +81,7 @@ def _unit(net: tf.Tensor, bottleneck: int, stride: int = 1, rate: int = 1) -> tf
     if stride > 1:
         shortcut = tf.nn.max_pool2d(shortcut, 1, stride, "VALID")
         # Explicit padding, so that the same pixels are used for every input size.
-        residual = conv2d(
-            pad_for_kernel(residual, 3),
-            bottleneck,
-            3,
-            stride=stride,
-            padding="VALID",
-            scope="conv2",
-        )
+        residual = conv2d(residual, bottleneck, 3, stride=stride, padding=EXPLICIT, scope="conv2")
     else:
         residual = conv2d(residual, bottleneck, 3, rate=rate, scope="conv2")
     residual = conv2d(residual, depth, 1, activation_fn=None, scope="conv3")
@@ -122,7 +115,7 @@ def resnet_v1(
     block halves the resolution, down to this stride, and later blocks are dilated: the strides are
     8, 16, 32 and 32, or `output_stride` if that is less. Weights are the same in all cases.
     """
-    net = conv2d(pad_for_kernel(inputs, 7), ROOT_DEPTH, 7, stride=2, padding="VALID", scope="conv1")
+    net = conv2d(inputs, ROOT_DEPTH, 7, stride=2, padding=EXPLICIT, scope="conv1")
     net = tf.nn.max_pool2d(net, 3, 2, "SAME")
     stride, rate = ROOT_STRIDE, 1
     end_points: Dict[str, tf.Tensor] = {}

@@ -8,17 +8,15 @@ of the published detectors, so their checkpoints can be restored.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import math
-from typing import Any, Callable, Counter, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.hyperparams import truncated_normal
 from estimator_det.nets.inverted_residual import hard_swish
-from estimator_det.nets.layers import conv2d, quantized, residual_sum, separable_conv2d
+from estimator_det.nets.layers import conv2d, residual_sum, separable_conv2d, squeeze_excite
 from estimator_det.nets.normalization import batch_norm, published_scope
-from estimator_det.nets.quantization import MEAN, PRODUCT
 
 Activation = Callable[[tf.Tensor], tf.Tensor]
 
@@ -183,30 +181,8 @@ def _arg_scope() -> Iterator[None]:
         yield
 
 
-def _excite(net: tf.Tensor, activation: Activation) -> tf.Tensor:
-    """Weights channels by a small network on their means (Hu et al., 2018); same shape."""
-    channels = net.shape[-1]
-    with tf1.variable_scope("SqueezeExcite"), slim.arg_scope([slim.conv2d], normalizer_fn=None):
-        means = quantized(tf.reduce_mean(net, [1, 2], keepdims=True), MEAN)
-        hidden = rounded_depth(channels, SQUEEZE)
-        means = conv2d(means, hidden, 1, activation_fn=activation, scope="Conv")
-        gate = conv2d(means, channels, 1, activation_fn=tf.nn.sigmoid, scope="Conv_1")
-        return quantized(net * gate, PRODUCT)
-
-
-def _make_namer() -> Callable[[str], str]:
-    """Function that numbers repeated names: `X`, `X_1`, `X_2`, and so on."""
-    counts: Counter[str] = collections.Counter()
-
-    def name(kind: str) -> str:
-        counts[kind] += 1
-        return kind if counts[kind] == 1 else f"{kind}_{counts[kind] - 1}"
-
-    return name
-
-
 def _apply(
-    inputs: tf.Tensor, layer: Layer, depth: int, activation: Activation, squeeze_excite: bool
+    inputs: tf.Tensor, layer: Layer, depth: int, activation: Activation, excites: bool
 ) -> tf.Tensor:
     """Builds a row of a table: [B, h, w, c] -> [B, ceil(h / stride), ceil(w / stride), depth]."""
     channels = inputs.shape[-1]
@@ -220,13 +196,12 @@ def _apply(
         inner = rounded_depth(channels, layer.ranks[0])
         filters = rounded_depth(depth, layer.ranks[1])
 
-    conv_name = _make_namer()
     net = inputs
     if inner is not None:
-        net = conv2d(net, inner, 1, activation_fn=activation, scope=conv_name("Conv"))
+        net = conv2d(net, inner, 1, activation_fn=activation)
     spatial = {"stride": layer.stride, "activation_fn": activation}
     if filters is not None:
-        net = conv2d(net, filters, layer.kernel, scope=conv_name("Conv"), **spatial)
+        net = conv2d(net, filters, layer.kernel, **spatial)
     else:
         net = separable_conv2d(
             net,
@@ -234,12 +209,13 @@ def _apply(
             layer.kernel,
             depth_multiplier=1,
             weights_initializer=he_depthwise(layer.kernel),
-            scope="SeparableConv2d",
             **spatial,
         )
-    if squeeze_excite:
-        net = _excite(net, activation)
-    net = conv2d(net, depth, 1, activation_fn=None, scope=conv_name("Conv"))
+    if excites:
+        hidden = rounded_depth(net.shape[-1], SQUEEZE)
+        with tf1.variable_scope("SqueezeExcite"):
+            net = squeeze_excite(net, hidden, activation, tf.nn.sigmoid)
+    net = conv2d(net, depth, 1, activation_fn=None)
     return residual_sum(net, inputs) if layer.skip else net
 
 
@@ -251,7 +227,6 @@ def mobiledet(
     Activations are `C1` to `C5`; `Cn` has 1/2^n of the resolution, rounded up.
     """
     activation: Activation = hard_swish if network.hard_swish else tf.nn.relu6
-    layer_name = _make_namer()
     end_points: Dict[str, tf.Tensor] = {}
     with _arg_scope():
         stem = rounded_depth(network.stem, depth_multiplier)
@@ -259,7 +234,7 @@ def mobiledet(
         for number, stage in enumerate(network.stages, start=1):
             for layer in stage:
                 depth = rounded_depth(layer.depth, depth_multiplier)
-                with tf1.variable_scope(layer_name(layer.kind)):
+                with tf1.variable_scope(None, layer.kind):  # `kind`, `kind_1`, and so on
                     net = _apply(net, layer, depth, activation, network.squeeze_excite)
             end_points[f"C{number}"] = net
     return end_points

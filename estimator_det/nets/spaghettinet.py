@@ -13,7 +13,7 @@ from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.images.resize import height_and_width
 from estimator_det.nets.hyperparams import truncated_normal
-from estimator_det.nets.layers import pad_for_kernel
+from estimator_det.nets.layers import choose_padding, conv2d, max_pool, separable_conv2d
 from estimator_det.nets.necks.fpn import upsample_twofold
 from estimator_det.nets.normalization import batch_norm, published_scope
 
@@ -157,15 +157,6 @@ class _Settings(NamedTuple):
     explicit_padding: bool
 
 
-def _strided_padding(
-    net: tf.Tensor, kernel: int, stride: int, settings: _Settings
-) -> Tuple[tf.Tensor, str]:
-    """Pads the input of a strided window by kernel size if configured; returns its padding."""
-    if settings.explicit_padding and stride > 1:
-        return pad_for_kernel(net, kernel), "VALID"
-    return net, "SAME"
-
-
 def _scalar(name: str, start: float, **settings: Any) -> tf.Variable:
     return tf1.get_variable(
         name,
@@ -227,19 +218,19 @@ def _layer(
     net = inputs
     if layer.kind == "ibn":
         net = slim.conv2d(net, depth * layer.expansion, 1, scope="expansion")
-    net, padding = _strided_padding(net, layer.kernel, stride, settings)
-    spatial = {"kernel_size": layer.kernel, "stride": stride, "padding": padding}
+    padding = choose_padding(settings.explicit_padding and stride > 1)
+    spatial: Dict[str, Any] = {"kernel_size": layer.kernel, "stride": stride, "padding": padding}
     if layer.kind == "fused":
         width = inputs.shape[-1] // layer.groups * layer.expansion
         parts = [
-            slim.conv2d(part, width, scope=f"slice_{number}", **spatial)
+            conv2d(part, width, scope=f"slice_{number}", **spatial)
             for number, part in enumerate(tf.split(net, layer.groups, axis=-1))
         ]
         net = _concat_in_one_range(parts, settings.is_training)
     else:
         if layer.kind == "separable":  # the depthwise half is linear, with a bias
             spatial.update(activation_fn=None, normalizer_fn=None)
-        net = slim.separable_conv2d(net, None, depth_multiplier=1, scope="depthwise", **spatial)
+        net = separable_conv2d(net, None, depth_multiplier=1, scope="depthwise", **spatial)
     if layer.kind == "separable":
         return slim.conv2d(net, depth, 1, scope="pointwise")
     return slim.conv2d(net, depth, 1, activation_fn=None, scope="projection")
@@ -252,8 +243,7 @@ def _edge(net: tf.Tensor, from_level: int, level: int, depth: int, settings: _Se
     if from_level < level:
         name = "1x1_after_downsampling"
         stride = 2 ** (level - from_level)
-        net, padding = _strided_padding(net, stride + 1, stride, settings)
-        net = tf.nn.max_pool2d(net, stride + 1, stride, padding)
+        net = max_pool(net, stride + 1, stride, choose_padding(settings.explicit_padding))
     elif from_level > level:
         name = "1x1_before_upsample"
     net = slim.conv2d(net, depth, 1, activation_fn=None, scope=name)
@@ -307,9 +297,13 @@ def spaghettinet(
         padding="SAME",
     )
     with scope:
-        net, padding = _strided_padding(inputs, STEM_KERNEL, 2, settings)
-        maps[STEM] = slim.conv2d(
-            net, STEM_DEPTH, STEM_KERNEL, stride=2, padding=padding, scope=f"{SCOPE}/stem_node/stem"
+        maps[STEM] = conv2d(
+            inputs,
+            STEM_DEPTH,
+            STEM_KERNEL,
+            stride=2,
+            padding=choose_padding(explicit_padding),
+            scope=f"{SCOPE}/stem_node/stem",
         )
         for node in NETWORKS[name]:
             if len(node.inputs) == 1:

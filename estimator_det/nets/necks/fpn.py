@@ -8,8 +8,8 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import height_and_width
 from estimator_det.nets.layers import (
+    choose_padding,
     conv2d,
-    pad_for_kernel,
     quantized,
     ranges_within,
     separable_conv2d,
@@ -41,9 +41,7 @@ def upsample_twofold(features: tf.Tensor) -> tf.Tensor:
 
 
 def _convolution(net: tf.Tensor, options: LayerOptions, stride: int, name: str) -> tf.Tensor:
-    padding = "SAME"
-    if options.explicit_padding:
-        net, padding = pad_for_kernel(net, KERNEL), "VALID"
+    padding = choose_padding(options.explicit_padding)
     settings = {"stride": stride, "padding": padding, "scope": name}
     if options.use_depthwise:
         return separable_conv2d(net, options.depth, KERNEL, depth_multiplier=1, **settings)

@@ -13,7 +13,7 @@ from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import truncated_normal
-from estimator_det.nets.layers import pad_for_kernel
+from estimator_det.nets.layers import choose_padding, max_pool, separable_conv2d
 from estimator_det.nets.necks.fpn import upsample_twofold
 from estimator_det.nets.normalization import batch_norm, published_scope
 from estimator_det.nets.searched import he_normal
@@ -70,18 +70,6 @@ def arg_scope(weight_decay: float) -> Iterator[None]:
         yield
 
 
-def _pad(net: tf.Tensor, kernel: int, options: Options) -> tf.Tensor:
-    return pad_for_kernel(net, kernel) if options.explicit_padding else net
-
-
-def _padding(options: Options) -> str:
-    return "VALID" if options.explicit_padding else "SAME"
-
-
-def _pool(net: tf.Tensor, stride: int, options: Options) -> tf.Tensor:
-    return tf.nn.max_pool2d(_pad(net, POOL, options), POOL, stride, _padding(options))
-
-
 def _linear(net: tf.Tensor, width: int, scope: str) -> tf.Tensor:
     return slim.conv2d(
         net, width, 1, padding="SAME", activation_fn=None, normalizer_fn=batch_norm, scope=scope
@@ -94,7 +82,8 @@ def _resample(
     """Resamples a map to another level and width."""
     # The 1x1 convolution runs at the lower resolution, which is cheaper.
     if from_level < level:
-        net = _pool(net, 2 ** (level - from_level), options)
+        stride = 2 ** (level - from_level)
+        net = max_pool(net, POOL, stride, choose_padding(options.explicit_padding))
     net = _linear(net, width, "Conv1x1")
     for _ in range(from_level - level):
         net = upsample_twofold(net)
@@ -110,12 +99,12 @@ def _block(
             width = options.scale_depth(block.width)
             term = _resample(block.level, maps[source], levels[source], width, options)
             net = term if net is None else net + term
-    return slim.separable_conv2d(
-        _pad(tf.nn.relu6(net), block.kernel, options),
+    return separable_conv2d(
+        tf.nn.relu6(net),
         options.scale_depth(options.depth),
         block.kernel,
         depth_multiplier=1,
-        padding=_padding(options),
+        padding=choose_padding(options.explicit_padding),
         activation_fn=None,
         normalizer_fn=batch_norm,
         scope="SepConv",
@@ -156,7 +145,7 @@ def mnasfpn(activations: Sequence[tf.Tensor], options: Options) -> Tuple[tf.Tens
 
     Level 6 is max-pooled from level 5. Variables are in the open scope.
     """
-    coarsest = _pool(activations[-1], 2, options)
+    coarsest = max_pool(activations[-1], POOL, 2, choose_padding(options.explicit_padding))
     with (
         arg_scope(WEIGHT_DECAY),
         slim.arg_scope(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.nets.layers import conv2d, pad_for_kernel, separable_conv2d
+from estimator_det.nets.layers import choose_padding, conv2d, separable_conv2d
 
 
 class FeatureMap(NamedTuple):
@@ -40,7 +40,6 @@ def extended_maps(
     """
     result = []
     base = ""
-    padding = "VALID" if explicit_padding else "SAME"
     for row, (end_point, table_depth, kernel_size) in enumerate(maps):
         if end_point:
             if end_point not in end_points:
@@ -55,10 +54,8 @@ def extended_maps(
             raise ValueError("feature map 0 must be an activation of the backbone")
         half, full = depth(table_depth / 2), depth(table_depth)
         net = conv2d(result[-1], half, 1, padding="SAME", scope=f"{base}_1_Conv2d_{row}_1x1_{half}")
-        if explicit_padding:
-            net = pad_for_kernel(net, kernel_size)
         name = f"{base}_2_Conv2d_{row}_{kernel_size}x{kernel_size}_s2_{full}"
-        strided = {"stride": 2, "padding": padding}
+        strided = {"stride": 2, "padding": choose_padding(explicit_padding)}
         if use_depthwise:
             net = separable_conv2d(
                 net, None, kernel_size, depth_multiplier=1, scope=f"{name}_depthwise", **strided
