@@ -1,25 +1,8 @@
 """The only package that handles differences between TensorFlow, Keras and tf-slim versions.
 
-All other packages import these names from here:
-
-* `tf`: TensorFlow itself; `tf1`: its `tf.compat.v1` namespace.
-* `slim`: tf-slim, with patches for newer TensorFlows.
-* `estimator`: the TF1 Estimator namespace (`Estimator`, `RunConfig`, `EstimatorSpec`, …).
-* `tpu_estimator`: `TPUEstimator`, `TPUEstimatorSpec` and `RunConfig` for TPU.
-* `keras_initializer`: a Keras 2 initializer by its name.
-* `track_tf1_style_variables`: makes a TF2 module own the variables of `get_variable`.
-* `registered_kernels`: kernels of an operation for a device, with their types.
-* `num_tpu_shards`: number of TPU cores of the computation being built.
-* `apply_summed`: TF1 optimizers in a TF2 loop over replicas.
-* `make_slots`: creates the variables of a TF1 optimizer before it applies gradients.
-* `shared_state`: variables of a TF1 optimizer that do not belong to one model variable.
-* `limit_waiting`: limits how long workers wait for each other.
-* `WorkerPool`, `iterator_spec`: workers that run the steps of a coordinator.
-* `quick_callable`: a function of a session that is called very often.
-* `eagerly`: a context in which operations run at once.
-* `quiet_layers`: a context in which TF1 layers do not warn of TF2.
-* `global_seed`: TensorFlow's own seed.
-* `require_v2_behavior`: refuses a process that switched TensorFlow 2 off.
+All other packages import from here `tf` and `tf1`, its `tf.compat.v1` namespace; `slim`, tf-slim
+with patches for newer TensorFlows; the TF1 namespaces `estimator` and `tpu_estimator`; and
+functions that need internals of TensorFlow.
 
 Modules: `versions` defines the supported versions and the necessary switches of TensorFlow 2;
 `patches` adds what each version lacks; `removed` contains modules that newer versions removed and

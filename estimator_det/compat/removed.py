@@ -90,45 +90,18 @@ def session_support(name: str) -> types.ModuleType:
     )
 
 
-_EMBEDDING_CLASSES = (
-    "AdagradParameters",
-    "AdagradSlotVariableNames",
-    "AdamParameters",
-    "AdamSlotVariableNames",
-    "EnqueueData",
-    "FeatureConfig",
-    "FtrlParameters",
-    "FtrlSlotVariableNames",
-    "MomentumParameters",
-    "MomentumSlotVariableNames",
-    "ProximalAdagradParameters",
-    "ProximalAdagradSlotVariableNames",
-    "RMSPropParameters",
-    "RMSPropSlotVariableNames",
-    "StochasticGradientDescentParameters",
-    "TPUEmbedding",
-    "TableConfig",
-)
+class _Unavailable(types.ModuleType):
+    """Embedding tables of TPUs (`embedding_config_spec`): every name is a class without instances.
+
+    Classes, because TPUEstimator uses them in isinstance checks.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # attributes of modules
+            raise AttributeError(name)
+        refuse = _refuse_calls(f"TPU embedding ({name})")
+        setattr(self, name, type(name, (), {"__init__": refuse}))
+        return vars(self)[name]
 
 
-def tpu_embedding(name: str) -> types.ModuleType:
-    """Embedding tables of TPUs (`embedding_config_spec`): classes without instances."""
-
-    def unavailable(class_name: str) -> type:
-        feature = f"TPU embedding ({class_name})"
-        # Classes, because TPUEstimator uses them in isinstance checks.
-        return type(class_name, (), {"__module__": name, "__init__": _refuse_calls(feature)})
-
-    classes = {class_name: unavailable(class_name) for class_name in _EMBEDDING_CLASSES}
-    return _module(name, tpu_embedding.__doc__ or "", **classes)
-
-
-def tpu_embedding_gradient(name: str) -> types.ModuleType:
-    """Gradients of embedding tables, used only with an `embedding_config_spec`."""
-    names = (
-        "create_dummy_table_variables",
-        "get_gradients_through_dummy_table_variables",
-        "hook_dummy_table_variables_to_activations",
-    )
-    unavailable = {function: _refuse_calls(f"TPU embedding ({function})") for function in names}
-    return _module(name, tpu_embedding_gradient.__doc__ or "", **unavailable)
+tpu_embedding = tpu_embedding_gradient = _Unavailable

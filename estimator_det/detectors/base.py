@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
 from estimator_det.boxes import geometry
+from estimator_det.boxes.nms.kernels import NmsOptions
+from estimator_det.boxes.nms.multiclass import multiclass_nms
+from estimator_det.boxes.nms.rows import Boxes
 from estimator_det.compat import tf
 from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.registry import Registry
@@ -120,6 +123,49 @@ class Detections(NamedTuple):
             "cropped_rpn_box_features": self.cropped_features,
         }
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+@dataclass(frozen=True)
+class Postprocessing:
+    """Conversion of raw predictions to detections."""
+
+    convert_scores: Callable[[tf.Tensor], tf.Tensor]  # class logits -> scores
+    nms: NmsOptions  # thresholds and limits of suppression
+    has_background: bool = True  # True if class column 0 is background, which is never detected
+
+    def suppress(
+        self,
+        boxes: Boxes,
+        scores: tf.Tensor,
+        raw_boxes: tf.Tensor,
+        windows: tf.Tensor,
+        fields: Optional[Dict[str, tf.Tensor]] = None,
+        **options: Any,
+    ) -> Detections:
+        """Suppresses boxes [B, A, q, 4] with scores [B, A, C], and cuts them to windows [B, 4].
+
+        Fields are those of `Detections` that each row of the boxes has; other options are those of
+        `multiclass_nms`.
+        """
+        survivors = multiclass_nms(
+            boxes,
+            scores[:, :, int(self.has_background) :],
+            self.nms,
+            clip_windows=windows,
+            fields={"multiclass_scores": scores, **(fields or {})},
+            **options,
+        )
+        return Detections(
+            boxes=survivors.boxes,
+            scores=survivors.scores,
+            classes=survivors.classes,
+            num=tf.cast(survivors.num, tf.float32),
+            raw_boxes=raw_boxes,
+            raw_scores=scores,
+            anchor_indices=tf.cast(survivors.anchor_indices, tf.float32),
+            masks=survivors.masks,
+            **survivors.fields,
+        )
 
 
 class Detector(Protocol):

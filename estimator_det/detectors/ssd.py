@@ -7,14 +7,13 @@ heads are not.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import estimator_det.extractors
 import estimator_det.predictors  # noqa: F401  (both imports fill the registries)
 from estimator_det.boxes.anchors import AnchorGenerator, make_anchor_generator
 from estimator_det.boxes.coders import BoxCoder, make_box_coder
-from estimator_det.boxes.nms.kernels import NmsOptions
-from estimator_det.boxes.nms.multiclass import make_nms_options, multiclass_nms
+from estimator_det.boxes.nms.multiclass import make_nms_options
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.fields import check_supported
@@ -27,6 +26,7 @@ from estimator_det.detectors.base import (
     Groundtruth,
     ImageFrame,
     Losses,
+    Postprocessing,
     Predictions,
     normalize_boxes,
 )
@@ -40,15 +40,6 @@ from estimator_det.nets.quantization import Quantization, Quantizer, quantized_b
 from estimator_det.predictors.base import BoxHead, make_box_head
 
 EXTRACTOR_SCOPE = "FeatureExtractor"
-
-
-@dataclass(frozen=True)
-class Postprocessing:
-    """Conversion of raw predictions to detections."""
-
-    convert_scores: Callable[[tf.Tensor], tf.Tensor]  # class logits -> scores
-    nms: NmsOptions  # thresholds and limits of suppression
-    has_background: bool  # True if class column 0 is background, which is never detected
 
 
 @dataclass(frozen=True)
@@ -138,27 +129,13 @@ class SsdDetector:
             decoded = decoded._replace(boxes=tf.identity(decoded.boxes, "raw_box_locations"))
             all_scores = self.postprocessing.convert_scores(predictions.class_logits)
             all_scores = tf.identity(all_scores, "raw_box_scores")
-            fields = {"multiclass_scores": all_scores}
-            if decoded.keypoints is not None:
-                fields["keypoints"] = decoded.keypoints
             windows = ImageFrame(predictions.inputs, true_shapes).windows
-            survivors = multiclass_nms(
+            return self.postprocessing.suppress(
                 decoded.boxes[:, :, tf.newaxis, :],
-                all_scores[:, :, int(self.postprocessing.has_background) :],
-                self.postprocessing.nms,
-                clip_windows=normalize_boxes(windows, predictions.inputs),
-                fields=fields,
-            )
-            return Detections(
-                boxes=survivors.boxes,
-                scores=survivors.scores,
-                classes=survivors.classes,
-                num=tf.cast(survivors.num, tf.float32),
-                raw_boxes=decoded.boxes,
-                raw_scores=all_scores,
-                multiclass_scores=survivors.fields["multiclass_scores"],
-                anchor_indices=tf.cast(survivors.anchor_indices, tf.float32),
-                keypoints=survivors.fields.get("keypoints"),
+                all_scores,
+                decoded.boxes,
+                normalize_boxes(windows, predictions.inputs),
+                {} if decoded.keypoints is None else {"keypoints": decoded.keypoints},
             )
 
     def updates(self) -> List[tf.Operation]:

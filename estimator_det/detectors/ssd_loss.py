@@ -29,24 +29,17 @@ EQUALIZATION = "Loss/equalization_loss"
 
 
 @dataclass(frozen=True)
-class TargetOptions:
-    """Options of the conversion of groundtruth to targets."""
+class SsdLoss:
+    """Computes loss terms from predictions and groundtruth."""
 
+    assigner: TargetAssigner  # matches anchors to groundtruth
+    terms: WeightedLosses  # the two losses
     unmatched_class: Tuple[float, ...]  # class target [C] of an anchor without groundtruth
     add_background: bool  # True if class column 0 is a background that groundtruth does not have
     # True if confidences of groundtruth classes are the class targets.
     use_confidences: bool = False
     # Weight of classes without a confidence; used with `use_confidences`.
     implicit_weight: float = 1.0
-
-
-@dataclass(frozen=True)
-class SsdLoss:
-    """Computes loss terms from predictions and groundtruth."""
-
-    assigner: TargetAssigner  # matches anchors to groundtruth
-    targets: TargetOptions  # options of the targets
-    terms: WeightedLosses  # the two losses
     # Divide by the sum of box weights of matched anchors, if above 1.
     normalize_by_num_matches: bool = True
     normalize_by_code_size: bool = False  # divide the localization term by the numbers per box
@@ -98,8 +91,8 @@ class SsdLoss:
 
     def assign(self, anchors: tf.Tensor, groundtruth: Groundtruth) -> Targets:
         """Builds the targets of every anchor."""
-        unmatched = tf.constant(self.targets.unmatched_class)
-        if not self.targets.use_confidences:
+        unmatched = tf.constant(self.unmatched_class)
+        if not self.use_confidences:
             return self.assigner.assign(
                 anchors,
                 groundtruth.boxes,
@@ -122,13 +115,13 @@ class SsdLoss:
             unmatched,
             groundtruth.weights,
             groundtruth.valid,
-            include_background_class=self.targets.add_background,
-            implicit_class_weight=self.targets.implicit_weight,
+            include_background_class=self.add_background,
+            implicit_class_weight=self.implicit_weight,
         )
 
     def _with_background(self, classes: tf.Tensor) -> tf.Tensor:
         """Adds the background column: [B, G, K] -> [B, G, C]."""
-        if not self.targets.add_background:
+        if not self.add_background:
             return classes
         return tf.pad(classes, [[0, 0], [0, 0], [1, 0]])
 
@@ -137,7 +130,7 @@ class SsdLoss:
         if self.sampler is None:
             return targets
         foreground = targets.class_targets
-        if self.targets.add_background:
+        if self.add_background:
             foreground = foreground[:, :, 1:]
         sampled = self.sampler(
             # Anchors with any class weight are eligible, those with any foreground class are
@@ -197,7 +190,7 @@ class SsdLoss:
         """
         assert self.expected_weights is not None
         unmatched = tf.broadcast_to(
-            tf.constant(self.targets.unmatched_class), tf.shape(targets.class_targets)
+            tf.constant(self.unmatched_class), tf.shape(targets.class_targets)
         )
         background_losses = self._class_losses(
             predictions, targets._replace(class_targets=unmatched), annotated
@@ -229,18 +222,16 @@ def make_ssd_loss(config: Any, is_training: bool) -> SsdLoss:
             make_box_coder(config.box_coder),
             negative_class_weight=config.negative_class_weight,
         ),
-        targets=TargetOptions(
-            unmatched_class=(background,) + (0.0,) * (columns - 1),
-            add_background=config.add_background_class,
-            use_confidences=is_training and config.use_confidences_as_targets,
-            implicit_weight=config.implicit_example_weight,
-        ),
         terms=WeightedLosses(
             classification=make_classification_loss(loss.classification_loss),
             localization=make_localization_loss(loss.localization_loss),
             classification_weight=loss.classification_weight,
             localization_weight=loss.localization_weight,
         ),
+        unmatched_class=(background,) + (0.0,) * (columns - 1),
+        add_background=config.add_background_class,
+        use_confidences=is_training and config.use_confidences_as_targets,
+        implicit_weight=config.implicit_example_weight,
         normalize_by_num_matches=config.normalize_loss_by_num_matches,
         normalize_by_code_size=config.normalize_loc_loss_by_codesize,
         sampler=(

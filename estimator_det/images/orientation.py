@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import io
-import struct
 import warnings
 
 import numpy as np
 from PIL import Image
 
+from estimator_det.files.image_header import PILLOW_ERRORS
+
 UPRIGHT = 1
 FIRST_TRANSPOSED = 5  # from here on to 8, height and width change places
 _TAG = 0x0112
-# All errors that Pillow raises for damaged files.
-_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError,
-           struct.error, Image.DecompressionBombError)  # fmt: skip
+_DAMAGE = (*PILLOW_ERRORS, Image.DecompressionBombError)
 # First bytes of a format -> marks of EXIF data. Files without a mark are not parsed, to save time.
 _EXIF_MARKS = {b"\xff\xd8": (b"Exif",), b"\x89P": (b"eXIf", b"Raw profile type exif")}
 

@@ -120,7 +120,7 @@ class Resizer:
         if pixel_map is not None:
             images = pixel_map(tf.cast(images, tf.float32))
         images = tf.cast(self._interpolate(images, height, width, self.method), tf.float32)
-        padded = self._pad(images, height, width)
+        padded = self._pad(images, height, width, self.pad_values)
         if self.grayscale:
             padded = rgb_to_gray(padded)
         true_shape = tf.stack([height, width, padded.shape[-1] or tf.shape(padded)[-1]])
@@ -131,12 +131,8 @@ class Resizer:
         """Resizes masks [n, h, w] like images, by the nearest pixel, padded with 0: [n, H, W]."""
         masks = tf.convert_to_tensor(masks)
         height, width = self.new_size(*height_and_width(masks))
-        resized = self._interpolate(masks[..., tf.newaxis], height, width, "nearest")[..., 0]
-        if self.padded_size is None:
-            return resized
-        new_height, new_width = self.padded_size(height, width)
-        amounts = [[0, 0], [0, new_height - height], [0, new_width - width]]
-        return _with_shape(tf.pad(resized, amounts), new_height, new_width)
+        resized = self._interpolate(masks[..., tf.newaxis], height, width, "nearest")
+        return self._pad(resized, height, width, ())[..., 0]
 
     def _interpolate(
         self, images: tf.Tensor, height: Length, width: Length, method: str
@@ -150,26 +146,27 @@ class Resizer:
         )
         return _with_shape(resized, height, width)
 
-    def _pad(self, images: tf.Tensor, height: Length, width: Length) -> tf.Tensor:
+    def _pad(
+        self, images: tf.Tensor, height: Length, width: Length, values: Tuple[float, ...]
+    ) -> tf.Tensor:
         if self.padded_size is None:
             return images
         new_height, new_width = self.padded_size(height, width)
         amounts = [[0, 0], [0, new_height - height], [0, new_width - width], [0, 0]]
         channels = images.shape[-1]
-        if self.pad_values and channels is not None and channels != len(self.pad_values):
+        if values and channels is not None and channels != len(values):
             raise ConfigError(
                 "per_channel_pad_value",
-                f"has {len(self.pad_values)} values {self.pad_values}; the image has "
-                f"{channels} channels",
+                f"has {len(values)} values {values}; the image has {channels} channels",
                 "set one value per channel, or none for 0",
             )
-        is_uniform = len(set(self.pad_values)) <= 1
-        value = self.pad_values[0] if self.pad_values and is_uniform else 0.0
+        is_uniform = len(set(values)) <= 1
+        value = values[0] if values and is_uniform else 0
         padded = tf.pad(images, amounts, constant_values=value)
         if not is_uniform:
             # tf.pad takes one value only: the padding is painted afterwards.
             inside = tf.pad(tf.ones_like(images[:, :, :, :1], tf.bool), amounts)
-            padded = tf.where(inside, padded, tf.constant(self.pad_values, images.dtype))
+            padded = tf.where(inside, padded, tf.constant(values, images.dtype))
         return _with_shape(padded, new_height, new_width)
 
 

@@ -22,23 +22,14 @@ def zero_images(rows: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
     return tf.where(per_image, rows, tf.zeros([], rows.dtype))
 
 
-def class_columns(class_indices: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """1 at the listed classes, else 0: int [n] -> float32 [num_classes]; repeats count once."""
-    is_listed = tf.one_hot(
-        class_indices, num_classes, on_value=True, off_value=False, dtype=tf.bool
-    )
-    return tf.cast(tf.reduce_any(is_listed, axis=0), tf.float32)
-
-
 _LossFunction = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class ClassificationLoss:
     """A loss of class logits, with a function of (logits, targets, weights [B, A, C or 1])."""
 
-    def __init__(self, function: _LossFunction, separate_classes: bool = True) -> None:
+    def __init__(self, function: _LossFunction) -> None:
         self._function = function
-        self._separate_classes = separate_classes
 
     def __call__(
         self,
@@ -47,7 +38,6 @@ class ClassificationLoss:
         weights: tf.Tensor,  # float32 [B, A, C], [B, A, 1] or [B, A]
         *,
         losses_mask: Optional[tf.Tensor] = None,  # bool [B]; images with False have no loss
-        class_indices: Optional[tf.Tensor] = None,  # int32 [n], the only classes with a loss
     ) -> tf.Tensor:
         """Computes weighted losses, float32 [B, A, C].
 
@@ -55,13 +45,6 @@ class ClassificationLoss:
         """
         if weights.shape.rank == predictions.shape.rank - 1:
             weights = weights[..., None]
-        if class_indices is not None:
-            if not self._separate_classes:
-                raise ValueError(
-                    "class_indices needs a loss that counts each class by itself, but a softmax "
-                    "loss has one number for all classes; use a sigmoid loss"
-                )
-            weights *= class_columns(class_indices, predictions.shape[-1])
         if losses_mask is None:
             return self._function(predictions, targets, weights)
         predictions, targets, weights = (
@@ -213,8 +196,7 @@ def make_classification_loss(config: Any) -> ClassificationLoss:
 def _softmax_loss(config: Any, kind: str, loss: Callable[..., tf.Tensor]) -> ClassificationLoss:
     if config.logit_scale == 0.0:
         raise ConfigError(f"{kind}.logit_scale", "divides the logits and must not be 0; given: 0")
-    function = functools.partial(loss, logit_scale=config.logit_scale)
-    return ClassificationLoss(function, separate_classes=False)
+    return ClassificationLoss(functools.partial(loss, logit_scale=config.logit_scale))
 
 
 @CLASSIFICATION_LOSSES.register("weighted_sigmoid_focal")

@@ -13,6 +13,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
+from estimator_det.boxes import geometry
 from estimator_det.boxes.matching import UNMATCHED
 from estimator_det.compat import tf
 from estimator_det.config import tpu_advice
@@ -237,7 +238,8 @@ def _close_pairs(boxes: tf.Tensor, iou_threshold: float) -> Tuple[tf.Tensor, tf.
         numbers = tf.range(step * PAIRS, tf.minimum((step + 1) * PAIRS, stops[-1]))
         box = tf.searchsorted(stops, numbers, side="right")
         neighbour = box + 1 + tf.cast(numbers - tf.gather(starts, box), tf.int32)
-        close = _iou(tf.gather(corners, box), tf.gather(corners, neighbour)) > iou_threshold
+        iou = geometry.matched_iou(tf.gather(corners, box), tf.gather(corners, neighbour))
+        close = iou > iou_threshold
         close_pairs = tf.boolean_mask(tf.stack([box, neighbour], axis=1), close)
         return step + 1, tf.concat([pairs, close_pairs], axis=0)
 
@@ -249,19 +251,6 @@ def _close_pairs(boxes: tf.Tensor, iou_threshold: float) -> Tuple[tf.Tensor, tf.
     )
     box, neighbour = tf.unstack(tf.gather(rows, pairs), num=2, axis=1)
     return tf.minimum(box, neighbour), tf.maximum(box, neighbour)
-
-
-def _iou(box: tf.Tensor, neighbour: tf.Tensor) -> tf.Tensor:
-    """IoU of box pairs: [P, 4], [P, 4] -> [P]; NaN if both are empty, never above a threshold."""
-    ymin_a, xmin_a, ymax_a, xmax_a = tf.unstack(box, num=4, axis=1)
-    ymin_b, xmin_b, ymax_b, xmax_b = tf.unstack(neighbour, num=4, axis=1)
-    height = tf.nn.relu(tf.minimum(ymax_a, ymax_b) - tf.maximum(ymin_a, ymin_b))
-    width = tf.nn.relu(tf.minimum(xmax_a, xmax_b) - tf.maximum(xmin_a, xmin_b))
-    common = height * width
-    area_a = (ymax_a - ymin_a) * (xmax_a - xmin_a)
-    area_b = (ymax_b - ymin_b) * (xmax_b - xmin_b)
-    # Operations in the kernel's order, so that pairs at the threshold fall on the same side.
-    return common / (area_a + area_b - common)
 
 
 tpu_advice.declare(

@@ -17,6 +17,7 @@ from typing import Any, Iterator, NamedTuple, Optional
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.normalization import batch_norm
+from estimator_det.nets.roi import split_rows
 from estimator_det.protos import faster_rcnn_pb2
 
 POST_RPN = faster_rcnn_pb2.POST_RPN
@@ -56,7 +57,7 @@ class ContextAttention:
     def __call__(self, features: tf.Tensor, attention_context: AttentionContext) -> tf.Tensor:
         """Attends with features [B * N, h, w, C] -> the same shape; calls share variables."""
         valid = attention_context.valid
-        boxes = _per_image(tf.reduce_mean(features, axis=[1, 2]), valid)
+        boxes = split_rows(tf.reduce_mean(features, axis=[1, 2]), valid)
         names = _output_names()
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             attended = self._attended_features(boxes, valid, attention_context.context, names)
@@ -132,7 +133,7 @@ class ContextAttention:
             normalizer_params={"decay": 0.97, "scale": True, "is_training": self.is_training},
             scope=scope,
         )
-        projected = _per_image(flat, rows)
+        projected = split_rows(flat, rows)
         if keep is None:
             return projected
         unit = tf.math.l2_normalize(tf.cast(projected, tf.float32), axis=-1)
@@ -160,14 +161,6 @@ def _output_names() -> Iterator[str]:
     """Yields the scopes of the layers that end the attention blocks, in order of the blocks."""
     yield "fully_connected"
     yield from (f"fully_connected_{number}" for number in itertools.count(1))
-
-
-def _per_image(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Splits rows [B * M, depth] into [B, M, depth], with B and M of `like` [B, M, …]."""
-    static, dynamic = like.shape[:2].as_list(), tf.shape(like)
-    sizes = [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
-    split = tf.reshape(rows, [*sizes, rows.shape[1]])
-    return tf.ensure_shape(split, [*static, rows.shape[1]])
 
 
 def make_context_attention(model: Any, is_training: bool) -> Optional[ContextAttention]:

@@ -57,11 +57,6 @@ def random_normal(stddev: float, mean: float = 0.0) -> Initializer:
     return _scaled(tf.raw_ops.RandomStandardNormal, mean, stddev)
 
 
-def make_activation(config: Any) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
-    """Returns the activation of a `Hyperparams` message; None for no activation."""
-    return ACTIVATIONS[config.activation]
-
-
 def make_regularizer(config: Any) -> Optional[Callable[[tf.Tensor], Optional[tf.Tensor]]]:
     """Penalty of a `Regularizer` message: weight * sum|w| or weight * sum(w^2) / 2.
 
@@ -163,7 +158,7 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
     regularizer = make_regularizer(config.regularizer)
     settings: Dict[str, Any] = {
         "weights_regularizer": regularizer,
-        "activation_fn": make_activation(config),
+        "activation_fn": ACTIVATIONS[config.activation],
     }
     initializer = make_initializer(config.initializer)
     if initializer is not None:

@@ -43,6 +43,12 @@ def _leading_sizes(boxes: tf.Tensor) -> List[Any]:
     return [dynamic[axis] if boxes.shape[axis] is None else boxes.shape[axis] for axis in (0, 1)]
 
 
+def split_rows(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """Splits rows [B * N, …] into [B, N, …], with B and N of `like` [B, N, …]."""
+    split = tf.reshape(rows, [*_leading_sizes(like), *rows.shape[1:]])
+    return tf.ensure_shape(split, [*like.shape[:2], *rows.shape[1:]])
+
+
 def _crop_by_products(features: tf.Tensor, boxes: tf.Tensor, size: Tuple[int, int]) -> tf.Tensor:
     ymin, xmin, ymax, xmax = tf.unstack(boxes, num=4, axis=-1)
     rows = _interpolation(ymin, ymax, tf.shape(features)[1], size[0])

@@ -8,9 +8,9 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import (
+    ACTIVATIONS,
     NORMALIZERS,
     ArgScope,
-    make_activation,
     make_arg_scope,
     with_bias,
 )
@@ -223,6 +223,6 @@ def make_weight_shared_box_head(
         share_tower=config.share_prediction_tower,
         normalizer=NORMALIZERS[kind] if kind else None,
         normalizer_scope="GroupNorm" if kind == "group_norm" else "BatchNorm",
-        activation=make_activation(hyperparams) if has_activation else tf.nn.relu6,
+        activation=ACTIVATIONS[hyperparams.activation] if has_activation else tf.nn.relu6,
         forces_bias=hyperparams.force_use_bias,
     )

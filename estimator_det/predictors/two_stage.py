@@ -64,21 +64,20 @@ class RegionBoxHead:
     num_classes: int  # foreground classes
     fc_scope: ArgScope  # argument scope of the layers
     share_box: bool = False  # one box for a region instead of one for each class
-    box_code_size: int = 4  # numbers that encode a box
     dropout_keep_probability: float = 1.0  # below 1, averaged features are dropped in training
     is_training: bool = False  # True if dropout is active
 
     def predict(self, features: tf.Tensor) -> Prediction:
-        """Predicts from features [R, h, w, C]: codes [R, q, code_size], class logits [R, K + 1].
+        """Predicts from features [R, h, w, C]: codes [R, q, 4], class logits [R, K + 1].
 
         q is K, or 1 if the classes share a box.
         """
         boxes = 1 if self.share_box else self.num_classes
         with tf1.variable_scope(REGION_SCOPE, reuse=tf1.AUTO_REUSE):
             averaged = tf.reduce_mean(features, axis=[1, 2], name="AvgPool")
-            codes = self._layer(averaged, boxes * self.box_code_size, "BoxEncodingPredictor")
+            codes = self._layer(averaged, boxes * BOX_CODE_SIZE, "BoxEncodingPredictor")
             logits = self._layer(averaged, self.num_classes + 1, "ClassPredictor")
-        return Prediction(tf.reshape(codes, [-1, boxes, self.box_code_size]), logits)
+        return Prediction(tf.reshape(codes, [-1, boxes, BOX_CODE_SIZE]), logits)
 
     def _layer(self, net: tf.Tensor, depth: int, name: str) -> tf.Tensor:
         if self.dropout_keep_probability < 1.0:
@@ -101,7 +100,6 @@ def make_region_box_head(config: Any, num_classes: int, is_training: bool) -> Re
         num_classes=num_classes,
         fc_scope=make_arg_scope(config.fc_hyperparams, is_training),
         share_box=config.share_box_across_classes,
-        box_code_size=config.box_code_size,
         dropout_keep_probability=config.dropout_keep_probability if config.use_dropout else 1.0,
         is_training=is_training,
     )
@@ -116,7 +114,6 @@ class RfcnHead:
     num_bins: Tuple[int, int] = (3, 3)  # rows and columns of bins in a region
     depth: int = 1024  # channels of the convolution before the score maps
     crop_size: Tuple[int, int] = (12, 12)  # height and width of the crop of a region
-    box_code_size: int = 4  # numbers that encode a box
     matmul: bool = False  # True if crops are matrix products, for TPU
 
     def __post_init__(self) -> None:
@@ -130,7 +127,7 @@ class RfcnHead:
     def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> Prediction:
         """Predicts codes [B * N, K, 4], logits [B * N, K + 1] of normalized boxes [B, N, 4]."""
         bins = self.num_bins[0] * self.num_bins[1]
-        num_codes, num_logits = self.num_classes * self.box_code_size, self.num_classes + 1
+        num_codes, num_logits = self.num_classes * BOX_CODE_SIZE, self.num_classes + 1
         with tf1.variable_scope(REGION_SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():
             net = slim.conv2d(features, self.depth, 1, scope="reduce_depth")
             code_maps = self._score_maps(net, bins * num_codes, "refined_locations")
@@ -138,7 +135,7 @@ class RfcnHead:
             class_maps = self._score_maps(net, bins * num_logits, "class_predictions")
             logits = self._pool(class_maps, boxes)
         return Prediction(
-            tf.reshape(codes, [-1, self.num_classes, self.box_code_size]),
+            tf.reshape(codes, [-1, self.num_classes, BOX_CODE_SIZE]),
             tf.reshape(logits, [-1, num_logits]),
         )
 
@@ -161,7 +158,6 @@ def make_rfcn_head(
         num_bins=(config.num_spatial_bins_height, config.num_spatial_bins_width),
         depth=config.depth,
         crop_size=(config.crop_height, config.crop_width),
-        box_code_size=config.box_code_size,
         matmul=matmul,
     )
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from google.protobuf import text_format
@@ -14,9 +12,7 @@ from tests.conftest import golden_component
 SETTINGS, ARRAYS = golden_component("losses")
 CONFIGS = {
     "sigmoid": "weighted_sigmoid {}",
-    "sigmoid_class_indices": "weighted_sigmoid {}",
     "focal_g2_a.25": "weighted_sigmoid_focal { gamma: 2 alpha: 0.25 }",
-    "focal_class_indices": "weighted_sigmoid_focal { gamma: 2 alpha: 0.25 }",
     "focal_g0_anone": "weighted_sigmoid_focal { gamma: 0 }",
     "focal_g1.5_a.75": "weighted_sigmoid_focal { gamma: 1.5 alpha: 0.75 }",
     "softmax": "weighted_softmax {}",
@@ -39,22 +35,18 @@ def make(text: str) -> classification.ClassificationLoss:
 
 
 def test_every_classification_case_is_covered() -> None:
-    assert len(CASES) + 12 == len(SETTINGS)
+    assert len(CASES) + 14 == len(SETTINGS)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str) -> None:
     setting = SETTINGS[name]
-    extra: dict[str, Any] = {
-        key: tf.constant(ARRAYS[setting[key]])
-        for key in ("losses_mask", "class_indices")
-        if key in setting
-    }
+    mask = tf.constant(ARRAYS[setting["losses_mask"]]) if "losses_mask" in setting else None
     got = make(CONFIGS[name.removesuffix("_masked")])(
         tf.constant(ARRAYS[setting["pred"]]),
         tf.constant(ARRAYS[setting["target"]]),
         tf.constant(ARRAYS[setting["weights"]]),
-        **extra,
+        losses_mask=mask,
     )
     assert got.shape == ARRAYS[name].shape
     np.testing.assert_allclose(got, ARRAYS[name], rtol=1e-5, atol=1e-6)
@@ -111,16 +103,6 @@ def test_finite_for_extreme_logits_and_masked_images(text: str, size: float) -> 
     gradient = tape.gradient(got, logits).numpy()
     assert np.isfinite(got).all() and np.isfinite(gradient).all()
     assert not got[1].numpy().any() and not gradient[1].any()
-
-
-def test_class_indices_need_separate_classes() -> None:
-    with pytest.raises(ValueError, match="counts each class by itself"):
-        make("weighted_softmax {}")(
-            tf.zeros([1, 1, 3]),
-            tf.zeros([1, 1, 3]),
-            tf.ones([1, 1, 3]),
-            class_indices=tf.constant([1]),
-        )
 
 
 def test_errors() -> None:

@@ -35,7 +35,7 @@ def run(tensor: tf.Tensor) -> np.ndarray:
     ],
 )
 def test_activations(name: str, expected: list) -> None:
-    function = hyperparams.make_activation(parse(f"activation: {name}"))
+    function = hyperparams.ACTIVATIONS[parse(f"activation: {name}").activation]
     inputs = tf.constant([-2.0, 1.0, 8.0])
     outputs = inputs if function is None else function(inputs)
     np.testing.assert_allclose(outputs, expected, rtol=1e-5)

@@ -5,6 +5,7 @@ import pytest
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import searched
+from estimator_det.nets.layers import squeeze_excite
 from estimator_det.nets.normalization import BATCH_NORMS
 
 
@@ -51,7 +52,7 @@ def test_a_layer_adds_its_input(layer: searched.Layer, widths: list) -> None:
 def test_squeeze_excite_weighs_channels_by_their_means() -> None:
     pixels = np.array([[[[1.0, 2.0]], [[3.0, 4.0]]]], np.float32)  # means 2 and 3
     with tf.Graph().as_default(), searched._arg_scope():
-        found = searched._excite(tf.constant(pixels), tf.nn.relu6)
+        found = squeeze_excite(tf.constant(pixels), 8, tf.nn.relu6, tf.nn.sigmoid)
         first, _, second, second_bias = tf1.trainable_variables()
         assert (first.shape, second.shape) == ((1, 1, 2, 8), (1, 1, 8, 2))
         with tf1.Session() as session:

@@ -23,6 +23,7 @@ from estimator_det.detectors.base import (
     Groundtruth,
     ImageFrame,
     Losses,
+    Postprocessing,
     normalize_boxes,
 )
 from estimator_det.detectors.two_stage import masks, proposals, regions
@@ -76,21 +77,10 @@ class SecondStage:
 
     stage: regions.RegionStage  # regions -> boxes and classes
     loss: regions.RegionLoss  # loss of the regions
-    postprocessing: regions.Postprocessing  # regions -> detections
+    postprocessing: Postprocessing  # regions -> detections
     # Chooses the regions of a training step; None: all proposals.
     sampler: Optional[regions.RegionSampler] = None
     masks: Optional[masks.MaskStage] = None  # the third stage; None: no third stage
-
-
-@dataclass(frozen=True)
-class Extras:
-    """Additional outputs."""
-
-    raw_boxes: bool = False  # True if `predict` also decodes the boxes of regions
-    # True if detections have their second-stage features, averaged over cells.
-    box_features: bool = False
-    # True if detections have their crops of the first stage's feature map.
-    cropped_features: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +94,11 @@ class FasterRcnnDetector:
     rpn: proposals.ProposalNetwork  # the first stage
     rpn_loss: proposals.RpnLoss  # loss of the first stage
     second: Optional[SecondStage] = None  # the stages after it; None: proposals are the detections
-    extras: Extras = Extras()  # additional outputs
+    return_raw_boxes: bool = False  # True if `predict` also decodes the boxes of regions
+    # True if detections have their second-stage features, averaged over cells.
+    return_box_features: bool = False
+    # True if detections have their crops of the first stage's feature map.
+    return_crops: bool = False
 
     @property
     def is_class_agnostic(self) -> bool:
@@ -139,7 +133,7 @@ class FasterRcnnDetector:
             AttentionContext(stage_regions.valid, context),
         )
         predictions = predictions._replace(regions=stage_regions, second_stage=region_output)
-        if self.extras.raw_boxes:
+        if self.return_raw_boxes:
             predictions = _with_raw_boxes(predictions, frame)
         # Otherwise masks are those of the detections, see `postprocess`.
         if self.second.masks and self.is_training:
@@ -192,7 +186,8 @@ class FasterRcnnDetector:
             if self.second is None:
                 survivors = self.rpn.propose(predictions.rpn, frame.windows)
                 return _proposals_as_detections(survivors, frame)
-            detections = self.second.postprocessing.detect(
+            detections = regions.detect_in_regions(
+                self.second.postprocessing,
                 *predictions.region_outputs,
                 frame,
                 mask_logits=predictions.mask_output and predictions.mask_output.logits,
@@ -230,8 +225,8 @@ class FasterRcnnDetector:
         real image filled it, which differs only if images are padded.
         """
         assert self.second is not None
-        stage, extras = self.second.stage, self.extras
-        if not (self.second.masks or extras.box_features or extras.cropped_features):
+        stage = self.second.stage
+        if not (self.second.masks or self.return_box_features or self.return_crops):
             return detections
         assert isinstance(stage, regions.CropStage)
         boxes = frame.to_pixels(detections.boxes)
@@ -241,9 +236,9 @@ class FasterRcnnDetector:
             predictions.feature_maps[0], normalize_boxes(boxes, frame.inputs), context
         )
         features = stage.box_features(crops, context)
-        if extras.cropped_features:
+        if self.return_crops:
             detections = detections._replace(cropped_features=regions.per_region(crops, boxes))
-        if extras.box_features:
+        if self.return_box_features:
             averages = tf.reduce_mean(features, axis=[1, 2])
             detections = detections._replace(features=regions.per_region(averages, boxes))
         if not self.second.masks:
@@ -295,11 +290,9 @@ def make_faster_rcnn(config: Any, is_training: bool) -> FasterRcnnDetector:
         rpn=proposals.make_proposal_network(config, is_training),
         rpn_loss=proposals.make_rpn_loss(config),
         second=_make_second_stage(config, extractor, is_training) if has_regions else None,
-        extras=Extras(
-            raw_boxes=config.return_raw_detections_during_predict,
-            box_features=config.output_final_box_features,
-            cropped_features=config.output_final_box_rpn_features,
-        ),
+        return_raw_boxes=config.return_raw_detections_during_predict,
+        return_box_features=config.output_final_box_features,
+        return_crops=config.output_final_box_rpn_features,
     )
 
 

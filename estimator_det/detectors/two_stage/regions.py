@@ -14,8 +14,7 @@ from estimator_det.boxes import geometry
 from estimator_det.boxes.assign import TargetAssigner, Targets
 from estimator_det.boxes.geometry import IOU_SIMILARITY
 from estimator_det.boxes.matching import ArgMaxMatcher
-from estimator_det.boxes.nms.kernels import NmsOptions
-from estimator_det.boxes.nms.multiclass import make_nms_options, multiclass_nms
+from estimator_det.boxes.nms.multiclass import make_nms_options
 from estimator_det.boxes.nms.rows import CodedBoxes
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.boxes.score_conversion import make_score_converter
@@ -28,6 +27,7 @@ from estimator_det.detectors.base import (
     Groundtruth,
     ImageFrame,
     Losses,
+    Postprocessing,
     WeightedLosses,
     boxes_to_pixels,
 )
@@ -46,7 +46,7 @@ from estimator_det.nets.context_attention import (
     ContextAttention,
     make_context_attention,
 )
-from estimator_det.nets.roi import crop_regions, pool_crops
+from estimator_det.nets.roi import crop_regions, pool_crops, split_rows
 from estimator_det.predictors.base import Prediction
 from estimator_det.predictors.two_stage import (
     RegionBoxHead,
@@ -82,37 +82,15 @@ class RegionStage(Protocol):
 
 
 @dataclass(frozen=True)
-class CropOptions:
-    """Options of cropping regions from a feature map."""
-
-    size: int  # height and width of the crop
-    pool_size: int  # window of the max pooling of a crop
-    pool_stride: int  # stride of the max pooling
-    matmul: bool = False  # True if crops are matrix products, for TPU
-
-    def __post_init__(self) -> None:
-        # All three have to be set: their default is 0, which R-FCN may have.
-        for field, value in (
-            ("initial_crop_size", self.size),
-            ("maxpool_kernel_size", self.pool_size),
-            ("maxpool_stride", self.pool_stride),
-        ):
-            if value < 1:
-                raise ConfigError(f"faster_rcnn.{field}", f"must be 1 or more; given: {value}")
-        if self.pool_size > self.size:
-            raise ConfigError(
-                "faster_rcnn.maxpool_kernel_size",
-                f"must not be above initial_crop_size, {self.size}; given: {self.pool_size}",
-            )
-
-
-@dataclass(frozen=True)
 class CropStage:
     """Runs the rest of the network, then the head, on crops of the feature map."""
 
     extractor: RecipeExtractor  # crops -> features of boxes
-    crops: CropOptions  # options of cropping
     head: RegionBoxHead  # features -> boxes and classes
+    crop_size: int  # height and width of a crop
+    pool_size: int  # window of the max pooling of a crop
+    pool_stride: int  # stride of the max pooling
+    matmul: bool = False  # True if crops are matrix products, for TPU
     # Attention of crops or of features of boxes; None: no attention.
     attention: Optional[ContextAttention] = None
 
@@ -131,9 +109,8 @@ class CropStage:
         attention_context: Optional[AttentionContext] = None,
     ) -> tf.Tensor:
         """Crops [B, h, w, C] at normalized boxes [B, N, 4] and pools -> [B * N, s, s, C]."""
-        options = self.crops
-        crops = crop_regions(features, boxes, (options.size,) * 2, matmul=options.matmul)
-        pooled = pool_crops(crops, options.pool_size, options.pool_stride)
+        crops = crop_regions(features, boxes, (self.crop_size,) * 2, matmul=self.matmul)
+        pooled = pool_crops(crops, self.pool_size, self.pool_stride)
         return self._attend(pooled, attention_context, POST_RPN)
 
     def box_features(
@@ -158,16 +135,25 @@ def make_crop_stage(
     config: Any, model: Any, extractor: RecipeExtractor, is_training: bool
 ) -> CropStage:
     """Builds the second stage with a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
-    crops = CropOptions(
-        size=model.initial_crop_size,
+    # All three have to be set: their default is 0, which R-FCN may have.
+    for field in ("initial_crop_size", "maxpool_kernel_size", "maxpool_stride"):
+        if getattr(model, field) < 1:
+            raise ConfigError(
+                f"faster_rcnn.{field}", f"must be 1 or more; given: {getattr(model, field)}"
+            )
+    if model.maxpool_kernel_size > model.initial_crop_size:
+        raise ConfigError(
+            "faster_rcnn.maxpool_kernel_size",
+            f"must not be above initial_crop_size, {model.initial_crop_size}; "
+            f"given: {model.maxpool_kernel_size}",
+        )
+    return CropStage(
+        extractor=extractor,
+        head=make_region_box_head(config, model.num_classes, is_training),
+        crop_size=model.initial_crop_size,
         pool_size=model.maxpool_kernel_size,
         pool_stride=model.maxpool_stride,
         matmul=model.use_matmul_crop_and_resize,
-    )
-    return CropStage(
-        extractor=extractor,
-        crops=crops,
-        head=make_region_box_head(config, model.num_classes, is_training),
         attention=make_context_attention(model, is_training),
     )
 
@@ -219,9 +205,7 @@ def make_region_stage(model: Any, extractor: RecipeExtractor, is_training: bool)
 
 def per_region(rows: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
     """Splits rows [B * N, …] of boxes [B, N, 4] into [B, N, …], float32."""
-    leading = [tf.shape(boxes)[0], boxes.shape[1] or tf.shape(boxes)[1]]
-    split = tf.reshape(tf.cast(rows, tf.float32), [*leading, *rows.shape[1:]])
-    return tf.ensure_shape(split, [*boxes.shape[:2], *rows.shape[1:]])
+    return split_rows(tf.cast(rows, tf.float32), boxes)
 
 
 def _output(features: tf.Tensor, raw: Prediction, boxes: tf.Tensor) -> RegionOutput:
@@ -381,50 +365,30 @@ def coded_boxes(regions: Regions, output: RegionOutput) -> CodedBoxes:
     return CodedBoxes(output.box_encodings, regions.boxes, BOX_CODER)
 
 
-@dataclass(frozen=True)
-class Postprocessing:
-    """Conversion of regions to detections."""
+def detect_in_regions(
+    postprocessing: Postprocessing,
+    regions: Regions,
+    output: RegionOutput,
+    frame: ImageFrame,
+    mask_logits: Optional[tf.Tensor] = None,
+) -> Detections:
+    """Decodes boxes, cuts them to the real images, converts scores and suppresses.
 
-    convert_scores: Callable[[tf.Tensor], tf.Tensor]  # class logits -> scores
-    nms: NmsOptions  # thresholds and limits of suppression
-
-    def detect(
-        self,
-        regions: Regions,
-        output: RegionOutput,
-        frame: ImageFrame,
-        mask_logits: Optional[tf.Tensor] = None,
-    ) -> Detections:
-        """Decodes boxes, cuts them to the real images, converts scores and suppresses.
-
-        Mask logits, float32 [B, N, K or 1, h, w], are those of the regions.
-        """
-        boxes = coded_boxes(regions, output)
-        best_classes = tf.argmax(output.class_logits[:, :, 1:], axis=2, output_type=tf.int32)
-        best_boxes = boxes.select_classes(best_classes).decode()[:, :, 0]
-        scores = self.convert_scores(output.class_logits)
-        survivors = multiclass_nms(
-            boxes,
-            scores[:, :, 1:],
-            self.nms,
-            clip_windows=frame.windows,
-            num_valid=regions.num,
-            masks=None if mask_logits is None else tf.sigmoid(mask_logits),
-            fields={"multiclass_scores": scores},
-        )
-        return Detections(
-            boxes=survivors.boxes,
-            scores=survivors.scores,
-            classes=survivors.classes,
-            num=tf.cast(survivors.num, tf.float32),
-            raw_boxes=geometry.clip_to_window(
-                frame.normalize_to_real_image(best_boxes), tf.constant([0.0, 0.0, 1.0, 1.0])
-            ),
-            raw_scores=scores,
-            multiclass_scores=survivors.fields["multiclass_scores"],
-            anchor_indices=tf.cast(survivors.anchor_indices, tf.float32),
-            masks=survivors.masks,
-        )
+    Mask logits, float32 [B, N, K or 1, h, w], are those of the regions.
+    """
+    boxes = coded_boxes(regions, output)
+    best_classes = tf.argmax(output.class_logits[:, :, 1:], axis=2, output_type=tf.int32)
+    best_boxes = boxes.select_classes(best_classes).decode()[:, :, 0]
+    return postprocessing.suppress(
+        boxes,
+        postprocessing.convert_scores(output.class_logits),
+        geometry.clip_to_window(
+            frame.normalize_to_real_image(best_boxes), tf.constant([0.0, 0.0, 1.0, 1.0])
+        ),
+        frame.windows,
+        num_valid=regions.num,
+        masks=None if mask_logits is None else tf.sigmoid(mask_logits),
+    )
 
 
 def make_postprocessing(config: Any) -> Postprocessing:

@@ -23,6 +23,10 @@ def config(overrides: str = "") -> Any:
     return small_config(overrides).faster_rcnn
 
 
+def detect(options: Any, *arguments: Any) -> Any:
+    return regions.detect_in_regions(regions.make_postprocessing(options), *arguments)
+
+
 def test_regions_have_the_class_of_their_match() -> None:
     for matmul in ("true", "false"):
         assigner = regions.make_region_assigner(config(f"use_matmul_gather_in_matcher: {matmul}"))
@@ -176,7 +180,7 @@ def test_detections_by_hand() -> None:
     options = config().second_stage_post_processing
     options.batch_non_max_suppression.score_threshold = 0.15
     frame = ImageFrame(tf.zeros([1, 40, 40, 3]), tf.constant([[20, 20, 3]]))
-    found = regions.make_postprocessing(options).detect(boxes, output, frame)
+    found = detect(options, boxes, output, frame)
     # The padding row yields nothing, and a class nothing that is not above the threshold.
     assert found.num.numpy().tolist() == [2]
     np.testing.assert_allclose(found.boxes[0, :2], [[0, 0, 1, 1], [0, 0.5, 0.5, 1]], atol=1e-6)
@@ -195,5 +199,5 @@ def test_detections_are_fractions_of_the_real_image_in_any_case(change: str) -> 
     boxes = Regions(tf.constant([[[0.0, 0.0, 10.0, 5.0]]]), tf.constant([1]))
     output = RegionOutput(tf.zeros([]), tf.zeros([1, 1, 1, 4]), tf.constant([[[0.0, 9.0, 0.0]]]))
     frame = ImageFrame(tf.zeros([1, 40, 40, 3]), tf.constant([[20, 20, 3]]))
-    found = regions.make_postprocessing(options).detect(boxes, output, frame)
+    found = detect(options, boxes, output, frame)
     np.testing.assert_allclose(found.boxes[0, 0], [0, 0, 0.5, 0.25], atol=1e-6)

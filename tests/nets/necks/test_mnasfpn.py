@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets import layers
 from estimator_det.nets.necks import mnasfpn
 from estimator_det.nets.normalization import BATCH_NORMS
 
@@ -22,10 +23,10 @@ def maps(height: int, width: int, depths: tuple = (4, 8, 6)) -> List[tf.Tensor]:
 
 @pytest.mark.parametrize("explicit_padding", [False, True])
 def test_shrinking_pools_and_zero_padding_counts(explicit_padding: bool) -> None:
-    options = OPTIONS._replace(explicit_padding=explicit_padding)
+    padding = layers.choose_padding(explicit_padding)
     features = -tf.reshape(tf.range(1.0, 65.0), [1, 8, 8, 1])
     for stride, sizes in ((2, 4), (4, 2)):
-        pooled = mnasfpn._pool(features, stride, options)
+        pooled = layers.max_pool(features, mnasfpn.POOL, stride, padding)
         assert pooled.shape == (1, sizes, sizes, 1)
         assert pooled[0, 0, 0, 0] == (0.0 if explicit_padding else -1.0)
     # The window at (1, 1) of stride 4 covers rows and columns 3 to 5, or from 4 on.
