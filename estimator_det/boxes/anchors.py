@@ -65,74 +65,52 @@ def _static_size(size: Any) -> Any:
     return size if value is None else int(value)
 
 
-class _NumpyArrays:
-    """Operations that differ between NumPy and TensorFlow, with the names of `_TensorArrays`."""
-
-    number = staticmethod(np.float32)
-    vector = staticmethod(np.asarray)
-    minimum = staticmethod(np.minimum)
-
-    @staticmethod
-    def indices(size: Any) -> Any:
-        return np.arange(size, dtype=np.float32)
-
-    @staticmethod
-    def boxes(corners: Sequence[Any], shape: Sequence[Any]) -> Any:
-        """Stacks 4 arrays that broadcast to `shape`: [product of shape, 4]."""
-        planes = [np.broadcast_to(corner, shape) for corner in corners]
-        return np.stack(planes, axis=-1).reshape(-1, 4)
-
-    @staticmethod
-    def concat(boxes_of_maps: Sequence[Any]) -> tf.Tensor:
-        return tf.constant(np.concatenate(boxes_of_maps), tf.float32)
+def _number(size: Any) -> Any:
+    return tf.cast(size, tf.float32) if tf.is_tensor(size) else np.float32(size)
 
 
-class _TensorArrays:
-    vector = staticmethod(tf.stack)
-    minimum = staticmethod(tf.minimum)
-
-    @staticmethod
-    def number(size: Any) -> Any:
-        return tf.cast(size, tf.float32)
-
-    @staticmethod
-    def indices(size: Any) -> Any:
+def _indices(size: Any) -> Any:
+    if tf.is_tensor(size):
         return tf.cast(tf.range(size), tf.float32)
-
-    @staticmethod
-    def boxes(corners: Sequence[Any], shape: Sequence[Any]) -> Any:
-        planes = [tf.broadcast_to(corner, shape) for corner in corners]
-        return tf.reshape(tf.stack(planes, axis=-1), [-1, 4])
-
-    @staticmethod
-    def concat(boxes_of_maps: Sequence[Any]) -> tf.Tensor:
-        return tf.concat(list(boxes_of_maps), axis=0)
+    return np.arange(size, dtype=np.float32)
 
 
 def _tile(
-    arrays: Any, shape: Shape, heights: Any, widths: Any, stride: Tuple[Any, Any], offset: Any
+    shape: Shape, heights: Any, widths: Any, stride: Tuple[Any, Any], offset: Tuple[Any, Any]
 ) -> Any:
     """Repeats the boxes of a location, sizes [k], at every location: [h * w * k, 4]."""
-    # Both axes stay separate until `boxes` broadcasts them, so no grid of coordinates is stored.
-    y = (arrays.indices(shape[0]) * stride[0] + offset[0])[:, None, None]
-    x = (arrays.indices(shape[1]) * stride[1] + offset[1])[None, :, None]
+    # Both axes stay separate until they are broadcast, so no grid of coordinates is stored.
+    y = (_indices(shape[0]) * stride[0] + offset[0])[:, None, None]
+    x = (_indices(shape[1]) * stride[1] + offset[1])[None, :, None]
     corners = [y - heights / 2, x - widths / 2, y + heights / 2, x + widths / 2]
-    return arrays.boxes(corners, [shape[0], shape[1], heights.shape[0]])
+    boxes_shape = [shape[0], shape[1], heights.shape[0]]
+    if any(tf.is_tensor(values) for values in (*corners, *shape)):
+        planes = [tf.broadcast_to(corner, boxes_shape) for corner in corners]
+        return tf.reshape(tf.stack(planes, axis=-1), [-1, 4])
+    planes = [np.broadcast_to(corner, boxes_shape) for corner in corners]
+    return np.stack(planes, axis=-1).reshape(-1, 4)
 
 
-def _prepare(
+def _concat(tiles: Sequence[Any]) -> tf.Tensor:
+    """Concatenates the boxes of all maps, as a constant if all are known."""
+    if any(tf.is_tensor(tile) for tile in tiles):
+        return tf.concat(tiles, axis=0)
+    return tf.constant(np.concatenate(tiles), tf.float32)
+
+
+def _static_sizes(
     shapes: Sequence[Shape], image_shape: Shape, num_maps: int
-) -> Tuple[Any, List[Shape], Shape]:
-    """Chooses NumPy or TensorFlow; replaces tensors of known value by ints."""
+) -> Tuple[List[Shape], Shape]:
+    """Replaces tensors of known value by ints."""
     _check(
         len(shapes) == num_maps,
         f"the anchor generator has boxes for {num_maps} feature maps; given: {len(shapes)}. "
         "Make num_layers (or levels, or grids) agree with the feature extractor",
     )
-    static_shapes = [(_static_size(height), _static_size(width)) for height, width in shapes]
-    image = (_static_size(image_shape[0]), _static_size(image_shape[1]))
-    dynamic = any(tf.is_tensor(size) for pair in [*static_shapes, image] for size in pair)
-    return (_TensorArrays if dynamic else _NumpyArrays), static_shapes, image
+    first, *others = [
+        (_static_size(height), _static_size(width)) for height, width in (image_shape, *shapes)
+    ]
+    return others, first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,12 +148,13 @@ class SsdAnchors:
         return True
 
     def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
-        arrays, shapes, image = _prepare(feature_map_shapes, image_shape, len(self.boxes))
-        height, width = arrays.number(image[0]), arrays.number(image[1])
-        shorter = arrays.minimum(height, width)
+        shapes, image = _static_sizes(feature_map_shapes, image_shape, len(self.boxes))
+        height, width = _number(image[0]), _number(image[1])
+        is_static = not any(tf.is_tensor(side) for side in image)
+        shorter = min(height, width) if is_static else tf.minimum(height, width)
         tiles = []
         for layer, shape in enumerate(shapes):
-            stride = (1.0 / arrays.number(shape[0]), 1.0 / arrays.number(shape[1]))
+            stride = (1.0 / _number(shape[0]), 1.0 / _number(shape[1]))
             if self.strides is not None:
                 stride = (self.strides[layer][0] / height, self.strides[layer][1] / width)
             offset = (stride[0] / 2, stride[1] / 2)
@@ -186,8 +165,8 @@ class SsdAnchors:
             roots = np.sqrt(ratios)
             heights = scales / roots * (shorter / height * np.float32(self.base_size[0]))
             widths = scales * roots * (shorter / width * np.float32(self.base_size[1]))
-            tiles.append(_tile(arrays, shape, heights, widths, stride, offset))
-        return arrays.concat(tiles)
+            tiles.append(_tile(shape, heights, widths, stride, offset))
+        return _concat(tiles)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,18 +200,20 @@ class PixelAnchors:
         return [len(grid.sizes) for grid in self.grids]
 
     def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
-        arrays, shapes, image = _prepare(feature_map_shapes, image_shape, len(self.grids))
+        shapes, image = _static_sizes(feature_map_shapes, image_shape, len(self.grids))
         tiles = []
         for grid, shape in zip(self.grids, shapes):
             offset = _offset_by_side(image, grid.stride) if grid.offset is None else grid.offset
             heights, widths = np.transpose(np.asarray(grid.sizes, np.float32))
-            tiles.append(_tile(arrays, shape, heights, widths, grid.stride, offset))
+            tiles.append(_tile(shape, heights, widths, grid.stride, offset))
         if self.normalized:
             # Scaled last: the reference rounds in this order, and anchors are equal to the last
             # bit.
-            y, x = (np.float32(1) / arrays.number(side) for side in image)
-            tiles = [tile * arrays.vector([y, x, y, x]) for tile in tiles]
-        return arrays.concat(tiles)
+            y, x = (np.float32(1) / _number(side) for side in image)
+            is_static = not (tf.is_tensor(y) or tf.is_tensor(x))
+            scale = (np if is_static else tf).stack([y, x, y, x])
+            tiles = [tile * scale for tile in tiles]
+        return _concat(tiles)
 
 
 def _offset_by_side(image: Shape, stride: Pair) -> Pair:

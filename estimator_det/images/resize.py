@@ -11,7 +11,7 @@ resizing truncates in single precision.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Optional, Tuple, Union
 
 import numpy as np
 
@@ -53,39 +53,6 @@ def pad_to_multiple(images: tf.Tensor, multiple: int) -> tf.Tensor:
         return images
     height, width = height_and_width(images)
     return tf.pad(images, [[0, 0], [0, -height % multiple], [0, -width % multiple], [0, 0]])
-
-
-class _Ops(NamedTuple):
-    """Functions of size rules, for Python numbers or for tensors."""
-
-    minimum: Callable[[Any, Any], Any]
-    maximum: Callable[[Any, Any], Any]
-    to_float: Callable[[Any], Any]
-    to_float32: Callable[[Any], Any]
-    round_to_int: Callable[[Any], Any]
-    cast_to_int: Callable[[Any], Any]
-    where: Callable[[Any, Any, Any], Any]
-
-
-_NUMBER_OPS = _Ops(
-    min, max, float, np.float32, round, int, lambda condition, a, b: a if condition else b
-)
-
-
-_TENSOR_OPS = _Ops(
-    tf.minimum,
-    tf.maximum,
-    to_float=lambda x: tf.cast(x, tf.float32),
-    to_float32=lambda x: tf.cast(x, tf.float32),
-    round_to_int=lambda x: tf.cast(tf.round(x), tf.int32),
-    cast_to_int=lambda x: tf.cast(x, tf.int32),
-    where=tf.where,
-)
-
-
-def _choose_ops(height: Length, width: Length) -> _Ops:
-    numbers = isinstance(height, int) and isinstance(width, int)
-    return _NUMBER_OPS if numbers else _TENSOR_OPS
 
 
 @dataclass(frozen=True)
@@ -215,18 +182,17 @@ def _keep_aspect_ratio(config: image_resizer_pb2.KeepAspectRatioResizer) -> Resi
         )
 
     def new_size(height: Length, width: Length) -> Tuple[Length, Length]:
-        ops = _choose_ops(height, width)
-
-        def scaled(factor: Any) -> Tuple[Any, Any]:
-            return ops.round_to_int(ops.to_float(height) * factor), ops.round_to_int(
-                ops.to_float(width) * factor
-            )
-
-        large = scaled(shortest / ops.to_float(ops.minimum(height, width)))
-        small = scaled(longest / ops.to_float(ops.maximum(height, width)))
         # The shorter side decides, unless the longer side then exceeds its limit.
-        too_long = ops.maximum(*large) > longest
-        return ops.where(too_long, small[0], large[0]), ops.where(too_long, small[1], large[1])
+        if isinstance(height, int) and isinstance(width, int):
+            factor = shortest / min(height, width)
+            if round(max(height, width) * factor) > longest:
+                factor = longest / max(height, width)
+            return round(height * factor), round(width * factor)
+        sides = tf.cast(tf.stack([height, width]), tf.float32)
+        large = tf.round(sides * (shortest / tf.reduce_min(sides)))
+        small = tf.round(sides * (longest / tf.reduce_max(sides)))
+        sides = tf.where(tf.reduce_max(large) > longest, small, large)
+        return tuple(tf.unstack(tf.cast(sides, tf.int32), num=2))
 
     is_padded = config.pad_to_max_dimension
     return Resizer(
@@ -249,17 +215,17 @@ def _conditional_shape(config: image_resizer_pb2.ConditionalShapeResizer) -> Res
     shrinks = config.condition == config.GREATER
 
     def new_size(height: Length, width: Length) -> Tuple[Length, Length]:
-        ops = _choose_ops(height, width)
-        if shrinks:
-            side = ops.maximum(height, width)
-            target = ops.minimum(side, threshold)
-        else:
-            side = ops.minimum(height, width)
-            target = ops.maximum(side, threshold)
-        ratio = ops.to_float32(target) / ops.to_float32(side)
-        return ops.cast_to_int(ops.to_float32(height) * ratio), ops.cast_to_int(
-            ops.to_float32(width) * ratio
-        )
+        if isinstance(height, int) and isinstance(width, int):
+            side = max(height, width) if shrinks else min(height, width)
+            target = min(side, threshold) if shrinks else max(side, threshold)
+            factor = np.float32(target) / np.float32(side)
+            return int(np.float32(height) * factor), int(np.float32(width) * factor)
+        sides = tf.stack([height, width])
+        side = tf.reduce_max(sides) if shrinks else tf.reduce_min(sides)
+        target = tf.minimum(side, threshold) if shrinks else tf.maximum(side, threshold)
+        factor = tf.cast(target, tf.float32) / tf.cast(side, tf.float32)
+        sides = tf.cast(tf.cast(sides, tf.float32) * factor, tf.int32)
+        return tuple(tf.unstack(sides, num=2))
 
     return Resizer(
         new_size,

@@ -158,26 +158,18 @@ def quantized(values: tf.Tensor, name: str) -> tf.Tensor:
     return quantizer.activation(f"{scope}/{name}" if scope else name, values)
 
 
-def ranges_within(name: str) -> ContextManager[None]:
-    """Context manager: ranges' names in the open variable scope continue with `name`."""
-    return _ranges_in(f"{tf1.get_variable_scope().name}/{name}")
+def ranges_with_suffix(suffix: str) -> ContextManager[None]:
+    """Context manager: `suffix` follows the open variable scope in names of ranges."""
+    quantizer = open_quantizer()
+    if quantizer is None:
+        return contextlib.nullcontext()
+    return quantizer.renamed(f"{tf1.get_variable_scope().name}{suffix}")
 
 
 def repeat_scope_in_range_names() -> ContextManager[None]:
     """Context manager: ranges' names repeat the innermost variable scope."""
     # The reference opens this scope twice, which shows in the names of ranges only.
-    return ranges_within(tf1.get_variable_scope().name.rpartition("/")[2])
-
-
-def ranges_of_copy(number: int) -> ContextManager[None]:
-    """Context manager: ranges' names of the copy `number` of layers in the open variable scope."""
-    suffix = f"_{number}" if number else ""
-    return _ranges_in(f"{tf1.get_variable_scope().name}{suffix}")
-
-
-def _ranges_in(scope: str) -> ContextManager[None]:
-    quantizer = open_quantizer()
-    return contextlib.nullcontext() if quantizer is None else quantizer.renamed(scope)
+    return ranges_with_suffix("/" + tf1.get_variable_scope().name.rpartition("/")[2])
 
 
 def _pair(sides: Sides) -> Tuple[int, int]:

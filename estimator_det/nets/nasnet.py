@@ -34,18 +34,12 @@ class Step(NamedTuple):
     state: int
 
 
-class Block(NamedTuple):
-    """Two operations whose results are added as a new state."""
-
-    left: Step
-    right: Step
-
-
 class Cell(NamedTuple):
-    """Blocks, and the states whose concatenation is the output."""
+    """A cell, as a table."""
 
-    blocks: Tuple[Block, ...]
-    outputs: Tuple[int, ...]
+    # Blocks of two operations, left and right, whose results are added as a new state.
+    blocks: Tuple[Tuple[Step, Step], ...]
+    outputs: Tuple[int, ...]  # states whose concatenation is the output
 
 
 TRAINING_STEPS = 250000  # step at which `Network.keep_paths` is reached
@@ -68,11 +62,11 @@ class Network(NamedTuple):
 
 PNASNET_CELL = Cell(
     blocks=(
-        Block(Step("separable", 5, 1), Step("max_pool", 3, 1)),
-        Block(Step("separable", 7, 0), Step("max_pool", 3, 0)),
-        Block(Step("separable", 5, 0), Step("separable", 3, 0)),
-        Block(Step("separable", 3, 4), Step("max_pool", 3, 0)),
-        Block(Step("separable", 3, 1), Step("identity", 1, 0)),
+        (Step("separable", 5, 1), Step("max_pool", 3, 1)),
+        (Step("separable", 7, 0), Step("max_pool", 3, 0)),
+        (Step("separable", 5, 0), Step("separable", 3, 0)),
+        (Step("separable", 3, 4), Step("max_pool", 3, 0)),
+        (Step("separable", 3, 1), Step("identity", 1, 0)),
     ),
     outputs=(2, 3, 4, 5, 6),
 )
@@ -80,21 +74,21 @@ PNASNET_LARGE = Network(PNASNET_CELL, num_cells=12, depth=216, stem_depth=96, ke
 
 NASNET_CELL = Cell(
     blocks=(
-        Block(Step("separable", 5, 0), Step("separable", 3, 1)),
-        Block(Step("separable", 5, 1), Step("separable", 3, 1)),
-        Block(Step("avg_pool", 3, 0), Step("identity", 1, 1)),
-        Block(Step("avg_pool", 3, 1), Step("avg_pool", 3, 1)),
-        Block(Step("separable", 3, 0), Step("identity", 1, 0)),
+        (Step("separable", 5, 0), Step("separable", 3, 1)),
+        (Step("separable", 5, 1), Step("separable", 3, 1)),
+        (Step("avg_pool", 3, 0), Step("identity", 1, 1)),
+        (Step("avg_pool", 3, 1), Step("avg_pool", 3, 1)),
+        (Step("separable", 3, 0), Step("identity", 1, 0)),
     ),
     outputs=(1, 2, 3, 4, 5, 6),
 )
 NASNET_HALVING_CELL = Cell(
     blocks=(
-        Block(Step("separable", 5, 0), Step("separable", 7, 1)),
-        Block(Step("max_pool", 3, 0), Step("separable", 7, 1)),
-        Block(Step("avg_pool", 3, 0), Step("separable", 5, 1)),
-        Block(Step("identity", 1, 3), Step("avg_pool", 3, 2)),
-        Block(Step("separable", 3, 2), Step("max_pool", 3, 0)),
+        (Step("separable", 5, 0), Step("separable", 7, 1)),
+        (Step("max_pool", 3, 0), Step("separable", 7, 1)),
+        (Step("avg_pool", 3, 0), Step("separable", 5, 1)),
+        (Step("identity", 1, 3), Step("avg_pool", 3, 2)),
+        (Step("separable", 3, 2), Step("max_pool", 3, 0)),
     ),
     outputs=(3, 4, 5, 6),
 )
@@ -214,7 +208,7 @@ def _build_cell(
     for number, block in enumerate(cell.blocks):
         with tf1.variable_scope(f"comb_iter_{number}"):
             results = []
-            for side, step in zip(Block._fields, block):
+            for side, step in zip(("left", "right"), block):
                 with tf1.variable_scope(side):
                     # Sums of blocks have the cell's resolution already.
                     step_stride = stride if step.state < NUM_STEM_CELLS else 1

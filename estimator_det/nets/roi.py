@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, List, Tuple
 
-from estimator_det.compat import slim, tf
+from estimator_det.compat import tf
 from estimator_det.config import tpu_advice
 
 tpu_advice.declare(__name__, {"use_matmul_crop_and_resize": tpu_advice.BY_RULE})
@@ -68,11 +68,6 @@ def _interpolation(low: tf.Tensor, high: tf.Tensor, cells: tf.Tensor, size: int)
     # The weight of a cell falls linearly to 0 at the distance of one cell.
     distance = tf.abs(places[..., tf.newaxis] - tf.range(tf.cast(cells, tf.float32)))
     return tf.nn.relu(1.0 - distance)
-
-
-def pool_crops(crops: tf.Tensor, kernel_size: int, stride: int) -> tf.Tensor:
-    """Max-pools without padding: [R, s, s, C] -> [R, s', s', C]."""
-    return slim.max_pool2d(crops, kernel_size, stride=stride, scope="MaxPool2D")
 
 
 def pool_position_sensitive(

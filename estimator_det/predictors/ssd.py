@@ -14,7 +14,7 @@ from estimator_det.nets.hyperparams import (
     make_arg_scope,
     with_bias,
 )
-from estimator_det.nets.layers import conv2d, ranges_of_copy, separable_conv2d
+from estimator_det.nets.layers import conv2d, ranges_with_suffix, separable_conv2d
 from estimator_det.predictors import base
 from estimator_det.protos import box_predictor_pb2
 
@@ -136,7 +136,7 @@ class WeightSharedBoxHead:
             depth = self._projected_depth(feature_maps)
             for number, features in enumerate(feature_maps):
                 # Maps share weights, but each has separate quantization ranges.
-                with ranges_of_copy(number):
+                with ranges_with_suffix(f"_{number}" if number else ""):
                     box, scores = self._predict_map(features, number, depth, anchors)
                 boxes.append(box)
                 classes.append(scores)

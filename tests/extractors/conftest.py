@@ -13,9 +13,7 @@ from estimator_det.nets.necks import mnasfpn
 from tests.extractors.build import build
 
 PNASNET = nasnet.Network(
-    nasnet.Cell(
-        (nasnet.Block(nasnet.Step("separable", 3, 1), nasnet.Step("identity", 1, 0)),), (2,)
-    ),
+    nasnet.Cell(((nasnet.Step("separable", 3, 1), nasnet.Step("identity", 1, 0)),), (2,)),
     num_cells=12,
     depth=8,
     stem_depth=6,

@@ -109,9 +109,7 @@ def test_classification_checkpoint(
 def test_pnasnet_takes_the_averages_of_its_classifier(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cell = nasnet.Cell(
-        (nasnet.Block(nasnet.Step("separable", 3, 1), nasnet.Step("identity", 1, 0)),), (2,)
-    )
+    cell = nasnet.Cell(((nasnet.Step("separable", 3, 1), nasnet.Step("identity", 1, 0)),), (2,))
     tiny = nasnet.Network(cell, num_cells=12, depth=8, stem_depth=6, keep_paths=1.0)
     real = nasnet.searched_network
     monkeypatch.setattr(nasnet, "searched_network", lambda *a, **k: real(*a, tiny, **k))

@@ -13,8 +13,8 @@ from tests.nets.variables import crc32, variable_lines
 TINY = nasnet.Network(nasnet.PNASNET_CELL, num_cells=3, depth=8, stem_depth=6, keep_paths=0.6)
 SIMPLE_CELL = nasnet.Cell(
     (
-        nasnet.Block(nasnet.Step("separable", 3, 1), nasnet.Step("avg_pool", 3, 0)),
-        nasnet.Block(nasnet.Step("max_pool", 3, 2), nasnet.Step("identity", 1, 0)),
+        (nasnet.Step("separable", 3, 1), nasnet.Step("avg_pool", 3, 0)),
+        (nasnet.Step("max_pool", 3, 2), nasnet.Step("identity", 1, 0)),
     ),
     outputs=(2, 3),
 )

@@ -46,7 +46,7 @@ from estimator_det.nets.context_attention import (
     ContextAttention,
     make_context_attention,
 )
-from estimator_det.nets.roi import crop_regions, pool_crops, split_rows
+from estimator_det.nets.roi import crop_regions, split_rows
 from estimator_det.predictors.base import Prediction
 from estimator_det.predictors.two_stage import (
     RegionBoxHead,
@@ -110,7 +110,7 @@ class CropStage:
     ) -> tf.Tensor:
         """Crops [B, h, w, C] at normalized boxes [B, N, 4] and pools -> [B * N, s, s, C]."""
         crops = crop_regions(features, boxes, (self.crop_size,) * 2, matmul=self.matmul)
-        pooled = pool_crops(crops, self.pool_size, self.pool_stride)
+        pooled = tf.nn.max_pool2d(crops, self.pool_size, self.pool_stride, "VALID")
         return self._attend(pooled, attention_context, POST_RPN)
 
     def box_features(

@@ -11,7 +11,7 @@ from estimator_det.nets.layers import (
     choose_padding,
     conv2d,
     quantized,
-    ranges_within,
+    ranges_with_suffix,
     separable_conv2d,
 )
 
@@ -81,7 +81,7 @@ def top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Map
     the finest; checkpoints depend on them. With explicit padding an enlarged map may be larger than
     the next finer one; it is cut at the bottom and the right.
     """
-    with ranges_within("top_down"):
+    with ranges_with_suffix("/top_down"):
         return _top_down_maps(end_points, options)
 
 

@@ -20,9 +20,7 @@ RESNET, INCEPTION = "faster_rcnn_resnet50", "faster_rcnn_inception_v2"
 MOBILENET = "faster_rcnn_mobilenet_v1"
 INCEPTION_RESNET, NAS = "faster_rcnn_inception_resnet_v2", "faster_rcnn_nas"
 FIRST, SECOND = recipe.FIRST_STAGE_SCOPE, recipe.SECOND_STAGE_SCOPE
-TINY_CELL = nasnet.Cell(
-    (nasnet.Block(nasnet.Step("max_pool", 3, 1), nasnet.Step("identity", 1, 0)),), (2,)
-)
+TINY_CELL = nasnet.Cell(((nasnet.Step("max_pool", 3, 1), nasnet.Step("identity", 1, 0)),), (2,))
 TINY_NASNET = nasnet.Network(
     TINY_CELL, num_cells=6, depth=8, stem_depth=4, keep_paths=0.7, halving_cell=TINY_CELL
 )
