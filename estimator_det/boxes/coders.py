@@ -34,7 +34,10 @@ class BoxCoder(Protocol):
     def encode(
         self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """Encodes boxes [..., 4] and keypoints [..., P, 2], anchors [..., 4]: [..., code_size]."""
+        """Encodes boxes [..., 4] and, if the coder has them, keypoints [..., P, 2].
+
+        The result for anchors [..., 4] is [..., code_size].
+        """
 
     def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
         """Decodes [..., code_size], anchors [..., 4] to boxes and, if encoded, keypoints."""
@@ -60,7 +63,6 @@ class CenterSizeCoder:
     def encode(
         self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """Encodes boxes [..., 4], anchors [..., 4] as [..., 4]; keypoints are ignored."""
         del keypoints
         y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
         y, x, h, w = centers_and_sizes(boxes)
@@ -138,7 +140,6 @@ class KeypointCoder:
         return tf.concat(planes, axis=-1)
 
     def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
-        """Decodes [..., 4 + 2 P], anchors [..., 4] to boxes [..., 4] and keypoints [..., P, 2]."""
         centers, sizes = self._frame(anchors)
         points = tf.stack(tf.split(codes[..., 4:], self.num_keypoints, axis=-1), axis=-2)
         keypoints = points / self._scales * sizes + centers
@@ -160,7 +161,6 @@ class SquareCoder:
     def encode(
         self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """Encodes boxes [..., 4], anchors [..., 4] as [..., 3]; keypoints are ignored."""
         del keypoints
         y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
         y, x, h, w = centers_and_sizes(boxes)
@@ -194,7 +194,6 @@ class CornerCoder:
     def encode(
         self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """Encodes boxes [..., 4], anchors [..., 4] as [..., 4]; keypoints are ignored."""
         del keypoints
         return (boxes - anchors) / self.stddev
 

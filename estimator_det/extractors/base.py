@@ -74,17 +74,24 @@ def scale_to_unit_range(images: tf.Tensor) -> tf.Tensor:
     return (2.0 / 255.0) * images - 1.0
 
 
-def check_image_size(images: tf.Tensor, minimum: int) -> tf.Tensor:
-    """Returns images [B, h, w, C] unchanged if h and w are large enough, or raises ConfigError.
+def check_image_size(images: tf.Tensor, side: int, *, is_exact: bool = False) -> tf.Tensor:
+    """Returns images [B, h, w, C] if h and w are `side` or, unless exact, more; or ConfigError.
 
     Sizes that are not static are checked at run time.
     """
-    message = f"image size must be at least {minimum} x {minimum} pixels"
+    message = f"image size must be at least {side} x {side} pixels"
+    remedy = "Enlarge the images in image_resizer"
+    if is_exact:
+        message = f"image size must be {side} x {side} pixels for this feature_extractor"
+        remedy = "Set height and width in image_resizer to that"
     sides = images.shape[1:3].as_list()
-    if any(side is not None and side < minimum for side in sides):
-        raise ConfigError(None, f"{message}; given: {sides}", "Enlarge the images in image_resizer")
+    known = [length for length in sides if length is not None]
+    if any(length != side if is_exact else length < side for length in known):
+        raise ConfigError(None, f"{message}; given: {sides}", remedy)
     if None not in sides:
         return images
-    is_large_enough = tf.reduce_min(tf.shape(images)[1:3]) >= minimum
-    with tf1.control_dependencies([tf1.Assert(is_large_enough, [message, tf.shape(images)])]):
-        return tf.identity(images)
+    size = tf.shape(images)[1:3]
+    fits = tf.reduce_all(tf.equal(size, side) if is_exact else size >= side)
+    with tf1.control_dependencies([tf1.Assert(fits, [message, tf.shape(images)])]):
+        images = tf.identity(images)
+    return tf.ensure_shape(images, [None, side, side, None]) if is_exact else images

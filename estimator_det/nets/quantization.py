@@ -17,7 +17,7 @@ import contextlib
 import contextvars
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 
@@ -161,7 +161,7 @@ class Quantizer:
                 ratio = (levels - 2) / levels if self._options.symmetric else None
                 now = _extremes(values, ratio)
                 ends = tuple(
-                    self._update_average(f"{scope}/{scope}/{end}", variable, value)
+                    self._average(f"{scope}/{scope}/{end}", variable, value)
                     for end, variable, value in zip(("min", "max"), ends, now)
                 )
             return self._fake_quantize(scope, values, *ends, is_weight=False)
@@ -170,20 +170,13 @@ class Quantizer:
         if any(tensor.scope == scope for tensor in self.tensors):
             raise ValueError(f"two tensors have the quantization scope {scope!r}")
         return (
-            _variable(self._root, f"{scope}/min", least),
-            _variable(self._root, f"{scope}/max", INITIAL_LIMIT),
+            range_variable(self._root, f"{scope}/min", least),
+            range_variable(self._root, f"{scope}/max", INITIAL_LIMIT),
         )
 
-    def _update_average(self, name: str, variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
-        """Updates a moving average, corrected for its start at zero."""
-        biased = _variable(self._root, f"{name}/biased", 0.0)
-        count = _variable(self._root, f"{name}/local_step", 0.0)
-        change = tf.constant(1.0 - DECAY)
-        new_biased = biased + (value - biased) * change
-        new_count = count + 1.0
-        average = new_biased / (1.0 - tf.pow(1.0 - change, new_count))
-        for target, new in ((biased, new_biased), (count, new_count), (variable, average)):
-            _add_update(target, new)
+    def _average(self, name: str, variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+        average, updates = update_average(self._root, name, variable, value)
+        tf1.get_collection_ref(tf1.GraphKeys.UPDATE_OPS).extend(updates)
         return average
 
     def _fake_quantize(
@@ -210,14 +203,37 @@ class Quantizer:
         """Scalar, True if this step, counted from 1, has reached the delay."""
         if self._is_active is None:
             with tf1.name_scope(f"{self._name_prefix}{STEP_VARIABLE}/"):
-                step = _variable(self._root, STEP_VARIABLE, 0, tf.int64)
+                step = range_variable(self._root, STEP_VARIABLE, 0, tf.int64)
                 now = step + tf.constant(1, tf.int64)
                 _add_update(step, now)
                 self._is_active = now >= self._options.delay
         return self._is_active
 
 
-def _variable(root: Any, name: str, start: float, dtype: Any = tf.float32) -> tf.Variable:
+def update_average(
+    root: Any, name: str, variable: tf.Variable, value: tf.Tensor
+) -> Tuple[tf.Tensor, List[tf.Operation]]:
+    """Moves a moving average, corrected for its start at zero, by a step.
+
+    Returns the average and the updates of the variables; two of them are below `name` in the
+    variable scope `root`.
+    """
+    biased = range_variable(root, f"{name}/biased", 0.0)
+    count = range_variable(root, f"{name}/local_step", 0.0)
+    change = tf.constant(1.0 - DECAY)
+    new_biased = biased + (value - biased) * change
+    new_count = count + 1.0
+    average = new_biased / (1.0 - tf.pow(1.0 - change, new_count))
+    updates = [
+        target.assign(new, read_value=False)
+        for target, new in ((biased, new_biased), (count, new_count), (variable, average))
+    ]
+    return average, updates
+
+
+def range_variable(
+    root: Any, name: str, start: float, dtype: Any = tf.float32, collections: Sequence[str] = ()
+) -> tf.Variable:
     """A scalar in the variable scope `root`, which training updates but no gradient changes."""
     aggregation = tf1.VariableAggregation
     with tf1.variable_scope(root, reuse=tf1.AUTO_REUSE, auxiliary_name_scope=False):
@@ -227,7 +243,7 @@ def _variable(root: Any, name: str, start: float, dtype: Any = tf.float32) -> tf
             dtype,
             initializer=tf1.constant_initializer(start),
             trainable=False,
-            collections=[tf1.GraphKeys.GLOBAL_VARIABLES],
+            collections=[tf1.GraphKeys.GLOBAL_VARIABLES, *collections],
             use_resource=True,
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=aggregation.MEAN if dtype.is_floating else aggregation.ONLY_FIRST_REPLICA,

@@ -16,12 +16,12 @@ from estimator_det.nets.hyperparams import truncated_normal
 from estimator_det.nets.layers import choose_padding, conv2d, max_pool, separable_conv2d
 from estimator_det.nets.necks.fpn import upsample_twofold
 from estimator_det.nets.normalization import batch_norm, published_scope
+from estimator_det.nets.quantization import range_variable, update_average
 
 WEIGHT_DECAY = 0.00001
 WEIGHT_STDDEV = 0.03
 BATCH_NORM_DECAY = 0.97
 BATCH_NORM_EPSILON = 0.001
-RANGE_DECAY = 0.999
 
 STEM = "s0"
 STEM_DEPTH = 24
@@ -157,41 +157,15 @@ class _Settings(NamedTuple):
     explicit_padding: bool
 
 
-def _scalar(name: str, start: float, **settings: Any) -> tf.Variable:
-    return tf1.get_variable(
-        name,
-        [],
-        tf.float32,
-        initializer=tf1.constant_initializer(start),
-        trainable=False,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf1.VariableAggregation.MEAN,
-        **settings,
-    )
-
-
 def _range_end(name: str, start: float) -> tf.Variable:
-    keys = tf1.GraphKeys
-    collections = [keys.GLOBAL_VARIABLES, keys.MODEL_VARIABLES, keys.MOVING_AVERAGE_VARIABLES]
-    return _scalar(name, start, collections=collections)
+    collections = [tf1.GraphKeys.MODEL_VARIABLES, tf1.GraphKeys.MOVING_AVERAGE_VARIABLES]
+    return range_variable(tf1.get_variable_scope(), name, start, collections=collections)
 
 
 def _update_average(average: tf.Variable, observed: tf.Tensor) -> tf.Tensor:
-    """Updates a moving average by one step, and returns its value after that.
-
-    The initial value has no weight: `biased` starts at zero, and is divided by the weight that
-    `local_step` steps have added to it.
-    """
-    # The name of TensorFlow's moving averages, which repeat the full name inside the scope.
-    with tf1.variable_scope(average.op.name):
-        biased, local_step = _scalar("biased", 0.0), _scalar("local_step", 0.0)
-    sum_so_far = biased + (observed - biased) * (1.0 - RANGE_DECAY)
-    steps = local_step + 1.0
-    value = sum_so_far / (1.0 - tf.pow(RANGE_DECAY, steps))
-    updates = [
-        variable.assign(new, read_value=False)
-        for variable, new in ((average, value), (biased, sum_so_far), (local_step, steps))
-    ]
+    """Updates a moving average by one step, and returns its value after that."""
+    # Names of TensorFlow's moving averages repeat the full name inside the scope.
+    value, updates = update_average(tf1.get_variable_scope(), average.op.name, average, observed)
     with tf1.control_dependencies(updates):
         return tf.identity(value)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Dict, Iterator, Optional
 
-from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.compat import slim, tf
 from estimator_det.extractors.base import OVERRIDE
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inverted_residual, mobilenet
@@ -89,30 +88,12 @@ def _embedded_scope() -> Iterator[None]:
         yield
 
 
-def _embedded(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
-    required_size = [EMBEDDED_SIZE, EMBEDDED_SIZE]
-    message = f"image size must be {EMBEDDED_SIZE} x {EMBEDDED_SIZE} pixels"
-    sides = inputs.shape[1:3].as_list()
-    if None in sides:
-        shape = tf.shape(inputs)
-        is_right_size = tf.reduce_all(tf.equal(shape[1:3], required_size))
-        with tf1.control_dependencies([tf1.Assert(is_right_size, [message, shape])]):
-            inputs = tf.ensure_shape(tf.identity(inputs), [None, *required_size, None])
-    elif sides != required_size:
-        raise ConfigError(
-            None,
-            f"{message} for embedded_ssd_mobilenet_v1; given: {sides}",
-            "Set height and width in image_resizer to that",
-        )
-    return _v1(inputs, options)
-
-
 recipe.register_recipe(
     "embedded_ssd_mobilenet_v1",
     recipe.Recipe(
         scope="MobilenetV1",
         base_scope=_embedded_scope,
-        backbone=_embedded,
+        backbone=_v1,
         pyramid=recipe.extended_pyramid(
             FeatureMap("Conv2d_11_pointwise"),
             FeatureMap("Conv2d_13_pointwise"),
@@ -120,6 +101,8 @@ recipe.register_recipe(
             FeatureMap(depth=256),
             FeatureMap(depth=256, kernel_size=2),  # the size of the 2x2 map before it
         ),
+        min_size=EMBEDDED_SIZE,
+        is_size_exact=True,
         takes=(),
         refuses=("pad_to_multiple",),
         ignores=(OVERRIDE,),

@@ -89,6 +89,7 @@ class Recipe(RecipeRules):
     pyramid: Pyramid  # (activations, options) -> feature maps
     normalize: Callable[[tf.Tensor], tf.Tensor] = scale_to_unit_range  # pixel scaling
     min_size: int = 33  # least height and width of an image, in pixels
+    is_size_exact: bool = False  # True if height and width must be equal to `min_size`
     # The `SPECIAL_FIELDS` that this type has; the others must not be set.
     takes: Tuple[str, ...] = ("num_layers",)
     # Other fields that must have their defaults, like in the reference.
@@ -196,7 +197,8 @@ class RecipeExtractor:
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Computes feature maps [B, h, w, c], large to small, from normalized [B, H, W, C]."""
         recipe, options = self.recipe, self.options
-        images = pad_to_multiple(check_image_size(inputs, recipe.min_size), options.pad_to_multiple)
+        images = check_image_size(inputs, recipe.min_size, is_exact=recipe.is_size_exact)
+        images = pad_to_multiple(images, options.pad_to_multiple)
         scope = tf1.variable_scope(recipe.scope) if recipe.scope else contextlib.nullcontext()
         with scope:
             with recipe.base_scope(), options.backbone_scope():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
@@ -81,31 +81,26 @@ def top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Map
     the finest; checkpoints depend on them. With explicit padding an enlarged map may be larger than
     the next finer one; it is cut at the bottom and the right.
     """
+    maps: List[tf.Tensor] = []
     with ranges_with_suffix("/top_down"):
-        return _top_down_maps(end_points, options)
-
-
-def _top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Maps:
-    maps = []
-    merged = None
-    for number in range(len(end_points), 0, -1):
-        lateral = conv2d(
-            end_points[number - 1],
-            options.depth,
-            1,
-            padding="SAME",
-            activation_fn=None,
-            normalizer_fn=None,
-            scope=f"projection_{number}",
-        )
-        if merged is None:
-            merged = lateral
-            maps.append(merged)
-            continue
-        merged = _upsample_to(merged, lateral, cut=options.explicit_padding) + lateral
-        suffix = f"_{len(maps) - 1}" if len(maps) > 1 else ""
-        merged = quantized(merged, f"add{suffix}/activation_AddV2_quant")
-        maps.append(_convolution(merged, options, stride=1, name=f"smoothing_{number}"))
+        for number in range(len(end_points), 0, -1):
+            lateral = conv2d(
+                end_points[number - 1],
+                options.depth,
+                1,
+                padding="SAME",
+                activation_fn=None,
+                normalizer_fn=None,
+                scope=f"projection_{number}",
+            )
+            if not maps:
+                merged = lateral
+                maps.append(merged)
+                continue
+            merged = _upsample_to(merged, lateral, cut=options.explicit_padding) + lateral
+            suffix = f"_{len(maps) - 1}" if len(maps) > 1 else ""
+            merged = quantized(merged, f"add{suffix}/activation_AddV2_quant")
+            maps.append(_convolution(merged, options, stride=1, name=f"smoothing_{number}"))
     return tuple(reversed(maps))
 
 
