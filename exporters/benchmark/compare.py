@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import sys
 import warnings
 from dataclasses import dataclass
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config import pipeline, plugins, printing
 from estimator_det.config.text import ConfigError
-from exporters.benchmark.measure import CHECKPOINT, Measured, Outputs, Task, measure
+from exporters.benchmark.measure import CHECKPOINT, Outputs, Task, measure
 from exporters.formats import exported_models
 from exporters.formats.samples import sample_images
 from exporters.loaded_model import label_map_of
@@ -45,30 +46,17 @@ class BenchmarkOptions:
             )
 
 
-class Row(NamedTuple):
-    """A model and its measurements, or the reason why there are none."""
-
-    name: str
-    path: str
-    measured: Optional[Measured]
-    error: str = ""
-
-
-class Benchmark(NamedTuple):
-    """All models of an export."""
-
-    path: str
-    image_size: Tuple[int, int]  # height and width of the images that were timed
-    rows: Tuple[Row, ...]
-
-
 def export_folder(path: str) -> str:
     """The folder of an export, from itself or the path of one of its models."""
     return exported_models(path)[0].folder
 
 
-def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
-    """Measures the checkpoint of an export and each of its models, or one of them by its path."""
+def benchmark(path: str, options: BenchmarkOptions) -> Dict[str, Any]:
+    """Measures the checkpoint of an export and each of its models, or one of them by its path.
+
+    Returns:
+        The content of benchmark.json; what was not measured is None.
+    """
     models = exported_models(path)
     folder = models[0].folder
     config = _config_of(folder)
@@ -78,10 +66,10 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
         raise FileNotFoundError(f"no record in {', '.join(map(printing.plain, options.records))}")
     base = Task(
         "", "", images, options.batch_sizes, options.seconds,
-        None if config is None else config.SerializeToString(), records.SerializeToString(),
+        b"" if config is None else config.SerializeToString(), records.SerializeToString(),
         options.num_records, (),
     )  # fmt: skip
-    rows: List[Row] = []
+    entries: List[Dict[str, Any]] = []
     expected: Sequence[Outputs] = ()
     if config is None:
         printing.report(
@@ -91,29 +79,36 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
         )
     else:
         prefix = os.path.join(folder, CHECKPOINT_NAME)
-        rows.append(_measured(base._replace(name=CHECKPOINT, path=prefix)))
-        expected = rows[0].measured.outputs if rows[0].measured is not None else ()
+        entry, expected = _measured(base._replace(name=CHECKPOINT, path=prefix))
+        entries.append(entry)
     for number, each in enumerate(models, 1):
         name = each.format.name
         printing.report(
             f"{name} ({number} of {printing.counted(len(models), 'model')})", sys.stderr
         )
-        task = base._replace(name=name, path=each.path, expected=expected)
-        rows.append(_measured(task))
+        entry, _ = _measured(base._replace(name=name, path=each.path, expected=expected))
+        entries.append(entry)
     height, width = images[0].shape[:2]
-    return Benchmark(path, (height, width), tuple(rows))
+    return {
+        "path": path,
+        "tensorflow": tf.__version__,
+        "machine": {"processors": os.cpu_count(), "kind": platform.machine()},
+        "image": {"height": height, "width": width},  # of those that were timed
+        "models": entries,
+    }
 
 
-def _measured(task: Task) -> Row:
-    """Measures in a new process."""
+def _measured(task: Task) -> Tuple[Dict[str, Any], Sequence[Outputs]]:
+    """Measures in a new process; the entry of a model that cannot be measured has an error."""
     try:
         modules = list(plugins.module_files())
         (measurement,) = machine.run_in_processes(_measure_alone, modules, [task], jobs=1)
+        return measurement
     except (RunError, ConfigError) as error:
-        return Row(task.name, task.path, None, str(error))
+        reason = str(error)
     except machine.ProcessDiedError:
-        return Row(task.name, task.path, None, "its process died, perhaps because memory ran out")
-    return Row(task.name, task.path, measurement)
+        reason = "its process died, perhaps because memory ran out"
+    return {"format": task.name, "path": task.path, "error": reason}, ()
 
 
 def _measure_alone(modules: Sequence[str], task: Task) -> Any:

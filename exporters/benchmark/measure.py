@@ -16,7 +16,7 @@ from estimator_det.config import printing
 from estimator_det.detectors.base import Detections
 from estimator_det.protos import pipeline_pb2
 from exporters.formats.base import FORMATS, check_runtime, num_bytes
-from exporters.formats.check import CheckpointDetector, Difference, compare
+from exporters.formats.check import CheckpointDetector, compare
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel, resized
 from inputs import pipeline as input_pipeline
 from inputs import schema
@@ -40,8 +40,8 @@ class Task(NamedTuple):
     images: Sequence[np.ndarray]  # uint8 [h, w, 3] each, for speed and difference
     batch_sizes: Tuple[int, ...]
     seconds: float  # time of all runs for each batch size
-    config: Optional[bytes]  # `TrainEvalPipelineConfig` of the export; None without one
-    records: Optional[bytes]  # `TrainEvalPipelineConfig` that reads the records; None: no mAP
+    config: bytes  # `TrainEvalPipelineConfig` of the export; empty without one
+    records: bytes  # `TrainEvalPipelineConfig` that reads the records
     num_records: Optional[int]  # number of images for the mAP; None for all
     expected: Sequence[Outputs]  # outputs of the checkpoint for each image; empty: no difference
 
@@ -56,52 +56,42 @@ class Timing(NamedTuple):
     images_per_second: float
 
 
-class Measured(NamedTuple):
-    """The results of a task."""
+def measure(task: Task) -> Tuple[Dict[str, Any], List[Outputs]]:
+    """Loads and runs the model of a task.
 
-    num_bytes: int  # size of its files
-    load_seconds: float
-    memory_before: int  # bytes of the process before the model is loaded
-    memory_peak: int  # bytes of the process at most, until all batches have run
-    timings: Tuple[Timing, ...]
-    metrics: Dict[str, float]  # COCO metrics by name; empty without records
-    difference: Optional[Difference]  # from the checkpoint
-    outputs: Sequence[Outputs]  # for each image; of CHECKPOINT only
-
-
-def measure(task: Task) -> Measured:
-    """Loads and runs the model of a task."""
+    Returns:
+        The entry of the model in benchmark.json, and for CHECKPOINT the outputs for each image.
+    """
     try:
         return _measure(task)
     except tf.errors.OpError as error:  # which other processes cannot get
         raise RunError(str(error.message).split("\n")[0]) from error
 
 
-def _measure(task: Task) -> Measured:
-    before = memory_now()
-    started = time.perf_counter()
+def _measure(task: Task) -> Tuple[Dict[str, Any], List[Outputs]]:
+    entry: Dict[str, Any] = {"format": task.name, "path": task.path}
+    entry["bytes"] = size_of_files(task.path, task.name)
+    before, started = memory_now(), time.perf_counter()
     model = _load(task)
-    load_seconds = time.perf_counter() - started
+    entry["load_seconds"] = time.perf_counter() - started
     size = task.images[0].shape[:2]
     images = [resized(resized(pixels, size), model.image_size) for pixels in task.images]
     timings = []
     for count in task.batch_sizes:
         if model.batch_size in (None, count):
             _say(f"{task.name}: batches of {count}, {task.seconds:g} s")
-            timings.append(time_batches(model.run, images, count, task.seconds))
-    peak = peak_memory()  # before anything else needs memory
+            timings.append(time_batches(model.run, images, count, task.seconds)._asdict())
+    # Before anything else needs memory.
+    entry.update(memory_before_bytes=before, memory_peak_bytes=peak_memory(), timings=timings)
     outputs: List[Outputs] = []
     if task.name == CHECKPOINT:
         outputs = [model.run(pixels[None]) for pixels in task.images]
     difference = _difference(task, model)
-    metrics = {}
-    if task.records is not None:
-        _say(f"{task.name}: mAP of the records")
-        metrics = evaluate_model(model, _parsed(task.records), task.num_records)
-    return Measured(
-        size_of_files(task.path, task.name), load_seconds, before, peak, tuple(timings), metrics,
-        difference, outputs,
-    )  # fmt: skip
+    _say(f"{task.name}: mAP of the records")
+    metrics = evaluate_model(model, _parsed(task.records), task.num_records)
+    entry["metrics"] = dict(sorted(metrics.items()))
+    entry["difference_from_checkpoint"] = difference
+    return entry, outputs
 
 
 def evaluate_model(
@@ -208,16 +198,17 @@ def _load(task: Task) -> LoadedModel:
     return chosen.load(task.path)
 
 
-def _difference(task: Task, model: LoadedModel) -> Optional[Difference]:
+def _difference(task: Task, model: LoadedModel) -> Optional[Dict[str, float]]:
     is_resized = any(resized(each, model.image_size) is not each for each in task.images)
     if not task.expected or is_resized:  # the checkpoint gets images of their own size
         return None
     raw = FORMATS.get(task.name)().load_with_raw(task.path)
-    return compare(_parsed(task.config).model, task.expected, raw, task.images)
+    difference = compare(_parsed(task.config).model, task.expected, raw, task.images)
+    return {name: value for name, value in difference._asdict().items() if name != "rows"}
 
 
-def _parsed(serialized: Optional[bytes]) -> Any:
-    return pipeline_pb2.TrainEvalPipelineConfig.FromString(serialized or b"")
+def _parsed(serialized: bytes) -> Any:
+    return pipeline_pb2.TrainEvalPipelineConfig.FromString(serialized)
 
 
 def _say(text: str) -> None:

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
     folder = options.output_dir or os.path.join(compare.export_folder(options.model), FOLDER)
     with writing.writable_folder(folder, "output_dir"):
-        results = compare.benchmark(
+        document = compare.benchmark(
             options.model,
             compare.BenchmarkOptions(
                 options.data,
@@ -59,8 +59,8 @@ def run(options: argparse.Namespace) -> int:
             ),
         )
         # Before what may fail: measuring takes minutes.
-        for line in report.text_lines(results):
+        for line in report.text_lines(document):
             console.print_line(line)
-        console.print_line(f"written: {', '.join(report.write(results, folder))}")
-    failed = [row for row in results.rows if row.measured is None]
-    return console.EXIT_FAILED if failed else console.EXIT_OK
+        console.print_line(f"written: {', '.join(report.write(document, folder))}")
+    has_failed = any("error" in model for model in document["models"])
+    return console.EXIT_FAILED if has_failed else console.EXIT_OK

@@ -44,19 +44,19 @@ def test_an_export(
     tmp_path: pathlib.Path,
 ) -> None:
     options = compare.BenchmarkOptions([records], **OPTIONS)
-    found = compare.benchmark(str(exported), options)
-    checkpoint, saved_model, frozen_graph = (row.measured for row in found.rows)
-    assert [row.name for row in found.rows] == [measure.CHECKPOINT, "saved_model", "frozen_graph"]
-    for one in (checkpoint, saved_model, frozen_graph):
-        assert one is not None
-        assert [each.batch_size for each in one.timings] == [1, 2]
-        assert all(0 < each.median_ms <= each.p95_ms for each in one.timings)
-        assert one.num_bytes > 10_000
-        assert 0 <= one.metrics[report.MAP] <= one.metrics[report.MAP_50] <= 1
-    assert checkpoint.difference is None
-    assert max(saved_model.difference[:2]) < 1e-4 and saved_model.difference.rows > 100
-    assert frozen_graph.metrics == pytest.approx(checkpoint.metrics, abs=1e-5)
-    assert len(report.write(found, str(tmp_path / "report"))) == 3
+    document = compare.benchmark(str(exported), options)
+    checkpoint, saved_model, frozen_graph = models = document["models"]
+    names = [measure.CHECKPOINT, "saved_model", "frozen_graph"]
+    assert [model["format"] for model in models] == names
+    for model in models:
+        assert [each["batch_size"] for each in model["timings"]] == [1, 2]
+        assert all(0 < each["median_ms"] <= each["p95_ms"] for each in model["timings"])
+        assert model["bytes"] > 10_000
+        assert 0 <= model["metrics"][report.MAP] <= model["metrics"][report.MAP_50] <= 1
+    assert checkpoint["difference_from_checkpoint"] is None
+    assert max(saved_model["difference_from_checkpoint"].values()) < 1e-4
+    assert frozen_graph["metrics"] == pytest.approx(checkpoint["metrics"], abs=1e-5)
+    assert len(report.write(document, str(tmp_path / "report"))) == 3
 
 
 @pytest.fixture
@@ -80,12 +80,16 @@ def test_models_that_are_damaged(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def measured(task: measure.Task) -> measure.Measured:
+    def measured(task: measure.Task) -> Any:
         assert len(task.images) > 0 and not task.expected and task.batch_sizes == (1, 2)
         if task.name == "saved_model":
             raise RunError(f"{task.path} is damaged")
-        timings = (measure.Timing(1, 10, 2.0, 3.0, 500.0),)
-        return measure.Measured(7, 0.5, 1, 2, timings, {}, None, ())
+        timing = measure.Timing(1, 10, 2.0, 3.0, 500.0)
+        return {
+            "format": task.name, "bytes": 7, "load_seconds": 0.5, "memory_before_bytes": 1,
+            "memory_peak_bytes": 2, "timings": [timing._asdict()], "metrics": {},
+            "difference_from_checkpoint": None,
+        }, ()  # fmt: skip
 
     monkeypatch.setattr(compare, "measure", measured)
     arguments = ["benchmark", str(folder), "--data", records, "--batch_sizes", "1,2"]
@@ -106,8 +110,9 @@ def test_a_process_that_dies(
         yield
 
     monkeypatch.setattr(machine, "run_in_processes", die)
-    found = compare.benchmark(str(folder), compare.BenchmarkOptions([records]))
-    assert {row.error for row in found.rows} == {"its process died, perhaps because memory ran out"}
+    document = compare.benchmark(str(folder), compare.BenchmarkOptions([records]))
+    errors = {model["error"] for model in document["models"]}
+    assert errors == {"its process died, perhaps because memory ran out"}
 
 
 def test_what_cannot_be_measured(folder: pathlib.Path, records: str) -> None:
@@ -133,11 +138,9 @@ def test_each_model_has_its_own_process(
 ) -> None:
     """The small network is of this process: the checkpoint has another one in theirs."""
     options = compare.BenchmarkOptions([records], **OPTIONS)
-    found = compare.benchmark(str(exported), options)
-    checkpoint, *others = found.rows
-    assert checkpoint.measured is None and checkpoint.error
+    checkpoint, *others = compare.benchmark(str(exported), options)["models"]
+    assert checkpoint["error"]
     before = measure.memory_now()
-    for row in others:
-        assert row.measured is not None
-        assert row.measured.memory_before < row.measured.memory_peak
-        assert row.measured.memory_before != before
+    for model in others:
+        assert model["memory_before_bytes"] < model["memory_peak_bytes"]
+        assert model["memory_before_bytes"] != before

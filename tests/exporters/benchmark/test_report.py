@@ -2,40 +2,61 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Any, Dict
 
 import pytest
 from PIL import Image
 
 from exporters.benchmark import report
-from exporters.benchmark.compare import Benchmark, Row
-from exporters.benchmark.measure import CHECKPOINT, Measured, Timing
-from exporters.formats.check import Difference
 
 
-def _measured(factor: float, difference: bool = True) -> Measured:
-    timings = tuple(
-        Timing(size, 40, 20 * size * factor, 25 * size * factor, 50 / factor) for size in (1, 8)
-    )
-    metrics = {report.MAP: 0.5, report.MAP_50: 0.75, "nan": float("nan")}
-    return Measured(
-        int(4e6), 1.25, int(3e8), int(5e8), timings, metrics,
-        Difference(2e-6, 3e-7, 100, 2e-7, 3e-8) if difference else None, (),
-    )  # fmt: skip
+def _model(name: str, factor: float, **changes: Any) -> Dict[str, Any]:
+    return {
+        "format": name,
+        "path": f"exported/{name}",
+        "bytes": int(4e6),
+        "load_seconds": 1.25,
+        "memory_before_bytes": int(3e8),
+        "memory_peak_bytes": int(5e8),
+        "timings": [
+            {
+                "batch_size": size,
+                "runs": 40,
+                "median_ms": 20 * size * factor,
+                "p95_ms": 25 * size * factor,
+                "images_per_second": 50 / factor,
+            }
+            for size in (1, 8)
+        ],
+        "metrics": {report.MAP: 0.5, report.MAP_50: 0.75, "nan": float("nan")},
+        "difference_from_checkpoint": None,
+        **changes,
+    }
+
+
+FAILED = {"format": "onnx", "path": "model.onnx", "error": "onnx models need onnxruntime"}
+
+
+def _document(*models: Dict[str, Any]) -> Dict[str, Any]:
+    return {
+        "path": "exported",
+        "tensorflow": "2.15.1",
+        "machine": {"processors": 2, "kind": "x86_64"},
+        "image": {"height": 480, "width": 640},
+        "models": list(models),
+    }
 
 
 @pytest.fixture
-def found() -> Benchmark:
-    rows = (
-        Row(CHECKPOINT, "exported/model.ckpt", _measured(2, difference=False)),
-        Row("saved_model", "exported/saved_model", _measured(1)),
-        Row("onnx", "exported/model.onnx", None, "onnx models need onnxruntime"),
-    )
-    return Benchmark("exported", (480, 640), rows)
+def document() -> Dict[str, Any]:
+    difference = {"scores": 2e-6, "boxes": 3e-7, "usual_scores": 2e-7, "usual_boxes": 3e-8}
+    saved_model = _model("saved_model", 1, difference_from_checkpoint=difference)
+    return _document(_model("checkpoint", 2), saved_model, FAILED)
 
 
-def test_table(found: Benchmark) -> None:
-    lines = report.text_lines(found)
-    assert "exported: images of 640x480" in lines[0]
+def test_table(document: Dict[str, Any]) -> None:
+    lines = report.text_lines(document)
+    assert lines[0] == "exported: images of 640x480, TensorFlow 2.15.1, 2 processors"
     assert lines[1].split()[:4] == ["format", "batch", "median", "ms"]
     rows = [line.split() for line in lines[2:7]]
     assert rows[0] == [
@@ -48,33 +69,18 @@ def test_table(found: Benchmark) -> None:
     assert lines[-1] == "onnx: onnx models need onnxruntime"
 
 
-def test_json(found: Benchmark) -> None:
-    document = json.loads(json.dumps(report.to_dictionary(found), allow_nan=False))
-    checkpoint, saved_model, onnx = document["models"]
-    assert document["image"] == {"height": 480, "width": 640}
-    assert checkpoint["difference_from_checkpoint"] is None
-    assert saved_model["difference_from_checkpoint"] == {
-        "scores": 2e-6, "boxes": 3e-7, "usual_scores": 2e-7, "usual_boxes": 3e-8,
-    }  # fmt: skip
-    assert saved_model["timings"][1] == {
-        "batch_size": 8, "runs": 40, "median_ms": 160, "p95_ms": 200, "images_per_second": 50,
-    }  # fmt: skip
-    assert saved_model["metrics"] == {report.MAP: 0.5, report.MAP_50: 0.75, "nan": None}
-    assert onnx["error"] == "onnx models need onnxruntime"
-
-
-def test_metrics_without_objects_are_absent(found: Benchmark) -> None:
-    one = found.rows[0].measured
-    assert one is not None
-    row = Row("a", "b", one._replace(metrics={report.MAP: -1.0}, timings=()))
-    line = report.text_lines(found._replace(rows=(row,)))[2]
+def test_metrics_without_objects_are_absent() -> None:
+    model = _model("a", 1, metrics={report.MAP: -1.0, report.MAP_50: float("nan")}, timings=[])
+    line = report.text_lines(_document(model))[2]
     assert line.split() == ["a", *["–"] * 4, "1.2", "4.0", "200", "500", *["–"] * 4]
 
 
-def test_files(found: Benchmark, tmp_path: pathlib.Path) -> None:
-    text, document, picture = report.write(found, str(tmp_path / "new"))
-    assert pathlib.Path(text).read_text().splitlines() == report.text_lines(found)
-    assert json.loads(pathlib.Path(document).read_text()) == report.to_dictionary(found)
+def test_files(document: Dict[str, Any], tmp_path: pathlib.Path) -> None:
+    text, json_file, picture = report.write(document, str(tmp_path / "new"))
+    assert pathlib.Path(text).read_text().splitlines() == report.text_lines(document)
     assert Image.open(picture).width > 800
-    failed = found._replace(rows=found.rows[2:])
-    assert len(report.write(failed, str(tmp_path / "failed"))) == 2
+    written = json.loads(pathlib.Path(json_file).read_text())
+    for model in document["models"][:2]:
+        model["metrics"]["nan"] = None
+    assert written == document
+    assert len(report.write(_document(FAILED), str(tmp_path / "failed"))) == 2
