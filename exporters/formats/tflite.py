@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
+from flatbuffers import flexbuffers
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.printing import counted
@@ -22,13 +23,20 @@ from exporters.formats.base import (
     is_quantized,
 )
 from exporters.formats.samples import CALIBRATED, sample_images
-from exporters.formats.tflite_detector import TfliteDetector, set_options
-from exporters.formats.tflite_metadata import Normalization, add_metadata
-from exporters.formats.tflite_reader import IDENTIFIER, POSTPROCESS, read_tflite
+from exporters.formats.tflite_detector import TfliteDetector
+from exporters.formats.tflite_metadata import Normalization, add_metadata, pack
+from exporters.formats.tflite_reader import (
+    IDENTIFIER,
+    POSTPROCESS,
+    find_postprocess,
+    read_tflite,
+    unpack,
+)
 from exporters.importing.published import Published
 from exporters.network import ExportOptions, RestoredNetwork, TfliteOptions
 from inputs.label_map import read_label_map
 from inputs.serving import COLOR_CHANNELS, additional_channels
+from model_fn.checkpoints.errors import RunError
 
 MODEL_FILE = "model.tflite"
 INPUT = "normalized_input_image_tensor"
@@ -320,4 +328,15 @@ def convert(
         converter.inference_input_type = tf.uint8
         converter.representative_dataset = representative
     content = bytes(converter.convert())
-    return set_options(content, graph.options) if graph.options else content
+    if not graph.options:
+        return content
+    model = unpack(content)
+    operator = find_postprocess(model)
+    if operator is None:
+        raise RunError(
+            f"the TFLite converter of TensorFlow {tf.__version__} left out {POSTPROCESS}; export "
+            "with TensorFlow 2.15"
+        )
+    # The converter leaves out some of its options.
+    operator.customOptions = np.frombuffer(flexbuffers.Dumps(graph.options), np.uint8)
+    return pack(model)

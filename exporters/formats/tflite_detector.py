@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+from typing import Dict
 
 import numpy as np
 
@@ -11,7 +11,15 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.tflite_metadata import Normalization, pack, read_normalization
-from exporters.formats.tflite_reader import DAMAGE, POSTPROCESS, attached_labels, corners, unpack
+from exporters.formats.tflite_reader import (
+    DAMAGE,
+    POSTPROCESS,
+    attached_labels,
+    corners,
+    find_postprocess,
+    postprocess_options,
+    unpack,
+)
 from exporters.importing.published import damaged
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
 from inputs.serving import COLOR_CHANNELS
@@ -20,47 +28,6 @@ from model_fn.serving.graph import CLASS_OFFSET
 
 # Normalization of SSD MobileNets, which published files without metadata mostly are.
 _USUAL = Normalization((127.5,) * COLOR_CHANNELS, (127.5,) * COLOR_CHANNELS)
-
-
-class Postprocess(NamedTuple):
-    """The operation POSTPROCESS of a model."""
-
-    inputs: List[int]  # tensors: box encodings, scores, anchors
-    outputs: List[int]  # boxes, classes, scores, number
-    options: Dict[str, Any]
-
-
-def _find_operator(model: Any) -> Optional[Any]:
-    """The operation POSTPROCESS in the first subgraph of a `ModelT`; None if it has none."""
-    codes = [code.customCode for code in model.operatorCodes]
-    operators = model.subgraphs[0].operators
-    return next((op for op in operators if codes[op.opcodeIndex] == POSTPROCESS.encode()), None)
-
-
-def find_postprocess(content: bytes) -> Optional[Postprocess]:
-    """The operation POSTPROCESS of a model; None if it has none."""
-    from flatbuffers import flexbuffers
-
-    operator = _find_operator(unpack(content))
-    if operator is None:
-        return None
-    options = flexbuffers.Loads(bytearray(operator.customOptions))
-    return Postprocess(list(operator.inputs), list(operator.outputs), options)
-
-
-def set_options(content: bytes, options: Mapping[str, Any]) -> bytes:
-    """A model with all options of POSTPROCESS; TensorFlow's converter leaves out some."""
-    from flatbuffers import flexbuffers
-
-    model = unpack(content)
-    operator = _find_operator(model)
-    if operator is None:
-        raise RunError(
-            f"the TFLite converter of TensorFlow {tf.__version__} left out {POSTPROCESS}; export "
-            "with TensorFlow 2.15"
-        )
-    operator.customOptions = np.frombuffer(flexbuffers.Dumps(dict(options)), np.uint8)
-    return pack(model)
 
 
 class TfliteDetector(LoadedModel):
@@ -76,11 +43,12 @@ class TfliteDetector(LoadedModel):
     def __init__(self, path: str, keeps_raw: bool = False) -> None:
         content = files.read_bytes(path)
         try:
-            postprocess = find_postprocess(content)
-            names, normalization = attached_labels(content), read_normalization(content)
+            model = unpack(content)
+            postprocess = find_postprocess(model)
+            names, normalization = attached_labels(content), read_normalization(model)
             # TFLite follows the offsets in a file without a check; those packed here are right.
             interpreter = tf.lite.Interpreter(
-                model_content=pack(unpack(content)), experimental_preserve_all_tensors=keeps_raw
+                model_content=pack(model), experimental_preserve_all_tensors=keeps_raw
             )
             interpreter.allocate_tensors()
         except (*DAMAGE, RuntimeError) as error:
@@ -125,7 +93,7 @@ class TfliteDetector(LoadedModel):
 
     def _raw(self) -> Dict[str, np.ndarray]:
         encodings, scores, anchors = map(self._value, self._postprocess.inputs)
-        options = self._postprocess.options
+        options = postprocess_options(self._postprocess)
         scales = (float(options[name]) for name in ("y_scale", "x_scale", "h_scale", "w_scale"))
         boxes = CenterSizeCoder(*scales).decode(encodings, tf.constant(corners(anchors))).boxes
         return {RAW_SCORES: scores, RAW_BOXES: boxes.numpy()}

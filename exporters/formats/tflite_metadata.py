@@ -87,14 +87,12 @@ def pack(model: Any) -> bytes:
     return bytes(builder.Output())
 
 
-def read_normalization(content: bytes) -> Optional[Normalization]:
-    """The normalization in the metadata of a TFLite model; None if it has none."""
-    model = tflite_schema().Model.GetRootAsModel(content, 0)
-    entries = [model.Metadata(i) for i in range(model.MetadataLength())]
-    entry = next((each for each in entries if each.Name() == METADATA_NAME), None)
+def read_normalization(model: Any) -> Optional[Normalization]:
+    """The normalization in the metadata of a `ModelT`; None if it has none."""
+    entry = next((each for each in model.metadata or [] if each.name == METADATA_NAME), None)
     if entry is None:
         return None
-    data = model.Buffers(entry.Buffer()).DataAsNumpy().tobytes()
+    data = np.asarray(model.buffers[entry.buffer].data, np.uint8).tobytes()
     root = Table(bytearray(data), int(np.frombuffer(data, "<u4", 1)[0]))
     for graph in _tables(root, 3)[:1]:  # subgraph_metadata
         for tensor in _tables(graph, 2)[:1]:  # input_tensor_metadata

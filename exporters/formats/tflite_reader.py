@@ -6,9 +6,10 @@ import io
 import struct
 import zipfile
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+from flatbuffers import flexbuffers
 
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import files
@@ -35,28 +36,6 @@ _MAX_LABELS = 1 << 20  # bytes of a list of labels
 _BACKGROUND = "???"  # the first line of lists that begin with the background
 
 
-class _Operator(NamedTuple):
-    op: str
-    inputs: Tuple[int, ...]
-    outputs: Tuple[int, ...]
-    depth_multiplier: int  # multiplier of depthwise convolutions
-
-
-class _Model(NamedTuple):
-    """A parsed file."""
-
-    path: str
-    operators: List[_Operator]
-    tensors: List[Any]  # TensorT of the schema
-    buffers: List[Any]  # BufferT
-    # Shape of the first input, if it is [batch, h, w, channels].
-    image_size: Optional[Tuple[int, int]]
-
-    def name(self, index: int) -> str:
-        raw = self.tensors[index].name or b""
-        return raw.decode("utf-8", "replace")
-
-
 def read_tflite(path: str) -> Published:
     """The weights and layers of a TFLite model."""
     content = files.read_bytes(path)
@@ -66,13 +45,25 @@ def read_tflite(path: str) -> Published:
             f"{IDENTIFIER!r}"
         )
     try:
-        model = _parse(content, path)
-        values = {
-            index: array
-            for index in range(len(model.tensors))
-            if (array := _constant(model, index)) is not None
+        model = unpack(content)
+        names = _operation_names(model, path)
+        graph = model.subgraphs[0]
+        constants = {
+            index: Named(f"{_name(tensor)} #{index}", values)
+            for index, tensor in enumerate(graph.tensors)
+            if (values := _values(tensor, model.buffers[tensor.buffer].data, path)) is not None
         }
-        return _publish(model, values, attached_labels(content))
+        shapes = [graph.tensors[index].shape for index in graph.inputs]
+        images = [shape for shape in shapes if shape is not None and len(shape) == 4]
+        structure, anchors = _read_layers(graph.operators, names, constants)
+        return Published(
+            {each.name: each.values for each in constants.values()},
+            structure,
+            has_names=False,
+            anchors=anchors,
+            label_map=attached_labels(content),
+            image_size=(int(images[0][1]), int(images[0][2])) if images else None,
+        )
     except DAMAGE as error:
         raise damaged(f"{path} is damaged or cut off: {error!r}") from error
 
@@ -83,48 +74,45 @@ def unpack(content: bytes) -> Any:
     return schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
 
 
-def _parse(content: bytes, path: str) -> _Model:
-    model = unpack(content)
-    codes = vars(tflite_schema().BuiltinOperator)
-    known = {code: name for name, code in codes.items() if isinstance(code, int)}
-    names = [_operation(code, known, path) for code in model.operatorCodes]
-    graph = model.subgraphs[0]
-    operators = [
-        _Operator(
-            names[each.opcodeIndex],
-            tuple(each.inputs),
-            tuple(each.outputs),
-            max(getattr(each.builtinOptions, "depthMultiplier", 1), 1),
-        )
-        for each in graph.operators
-    ]
-    inputs = [graph.tensors[index].shape for index in graph.inputs]
-    images = [
-        (int(each[1]), int(each[2])) for each in inputs if each is not None and len(each) == 4
-    ]
-    size = images[0] if images else None
-    return _Model(path, operators, graph.tensors, model.buffers, size)
+def find_postprocess(model: Any) -> Optional[Any]:
+    """The operation POSTPROCESS in the first subgraph of a `ModelT`; None if it has none."""
+    codes = [code.customCode for code in model.operatorCodes]
+    operators = model.subgraphs[0].operators
+    return next((op for op in operators if codes[op.opcodeIndex] == POSTPROCESS.encode()), None)
 
 
-def _operation(code: Any, known: Dict[int, str], path: str) -> str:
-    number = max(code.builtinCode, code.deprecatedBuiltinCode)
-    name = known.get(number, f"number {number}")
-    if name == "CUSTOM":
-        name = (code.customCode or b"").decode("utf-8", "replace")
-        if name == POSTPROCESS:
-            return name
-    elif number in known:
-        return name
-    raise RunError(
-        f"{path} contains the operation {name}, which is not known; of custom operations only "
-        f"{POSTPROCESS} is. Import a model without it, or another format of this model"
-    )
+def postprocess_options(operator: Any) -> Dict[str, Any]:
+    """The options of POSTPROCESS."""
+    options: Dict[str, Any] = flexbuffers.Loads(bytearray(operator.customOptions))
+    return options
 
 
-def _constant(model: _Model, index: int) -> Optional[np.ndarray]:
+def _operation_names(model: Any, path: str) -> List[str]:
+    """The kind and the number of each operation of the first subgraph, as `CONV_2D #3`."""
+    codes = tflite_schema().BuiltinOperator
+    known = {code: name for name, code in vars(codes).items()}
+    kinds = []
+    for code in model.operatorCodes:
+        number = max(code.builtinCode, code.deprecatedBuiltinCode)
+        kind = known.get(number, f"number {number}")
+        if number == codes.CUSTOM:
+            kind = str(code.customCode or b"", "utf-8", "replace")
+        if kind not in (known.get(number), POSTPROCESS):
+            raise RunError(
+                f"{path} contains the operation {kind}, which is not known; of custom operations "
+                f"only {POSTPROCESS} is. Import a model without it, or another format of this model"
+            )
+        kinds.append(kind)
+    operators = model.subgraphs[0].operators
+    return [f"{kinds[each.opcodeIndex]} #{number}" for number, each in enumerate(operators)]
+
+
+def _name(tensor: Any) -> str:
+    return str(tensor.name or b"", "utf-8", "replace")
+
+
+def _values(tensor: Any, data: Any, path: str) -> Optional[np.ndarray]:
     """The values of a tensor with a buffer of its own, as float32 where it is quantized."""
-    tensor = model.tensors[index]
-    data = model.buffers[tensor.buffer].data
     if data is None or tensor.type not in _TYPES:
         return None
     dtype = np.dtype(_TYPES[tensor.type])
@@ -133,8 +121,8 @@ def _constant(model: _Model, index: int) -> Optional[np.ndarray]:
     count = int(np.prod(shape, dtype=np.int64))
     if len(raw) != count * dtype.itemsize:
         raise damaged(
-            f"{model.path}: tensor {model.name(index)} of shape {shape} has {len(raw)} bytes and "
-            f"needs {count * dtype.itemsize}"
+            f"{path}: tensor {_name(tensor)} of shape {shape} has {len(raw)} bytes and needs "
+            f"{count * dtype.itemsize}"
         )
     values = np.frombuffer(raw, dtype).reshape(shape)
     if dtype.kind == "f":
@@ -154,66 +142,58 @@ def _dequantized(values: np.ndarray, quantization: Any) -> np.ndarray:
     return (values.astype(np.float32) - zero.astype(np.float32)) * scale
 
 
-def _publish(model: _Model, values: Dict[int, np.ndarray], labels: Dict[int, str]) -> Published:
-    makers = {
-        output: number for number, each in enumerate(model.operators) for output in each.outputs
-    }
+def _read_layers(
+    operators: Sequence[Any], names: Sequence[str], constants: Mapping[int, Named]
+) -> Tuple[Structure, Optional[np.ndarray]]:
+    """The layers of a model and its anchors.
+
+    Args:
+        names: Results of `_operation_names`.
+        constants: Constants by number of their tensor.
+    """
+    kinds = [name.partition(" ")[0] for name in names]
+    makers = {output: number for number, each in enumerate(operators) for output in each.outputs}
 
     def constant(index: int) -> Optional[Named]:
-        for _ in model.operators:  # a damaged file may have a cycle
-            if index < 0 or index in values or index not in makers:
+        for _ in operators:  # a damaged file may have a cycle
+            if index not in makers or kinds[makers[index]] not in _SAME_VALUE:
                 break
-            maker = model.operators[makers[index]]
-            if maker.op not in _SAME_VALUE:
-                return None
-            index = maker.inputs[0]
-        if index not in values:
-            return None
-        return Named(f"{model.name(index)} #{index}", values[index])
+            index = operators[makers[index]].inputs[0]
+        return constants.get(index)
 
     nodes: Dict[str, graphs.Node] = {}
     layers: List[Convolution] = []
     tokens: Dict[str, Tuple[object, ...]] = {}
     anchors = None
-    for number, each in enumerate(model.operators):
-        name = _node_name(number, each)
-        sources = tuple(
-            _node_name(makers[index], model.operators[makers[index]])
-            for index in (each.inputs[:1] if each.op in _CONVOLUTIONS else each.inputs)
-            if index in makers
-        )
-        nodes[name] = graphs.Node(name, each.op, sources)
-        if each.op in _POOLS:
-            tokens[name] = (_POOLS[each.op],)
-        elif each.op in _CONVOLUTIONS:
-            layer = _layer(name, each, constant)
+    for name, kind, each in zip(names, kinds, operators):
+        inputs = each.inputs[:1] if kind in _CONVOLUTIONS else each.inputs
+        sources = tuple(names[makers[index]] for index in inputs if index in makers)
+        nodes[name] = graphs.Node(name, kind, sources)
+        if kind in _POOLS:
+            tokens[name] = (_POOLS[kind],)
+        elif kind in _CONVOLUTIONS:
+            layer = _layer(name, _CONVOLUTIONS[kind], each, constant)
             if layer is not None:
                 layers.append(layer)
                 tokens[name] = layer.token
-        elif each.op == POSTPROCESS and (constant_anchors := constant(each.inputs[2])) is not None:
-            anchors = corners(constant_anchors.values)
+        elif kind == POSTPROCESS and (center_sizes := constant(each.inputs[2])) is not None:
+            anchors = corners(center_sizes.values)
     graph = graphs.Graph(nodes, {})
     parents = {name: graphs.parents_of(graph, name, tokens) for name in tokens}
-    arrays = {f"{model.name(index)} #{index}": array for index, array in values.items()}
-    structure = Structure(tuple(layers), tokens, parents)
-    return Published(arrays, structure, False, anchors, labels, model.image_size)
+    return Structure(tuple(layers), tokens, parents), anchors
 
 
-def _node_name(number: int, operator: _Operator) -> str:
-    return f"{operator.op} #{number}"
-
-
-def _layer(name: str, operator: _Operator, constant: Any) -> Optional[Convolution]:
+def _layer(name: str, kind: str, operator: Any, constant: Any) -> Optional[Convolution]:
     weights = constant(operator.inputs[1])
     if weights is None:
         return None
-    kind = _CONVOLUTIONS[operator.op]
     offset = constant(operator.inputs[2]) if len(operator.inputs) > 2 else None
     # OHWI -> HWIO, 1HWC -> HWC1, OI -> IO
     order = {"conv": (1, 2, 3, 0), "depthwise": (1, 2, 3, 0), "dense": (1, 0)}[kind]
     values = np.transpose(weights.values, order)
     if kind == "depthwise":
-        values = values.reshape(*values.shape[:2], -1, operator.depth_multiplier)
+        multiplier = max(getattr(operator.builtinOptions, "depthMultiplier", 1), 1)
+        values = values.reshape(*values.shape[:2], -1, multiplier)
     values = np.ascontiguousarray(values)
     channels = values.shape[2] * values.shape[3] if kind == "depthwise" else values.shape[-1]
     if offset is not None and offset.values.shape != (channels,):

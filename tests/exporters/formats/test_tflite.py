@@ -13,9 +13,16 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from exporters import Detector
 from exporters.formats import check, tflite
-from exporters.formats.tflite_detector import TfliteDetector, find_postprocess
+from exporters.formats.tflite_detector import TfliteDetector
 from exporters.formats.tflite_metadata import Normalization, add_metadata, read_normalization
-from exporters.formats.tflite_reader import POSTPROCESS, attached_labels, read_tflite
+from exporters.formats.tflite_reader import (
+    POSTPROCESS,
+    attached_labels,
+    find_postprocess,
+    postprocess_options,
+    read_tflite,
+    unpack,
+)
 from exporters.network import TfliteOptions
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES, Trained
@@ -87,10 +94,9 @@ def test_options_of_the_operation(trained, graph):
         max_detections=7, max_classes_per_detection=2, detections_per_class=9, use_regular_nms=True
     )
     changed = tflite_graph(trained.config, trained.checkpoint, options)
-    found = find_postprocess(tflite.convert(changed))
-    assert found is not None
-    assert found.options == pytest.approx(changed.options)
-    assert found.options["max_detections"] == 7 and found.options["use_regular_nms"]
+    found = postprocess_options(find_postprocess(unpack(tflite.convert(changed))))
+    assert found == pytest.approx(changed.options)
+    assert found["max_detections"] == 7 and found["use_regular_nms"]
 
 
 def test_a_model_without_the_operation(trained, tmp_path):
@@ -164,14 +170,14 @@ def test_ranges_of_training(tmp_path):
     np.testing.assert_allclose(kernel["quantization_parameters"]["scales"], 0.9 / 254, rtol=1e-5)
     interpreter.set_tensor(image["index"], pixels)
     interpreter.invoke()
-    postprocess = find_postprocess(content)
+    postprocess = find_postprocess(unpack(content))
     for index, values in zip(postprocess.inputs, wanted):
         np.testing.assert_allclose(interpreter.get_tensor(index), values, atol=0.02)
 
 
 def test_metadata(float_model):
     assert attached_labels(float_model) == NAMES
-    assert read_normalization(float_model) == NORMALIZATION
+    assert read_normalization(unpack(float_model)) == NORMALIZATION
 
 
 def test_class_names_and_normalization_of_a_loaded_model(float_model, tmp_path):

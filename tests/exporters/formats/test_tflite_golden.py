@@ -14,8 +14,12 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
 from exporters.formats import tflite
-from exporters.formats.tflite_detector import find_postprocess
-from exporters.formats.tflite_reader import POSTPROCESS
+from exporters.formats.tflite_reader import (
+    POSTPROCESS,
+    find_postprocess,
+    postprocess_options,
+    unpack,
+)
 from exporters.network import TfliteOptions
 from tests.exporters.formats.models import operation_names, tflite_graph
 
@@ -56,9 +60,9 @@ def test_the_reference(shared, golden_folder, detinit, tmp_path):
             wanted = golden["float"]["op_counts"]
             # The reference's graph has one reshape more, of [1, A, 1, 4] to [1, A, 4].
             assert counts == {**wanted, "RESHAPE": wanted["RESHAPE"] - 1}
-        postprocess = find_postprocess(content)
+        postprocess = find_postprocess(unpack(content))
         wanted = golden[key]["postprocess"]["options"]
-        assert postprocess.options == pytest.approx(wanted)
+        assert postprocess_options(postprocess) == pytest.approx(wanted)
         path = tmp_path / "model.tflite"
         path.write_bytes(content)
         interpreter = tf.lite.Interpreter(str(path), experimental_preserve_all_tensors=True)
@@ -109,7 +113,7 @@ def test_ranges_of_training_of_the_reference(shared, golden_folder, detinit, tmp
     pixels = np.load(shared / "golden" / "numeric" / "_inputs.npz")["images_300"][:1]
     interpreter.set_tensor(image["index"], pixels)
     interpreter.invoke()
-    postprocess = find_postprocess(content)
+    postprocess = find_postprocess(unpack(content))
     for key, index in zip(("box_encodings", "class_predictions"), postprocess.inputs):
         found = interpreter.get_tensor(index)[0]
         difference = np.abs(found[arrays["raw_idx"]] - arrays[f"graph8__{key}"])
