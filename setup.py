@@ -125,6 +125,7 @@ setup(
         "estimator_det.protos": ["*.proto", "*.pyi"],
         "estimator_det": ["configs/*.config"],
         "estimator_det.programs": ["*.csv", "*.html"],
+        "exporters.importing": ["*.config"],
     },
     entry_points={"console_scripts": ["estimator-det = estimator_det.cli:main"]},
     zip_safe=False,

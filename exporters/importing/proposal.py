@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from estimator_det.config import pipeline
+from estimator_det.config import files, pipeline
 from estimator_det.config.text import ConfigError
 from exporters.importing.published import Convolution, Published
 from model_fn.checkpoints.explanations import explanation
@@ -15,67 +16,8 @@ _HEAD = re.compile(r"BoxPredictor_(\d+)/(BoxEncodingPredictor|ClassPredictor)(_d
 _CODE_SIZE = 4
 _DIGITS = 6  # significant digits of fields that are float32
 _DEFAULT_SIZE = 300  # pixels, of the published SSDs
+_CONFIG_FILE = os.path.join(os.path.dirname(__file__), "mobilenet_ssd.config")
 _NEEDED = "give the configuration that the model was trained with, --pipeline_config_path FILE"
-
-_TEMPLATE = """
-model { ssd {
-  num_classes: %(num_classes)d
-  box_coder { faster_rcnn_box_coder {
-    y_scale: 10.0 x_scale: 10.0 height_scale: 5.0 width_scale: 5.0 } }
-  matcher { argmax_matcher {
-    matched_threshold: 0.5 unmatched_threshold: 0.5 force_match_for_each_row: true } }
-  similarity_calculator { iou_similarity {} }
-  anchor_generator { ssd_anchor_generator {
-    num_layers: %(num_layers)d min_scale: 0.2 max_scale: 0.95
-    reduce_boxes_in_lowest_layer: %(reduce)s
-    aspect_ratios: [1.0, 2.0, 0.5, 3.0, 0.3333] } }
-  image_resizer { fixed_shape_resizer { height: %(height)d width: %(width)d } }
-  box_predictor { convolutional_box_predictor {
-    kernel_size: %(kernel_size)d use_depthwise: %(heads_depthwise)s use_dropout: false
-    conv_hyperparams { %(hyperparams)s } } }
-  feature_extractor {
-    type: "%(type)s" min_depth: 16 depth_multiplier: %(depth_multiplier)g
-    use_depthwise: %(maps_depthwise)s
-    conv_hyperparams { %(hyperparams)s } }
-  loss {
-    classification_loss { weighted_sigmoid {} }
-    localization_loss { weighted_smooth_l1 {} }
-    hard_example_miner {
-      num_hard_examples: 3000 iou_threshold: 0.99 loss_type: CLASSIFICATION
-      max_negatives_per_positive: 3 min_negatives_per_image: 3 }
-    classification_weight: 1.0 localization_weight: 1.0 }
-  normalize_loss_by_num_matches: true
-  post_processing {
-    batch_non_max_suppression {
-      score_threshold: 1e-8 iou_threshold: 0.6
-      max_detections_per_class: 100 max_total_detections: 100 }
-    score_converter: SIGMOID } } }
-train_config {
-  batch_size: 24
-  optimizer { momentum_optimizer {
-    learning_rate { cosine_decay_learning_rate {
-      learning_rate_base: 0.004 total_steps: 5000
-      warmup_learning_rate: 0.001 warmup_steps: 200 } }
-    momentum_optimizer_value: 0.9 } }
-  fine_tune_checkpoint_type: "detection"
-  num_steps: 5000
-  data_augmentation_options { random_horizontal_flip {} }
-  data_augmentation_options { ssd_random_crop {} } }
-train_input_reader {
-  label_map_path: "PATH_TO_BE_CONFIGURED"
-  tf_record_input_reader { input_path: "PATH_TO_BE_CONFIGURED" } }
-eval_config { metrics_set: "coco_detection_metrics" }
-eval_input_reader {
-  label_map_path: "PATH_TO_BE_CONFIGURED"
-  tf_record_input_reader { input_path: "PATH_TO_BE_CONFIGURED" } }
-"""
-_HYPERPARAMS = """
-activation: RELU_6
-regularizer { l2_regularizer { weight: 0.00004 } }
-initializer { truncated_normal_initializer { stddev: 0.03 } }
-batch_norm { scale: true decay: 0.9997 epsilon: 0.001 }
-"""
-
 
 class _Heads(NamedTuple):
     """Layers that predict, by feature map."""
@@ -122,20 +64,19 @@ def propose_config(published: Published) -> Any:
         layer.kind == "conv" and layer.weights.values.shape[0] == 3 < layer.weights.values.shape[2]
         for layer in body
     )
-    text = _TEMPLATE % {
-        "num_classes": _outputs(heads.classes[0]) // anchors[0] - 1,
-        "num_layers": len(anchors),
-        "reduce": anchors[0] == 3,
-        "height": height,
-        "width": width,
-        "kernel_size": kernel,
-        "heads_depthwise": bool(heads.depthwise),
-        "maps_depthwise": maps_depthwise,
-        "type": kind,
-        "depth_multiplier": _depth_multiplier(kind, body),
-        "hyperparams": _HYPERPARAMS,
-    }
-    return pipeline.parse_pipeline(text, "the proposed configuration")
+    config = pipeline.parse_pipeline(files.read_text(_CONFIG_FILE), _CONFIG_FILE)
+    ssd = config.model.ssd
+    ssd.num_classes = _outputs(heads.classes[0]) // anchors[0] - 1
+    ssd.anchor_generator.ssd_anchor_generator.num_layers = len(anchors)
+    ssd.anchor_generator.ssd_anchor_generator.reduce_boxes_in_lowest_layer = anchors[0] == 3
+    ssd.image_resizer.fixed_shape_resizer.height = height
+    ssd.image_resizer.fixed_shape_resizer.width = width
+    ssd.box_predictor.convolutional_box_predictor.kernel_size = kernel
+    ssd.box_predictor.convolutional_box_predictor.use_depthwise = bool(heads.depthwise)
+    ssd.feature_extractor.type = kind
+    ssd.feature_extractor.depth_multiplier = _depth_multiplier(kind, body)
+    ssd.feature_extractor.use_depthwise = maps_depthwise
+    return config
 
 
 def explain_shapes(published: Published, model: Any) -> List[str]:
