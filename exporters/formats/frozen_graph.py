@@ -55,7 +55,7 @@ class FrozenGraph(ExportFormat):
     def load(self, path: str) -> GraphDetector:
         """The detector in a frozen graph, of this trainer or of the reference."""
         graph_def = parse_frozen_graph(path)
-        refuse_without_weights(graph_def, path)
+        refuse_without_weights(graph_def, constants(graph_def, path), path)
         return GraphDetector(path, graph_def)
 
     def read(self, path: str) -> Published:
@@ -158,15 +158,16 @@ def zero_constants(graph_def: Any) -> Set[str]:
     return names
 
 
-def refuse_without_weights(graph_def: Any, path: str) -> None:
+def refuse_without_weights(graph_def: Any, arrays: Dict[str, np.ndarray], path: str) -> None:
     """Refuses a graph whose layers have weights without content."""
-    graph = graphs.from_graph_def(graph_def, {})
-    empty = graphs.constant_weights(graph, zero_constants(graph_def))
-    if not empty:
+    zeros = {name: arrays[name] for name in zero_constants(graph_def) & arrays.keys()}
+    # Of a graph without other constants, these are the only layers.
+    layers = graphs.read_structure(graphs.from_graph_def(graph_def, zeros)).convolutions
+    if not layers:
         return
     text = (
-        f"{path} contains no weights: {counted(len(empty), 'layer')} of it, such as that of the "
-        f"constant {plain(empty[0])}, {'has' if len(empty) == 1 else 'have'} none. "
+        f"{path} contains no weights: {counted(len(layers), 'layer')} of it, such as that of the "
+        f"constant {plain(layers[0].weights.name)}, {'has' if len(layers) == 1 else 'have'} none. "
     )
     if files.exists(files.path_in(os.path.dirname(path) or ".", TFJS_MANIFEST)):
         raise RunError(
@@ -200,7 +201,7 @@ def constants(graph_def: Any, path: str) -> Dict[str, np.ndarray]:
 
 def publish(graph_def: Any, arrays: Dict[str, np.ndarray], path: str) -> Published:
     """Contents of a `GraphDef` with the values of its constants and variables."""
-    refuse_without_weights(graph_def, path)
+    refuse_without_weights(graph_def, arrays, path)
     graph = graphs.from_graph_def(graph_def, arrays)
     return Published(
         arrays,

@@ -6,7 +6,7 @@ import io
 import struct
 import zipfile
 import zlib
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional
 
 import numpy as np
 from flatbuffers import flexbuffers
@@ -14,23 +14,30 @@ from flatbuffers import flexbuffers
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import files
 from exporters.importing import graphs
-from exporters.importing.published import (
-    Convolution,
-    Named,
-    Published,
-    Structure,
-    damaged,
-    other_format,
-)
+from exporters.importing.published import Published, damaged, other_format
 from model_fn.checkpoints.errors import RunError
 
 IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a file
 POSTPROCESS = "TFLite_Detection_PostProcess"
 DAMAGE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError,
            MemoryError)  # fmt: skip
-_CONVOLUTIONS = {"CONV_2D": "conv", "DEPTHWISE_CONV_2D": "depthwise", "FULLY_CONNECTED": "dense"}
-_POOLS = {"MAX_POOL_2D": "max_pool", "AVERAGE_POOL_2D": "average_pool"}
-_SAME_VALUE = ("DEQUANTIZE", "QUANTIZE", "CAST")
+# Operations that have another name in TensorFlow.
+_OPERATIONS = {
+    "CONV_2D": "_FusedConv2D",
+    "DEPTHWISE_CONV_2D": "_FusedDepthwiseConv2dNative",
+    "FULLY_CONNECTED": "_FusedMatMul",
+    "MAX_POOL_2D": "MaxPool",
+    "AVERAGE_POOL_2D": "AvgPool",
+    "DEQUANTIZE": "Identity",
+    "QUANTIZE": "Identity",
+    "CAST": "Cast",
+}
+# Order of the dimensions of weights: OHWI -> HWIO, 1HWC -> HWC1, OI -> IO.
+_ORDERS = {
+    "CONV_2D": np.array([1, 2, 3, 0]),
+    "DEPTHWISE_CONV_2D": np.array([1, 2, 3, 0]),
+    "FULLY_CONNECTED": np.array([1, 0]),
+}
 _TYPES = {0: "<f4", 1: "<f2", 2: "<i4", 3: "u1", 9: "i1"}  # TensorType -> NumPy type
 _MAX_LABELS = 1 << 20  # bytes of a list of labels
 _BACKGROUND = "???"  # the first line of lists that begin with the background
@@ -46,21 +53,15 @@ def read_tflite(path: str) -> Published:
         )
     try:
         model = unpack(content)
-        names = _operation_names(model, path)
-        graph = model.subgraphs[0]
-        constants = {
-            index: Named(f"{_name(tensor)} #{index}", values)
-            for index, tensor in enumerate(graph.tensors)
-            if (values := _values(tensor, model.buffers[tensor.buffer].data, path)) is not None
-        }
-        shapes = [graph.tensors[index].shape for index in graph.inputs]
+        main = model.subgraphs[0]
+        graph = _read_graph(model, path)
+        shapes = [main.tensors[index].shape for index in main.inputs]
         images = [shape for shape in shapes if shape is not None and len(shape) == 4]
-        structure, anchors = _read_layers(graph.operators, names, constants)
         return Published(
-            {each.name: each.values for each in constants.values()},
-            structure,
+            graph.arrays,
+            graphs.read_structure(graph),
             has_names=False,
-            anchors=anchors,
+            anchors=_anchors(graph),
             label_map=attached_labels(content),
             image_size=(int(images[0][1]), int(images[0][2])) if images else None,
         )
@@ -87,24 +88,63 @@ def postprocess_options(operator: Any) -> Dict[str, Any]:
     return options
 
 
-def _operation_names(model: Any, path: str) -> List[str]:
-    """The kind and the number of each operation of the first subgraph, as `CONV_2D #3`."""
+def _read_graph(model: Any, path: str) -> graphs.Graph:
+    """The operations as TensorFlow has them, and the constants with its order of dimensions."""
+    kinds = [_operation_kind(each, path) for each in model.operatorCodes]
+    tensors = model.subgraphs[0].tensors
+    names = [f"{_name(tensor)} #{index}" for index, tensor in enumerate(tensors)]
+    arrays = {}
+    for name, tensor in zip(names, tensors):
+        values = _values(tensor, model.buffers[tensor.buffer].data, path)
+        if values is not None:
+            arrays[name] = values
+    nodes: Dict[str, graphs.Node] = {}
+
+    def add(name: str, op: str, *inputs: str) -> str:
+        nodes[name] = graphs.Node(name, op, inputs)
+        return name
+
+    makers: Dict[int, str] = {}  # names of operations by number of their tensors
+    for number, each in enumerate(model.subgraphs[0].operators):
+        kind = kinds[each.opcodeIndex]
+        name = f"{kind} #{number}"
+        # An input of -1 is one that the operation does not have.
+        inputs = [makers.get(index, names[index]) for index in each.inputs if index >= 0]
+        if kind in _ORDERS:
+            arrays[f"order of {kind}"] = _ORDERS[kind]
+            inputs[1] = add(f"{name} weights", "Transpose", inputs[1], f"order of {kind}")
+        if kind == "DEPTHWISE_CONV_2D":
+            _, height, width, _ = tensors[each.inputs[1]].shape
+            shape = [height, width, -1, max(each.builtinOptions.depthMultiplier, 1)]
+            arrays[f"{name} shape"] = np.array(shape)
+            inputs[1] = add(f"{name} multiplied", "Reshape", inputs[1], f"{name} shape")
+        add(name, _OPERATIONS.get(kind, kind), *inputs)
+        makers.update(dict.fromkeys(each.outputs, name))
+    return graphs.Graph(nodes, arrays)
+
+
+def _anchors(graph: graphs.Graph) -> Optional[np.ndarray]:
+    for node in graph.nodes.values():
+        center_sizes = graphs.evaluate(graph, node.inputs[2]) if node.op == POSTPROCESS else None
+        if center_sizes is not None:
+            return corners(center_sizes)
+    return None
+
+
+def _operation_kind(code: Any, path: str) -> str:
+    """`CONV_2D` or another name of TFLite's own operations, or POSTPROCESS."""
     codes = tflite_schema().BuiltinOperator
-    known = {code: name for name, code in vars(codes).items()}
-    kinds = []
-    for code in model.operatorCodes:
-        number = max(code.builtinCode, code.deprecatedBuiltinCode)
-        kind = known.get(number, f"number {number}")
-        if number == codes.CUSTOM:
-            kind = str(code.customCode or b"", "utf-8", "replace")
-        if kind not in (known.get(number), POSTPROCESS):
-            raise RunError(
-                f"{path} contains the operation {kind}, which is not known; of custom operations "
-                f"only {POSTPROCESS} is. Import a model without it, or another format of this model"
-            )
-        kinds.append(kind)
-    operators = model.subgraphs[0].operators
-    return [f"{kinds[each.opcodeIndex]} #{number}" for number, each in enumerate(operators)]
+    number = max(code.builtinCode, code.deprecatedBuiltinCode)
+    known = {code: name for name, code in vars(codes).items()}.get(number)
+    kind = known or f"number {number}"
+    if number == codes.CUSTOM:
+        kind = str(code.customCode or b"", "utf-8", "replace")
+    if kind not in (known, POSTPROCESS):
+        raise RunError(
+            f"{path} contains the operation {kind}, which is not known; of custom operations only "
+            f"{POSTPROCESS} is. Import a model without it, or another format of this model"
+        )
+    return kind
 
 
 def _name(tensor: Any) -> str:
@@ -140,65 +180,6 @@ def _dequantized(values: np.ndarray, quantization: Any) -> np.ndarray:
         shape[quantization.quantizedDimension] = -1
         scale, zero = scale.reshape(shape), np.broadcast_to(zero, scale.size).reshape(shape)
     return (values.astype(np.float32) - zero.astype(np.float32)) * scale
-
-
-def _read_layers(
-    operators: Sequence[Any], names: Sequence[str], constants: Mapping[int, Named]
-) -> Tuple[Structure, Optional[np.ndarray]]:
-    """The layers of a model and its anchors.
-
-    Args:
-        names: Results of `_operation_names`.
-        constants: Constants by number of their tensor.
-    """
-    kinds = [name.partition(" ")[0] for name in names]
-    makers = {output: number for number, each in enumerate(operators) for output in each.outputs}
-
-    def constant(index: int) -> Optional[Named]:
-        for _ in operators:  # a damaged file may have a cycle
-            if index not in makers or kinds[makers[index]] not in _SAME_VALUE:
-                break
-            index = operators[makers[index]].inputs[0]
-        return constants.get(index)
-
-    nodes: Dict[str, graphs.Node] = {}
-    layers: List[Convolution] = []
-    tokens: Dict[str, Tuple[object, ...]] = {}
-    anchors = None
-    for name, kind, each in zip(names, kinds, operators):
-        inputs = each.inputs[:1] if kind in _CONVOLUTIONS else each.inputs
-        sources = tuple(names[makers[index]] for index in inputs if index in makers)
-        nodes[name] = graphs.Node(name, kind, sources)
-        if kind in _POOLS:
-            tokens[name] = (_POOLS[kind],)
-        elif kind in _CONVOLUTIONS:
-            layer = _layer(name, _CONVOLUTIONS[kind], each, constant)
-            if layer is not None:
-                layers.append(layer)
-                tokens[name] = layer.token
-        elif kind == POSTPROCESS and (center_sizes := constant(each.inputs[2])) is not None:
-            anchors = corners(center_sizes.values)
-    graph = graphs.Graph(nodes, {})
-    parents = {name: graphs.parents_of(graph, name, tokens) for name in tokens}
-    return Structure(tuple(layers), tokens, parents), anchors
-
-
-def _layer(name: str, kind: str, operator: Any, constant: Any) -> Optional[Convolution]:
-    weights = constant(operator.inputs[1])
-    if weights is None:
-        return None
-    offset = constant(operator.inputs[2]) if len(operator.inputs) > 2 else None
-    # OHWI -> HWIO, 1HWC -> HWC1, OI -> IO
-    order = {"conv": (1, 2, 3, 0), "depthwise": (1, 2, 3, 0), "dense": (1, 0)}[kind]
-    values = np.transpose(weights.values, order)
-    if kind == "depthwise":
-        multiplier = max(getattr(operator.builtinOptions, "depthMultiplier", 1), 1)
-        values = values.reshape(*values.shape[:2], -1, multiplier)
-    values = np.ascontiguousarray(values)
-    channels = values.shape[2] * values.shape[3] if kind == "depthwise" else values.shape[-1]
-    if offset is not None and offset.values.shape != (channels,):
-        raise ValueError(f"{offset.name} has shape {offset.values.shape}, its layer {channels}")
-    return Convolution(name, kind, Named(weights.name, values), None, offset, None)
 
 
 def corners(anchors: np.ndarray) -> np.ndarray:

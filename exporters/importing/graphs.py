@@ -1,4 +1,4 @@
-"""Reads layers off a TensorFlow graph: each convolution with the constants that follow it.
+"""Reads layers off a graph: each convolution with the constants that follow it.
 
 Graph optimizers fold batch norm into convolutions, rename operations and merge equal constants, so
 layers are found by what operations do. Names decide only which layer is which.
@@ -7,7 +7,19 @@ layers are found by what operations do. Names decide only which layer is which.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import numpy as np
 
@@ -93,20 +105,6 @@ def image_size(graph: Graph) -> Optional[Tuple[int, int]]:
     return None
 
 
-def constant_weights(graph: Graph, names: Set[str]) -> List[str]:
-    """Names of constants that layers have as weights."""
-    constants = []
-    for node in graph.nodes.values():
-        if node.op in CONVOLUTIONS and len(node.inputs) > 1:
-            name = node.inputs[1]
-            # Identities and casts stand between a layer and its constant.
-            for _ in range(_MAX_DEPTH):
-                if name in graph.nodes and graph.nodes[name].op in SAME_VALUE:
-                    name = next(iter(graph.nodes[name].inputs), name)
-            constants += [name] if name in names else []
-    return constants
-
-
 def leaf(graph: Graph, name: str) -> Optional[str]:
     """The constant or variable that an operation passes on unchanged, or is computed from."""
     for _ in range(_MAX_DEPTH):
@@ -149,7 +147,10 @@ def _compute(op: str, values: List[np.ndarray]) -> Optional[np.ndarray]:
     if len(values) != count:
         return None
     try:
-        if op != "Reshape" and math.prod(np.broadcast_shapes(*map(np.shape, values))) > MAX_NUMBERS:
+        if (
+            op not in ("Reshape", "Transpose")
+            and math.prod(np.broadcast_shapes(*map(np.shape, values))) > MAX_NUMBERS
+        ):
             return None
         with np.errstate(all="ignore"):  # values that are not finite are refused later, by name
             return np.asarray(compute(*values))
@@ -166,6 +167,7 @@ _ARITHMETIC: Dict[str, Tuple[int, Callable[..., Any]]] = {
     "Rsqrt": (1, lambda x: 1 / np.sqrt(x)),
     "Sqrt": (1, np.sqrt),
     "Reshape": (2, lambda x, shape: np.reshape(x, shape.astype(int))),
+    "Transpose": (2, np.transpose),
 }
 
 
@@ -192,75 +194,53 @@ def _convolution(graph: Graph, node: Node, users: Dict[str, List[Node]]) -> Opti
     shape = weights.values.shape
     # Depthwise kernels are [h, w, channels, multiplier].
     channels = int(shape[2] * shape[3] if kind == "depthwise" else shape[-1])
-    affine = _Affine(channels)
+    scale, offset, name = None, None, node.name
     if "Fused" in node.op and len(node.inputs) > 2:
-        affine.add(_named(graph, node.inputs[2]))
-    norm = _follow(graph, node.name, users, affine)
-    return Convolution(node.name, kind, weights, affine.scale, affine.offset, norm)
-
-
-class _Affine:
-    """Collects what is multiplied and added per channel."""
-
-    def __init__(self, channels: int) -> None:
-        self.channels = channels
-        self.scale: Optional[Named] = None
-        self.offset: Optional[Named] = None
-
-    def _fits(self, named: Optional[Named]) -> bool:
-        if named is None or named.values.ndim == 0:  # a number is of an activation
-            return False
-        # Values per channel have any number of leading dimensions of 1.
-        return named.values.size == named.values.shape[-1] == self.channels
-
-    def add(self, named: Optional[Named], sign: float = 1.0) -> bool:
-        if named is None or not self._fits(named):
-            return False
-        values = sign * named.values.reshape(-1)
-        before = 0.0 if self.offset is None else self.offset.values
-        self.offset = Named(named.name, before + values)
-        return True
-
-    def multiply(self, named: Optional[Named]) -> bool:
-        if named is None or not self._fits(named):
-            return False
-        values = named.values.reshape(-1)
-        self.scale = Named(named.name, values * (1.0 if self.scale is None else self.scale.values))
-        # Earlier offsets are multiplied as well: (x + b) * s = x * s + b * s.
-        if self.offset is not None:
-            self.offset = Named(self.offset.name, self.offset.values * values)
-        return True
-
-
-def _follow(
-    graph: Graph, name: str, users: Dict[str, List[Node]], affine: _Affine
-) -> Optional[Norm]:
-    """Collects the constants after an operation; returns the batch norm that ends them."""
+        offset = _per_channel(graph, node.inputs[2:3], channels)
     for _ in range(_MAX_DEPTH):
         followers = users.get(name, [])
         # A branch ends the layer: the branches would see different constants.
         if len(followers) != 1:
-            return None
-        node = followers[0]
-        others = [each for each in node.inputs if each != name]
-        if node.op in SAME_VALUE and not others:
-            pass
-        elif node.op in BATCH_NORMS and node.inputs[0] == name:
-            return _norm(graph, node, affine.channels)
-        elif (
-            node.op == "Mul" and len(others) == 1 and affine.multiply(_named(graph, others[0]))
-        ) or (
-            node.op in ("Add", "AddV2", "BiasAdd", "Sub")
-            and len(others) == 1
+            break
+        (follower,) = followers
+        others = [each for each in follower.inputs if each != name]
+        if follower.op in BATCH_NORMS and follower.inputs[0] == name:
+            norm = _norm(graph, follower, channels)
+            return Convolution(node.name, kind, weights, scale, offset, norm)
+        if follower.op not in SAME_VALUE or others:
+            constant = _per_channel(graph, others, channels)
+            if constant is None:
+                break
+            if follower.op == "Mul":
+                # Earlier offsets are multiplied as well: (x + b) * s = x * s + b * s.
+                scale = _combined(np.multiply, scale, constant)
+                if offset is not None:
+                    offset = Named(offset.name, offset.values * constant.values)
+            elif follower.op in ("Add", "AddV2", "BiasAdd"):
+                offset = _combined(np.add, offset, constant)
             # A constant minus the layer would flip its sign.
-            and (node.op != "Sub" or node.inputs[0] == name)
-            and affine.add(_named(graph, others[0]), -1.0 if node.op == "Sub" else 1.0)
-        ):
-            pass
-        else:
-            return None
-        name = node.name
-    return None
+            elif follower.op == "Sub" and follower.inputs[0] == name:
+                offset = _combined(np.add, offset, constant._replace(values=-constant.values))
+            else:
+                break
+        name = follower.name
+    return Convolution(node.name, kind, weights, scale, offset, None)
+
+
+def _per_channel(graph: Graph, names: Sequence[str], channels: int) -> Optional[Named]:
+    """The only constant of some inputs, [channels]; None of several or of another shape."""
+    named = _named(graph, names[0]) if len(names) == 1 else None
+    # Values per channel have any number of leading dimensions of 1; a number is of an activation.
+    if named is None or not named.values.ndim:
+        return None
+    is_fitting = named.values.size == named.values.shape[-1] == channels
+    return Named(named.name, named.values.reshape(-1)) if is_fitting else None
+
+
+def _combined(combine: Any, earlier: Optional[Named], constant: Named) -> Named:
+    if earlier is None:
+        return constant
+    return Named(constant.name, combine(earlier.values, constant.values))
 
 
 def _norm(graph: Graph, node: Node, channels: int) -> Optional[Norm]:

@@ -19,6 +19,7 @@ _DEFAULT_SIZE = 300  # pixels, of the published SSDs
 _CONFIG_FILE = os.path.join(os.path.dirname(__file__), "mobilenet_ssd.config")
 _NEEDED = "give the configuration that the model was trained with, --pipeline_config_path FILE"
 
+
 class _Heads(NamedTuple):
     """Layers that predict, by feature map."""
 
