@@ -69,16 +69,27 @@ def _annotate(detector: Detector, source: Any, clip: str, lines_file: str, passe
     """Writes the annotated frames of an open video, and their lines; returns their number."""
     import av
 
-    count = 0
-    with contextlib.ExitStack() as stack:
-        target = stack.enter_context(av.open(clip, "w", format="mp4"))
-        lines = stack.enter_context(open(lines_file, "w", encoding="utf-8"))
-        writer = _ClipWriter(target, source)
-        for frame in source.decode(writer.source):
+    if not source.streams.video:
+        raise OSError(f"{source.name} has no video stream")
+    video = source.streams.video[0]
+    video.thread_type = "AUTO"  # decodes on all cores
+    count, stream = 0, None
+    with (
+        av.open(clip, "w", format="mp4") as target,
+        open(lines_file, "w", encoding="utf-8") as lines,
+    ):
+        for frame in source.decode(video):
             pixels = _upright(frame)
             # One frame at a time: memory does not depend on the length of the clip.
             detections = passes.apply(detector.detect_batch(pixels[np.newaxis])[0])
-            writer.write(detections.draw(pixels), frame)
+            # H.264 has half as many rows and columns of colors, so that their numbers are even.
+            height, width = (size // 2 * 2 for size in pixels.shape[:2])
+            drawing = np.ascontiguousarray(detections.draw(pixels)[:height, :width])
+            if stream is None:
+                stream = _add_stream(target, video, height, width)
+            annotated = av.VideoFrame.from_ndarray(drawing, format="rgb24")
+            annotated.pts, annotated.time_base = frame.pts, frame.time_base
+            target.mux(stream.encode(annotated))
             line = {
                 "file": source.name,
                 "frame": count,
@@ -89,8 +100,20 @@ def _annotate(detector: Detector, source: Any, clip: str, lines_file: str, passe
             }
             lines.write(json_lines.dumps(line) + "\n")
             count += 1
-        writer.finish()
+        if stream is None:
+            raise OSError(f"{source.name}: the video has no frame")
+        target.mux(stream.encode())  # what the encoder still has
     return count
+
+
+def _add_stream(target: Any, video: Any, height: int, width: int) -> Any:
+    """A stream of a clip, of the size of the first frame, with the rate and times of the video."""
+    # A stream without a rate, as of some webcams, is written at that of European television.
+    stream = target.add_stream(_CODEC, rate=video.average_rate or 25)
+    stream.height, stream.width = height, width
+    stream.pix_fmt = "yuv420p"
+    stream.codec_context.time_base = video.time_base
+    return stream
 
 
 def check_installed() -> None:
@@ -100,42 +123,6 @@ def check_installed() -> None:
             "videos need the package av, which is not installed; run pip install "
             "'estimator-det[video]'"
         )
-
-
-class _ClipWriter:
-    """Writes the frames of a clip in the size of the first one, with the times of their source."""
-
-    def __init__(self, target: Any, source: Any) -> None:
-        if not source.streams.video:
-            raise OSError(f"{source.name} has no video stream")
-        self.source = source.streams.video[0]
-        self.source.thread_type = "AUTO"  # decodes on all cores
-        self._target = target
-        self._stream: Any = None
-
-    def write(self, pixels: np.ndarray, frame: Any) -> None:
-        """Adds a frame, uint8 [h, w, 3], at the time of the one that it was made of."""
-        import av
-
-        # H.264 has half as many rows and columns of colors, so that their numbers must be even.
-        pixels = pixels[: pixels.shape[0] // 2 * 2, : pixels.shape[1] // 2 * 2]
-        if self._stream is None:
-            # A stream without a rate, as of some webcams, is written at that of European
-            # television.
-            rate = self.source.average_rate or 25
-            self._stream = self._target.add_stream(_CODEC, rate=rate)
-            self._stream.height, self._stream.width = pixels.shape[:2]
-            self._stream.pix_fmt = "yuv420p"
-            self._stream.codec_context.time_base = self.source.time_base
-        new = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
-        new.pts, new.time_base = frame.pts, frame.time_base
-        self._target.mux(self._stream.encode(new))
-
-    def finish(self) -> None:
-        """Writes what the encoder still has."""
-        if self._stream is None:
-            raise OSError(f"{self._target.name}: the video has no frame")
-        self._target.mux(self._stream.encode())
 
 
 def _upright(frame: Any) -> np.ndarray:
