@@ -270,14 +270,13 @@ def _build_signatures(
     The first one has the additional `output_tensors`.
     """
     channels = serving.additional_channels(config)
-    input_types = signatures.resolve_input_types(options.input_types, channels)
     built, definitions = [], {}
     further, context = make_placeholders(check_side_inputs(config.model, options.side_inputs))
-    for index, input_type in enumerate(input_types):
-        # With several input types the shape applies to those that take image tensors.
-        strings_beside_images = input_type in signatures.STRING_INPUT_TYPES and len(input_types) > 1
-        # Serialized examples have no height and width of their own.
-        shape = None if strings_beside_images else options.input_shape
+    for index, input_type in enumerate(options.input_types):
+        is_string = input_type in signatures.STRING_INPUT_TYPES
+        # With several input types the shape applies to those that take image tensors, since
+        # serialized examples have no height and width of their own.
+        shape = None if is_string and len(options.input_types) > 1 else options.input_shape
         receiver = serving.make_receiver(
             input_type, detector.preprocess, shape, channels, options.max_batch
         )

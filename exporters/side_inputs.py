@@ -45,26 +45,22 @@ def parse_side_inputs(shapes: str, types: str, names: str, model: Any) -> Tuple[
         names: With commas between; they give the order of the other two.
     """
     needed = {side.name: side for side in model_side_inputs(model)}
-    chosen = _words(names) if names else list(needed)
-    given_types = [_type(word) for word in _words(types)]
-    given_shapes = (
-        [tuple(parse_sizes(part, "--side_input_shapes:")) for part in shapes.split("/")]
-        if shapes
-        else []
-    )
-    for flag, values in (("side_input_types", given_types), ("side_input_shapes", given_shapes)):
+    chosen = _words(names) or list(needed)
+    side_inputs = [needed.get(name, SideInput(name, tf.float32, ())) for name in chosen]
+    parts = shapes.split("/") if shapes else []
+    for field, values in (
+        ("dtype", [_type(word) for word in _words(types)]),
+        ("shape", [tuple(parse_sizes(part, "--side_input_shapes:")) for part in parts]),
+    ):
         if values and len(values) != len(chosen):
+            flag = "--side_input_types" if field == "dtype" else "--side_input_shapes"
             raise ConfigError(
                 None,
-                f"--{flag}: has {len(values)} entries for the side inputs {chosen}",
+                f"{flag}: has {len(values)} entries for the side inputs {chosen}",
                 "give one for each",
             )
-    side_inputs = []
-    for position, name in enumerate(chosen):
-        known = needed.get(name, SideInput(name, tf.float32, ()))
-        dtype = given_types[position] if given_types else known.dtype
-        shape = given_shapes[position] if given_shapes else known.shape
-        side_inputs.append(SideInput(name, dtype, shape))
+        for position, value in enumerate(values):
+            side_inputs[position] = side_inputs[position]._replace(**{field: value})
     return tuple(side_inputs)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import math
 import os
 import posixpath
 import re
@@ -339,9 +340,7 @@ def _read_weights(
         )
     dtype = np.dtype(_TYPES[stored])
     # In Python's integers: NumPy's would overflow with the sizes of a hostile file.
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     end = position + count * dtype.itemsize
     if end > len(content):
         raise damaged(
