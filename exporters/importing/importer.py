@@ -303,7 +303,7 @@ def _report_text(published: Published, mapped: Mapped, notes: Sequence[Note]) ->
     lines += ["", f"Layers whose batch norm is rebuilt: {len(mapped.folded)}"]
     lines += [f"  {each.name}" for each in mapped.folded]
     lines += ["", f"Arrays of the file that are not used: {len(mapped.unused)}"]
-    lines += [f"  {name}" for name in mapped.unused]
+    lines += [f"  {name}" for name in sorted(mapped.unused)]
     return "\n".join(map(escaped, lines)) + "\n"
 
 

@@ -7,7 +7,7 @@ that the division by sqrt(variance + epsilon) is one by 1.
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -31,39 +31,52 @@ class Row(NamedTuple):
     source: str  # names in the file, or what is wrong
 
 
-class Mapped(NamedTuple):
-    """Values of variables, and how they were found."""
+class Mapped:
+    """Values of the variables of a model, and where they come from.
 
-    values: Dict[str, np.ndarray]
-    rows: List[Row]
-    # Our batch norm that was rebuilt: its statistics say nothing about the inputs of its layer.
-    folded: List[Norm]
-    unused: List[str]  # arrays of the file
-
-
-class _Mapping:
-    """Values found so far."""
+    Attributes:
+        values: By name of the variable; those that the file lacks are absent.
+        folded: Our batch norm that was rebuilt: its statistics say nothing about the inputs of its
+            layer.
+        unused: Names of arrays of the file.
+    """
 
     def __init__(self, own_model: OwnModel, published: Published) -> None:
-        self.own = own_model
+        self.shapes = own_model.shapes
         self.arrays = published.arrays if published.has_names else {}
         self.values: Dict[str, np.ndarray] = {}
-        self.rows: Dict[str, Row] = {}
         self.folded: List[Norm] = []
-        self.used: Set[str] = set()
+        # Scalars and whole numbers are anchors' settings and thresholds, not weights.
+        self.unused = {
+            name
+            for name, values in published.arrays.items()
+            if values.dtype.kind == "f" and values.ndim
+        }
+        self._rows: Dict[str, Row] = {}
+
+    @property
+    def rows(self) -> List[Row]:
+        """A row for each variable by name."""
+        return [self._rows.get(name) or self._absent(name) for name in sorted(self.shapes)]
+
+    def _absent(self, name: str) -> Row:
+        shape = list(self.shapes[name])
+        if name in self.arrays and list(self.arrays[name].shape) != shape:
+            source = f"{list(self.arrays[name].shape)}, the model has {shape}"
+            return Row(name, OTHER_SHAPE, source)
+        return Row(name, MISSING, f"the model has {shape}")
 
     def has(self, names: Iterable[str]) -> bool:
         """Whether the file has arrays of all these names, in the shapes of the variables."""
         return all(
-            name in self.arrays and self.arrays[name].shape == self.own.shapes[name]
-            for name in names
+            name in self.arrays and self.arrays[name].shape == self.shapes[name] for name in names
         )
 
     def put(self, name: str, values: np.ndarray, state: str, sources: Iterable[str]) -> None:
         text = ", ".join(dict.fromkeys(each for each in sources if each)) or "no constant: neutral"
-        self.values[name] = np.asarray(values, np.float32).reshape(self.own.shapes[name])
-        self.rows[name] = Row(name, state, text)
-        self.used.update(sources)
+        self.values[name] = np.asarray(values, np.float32).reshape(self.shapes[name])
+        self._rows[name] = Row(name, state, text)
+        self.unused.difference_update(sources)
 
     def copy(self, names: Iterable[str]) -> None:
         for name in names:
@@ -73,7 +86,7 @@ class _Mapping:
 def map_variables(own_model: OwnModel, published: Published) -> Mapped:
     """The value of each variable of our model that the file gives one."""
     # Copies by name first; layers that names do not find come from the structure.
-    mapping = _Mapping(own_model, published)
+    mapped = Mapped(own_model, published)
     matches = match_layers(
         own_model.structure,
         published.structure,
@@ -83,27 +96,15 @@ def map_variables(own_model: OwnModel, published: Published) -> Mapped:
     for layer in own_model.structure.convolutions:
         names = [each.name for each in layer.arrays]
         match = matches.get(layer.name)
-        if mapping.has(names) and not (match and _is_folded(mapping, layer, match)):
-            mapping.copy(names)
+        if mapped.has(names) and not (match and _is_folded(mapped, layer, match)):
+            mapped.copy(names)
         elif match is not None:
-            _take_layer(mapping, layer, match)
-    mapping.copy(
-        name for name in own_model.shapes if name not in mapping.values and mapping.has([name])
-    )
-    for name, shape in own_model.shapes.items():
-        if name not in mapping.rows:
-            mapping.rows[name] = _absent(name, shape, mapping.arrays)
-    rows = [mapping.rows[name] for name in sorted(own_model.shapes)]
-    unused = [
-        name
-        for name, values in published.arrays.items()
-        # Scalars and whole numbers are anchors' settings and thresholds, not weights.
-        if name not in mapping.used and values.dtype.kind == "f" and values.ndim
-    ]
-    return Mapped(mapping.values, rows, mapping.folded, sorted(unused))
+            _take_layer(mapped, layer, match)
+    mapped.copy(name for name in mapped.shapes if name not in mapped.values and mapped.has([name]))
+    return mapped
 
 
-def _is_folded(mapping: _Mapping, ours: Convolution, theirs: Convolution) -> bool:
+def _is_folded(mapped: Mapped, ours: Convolution, theirs: Convolution) -> bool:
     """Whether batch norm is in the weights, although its parameters are in the file, unused.
 
     Some tools write folded weights under the name of the original ones and prune nothing.
@@ -114,24 +115,18 @@ def _is_folded(mapping: _Mapping, ours: Convolution, theirs: Convolution) -> boo
         and theirs.scale is None
         and theirs.offset is not None
         and theirs.weights.name == ours.weights.name
-        and np.array_equal(theirs.weights.values, mapping.arrays[ours.weights.name])
+        and np.array_equal(theirs.weights.values, mapped.arrays[ours.weights.name])
     )
 
 
-def _absent(name: str, shape: Iterable[int], arrays: Mapping[str, np.ndarray]) -> Row:
-    if name in arrays and arrays[name].shape != shape:
-        return Row(name, OTHER_SHAPE, f"{list(arrays[name].shape)}, the model has {list(shape)}")
-    return Row(name, MISSING, f"the model has {list(shape)}")
-
-
-def _take_layer(mapping: _Mapping, ours: Convolution, theirs: Convolution) -> None:
+def _take_layer(mapped: Mapped, ours: Convolution, theirs: Convolution) -> None:
     """Gives our layer the weights of theirs, unfolding batch norm where theirs has none."""
-    scale, offset = theirs.scale, theirs.offset or _displaced_offset(mapping, ours)
+    scale, offset = theirs.scale, theirs.offset or _displaced_offset(mapped, ours)
     weights, sources = theirs.weights.values, [theirs.weights.name]
     # Heads that share weights: an earlier feature map has set them.
-    is_shared = ours.weights.name in mapping.values
+    is_shared = ours.weights.name in mapped.values
     if is_shared:
-        ratio = _ratio(weights, mapping.values[ours.weights.name])
+        ratio = _ratio(weights, mapped.values[ours.weights.name])
         if ratio is None:
             return  # another layer with these weights has other ones: reported as missing
         scale = Named("", ratio) if scale is None else Named(scale.name, ratio * scale.values)
@@ -148,16 +143,16 @@ def _take_layer(mapping: _Mapping, ours: Convolution, theirs: Convolution) -> No
         sources.append(scale.name)
         scale = None
     if ours.norm is not None and theirs.norm is not None and is_copied:
-        _copy_norm(mapping, ours.norm, theirs.norm)
+        _copy_norm(mapped, ours.norm, theirs.norm)
     elif ours.norm is not None:
-        _rebuild_norm(mapping, ours.norm, scale, offset)
+        _rebuild_norm(mapped, ours.norm, scale, offset)
     # Zeros would hide that the file's bias belongs to another model.
-    elif ours.offset is not None and (offset or ours.offset.name not in mapping.arrays):
-        bias = offset or Named("", np.zeros(mapping.own.shapes[ours.offset.name]))
-        mapping.put(ours.offset.name, bias.values, COPIED, [bias.name])
+    elif ours.offset is not None and (offset or ours.offset.name not in mapped.arrays):
+        bias = offset or Named("", np.zeros(mapped.shapes[ours.offset.name]))
+        mapped.put(ours.offset.name, bias.values, COPIED, [bias.name])
     if not is_shared:
         state = COPIED if ours.norm is None or theirs.norm is not None else REBUILT
-        mapping.put(ours.weights.name, weights, state, sources)
+        mapped.put(ours.weights.name, weights, state, sources)
 
 
 def _compose(norm: Norm, scale: Optional[Named], offset: Optional[Named]) -> Tuple[Named, Named]:
@@ -172,47 +167,47 @@ def _compose(norm: Norm, scale: Optional[Named], offset: Optional[Named]) -> Tup
     return Named(norm.variance.name, product), Named(norm.mean.name, shift * factor + beta)
 
 
-def _copy_norm(mapping: _Mapping, ours: Norm, theirs: Norm) -> None:
-    size = mapping.own.shapes[ours.mean.name]
+def _copy_norm(mapped: Mapped, ours: Norm, theirs: Norm) -> None:
+    size = mapped.shapes[ours.mean.name]
     if ours.gamma is not None:
         gamma = theirs.gamma or Named("", np.ones(size))
-        mapping.put(ours.gamma.name, gamma.values, COPIED, [gamma.name])
+        mapped.put(ours.gamma.name, gamma.values, COPIED, [gamma.name])
     if ours.beta is not None:
         beta = theirs.beta or Named("", np.zeros(size))
-        mapping.put(ours.beta.name, beta.values, COPIED, [beta.name])
-    mapping.put(ours.mean.name, theirs.mean.values, COPIED, [theirs.mean.name])
+        mapped.put(ours.beta.name, beta.values, COPIED, [beta.name])
+    mapped.put(ours.mean.name, theirs.mean.values, COPIED, [theirs.mean.name])
     # Our epsilon may be another one; the sum of both is what counts.
     variance = theirs.variance.values + (theirs.epsilon - ours.epsilon)
-    mapping.put(ours.variance.name, variance, COPIED, [theirs.variance.name])
+    mapped.put(ours.variance.name, variance, COPIED, [theirs.variance.name])
 
 
 def _rebuild_norm(
-    mapping: _Mapping, ours: Norm, scale: Optional[Named], offset: Optional[Named]
+    mapped: Mapped, ours: Norm, scale: Optional[Named], offset: Optional[Named]
 ) -> None:
-    size = mapping.own.shapes[ours.mean.name]
+    size = mapped.shapes[ours.mean.name]
     scale, offset = scale or Named("", np.ones(size)), offset or Named("", np.zeros(size))
     if ours.gamma is not None:
-        mapping.put(ours.gamma.name, scale.values, REBUILT, [scale.name])
+        mapped.put(ours.gamma.name, scale.values, REBUILT, [scale.name])
     mean = np.zeros(size)
     if ours.beta is not None:
-        mapping.put(ours.beta.name, offset.values, REBUILT, [offset.name])
+        mapped.put(ours.beta.name, offset.values, REBUILT, [offset.name])
     else:
         # Without beta the mean carries the offset; a factor of 0 leaves nothing to shift.
         mean = -offset.values / np.where(scale.values == 0, 1, scale.values)
-    mapping.put(ours.mean.name, mean, REBUILT, [])
+    mapped.put(ours.mean.name, mean, REBUILT, [])
     # Variance + epsilon = 1, so that gamma alone is the factor.
-    mapping.put(ours.variance.name, np.full(size, 1 - ours.epsilon), REBUILT, [])
-    mapping.folded.append(ours)
+    mapped.put(ours.variance.name, np.full(size, 1 - ours.epsilon), REBUILT, [])
+    mapped.folded.append(ours)
 
 
-def _displaced_offset(mapping: _Mapping, ours: Convolution) -> Optional[Named]:
+def _displaced_offset(mapped: Mapped, ours: Convolution) -> Optional[Named]:
     """The offset of a folded batch norm that an optimizer adds later, e.g. to a sum of layers."""
     if ours.norm is None:
         return None
     scope = f"{scope_of(ours.weights.name)}/BatchNorm/"
     for end in ("batchnorm/sub", *(f"FusedBatchNorm{each}/Offset" for each in ("", "V2", "V3"))):
-        values = mapping.arrays.get(scope + end)
-        if values is not None and values.shape == mapping.own.shapes[ours.norm.mean.name]:
+        values = mapped.arrays.get(scope + end)
+        if values is not None and values.shape == mapped.shapes[ours.norm.mean.name]:
             return Named(scope + end, values)
     return None
 
