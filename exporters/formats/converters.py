@@ -137,25 +137,6 @@ def converter_interpreter(interpreter: Optional[str]) -> str:
 
 def find_converter(chosen: ExportFormat, given_python: Optional[str]) -> str:
     """`converter_interpreter`, or this interpreter if only it has the converter of a format."""
-    python, missing = _find(chosen, given_python)
-    if missing:
-        raise ConfigError(None, missing)
-    return python
-
-
-def check_installed(chosen: Sequence[ExportFormat], given_python: Optional[str]) -> None:
-    """Refuses formats that cannot be written or run; the text lists all, with what to install."""
-    unwritable = {each.name: _find(each, given_python)[1] for each in chosen if each.converter}
-    missing = [unwritable.get(each.name) or missing_runtime(each) for each in chosen]
-    text = "\n".join(filter(None, missing))
-    if any(unwritable.values()):
-        raise ConfigError(None, text)
-    if text:
-        raise RunError(text)
-
-
-def _find(chosen: ExportFormat, given_python: Optional[str]) -> Tuple[str, str]:
-    """The interpreter that has the converter of a format, or what is missing."""
     named = converter_interpreter(given_python)
     missing = ""
     # The named interpreter first, then this one; once if they are the same.
@@ -163,13 +144,33 @@ def _find(chosen: ExportFormat, given_python: Optional[str]) -> Tuple[str, str]:
         command = [python, "-c", _FIND, *chosen.converter]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if not result.returncode:
-            return python, ""
+            return python
         missing = missing or "".join(result.stderr.strip().splitlines()[-1:])
-    return "", (
+    raise ConfigError(
+        None,
         f"--format {chosen.name}: its converter is not installed: {named} has no module {missing}; "
         f"run pip install 'estimator-det[{chosen.extra}]', or set {CONVERTERS_VARIABLE} to an "
-        "environment that has it"
+        "environment that has it",
     )
+
+
+def check_installed(chosen: Sequence[ExportFormat], given_python: Optional[str]) -> None:
+    """Refuses formats that cannot be written or run; the text lists all, with what to install."""
+    missing: List[str] = []
+    is_writable = True
+    for each in chosen:
+        try:
+            if each.converter:
+                find_converter(each, given_python)
+            missing.append(missing_runtime(each))
+        except ConfigError as error:
+            missing.append(str(error))
+            is_writable = False
+    text = "\n".join(dict.fromkeys(filter(None, missing)))
+    if not is_writable:
+        raise ConfigError(None, text)
+    if text:
+        raise RunError(text)
 
 
 def run_converter(

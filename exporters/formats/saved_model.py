@@ -23,6 +23,7 @@ from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_q
 from exporters.formats.frozen_graph import VARIABLES, constants, publish
 from exporters.importing import functions
 from exporters.importing.checkpoint import checkpoint_reader, float_variables
+from exporters.importing.graphs import CONVOLUTIONS
 from exporters.importing.published import Published, as_float32, damaged, other_format
 from exporters.loaded_model import (
     SAVED_MODEL_FOLDER,
@@ -115,10 +116,10 @@ class SavedModel(ExportFormat):
         folder = _folder(path)
         file = os.path.join(folder, _GRAPH_FILE)
         meta_graph = _parse(file)
-        reader = _read_graph
-        if functions.keeps_network_in_functions(meta_graph.graph_def):
-            reader = _read_functions
-        published = reader(meta_graph, folder, file)
+        graph_def = meta_graph.graph_def
+        has_network = any(node.op in CONVOLUTIONS for node in graph_def.node)
+        is_flat = has_network or not graph_def.library.function
+        published = (_read_graph if is_flat else _read_functions)(meta_graph, folder, file)
         return published._replace(label_map=asset_class_names(folder) or None)
 
 

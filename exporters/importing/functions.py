@@ -33,16 +33,6 @@ class _Tensor(NamedTuple):
     position: int  # among the outputs of the operation
 
 
-def keeps_network_in_functions(graph_def: Any) -> bool:
-    """Whether all convolutions of a `GraphDef` are in its functions."""
-    has_network = any(node.op in CONVOLUTIONS for node in graph_def.node)
-    return not has_network and any(
-        node.op in CONVOLUTIONS
-        for function in graph_def.library.function
-        for node in function.node_def
-    )
-
-
 class InlinedGraph:
     """The operations of a `GraphDef` and of its functions, whose operations each call repeats."""
 
