@@ -36,7 +36,7 @@ class LoadedModel(abc.ABC):
 
     Attributes:
         path: The file or folder of the model.
-        class_names: Id -> name of its label map; empty without one. By default the map beside it.
+        class_names: Id -> name of its label map; empty without one. By default that of its export.
         batch_size: The only number of images that `run` takes; None for any.
         image_size: The only height and width that `run` takes; None for any.
         thresholds_file: Path of the thresholds of its evaluation, which may not exist.
@@ -50,7 +50,9 @@ class LoadedModel(abc.ABC):
         batch_size: Optional[int] = None,
     ) -> None:
         self.path = path
-        self.class_names = class_names_beside(path) if class_names is None else dict(class_names)
+        if class_names is None:
+            class_names = read_class_names(label_map_of(parent_folder(path)))
+        self.class_names = dict(class_names)
         self.batch_size = batch_size
         self.image_size: Tuple[Optional[int], Optional[int]] = (None, None)
         self.thresholds_file = (
@@ -116,11 +118,6 @@ def parent_folder(path: str) -> str:
     return os.path.dirname(path.rstrip("/") if files.is_remote(path) else os.path.abspath(path))
 
 
-def class_names_beside(path: str) -> Dict[int, str]:
-    """Class names of the label map in the export that a file or folder belongs to."""
-    return _names(label_map_of(parent_folder(path)))
-
-
 def label_map_of(folder: str) -> Optional[str]:
     """Path of the label map of an export, which may be in its SavedModel only."""
     label_map = os.path.join(folder, LABEL_MAP_FILE)
@@ -146,12 +143,8 @@ def thresholds_beside(path: str) -> str:
     return inside if tf.io.gfile.exists(inside) and not tf.io.gfile.exists(beside) else beside
 
 
-def asset_class_names(saved_model_dir: str) -> Dict[int, str]:
-    """Class names of the label map among the assets of a SavedModel; empty without one."""
-    return _names(asset_label_map(saved_model_dir))
-
-
-def _names(label_map: Optional[str]) -> Dict[int, str]:
+def read_class_names(label_map: Optional[str]) -> Dict[int, str]:
+    """Id -> name of a label map; empty without one."""
     return {} if label_map is None else dict(read_label_map(label_map).names)
 
 

@@ -28,8 +28,9 @@ from exporters.importing.published import Published, as_float32, damaged, other_
 from exporters.loaded_model import (
     SAVED_MODEL_FOLDER,
     LoadedModel,
-    asset_class_names,
+    asset_label_map,
     image_feed,
+    read_class_names,
 )
 from exporters.network import BFLOAT16, FLOAT32, ExportOptions, RestoredNetwork
 from inputs import schema
@@ -120,7 +121,7 @@ class SavedModel(ExportFormat):
         has_network = any(node.op in CONVOLUTIONS for node in graph_def.node)
         is_flat = has_network or not graph_def.library.function
         published = (_read_graph if is_flat else _read_functions)(meta_graph, folder, file)
-        return published._replace(label_map=asset_class_names(folder) or None)
+        return published._replace(label_map=read_class_names(asset_label_map(folder)) or None)
 
 
 class SavedModelDetector(LoadedModel):
@@ -135,7 +136,7 @@ class SavedModelDetector(LoadedModel):
     def __init__(self, model_dir: str, signature: str = SERVING_DEFAULT) -> None:
         folder = find_saved_model(model_dir)
         thresholds = os.path.join(folder, score_thresholds.IN_EXPORTS)
-        super().__init__(folder, asset_class_names(folder), thresholds)
+        super().__init__(folder, read_class_names(asset_label_map(folder)), thresholds)
         # The module owns the variables; a signature does not keep them alive.
         self._module = _load(folder)
         known = dict(self._module.signatures)

@@ -6,7 +6,7 @@ import pytest
 from exporters import formats
 from exporters.formats.base import FORMATS
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
-from exporters.loaded_model import class_names_beside
+from exporters.loaded_model import label_map_of, parent_folder, read_class_names
 
 
 def test_models_are_recognized_by_content(exported: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -38,7 +38,7 @@ def test_the_folder_of_the_export_that_a_model_is_in(tmp_path, monkeypatch) -> N
         assert formats.FoundModel(FORMATS.get(name)(), path).folder == str(tmp_path)
     (tmp_path / "label_map.pbtxt").write_text('item { id: 1 name: "cat" }')
     monkeypatch.chdir(tmp_path / "openvino")
-    assert class_names_beside(".") == {1: "cat"}
+    assert read_class_names(label_map_of(parent_folder("."))) == {1: "cat"}
 
 
 def test_files_that_are_no_model(tmp_path: pathlib.Path, exported: pathlib.Path) -> None:
