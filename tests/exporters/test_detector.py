@@ -148,15 +148,6 @@ def test_unknown_classes_are_refused_with_the_nearest(exported, pictures, tmp_pa
     assert line["detections"]
 
 
-def _check_signature(folder, input_type, model, picture):
-    found, expected = (
-        Detector(SavedModelDetector(str(folder), input_type))(picture),
-        model(picture),
-    )
-    np.testing.assert_allclose(found.boxes, expected.boxes, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(found.classes, expected.classes)
-
-
 def test_unknown_signature(exported):
     with pytest.raises(RunError, match=r"has no signature 'none'; it has \['serving_default'"):
         SavedModelDetector(str(exported), "none")
@@ -335,6 +326,9 @@ def test_export_verb(trained, model, pictures, tmp_path, capsys):
     assert score_thresholds.read(str(copied)).table == THRESHOLDS
     saved = pipeline.read_pipeline(str(tmp_path / "out" / "pipeline.config"))
     assert saved.eval_config.batch_size == 3
-    _check_signature(tmp_path / "out", "tf_example", model, pictures[1])
+    found = Detector(SavedModelDetector(str(tmp_path / "out"), "tf_example"))(pictures[1])
+    expected = model(pictures[1])
+    np.testing.assert_allclose(found.boxes, expected.boxes, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found.classes, expected.classes)
     assert cli.main(arguments) == 2
     assert "is not empty" in capsys.readouterr().err

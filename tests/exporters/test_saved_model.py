@@ -15,6 +15,7 @@ from exporters import export_saved_model, signatures
 from inputs.datasets import writer
 from model_fn.serving import saved_model as served
 from tests.exporters.conftest import assert_same
+from tests.inputs.examples import example
 from tests.model_fn.serving.requests import read_requests
 
 MAX_DETECTIONS = 20
@@ -86,11 +87,6 @@ def test_exported_checkpoint_is_the_trained_one(exported, trained):
         np.testing.assert_array_equal(ours.get_tensor(name), theirs.get_tensor(name))
 
 
-def _example(encoded):
-    features = {"image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded]))}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-
-
 def test_all_input_types_agree(loaded_all, pictures, expected):
     signatures_by_name = loaded_all.signatures
     names = {"serving_default", "tensorflow/serving/predict", *signatures.INPUT_TYPES}
@@ -105,7 +101,7 @@ def test_all_input_types_agree(loaded_all, pictures, expected):
         "image_tensor": tf.constant(pictures),
         "float_image_tensor": tf.constant(pictures, tf.float32),
         "encoded_image_string_tensor": tf.constant(encoded),
-        "tf_example": tf.constant([_example(image) for image in encoded]),
+        "tf_example": tf.constant([example({"image/encoded": image}) for image in encoded]),
     }
     for name, feed in feeds.items():
         outputs = signatures_by_name[name](inputs=feed)
@@ -169,7 +165,7 @@ def test_a_batch_above_the_limit_is_refused(loaded_trainable, pictures, trained,
     for key, feed in (
         ("serving_default", np.repeat(pictures, 2, 0)),
         ("encoded_image_string_tensor", [encoded] * 4),
-        ("tf_example", [_example(encoded)] * 4),
+        ("tf_example", [example({"image/encoded": encoded})] * 4),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match="this model takes 3 at most"):
             runs[key](inputs=tf.constant(feed))
