@@ -102,7 +102,7 @@ def _annotate(detector: Detector, source: Any, clip: str, lines_file: str, passe
             count += 1
         if stream is None:
             raise OSError(f"{source.name}: the video has no frame")
-        target.mux(stream.encode())  # what the encoder still has
+        target.mux(stream.encode())  # frames that the encoder still holds
     return count
 
 

@@ -93,7 +93,7 @@ def benchmark(path: str, options: BenchmarkOptions) -> Dict[str, Any]:
         "path": path,
         "tensorflow": tf.__version__,
         "machine": {"processors": os.cpu_count(), "kind": platform.machine()},
-        "image": {"height": height, "width": width},  # of those that were timed
+        "image": {"height": height, "width": width},  # size for speed
         "models": entries,
     }
 

@@ -161,7 +161,7 @@ def zero_constants(graph_def: Any) -> Set[str]:
 def refuse_without_weights(graph_def: Any, arrays: Dict[str, np.ndarray], path: str) -> None:
     """Refuses a graph whose layers have weights without content."""
     zeros = {name: arrays[name] for name in zero_constants(graph_def) & arrays.keys()}
-    # Of a graph without other constants, these are the only layers.
+    # A graph without other constants has no other layers.
     layers = graphs.read_structure(graphs.from_graph_def(graph_def, zeros)).convolutions
     if not layers:
         return
