@@ -49,7 +49,7 @@ class ZooModel(NamedTuple):
     name: str
     url: str
     extractor: str  # `feature_extractor.type` of its configuration
-    data: str  # training data; a key of METRICS
+    data: str  # training data
     quality: str  # in percent, as published; "" if it is not
     checksum: str  # "sha256:…" or "sha384:…"; "" if none was published
 
@@ -61,17 +61,8 @@ class ZooModel(NamedTuple):
     @property
     def published(self) -> str:
         """The published quality in words."""
-        return f"{self.data} {METRICS[self.data]} {self.quality or 'not published'}"
-
-
-METRICS = {
-    "COCO": "mAP",
-    "KITTI": "mAP@.50",
-    "Open Images": "mAP@.50",
-    "iNaturalist": "mAP@.50",
-    "AVA": "mAP@.50",
-    "Serengeti": "mAP@.50",
-}
+        metric = "mAP" if self.data == "COCO" else "mAP@.50"
+        return f"{self.data} {metric} {self.quality or 'not published'}"
 
 
 def zoo() -> List[ZooModel]:
