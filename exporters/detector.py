@@ -138,9 +138,7 @@ class Detections:
             self.scores,
             colors=self.classes.tolist(),
             mask_of=None if self.masks is None else lambda i: self.mask(i, size),
-            options=DrawOptions(
-                min_score=0.0, max_boxes=len(self), same_object_iou=SAME_OBJECT_IOU
-            ),
+            options=DrawOptions(min_score=0.0, same_object_iou=SAME_OBJECT_IOU),
         )
 
 

@@ -105,9 +105,7 @@ def _picture(
     canvas = np.asarray(pixels.resize(size, Image.Resampling.LANCZOS))
     sides = np.array([height, width, height, width], float)
     if len(boxes):
-        options = DrawOptions(
-            line_width=THIN, max_boxes=len(boxes), skip_labels=example is not None
-        )
+        options = DrawOptions(line_width=THIN, skip_labels=example is not None)
         numbers = [colors[name] for name in names]
         canvas = draw_boxes(canvas, np.array(boxes) / sides, names, colors=numbers, options=options)
     if example is not None:

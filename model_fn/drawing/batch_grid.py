@@ -168,7 +168,7 @@ def _draw_cell(cell: Cell, side: int) -> Image.Image:
         colors=cell.classes,
         keypoints=cell.keypoints,
         mask_of=None if masks is None else lambda i: resize_mask(masks[i], (size[1], size[0])),
-        options=DrawOptions(max_boxes=len(cell.boxes), line_width=2),
+        options=DrawOptions(line_width=2),
     )
     image = Image.fromarray(picture)
     bottom = round(cell.true_size[0] * scale) - 1

@@ -31,7 +31,7 @@ class DrawOptions:
     """Which boxes `draw_boxes` draws, and how."""
 
     min_score: float = 0.5  # skips detections below this score
-    max_boxes: int = 20  # draws only the first ones
+    max_boxes: Optional[int] = None  # draws only the first ones; None draws all
     skip_labels: bool = False  # draws no class names
     skip_scores: bool = False  # draws no scores
     line_width: Optional[int] = None  # in pixels; None for a width in proportion to the image
@@ -40,10 +40,6 @@ class DrawOptions:
     same_object_iou: Optional[float] = None
     # Pairs of keypoints, by index, that a line connects.
     keypoint_edges: Tuple[Tuple[int, int], ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.max_boxes < 0:
-            raise ValueError(f"max_boxes is {self.max_boxes}; it must be 0 or more")
 
 
 def draw_boxes(

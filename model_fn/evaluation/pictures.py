@@ -76,7 +76,7 @@ class Pictures:
                 colors=image.classes,
                 keypoints=image.keypoints,
                 mask_of=None if true is None else true_mask,
-                options=dataclasses.replace(self._options, max_boxes=len(image.boxes)),
+                options=dataclasses.replace(self._options, max_boxes=None),
             )
             for background in pixels
         ]

@@ -111,13 +111,9 @@ class EvaluationReport(tf1.train.SessionRunHook):
             printing.report(line, sys.stderr)
 
 
-def scalars(results: Optional[Dict[str, Any]]) -> Metrics:
+def scalars(results: Mapping[str, Any]) -> Metrics:
     """The numbers among evaluation results, which also hold serialized pictures."""
-    return {
-        name: float(value)
-        for name, value in (results or {}).items()
-        if not isinstance(value, bytes)
-    }
+    return {k: float(value) for k, value in results.items() if not isinstance(value, bytes)}
 
 
 def print_results(name: str, results: Dict[str, Any], row: Optional[Row] = None) -> None:

@@ -12,7 +12,7 @@ from estimator_det.detectors.base import Groundtruth
 from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn.drawing import batch_grid
-from model_fn.drawing.boxes import DrawOptions, add_picture, draw_boxes, fast_png
+from model_fn.drawing.boxes import add_picture, draw_boxes, fast_png
 
 TAG = "Training_Inputs"
 MAX_PICTURES = 3
@@ -50,7 +50,6 @@ def summary(
                 boxes[i][valid[i]],
                 labels,
                 colors=ids,
-                options=DrawOptions(max_boxes=len(ids)),
             )
             add_picture(written, f"{TAG}/{i}", fast_png(picture))
         return written.SerializeToString()

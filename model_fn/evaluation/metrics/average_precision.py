@@ -54,22 +54,19 @@ class AveragePrecision:
     num_keypoints = 0
 
     def __init__(self, categories: Sequence[Mapping[str, Any]], options: ApOptions) -> None:
-        self._categories = {int(c["id"]): str(c["name"]) for c in categories}
-        self._ids = np.array(sorted(self._categories))
+        names_by_id = {int(c["id"]): str(c["name"]) for c in categories}
+        self._ids = np.array(sorted(names_by_id))
         self._options = options
         low, high = options.recall_range
         bounds = "" if (low, high) == (0.0, 1.0) else f"@[{low:.1f},{high:.1f}]Recall"
         self._mean_name = f"{options.prefix}Precision/mAP@{options.threshold}IOU{bounds}"
-        named = list(dict.fromkeys(map(self._name_of, self._categories)))
-        self.names = [self._mean_name, *named]
+        start = f"{options.prefix}PerformanceByCategory/AP@{options.threshold}IOU"
+        self._category_names = [f"{start}/{names_by_id[k]}" for k in self._ids.tolist()]
+        self.names = list(dict.fromkeys([self._mean_name, *self._category_names]))
         self.needs: FrozenSet[str] = frozenset({"masks"}) if options.uses_masks else NO_NEEDS
         self._num_boxes = np.zeros(len(self._ids))
         # Class index and score of detections that count, and 0 or the weight of a correct one.
         self._counted = [(np.zeros(0, np.int32), np.zeros(0, np.float64), np.zeros(0, np.float32))]
-
-    def _name_of(self, class_id: int) -> str:
-        at = f"AP@{self._options.threshold}IOU"
-        return f"{self._options.prefix}PerformanceByCategory/{at}/{self._categories[class_id]}"
 
     def add(self, batch: EvaluatedBatch) -> None:
         for image in batch.images():
@@ -154,8 +151,7 @@ class AveragePrecision:
         rows = rows_of_classes(classes, len(self._ids))
         recalls = self._options.recall_range
         values = {}
-        for number, total, mine in zip(self._ids, self._num_boxes, rows):
-            name = self._name_of(int(number))
+        for name, total, mine in zip(self._category_names, self._num_boxes, rows):
             values[name] = _area(scores[mine], weights[mine], total, recalls)
         known = [value for value in values.values() if not np.isnan(value)]
         mean = float(np.mean(known)) if known else float("nan")
