@@ -80,63 +80,6 @@ def test_lines_of_detect(tmp_path: pathlib.Path) -> None:
     assert aliases["a.jpg"] == aliases["a"] == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        (result(image_id=True), "image_id is 'True'; it must be a number or a text"),
-        (result(image_id="x" * 5000), "the name of the image has 5,000 characters"),
-        (result(category_id="cat"), "category_id is 'cat'; it must be an id of the label map"),
-        (result(category_id=-1), "category_id is '-1'"),
-        (result(bbox=[1, 2, 3]), "bbox is '[1, 2, 3]'; it must be [x, y, width, height]"),
-        (result(bbox=[1, 2, -3, 4]), "bbox has the width -3 and the height 4; 0 or more"),
-        (result(bbox=[1, "2", 3, 4]), "bbox (y) is '2', not a number"),
-        (result(bbox=[1, 2, 3, float("nan")]), "bbox (height) is nan; it must be finite"),
-        (result(bbox=[1, 2, 3, 1e30]), "(yxyx), more than 10,000,000 pixels"),
-        (result(score=10**39), "score is 1e+39; it must be finite"),
-        (result(score="\x1b[2J" * 1000), "score is '\\x1b[2J"),
-        ({"image_id": 1}, "has no category_id; it has ['image_id']"),
-    ],
-)
-def test_faults_of_results(entry: Any, message: str, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(RunError) as caught:
-        read(tmp_path, [result(), entry])
-    text = str(caught.value)
-    assert "\n  entry 2 (line 1): " in text
-    assert message in text
-    assert "\x1b" not in text and len(text) < 1000
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        (result(), "is a COCO result outside of a list"),
-        ({"images": [], "annotations": []}, "so it is a COCO data set; give a list of results"),
-        ({"detections": []}, "has no file; it has ['detections']"),
-        (line(file=3), "file is '3'; it must be a path"),
-        (line(), "file 'photos/a.jpg' has a line before"),
-        (line(file="b", detections={}), "detections is '{}'; it must be a list"),
-        (line(file="b", detections=[5]), "detections[0]: is '5', not an object"),
-        (
-            line(file="b", detections=[{**DETECTION, "name": "owl"}]),
-            "detections[0]: class 1 is 'owl', and 'cat' in the label map",
-        ),
-        (
-            line(file="b", detections=[{**DETECTION, "box": {"ymin": 0}}]),
-            "has no xmin; it has ['ymin']",
-        ),
-        (
-            line(file="b", detections=[{**DETECTION, "box": {**BOX, "ymin": 0.7}}]),
-            "it must be ymin <= ymax and xmin <= xmax",
-        ),
-    ],
-)
-def test_faults_of_lines(entry: Any, message: str, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(RunError) as caught:
-        read(tmp_path, [line(), entry])
-    assert "\n  line 2: " in str(caught.value)
-    assert message in str(caught.value)
-
-
 MASK = np.zeros([6, 4], np.uint8)
 MASK[2:5, 1:3] = 1
 RUNS = {"size": [6, 4], "counts": [8, 3, 3, 3, 7]}  # down the columns
@@ -164,27 +107,6 @@ def test_masks(segmentation: Any, tmp_path: pathlib.Path) -> None:
     assert lines.image_detections(0, 6, 4).masks[0] == compressed()["counts"].encode()
 
 
-@pytest.mark.parametrize(
-    ("segmentation", "message"),
-    [
-        (None, "has no segmentation"),
-        ([[1, 2, 3, 4, 5, 6]], "segmentation is a polygon; give run lengths"),
-        ("x", "is 'x', not an object"),
-        ({**RUNS, "size": [6]}, "segmentation.size is '[6]'; it must be [height, width]"),
-        ({**RUNS, "size": [10**6, 10**6]}, "segmentation.size is '[1000000, 1000000]'"),
-        ({**RUNS, "size": [0, 4]}, "segmentation.size is '[0, 4]'"),
-        ({**RUNS, "counts": [8, -3, 19]}, "it must be lengths of runs"),
-        ({**RUNS, "counts": "oooo"}, "segmentation.counts ends within a number"),
-    ],
-)
-def test_faults_of_masks(segmentation: Any, message: str, tmp_path: pathlib.Path) -> None:
-    entry = result() if segmentation is None else result(segmentation=segmentation)
-    assert len(read(tmp_path, [entry])) == 1  # Masks are not read unless they are wanted.
-    with pytest.raises(RunError) as caught:
-        read(tmp_path, [entry], MASKS)
-    assert message in str(caught.value)
-
-
 def test_keypoints(tmp_path: pathlib.Path) -> None:
     entries = [
         result(keypoints=[10, 20, 2, 30, 5, 0], score=0.9),
@@ -201,18 +123,83 @@ def test_keypoints(tmp_path: pathlib.Path) -> None:
     assert detections.nothing().keypoints.shape == (0, 2, 2)
 
 
+FAULTS_OF_RESULTS = [
+    (result(image_id=True), "image_id is 'True'; it must be a number or a text"),
+    (result(image_id="x" * 5000), "the name of the image has 5,000 characters"),
+    (result(category_id="cat"), "category_id is 'cat'; it must be an id of the label map"),
+    (result(category_id=-1), "category_id is '-1'"),
+    (result(bbox=[1, 2, 3]), "bbox is '[1, 2, 3]'; it must be [x, y, width, height]"),
+    (result(bbox=[1, 2, -3, 4]), "bbox has the width -3 and the height 4; 0 or more"),
+    (result(bbox=[1, "2", 3, 4]), "bbox (y) is '2', not a number"),
+    (result(bbox=[1, 2, 3, float("nan")]), "bbox (height) is nan; it must be finite"),
+    (result(bbox=[1, 2, 3, 1e30]), "(yxyx), more than 10,000,000 pixels"),
+    (result(score=10**39), "score is 1e+39; it must be finite"),
+    (result(score="\x1b[2J" * 1000), "score is '\\x1b[2J"),
+    ({"image_id": 1}, "has no category_id; it has ['image_id']"),
+]
+FAULTS_OF_LINES = [
+    (result(), "is a COCO result outside of a list"),
+    ({"images": [], "annotations": []}, "so it is a COCO data set; give a list of results"),
+    ({"detections": []}, "has no file; it has ['detections']"),
+    (line(file=3), "file is '3'; it must be a path"),
+    (line(), "file 'photos/a.jpg' has a line before"),
+    (line(file="b", detections={}), "detections is '{}'; it must be a list"),
+    (line(file="b", detections=[5]), "detections[0]: is '5', not an object"),
+    (
+        line(file="b", detections=[{**DETECTION, "name": "owl"}]),
+        "detections[0]: class 1 is 'owl', and 'cat' in the label map",
+    ),
+    (
+        line(file="b", detections=[{**DETECTION, "box": {"ymin": 0}}]),
+        "has no xmin; it has ['ymin']",
+    ),
+    (
+        line(file="b", detections=[{**DETECTION, "box": {**BOX, "ymin": 0.7}}]),
+        "it must be ymin <= ymax and xmin <= xmax",
+    ),
+]
+FAULTS_OF_MASKS = [
+    ([[1, 2, 3, 4, 5, 6]], "segmentation is a polygon; give run lengths"),
+    ("x", "is 'x', not an object"),
+    ({**RUNS, "size": [6]}, "segmentation.size is '[6]'; it must be [height, width]"),
+    ({**RUNS, "size": [10**6, 10**6]}, "segmentation.size is '[1000000, 1000000]'"),
+    ({**RUNS, "size": [0, 4]}, "segmentation.size is '[0, 4]'"),
+    ({**RUNS, "counts": [8, -3, 19]}, "it must be lengths of runs"),
+    ({**RUNS, "counts": "oooo"}, "segmentation.counts ends within a number"),
+]
+FAULTS_OF_KEYPOINTS = [
+    (result(), "no entry has keypoints, which the metrics need"),
+    (result(keypoints=[1, 2, 2]), "keypoints has 3 numbers; 6 are needed"),
+    (result(keypoints=7), "keypoints has '7'; 6 are needed"),
+]
+
+
 @pytest.mark.parametrize(
-    ("entry", "message"),
+    ("entries", "wanted", "place", "message"),
     [
-        (result(), "no entry has keypoints, which the metrics need"),
-        (result(keypoints=[1, 2, 2]), "keypoints has 3 numbers; 6 are needed"),
-        (result(keypoints=7), "keypoints has '7'; 6 are needed"),
+        *(
+            ([result(), entry], BOXES, "\n  entry 2 (line 1): ", m)
+            for entry, m in FAULTS_OF_RESULTS
+        ),
+        *(([line(), entry], BOXES, "\n  line 2: ", m) for entry, m in FAULTS_OF_LINES),
+        ([result()], MASKS, "\n  entry 1 (line 1): ", "has no segmentation"),
+        *(
+            ([result(segmentation=mask)], MASKS, "\n  entry 1 (line 1): ", m)
+            for mask, m in FAULTS_OF_MASKS
+        ),
+        *(([entry], Wanted(num_keypoints=2), "", m) for entry, m in FAULTS_OF_KEYPOINTS),
     ],
 )
-def test_faults_of_keypoints(entry: Any, message: str, tmp_path: pathlib.Path) -> None:
+def test_faults(
+    entries: Any, wanted: Wanted, place: str, message: str, tmp_path: pathlib.Path
+) -> None:
+    if wanted == MASKS:  # Masks are not read unless they are wanted.
+        assert len(read(tmp_path, entries)) == 1
     with pytest.raises(RunError) as caught:
-        read(tmp_path, [entry], Wanted(num_keypoints=2))
-    assert message in str(caught.value)
+        read(tmp_path, entries, wanted)
+    text = str(caught.value)
+    assert place in text and message in text
+    assert "\x1b" not in text and len(text) < 1000
 
 
 def test_files_that_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
