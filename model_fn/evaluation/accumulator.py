@@ -11,7 +11,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch, Metrics, make_named_metrics
-from model_fn.evaluation.metrics.run_lengths import Masks, encode_masks
 
 
 class Results(NamedTuple):
@@ -31,6 +30,7 @@ class Accumulator:
 
     Attributes:
         named_sets: The metrics sets, each with the field of the configuration that asks for it.
+        needs: What they need, together.
     """
 
     def __init__(self, eval_config: Any, categories: Sequence[Dict[str, Any]]) -> None:
@@ -40,12 +40,10 @@ class Accumulator:
     def _start(self) -> None:
         config, categories = self._eval_config, self._categories
         self.named_sets: List[Tuple[str, Metrics]] = make_named_metrics(config, categories)
+        self.needs = {need for _, metrics in self.named_sets for need in metrics.needs}
         self._diagnostics = EvalDiagnostics(categories, config.min_score_threshold)
 
     def add(self, batch: EvaluatedBatch) -> None:
-        if isinstance(batch.masks, Masks):  # Encoded once for all sets.
-            is_needed = any("masks" in metrics.needs for _, metrics in self.named_sets)
-            batch = batch._replace(masks=encode_masks(batch) if is_needed else None)
         for _, metrics in self.named_sets:
             metrics.add(batch)
         self._diagnostics.add(batch)

@@ -8,7 +8,6 @@ from typing import (
     Dict,
     Iterable,
     List,
-    NamedTuple,
     Optional,
     Sequence,
     Tuple,
@@ -25,7 +24,7 @@ from inputs.label_map import LabelMap, read_label_map
 from model_fn.evaluation import diagnostics
 from model_fn.evaluation.accumulator import Accumulator, OnResults
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.run_lengths import Masks
+from model_fn.evaluation.metrics.run_lengths import Sizes, encode_masks
 from model_fn.evaluation.pictures import IMAGES_TAG, Pictures
 
 MetricOps = Dict[str, Tuple[tf.Tensor, tf.Operation]]
@@ -68,14 +67,6 @@ def make_categories(
 def without_classes(groundtruth: Groundtruth) -> Groundtruth:
     """Groundtruth of one class, to compare with detections that have none."""
     return groundtruth._replace(classes=tf.ones_like(groundtruth.classes[:, :, :1]))
-
-
-class Sizes(NamedTuple):
-    """Heights and widths of the images of a batch."""
-
-    padded: Any  # int32 [2], of the network's input
-    real: Any  # int32 [B, 2], of the real image inside it
-    original: Any  # int32 [B, 2], of the image in the record, or else the real one
 
 
 def sizes_of(features: Dict[str, tf.Tensor]) -> Sizes:
@@ -141,18 +132,19 @@ def check_needs(accumulator: Accumulator, detections: Detections, groundtruth: G
 
 
 def evaluated_batch(
-    detections: Detections, groundtruth: Groundtruth, sizes: Sizes
+    detections: Detections, groundtruth: Groundtruth, sizes: Sizes, *, has_masks: bool = False
 ) -> EvaluatedBatch:
     """A batch of arrays as metrics take it, in pixels of the original image.
 
     Args:
         detections: Boxes normalized to the real image, keypoints to the padded one.
         groundtruth: Normalized to the padded image; valid boxes come first.
+        has_masks: True if metrics compare masks.
     """
     padding = np.float32(sizes.padded) / np.float32(sizes.real)
     # Images that nobody annotated do not count.
     counts = True if groundtruth.is_annotated is None else groundtruth.is_annotated
-    return EvaluatedBatch(
+    batch = EvaluatedBatch(
         detection_boxes=_scaled(detections.boxes, sizes.original),
         detection_scores=detections.scores,
         detection_classes=detections.classes.astype(np.int32) + 1,
@@ -160,11 +152,14 @@ def evaluated_batch(
         boxes=_scaled(groundtruth.boxes, padding, sizes.original),
         classes=np.argmax(groundtruth.classes, axis=2).astype(np.int32) + 1,
         num_boxes=(groundtruth.valid.sum(axis=1) * counts).astype(np.int32),
-        masks=Masks(detections.masks, groundtruth.masks, sizes.real, sizes.original),
         keypoints=_scaled(groundtruth.keypoints, padding, sizes.original),
         detection_keypoints=_scaled(detections.keypoints, padding, sizes.original),
         **{name: getattr(groundtruth, name) for name in _SAME_IN_GROUNDTRUTH},
     )
+    if not has_masks:
+        return batch
+    masks = encode_masks(detections.masks, groundtruth.masks, batch, sizes)
+    return batch._replace(masks=masks)
 
 
 def evaluation_ops(
@@ -187,16 +182,18 @@ def evaluation_ops(
     pictures = Pictures(eval_config, categories)
     keys = (schema.ORIGINAL_IMAGE, schema.ADDITIONAL_CHANNELS)
     images = [features.get(key) if eval_config.num_visualizations else None for key in keys]
+    has_masks = "masks" in accumulator.needs
     tensors, restored = without_nones([detections, groundtruth, sizes_of(features), images])
     names = [name for _, metrics in accumulator.named_sets for name in metrics.names]
 
     def add(*arrays: np.ndarray) -> None:
         detections, groundtruth, sizes, (pixels, channels) = restored(arrays)
-        batch = evaluated_batch(detections, groundtruth, sizes)
+        batch = evaluated_batch(detections, groundtruth, sizes, has_masks=has_masks)
         accumulator.add(batch)
         if pixels is not None:
             every = groundtruth._replace(is_annotated=None)  # images that nobody annotated, too
-            pictures.add(evaluated_batch(detections, every, sizes), pixels, channels)
+            masks = detections.masks, groundtruth.masks
+            pictures.add(evaluated_batch(detections, every, sizes), sizes, pixels, channels, masks)
 
     def values() -> Tuple[np.ndarray, bytes]:
         results = accumulator.results()

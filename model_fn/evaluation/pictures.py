@@ -12,6 +12,7 @@ from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, resize_mask
 from estimator_det.compat import tf1
 from model_fn.drawing.boxes import DrawOptions, add_picture, draw_boxes, fast_png
 from model_fn.evaluation.metrics.base import EvaluatedBatch
+from model_fn.evaluation.metrics.run_lengths import Sizes
 
 IMAGES_TAG = "Detections_Left_Groundtruth_Right"
 
@@ -36,16 +37,27 @@ class Pictures:
         self._pngs: List[bytes] = []
 
     def add(
-        self, batch: EvaluatedBatch, images: np.ndarray, channels: Optional[np.ndarray] = None
+        self,
+        batch: EvaluatedBatch,
+        sizes: Sizes,
+        images: np.ndarray,
+        channels: Optional[np.ndarray] = None,
+        masks: Sequence[Optional[np.ndarray]] = (None, None),
     ) -> None:
-        """Adds a batch with `Masks`, its images [B, H, W, 3] and additional channels, uint8."""
+        """Adds a batch.
+
+        Args:
+            images: uint8 [B, H, W, 3].
+            channels: Additional channels, uint8 [B, H, W, A].
+            masks: Of detections and groundtruth, as `encode_masks` takes them.
+        """
         missing = self._max_images - len(self._pngs)
-        for row, image in enumerate(itertools.islice(batch._replace(masks=None).images(), missing)):
-            height, width = batch.masks.real_sizes[row]
+        for row, image in enumerate(itertools.islice(batch.images(), missing)):
+            height, width = sizes.real[row]
             pixels = [x[row, :height, :width] for x in (images, channels) if x is not None]
-            masks = [None if x is None else x[row] for x in batch.masks[:2]]
-            normalized = _normalized(image, batch.masks.image_sizes[row].astype(np.float32))
-            self._pngs.append(fast_png(self._side_by_side(pixels, normalized, *masks)))
+            image_masks = [None if x is None else x[row] for x in masks]
+            normalized = _normalized(image, sizes.original[row].astype(np.float32))
+            self._pngs.append(fast_png(self._side_by_side(pixels, normalized, *image_masks)))
 
     def _side_by_side(
         self, pixels: List[np.ndarray], image: EvaluatedBatch, detected: Any, true: Any

@@ -26,7 +26,6 @@ from model_fn.evaluation.detections import file as detection_file
 from model_fn.evaluation.detections.file import DetectionFile, ImageDetections, Wanted
 from model_fn.evaluation.history import Evaluation, Metrics
 from model_fn.evaluation.matching import Matches
-from model_fn.evaluation.metrics.base import make_metrics
 from model_fn.evaluation.report import (
     EvaluationReport,
     evaluation_folder,
@@ -76,7 +75,7 @@ def evaluate_detections(
     readers = named_readers(config, on_training_data=on_training_data)
     categories = eval_ops.make_categories(config)
     # Masks and keypoints are read only if a metrics set compares them.
-    needs = {need for each in make_metrics(config.eval_config, categories) for need in each.needs}
+    needs = Accumulator(config.eval_config, categories).needs
     num_keypoints = max(reader.num_keypoints for reader in readers.values())
     detections = detection_file.read_detections(
         path,
@@ -159,7 +158,8 @@ def score(
                 lambda x: None if x is None else np.asarray(x),
                 (detections, groundtruth, eval_ops.sizes_of(features)),
             )
-            accumulator.add(eval_ops.evaluated_batch(*arrays))
+            has_masks = "masks" in accumulator.needs
+            accumulator.add(eval_ops.evaluated_batch(*arrays, has_masks=has_masks))
             progress.after_run(None, None)
     return accumulator.results()
 

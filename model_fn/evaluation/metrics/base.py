@@ -50,7 +50,7 @@ class EvaluatedBatch(NamedTuple):
     difficult: Any = None  # bool [B, G]
     group_of: Any = None  # bool [B, G]
     labeled_classes: Any = None  # float32 [B, K], 1: all boxes of the class are given
-    masks: Any = None  # `Masks`; for metrics, `RunLengths`
+    masks: Any = None  # `RunLengths`
     keypoints: Any = None  # float32 [B, G, P, 2], y and x; NaN where absent
     keypoint_visibilities: Any = None  # bool [B, G, P]
     detection_keypoints: Any = None  # float32 [B, N, P, 2]

@@ -14,15 +14,12 @@ from estimator_det.boxes.mask_regions import paste_mask, resize_mask, run_length
 RunLength = Dict[str, Any]  # {"size": [height, width], "counts": bytes}
 
 
-class Masks(NamedTuple):
-    """Masks of detections and groundtruth, each in the frame that it was made in."""
+class Sizes(NamedTuple):
+    """Heights and widths of the images of a batch."""
 
-    # float32 [B, N, h, w], each fills its box; or strings [B, N], compressed run lengths in the
-    # original image.
-    detected: Any
-    masks: Any  # float32 [B, G, H, W], of the network's input
-    real_sizes: Any  # int32 [B, 2], height and width of the real image in H x W
-    image_sizes: Any  # int32 [B, 2], of the original image
+    padded: Any  # int32 [2], of the network's input
+    real: Any  # int32 [B, 2], of the real image inside it
+    original: Any  # int32 [B, 2], of the image in the record, or else the real one
 
 
 class RunLengths(NamedTuple):
@@ -32,20 +29,26 @@ class RunLengths(NamedTuple):
     groundtruth: List[List[RunLength]]
 
 
-def encode_masks(batch: Any) -> RunLengths:
-    """The `Masks` of an `EvaluatedBatch` of arrays as run lengths, which need little memory."""
-    masks, encoded = batch.masks, RunLengths([], [])
-    for row, (height, width) in enumerate(masks.image_sizes.tolist()):
-        size = (height, width)
-        detected = masks.detected[row, : batch.num_detections[row]]
-        if detected.ndim == 1:
-            runs = [{"size": list(size), "counts": counts} for counts in detected]
+def encode_masks(detected: Any, true: Any, batch: Any, sizes: Sizes) -> RunLengths:
+    """Masks of a batch of arrays as run lengths, which need little memory.
+
+    Args:
+        detected: float32 [B, N, h, w], each fills its box; or strings [B, N], compressed run
+            lengths in the original image.
+        true: float32 [B, G, H, W], of the network's input.
+        batch: `EvaluatedBatch` that the masks belong to.
+    """
+    encoded = RunLengths([], [])
+    for row, (height, width) in enumerate(sizes.original.tolist()):
+        size, masks = (height, width), detected[row, : batch.num_detections[row]]
+        if masks.ndim == 1:
+            runs = [{"size": list(size), "counts": counts} for counts in masks]
         else:
             boxes = batch.detection_boxes[row] / np.tile(np.array(size, np.float32), 2)
-            pairs = zip(detected, boxes)
+            pairs = zip(masks, boxes)
             runs = [run_lengths(paste_mask(mask, box, size), size) for mask, box in pairs]
         encoded.detections.append(runs)
-        real_height, real_width = masks.real_sizes[row]
-        true = masks.masks[row, : batch.num_boxes[row], :real_height, :real_width]
-        encoded.groundtruth.append([run_lengths(resize_mask(mask, size), size) for mask in true])
+        real_height, real_width = sizes.real[row]
+        masks = true[row, : batch.num_boxes[row], :real_height, :real_width]
+        encoded.groundtruth.append([run_lengths(resize_mask(mask, size), size) for mask in masks])
     return encoded

@@ -13,12 +13,12 @@ from estimator_det.compat import tf1
 from estimator_det.protos import eval_pb2
 from model_fn.drawing.boxes import _PALETTE
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.run_lengths import Masks
+from model_fn.evaluation.metrics.run_lengths import Sizes
 from model_fn.evaluation.pictures import Pictures
 from tests.model_fn.evaluation.metrics import hand
 
 PIXELS = np.zeros((1, 40, 60, 3), np.uint8)
-SIZE = np.int32([[40, 60]])
+SIZES = Sizes(None, np.int32([[40, 60]]), np.int32([[40, 60]]))
 
 
 def drawn(
@@ -28,7 +28,7 @@ def drawn(
     config = eval_pb2.EvalConfig(skip_labels=True, skip_scores=True, num_visualizations=3)
     config.MergeFrom(eval_pb2.EvalConfig(**options))
     pictures = Pictures(config, [])
-    pictures.add(batch._replace(masks=Masks(*masks, SIZE, SIZE)), images)
+    pictures.add(batch, SIZES, images, None, masks)
     return decoded(pictures.summary())
 
 
@@ -46,9 +46,8 @@ def test_first_images_are_drawn_without_padding() -> None:
     sizes = np.int32([[40, 60], [20, 30]])
     found = hand.image([], [(0.9, 1, 4, 6, 36, 54), (0.8, 2, 4, 6, 36, 54)])
     batch = EvaluatedBatch(*(None if x is None else np.repeat(x, 2, 0) for x in found))
-    batch = batch._replace(masks=Masks(None, None, sizes, sizes))
     for _ in range(2):
-        pictures.add(batch, np.ones((2, 40, 60, 3), np.uint8))
+        pictures.add(batch, Sizes(None, sizes, sizes), np.ones((2, 40, 60, 3), np.uint8))
     summary = tf1.Summary.FromString(pictures.summary())
     tags = [f"Detections_Left_Groundtruth_Right/{i}" for i in range(3)]
     assert [value.tag for value in summary.value] == tags
@@ -61,8 +60,8 @@ def test_first_images_are_drawn_without_padding() -> None:
 def test_additional_channels_are_a_third_picture(channels: int, shown: List[int]) -> None:
     values = np.arange(1, channels + 1, dtype=np.uint8)
     pictures = Pictures(eval_pb2.EvalConfig(skip_labels=True, num_visualizations=1), [])
-    batch = hand.image([(1, 0, 0, 40, 60)], [])._replace(masks=Masks(None, None, SIZE, SIZE))
-    pictures.add(batch, PIXELS, np.broadcast_to(values, (1, 40, 60, channels)))
+    batch = hand.image([(1, 0, 0, 40, 60)], [])
+    pictures.add(batch, SIZES, PIXELS, np.broadcast_to(values, (1, 40, 60, channels)))
     (pixels,) = decoded(pictures.summary())
     assert pixels.shape == (40, 180, 3)
     assert pixels[20, 150].tolist() == shown

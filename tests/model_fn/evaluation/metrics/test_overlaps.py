@@ -11,7 +11,7 @@ from model_fn.evaluation.metrics.overlaps import (
     box_iou,
     mask_objects,
 )
-from model_fn.evaluation.metrics.run_lengths import Masks, encode_masks
+from model_fn.evaluation.metrics.run_lengths import Sizes, encode_masks
 from tests.model_fn.evaluation.metrics import hand
 
 BOXES = np.float32([[0, 0, 10, 10], [0, 5, 10, 15], [20, 20, 30, 30], [5, 5, 5, 9], [9, 9, 2, 2]])
@@ -53,15 +53,12 @@ def test_frames_of_detections_and_groundtruth() -> None:
     inputs[0, 0, 2:6, 1:5] = 1  # of 12 x 10 real pixels
     inputs[0, 0, 12:] = 1  # in the padding, where nothing counts
     inputs[0, 1] = 1  # of a row that is padding
-    masks = Masks(
-        detected=np.float32([[[[1, 0], [1, 0]], [[1, 1], [1, 1]]]]),
-        masks=inputs,
-        real_sizes=np.int32([[12, 10]]),
-        image_sizes=np.int32([[24, 20]]),
-    )
+    detected = np.float32([[[[1, 0], [1, 0]], [[1, 1], [1, 1]]]])
+    sizes = Sizes(None, np.int32([[12, 10]]), np.int32([[24, 20]]))
     boxes = np.float32([[[4, 2, 12, 18], [0, 0, 24, 20]]])
     one = np.int32([1])
-    encoded = encode_masks(EvaluatedBatch(boxes, None, None, one, None, None, one, masks=masks))
+    batch = EvaluatedBatch(boxes, None, None, one, None, None, one)
+    encoded = encode_masks(detected, inputs, batch, sizes)
     for (entry,) in (encoded.groundtruth[0], encoded.detections[0]):
         drawn = coco_mask.decode(entry)
         assert drawn.shape == (24, 20)

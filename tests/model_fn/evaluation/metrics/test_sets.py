@@ -15,7 +15,7 @@ from estimator_det.protos import eval_pb2
 from model_fn.evaluation.accumulator import Accumulator
 from model_fn.evaluation.metrics import METRICS, EvaluatedBatch, make_metrics
 from model_fn.evaluation.metrics.base import EVAL_FIELDS, chosen_metrics, has_class
-from model_fn.evaluation.metrics.run_lengths import Masks
+from model_fn.evaluation.metrics.run_lengths import Sizes, encode_masks
 from tests.conftest import golden_component
 from tests.model_fn.evaluation.metrics import hand
 from tests.model_fn.evaluation.metrics.golden import make_batch, stacked
@@ -236,11 +236,9 @@ def test_masks_as_a_model_finds_them() -> None:
     names = ["coco_mask_metrics", "pascal_voc_instance_segmentation_metrics"]
     accumulator = Accumulator(eval_pb2.EvalConfig(metrics_set=names), settings["categories"])
     whole = np.float32([0, 0, height, width])
-    accumulator.add(
-        batch._replace(
-            detection_boxes=np.broadcast_to(whole, (*batch.detection_scores.shape, 4)),
-            masks=Masks(*masks, real_sizes=sizes, image_sizes=sizes),
-        )
-    )
+    boxes = np.broadcast_to(whole, (*batch.detection_scores.shape, 4))
+    batch = batch._replace(detection_boxes=boxes)
+    encoded = encode_masks(*masks, batch, Sizes(None, sizes, sizes))
+    accumulator.add(batch._replace(masks=encoded))
     expected = {**settings["results"]["coco_masks"], **settings["results"]["pascal_masks"]}
     assert accumulator.results().metrics == pytest.approx(expected, rel=1e-6, nan_ok=True)
