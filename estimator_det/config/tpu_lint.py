@@ -6,7 +6,8 @@ Nothing is built and TensorFlow is not imported; `check-config --compile` checks
 from __future__ import annotations
 
 import difflib
-from typing import List, NamedTuple
+import itertools
+from typing import List, Tuple
 
 from google.protobuf import text_format
 
@@ -16,17 +17,7 @@ from estimator_det.config.tpu_model_rules import check_model
 from estimator_det.config.tpu_rules import Config, Target, without_placeholders
 from estimator_det.config.tpu_training_rules import check_training
 
-__all__ = ["Fix", "Target", "diff", "fix", "heading", "lint", "without_placeholders"]
-
-_MOST_ROUNDS = 20  # an edit may require another one
-
-
-class Fix(NamedTuple):
-    """A configuration with the safe edits applied."""
-
-    config: Config
-    applied: List[Problem]
-    remaining: List[Problem]  # for the user, placeholders included
+__all__ = ["Target", "diff", "fix", "heading", "lint", "without_placeholders"]
 
 
 def lint(config: Config, target: Target) -> List[Problem]:
@@ -35,38 +26,26 @@ def lint(config: Config, target: Target) -> List[Problem]:
     return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
-def fix(config: Config, target: Target) -> Fix:
-    """`config` with every safe edit applied, and the problems that remain.
+def fix(config: Config, target: Target) -> Tuple[Config, List[Problem]]:
+    """`config` with every safe edit applied, and the problems that had them.
 
     One edit may require another, as a batch size does of a shuffle buffer; edits are applied until
     none is left.
     """
     applied: List[Problem] = []
-    changed = config
-    for _ in range(_MOST_ROUNDS):
-        safe = [problem for problem in lint(changed, target) if problem.safe]
-        if not safe:
-            break
+    while safe := [problem for problem in lint(config, target) if problem.safe]:
         applied += safe
-        changed = apply_overrides(changed, [edit for problem in safe for edit in problem.edits])
-    return Fix(changed, applied, lint(changed, target))
+        config = apply_overrides(config, [edit for problem in safe for edit in problem.edits])
+    return config, applied
 
 
 def diff(before: Config, after: Config, name_before: str, name_after: str) -> str:
     """Unified diff of two configurations in text form; empty if they are the same."""
-    lines = difflib.unified_diff(
-        text_format.MessageToString(before).splitlines(keepends=True),
-        text_format.MessageToString(after).splitlines(keepends=True),
-        name_before,
-        name_after,
-    )
-    return "".join(lines)
+    texts = (text_format.MessageToString(each).splitlines() for each in (before, after))
+    return "\n".join(difflib.unified_diff(*texts, name_before, name_after, lineterm=""))
 
 
 def heading(text: str) -> str:
     """The comment and blank lines that a configuration file begins with."""
     lines = text.splitlines(keepends=True)
-    for index, line in enumerate(lines):
-        if line.strip() and not line.lstrip().startswith("#"):
-            return "".join(lines[:index])
-    return text
+    return "".join(itertools.takewhile(lambda line: line.strip()[:1] in ("", "#"), lines))

@@ -22,17 +22,13 @@ PLACEHOLDERS = (PLACEHOLDER, "YOUR_BUCKET")
 class Target:
     """Target that a configuration is to run on."""
 
-    num_shards: int = 8  # TPU cores that share a batch
+    num_shards: int = 8  # TPU cores that share a batch, at least 1
     model_dir: Optional[str] = None  # folder of checkpoints; None if it is not known yet
     # True if predictions are computed on the TPU too, not the training alone.
     inference: bool = False
     # True if the machine of the TPU has the files, as a TPU VM of one host may; otherwise they
     # must lie in Google Cloud Storage.
     local_files: bool = False
-
-    def __post_init__(self) -> None:
-        if self.num_shards < 1:
-            raise ValueError(f"num_shards must be 1 or more; given {self.num_shards}")
 
 
 def unless(

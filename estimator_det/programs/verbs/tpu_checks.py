@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, List, Tuple
+from typing import Any, List
 
 from estimator_det.config import printing
 from estimator_det.programs import console
@@ -35,18 +35,6 @@ def wanted(options: argparse.Namespace) -> bool:
     return bool(options.tpu or options.fix or options.compile_step)
 
 
-def target_of(options: argparse.Namespace) -> Any:
-    """The `tpu_lint.Target` that the options describe."""
-    from estimator_det.config import tpu_lint
-
-    return tpu_lint.Target(
-        num_shards=options.num_shards,
-        model_dir=options.model_dir,
-        inference=options.tpu_inference,
-        local_files=options.local_files,
-    )
-
-
 def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build: bool) -> List[Any]:
     """Runs the checks that the options name; returns the problems, and prints all but errors.
 
@@ -55,16 +43,21 @@ def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build:
     """
     from estimator_det.config import tpu_lint
 
-    target = target_of(options)
+    target = tpu_lint.Target(
+        num_shards=options.num_shards,
+        model_dir=options.model_dir,
+        inference=options.tpu_inference,
+        local_files=options.local_files,
+    )
     findings: List[Any] = []
     if options.fix:
-        config, findings = _fix(config, options, target)
-    elif options.tpu:
+        config = _fix(config, options, target)
+    if options.fix or options.tpu:
         findings = tpu_lint.lint(config, target)
     fields = {problem.field for problem in reported}
     findings = [f for f in findings if f.severity != "placeholder" or f.field not in fields]
     config = tpu_lint.without_placeholders(config)
-    if build and (options.tpu or options.fix):
+    if build and (options.fix or options.tpu):
         findings += _memory(config, target.num_shards)
     if build and options.compile_step:
         findings += _compile(config, with_xla=not options.no_xla)
@@ -76,26 +69,26 @@ def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build:
     return findings
 
 
-def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, List[Any]]:
-    """The configuration with safe edits made, and what remains; writes and prints them."""
+def _fix(config: Any, options: argparse.Namespace, target: Any) -> Any:
+    """The configuration with safe edits made; writes it, and prints the edits."""
     from estimator_det.config import files, pipeline, tpu_lint
     from model_fn.checkpoints import writing
 
-    fixed = tpu_lint.fix(config, target)
+    fixed, applied = tpu_lint.fix(config, target)
     path = config_path(options)
     heading = tpu_lint.heading(files.read_text(path))
     with writing.writable_file(options.fix, "fix"):
-        files.write_text(options.fix, heading + pipeline.format_pipeline(fixed.config))
-    difference = tpu_lint.diff(config, fixed.config, path, options.fix)
-    console.print_line(difference.rstrip("\n") or "no edit is safe")
-    for finding in fixed.applied:
+        files.write_text(options.fix, heading + pipeline.format_pipeline(fixed))
+    difference = tpu_lint.diff(config, fixed, path, options.fix)
+    console.print_line(difference or "no edit is safe")
+    for finding in applied:
         console.print_line(f"edited: {finding.field}: {finding.message}")
-    remaining = [p for p in fixed.remaining if p.severity != "placeholder"]
+    num_left = sum(problem.severity != "placeholder" for problem in tpu_lint.lint(fixed, target))
     console.print_line(
-        f"written: {options.fix}; {printing.counted(len(fixed.applied), 'problem')} fixed, "
-        f"{len(remaining)} left"
+        f"written: {options.fix}; {printing.counted(len(applied), 'problem')} fixed, "
+        f"{num_left} left"
     )
-    return fixed.config, fixed.remaining
+    return fixed
 
 
 def _memory(config: Any, num_shards: int) -> List[Any]:
