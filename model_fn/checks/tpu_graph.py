@@ -8,6 +8,7 @@ than that of a TPU.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
@@ -52,19 +53,13 @@ class CompileReport(NamedTuple):
 
 
 class CoreGraph(NamedTuple):
-    """Program of one core."""
+    """Program of one core, and problems of what the host feeds."""
 
     graph: tf.Graph
     inputs: List[tf.Tensor]  # placeholders, for what the host feeds
     outputs: List[tf.Tensor]  # tensors that the core returns
-
-
-class GraphProblem(NamedTuple):
-    """Why an operation would be refused."""
-
-    operation: tf.Operation
-    severity: str
-    message: str
+    # A problem for each input whose shape the configuration leaves open; it has `_STAND_IN`.
+    problems: List[Problem]
 
 
 def compile_check(
@@ -90,32 +85,25 @@ def compile_check(
     num_operations = 0
     for mode in modes:
         try:
-            core = build_core_graph(config, mode, batch_per_core, findings)
+            core = build_core_graph(config, mode, batch_per_core)
         except ConfigError as reason:
             findings.append(component_problem(reason, config))
             continue
         operations = list(core_operations(core.graph))
         num_operations += len(operations)
-        problems = grouped_problems(troubles_of(operations), config)
-        if xla and not any(problem.severity == "error" for problem in [*findings, *problems]):
-            problems += xla_check.check(core.graph, core.inputs, core.outputs, config)
-        findings += problems
+        findings += [*core.problems, *problems_of(operations, config)]
+        if xla and not any(problem.severity == "error" for problem in findings):
+            findings += xla_check.check(core.graph, core.inputs, core.outputs, config)
     findings = list(dict.fromkeys(findings))
     return CompileReport(findings, num_operations, time.monotonic() - start)
 
 
-def build_core_graph(
-    pipeline_config: Any, mode: str, batch_per_core: int, findings: List[Problem]
-) -> CoreGraph:
-    """The graph of a step in a TPU's rewrite, for one core.
-
-    `findings` gets a problem for each input whose shape the configuration, which names no files,
-    leaves open; the graph is built with `_STAND_IN`.
-    """
+def build_core_graph(pipeline_config: Any, mode: str, batch_per_core: int) -> CoreGraph:
+    """The graph of a step in a TPU's rewrite, for one core; the configuration names no files."""
     model_fn = create_model_fn(pipeline_config, use_tpu=True)
     with tf.Graph().as_default() as graph:
         tf1.train.get_or_create_global_step()
-        batch = _batch(pipeline_config, mode, batch_per_core, findings)
+        batch, problems = _batch(pipeline_config, mode, batch_per_core)
         flat = tf.nest.flatten(batch)
 
         def step(*tensors: tf.Tensor) -> List[tf.Tensor]:
@@ -128,7 +116,7 @@ def build_core_graph(
             return [tensor for tensor in outputs if tensor is not None]
 
         outputs = tf1.tpu.shard(step, inputs=flat, num_shards=1)
-    return CoreGraph(graph, flat, [_inside_core(tensor) for tensor in outputs])
+    return CoreGraph(graph, flat, [_inside_core(tensor) for tensor in outputs], problems)
 
 
 def core_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
@@ -147,10 +135,9 @@ def core_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
                 waiting += [op for op in body.get_operations() if op.type != "Placeholder"]
 
 
-def _batch(
-    config: Any, mode: str, batch_size: int, findings: List[Problem]
-) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
-    """Placeholders of what the host hands over, all of known shape."""
+def _batch(config: Any, mode: str, batch_size: int) -> Tuple[Any, List[Problem]]:
+    """Placeholders of features and labels, all of known shape, and problems of their shapes."""
+    problems = []
     with tf.Graph().as_default():
         batch = placeholders(config, mode)
     kind = config.model.WhichOneof("model")
@@ -160,7 +147,7 @@ def _batch(
     def fixed(name: str, tensor: tf.Tensor) -> tf.Tensor:
         lengths = [batch_size, *tensor.shape.as_list()[1:]]
         if None in lengths and name == schema.IMAGE:
-            findings.append(
+            problems.append(
                 error(
                     field,
                     f"the size of the network's input depends on the picture: {name} is "
@@ -172,10 +159,10 @@ def _batch(
         shape = [_STAND_IN if length is None else length for length in lengths]
         return tf1.placeholder(tensor.dtype, shape, name=name)
 
-    features, labels = (
+    fed = tuple(
         {name: fixed(name, tensor) for name, tensor in tensors.items()} for tensors in batch
     )
-    return features, labels
+    return fed, problems
 
 
 def _inside_core(tensor: tf.Tensor) -> tf.Tensor:
@@ -188,11 +175,28 @@ def _inside_core(tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
-def troubles_of(operations: List[tf.Operation]) -> Iterator[GraphProblem]:
-    """Problems of these operations, each after those it depends on."""
+def problems_of(operations: List[tf.Operation], config: Any) -> List[Problem]:
+    """One problem for all operations of a type that one line made.
+
+    The operations are in an order in which each comes after those it depends on.
+    """
+    groups: Dict[Tuple[Origin, str, str, str], List[str]] = {}
+    for operation, severity, message in _faults(operations):
+        key = (origin_of(operation, config), operation.type, severity, message)
+        groups.setdefault(key, []).append(operation.name)
+    problems = []
+    for (origin, kind, severity, message), names in groups.items():
+        place = f" ({origin.location})" if origin.location else ""
+        suffix = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        text = f"operation {kind} {names[0]!r}{suffix}{place} {message}"
+        problems.append(Problem(severity, origin.field, text, origin.remedy))
+    return problems
+
+
+def _faults(operations: List[tf.Operation]) -> Iterator[Tuple[tf.Operation, str, str]]:
+    """Operations that would be refused or left out, with severity and message."""
     # An operation that gets a tensor of unknown shape is not to blame for its own.
     tainted: Set[tf.Operation] = set()
-    known: Dict[str, List[Any]] = {}
     for operation in operations:
         unknown = list(_unknown_outputs(operation))
         inherited = any(
@@ -203,11 +207,11 @@ def troubles_of(operations: List[tf.Operation]) -> Iterator[GraphProblem]:
             tainted.add(operation)
         if unknown and not inherited:
             shape = _shape_text(operation.outputs[unknown[0]].shape)
-            yield GraphProblem(operation, "error", f"has an output of unknown shape, {shape}")
+            yield operation, "error", f"has an output of unknown shape, {shape}"
         if operation.type in _LEFT_OUT:
-            yield GraphProblem(operation, "warning", "is left out on TPU")
-        elif not _has_kernel(operation, known):
-            yield GraphProblem(operation, "error", "has no XLA kernel")
+            yield operation, "warning", "is left out on TPU"
+        elif operation.type not in _OF_THE_REWRITE and not _has_kernel(operation):
+            yield operation, "error", "has no XLA kernel"
 
 
 def _is_known(tensor: tf.Tensor) -> bool:
@@ -233,16 +237,15 @@ def _shape_text(shape: tf.TensorShape) -> str:
     return f"[{', '.join('?' if length is None else str(length) for length in shape)}]"
 
 
-def _has_kernel(operation: tf.Operation, known: Dict[str, List[Any]]) -> bool:
+_kernels = functools.cache(registered_kernels)
+
+
+def _has_kernel(operation: tf.Operation) -> bool:
     """Whether XLA can run an operation on values of its types."""
-    if operation.type in _OF_THE_REWRITE:
-        return True
-    if operation.type not in known:
-        known[operation.type] = registered_kernels(operation.type, _JIT_DEVICE)
     attr = operation.node_def.attr
     return any(
         all(_allows(constraint, attr[constraint.name]) for constraint in kernel.constraint)
-        for kernel in known[operation.type]
+        for kernel in _kernels(operation.type, _JIT_DEVICE)
     )
 
 
@@ -250,19 +253,3 @@ def _allows(constraint: Any, value: Any) -> bool:
     allowed = constraint.allowed_values.list.type
     types = [value.type] if value.HasField("type") else value.list.type
     return not allowed or all(each in allowed for each in types)
-
-
-def grouped_problems(troubles: Iterator[GraphProblem], config: Any) -> List[Problem]:
-    """One problem for all operations of a type that one line made."""
-    groups: Dict[Tuple[Origin, str, str, str], List[str]] = {}
-    for trouble in troubles:
-        origin = origin_of(trouble.operation, config)
-        key = (origin, trouble.operation.type, trouble.severity, trouble.message)
-        groups.setdefault(key, []).append(trouble.operation.name)
-    problems = []
-    for (origin, kind, severity, message), names in groups.items():
-        place = f" ({origin.location})" if origin.location else ""
-        suffix = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        text = f"operation {kind} {names[0]!r}{suffix}{place} {message}"
-        problems.append(Problem(severity, origin.field, text, origin.remedy))
-    return problems

@@ -14,7 +14,7 @@ import math
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
-from estimator_det.config.problem import Problem
+from estimator_det.config.problem import refuse
 from model_fn.checks import tpu_graph
 from model_fn.checks.graphs import without_files
 from model_fn.checks.memory import variable_bytes
@@ -64,26 +64,19 @@ class CoreMemory(NamedTuple):
 
     def total(self, images: Optional[int] = None) -> int:
         """Bytes at a number of images a core, by default that of the graph."""
-        count = self.images if images is None else images
+        count = images or self.images
         alive = 2 * self._size(self.largest, count) if self.largest else 0
         infeed = 2 * sum(self._size(block, count) for block in self.batch)
         return self.variables + self.gradients + self.activations(count) + alive + infeed
 
     def activations(self, images: Optional[int] = None) -> int:
         """Bytes of what is kept for the backward pass, by default for the graph's images a core."""
-        count = self.images if images is None else images
-        return sum(self._size(block, count) for block in self.kept)
+        return sum(self._size(block, images or self.images) for block in self.kept)
 
     def fitting(self, core_bytes: int) -> int:
         """Images a core that fit into its memory with `MARGIN` to spare; 0 if not one does."""
-
-        def fits(images: int) -> bool:
-            return self.total(images) * MARGIN <= core_bytes
-
-        wide = [n for n in range(_WIDE_STEP, MOST_PER_CORE + 1, _WIDE_STEP) if fits(n)]
-        if wide:
-            return max(wide)
-        return max((n for n in range(1, _WIDE_STEP) if fits(n)), default=0)
+        numbers = [*range(MOST_PER_CORE, 0, -_WIDE_STEP), *range(_WIDE_STEP - 1, 0, -1)]
+        return next((n for n in numbers if self.total(n) * MARGIN <= core_bytes), 0)
 
     def _size(self, block: Block, images: int) -> int:
         shape = block.shape
@@ -114,10 +107,8 @@ def padded_size(shape: Tuple[int, ...], convolved: bool) -> int:
 def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
     """Builds the step of one core and measures what it keeps; the size of inputs must be static."""
     config = without_files(pipeline_config)
-    findings: List[Problem] = []
-    core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, images_per_core, findings)
-    if findings:
-        raise findings[0].as_error()
+    core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, images_per_core)
+    refuse(core.problems)
     with core.graph.as_default():
         variables, trained = tf1.global_variables(), tf1.trainable_variables()
     operations = list(tpu_graph.core_operations(core.graph))
@@ -153,16 +144,13 @@ def _roots(tensor: tf.Tensor) -> List[tf.Tensor]:
         if tensor.ref() in seen:
             continue
         seen.add(tensor.ref())
-        if tensor.op.type in _RECOMPUTED or _adds_numbers(tensor.op):
+        # Of a sum of feature maps, the terms lie far back.
+        is_small_sum = tensor.op.type in ("Add", "AddV2") and tensor.shape.rank != 4
+        if tensor.op.type in _RECOMPUTED or is_small_sum:
             waiting += list(tensor.op.inputs)
         elif tensor.op.type not in _FREE:
             roots.append(tensor)
     return roots
-
-
-def _adds_numbers(operation: tf.Operation) -> bool:
-    """Whether it is an addition other than that of feature maps, whose terms lie far back."""
-    return operation.type in ("Add", "AddV2") and operation.outputs[0].shape.rank != 4
 
 
 def _block(tensor: tf.Tensor) -> Optional[Block]:

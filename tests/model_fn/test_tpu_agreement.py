@@ -119,7 +119,7 @@ def _by_tpu_estimator(config: Any, folder: pathlib.Path) -> Tuple[Values, float]
 
 
 def _by_xla(config: Any, before: Values) -> Tuple[Values, float]:
-    core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, BATCH, findings=[])
+    core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, BATCH)
     step = xla_check.XlaStep(core.graph, core.inputs, core.outputs)
     for name, variable in step.variables.items():
         variable.assign(before[name])
@@ -181,7 +181,7 @@ def test_bfloat16_stays_near_float32(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_statistics_of_batch_norm_are_float32_in_a_bfloat16_network() -> None:
-    core = tpu_graph.build_core_graph(_config(NARROW), estimator.ModeKeys.TRAIN, BATCH, findings=[])
+    core = tpu_graph.build_core_graph(_config(NARROW), estimator.ModeKeys.TRAIN, BATCH)
     norms = [op for op in core.graph.get_operations() if op.type == "FusedBatchNormV3"]
     assert len(norms) == 2
     for op in norms:

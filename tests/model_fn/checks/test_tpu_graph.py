@@ -123,7 +123,7 @@ def test_types_that_xla_does_not_know_and_gradients() -> None:
 
         tf1.tpu.shard(step, [tf1.placeholder(tf.float32, [10])], num_shards=1)
     operations = list(tpu_graph.core_operations(graph))
-    found = tpu_graph.grouped_problems(tpu_graph.troubles_of(operations), config)
+    found = tpu_graph.problems_of(operations, config)
     told = {problem.message.split()[1]: problem.message for problem in found}
     assert told["Tile"].endswith("has no XLA kernel")
     assert told["StringLength"].endswith("has no XLA kernel")
@@ -136,7 +136,7 @@ def test_types_that_xla_does_not_know_and_gradients() -> None:
 @pytest.mark.usefixtures("small")
 def test_xla_refuses_by_itself() -> None:
     config = a_config("loss { hard_example_miner {} }")
-    core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, 2, [])
+    core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, 2)
     with core.graph.as_default():
         bad = tf1.image.non_max_suppression_with_scores(
             tf.zeros([4, 4]), core.outputs[0] * tf.ones([4]), 2
