@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 import estimator_det
 from estimator_det.compat import tf
@@ -15,7 +15,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(estimator_det.__file__))
 _PACKAGES = ("estimator_det/", "inputs/", "model_fn/")
 # Their lines are in the stack of every operation.
 _DRIVERS = ("model_fn/checks/", "model_fn/model_fn.py")
-_ELSEWHERE = ("", "remove this part of the model, or train it on another device")
+_ELSEWHERE = "remove this part of the model, or train it on another device"
 
 
 class Origin(NamedTuple):
@@ -26,51 +26,52 @@ class Origin(NamedTuple):
     remedy: str
 
 
-class _Frame(NamedTuple):
-    file: str  # below the folder of our packages, with slashes
-    line: int
-    function: str
-
-
 def origin_of(operation: tf.Operation, pipeline_config: Any) -> Origin:
     """The innermost line of ours that made an operation, and the field to change.
 
     For a gradient, those of the operation it is the gradient of.
     """
     frames = _own_frames(_forward(operation))
-    model = pipeline_config.model
-    detector = getattr(model, model.WhichOneof("model")).DESCRIPTOR
-    advices = (_advice_of(frame.file, detector) for frame in frames)
-    field, remedy = next(filter(None, advices), _ELSEWHERE)
-    field = _full_field(field, pipeline_config)
-    if remedy == tpu_advice.BY_RULE:
-        remedy = _remedy_of_rule(field, pipeline_config)
+    advice = (each for file, *_ in frames for each in advice_for(file, pipeline_config))
+    nothing = (f"model.{pipeline_config.model.WhichOneof('model')}", _ELSEWHERE)
     location = "{}:{}, in {}".format(*frames[0]) if frames else ""
-    return Origin(location, field, remedy)
+    return Origin(location, *next(advice, nothing))
 
 
-def _advice_of(file: str, detector: Any) -> Optional[Tuple[str, str]]:
-    """The first advice declared for a file or a package around it whose field the detector has."""
-    advices = tpu_advice.remedies_of(file.removesuffix(".py").replace("/", "."))
-    return next((advice for advice in advices if _is_in(advice[0], detector)), None)
+def advice_for(file: str, pipeline_config: Any) -> Iterator[Tuple[str, str]]:
+    """Paths and remedies declared for a file, then those for the packages around it.
+
+    Fields that the detector does not have are left out.
+    """
+    for field, remedy in tpu_advice.remedies_of(file.removesuffix(".py").replace("/", ".")):
+        path = _path_of(field, pipeline_config)
+        if path:
+            by_rule = remedy == tpu_advice.BY_RULE
+            yield path, _remedy_of_rule(path, pipeline_config) if by_rule else remedy
+
+
+def _path_of(field: str, pipeline_config: Any) -> str:
+    """The path from the top; if one of several options is chosen, down to that one.
+
+    "" if the configuration's detector does not have the field.
+    """
+    is_of_training = field.startswith("train_config")
+    kind = pipeline_config.model.WhichOneof("model")
+    path = field if is_of_training else f"model.{kind}.{field}"
+    message: Any = pipeline_config
+    for name in path.split("."):
+        if name not in message.DESCRIPTOR.fields_by_name:
+            return ""
+        message = getattr(message, name)
+    oneofs = message.DESCRIPTOR.oneofs if hasattr(message, "DESCRIPTOR") else ()
+    chosen = message.WhichOneof(oneofs[0].name) if len(oneofs) == 1 else None
+    return f"{path}.{chosen}" if chosen else path
 
 
 def _remedy_of_rule(field: str, pipeline_config: Any) -> str:
     problems = check_model(pipeline_config, Target(inference=True))
     broken = (problem for problem in problems if problem.field.startswith(field))
-    return next((problem.full_remedy() for problem in broken), _ELSEWHERE[1])
-
-
-def _is_in(field: str, detector: Any) -> bool:
-    """True if the detector's descriptor, or for `train_config` the pipeline's, has the field."""
-    if field.startswith("train_config"):
-        return True
-    descriptor = detector
-    for name in field.split("."):
-        if descriptor is None or name not in descriptor.fields_by_name:
-            return False
-        descriptor = descriptor.fields_by_name[name].message_type
-    return True
+    return next((problem.full_remedy() for problem in broken), _ELSEWHERE)
 
 
 def _forward(operation: tf.Operation) -> tf.Operation:
@@ -83,32 +84,12 @@ def _forward(operation: tf.Operation) -> tf.Operation:
     return operation
 
 
-def _own_frames(operation: tf.Operation) -> List[_Frame]:
-    """Innermost first."""
+def _own_frames(operation: tf.Operation) -> List[Tuple[str, int, str]]:
+    """File below the folder of our packages, line and function of each frame, innermost first."""
     frames = []
     for frame in reversed(list(operation.traceback)):
         path = os.path.abspath(frame.filename)
         file = path[len(_ROOT) :].replace(os.sep, "/") if path.startswith(_ROOT) else ""
         if file.startswith(_PACKAGES) and not file.startswith(_DRIVERS):
-            frames.append(_Frame(file, frame.lineno, frame.name))
+            frames.append((file, frame.lineno, frame.name))
     return frames
-
-
-def _full_field(field: str, pipeline_config: Any) -> str:
-    """The path from the top; where one of several options is chosen, down to that one."""
-    message: Any = pipeline_config
-    names = []
-    if not field.startswith("train_config"):
-        kind = pipeline_config.model.WhichOneof("model")
-        names = ["model", kind]
-    names += [name for name in field.split(".") if name]
-    for name in names:
-        message = getattr(message, name)
-        if not hasattr(message, "DESCRIPTOR"):
-            break
-    if field and hasattr(message, "DESCRIPTOR"):
-        groups = message.DESCRIPTOR.oneofs
-        chosen = message.WhichOneof(groups[0].name) if len(groups) == 1 else None
-        if chosen is not None:
-            names.append(chosen)
-    return ".".join(names)

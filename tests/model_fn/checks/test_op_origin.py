@@ -27,10 +27,6 @@ def _configs() -> Dict[str, Any]:
     }
 
 
-def _descriptor(config: Any) -> Any:
-    return getattr(config.model, config.model.WhichOneof("model")).DESCRIPTOR
-
-
 def test_modules_and_packages_declare_advice() -> None:
     assert "loss.localization_loss" in ADVICE["estimator_det.losses.localization"]
     assert "use_matmul_crop_and_resize" in ADVICE["estimator_det.nets.roi"]
@@ -44,39 +40,41 @@ def test_a_module_that_has_declared_advice_declares_no_other() -> None:
 
 @pytest.mark.parametrize("module", ADVICE)
 def test_every_advice_names_a_field_of_a_detector(module: str) -> None:
-    file = module.replace(".", "/")
-    known = set()
+    fields = set()
     for kind, config in _configs().items():
-        descriptor = _descriptor(config)
-        known |= {field for field in ADVICE[module] if op_origin._is_in(field, descriptor)}
-        advice = op_origin._advice_of(file, descriptor)
-        if advice is None:
-            continue
-        field = op_origin._full_field(advice[0], config)
-        assert field.startswith(("train_config", f"model.{kind}.{advice[0]}"))
-        message = config
-        for part in field.split("."):
-            message = getattr(message, part)
-    assert known == set(ADVICE[module])
+        for path, _ in op_origin.advice_for(module.replace(".", "/"), config):
+            assert path.startswith(("train_config", f"model.{kind}."))
+            fields.add(path.removeprefix(f"model.{kind}."))
+    for field in ADVICE[module]:  # The path may end with the option that is chosen there.
+        assert any(f"{path}.".startswith(f"{field}.") for path in fields), field
 
 
 def test_a_file_without_advice_has_that_of_its_folder() -> None:
-    ssd = _descriptor(_configs()["ssd"])
+    config = _configs()["ssd"]
     (folder, *_) = ADVICE["estimator_det.predictors"].items()
-    assert op_origin._advice_of("estimator_det/predictors/base.py", ssd) == folder
-    assert op_origin._advice_of("estimator_det/nets/necks/fpn.py", ssd) is None
+    field, remedy = next(op_origin.advice_for("estimator_det/predictors/base.py", config))
+    assert field.startswith(f"model.ssd.{folder[0]}") and remedy == folder[1]
+    assert not list(op_origin.advice_for("estimator_det/nets/necks/fpn.py", config))
 
 
 @pytest.mark.parametrize("kind", ["ssd", "faster_rcnn"])
 def test_rules_have_the_remedies_that_are_declared_as_theirs(kind: str) -> None:
     config = _configs()[kind]
-    advice = [entry for remedies in ADVICE.values() for entry in remedies.items()]
-    fields = {field for field, remedy in advice if remedy == tpu_advice.BY_RULE}
-    fields = {field for field in fields if op_origin._is_in(field, _descriptor(config))}
-    assert len(fields) >= 3
-    for field in fields:
-        path = f"model.{kind}.{field}"
-        assert op_origin._remedy_of_rule(path, config).startswith(f"--set {path}"), path
+    by_rule = {
+        (module, f"model.{kind}.{field}")
+        for module, remedies in ADVICE.items()
+        for field, remedy in remedies.items()
+        if remedy == tpu_advice.BY_RULE
+    }
+    remedies = {
+        (module, path): remedy
+        for module, _ in by_rule
+        for path, remedy in op_origin.advice_for(module.replace(".", "/"), config)
+    }
+    present = by_rule & remedies.keys()
+    assert len(present) >= 3
+    for module, path in present:
+        assert remedies[module, path].startswith(f"--set {path}"), path
 
 
 def test_operations_of_other_code_have_no_location() -> None:
