@@ -26,7 +26,7 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.checks import anchor_coverage, data_problems
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_report import DataReport
-from model_fn.checks.files import read_label_maps
+from model_fn.checks.files import check_label_maps, read_label_maps
 from model_fn.checks.names import component_problem
 from model_fn.checks.tables import make_tables
 
@@ -92,18 +92,16 @@ def _plans(
 ) -> Tuple[List[Plan], List[Problem]]:
     """Returns plans of what to read, and problems that prevent reading."""
     plans: List[Plan] = []
-    problems: List[Problem] = []
-    for field, reader, labels in read_label_maps(_readers(config, which)):
+    table = read_label_maps(_readers(config, which))
+    problems = list(check_label_maps(table, config.model))
+    for entry in table:
+        field, reader, labels = entry
         check_ranges_or_raise(reader, f"{field}.")
-        label_map_field = f"{field}.label_map_path"
         if labels is None:
             remedy = "set it, so that classes have names and are checked"
-            problems.append(warning(label_map_field, "there is no label map", remedy))
-        elif isinstance(labels, ConfigError):
-            remedy = "correct the label map: ids from 1, each name once"
-            problems.append(from_error(labels, label_map_field, remedy))
-            labels = None  # the records are read by their ids
-        policy = _policy(field, reader, config, num_classes, labels)
+            problems.append(warning(f"{field}.label_map_path", "there is no label map", remedy))
+        # Without a map, or with one that cannot be read, the records are read by their ids.
+        policy = _policy(field, reader, config, num_classes, entry.label_map)
         try:
             plans.append(scan.plan(field, policy, max_records))
         except ConfigError as reason:
@@ -140,11 +138,11 @@ def _policy(
 
 
 def _problems_of(of: Scan, policy: BadRecordPolicy) -> Iterator[Problem]:
-    if policy.label_map is not None and policy.num_classes is not None:
+    if policy.label_map is not None:
+        is_training = of.reader == TRAIN_READER
         yield from data_problems.check_labels(
-            of.reader, policy.label_map, of.columns, policy.num_classes,
-            is_training=of.reader == TRAIN_READER,
-        )  # fmt: skip
+            of.reader, policy.label_map, of.columns, is_training=is_training
+        )
     skipped, limit = of.num_skipped, policy.max_skipped
     if skipped > limit:
         yield error(

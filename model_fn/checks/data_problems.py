@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterator, Mapping, Sequence
+from typing import Iterator, Mapping
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from inputs.checks import statistics
 from inputs.checks.statistics import Columns
 from inputs.label_map import LabelMap
 from model_fn.checks.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage
-from model_fn.checks.files import remedy_of_ids
+from model_fn.checks.files import named_classes
 
 FEW_BOXES = 10  # a class with fewer can hardly be learnt
 TINY_SIDE = 4.0  # pixels of the network's input; hardly anything is left to see
@@ -24,67 +24,41 @@ KEEP_CROSSING = "set clip_anchors_to_image: true, which keeps anchors across the
 
 
 def check_labels(
-    field: str, label_map: LabelMap, columns: Columns, num_classes: int, *, is_training: bool
+    field: str, label_map: LabelMap, columns: Columns, *, is_training: bool
 ) -> Iterator[Problem]:
-    """Label map, boxes and number of classes against each other.
+    """Label map and boxes against each other.
 
     `field` is the path of the reader; classes without boxes matter only if it `is_training`.
     """
-    where = f"{field}.label_map_path"
-    ids = list(label_map.names)
-    classes = counted(num_classes, "class")
-    above = [i for i in ids if i > num_classes]
-    if above:
-        yield error(
-            "model.num_classes",
-            f"label map {label_map.path} has ids up to {label_map.max_id}, the model "
-            f"{classes}: {_named(above, label_map.names)} cannot be learnt",
-            remedy_of_ids(
-                label_map, f"set num_classes: {label_map.max_id}", ", or shorten the label map"
-            ),
-        )
-    elif label_map.max_id < num_classes:
-        yield warning(
-            "model.num_classes",
-            f"the model has {classes}, label map {label_map.path} ids up to "
-            f"{label_map.max_id}: the others take time and memory and never occur",
-            remedy_of_ids(
-                label_map,
-                f"set num_classes: {label_map.max_id}",
-                ", unless a checkpoint needs them",
-            ),
-        )
+    ids = set(label_map.names)
     num_gaps = label_map.max_id - len(ids)
     if num_gaps:
         # Among as many numbers as there are ids, and as are shown, so many are free.
         few = range(1, min(label_map.max_id, len(ids) + NUM_SHOWN + 1))
-        gaps = [i for i in few if i not in label_map.names][:NUM_SHOWN]
+        gaps = [i for i in few if i not in ids][:NUM_SHOWN]
         yield warning(
-            where,
+            f"{field}.label_map_path",
             f"{counted(num_gaps, 'id')} below {label_map.max_id} {_are(num_gaps)} of no class: "
             f"{listed(gaps, NUM_SHOWN, num_gaps)}",
             "number the classes from 1 without gaps, unless a checkpoint needs these ids",
         )
-    if is_training:
-        yield from _rare_classes(field, label_map, columns)
-
-
-def _rare_classes(field: str, label_map: LabelMap, columns: Columns) -> Iterator[Problem]:
-    ids, counts = list(label_map.names), statistics.class_counts(columns)
-    unused = [i for i in ids if i not in counts]
-    if unused and columns.num_boxes:
+    counts = statistics.class_counts(columns)
+    unused = [i for i in label_map.names if i not in counts]
+    if is_training and unused and columns.num_boxes:
         yield warning(
             f"{field}.label_map_path",
             f"{_classes(len(unused), len(ids))} no box in the data: "
-            f"{_named(unused, label_map.names)}",
+            f"{named_classes(unused, label_map)}",
             "add examples, remove the classes, or correct names or ids in the records",
         )
-    few = [i for i, (boxes, _) in counts.items() if boxes < FEW_BOXES and i in label_map.names]
-    if few:
+    few_boxes = [
+        i for i, (boxes, _) in counts.items() if boxes < FEW_BOXES and i in label_map.names
+    ]
+    if is_training and few_boxes:
         yield warning(
             field,
-            f"{_classes(len(few), len(ids))} fewer than {FEW_BOXES} boxes: "
-            f"{_named(few, label_map.names)}",
+            f"{_classes(len(few_boxes), len(ids))} fewer than {FEW_BOXES} boxes: "
+            f"{named_classes(few_boxes, label_map)}",
             "add examples; the model will hardly find these classes",
         )
 
@@ -236,7 +210,3 @@ def _has(count: int) -> str:
 def _classes(count: int, total: int) -> str:
     """`1 of 2 classes has`, `2 of 2 classes have`."""
     return f"{count} of {counted(total, 'class')} {_has(count)}"
-
-
-def _named(ids: Sequence[int], names: Mapping[int, str]) -> str:
-    return listed((f"{quoted(names[i])} (id {i})" for i in ids), NUM_SHOWN)

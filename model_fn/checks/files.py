@@ -9,7 +9,7 @@ from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Tuple, U
 from estimator_det.compat import tf
 from estimator_det.config.check import PLACEHOLDER
 from estimator_det.config.files import is_remote, special_kind
-from estimator_det.config.printing import counted, quoted
+from estimator_det.config.printing import counted, listed, quoted
 from estimator_det.config.problem import Problem, error, from_error, warning
 from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
@@ -20,6 +20,7 @@ from inputs.records.stream import first_files
 
 RENUMBER = "number the classes from 1 without gaps, in the label map and in the records"
 _FILES_AT_ONCE = 16
+_CLASSES_SHOWN = 5
 
 
 class Reader(NamedTuple):
@@ -52,18 +53,6 @@ def read_label_maps(
     return [Reader(field, config, read(config.label_map_path)) for field, config in named_readers]
 
 
-def remedy_of_ids(label_map: LabelMap, setting: str, condition: str = "") -> str:
-    """Remedy where the highest id is not num_classes.
-
-    `setting` makes num_classes that id; `condition` follows it if no id is left out.
-    """
-    if label_map.max_id > MOST_CLASSES:
-        return RENUMBER
-    if label_map.max_id > len(label_map.names):
-        return f"{RENUMBER}; only if a checkpoint needs these ids: {setting}"
-    return setting + condition
-
-
 def label_map_of_evaluations(table: Iterable[Reader]) -> Optional[LabelMap]:
     """The label map of the first eval reader that names one; None if it cannot be used."""
     readers = (each for each in table if each.field.startswith("eval_input_reader"))
@@ -82,7 +71,9 @@ def check_label_maps(table: Iterable[Reader], model: Any) -> Iterator[Problem]:
         seen.add(path)
         field = f"{reader.field}.label_map_path"
         if isinstance(labels, ConfigError):
-            yield from_error(labels, field, "correct the path or the file")
+            yield from_error(
+                labels, field, "correct the path, or the file: ids from 1, each name once"
+            )
         elif labels is not None and labels.max_id > MOST_CLASSES:
             yield error(
                 field,
@@ -91,13 +82,22 @@ def check_label_maps(table: Iterable[Reader], model: Any) -> Iterator[Problem]:
                 RENUMBER,
             )
         elif labels is not None and num_classes and labels.max_id != num_classes:
-            make, verb = (error, "has") if labels.max_id > num_classes else (warning, "ends at")
-            classes = counted(num_classes, "class")
-            yield make(
-                field,
-                f"{quoted(path)} {verb} id {labels.max_id}, the model has {classes}",
-                remedy_of_ids(labels, f"--set model.{kind}.num_classes={labels.max_id}"),
-            )
+            setting = f"--set model.{kind}.num_classes={labels.max_id}"
+            if labels.max_id > len(labels.names):
+                setting = f"{RENUMBER}; only if a checkpoint needs these ids: {setting}"
+            classes = f"the model has {counted(num_classes, 'class')}"
+            if labels.max_id > num_classes:
+                lost = named_classes((i for i in labels.names if i > num_classes), labels)
+                text = f"{quoted(path)} has id {labels.max_id}, {classes}: {lost} cannot be learnt"
+                yield error(field, text, setting)
+            else:
+                text = f"{quoted(path)} ends at id {labels.max_id}, {classes}: the others take"
+                yield warning(field, f"{text} time and memory and never occur", setting)
+
+
+def named_classes(ids: Iterable[int], label_map: LabelMap) -> str:
+    """The first classes of a label map by name and id."""
+    return listed((f"{quoted(label_map.names[i])} (id {i})" for i in ids), _CLASSES_SHOWN)
 
 
 def check_hierarchies(table: Iterable[Reader]) -> Iterator[Problem]:

@@ -26,52 +26,25 @@ def columns(*class_ids: list, names: list = ()) -> Columns:
     return columns_of(rows)
 
 
-def check_labels(of: Columns, num_classes: int = 4, is_training: bool = True, text: str = MAP):
+def check_labels(of: Columns, is_training: bool = True, text: str = MAP):
     label_map = parse_label_map(text, "map.pbtxt")
-    found = data_problems.check_labels(
-        "reader", label_map, of, num_classes, is_training=is_training
-    )
-    return list(found)
+    return list(data_problems.check_labels("reader", label_map, of, is_training=is_training))
 
 
-def test_label_map_and_num_classes() -> None:
-    many = columns(*[[1, 2, 4]] * 10)
-    (gap,) = check_labels(many)
+def test_gaps_in_label_maps() -> None:
+    (gap,) = check_labels(columns(*[[1, 2, 4]] * 10))
     assert gap.severity == "warning" and "1 id below 4 is of no class: 3" in gap.message
-    too_few = check_labels(many, num_classes=3)[0]
-    assert (too_few.severity, too_few.field) == ("error", "model.num_classes")
-    assert "'owl' (id 4) cannot be learnt" in too_few.message
-    assert too_few.remedy.startswith("number the classes from 1 without gaps")
-    assert too_few.remedy.endswith("needs these ids: set num_classes: 4")
-    too_many = check_labels(many, num_classes=90)[0]
-    assert too_many.severity == "warning" and "90 classes" in too_many.message
-
-
-def test_ids_that_begin_above_1_are_renumbered() -> None:
-    """As many classes as the model has: a larger model would learn an id without a class."""
-    text = 'item { id: 2 name: "cat" }'
-    above, gap, *_ = check_labels(columns([2] * 20), num_classes=1, text=text)
-    assert above.message.endswith("the model 1 class: 'cat' (id 2) cannot be learnt")
-    assert above.remedy.startswith("number the classes from 1 without gaps")
-    assert "1 id below 2 is of no class: 1" in gap.message
-    below = check_labels(columns([2] * 20), num_classes=90, text=text)[0]
-    assert "the model has 90 classes" in below.message
-    assert below.remedy.startswith("number the classes from 1 without gaps")
-    assert below.remedy.endswith("only if a checkpoint needs these ids: set num_classes: 2")
-    dense = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" }'
-    (above, *_) = check_labels(columns([1] * 20, [2] * 20), num_classes=1, text=dense)
-    assert above.remedy == "set num_classes: 2, or shorten the label map"
 
 
 def test_unused_and_rare_classes_matter_in_training_alone() -> None:
     text = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" }'
     of = columns(*[[1] * 5] * 3)
-    (unused,) = check_labels(of, num_classes=2, text=text)
+    (unused,) = check_labels(of, text=text)
     assert "1 of 2 classes has no box in the data: 'dog' (id 2)" in unused.message
-    rare = check_labels(columns([1] * 20, [2] * 9), num_classes=2, text=text)
+    rare = check_labels(columns([1] * 20, [2] * 9), text=text)
     assert ["'dog'" in problem.message for problem in rare] == [True]
     assert "fewer than 10" in rare[0].message
-    assert check_labels(of, num_classes=2, text=text, is_training=False) == []
+    assert check_labels(of, text=text, is_training=False) == []
 
 
 def test_content() -> None:
