@@ -8,9 +8,10 @@ earlier step are dropped, so workers beyond `replicas_to_aggregate` are backups.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
@@ -19,18 +20,9 @@ from model_fn.training.optimizers import OptimizerAround
 _MOST_STARTS = 1_000_000  # starts of chiefs, at most
 _POLL_SECS = 0.2  # between two looks at whether the run is to stop
 # The session was closed, or the parameter server was lost, of which the main thread hears as well.
-_SESSION_ENDED = (tf.errors.CancelledError, tf.errors.AbortedError, tf.errors.UnavailableError)
-
-
-class Operations(NamedTuple):
-    """Operations of a graph whose workers share each step."""
-
-    initialize: tf.Operation  # initializes this process's part
-    num_starts: tf.Tensor  # how many chiefs have started since the parameter servers did
-    count_start: tf.Operation  # one more
-    first_tokens: tf.Operation  # makes those without which the first step would never come
-    tokens: tf.Operation  # makes one for each worker
-    apply_mean: tf.Operation  # applies the next mean gradient, then makes tokens
+_SESSION_ENDED = (
+    RuntimeError, tf.errors.CancelledError, tf.errors.AbortedError, tf.errors.UnavailableError,
+)  # fmt: skip
 
 
 class SyncReplicas(OptimizerAround):
@@ -43,13 +35,15 @@ class SyncReplicas(OptimizerAround):
                 f"is {replicas_to_aggregate}; it must be 1 or more",
                 "Give the number of workers, chief included",
             )
-        synchronizing = tf1.train.SyncReplicasOptimizer(
+        self.synchronizing: Any = tf1.train.SyncReplicasOptimizer(
             optimizer, replicas_to_aggregate, num_replicas
         )
-        super().__init__(synchronizing, "SyncReplicas")
-        self._num_tokens = max(replicas_to_aggregate, num_replicas)
-        self._num_first_tokens = max(replicas_to_aggregate - num_replicas, 0)
-        self._starts: Any = None
+        super().__init__(self.synchronizing, "SyncReplicas")
+        self.num_tokens = max(replicas_to_aggregate, num_replicas)  # one for each worker
+        # Those without which the first step would never come.
+        self.num_first_tokens = max(replicas_to_aggregate - num_replicas, 0)
+        # Has an element for each start of a chief since the parameter servers started.
+        self.starts: Any = None
 
     def apply_gradients(
         self,
@@ -68,29 +62,13 @@ class SyncReplicas(OptimizerAround):
         assert global_step is not None
         with tf.control_dependencies(None):
             with tf1.device(global_step.device):
-                self._starts = tf.queue.FIFOQueue(
+                self.starts = tf.queue.FIFOQueue(
                     _MOST_STARTS, [tf.bool], [[]], shared_name="sync_replicas_starts"
                 )
             sent = super().apply_gradients(ready_pairs, global_step, name)
         # Its hook would run this; TensorFlow logs an error for what nobody uses.
-        synchronizing: Any = self._optimizer
-        assert synchronizing.ready_for_local_init_op.op is not None
+        assert self.synchronizing.ready_for_local_init_op.op is not None
         return sent
-
-    def operations(self, is_chief: bool) -> Operations:
-        """Operations that a hook runs."""
-        synchronizing: Any = self._optimizer
-        (apply_mean,) = synchronizing.get_chief_queue_runner().enqueue_ops
-        return Operations(
-            initialize=synchronizing.chief_init_op
-            if is_chief
-            else synchronizing.local_step_init_op,
-            num_starts=self._starts.size(),
-            count_start=self._starts.enqueue(True),
-            first_tokens=synchronizing.get_init_tokens_op(self._num_first_tokens),
-            tokens=synchronizing.get_init_tokens_op(self._num_tokens),
-            apply_mean=apply_mean,
-        )
 
 
 def _after_dependencies(gradient: Any) -> Any:
@@ -115,21 +93,28 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
     ) -> None:
         self._optimizer, self._is_chief = optimizer, is_chief
         self._stop_requested = stop_requested
-        self._operations: Any = None
 
     def begin(self) -> None:
         # The graph is final when the session is there.
-        self._operations = self._optimizer.operations(self._is_chief)
+        optimizer, synchronizing = self._optimizer, self._optimizer.synchronizing
+        self._num_starts = optimizer.starts.size()
+        self._count_start = optimizer.starts.enqueue(True)
+        self._first_tokens = synchronizing.get_init_tokens_op(optimizer.num_first_tokens)
+        self._tokens = synchronizing.get_init_tokens_op(optimizer.num_tokens)
+        # Applies the next mean gradient, then makes tokens.
+        (self._apply_mean,) = synchronizing.get_chief_queue_runner().enqueue_ops
+        self._initialize = synchronizing.local_step_init_op
+        if self._is_chief:
+            self._initialize = synchronizing.chief_init_op
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
-        run = self._operations
-        session.run(run.initialize)
+        session.run(self._initialize)
         targets = [self._release]
         if self._is_chief:
             # Workers may wait for tokens that an earlier chief, which was killed, owes them.
-            is_first = session.run(run.num_starts) == 0
-            session.run(run.count_start)
-            session.run(run.first_tokens if is_first else run.tokens)
+            is_first = session.run(self._num_starts) == 0
+            session.run(self._count_start)
+            session.run(self._first_tokens if is_first else self._tokens)
             targets.append(self._apply_means)
         for target in targets:
             # Not threads of the coordinator, which would wait for them: the end of the session
@@ -138,28 +123,24 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
 
     def end(self, session: tf1.Session) -> None:
         if self._is_chief:  # Nobody else makes tokens for the workers that wait.
-            session.run(self._operations.tokens)
+            session.run(self._tokens)
 
     def _apply_means(self, session: tf1.Session, coord: Any) -> None:
         while not coord.should_stop():
             try:
-                session.run(self._operations.apply_mean)
+                session.run(self._apply_mean)
             except _SESSION_ENDED:
-                return
-            except RuntimeError:  # errors of a closed session
                 return
             except tf.errors.OpError as error:
                 coord.request_stop(error)
-                session.run(self._operations.tokens)
+                session.run(self._tokens)
                 return
 
     def _release(self, session: tf1.Session, coord: Any) -> None:
         """Ends the wait for a token once the run is to stop."""
         while not coord.should_stop():
             if self._stop_requested():
-                try:
-                    session.run(self._operations.tokens)
-                except (RuntimeError, *_SESSION_ENDED):
-                    pass
+                with contextlib.suppress(*_SESSION_ENDED):
+                    session.run(self._tokens)
                 return
             time.sleep(_POLL_SECS)

@@ -67,7 +67,7 @@ def test_nobody_waits_for_a_token_that_never_comes(
         gradients = tf1.train.GradientDescentOptimizer(0.5)
         optimizer = SyncReplicas(gradients, aggregate, num_replicas)
         optimizer.apply_gradients(optimizer.compute_gradients(weight, [weight]), step)
-        optimizer.operations(is_chief=True)
+        SyncReplicasHook(optimizer, True, lambda: False).begin()
     assert numbers == [first, each_step]
 
 
