@@ -97,11 +97,11 @@ def optimizer_variables(
     optimizer: Any, config: Any, trained: Sequence[tf.Variable]
 ) -> Dict[str, Any]:
     """Slots of the trained variables, and what an optimizer has once, by an Estimator's names."""
-    states = state_names(config)
+    suffixes, names = state_names(config)
     others = shared_state(optimizer)
-    named = {name: others[name] for name in states.others}
+    named = {name: others[name] for name in names}
     for variable in trained:
-        for slot, suffix in states.suffixes.items():
+        for slot, suffix in suffixes.items():
             value = optimizer.get_slot(variable, slot)
             if value is not None:
                 named[name_of(variable) + suffix] = value

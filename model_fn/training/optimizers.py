@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import tpu_advice
@@ -118,17 +118,11 @@ def make_loop_optimizer(
     return OPTIMIZERS.get(kind)(options, learning_rate), learning_rate
 
 
-class StateNames(NamedTuple):
-    """Names in checkpoints of what an optimizer keeps, without moving averages."""
+def state_names(config: Any) -> Tuple[Dict[str, str], List[str]]:
+    """Names in graphs of the state of an `Optimizer` proto's optimizer, without moving averages.
 
-    suffixes: Dict[str, str]  # suffix of a variable's name by slot: "momentum" -> "/Momentum"
-    others: List[str]  # such as "beta1_power"
-
-
-def state_names(config: Any) -> StateNames:
-    """Names in graphs of the state of an `Optimizer` proto's optimizer.
-
-    In a TF2 loop, slots of one optimizer share a name.
+    Returns the suffix of a variable's name by slot, such as "/Momentum" for "momentum", and names
+    of what the optimizer has once, such as "beta1_power". In a TF2 loop, slots share a name.
     """
     with tf.Graph().as_default():
         variable = tf1.get_variable("v", [], use_resource=True)
@@ -139,7 +133,7 @@ def state_names(config: Any) -> StateNames:
             for slot in optimizer.get_slot_names()
         }
         names = [each.op.name for each in optimizer.variables()]
-    return StateNames(suffixes, [name for name in names if not name.startswith("v/")])
+    return suffixes, [name for name in names if not name.startswith("v/")]
 
 
 def _chosen(config: Any) -> Tuple[str, Any]:
