@@ -229,9 +229,9 @@ class LoopStep:
 
     def _apply(self, reduced: Reduced) -> None:
         pairs = [
-            (gradient, variable)
-            for gradient, variable in zip(reduced.gradients, self._replica.trained)
-            if gradient is not None
+            (reduced.gradients[name_of(variable)], variable)
+            for variable in self._replica.trained
+            if name_of(variable) in reduced.gradients
         ]
         apply_summed(self._optimizer, self._strategy, pairs)
         self.global_step.assign_add(1)

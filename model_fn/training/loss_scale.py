@@ -39,34 +39,22 @@ class LossScale:
         `put_back` undoes what computing has changed; `first` returns the first replica's value.
         """
         start = self._scale.read_value()
-        structure = compute(start)
 
-        def pack(flat: Tuple[tf.Tensor, ...]) -> Reduced:
-            rest = iter(flat)
-            parts = tf.nest.flatten(structure, expand_composites=True)
-            filled = [None if part is None else next(rest) for part in parts]
-            packed: Reduced = tf.nest.pack_sequence_as(structure, filled, expand_composites=True)
-            return packed
-
-        def flatten(reduced: Reduced) -> Tuple[tf.Tensor, ...]:
-            flat = tf.nest.flatten(reduced, expand_composites=True)
-            return tuple(part for part in flat if part is not None)
-
-        def overflows(scale: tf.Tensor, *flat: tf.Tensor) -> tf.Tensor:
-            reduced = pack(flat)
+        def overflows(scale: tf.Tensor, reduced: Reduced) -> tf.Tensor:
             loss, norm = first(reduced.losses[step.TOTAL_LOSS]), first(reduced.norm)
             is_bad = tf.math.is_finite(loss) & tf.logical_not(tf.math.is_finite(norm))
             return is_bad & (scale > 1.0)
 
-        def again(scale: tf.Tensor, *flat: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-            put_back(pack(flat))
-            return (scale / 2.0, *flatten(compute(scale / 2.0)))
+        def again(scale: tf.Tensor, reduced: Reduced) -> Tuple[tf.Tensor, Reduced]:
+            put_back(reduced)
+            return scale / 2.0, compute(scale / 2.0)
 
-        scale, *flat = tf.while_loop(
-            overflows, again, (start, *flatten(structure)), parallel_iterations=1
+        scale, reduced = tf.while_loop(
+            overflows, again, (start, compute(start)), parallel_iterations=1
         )
         self._scale.assign(scale)
-        return pack(tuple(flat))
+        result: Reduced = reduced
+        return result
 
     def count_step(self) -> None:
         """To be called in a step that is taken; after a number of them the scale is doubled."""

@@ -25,8 +25,6 @@ from model_fn.training.train_op import (
     variables_to_train,
 )
 
-Gradients = List[Optional[tf.Tensor]]  # one for each variable that is trained
-
 
 class Network(tf.Module):
     """Network and loss of the model_fn; variables and loss are float32 with any compute_dtype."""
@@ -62,7 +60,8 @@ class Sums(NamedTuple):
     terms: Tensors  # float32 scalars: terms times their divisors
     counts: Tensors  # float32 scalars
     divisors: List[tf.Tensor]  # float32 scalar for each group
-    gradients: List[Gradients]  # for each group, of the sum of its terms
+    # For each group, gradients of the sum of its terms by the variables that it reaches.
+    gradients: List[Tensors]
 
 
 class Reduced(NamedTuple):
@@ -73,8 +72,8 @@ class Reduced(NamedTuple):
     norm: tf.Tensor  # float32 scalar, global norm of the gradients before clipping
     is_moved_finite: tf.Tensor  # float32 scalar: 0, or NaN where a moving average is not finite
     stops: tf.Tensor  # bool [2]: a worker wants to stop; a worker got a signal
-    gradients: Gradients  # gradients of the whole batch, clipped
-    unclipped: Tensors  # by variable, where `summarize_gradients` is set
+    gradients: Tensors  # gradients of the whole batch by variable, clipped
+    unclipped: Tensors  # the same before clipping, where `summarize_gradients` is set
     statistics: List[tf.Tensor]  # values of `Network.statistics` before the step
 
 
@@ -125,7 +124,7 @@ class Replica:
         self._groups: List[List[str]] = []  # names of their terms
         self._names: List[str] = []  # names of all terms, in order
         self._counts: List[str] = []
-        self._reached: List[List[bool]] = []  # by group and variable
+        self._reached: List[List[str]] = []  # variables by group
         self.trained: List[tf.Variable] = []
 
     def build(self, features: Tensors, labels: Tensors) -> tf.Tensor:
@@ -166,25 +165,28 @@ class Replica:
         losses = {name: losses[name] for name in self._names}
         losses[step.TOTAL_LOSS] = tf.add_n(list(losses.values()))
         num_shares = float(context.num_replicas_in_sync * self._num_parts)
-        local = [_weighted(each, divisors, scale) for each in zip(*sums.gradients)]
-        present = [gradient for gradient in local if gradient is not None]
-        check_reached(present, self.trained)
-        reduced = iter(_all_reduce(context, present))
-        gradients = [None if gradient is None else next(reduced) for gradient in local]
-        norm = tf.linalg.global_norm(gradients)
+        local = {}
+        for name in map(name_of, self.trained):
+            shares = [
+                group[name] / (divisor * scale)
+                for group, divisor in zip(sums.gradients, divisors)
+                if name in group
+            ]
+            if shares:
+                local[name] = tf.add_n(shares)
+        check_reached(list(local), self.trained)
+        gradients = _all_reduce(context, local)
+        norm = tf.linalg.global_norm(list(gradients.values()))
         max_norm = self._train_config.gradient_clipping_by_norm
+        clipped = clip_gradients(list(gradients.values()), max_norm, norm)
         return Reduced(
             losses=losses,
             counts={name: count / num_shares for name, count in counts.items()},
             norm=norm,
             is_moved_finite=moved,
             stops=stops > 0.0,
-            gradients=clip_gradients(gradients, max_norm, norm),
-            unclipped={
-                name_of(variable): gradient
-                for variable, gradient in zip(self.trained, gradients)
-                if gradient is not None and self._train_config.summarize_gradients
-            },
+            gradients=dict(zip(gradients, clipped)),
+            unclipped=gradients if self._train_config.summarize_gradients else {},
             statistics=before,
         )
 
@@ -201,8 +203,8 @@ class Replica:
         def add(number: tf.Tensor, so_far: Sums) -> Tuple[tf.Tensor, Sums]:
             sums = self._compute_sums(*self._part(share, number), scale)
             gradients = [
-                [tf.zeros_like(old) if new is None else new for new, old in zip(total, group)]
-                for total, group in zip(sums.gradients, so_far.gradients)
+                {name: group.get(name, tf.zeros_like(old)) for name, old in total.items()}
+                for group, total in zip(sums.gradients, so_far.gradients)
             ]
             sums = sums._replace(gradients=gradients)
             return number + 1, tf.nest.map_structure(tf.add, so_far, sums)
@@ -212,7 +214,9 @@ class Replica:
             terms=dict.fromkeys(self._names, zero),
             counts=dict.fromkeys(self._counts, zero),
             divisors=[zero for _ in self._groups],
-            gradients=[[tf.zeros(each.shape) for each in self.trained] for _ in self._groups],
+            gradients=[
+                {name_of(each): tf.zeros(each.shape) for each in self.trained} for _ in self._groups
+            ],
         )
         _, sums = tf.while_loop(
             lambda number, _: number < self._num_parts,
@@ -221,7 +225,7 @@ class Replica:
             parallel_iterations=1,
         )
         gradients = [
-            [gradient if is_reached else None for gradient, is_reached in zip(group, reached)]
+            {name: group[name] for name in reached}
             for group, reached in zip(sums.gradients, self._reached)
         ]
         return sums._replace(gradients=gradients)
@@ -231,7 +235,7 @@ class Replica:
         forward = self._network.forward(features, labels)
         terms: Tensors = {}
         divisors: List[tf.Tensor] = []
-        gradients: List[Gradients] = []
+        gradients: List[Tensors] = []
         for names, divisor in _groups(forward):
             factor = tf.constant(1.0) if divisor is None else tf.maximum(divisor, 1.0)
             terms.update({name: forward.losses[name] * factor for name in names})
@@ -240,9 +244,10 @@ class Replica:
             for names, _ in _groups(forward):
                 total = tf.add_n([terms[name] for name in names]) * scale
                 pairs = gradients_of(total, self._optimizer, self._train_config, self.trained)
-                named = {name_of(each): tf.convert_to_tensor(value) for value, each in pairs}
-                gradients.append([named.get(name_of(variable)) for variable in self.trained])
-        self._reached = [[gradient is not None for gradient in group] for group in gradients]
+                gradients.append(
+                    {name_of(each): tf.convert_to_tensor(value) for value, each in pairs}
+                )
+        self._reached = [list(group) for group in gradients]
         return Sums(terms, forward.counts, divisors, gradients)
 
     def _part(self, share: Any, number: tf.Tensor) -> Any:
@@ -261,15 +266,3 @@ def _all_reduce(context: Any, tensors: Any) -> Any:
     # Values that replicas share are on no device of theirs.
     flat = [tf.identity(tensor) for tensor in tf.nest.flatten(tensors)]
     return tf.nest.pack_sequence_as(tensors, context.all_reduce(tf.distribute.ReduceOp.SUM, flat))
-
-
-def _weighted(
-    gradients: Tuple[Optional[tf.Tensor], ...], divisors: List[tf.Tensor], scale: tf.Tensor
-) -> Optional[tf.Tensor]:
-    """Gradient of a variable over all groups; None if no group reaches it."""
-    weighted = [
-        gradient / (divisor * scale)
-        for gradient, divisor in zip(gradients, divisors)
-        if gradient is not None
-    ]
-    return tf.add_n(weighted) if weighted else None
