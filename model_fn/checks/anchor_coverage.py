@@ -29,8 +29,8 @@ class MapAnchors(NamedTuple):
     size: Tuple[int, int]  # height and width of the map
     num_anchors: int
     shapes: np.ndarray  # float32 [S, 2], distinct heights and widths in pixels
-    num_best: int  # boxes that have their best anchor here
-    mean_iou: float  # mean over these boxes; 0 if there are none
+    num_best: int = 0  # boxes that have their best anchor here
+    mean_iou: float = 0.0  # mean over these boxes; 0 if there are none
 
 
 class Coverage(NamedTuple):
@@ -57,11 +57,13 @@ class Coverage(NamedTuple):
 class _Layout(NamedTuple):
     """The anchors on network inputs of one size."""
 
-    anchors: np.ndarray  # float32 [A, 4], normalized
-    map_of: np.ndarray  # int64 [A]
-    map_sizes: List[Tuple[int, int]]
-    shapes: List[np.ndarray]  # per map, float32 [S, 2] in pixels
+    anchors: np.ndarray  # float32 [A, 4], normalized, by map
+    maps: List[MapAnchors]
     num_left_out: int = 0  # anchors of these maps that training leaves out
+
+
+# Best anchor of a box: IoU, similarity, feature map, number of anchors that learn the box.
+_BEST = np.dtype([("iou", "f4"), ("similarity", "f4"), ("map", "i8"), ("num_anchors", "i8")])
 
 
 def _assigner(detector: Any) -> Any:
@@ -101,71 +103,73 @@ def measure(
 
     sizes, kinds = np.unique(outer, axis=0, return_inverse=True)
     kinds = kinds.reshape(-1)
+    counts, best = boxes_per_image(columns), np.zeros(len(boxes), _BEST)
     layouts: Dict[Tuple[int, int], _Layout] = {}
-    best = _BestAnchors(assigner, columns, boxes)
     for kind, (height, width) in enumerate(sizes.tolist()):
         layouts[height, width] = layout = generate(detector, height, width, num_channels)
-        best.match(layout, np.flatnonzero(kinds == kind), advance)
+        for chunk in _chunks(np.flatnonzero(kinds == kind), counts, len(layout.anchors)):
+            if counts[chunk].any():
+                _match(best, assigner, layout, columns, boxes, chunk)
+            advance(len(chunk))
+    first = next(iter(layouts.values()), _Layout(np.zeros([0, 4]), []))
 
     matcher = assigner.matcher
     threshold = getattr(matcher, "matched_threshold", None)
     unmatched = getattr(matcher, "unmatched_threshold", None)
-    below = np.zeros(len(boxes), bool) if threshold is None else best.similarity < threshold
-    shapes = _distinct([shape for layout in layouts.values() for shape in layout.shapes])
+    below = np.zeros(len(boxes), bool) if threshold is None else best["similarity"] < threshold
+    shapes = _distinct([level.shapes for layout in layouts.values() for level in layout.maps])
     return Coverage(
         pixels=pixels,
-        best_iou=best.iou,
-        num_anchors=best.num_anchors,
+        best_iou=best["iou"],
+        num_anchors=best["num_anchors"],
         below=below,
         reasons=_reasons(pixels, below, shapes, threshold or 0.0),
-        maps=_maps(layouts, best.map_index, best.iou),
+        # Sizes and shapes are those of the first input size.
+        maps=[
+            _with_ious(level, best["iou"][best["map"] == number])
+            for number, level in enumerate(first.maps)
+        ],
         input_sizes=list(layouts),
         threshold=threshold,
         forced=bool(getattr(matcher, "force_match_for_each_row", True)),
-        poor=below if unmatched is None else best.similarity < unmatched,
-        num_left_out=next((layout.num_left_out for layout in layouts.values()), 0),
+        poor=below if unmatched is None else best["similarity"] < unmatched,
+        num_left_out=first.num_left_out,
     )
 
 
-class _BestAnchors:
-    """The best anchor of each box, of images that are matched part by part."""
+def _with_ious(level: MapAnchors, ious: np.ndarray) -> MapAnchors:
+    return level._replace(num_best=len(ious), mean_iou=float(ious.mean()) if len(ious) else 0.0)
 
-    def __init__(self, assigner: Any, columns: Columns, boxes: np.ndarray) -> None:
-        self.iou = np.zeros(len(boxes), np.float32)
-        self.similarity = np.zeros(len(boxes), np.float32)
-        self.map_index = np.full(len(boxes), -1, np.int64)
-        self.num_anchors = np.zeros(len(boxes), np.int64)  # matched ones
-        self._assigner, self._columns, self._boxes = assigner, columns, boxes
-        self._counts, self._ranks = boxes_per_image(columns), ranks(columns)
 
-    def match(self, layout: _Layout, images: np.ndarray, advance: Callable[[int], Any]) -> None:
-        """Matches the boxes of `images` [N], indices of images of one size, to its anchors."""
-        for chunk in _chunks(images, self._counts, len(layout.anchors)):
-            if self._counts[chunk].any():
-                self._match_chunk(layout, chunk)
-            advance(len(chunk))
-
-    def _match_chunk(self, layout: _Layout, chunk: np.ndarray) -> None:
-        row_of = np.full(self._columns.num_images, -1)
-        row_of[chunk] = np.arange(len(chunk))
-        here = np.flatnonzero(row_of[self._columns.images] >= 0)
-        place = (row_of[self._columns.images[here]], self._ranks[here])
-        width = int(place[1].max()) + 1
-        padded = np.zeros([len(chunk), width, 4], np.float32)
-        valid = np.zeros([len(chunk), width], bool)
-        padded[place], valid[place] = self._boxes[here], True
-        boxes, anchors = tf.constant(padded), tf.constant(layout.anchors)
-        similarity = self._assigner.similarity(boxes, anchors)
-        matches = self._assigner.matcher(similarity, tf.constant(valid)).numpy()
-        row_of_match, _ = np.nonzero(matches >= 0)
-        matched = np.bincount(
-            row_of_match * width + matches[matches >= 0], minlength=len(chunk) * width
-        ).reshape(len(chunk), width)
-        best_iou = tf.reduce_max(pairwise_iou(boxes, anchors), axis=2).numpy()
-        self.iou[here] = best_iou[place]
-        self.similarity[here] = tf.reduce_max(similarity, axis=2).numpy()[place]
-        self.map_index[here] = layout.map_of[tf.argmax(similarity, axis=2).numpy()[place]]
-        self.num_anchors[here] = matched[place]
+def _match(
+    best: np.ndarray,
+    assigner: Any,
+    layout: _Layout,
+    columns: Columns,
+    boxes: np.ndarray,
+    chunk: np.ndarray,
+) -> None:
+    """Sets `best` of the boxes in a chunk of images, indices [N] of images of the layout's size."""
+    row_of = np.full(columns.num_images, -1)
+    row_of[chunk] = np.arange(len(chunk))
+    here = np.flatnonzero(row_of[columns.images] >= 0)
+    place = (row_of[columns.images[here]], ranks(columns)[here])
+    width = int(place[1].max()) + 1
+    padded = np.zeros([len(chunk), width, 4], np.float32)
+    valid = np.zeros([len(chunk), width], bool)
+    padded[place], valid[place] = boxes[here], True
+    padded, anchors = tf.constant(padded), tf.constant(layout.anchors)
+    similarity = assigner.similarity(padded, anchors)
+    matches = assigner.matcher(similarity, tf.constant(valid)).numpy()
+    row_of_match, _ = np.nonzero(matches >= 0)
+    matched = np.bincount(
+        row_of_match * width + matches[matches >= 0], minlength=len(chunk) * width
+    ).reshape(len(chunk), width)
+    map_of = np.repeat(np.arange(len(layout.maps)), [level.num_anchors for level in layout.maps])
+    best["iou"][here] = tf.reduce_max(pairwise_iou(padded, anchors), axis=2).numpy()[place]
+    best["similarity"][here] = tf.reduce_max(similarity, axis=2).numpy()[place]
+    best["map"][here] = map_of[tf.argmax(similarity, axis=2).numpy()[place]]
+    best["num_anchors"][here] = matched[place]
 
 
 def _centred(sizes: np.ndarray) -> np.ndarray:
@@ -189,9 +193,11 @@ def _anchors_of_one_map(detector: Any, height: int, width: int, num_channels: in
     candidates = anchors if rpn.drops_crossing else everywhere
     return _Layout(
         anchors=anchors / np.asarray([height, width] * 2, np.float32),
-        map_of=np.zeros(len(anchors), np.int64),
-        map_sizes=[(rows, columns)],
-        shapes=[_distinct([candidates[:, 2:] - candidates[:, :2]])],
+        maps=[
+            MapAnchors(
+                (rows, columns), len(anchors), _distinct([candidates[:, 2:] - candidates[:, :2]])
+            )
+        ],
         num_left_out=rows * columns * len(everywhere) - len(anchors),
     )
 
@@ -205,14 +211,13 @@ def _anchors_of_maps(detector: Any, height: int, width: int, num_channels: int) 
         predictions = detector.predict(image, tf.constant([[height, width, num_channels]]))
         anchors = tf.get_static_value(predictions.anchors)
         map_sizes = [tuple(maps.shape[1:3].as_list()) for maps in predictions.feature_maps]
-    counts = [
-        rows * columns * number
-        for (rows, columns), number in zip(map_sizes, detector.anchor_generator.num_per_location)
-    ]
-    map_of = np.repeat(np.arange(len(counts)), counts)
     pixels = (anchors[:, 2:] - anchors[:, :2]) * np.asarray([height, width], np.float32)
-    shapes = [_distinct([pixels[map_of == number]]) for number in range(len(counts))]
-    return _Layout(anchors, map_of, map_sizes, shapes)
+    levels, start = [], 0
+    for (rows, columns), number in zip(map_sizes, detector.anchor_generator.num_per_location):
+        end = start + rows * columns * number
+        levels.append(MapAnchors((rows, columns), end - start, _distinct([pixels[start:end]])))
+        start = end
+    return _Layout(anchors, levels)
 
 
 def _distinct(shapes: List[np.ndarray]) -> np.ndarray:
@@ -249,25 +254,3 @@ def _reasons(
     for name, mask in zip(reasons, (small, large, ~fits & ~small & ~large, fits)):
         reasons[name][rows[mask]] = True
     return reasons
-
-
-def _maps(
-    layouts: Dict[Tuple[int, int], _Layout], best_map: np.ndarray, best_iou: np.ndarray
-) -> List[MapAnchors]:
-    """One entry for each feature map; sizes and shapes are those of the first input size."""
-    if not layouts:
-        return []
-    first = next(iter(layouts.values()))
-    result = []
-    for number, size in enumerate(first.map_sizes):
-        ious = best_iou[best_map == number]
-        result.append(
-            MapAnchors(
-                size=size,
-                num_anchors=int(np.sum(first.map_of == number)),
-                shapes=first.shapes[number],
-                num_best=len(ious),
-                mean_iou=float(ious.mean()) if len(ious) else 0.0,
-            )
-        )
-    return result
