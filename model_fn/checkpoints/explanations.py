@@ -24,15 +24,6 @@ class _Comparison(NamedTuple):
     stored: Dict[str, List[int]]
     wanted: Dict[str, List[int]]
 
-    def part(self, *, heads: bool) -> _Comparison:
-        """Names of the predictors, or names of the backbone."""
-        return _Comparison(
-            *(
-                {name: shape for name, shape in each.items() if (_HEADS in name) == heads}
-                for each in self
-            )
-        )
-
 
 def explain_shapes(
     model: Any, stored: Shapes, wanted: Shapes, *, has_own_classes: bool = False
@@ -45,9 +36,16 @@ def explain_shapes(
     kind = model.WhichOneof("model")
     if kind not in ("ssd", "faster_rcnn"):
         return []
-    both = _Comparison(*({name: list(each[name]) for name in each} for each in (stored, wanted)))
     message, path = getattr(model, kind), f"model.{kind}"
-    heads, backbone = both.part(heads=True), both.part(heads=False)
+    heads, backbone = (
+        _Comparison(
+            *(
+                {name: list(each[name]) for name in each if (_HEADS in name) == are_heads}
+                for each in (stored, wanted)
+            )
+        )
+        for are_heads in (True, False)
+    )
     explanations = [] if has_own_classes else [*_explain_classes(message, path, heads)]
     if kind == "ssd":
         explanations += _explain_heads(message, path, heads)

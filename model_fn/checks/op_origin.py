@@ -63,7 +63,7 @@ def _path_of(field: str, pipeline_config: Any) -> str:
         if name not in message.DESCRIPTOR.fields_by_name:
             return ""
         message = getattr(message, name)
-    oneofs = message.DESCRIPTOR.oneofs if hasattr(message, "DESCRIPTOR") else ()
+    oneofs: Any = message.DESCRIPTOR.oneofs if hasattr(message, "DESCRIPTOR") else ()
     chosen = message.WhichOneof(oneofs[0].name) if len(oneofs) == 1 else None
     return f"{path}.{chosen}" if chosen else path
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.problem import Problem, error
@@ -17,58 +17,40 @@ _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 _LONGEST = 400
 
 
-class XlaStep:
-    """Program of one core, as a function compiled by XLA for CPU.
+def compiled_step(
+    graph: tf.Graph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]
+) -> Tuple[Any, Dict[str, tf.Variable]]:
+    """Program of one core as a function for XLA on CPU; its variables by name, zero at first.
 
     Of the rewrite for TPU only sums over cores are replaced: with one core they are what they sum.
 
     Args:
         graph: Made under `tf.compat.v1.tpu.shard` with one shard.
         inputs: Placeholders that the host feeds.
-
-    Attributes:
-        variables: By name, all zero at first.
     """
-
-    def __init__(
-        self, graph: tf.Graph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]
-    ) -> None:
-        definition = _for_one_core(graph, [tensor.op.name for tensor in outputs])
-        read = {_producer(name) for node in definition.node for name in node.input}
-        handles = [op for op in graph.get_operations() if op.type == _HANDLE and op.name in read]
-        self._inputs = list(inputs)
-        with tf.init_scope():
-            self.variables: Dict[str, tf.Variable] = {
-                op.name: tf.Variable(
-                    tf.zeros(op.get_attr("shape"), op.get_attr("dtype")), trainable=False
-                )
-                for op in handles
-            }
-
-        def run(*values: tf.Tensor) -> List[tf.Tensor]:
-            feeds = {tensor.op.name: value for tensor, value in zip(inputs, values)}
-            captured = tf1.get_default_graph().capture
-            feeds.update(
-                {name: captured(variable.handle) for name, variable in self.variables.items()}
+    definition = _for_one_core(graph, [tensor.op.name for tensor in outputs])
+    read = {_producer(name) for node in definition.node for name in node.input}
+    handles = [op for op in graph.get_operations() if op.type == _HANDLE and op.name in read]
+    with tf.init_scope():
+        variables = {
+            op.name: tf.Variable(
+                tf.zeros(op.get_attr("shape"), op.get_attr("dtype")), trainable=False
             )
-            return tf1.import_graph_def(
-                definition,
-                {f"{name}:0": value for name, value in feeds.items() if name in read},
-                [tensor.name for tensor in outputs],
-                name="",
-            )
+            for op in handles
+        }
 
-        self._run: Any = tf.function(run, autograph=False, jit_compile=True)
+    def run(*values: tf.Tensor) -> List[tf.Tensor]:
+        feeds = {tensor.op.name: value for tensor, value in zip(inputs, values)}
+        captured = tf1.get_default_graph().capture
+        feeds.update({name: captured(variable.handle) for name, variable in variables.items()})
+        return tf1.import_graph_def(
+            definition,
+            {f"{name}:0": value for name, value in feeds.items() if name in read},
+            [tensor.name for tensor in outputs],
+            name="",
+        )
 
-    def __call__(self, *values: tf.Tensor) -> List[tf.Tensor]:
-        """Outputs for values of the inputs; moves the variables."""
-        return self._run(*values)
-
-    def compile(self) -> None:
-        """Compiles and runs nothing."""
-        with tf.init_scope():
-            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self._inputs]
-            self._run.experimental_get_compiler_ir(*specs)(stage="optimized_hlo_serialized")
+    return tf.function(run, autograph=False, jit_compile=True), variables
 
 
 def _producer(name: str) -> str:
@@ -103,9 +85,12 @@ def _for_one_core(graph: tf.Graph, output_names: List[str]) -> Any:
 def check(
     graph: tf.Graph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], config: Any
 ) -> List[Problem]:
-    """Problems that XLA has with a core's step, as `XlaStep` takes it; none if it compiles."""
+    """Problems that XLA has with a step as `compiled_step` takes it; none if it compiles."""
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
     try:
-        XlaStep(graph, inputs, outputs).compile()
+        step, _ = compiled_step(graph, inputs, outputs)
+        with tf.init_scope():
+            step.experimental_get_compiler_ir(*specs)(stage="optimized_hlo_serialized")
     except (ValueError, tf.errors.OpError) as reason:
         return _problems(str(getattr(reason, "message", None) or reason), graph, config)
     return []

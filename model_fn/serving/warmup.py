@@ -85,12 +85,7 @@ def _gray_file() -> bytes:
 
 def _gray_example(num_additional_channels: int) -> bytes:
     channel = writer.encode_image(np.full(IMAGE_SIZE, GRAY, np.uint8), "png")
-    features = {
-        "image/encoded": [_gray_file()],
-        "image/additional_channels/encoded": [channel] * num_additional_channels,
-    }
-    lists = {
-        key: tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-        for key, values in features.items()
-    }
-    return tf.train.Example(features=tf.train.Features(feature=lists)).SerializeToString()
+    other = {"image/additional_channels/encoded": [channel] * num_additional_channels}
+    no_boxes = writer.Annotations(np.zeros([0, 4]), [])
+    example = writer.make_example(_gray_file(), no_boxes, filename="warmup.jpg", other=other)
+    return bytes(example.SerializeToString())

@@ -75,7 +75,6 @@ class LoopStep:
         jit_compile: bool = False,
     ) -> None:
         self._strategy = strategy
-        self._first = functools.partial(_first_replica_value, strategy)
         self._is_on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
         self._config = pipeline_config.train_config.optimizer
         with strategy.scope():
@@ -227,6 +226,10 @@ class LoopStep:
         )
         return outcome
 
+    def _first(self, value: Any) -> tf.Tensor:
+        """Value of the first replica."""
+        return self._strategy.experimental_local_results(value)[0]
+
     def _apply(self, reduced: Reduced) -> None:
         pairs = [
             (reduced.gradients[name_of(variable)], variable)
@@ -248,10 +251,6 @@ class LoopStep:
 
     def _put_back(self, reduced: Reduced) -> None:
         self._strategy.run(self._replica.put_back, (reduced.statistics,))
-
-
-def _first_replica_value(strategy: Any, value: Any) -> tf.Tensor:
-    return strategy.experimental_local_results(value)[0]
 
 
 def _applied_if_finite(

@@ -120,13 +120,13 @@ def _by_tpu_estimator(config: Any, folder: pathlib.Path) -> Tuple[Values, float]
 
 def _by_xla(config: Any, before: Values) -> Tuple[Values, float]:
     core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, BATCH)
-    step = xla_check.XlaStep(core.graph, core.inputs, core.outputs)
-    for name, variable in step.variables.items():
+    step, variables = xla_check.compiled_step(core.graph, core.inputs, core.outputs)
+    for name, variable in variables.items():
         variable.assign(before[name])
     features, labels = _batch()
     given = {**features, **labels}
     (loss,) = step(*(tf.constant(given[tensor.op.name]) for tensor in core.inputs))
-    return {name: variable.numpy() for name, variable in step.variables.items()}, float(loss)
+    return {name: variable.numpy() for name, variable in variables.items()}, float(loss)
 
 
 def _difference(found: Values, expected: Values, ending: str) -> float:
