@@ -97,19 +97,15 @@ _UNFIT = (
 
 
 def check_model(config: Config, target: Target) -> Iterator[Problem]:
-    """Problems of the model, and of its quantization."""
-    kind = config.model.WhichOneof("model")
-    if kind is None:
-        yield Problem("error", "model", "no model is chosen", "add model { ssd { … } }")
-    elif kind not in ("ssd", "faster_rcnn"):
-        yield Problem(
-            "error",
-            f"model.{kind}",
-            "is neither a single-shot nor a two-stage model",
-            "train an SSD (model.ssd) or a Faster R-CNN (model.faster_rcnn)",
+    """Problems of the model, and of its quantization, that are none on other devices."""
+    for kind in ("ssd", "faster_rcnn"):
+        resizer = getattr(config.model, kind).image_resizer.keep_aspect_ratio_resizer
+        yield from unless(
+            config,
+            f"model.{kind}.image_resizer.keep_aspect_ratio_resizer.pad_to_max_dimension=true",
+            _SIZE_BY_IMAGE,
+            remedy=f"images become {resizer.max_dimension} x {resizer.max_dimension}",
         )
-    else:
-        yield from _check_resizer(config, f"model.{kind}.image_resizer")
     paths = {entry.path for entry in entries(config)}
     yield from (problem for problem in _UNFIT if problem.field in paths)
     for edit, why in _SWITCHES.items():
@@ -129,20 +125,6 @@ def check_model(config: Config, target: Target) -> Iterator[Problem]:
                 "warning",
                 remedy="results are the same; it is slower on CPU",
             )
-
-
-def _check_resizer(config: Config, path: str) -> Iterator[Problem]:
-    resizer = getattr(config.model, config.model.WhichOneof("model")).image_resizer
-    side = resizer.keep_aspect_ratio_resizer.max_dimension
-    yield from unless(
-        config,
-        f"{path}.keep_aspect_ratio_resizer.pad_to_max_dimension=true",
-        _SIZE_BY_IMAGE,
-        remedy=f"images become {side} x {side}",
-    )
-    if resizer.WhichOneof("image_resizer_oneof") is None:
-        edit = f"{path}={{ fixed_shape_resizer {{ height: 300 width: 300 }} }}"
-        yield Problem("error", path, "no resizer is chosen", edits=(edit,))
 
 
 def _check_advice(config: Config) -> Iterator[Problem]:

@@ -165,9 +165,6 @@ def _check_switches(config: Config) -> Iterator[Problem]:
 def _check_max_boxes(config: Config, name: str, reader: Any) -> Iterator[Problem]:
     path, most = f"{name}.max_number_of_boxes", reader.max_number_of_boxes
     if reader.HasField("max_number_of_boxes"):
-        if most < 1:
-            remedy = "more boxes are cut off"
-            yield Problem("error", path, f"is {most}", remedy, (f"{path}=100",))
         return
     train = config.train_config
     if name == "train_input_reader" and train.HasField("max_number_of_boxes"):  # its older place

@@ -133,13 +133,10 @@ def _batch_norm_gradient(
 
 
 @tf.RegisterGradient("estimator_det.Relu")
-def _relu_gradient(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.ReluGrad(gradients=gradient, features=_kept(op.outputs[0], gradient))
-
-
 @tf.RegisterGradient("estimator_det.Relu6")
-def _relu6_gradient(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.Relu6Grad(gradients=gradient, features=_kept(op.outputs[0], gradient))
+def _relu_gradient(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
+    backward = tf.raw_ops.ReluGrad if op.type == "Relu" else tf.raw_ops.Relu6Grad
+    return backward(gradients=gradient, features=_kept(op.outputs[0], gradient))
 
 
 _READERS = ("Conv2D", *_CHEAP)

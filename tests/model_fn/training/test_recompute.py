@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 import pytest
@@ -33,17 +33,20 @@ def _network(images: tf.Tensor, activation: str, is_training: bool) -> tf.Tensor
 
 
 def _gradients(
-    setting: int, activation: str, is_training: bool, dtype: tf.DType = tf.float32
+    setting: Optional[int], activation: str, is_training: bool, dtype: tf.DType = tf.float32
 ) -> Tuple[List[np.ndarray], Dict[str, int]]:
-    """Gradients of images and weights, and the number of operations of each type."""
+    """Gradients of images and weights, and the number of operations of each type.
+
+    With the setting None, no gradient is overridden.
+    """
     images = np.random.default_rng(0).normal(size=(2, 9, 7, 3)).astype(np.float32)
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         tf1.set_random_seed(1)
         inputs = tf.constant(images)
-        with recompute.recomputable():
+        with contextlib.nullcontext() if setting is None else recompute.recomputable():
             outputs = _network(tf.cast(inputs, dtype), activation, is_training)
         loss = tf.reduce_sum(tf.sin(tf.cast(outputs, tf.float32)))
-        with recompute.recomputing(setting):
+        with contextlib.nullcontext() if setting is None else recompute.recomputing(setting):
             gradients = tf1.gradients(loss, [inputs, *tf1.trainable_variables()])
         session.run(tf1.global_variables_initializer())
         types = [op.type for op in graph.get_operations()]
@@ -51,22 +54,23 @@ def _gradients(
         return session.run(gradients), {kind: types.count(kind) for kind in types}
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("activation", ["relu", "relu6"])
-def test_gradients_are_the_same(activation: str, is_training: bool) -> None:
-    with tf.Graph().as_default(), tf1.Session() as session:
-        # Without the overridden gradients at all.
-        tf1.set_random_seed(1)
-        images = np.random.default_rng(0).normal(size=(2, 9, 7, 3)).astype(np.float32)
-        inputs = tf.constant(images)
-        loss = tf.reduce_sum(tf.sin(_network(inputs, activation, is_training)))
-        wanted = tf1.gradients(loss, [inputs, *tf1.trainable_variables()])
-        session.run(tf1.global_variables_initializer())
-        wanted = session.run(wanted)
-    for setting in (ON, OFF):
-        gradients, _ = _gradients(setting, activation, is_training)
-        assert len(gradients) == len(wanted) == 11
-        for gradient, expected in zip(gradients, wanted):
+@pytest.mark.parametrize(
+    ("activation", "is_training", "dtype"),
+    [
+        ("relu", True, tf.float32),
+        ("relu", False, tf.float32),
+        ("relu6", True, tf.float32),
+        ("relu6", False, tf.float32),
+        ("relu6", True, tf.bfloat16),
+    ],
+)
+def test_gradients_are_the_same(activation: str, is_training: bool, dtype: tf.DType) -> None:
+    wanted, kept, again = (
+        _gradients(setting, activation, is_training, dtype)[0] for setting in (None, OFF, ON)
+    )
+    assert len(again) == len(kept) == len(wanted) == 11
+    for expected, *gradients in zip(wanted, kept, again):
+        for gradient in gradients:
             np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -77,13 +81,6 @@ def test_what_follows_a_convolution_is_computed_again_once() -> None:
     assert added == {"Conv2D": 0, "DepthwiseConv2dNative": 1}
     assert again["FusedBatchNormV3"] == 2 * kept["FusedBatchNormV3"]
     assert again["Relu6"] == 2 * kept["Relu6"]
-
-
-def test_bfloat16_networks_compute_again_too() -> None:
-    kept, _ = _gradients(OFF, "relu6", True, tf.bfloat16)
-    again, _ = _gradients(ON, "relu6", True, tf.bfloat16)
-    for gradient, expected in zip(again, kept):
-        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
