@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Iterator, List, NamedTuple, Tuple
 
 import estimator_det
 from estimator_det.compat import tf
@@ -76,11 +76,8 @@ def _remedy_of_rule(field: str, pipeline_config: Any) -> str:
 
 def _forward(operation: tf.Operation) -> tf.Operation:
     """Follows `_original_op`, which TensorFlow sets on what computes a gradient."""
-    seen = {operation}
-    original: Optional[tf.Operation] = getattr(operation, "_original_op", None)
-    while original is not None and original not in seen:
-        seen.add(original)
-        operation, original = original, getattr(original, "_original_op", None)
+    while getattr(operation, "_original_op", None) is not None:
+        operation = operation._original_op
     return operation
 
 

@@ -350,7 +350,8 @@ class LoopSummary:
 
     def __init__(self, reader: Any, loop_step: LoopStep) -> None:
         self._preprocess, self._reader = loop_step.network.detector.preprocess, reader
-        self._function: Any = None
+        # Lengths of a batch may change.
+        self._pictures = tf.function(self._draw, autograph=False, reduce_retracing=True)
 
     def __call__(self, outcome: Outcome) -> bytes:
         """The serialized Summary of a call's last step."""
@@ -360,14 +361,7 @@ class LoopSummary:
             summary.value.add(tag=tag, simple_value=float(value))
         features, labels = outcome.batches[0]
         labels = {key: value for key, value in labels.items() if key in schema.LABELS}
-        tensors = (features[schema.IMAGE], labels, outcome.gradients)
-        if self._function is None:
-            # Traced once: lengths of a batch may change.
-            specs = tf.nest.map_structure(
-                lambda tensor: tf.TensorSpec([None] * tensor.shape.rank, tensor.dtype), tensors
-            )
-            self._function = tf.function(self._draw, input_signature=specs, autograph=False)
-        pictures: bytes = self._function(*tensors).numpy()
+        pictures: bytes = self._pictures(features[schema.IMAGE], labels, outcome.gradients).numpy()
         return summary.SerializeToString() + pictures  # One after the other, they are one message.
 
     def _draw(self, images: tf.Tensor, labels: Any, gradients: Any) -> tf.Tensor:

@@ -77,24 +77,14 @@ class Reduced(NamedTuple):
     statistics: List[tf.Tensor]  # values of `Network.statistics` before the step
 
 
-class _Group(NamedTuple):
-    names: List[str]
-    divisor: Optional[tf.Tensor]
-
-
-def _groups(forward: step.Forward) -> List[_Group]:
-    """Terms by divisor; those without in the end."""
-    groups: Dict[int, _Group] = {}
-    alone: List[str] = []
+def _groups(forward: step.Forward) -> List[Tuple[List[str], Optional[tf.Tensor]]]:
+    """Names of terms, and their divisor; those without in the end."""
+    groups: Dict[int, Tuple[List[str], Optional[tf.Tensor]]] = {}
     for name in forward.losses:
-        divisor = forward.divisors.get(name)
-        if name == step.TOTAL_LOSS:
-            continue
-        if divisor is None:
-            alone.append(name)
-        else:
-            groups.setdefault(id(divisor), _Group([], divisor)).names.append(name)
-    return [*groups.values(), *([_Group(alone, None)] if alone else [])]
+        if name != step.TOTAL_LOSS:
+            divisor = forward.divisors.get(name)
+            groups.setdefault(id(divisor), ([], divisor))[0].append(name)
+    return sorted(groups.values(), key=lambda group: group[1] is None)
 
 
 class Replica:
@@ -236,14 +226,15 @@ class Replica:
         terms: Tensors = {}
         divisors: List[tf.Tensor] = []
         gradients: List[Tensors] = []
-        for names, divisor in _groups(forward):
-            factor = tf.constant(1.0) if divisor is None else tf.maximum(divisor, 1.0)
-            terms.update({name: forward.losses[name] * factor for name in names})
-            divisors.append(tf.constant(1.0) if divisor is None else divisor)
         with recomputing(self._train_config.recompute):
-            for names, _ in _groups(forward):
-                total = tf.add_n([terms[name] for name in names]) * scale
+            for names, divisor in _groups(forward):
+                divisor = tf.constant(1.0) if divisor is None else divisor
+                factor = tf.maximum(divisor, 1.0)
+                group = {name: forward.losses[name] * factor for name in names}
+                total = tf.add_n(list(group.values())) * scale
                 pairs = gradients_of(total, self._optimizer, self._train_config, self.trained)
+                terms.update(group)
+                divisors.append(divisor)
                 gradients.append(
                     {name_of(each): tf.convert_to_tensor(value) for value, each in pairs}
                 )
