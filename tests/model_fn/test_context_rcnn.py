@@ -41,7 +41,7 @@ def _small_network(monkeypatch: pytest.MonkeyPatch) -> None:
     small_extractor.use(monkeypatch)
 
 
-def camera(number: int, num_features: int, length: int = LENGTH) -> bytes:
+def camera(number: int, num_features: int) -> bytes:
     """A sequence of two frames with a box each, and features of other frames of its camera."""
     random = np.random.default_rng(number)
     images = [examples.encoded(random.integers(0, 255, (64, 64, 3), np.uint8)) for _ in range(2)]
@@ -49,8 +49,8 @@ def camera(number: int, num_features: int, length: int = LENGTH) -> bytes:
     return examples.sequence(
         {
             "image/filename": f"camera_{number}",
-            "image/context_features": random.normal(size=num_features * length),
-            "image/context_feature_length": length,
+            "image/context_features": random.normal(size=num_features * LENGTH),
+            "image/context_feature_length": LENGTH,
         },
         {
             "image/encoded": images,
@@ -97,10 +97,3 @@ def test_evaluation_attends_to_what_records_contain(tmp_path: pathlib.Path) -> N
     assert [np.any(rows[0] != 0, axis=1).sum() for _, rows, *_ in seen] == [2, 3, 0]
     for _, _, found, loss in seen:
         assert np.isfinite(loss) and np.isfinite(found["detection_scores"]).all()
-
-
-def test_features_of_another_length_are_named(tmp_path: pathlib.Path) -> None:
-    config = make_config(tmp_path, [camera(0, 1), camera(7, 1, length=LENGTH + 1)])
-    input_fn = create_eval_input_fn(config, make_preprocessor(config.model))
-    with pytest.raises(tf.errors.OpError, match=r"camera_7.*context_feature_length.* 6, 5"):
-        list(input_fn())

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1
-from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.checks.metric_names import metric_names
 from model_fn.model_fn import create_model_fn
@@ -63,16 +62,14 @@ def test_training_steps_lower_the_loss() -> None:
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
 
 
-def first_images(count: int) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
-    return tuple({key: tensor[:count] for key, tensor in part.items()} for part in _batch())
-
-
 def test_size_of_the_training_graph_does_not_depend_on_the_batch() -> None:
     counts = []
     for batch in (1, 2):
         with tf.Graph().as_default() as graph:
             tf1.train.get_or_create_global_step()
-            features, labels = first_images(batch)
+            features, labels = (
+                {key: tensor[:batch] for key, tensor in part.items()} for part in _batch()
+            )
             assert features[schema.IMAGE].shape[0] == labels[schema.MASKS].shape[0] == batch
             create_model_fn(_config())(features, labels, ModeKeys.TRAIN, {})
             counts.append(len(graph.get_operations()))
@@ -128,12 +125,7 @@ CONTEXT = """context_config {
 }"""
 
 
-def test_context_features_reach_the_model() -> None:
-    """In training and prediction; without them nothing is built."""
-    model_fn = create_model_fn(_config(CONTEXT))
-    features, labels = _batch()
-    with tf.Graph().as_default(), pytest.raises(ConfigError, match="load_context_features"):
-        model_fn(*_batch(), ModeKeys.TRAIN, {})
+def test_context_features_reach_the_model_in_training() -> None:
     losses = []
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.train.get_or_create_global_step()
@@ -142,19 +134,13 @@ def test_context_features_reach_the_model() -> None:
         features[schema.CONTEXT_FEATURES] = context
         features[schema.VALID_CONTEXT_SIZE] = tf.constant([3, 3])
         tf1.set_random_seed(0)
-        spec = model_fn(features, labels, ModeKeys.TRAIN, {})
+        spec = create_model_fn(_config(CONTEXT))(features, labels, ModeKeys.TRAIN, {})
         assert any("AttentionBlock" in v.op.name for v in tf1.trainable_variables())
         session.run(tf1.global_variables_initializer())
         for seed in (0, 1):
             values = np.random.default_rng(seed).normal(size=[2, 3, 5])
             losses.append(session.run([spec.loss, spec.train_op], {context: values})[0])
     assert np.isfinite(losses).all()
-    with tf.Graph().as_default():
-        features, _ = _batch()
-        features[schema.CONTEXT_FEATURES] = tf.zeros([2, 3, 5])
-        features[schema.VALID_CONTEXT_SIZE] = tf.constant([3, 0])
-        spec = model_fn(features, None, ModeKeys.PREDICT, {})
-        assert spec.predictions["detection_boxes"].shape == (2, 5, 4)
 
 
 def test_proposals_are_evaluated_regardless_of_class() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pathlib
 import types
-from typing import Any, Callable, Dict
+from typing import Any, Dict
 
 import numpy as np
 import pytest
@@ -24,57 +24,67 @@ from model_fn.checkpoints import savers
 from model_fn.checkpoints.variables import inference_variables
 from model_fn.training import warm_start
 
-ENDS = ("min", "max")
 STEPS = (tf1.GraphKeys.GLOBAL_STEP, STEP_VARIABLE)
+HEAD = "BoxPredictor_0/BoxEncodingPredictor"
 
-Values = Dict[str, np.ndarray]
 
-
-def _saved(folder: pathlib.Path, values: Values) -> str:
+def _checkpoint(folder: pathlib.Path, values: Dict[str, np.ndarray]) -> str:
+    prefix = str(folder / "model.ckpt-7")
     with tf.Graph().as_default(), tf1.Session() as session:
-        prefix = str(folder / "model.ckpt-7")
-        tensors = [tf.constant(value) for value in values.values()]
         session.run(tf.raw_ops.SaveV2(
             prefix=prefix, tensor_names=list(values), shape_and_slices=[""] * len(values),
-            tensors=tensors,
+            tensors=[tf.constant(value) for value in values.values()],
         ))  # fmt: skip
     return prefix
 
 
-def _check(stored: Values, folder: pathlib.Path, build: Callable[[bool], Any], caplog: Any) -> None:
-    """Fine-tunes from, resumes and evaluates a checkpoint of `stored`.
+def _build(is_training: bool) -> Any:
+    """A detector with one quantized layer, and its network in the current graph."""
+    tf1.train.get_or_create_global_step()
+    quantizer = Quantizer(Quantization(), is_training)
+    with tf1.variable_scope("BoxPredictor_0"), quantized_by(quantizer):
+        layers.conv2d(tf.zeros([1, 4, 4, 3]), 2, 1, scope="BoxEncodingPredictor")
 
-    Args:
-        stored: Values by name.
-        folder: For the checkpoint.
-        build: Builds the network, for training or not, and returns the detector.
-        caplog: The fixture.
-    """
-    checkpoint = _saved(folder, stored)
+    def restore_map(kind: str, load_all: bool = False) -> Dict[str, tf.Variable]:
+        return variables_to_restore(kind, load_all, ["BoxPredictor_0"], lambda name: name)
+
+    return types.SimpleNamespace(restore_map=restore_map)
+
+
+def test_every_variable_of_a_quantized_layer_is_restored(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a training that resumes, by fine-tuning and by an evaluation."""
+    ends = [f"{kind}_quant/{end}" for kind in ("weights", "act") for end in ("min", "max")]
+    averages = [
+        f"act_quant/{HEAD}/act_quant/{end}/{part}"
+        for end in ("min", "max")
+        for part in ("biased", "local_step")
+    ]
+    layer = {f"{HEAD}/{name}": np.float32(i) for i, name in enumerate([*averages, *ends])}
+    layer[f"{HEAD}/weights"] = np.ones([1, 1, 3, 2], np.float32)
+    layer[f"{HEAD}/biases"] = np.ones([2], np.float32)
+    stored = {**layer, **{step: np.int64(9) for step in STEPS}}
+    checkpoint = _checkpoint(tmp_path, stored)
     config = train_pb2.TrainConfig(
         fine_tune_checkpoint=checkpoint, fine_tune_checkpoint_type="full"
     )
-    of_model = {name: value for name, value in stored.items() if name not in STEPS}
     with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.train.get_or_create_global_step()
-        detector = build(True)
+        detector = _build(True)
         saver = savers.make_saver(config)
         session.run(tf1.global_variables_initializer())
         saver.restore(session, checkpoint)
         variables = {v.op.name: v for v in tf1.global_variables()}
         np.testing.assert_equal(session.run(variables), stored)
         table = warm_start.plan_warm_start(detector, config, None)
-        assert table is not None and sorted(table.restored) == sorted(of_model)
+        assert table is not None and sorted(table.restored) == sorted(layer)
         assert (table.missing, table.mismatched, table.unused, table.new_ranges) == ([], [], [], [])
         assert sorted(table.unused_slots) == sorted(STEPS)
         warm_start.initialize_from(table)
         session.run(tf1.global_variables_initializer())
-        started = session.run(variables)
-        assert [started.pop(step) for step in STEPS] == [0, 0]
-        np.testing.assert_equal(started, of_model)
+        np.testing.assert_equal(session.run(variables), {**layer, **dict.fromkeys(STEPS, 0)})
     with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.train.get_or_create_global_step()
-        build(False)
+        _build(False)
         saver = savers.EvaluationSaver(inference_variables(False), None)
         with caplog.at_level(logging.WARNING):
             saver.restore(session, checkpoint)
@@ -83,34 +93,6 @@ def _check(stored: Values, folder: pathlib.Path, build: Callable[[bool], Any], c
     parts_of_training = ("/biased", "/local_step", STEP_VARIABLE)
     expected = {n: v for n, v in stored.items() if not n.endswith(parts_of_training)}
     np.testing.assert_equal(found, expected)
-
-
-def test_every_variable_of_a_quantized_layer_is_restored(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    head = "BoxPredictor_0/BoxEncodingPredictor"
-    averages = [
-        f"{head}/act_quant/{head}/act_quant/{end}/{part}"
-        for end in ("min", "max")
-        for part in ("biased", "local_step")
-    ]
-    ends = [f"{head}/{kind}/{end}" for kind in ("weights_quant", "act_quant") for end in ENDS]
-    stored = {name: np.float32(number) for number, name in enumerate([*averages, *ends])}
-    stored[f"{head}/weights"] = np.ones([1, 1, 3, 2], np.float32)
-    stored[f"{head}/biases"] = np.ones([2], np.float32)
-    stored.update({step: np.int64(9) for step in STEPS})
-
-    def build(is_training: bool) -> Any:
-        quantizer = Quantizer(Quantization(), is_training)
-        with tf1.variable_scope("BoxPredictor_0"), quantized_by(quantizer):
-            layers.conv2d(tf.zeros([1, 4, 4, 3]), 2, 1, scope="BoxEncodingPredictor")
-
-        def restore_map(kind: str, load_all: bool = False) -> Dict[str, tf.Variable]:
-            return variables_to_restore(kind, load_all, ["BoxPredictor_0"], lambda name: name)
-
-        return types.SimpleNamespace(restore_map=restore_map)
-
-    _check(stored, tmp_path, build, caplog)
 
 
 def test_the_saver_of_training_keeps_as_many_and_can_be_moved(tmp_path: pathlib.Path) -> None:
