@@ -11,6 +11,7 @@ from tensorflow.core.protobuf import config_pb2 as _config_pb2
 from tensorflow.core.protobuf import meta_graph_pb2 as _meta_graph_pb2
 from tensorflow.python.framework import kernels as _kernels
 from tensorflow.python.framework import op_def_registry as _op_def_registry
+from tensorflow.python.framework import ops as _ops
 from tensorflow.python.grappler import tf_optimizer as _tf_optimizer
 from tensorflow.python.tpu import tpu_function as _tpu_function
 
@@ -33,6 +34,14 @@ def registered_kernels(operation_type: str, device_type: str) -> List[Any]:
 def operation_definition(operation_type: str) -> Optional[Any]:
     """Returns the `OpDef` message of an operation; None if this TensorFlow does not have it."""
     return _op_def_registry.get(operation_type)
+
+
+def gradient_of(operation: Any, *gradients: Any) -> Any:
+    """Computes the gradients of an operation's inputs from those of its outputs.
+
+    Any object with type, inputs, outputs and get_attr stands for an operation.
+    """
+    return _ops.gradient_registry.lookup(operation.type)(operation, *gradients)
 
 
 def num_tpu_shards() -> Optional[int]:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import types
 from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Tuple
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import private, tf, tf1
 from estimator_det.protos import train_pb2
 from inputs.machine import available_memory
 
@@ -86,60 +87,21 @@ _CHEAP: Dict[str, Callable[[tf.Operation, tf.Tensor], tf.Tensor]] = {
 }
 
 
-# Gradients as TensorFlow computes them, of the activations that are kept.
-
-_BACKWARD = {
-    "Conv2D": (tf.raw_ops.Conv2DBackpropInput, tf.raw_ops.Conv2DBackpropFilter),
-    "DepthwiseConv2dNative": (
-        tf.raw_ops.DepthwiseConv2dNativeBackpropInput,
-        tf.raw_ops.DepthwiseConv2dNativeBackpropFilter,
-    ),
-}
-
-
-@tf.RegisterGradient("estimator_det.Conv2D")
-@tf.RegisterGradient("estimator_det.DepthwiseConv2dNative")
-def _convolution_gradient(op: tf.Operation, gradient: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    inputs, kernel = op.inputs
-    attributes = _attributes(op, _CONV_ATTRIBUTES)
-    input_op, filter_op = _BACKWARD[op.type]
-    return (
-        input_op(input_sizes=tf.shape(inputs), filter=kernel, out_backprop=gradient, **attributes),
-        filter_op(
-            input=_kept(inputs, gradient),
-            filter_sizes=tf.shape(kernel),
-            out_backprop=gradient,
-            **attributes,
-        ),
-    )
-
-
-@tf.RegisterGradient("estimator_det.FusedBatchNormV3")
-def _batch_norm_gradient(
-    op: tf.Operation, gradient: tf.Tensor, *_: Any
-) -> Tuple[Optional[tf.Tensor], ...]:
-    attributes = _attributes(op, _NORM_ATTRIBUTES)
-    moments = op.outputs[3:5] if attributes["is_training"] else op.inputs[3:5]
-    gradients = tf.raw_ops.FusedBatchNormGradV3(
-        y_backprop=gradient,
-        x=_kept(op.inputs[0], gradient),
-        scale=op.inputs[1],
-        reserve_space_1=moments[0],
-        reserve_space_2=moments[1],
-        reserve_space_3=op.outputs[5],
-        **attributes,
-    )
-    return gradients.x_backprop, gradients.scale_backprop, gradients.offset_backprop, None, None
-
-
-@tf.RegisterGradient("estimator_det.Relu")
-@tf.RegisterGradient("estimator_det.Relu6")
-def _relu_gradient(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
-    backward = tf.raw_ops.ReluGrad if op.type == "Relu" else tf.raw_ops.Relu6Grad
-    return backward(gradients=gradient, features=_kept(op.outputs[0], gradient))
-
-
+# Operations whose gradients read activations.
 _READERS = ("Conv2D", *_CHEAP)
+
+
+def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> Any:
+    """TensorFlow's own gradients of an operation, from the activations that are kept."""
+    inputs, outputs = list(op.inputs), list(op.outputs)
+    read = outputs if op.type in ("Relu", "Relu6") else inputs
+    read[0] = _kept(read[0], gradients[0])
+    kept = types.SimpleNamespace(type=op.type, get_attr=op.get_attr, inputs=inputs, outputs=outputs)
+    return private.gradient_of(kept, *gradients)
+
+
+for _kind in _READERS:
+    tf.RegisterGradient(f"estimator_det.{_kind}")(_gradient)
 
 
 def recomputable() -> ContextManager[None]:
