@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import logging
 import types
-from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Tuple
+from typing import Any, ContextManager, Dict, Iterator, Optional
 
 from estimator_det.compat import private, tf, tf1
 from estimator_det.protos import train_pb2
@@ -21,17 +21,13 @@ from inputs.machine import available_memory
 
 _LOG = logging.getLogger(__name__)
 
-_CONV_ATTRIBUTES = ("strides", "padding", "explicit_paddings", "data_format", "dilations")
-_NORM_ATTRIBUTES = ("epsilon", "data_format", "is_training")
+# Operations that are computed again, and those whose gradients read activations.
+_CHEAP = ("FusedBatchNormV3", "DepthwiseConv2dNative", "Relu", "Relu6")
+_READERS = ("Conv2D", *_CHEAP)
 
 _Tensors = Dict[str, tf.Tensor]
 # By name, the activations that the gradients being built have computed again; None if they do not.
 _COPIES: contextvars.ContextVar[Optional[_Tensors]] = contextvars.ContextVar("copies", default=None)
-
-
-def _attributes(op: tf.Operation, names: Tuple[str, ...]) -> Dict[str, Any]:
-    values = {name: op.get_attr(name) for name in names}
-    return {key: v.decode() if isinstance(v, bytes) else v for key, v in values.items()}
 
 
 def _kept(tensor: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
@@ -53,42 +49,14 @@ def _computed_again(tensor: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
     inputs = _kept(op.inputs[0], gradient)
     if inputs is op.inputs[0] and op.type != "FusedBatchNormV3":
         return tensor  # Chains begin at a batch norm; its gradient reads its input in any case.
+    # Names of attributes of graphs and contexts begin with an underscore.
+    attributes = {name: value for name, value in op.node_def.attr.items() if name[0] != "_"}
     with tf.control_dependencies([gradient]):
-        copy = _CHEAP[op.type](op, inputs)
-    copy.set_shape(tensor.shape)
-    return copy
-
-
-def _batch_norm(op: tf.Operation, inputs: tf.Tensor) -> tf.Tensor:
-    """Normalizes again, without the updates of moving averages."""
-    attributes = _attributes(op, _NORM_ATTRIBUTES)
-    moments = ([], []) if attributes["is_training"] else op.inputs[3:5]
-    return tf.raw_ops.FusedBatchNormV3(
-        x=inputs,
-        scale=op.inputs[1],
-        offset=op.inputs[2],
-        mean=moments[0],
-        variance=moments[1],
-        **attributes,
-    ).y
-
-
-def _depthwise(op: tf.Operation, inputs: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.DepthwiseConv2dNative(
-        input=inputs, filter=op.inputs[1], **_attributes(op, _CONV_ATTRIBUTES)
-    )
-
-
-_CHEAP: Dict[str, Callable[[tf.Operation, tf.Tensor], tf.Tensor]] = {
-    "FusedBatchNormV3": _batch_norm,
-    "DepthwiseConv2dNative": _depthwise,
-    "Relu": lambda op, inputs: tf.raw_ops.Relu(features=inputs),
-    "Relu6": lambda op, inputs: tf.raw_ops.Relu6(features=inputs),
-}
-
-
-# Operations whose gradients read activations.
-_READERS = ("Conv2D", *_CHEAP)
+        copy = tf1.get_default_graph().create_op(
+            op.type, [inputs, *op.inputs[1:]], attrs=attributes
+        )
+    copy.outputs[0].set_shape(tensor.shape)
+    return copy.outputs[0]
 
 
 def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> Any:
