@@ -56,28 +56,18 @@ class SyncReplicas(OptimizerAround):
         What the caller makes a step depend on holds back the gradients of this worker alone: the
         chief applies a mean when it is there, whatever happens to its own batch.
         """
-        ready_pairs = [
-            (_after_dependencies(gradient), variable) for gradient, variable in grads_and_vars
-        ]
+        gradients, variables = zip(*grads_and_vars)
+        ready = tf.nest.map_structure(tf.identity, gradients, expand_composites=True)
         assert global_step is not None
         with tf.control_dependencies(None):
             with tf1.device(global_step.device):
                 self.starts = tf.queue.FIFOQueue(
                     _MOST_STARTS, [tf.bool], [[]], shared_name="sync_replicas_starts"
                 )
-            sent = super().apply_gradients(ready_pairs, global_step, name)
+            sent = super().apply_gradients(list(zip(ready, variables)), global_step, name)
         # Its hook would run this; TensorFlow logs an error for what nobody uses.
         assert self.synchronizing.ready_for_local_init_op.op is not None
         return sent
-
-
-def _after_dependencies(gradient: Any) -> Any:
-    """The same gradient, which is there only if the current control dependencies are."""
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            tf.identity(gradient.values), gradient.indices, gradient.dense_shape
-        )
-    return tf.identity(gradient)
 
 
 class SyncReplicasHook(tf1.train.SessionRunHook):
