@@ -17,7 +17,7 @@ from model_fn.training import input_images, step
 from model_fn.training.loop_state import LoopState, optimizer_variables
 from model_fn.training.loss_scale import LossScale
 from model_fn.training.optimizers import make_loop_optimizer
-from model_fn.training.replica import Network, Reduced, Replica
+from model_fn.training.replica import Reduced, Replica
 from model_fn.training.step import Tensors
 from model_fn.training.train_op import APPLIED_NORM, MOVING_AVERAGES, gradient_summaries, name_of
 
@@ -85,16 +85,16 @@ class LoopStep:
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
                 name=GLOBAL_STEP,
             )
-            self.network = Network(pipeline_config, compute_dtype)
             self._loss_scale = LossScale() if compute_dtype == tf.float16 else None
         self._optimizer, self._learning_rate = make_loop_optimizer(self._config, self.global_step)
         self._replica = Replica(
-            self.network,
-            pipeline_config.train_config,
+            pipeline_config,
             self._optimizer,
             num_parts=num_parts,
+            compute_dtype=compute_dtype,
             jit_compile=jit_compile,
         )
+        self.preprocess = self._replica.detector.preprocess
         self._averages: Dict[str, Any] = {}  # by the names of variables
 
     def build(self, batch_spec: Any) -> None:
@@ -115,7 +115,7 @@ class LoopStep:
                     name_of(variable): tf.Variable(
                         tf.zeros(variable.shape), trainable=False, name=name_of(variable)
                     )
-                    for variable in self.network.trainable_variables
+                    for variable in self._replica.trainable_variables
                 }
 
     def function(self, iterator_spec: Any, *, loops: bool) -> Any:
@@ -164,7 +164,7 @@ class LoopStep:
         extra = {} if self._loss_scale is None else self._loss_scale.variables()
         trained = self._replica.trained
         variables = {
-            **{name_of(variable): variable for variable in self.network.variables},
+            **{name_of(variable): variable for variable in self._replica.variables},
             **optimizer_variables(self._optimizer, self._config, trained),
             **{name + AVERAGE_SUFFIX: each for name, each in self._averages.items()},
             GLOBAL_STEP: self.global_step,
@@ -245,7 +245,7 @@ class LoopStep:
         def approach(average: tf.Variable, variable: tf.Variable) -> None:
             average.assign_sub((average - variable) * rest)
 
-        for variable in self.network.trainable_variables if self._averages else []:
+        for variable in self._replica.trainable_variables if self._averages else []:
             average = self._averages[name_of(variable)]
             self._strategy.extended.update(average, approach, args=(variable,))
 
@@ -349,7 +349,7 @@ class LoopSummary:
     """Losses, counts, pictures of the batch, and gradients where configured."""
 
     def __init__(self, reader: Any, loop_step: LoopStep) -> None:
-        self._preprocess, self._reader = loop_step.network.detector.preprocess, reader
+        self._preprocess, self._reader = loop_step.preprocess, reader
         # Lengths of a batch may change.
         self._pictures = tf.function(self._draw, autograph=False, reduce_retracing=True)
 

@@ -26,30 +26,6 @@ from model_fn.training.train_op import (
 )
 
 
-class Network(tf.Module):
-    """Network and loss of the model_fn; variables and loss are float32 with any compute_dtype."""
-
-    def __init__(self, pipeline_config: Any, compute_dtype: tf.DType = tf.float32) -> None:
-        super().__init__()
-        self.detector = make_detector(pipeline_config.model, is_training=True)
-        self._add_regularization = pipeline_config.train_config.add_regularization_loss
-        self._compute_dtype = compute_dtype
-
-    @track_tf1_style_variables
-    def forward(self, features: Tensors, labels: Tensors) -> step.Forward:
-        return step.forward(
-            self.detector,
-            features,
-            labels,
-            add_regularization=self._add_regularization,
-            compute_dtype=self._compute_dtype,
-        )
-
-    def statistics(self) -> List[tf.Variable]:
-        """Variables that no gradient changes: moving averages of batch norm."""
-        return [variable for variable in self.variables if not variable.trainable]
-
-
 class Sums(NamedTuple):
     """Losses of a part of the batch, so that those of all parts can be added up.
 
@@ -74,7 +50,7 @@ class Reduced(NamedTuple):
     stops: tf.Tensor  # bool [2]: a worker wants to stop; a worker got a signal
     gradients: Tensors  # gradients of the whole batch by variable, clipped
     unclipped: Tensors  # the same before clipping, where `summarize_gradients` is set
-    statistics: List[tf.Tensor]  # values of `Network.statistics` before the step
+    statistics: List[tf.Tensor]  # values of the moving averages of batch norm before the step
 
 
 def _groups(forward: step.Forward) -> List[Tuple[List[str], Optional[tf.Tensor]]]:
@@ -87,11 +63,12 @@ def _groups(forward: step.Forward) -> List[Tuple[List[str], Optional[tf.Tensor]]
     return sorted(groups.values(), key=lambda group: group[1] is None)
 
 
-class Replica:
-    """Computes what one replica adds to a step.
+class Replica(tf.Module):
+    """Network and loss of the model_fn, and what one replica adds to a step.
 
     Args:
         num_parts: N; a replica's share of the batch must be divisible by it.
+        compute_dtype: Type of the network's arithmetic; variables and loss are float32.
 
     Attributes:
         trained: The variables whose gradients are computed.
@@ -99,14 +76,17 @@ class Replica:
 
     def __init__(
         self,
-        network: Network,
-        train_config: Any,
+        pipeline_config: Any,
         optimizer: Any,
         *,
         num_parts: int = 1,
+        compute_dtype: tf.DType = tf.float32,
         jit_compile: bool = False,
     ) -> None:
-        self._network, self._train_config, self._optimizer = network, train_config, optimizer
+        super().__init__()
+        self.detector = make_detector(pipeline_config.model, is_training=True)
+        self._train_config, self._optimizer = pipeline_config.train_config, optimizer
+        self._compute_dtype = compute_dtype
         self._num_parts = num_parts
         self._compute_sums: Callable[..., Sums] = self._sums
         if jit_compile:
@@ -117,9 +97,19 @@ class Replica:
         self._reached: List[List[str]] = []  # variables by group
         self.trained: List[tf.Variable] = []
 
+    @track_tf1_style_variables
+    def _forward(self, features: Tensors, labels: Tensors) -> step.Forward:
+        return step.forward(
+            self.detector,
+            features,
+            labels,
+            add_regularization=self._train_config.add_regularization_loss,
+            compute_dtype=self._compute_dtype,
+        )
+
     def build(self, features: Tensors, labels: Tensors) -> tf.Tensor:
         """Creates the variables of the network; to be traced in every replica before `compute`."""
-        forward = self._network.forward(*self._part((features, labels), tf.constant(0)))
+        forward = self._forward(*self._part((features, labels), tf.constant(0)))
         self._groups = [names for names, _ in _groups(forward)]
         self._names = [name for name in forward.losses if name != step.TOTAL_LOSS]
         self._counts = list(forward.counts)
@@ -127,7 +117,7 @@ class Replica:
 
     def choose_variables(self) -> None:
         """Sets `trained`, once the network is built."""
-        self.trained = variables_to_train(self._train_config, self._network.trainable_variables)
+        self.trained = variables_to_train(self._train_config, self.trainable_variables)
 
     def compute(
         self, features: Tensors, labels: Tensors, scale: tf.Tensor, stops: tf.Tensor
@@ -140,7 +130,7 @@ class Replica:
             stops: float32 [2], 1 where this worker wants to stop, and where it got a signal.
         """
         context = tf.distribute.get_replica_context()
-        statistics = self._network.statistics()
+        statistics = self.non_trainable_variables
         before = [variable.read_value() for variable in statistics]
         sums = self._sums_of_parts(features, labels, scale)
         moved = nan_unless_finite([each.read_value() for each in statistics] or [scale])
@@ -182,7 +172,7 @@ class Replica:
 
     def put_back(self, statistics: List[tf.Tensor]) -> None:
         """Gives the moving averages of batch norm the values of `Reduced.statistics`."""
-        for variable, value in zip(self._network.statistics(), statistics):
+        for variable, value in zip(self.non_trainable_variables, statistics):
             variable.assign(value)
 
     def _sums_of_parts(self, features: Tensors, labels: Tensors, scale: tf.Tensor) -> Sums:
@@ -222,7 +212,7 @@ class Replica:
 
     def _sums(self, features: Tensors, labels: Tensors, scale: tf.Tensor) -> Sums:
         """Sums of one part; gradients are of the loss times `scale`."""
-        forward = self._network.forward(features, labels)
+        forward = self._forward(features, labels)
         terms: Tensors = {}
         divisors: List[tf.Tensor] = []
         gradients: List[Tensors] = []
