@@ -6,25 +6,13 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import estimator, tf, tf1
-from estimator_det.protos import pipeline_pb2
 from model_fn.checks import tpu_graph, xla_check
 from tests import small_extractor
 from tests.detectors.configs import small_config
 from tests.detectors.two_stage import configs as two_stage_configs
+from tests.model_fn import fake
 
-TRAINING = """
-train_config {
-  batch_size: 16
-  optimizer {
-    momentum_optimizer {
-      learning_rate { constant_learning_rate { learning_rate: 0.1 } }
-      momentum_optimizer_value: 0.9
-    }
-    use_moving_average: false
-  }
-}
-train_input_reader { max_number_of_boxes: 5 }
-"""
+TRAINING = "train_config { batch_size: 16 } train_input_reader { max_number_of_boxes: 5 }"
 FIT = """
 inplace_batchnorm_update: true
 matcher { argmax_matcher { use_matmul_gather: true } }
@@ -37,7 +25,7 @@ PADDED = (
 
 
 def a_config(ssd: str = "", top: str = "") -> Any:
-    config = text_format.Parse(TRAINING, pipeline_pb2.TrainEvalPipelineConfig())
+    config = fake.pipeline_config(TRAINING)
     config.model.CopyFrom(small_config(FIT))
     text_format.Merge(f"model {{ ssd {{ {ssd} }} }} {top}", config)
     return config

@@ -12,33 +12,23 @@ from typing import Any, Dict, List
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from estimator_det.compat import estimator, tf, tf1
-from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from model_fn.model_fn import create_model_fn
 from model_fn.training.loop_step import NO_STOP, LoopStep
 from tests import small_extractor
 from tests.detectors import configs
+from tests.model_fn import fake
 
 
 def _config(**ssd: bool) -> Any:
-    config = text_format.Parse(
-        f"""
-        model {{ {configs.SMALL_SSD} }}
-        train_config {{
-          gradient_clipping_by_norm: 5
-          optimizer {{
-            momentum_optimizer {{
-              learning_rate {{ constant_learning_rate {{ learning_rate: 0.01 }} }}
-            }}
-          }}
-        }}
-        train_input_reader {{}}
-        """,
-        pipeline_pb2.TrainEvalPipelineConfig(),
+    config = fake.pipeline_config(
+        """train_config { gradient_clipping_by_norm: 5 optimizer { use_moving_average: true
+           momentum_optimizer { momentum_optimizer_value: 0.9
+             learning_rate { constant_learning_rate { learning_rate: 0.01 } } } } }"""
     )
+    config.model.CopyFrom(configs.small_config())
     for field, value in ssd.items():
         setattr(config.model.ssd, field, value)
     return config
