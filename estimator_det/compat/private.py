@@ -39,7 +39,7 @@ def operation_definition(operation_type: str) -> Optional[Any]:
 def gradient_of(operation: Any, *gradients: Any) -> Any:
     """Computes the gradients of an operation's inputs from those of its outputs.
 
-    Any object with type, inputs, outputs and get_attr stands for an operation.
+    The operation may be any object with type, inputs, outputs and get_attr.
     """
     return _ops.gradient_registry.lookup(operation.type)(operation, *gradients)
 

@@ -41,8 +41,8 @@ def fix(config: Config, target: Target) -> Tuple[Config, List[Problem]]:
 
 def diff(before: Config, after: Config, name_before: str, name_after: str) -> str:
     """Unified diff of two configurations in text form; empty if they are the same."""
-    texts = (text_format.MessageToString(each).splitlines() for each in (before, after))
-    return "\n".join(difflib.unified_diff(*texts, name_before, name_after, lineterm=""))
+    old, new = (text_format.MessageToString(each).splitlines() for each in (before, after))
+    return "\n".join(difflib.unified_diff(old, new, name_before, name_after, lineterm=""))
 
 
 def heading(text: str) -> str:

@@ -46,8 +46,9 @@ def advice_for(file: str, pipeline_config: Any) -> Iterator[Tuple[str, str]]:
     for field, remedy in tpu_advice.remedies_of(file.removesuffix(".py").replace("/", ".")):
         path = _path_of(field, pipeline_config)
         if path:
-            by_rule = remedy == tpu_advice.BY_RULE
-            yield path, _remedy_of_rule(path, pipeline_config) if by_rule else remedy
+            if remedy == tpu_advice.BY_RULE:
+                remedy = _remedy_of_rule(path, pipeline_config)
+            yield path, remedy
 
 
 def _path_of(field: str, pipeline_config: Any) -> str:

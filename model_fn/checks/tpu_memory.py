@@ -144,7 +144,7 @@ def _roots(tensor: tf.Tensor) -> List[tf.Tensor]:
         if tensor.ref() in seen:
             continue
         seen.add(tensor.ref())
-        # Of a sum of feature maps, the terms lie far back.
+        # The terms of a sum of feature maps lie far back.
         is_small_sum = tensor.op.type in ("Add", "AddV2") and tensor.shape.rank != 4
         if tensor.op.type in _RECOMPUTED or is_small_sum:
             waiting += list(tensor.op.inputs)

@@ -85,7 +85,7 @@ def _gray_file() -> bytes:
 
 def _gray_example(num_additional_channels: int) -> bytes:
     channel = writer.encode_image(np.full(IMAGE_SIZE, GRAY, np.uint8), "png")
-    other = {"image/additional_channels/encoded": [channel] * num_additional_channels}
+    channels = {"image/additional_channels/encoded": [channel] * num_additional_channels}
     no_boxes = writer.Annotations(np.zeros([0, 4]), [])
-    example = writer.make_example(_gray_file(), no_boxes, filename="warmup.jpg", other=other)
+    example = writer.make_example(_gray_file(), no_boxes, filename="warmup.jpg", other=channels)
     return bytes(example.SerializeToString())

@@ -40,7 +40,7 @@ class SyncReplicas(OptimizerAround):
         )
         super().__init__(self.synchronizing, "SyncReplicas")
         self.num_tokens = max(replicas_to_aggregate, num_replicas)  # one for each worker
-        # Those without which the first step would never come.
+        # Without these, the first step would never come.
         self.num_first_tokens = max(replicas_to_aggregate - num_replicas, 0)
         # Has an element for each start of a chief since the parameter servers started.
         self.starts: Any = None
