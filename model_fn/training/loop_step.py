@@ -261,15 +261,9 @@ def _applied_if_finite(
     values = [reduced.losses[step.TOTAL_LOSS], reduced.norm, rate, *checks.values()]
     is_finite = tf.reduce_all(tf.math.is_finite(tf.stack(values)))
 
-    def counted(act: Callable[[], None], number: int) -> Callable[[], tf.Tensor]:
-        def branch() -> tf.Tensor:
-            act()
-            return tf.constant(number)
-
-        return branch
-
+    tf.cond(is_finite, apply, reject)
     return Outcome(
-        num_taken=tf.cond(is_finite, counted(apply, 1), counted(reject, 0)),
+        num_taken=tf.cast(is_finite, tf.int32),
         is_finite=is_finite,
         stops=reduced.stops,
         scalars={**reduced.losses, step.LEARNING_RATE: rate, step.GRADIENT_NORM: reduced.norm},

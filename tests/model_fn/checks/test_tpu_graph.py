@@ -26,6 +26,7 @@ PADDED = (
 
 def a_config(ssd: str = "", top: str = "") -> Any:
     config = fake.pipeline_config(TRAINING)
+    config.ClearField("eval_input_reader")
     config.model.CopyFrom(small_config(FIT))
     text_format.Merge(f"model {{ ssd {{ {ssd} }} }} {top}", config)
     return config
