@@ -198,25 +198,6 @@ def test_fewer_cores() -> None:
     ]
 
 
-def test_fix_makes_the_safe_edits_alone() -> None:
-    safe = [f"{SSD}.inplace_batchnorm_update", f"{SSD}.matcher.argmax_matcher.use_matmul_gather"]
-    unsafe = [f"{SSD}.loss.hard_example_miner", "train_config.batch_size"]
-    broken = overrides.apply_overrides(
-        _with_bucket(FIT[0]),
-        [*(f"{field}=false" for field in safe), f"{unsafe[0]}={{}}", f"{unsafe[1]}=1000"],
-    )
-    fixed, applied = tpu_lint.fix(broken, TARGET)
-    assert sorted(finding.field for finding in applied) == safe
-    assert sorted(field for _, field in _findings(fixed)) == unsafe
-    assert not broken.model.ssd.inplace_batchnorm_update
-    text = tpu_lint.diff(broken, fixed, "a.config", "b.config")
-    assert text.startswith("--- a.config\n+++ b.config\n")
-    assert "-    inplace_batchnorm_update: false\n" in text
-    assert "+    inplace_batchnorm_update: true\n" in text
-    assert tpu_lint.fix(fixed, TARGET) == (fixed, [])
-    assert tpu_lint.diff(broken, broken, "a", "b") == ""
-
-
 def test_placeholders_are_told_and_dropped() -> None:
     shipped = pipeline.read_pipeline(CONFIGS / f"{FIT[0]}.config")
     assert [severity for severity, _ in _findings(shipped)] == ["placeholder"] * 5

@@ -82,6 +82,7 @@ def test_fix_writes_and_shows_the_edits(tmp_path, capsys):
     assert status == 1, "the miner is left to a person"
     assert f"--- {FIT}\n+++ {fixed}\n" in told
     assert "\n-    inplace_batchnorm_update: false\n" in told
+    assert "\n+    inplace_batchnorm_update: true\n" in told
     assert "edited: model.ssd.inplace_batchnorm_update: " in told
     assert f"written: {fixed}; 1 problem fixed, 1 left" in told
     assert "error: model.ssd.loss.hard_example_miner: " in told

@@ -210,13 +210,3 @@ def test_neutral_statistics_of_an_import_are_warned_of(
     assert table.unused == []
     warned = [r.getMessage() for r in caplog.records if "7 layers have neutral" in r.getMessage()]
     assert len(warned) == (marked and is_training)
-
-
-def test_slots_and_averages_start_anew(tmp_path: pathlib.Path) -> None:
-    names = ("net/w", "net/w/Momentum", "net/w/ExponentialMovingAverage", "global_step")
-    path = save(tmp_path, dict.fromkeys(names, 1.0))
-    config = train_pb2.TrainConfig(fine_tune_checkpoint=path)
-    with tf.Graph().as_default():
-        detector: Any = _Restores({name: tf1.get_variable(name, []) for name in names})
-        table = warm_start.plan_warm_start(detector, config, None)
-    assert table is not None and set(table.restored) == {"net/w"}
