@@ -67,21 +67,9 @@ def check_folder(folder: str, name: str) -> None:
     """Creates a folder if it is missing, and writes a file there, before anything is built."""
     probe = files.path_in(folder, f"write_test.{os.getpid()}")
     try:
-        if files.is_remote(folder):
-            tf.io.gfile.makedirs(folder)
-            with tf.io.gfile.GFile(probe, "wb") as file:
-                file.write(bytes(_PROBE_BYTES))
-            tf.io.gfile.remove(probe)
-        else:
-            # TensorFlow ignores the umask, by which a group may share its folders, and takes no
-            # names that are not UTF-8.
-            os.makedirs(folder, exist_ok=True)
-            with open(probe, "wb") as local:
-                local.write(bytes(_PROBE_BYTES))
-            os.remove(probe)
+        files.write_text(probe, bytes(_PROBE_BYTES))
+        (tf.io.gfile if files.is_remote(folder) else os).remove(probe)
     except WRITE_ERRORS as error:
-        with contextlib.suppress(OSError):
-            os.remove(probe)
         raise _refusal(_cause(error), folder, name) from error
 
 
