@@ -9,7 +9,6 @@ than that of a TPU.
 from __future__ import annotations
 
 import functools
-import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from estimator_det.compat import estimator, registered_kernels, tf, tf1
@@ -44,14 +43,6 @@ _BATCH_NORM = "FusedBatchNormV3"
 _RESERVED_OUTPUT = 5  # an output of batch norm for CPU and GPU only, never read on TPU
 
 
-class CompileReport(NamedTuple):
-    """Findings of `compile_check`."""
-
-    findings: List[Problem]
-    num_operations: int  # that would run on a core
-    seconds: float
-
-
 class CoreGraph(NamedTuple):
     """Program of one core, and problems of what the host feeds."""
 
@@ -68,8 +59,8 @@ def compile_check(
     xla: bool = True,
     batch_per_core: int = BATCH_PER_CORE,
     modes: Sequence[str] = MODES,
-) -> CompileReport:
-    """Whether training and evaluation would compile for TPU, and what prevents it.
+) -> Tuple[List[Problem], int]:
+    """What prevents training and evaluation from compiling for TPU, and operations on a core.
 
     The real steps are built, with CrossShardOptimizer, and every operation of a core is checked.
 
@@ -79,7 +70,6 @@ def compile_check(
             takes half a minute for a small network.
         modes: What is to run on TPU, of TRAIN, EVAL and PREDICT.
     """
-    start = time.monotonic()
     config = without_files(pipeline_config)
     findings: List[Problem] = []
     num_operations = 0
@@ -94,8 +84,7 @@ def compile_check(
         findings += [*core.problems, *problems_of(operations, config)]
         if xla and not any(problem.severity == "error" for problem in findings):
             findings += xla_check.check(core.graph, core.inputs, core.outputs, config)
-    findings = list(dict.fromkeys(findings))
-    return CompileReport(findings, num_operations, time.monotonic() - start)
+    return list(dict.fromkeys(findings)), num_operations
 
 
 def build_core_graph(pipeline_config: Any, mode: str, batch_per_core: int) -> CoreGraph:

@@ -126,12 +126,12 @@ def test_compile_reports_what_it_finds(capsys, monkeypatch, built, no_xla):
     def compile_check(config, *, xla):
         asked.append((config, xla))
         findings = [error("model.a", "x has no kernel", "y"), warning("model.b", "z", "w")]
-        return tpu_graph.CompileReport(findings, 1234, 5.0)
+        return findings, 1234
 
     monkeypatch.setattr(tpu_graph, "compile_check", compile_check)
     status, told = _check(capsys, CONFIG, "--compile", *SMALL, *["--no_xla"] * no_xla)
     assert status == 1
-    assert "TPU graph:  1234 operations on a core, 1 problem, 5 s" in told
+    assert "TPU graph:  1234 operations on a core, 1 problem, 0 s" in told
     assert "\nerror: model.a: x has no kernel. Remedy: y\n" in told
     assert "TPU memory" not in told, "that is --tpu"
     ((config, xla),) = asked
