@@ -60,7 +60,7 @@ def compile_check(
     batch_per_core: int = BATCH_PER_CORE,
     modes: Sequence[str] = MODES,
 ) -> Tuple[List[Problem], int]:
-    """What prevents training and evaluation from compiling for TPU, and operations on a core.
+    """Problems that prevent a compilation for TPU, and the number of operations on a core.
 
     The real steps are built, with CrossShardOptimizer, and every operation of a core is checked.
 
