@@ -16,6 +16,7 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config import json_lines, printing
 from estimator_det.config import pipeline as configuration
+from estimator_det.files import atomic
 from inputs import schema
 from inputs.records import stream as records
 from model_fn.debugging.nan_tracer import FirstNonFinite
@@ -100,7 +101,6 @@ def save_bad_step(
         batch: Batch of the step; empty if it was not kept.
     """
     folder = os.path.join(model_dir, f"{FOLDER}-{step}")
-    tf.io.gfile.makedirs(folder)
     _save_batch(os.path.join(folder, BATCH_FILE), batch)
     configuration.save_pipeline(pipeline_config, folder)
     prefix = os.path.join(folder, CHECKPOINT)
@@ -147,8 +147,7 @@ def _write(report: Report) -> None:
         (REPORT_JSON, json_lines.dumps(content, indent=1)),
         (REPORT_TEXT, printing.printable(report_text(report))),
     ):
-        with tf.io.gfile.GFile(os.path.join(report.folder, name), "w") as file:
-            file.write(text + "\n")
+        atomic.write(os.path.join(report.folder, name), text + "\n")
 
 
 def _save_batch(path: str, batch: Mapping[str, np.ndarray]) -> None:
@@ -159,8 +158,7 @@ def _save_batch(path: str, batch: Mapping[str, np.ndarray]) -> None:
     }
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **plain)
-    with tf.io.gfile.GFile(path, "wb") as file:
-        file.write(buffer.getvalue())
+    atomic.write(path, buffer.getvalue())
 
 
 def _examine_variables(prefix: str, trained: Sequence[str]) -> Tuple[List[str], Norms]:

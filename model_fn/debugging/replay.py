@@ -15,6 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config import files
 from estimator_det.config.printing import listed
 from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.nan_tracer import FirstNonFinite, find_first
@@ -56,14 +57,12 @@ class Replay(NamedTuple):
 def load_batch(folder: str) -> Dict[str, np.ndarray]:
     """The batch of a bad step; keys are features/… and labels/…."""
     path = os.path.join(folder, BATCH_FILE)
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         raise FileNotFoundError(
             f"{folder}: there is no {BATCH_FILE}; give the folder bad_step-<number> that a "
             "training left in its model_dir"
         )
-    with tf.io.gfile.GFile(path, "rb") as file:
-        content = io.BytesIO(file.read())
-    with np.load(content, allow_pickle=False) as arrays:
+    with np.load(io.BytesIO(files.read_bytes(path)), allow_pickle=False) as arrays:
         batch = {key: arrays[key] for key in arrays.files}
     if not batch:
         raise RunError(

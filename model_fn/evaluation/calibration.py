@@ -391,11 +391,9 @@ def write(calibrated: Calibrated, scores: FinalScores, folder: str, step: int) -
             f"line takes {LONGEST_TEXT:,}; use a calibration of all classes together, or "
             "class_id_sigmoid_calibrations"
         )
-    tf.io.gfile.makedirs(folder)
     stem = os.path.join(folder, f"calibration-{step}")
     files.write_text(f"{stem}.pbtxt", text)
-    with tf.io.gfile.GFile(f"{stem}.png", "wb") as file:
-        file.write(reliability_diagram(calibrated))
+    files.write_text(f"{stem}.png", reliability_diagram(calibrated))
     return f"{stem}.pbtxt", f"{stem}.png"
 
 

@@ -228,16 +228,14 @@ def eval_metrics(
     groundtruth: Groundtruth,
     features: Dict[str, tf.Tensor],
     *,
-    eval_config: Any,
-    categories: Sequence[Dict[str, Any]],
     losses: Dict[str, tf.Tensor],
     learning_rate: tf.Tensor,
-    handle_results: OnResults,
+    **options: Any,
 ) -> Tuple[Callable[..., MetricOps], List[tf.Tensor]]:
     """`eval_metrics` of a `TPUEstimatorSpec`: a function that makes all metrics, and its tensors.
 
     A TPU sends these tensors to its host, which concatenates those of all cores along the first
-    dimension; losses and learning rate therefore are [1].
+    dimension; losses and learning rate therefore are [1]. Options are those of `evaluation_ops`.
     """
     # Boxes and scores before suppression are not compared, nor are features.
     boxes, scores, classes, num = detections[:4]
@@ -248,9 +246,7 @@ def eval_metrics(
 
     def make(*received: tf.Tensor) -> MetricOps:
         *batch, (*terms, rate) = restored(received)
-        ops = evaluation_ops(
-            *batch, eval_config=eval_config, categories=categories, handle_results=handle_results
-        )
+        ops = evaluation_ops(*batch, **options)
         ops.update((name, tf1.metrics.mean(term)) for name, term in zip(losses, terms))
         ops["learning_rate"] = (rate[0], tf.no_op())
         return ops

@@ -227,6 +227,4 @@ def find_usable(
 
 def add_to_export(path: str, saved_model_dir: str) -> None:
     """Copies thresholds into the folder of a SavedModel."""
-    target = os.path.join(saved_model_dir, IN_EXPORTS)
-    tf.io.gfile.makedirs(os.path.dirname(target))
-    tf.io.gfile.copy(path, target, overwrite=True)
+    files.write_text(os.path.join(saved_model_dir, IN_EXPORTS), files.read_bytes(path))
