@@ -173,9 +173,10 @@ def evaluation_ops(
 ) -> MetricOps:
     """`eval_metric_ops`: float32 scalars by name of the metric, and pictures as Summaries.
 
-    All share one update operation, which passes each batch as arrays. One operation computes all
-    metrics and their chart once; when they are read, `handle_results` is called. Pictures of images
-    are added if originals were retained. Other arguments are those of `evaluated_batch`.
+    All share one update operation, which passes each batch as arrays; these are evaluated while the
+    network computes the next batch. One operation computes all metrics and their chart once; when
+    they are read, `handle_results` is called. Pictures of images are added if originals were
+    retained. Other arguments are those of `evaluated_batch`.
     """
     accumulator = Accumulator(eval_config, categories)
     check_needs(accumulator, detections, groundtruth)
@@ -185,8 +186,16 @@ def evaluation_ops(
     has_masks = "masks" in accumulator.needs
     tensors, restored = without_nones([detections, groundtruth, sizes_of(features), images])
     names = [name for _, metrics in accumulator.named_sets for name in metrics.names]
+    waiting: List[Tuple[np.ndarray, ...]] = []
 
-    def add(*arrays: np.ndarray) -> None:
+    def receive(*arrays: np.ndarray) -> None:
+        waiting.append(arrays)
+
+    def add_waiting() -> None:
+        while waiting:
+            add(waiting.pop(0))
+
+    def add(arrays: Tuple[np.ndarray, ...]) -> None:
         detections, groundtruth, sizes, (pixels, channels) = restored(arrays)
         batch = evaluated_batch(detections, groundtruth, sizes, has_masks=has_masks)
         accumulator.add(batch)
@@ -195,19 +204,22 @@ def evaluation_ops(
             masks = detections.masks, groundtruth.masks
             pictures.add(evaluated_batch(detections, every, sizes), sizes, pixels, channels, masks)
 
-    def values() -> Tuple[np.ndarray, bytes]:
+    def values() -> Tuple[np.ndarray, bytes, bytes]:
+        add_waiting()
         results = accumulator.results()
         handle_results(results)
         scalars = np.array([results.metrics[name] for name in names], np.float32)
-        return scalars, diagnostics.chart_summary(results.chart)
+        return scalars, diagnostics.chart_summary(results.chart), pictures.summary()
 
-    update = tf.numpy_function(add, tensors, [])
-    scalars, summary = tf.numpy_function(values, [], [tf.float32, tf.string])
+    received = tf.numpy_function(receive, tensors, [])
+    update = tf.group(received, tf.numpy_function(add_waiting, [], []))
+    scalars, *summaries = tf.numpy_function(values, [], [tf.float32, tf.string, tf.string])
     scalars = tf.unstack(tf.ensure_shape(scalars, [len(names)]))
     ops = {name: (scalar, update) for name, scalar in zip(names, scalars)}
-    ops[diagnostics.EVAL_DIAGNOSTICS] = (tf.ensure_shape(summary, []), update)
+    chart, shown = (tf.ensure_shape(summary, []) for summary in summaries)
+    ops[diagnostics.EVAL_DIAGNOSTICS] = (chart, update)
     if images[0] is not None:
-        ops[IMAGES_TAG] = (tf.numpy_function(pictures.summary, [], tf.string), update)
+        ops[IMAGES_TAG] = (shown, update)
     return ops
 
 

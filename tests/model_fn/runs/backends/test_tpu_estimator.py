@@ -125,7 +125,7 @@ def test_evaluation_and_export_by_the_same_estimator(tmp_path: pathlib.Path) -> 
     make_estimator = functools.partial(tpu.make_estimator, config, str(tmp_path), tpu=REHEARSAL)
     evaluator = tpu.TpuEvaluator(config, str(tmp_path), make_estimator)
     metrics, results = evaluator.evaluate(_input_fn, name="here")
-    assert results.counts["images"] == 4  # whole batches
+    assert results.details["counts"]["images"] == 4  # whole batches
     plain = estimator.Estimator(
         model_fn.create_model_fn(config), str(tmp_path), params={"batch_size": 2}
     ).evaluate(_input_fn, steps=2)
