@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
@@ -18,6 +18,7 @@ from inputs.schema import Sample
 # The detector's: float32 [B, h, w, C] -> inputs [B, H, W, C], true_shapes [B, 3].
 Preprocess = Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]]
 Features = Dict[str, tf.Tensor]
+Sizes = Dict[str, Optional[int]]
 
 MERGE_STEPS = 10000  # merging treats boxes as equal that are so to this fraction of the image
 
@@ -86,7 +87,6 @@ def collate(
         confidences = sample.confidences[:, tf.newaxis] * one_hot
     if options.merge_boxes:
         sample, one_hot, confidences = _merge_boxes(sample, one_hot, confidences)
-    num_excess = tf.maximum(tf.size(sample.classes) - options.max_boxes, 0)
     features = {schema.IMAGE: image, schema.TRUE_IMAGE_SHAPE: true_shape}
     features.update({key: level[key] for key in _FEATURES if key in level})
     features.update(originals or {})
@@ -94,12 +94,20 @@ def collate(
         count, most = tf.shape(level[schema.CONTEXT_FEATURES])[0], options.context_shape[0]
         features[schema.VALID_CONTEXT_SIZE] = count if most is None else tf.minimum(count, most)
     labels = _labels(sample, one_hot, confidences, options)
-    sizes = _sizes(options, image)
-    features = {key: _padded(x, schema.FEATURES[key].shape, sizes) for key, x in features.items()}
+    sizes = {
+        "G": options.max_boxes, "K": options.num_classes, "S": options.context_shape[0],
+        "F": options.context_shape[1], "H": image.shape[0], "W": image.shape[1],
+    }  # fmt: skip
+    rows = {"G": labels[schema.NUM_BOXES]}
+    if schema.IMAGE_CLASSES in level:
+        rows["K"] = tf.minimum(tf.size(level[schema.IMAGE_CLASSES]), options.num_classes)
+    shapes = {key: spec.shape for key, spec in {**schema.FEATURES, **schema.LABELS}.items()}
+    features = {key: _padded(x, shapes[key], sizes, rows) for key, x in features.items()}
     if FAULT_COUNTS in level:
+        num_excess = tf.size(sample.classes) - labels[schema.NUM_BOXES]
         counts = tf.concat([level[FAULT_COUNTS], [num_excess]], 0)
         features[FAULT_COUNTS] = tf.ensure_shape(counts, [len(COUNTED)])
-    return features, {key: _padded(x, schema.LABELS[key].shape, sizes) for key, x in labels.items()}
+    return features, {key: _padded(x, shapes[key], sizes, rows) for key, x in labels.items()}
 
 
 def prepare_for_mixing(sample: Sample, options: CollateOptions) -> Sample:
@@ -220,31 +228,27 @@ def _k_hot(class_ids: tf.Tensor, num_classes: int, ones_if_empty: bool) -> tf.Te
     """float32 [K] with 1 at each id; ids beyond the model's classes are ignored."""
     k_hot = tf.reduce_max(tf.one_hot(class_ids - FIRST_CLASS_ID, num_classes), axis=0)
     # The maximum over nothing is the lowest float.
-    return tf.where(tf.size(class_ids) > 0, k_hot, 1.0 if ones_if_empty else 0.0)
+    least = tf.cast(tf.equal(tf.size(class_ids), 0), tf.float32) if ones_if_empty else 0.0
+    return tf.maximum(k_hot, least)
 
 
-def _sizes(options: CollateOptions, image: tf.Tensor) -> Dict[str, Optional[int]]:
-    """Letter of the schema -> size; None if an axis keeps its size."""
-    height, width, _ = image.shape
-    count, length = options.context_shape
-    kept = dict.fromkeys("PCA")
-    sizes = {"G": options.max_boxes, "K": options.num_classes, "H": height, "W": width}
-    return {**kept, **sizes, "S": count, "F": length}
+def _padded(tensor: tf.Tensor, shape_letters: str, sizes: Sizes, rows: Features) -> tf.Tensor:
+    """Cuts and zero-pads each axis to the schema's size; axes of that size cost nothing.
 
-
-def _padded(tensor: tf.Tensor, shape_letters: str, sizes: Dict[str, Optional[int]]) -> tf.Tensor:
-    """Cuts and zero-pads each axis to the schema's size; axes of that size cost nothing."""
-    axes = shape_letters.split()[1:]
-    targets = [int(axis) if axis.isdigit() else sizes[axis] for axis in axes]
-    static: List[Optional[int]] = tensor.shape.as_list()
-    # None for axes that keep their size.
-    targets = [None if target == size else target for target, size in zip(targets, static)]
-    if targets == [None] * len(axes):
+    `sizes` has the size by letter, None if an axis keeps its size. `rows` has the number of real
+    rows, at most the size, for letters whose tensors share it.
+    """
+    letters = shape_letters.split()[1:]
+    targets = [sizes.get(letter) for letter in letters]
+    if all(target in (None, size) for target, size in zip(targets, tensor.shape)):
         return tensor
     tensor = tensor[tuple(map(slice, targets))]
-    shape = tf.shape(tensor)
-    missing = [0 if target is None else target - shape[i] for i, target in enumerate(targets)]
-    amounts = [[0, amount] for amount in missing]
-    tensor = tf.pad(tensor, amounts, constant_values="" if tensor.dtype == tf.string else 0)
-    tensor.set_shape([size if target is None else target for target, size in zip(targets, static)])
-    return tensor
+    paddings: List[Any] = []
+    for axis, (letter, target) in enumerate(zip(letters, targets)):
+        size = tensor.shape[axis]
+        if size is None and target is not None:
+            size = rows[letter] if letter in rows else tf.shape(tensor)[axis]
+        paddings.append([0, 0 if target is None else target - size])
+    padded = tf.pad(tensor, paddings, constant_values="" if tensor.dtype == tf.string else 0)
+    padded.set_shape([target or size for target, size in zip(targets, tensor.shape)])
+    return padded
