@@ -159,14 +159,11 @@ def _finish(options: ExampleOptions, element: Element) -> Batch:
         features[RECORD_ID] = element["record_ids"][0]
         features[schema.STREAM_INDEX] = element["stream_index"]
     if options.mixes:
-        features[schema.PARTNER_RECORDS] = _places(element["record_ids"][1:])
+        partners = element["record_ids"][1:]
+        features[schema.PARTNER_RECORDS] = tf.where(
+            partners[:, tf.newaxis] < 0, tf.constant(-1, tf.int64), unpack_record_ids(partners)
+        )
     return features, labels
-
-
-def _places(record_ids: tf.Tensor) -> tf.Tensor:
-    """int64 [M, 2]: file and number of each record, -1 for an id of -1."""
-    return tf.where(record_ids[:, tf.newaxis] < 0, tf.constant(-1, tf.int64),
-                    unpack_record_ids(record_ids))  # fmt: skip
 
 
 def mix_records(

@@ -99,7 +99,18 @@ def create_train_input_fn(
         batch_size = _batch_size(params, train.batch_size)
         images = run.images_per_step or batch_size
         batch_size, shard = _share(batch_size, input_context, run.shard)
-        collate = _train_collate_options(pipeline_config, preprocess)
+        # Without a number of the reader, the deprecated one of train_config counts.
+        limits = reader if reader.HasField("max_number_of_boxes") else train
+        collate = _collate_options(
+            pipeline_config,
+            pipeline_config.model,
+            reader,
+            preprocess,
+            max_boxes=limits.max_number_of_boxes,
+            retain_original_image=train.retain_original_images,
+            merge_boxes=train.merge_multiple_label_boxes,
+            use_multiclass_scores=train.use_multiclass_scores,
+        )
         refuse(check_augmentation(train.data_augmentation_options, collate.num_classes))
         steps = make_steps(train.data_augmentation_options)
         check_steps(steps, reader)
@@ -156,7 +167,17 @@ def create_eval_input_fn(
 
     def input_fn(params: Optional[Params] = None, input_context: Any = None) -> tf.data.Dataset:
         batch_size, shard = _share(_batch_size(params, evaluation.batch_size), input_context)
-        collate = _eval_collate_options(pipeline_config, preprocess, reader)
+        collate = _collate_options(
+            pipeline_config,
+            evaluated_model(pipeline_config),
+            reader,
+            preprocess,
+            max_boxes=reader.max_number_of_boxes,
+            retain_original_image=evaluation.retain_original_images,
+            retain_additional_channels=evaluation.retain_original_images
+            and evaluation.retain_original_image_additional_channels,
+            all_classes_labeled_by_default=evaluation.image_classes_field_map_empty_to_ones,
+        )
         policy = _policy(reader, collate)
         examples = ExampleOptions(read_once, collate, policy, batch_size=batch_size)
         # A batch of one has no remainder: dropping it only makes the shape static.
@@ -256,35 +277,18 @@ def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, defau
     return default
 
 
-def _train_collate_options(pipeline_config: Any, preprocess: Preprocess) -> CollateOptions:
-    model = _detector(pipeline_config.model)
-    train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
-    return CollateOptions(
-        preprocess=preprocess,
-        resizer=make_resizer(model.image_resizer),
-        num_classes=model.num_classes,
-        max_boxes=_max_boxes(reader, train.max_number_of_boxes),
-        retain_original_image=train.retain_original_images,
-        merge_boxes=train.merge_multiple_label_boxes,
-        use_multiclass_scores=train.use_multiclass_scores,
-        context_shape=_context_shape(pipeline_config, reader),
-    )
-
-
-def _eval_collate_options(
-    pipeline_config: Any, preprocess: Preprocess, reader: input_reader_pb2.InputReader
+def _collate_options(
+    pipeline_config: Any, model: Any, reader: Any, preprocess: Preprocess, **options: Any
 ) -> CollateOptions:
-    evaluation = pipeline_config.eval_config
+    """`model` has the resizer of the network's input; `options` are other fields."""
+    path = _path_of(reader, pipeline_config).rstrip(".")
+    refuse(check_context_reader(reader, pipeline_config.model, path))
     return CollateOptions(
         preprocess=preprocess,
-        resizer=make_resizer(_detector(evaluated_model(pipeline_config)).image_resizer),
+        resizer=make_resizer(_detector(model).image_resizer),
         num_classes=_detector(pipeline_config.model).num_classes,
-        max_boxes=_max_boxes(reader, reader.max_number_of_boxes),
-        retain_original_image=evaluation.retain_original_images,
-        retain_additional_channels=evaluation.retain_original_images
-        and evaluation.retain_original_image_additional_channels,
-        all_classes_labeled_by_default=evaluation.image_classes_field_map_empty_to_ones,
-        context_shape=_context_shape(pipeline_config, reader),
+        context_shape=context_shape(pipeline_config.model) or (None, None),
+        **options,
     )
 
 
@@ -305,19 +309,6 @@ def _detector(model: model_pb2.DetectionModel) -> Any:
     if kind is None:
         raise ConfigError("model", "is empty", "set ssd or faster_rcnn")
     return getattr(model, kind)
-
-
-def _max_boxes(reader: input_reader_pb2.InputReader, deprecated: int) -> int:
-    """The reader's own number, else that of the deprecated train_config.max_number_of_boxes."""
-    return reader.max_number_of_boxes if reader.HasField("max_number_of_boxes") else deprecated
-
-
-def _context_shape(
-    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, reader: input_reader_pb2.InputReader
-) -> Tuple[Optional[int], Optional[int]]:
-    path = _path_of(reader, pipeline_config).rstrip(".")
-    refuse(check_context_reader(reader, pipeline_config.model, path))
-    return context_shape(pipeline_config.model) or (None, None)
 
 
 def _batch_size(params: Optional[Any], configured: int) -> int:

@@ -43,10 +43,9 @@ from inputs.decoding.example import (
     checked,
     context_rules,
     equal_rule,
+    list_or_scalar,
     make_parser,
     multiple_rule,
-    parse_context,
-    parse_image,
     record_name,
     with_lengths,
 )
@@ -62,14 +61,6 @@ HASH_BUCKETS = 2**31  # so that a hash fits a non-negative int32
 # COCO's keypoint visibilities: 0 not labelled, 1 labelled but hidden, 2 visible.
 HIDDEN, VISIBLE = 1, 2
 NAN = float("nan")
-
-
-class Checked(NamedTuple):
-    """Boxes after the policy was applied."""
-
-    boxes: tf.Tensor  # float32 [n, 4], corrected
-    kept: tf.Tensor  # int64 [k], indices of the boxes that are not dropped
-    counts: tf.Tensor  # int32, the first entries of COUNTED: all but the last one
 
 
 class _Tables(NamedTuple):
@@ -116,15 +107,15 @@ def make_decoder(
             [pixels],
         )
         image, size = decode_pixels(parsed)
-        sample, boxes = _boxes(parsed, record, image, size, tables, policy, config.mask_type)
+        sample, kept, counts = _boxes(parsed, record, image, size, tables, policy, config.mask_type)
         context_length = policy.context_feature_length
         level = _image_level(parsed, serialized, record, size, tables, context_length)
-        level[FAULT_COUNTS] = boxes.counts
+        level[FAULT_COUNTS] = counts
         scores = _multiclass_scores(parsed, record, sample)
         sample = sample._replace(multiclass_scores=scores, image_level=level)
         if config.num_keypoints:
             sample = _with_keypoints(sample, parsed, record, config.num_keypoints, tables)
-        sample = keep_boxes(sample, boxes.kept)
+        sample = keep_boxes(sample, kept)
         if hierarchy is not None:
             sample = expand_image_labels(expand_boxes(sample, hierarchy), hierarchy)
         return sample
@@ -159,7 +150,13 @@ def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[Label
 
 def decode_example_image(serialized: tf.Tensor, num_additional_channels: int = 0) -> tf.Tensor:
     """Decodes only the image of a `tf.train.Example`: uint8 [h, w, 3 + additional]."""
-    return decode_image(parse_image(serialized), num_additional_channels)
+    additional = "image/additional_channels/encoded"
+    features = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),  # fails if there is none
+        additional: list_or_scalar(additional, tf.string),
+    }
+    parsed = tf.io.parse_single_example(serialized, features)
+    return decode_image(parsed, num_additional_channels)
 
 
 def decode_example_context(
@@ -170,7 +167,11 @@ def decode_example_context(
     `shape` is the largest number for an image, and their length. Rows past the real ones are zero.
     """
     max_rows, length = shape
-    features = _context(parse_context(serialized), tf.constant("?"), length)[:max_rows]
+    types = {"image/context_features": tf.float32, "image/context_feature_length": tf.int64}
+    parsed = tf.io.parse_single_example(
+        serialized, {key: list_or_scalar(key, dtype) for key, dtype in types.items()}
+    )
+    features = _context(parsed, tf.constant("?"), length)[:max_rows]
     count = tf.shape(features)[0]
     return tf.ensure_shape(tf.pad(features, [[0, max_rows - count], [0, 0]]), shape), count
 
@@ -204,10 +205,11 @@ def _boxes(
     tables: _Tables,
     policy: BadRecordPolicy,
     mask_type: int,
-) -> Tuple[Sample, Checked]:
+) -> Tuple[Sample, tf.Tensor, tf.Tensor]:
     """Decodes boxes, classes, masks and the numbers of each box, checked and corrected.
 
-    `image_size` is that of the record, and the image may be smaller.
+    `image_size` is that of the record, and the image may be smaller. Also returns what
+    `_check_boxes` does. The numbers of each box may have more rows, which are none of the kept.
     """
     sides = [parsed[key] for key in SIDES]
     classes, label_ids, has_texts = _ids_and_labels(
@@ -228,21 +230,27 @@ def _boxes(
         image_size=tf.cast(image_size, tf.int64),
         masks=None if masks is None else mask_extents(masks, TENSORFLOW),
     )
-    checked_boxes = _check_boxes(record_boxes, record, policy)
-    low, high = tf.split(checked_boxes.boxes, 2, axis=1)
+    boxes, kept, counts = _check_boxes(record_boxes, record, policy)
+    low, high = tf.split(boxes, 2, axis=1)
     box_area = tf.reduce_prod((high - low) * tf.cast(image_size, tf.float32), axis=1)
     fields = {}
     for spec, values in zip(PER_BOX_NUMBERS, numbers):
         # The list has all values or none.
         default = box_area if spec.default is None else tf.fill([num_boxes], spec.default)
-        values = tf.concat([values, tf.cast(default, values.dtype)], 0)[:num_boxes]
+        values = tf.concat([values, tf.cast(default, values.dtype)], 0)
         fields[spec.sample_field] = values > 0 if spec.dtype == "bool" else values
-    sample = Sample(image, checked_boxes.boxes, classes, masks=masks, **fields)
-    return sample, checked_boxes
+    return Sample(image, boxes, classes, masks=masks, **fields), kept, counts
 
 
-def _check_boxes(record_boxes: Boxes, record: tf.Tensor, policy: BadRecordPolicy) -> Checked:
-    """Counts faults, and corrects or rejects them by the policy."""
+def _check_boxes(
+    record_boxes: Boxes, record: tf.Tensor, policy: BadRecordPolicy
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Counts faults, and corrects or rejects them by the policy.
+
+    Returns:
+        Corrected boxes, float32 [n, 4]; indices of those that are not dropped, int64 [k]; counts,
+        int32, the first entries of COUNTED: all but the last one.
+    """
     flags = box_flags(record_boxes, policy.num_classes, TENSORFLOW)
     box_counts = tf.reduce_sum(tf.cast(tf.stack(list(flags.values())), tf.int32), 1)
     has_wrong_size = tf.cast(size_mismatch(record_boxes, TENSORFLOW), tf.int32)
@@ -260,7 +268,7 @@ def _check_boxes(record_boxes: Boxes, record: tf.Tensor, policy: BadRecordPolicy
             [rejected_counts, record_boxes.boxes, record_boxes.classes],
         )
     boxes, dropped = correct_boxes(record_boxes.boxes, flags, policy.actions, TENSORFLOW)
-    return Checked(boxes, tf.where(tf.logical_not(dropped))[:, 0], counts)
+    return boxes, tf.where(tf.logical_not(dropped))[:, 0], counts
 
 
 def _check_sizes(
@@ -384,8 +392,8 @@ def _image_level(
     )
     confidences = parsed["image/class/confidence"]
     rule = equal_rule("image/class/confidence", tf.size(confidences), tf.size(classes))
-    default = tf.ones([tf.size(classes) * tf.cast(tf.equal(tf.size(confidences), 0), tf.int32)])
-    confidences = tf.concat([confidences, default], 0)
+    # The list has all values or none; the rows come from its beginning.
+    confidences = tf.concat([confidences, tf.ones_like(classes, tf.float32)], 0)
     known_rows = tf.where(with_lengths(classes, record, rule) > 0)[:, 0]
     level = {
         schema.SOURCE_ID: record,

@@ -93,7 +93,7 @@ def make_parser(config: input_reader_pb2.InputReader) -> Parser:
     is -1; without it a sequence always has the same frame.
     """
     if config.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
-        features = {key: _feature(key, dtype) for key, dtype in key_types(config).items()}
+        features = {key: list_or_scalar(key, dtype) for key, dtype in key_types(config).items()}
         return lambda serialized, _: tf.io.parse_single_example(serialized, features)
     skipped = _skipped_keys(config)
     return lambda serialized, seed: _parse_sequence(serialized, seed, config.frame_index, skipped)
@@ -114,27 +114,11 @@ def _skipped_keys(config: input_reader_pb2.InputReader) -> AbstractSet[str]:
     return {key for field, keys in OPTIONAL if not getattr(config, field) for key in keys}
 
 
-def _feature(key: str, dtype: tf.DType) -> Any:
+def list_or_scalar(key: str, dtype: tf.DType) -> Any:
+    """The feature of a key, with its default; an absent list is empty."""
     if key in SCALARS:
         return tf.io.FixedLenFeature([], dtype, SCALARS[key])
     return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
-
-
-def parse_image(serialized: tf.Tensor) -> Parsed:
-    """Parses only the encoded images of an Example; InvalidArgumentError if there is none."""
-    additional = "image/additional_channels/encoded"
-    features: Dict[str, Any] = {
-        "image/encoded": tf.io.FixedLenFeature([], tf.string),
-        additional: _feature(additional, tf.string),
-    }
-    return tf.io.parse_single_example(serialized, features)
-
-
-def parse_context(serialized: tf.Tensor) -> Parsed:
-    """Parses only the context features of an Example."""
-    types = {"image/context_features": tf.float32, "image/context_feature_length": tf.int64}
-    features = {key: _feature(key, dtype) for key, dtype in types.items()}
-    return tf.io.parse_single_example(serialized, features)
 
 
 def _parse_sequence(
@@ -188,7 +172,7 @@ def record_name(parsed: Parsed) -> tf.Tensor:
     names = tf.stack(
         [parsed["image/source_id"], parsed["image/filename"], parsed["image/key/sha256"], "?"]
     )
-    return names[tf.argmax(tf.not_equal(names, ""), output_type=tf.int32)]
+    return tf.gather(names, tf.argmax(tf.not_equal(names, "")))
 
 
 def require(
