@@ -101,13 +101,13 @@ def collate(
     rows = {"G": labels[schema.NUM_BOXES]}
     if schema.IMAGE_CLASSES in level:
         rows["K"] = tf.minimum(tf.size(level[schema.IMAGE_CLASSES]), options.num_classes)
-    shapes = {key: spec.shape for key, spec in {**schema.FEATURES, **schema.LABELS}.items()}
-    features = {key: _padded(x, shapes[key], sizes, rows) for key, x in features.items()}
+    specs: Dict[str, Any] = {**schema.FEATURES, **schema.LABELS}
+    features = {key: _padded(x, specs[key].shape, sizes, rows) for key, x in features.items()}
     if FAULT_COUNTS in level:
         num_excess = tf.size(sample.classes) - labels[schema.NUM_BOXES]
         counts = tf.concat([level[FAULT_COUNTS], [num_excess]], 0)
         features[FAULT_COUNTS] = tf.ensure_shape(counts, [len(COUNTED)])
-    return features, {key: _padded(x, shapes[key], sizes, rows) for key, x in labels.items()}
+    return features, {key: _padded(x, specs[key].shape, sizes, rows) for key, x in labels.items()}
 
 
 def prepare_for_mixing(sample: Sample, options: CollateOptions) -> Sample:
