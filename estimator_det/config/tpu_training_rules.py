@@ -72,14 +72,12 @@ def _uneven(path: str, size: int, shards: int, remedy: str = "", safe: bool = Fa
 def _check_warm_up(config: Config) -> Iterator[Problem]:
     train = config.train_config
     kind = train.optimizer.WhichOneof("optimizer")
-    if train.batch_size < LARGE_BATCH or kind is None:
+    rates: Any = getattr(train.optimizer, kind).learning_rate if kind else None
+    schedule = rates.WhichOneof("learning_rate") if kind else None
+    if train.batch_size < LARGE_BATCH or schedule is None:
         return
-    rate = getattr(train.optimizer, kind).learning_rate
-    schedule = rate.WhichOneof("learning_rate")
-    if schedule is None:
-        return
-    path = f"train_config.optimizer.{kind}.learning_rate"
-    edits, remedy = _warm_up_edits(path, schedule, getattr(rate, schedule), train.num_steps)
+    path, rate = f"train_config.optimizer.{kind}.learning_rate", getattr(rates, schedule)
+    edits, remedy = _warm_up_edits(path, schedule, rate, max(train.num_steps, 1))
     if edits:
         yield Problem(
             "warning",
@@ -92,33 +90,29 @@ def _check_warm_up(config: Config) -> Iterator[Problem]:
 
 def _warm_up_edits(path: str, schedule: str, rate: Any, steps: int) -> Tuple[Tuple[str, ...], str]:
     """Assignments that add a warm-up, and what to mind; none if the schedule has one."""
-    here, usual = f"{path}.{schedule}", "a twentieth of the steps is usual"
-    if schedule == "cosine_decay_learning_rate":
-        if rate.warmup_steps:
-            return (), ""
-        return (
-            f"{here}.warmup_steps={max(1, rate.total_steps // 20)}",
-            f"{here}.warmup_learning_rate={rate.learning_rate_base / 3:g}",
-        ), usual
+    here = f"{path}.{schedule}"
+    base = getattr(rate, "learning_rate", 0.0) or getattr(rate, "initial_learning_rate", 0.0)
     if schedule == "manual_step_learning_rate" and rate.schedule:
         return () if rate.warmup else (f"{here}.warmup=true",), (
             "the rate then rises from initial_learning_rate to the first of the schedule: put an "
             "entry with the full rate first"
         )
-    if schedule == "exponential_decay_learning_rate":
-        if rate.burnin_steps and rate.burnin_learning_rate:
-            return (), ""
+    if schedule == "cosine_decay_learning_rate":
+        name, has_one = "warmup", rate.warmup_steps
+        base, steps = rate.learning_rate_base, rate.total_steps
+    elif schedule == "exponential_decay_learning_rate":
+        name, has_one = "burnin", rate.burnin_steps and rate.burnin_learning_rate
+    else:
         return (
-            f"{here}.burnin_steps={max(1, steps // 20)}",
-            f"{here}.burnin_learning_rate={rate.initial_learning_rate / 3:g}",
-        ), usual
-    base = getattr(rate, "learning_rate", 0.0) or getattr(rate, "initial_learning_rate", 0.0)
-    total = max(steps, 1)
-    return (
-        f"{path}={{ cosine_decay_learning_rate {{ learning_rate_base: {base:g} "
-        f"total_steps: {total} warmup_learning_rate: {base / 3:g} "
-        f"warmup_steps: {max(1, total // 20)} }} }}",
-    ), "choose the base rate for the batch size"
+            f"{path}={{ cosine_decay_learning_rate {{ learning_rate_base: {base:g} "
+            f"total_steps: {steps} warmup_learning_rate: {base / 3:g} "
+            f"warmup_steps: {max(1, steps // 20)} }} }}",
+        ), "choose the base rate for the batch size"
+    edits = (
+        f"{here}.{name}_steps={max(1, steps // 20)}",
+        f"{here}.{name}_learning_rate={base / 3:g}",
+    )
+    return () if has_one else edits, "a twentieth of the steps is usual"
 
 
 def _check_switches(config: Config) -> Iterator[Problem]:
