@@ -169,11 +169,6 @@ def is_of_detector(name: str) -> bool:
     return bool(inner) and outermost.endswith(_EXTRACTOR)
 
 
-def network_name(scope: str) -> str:
-    """The network of a scope of `network_scopes`, the same in detectors and classifiers."""
-    return scope.rpartition("/")[2]
-
-
 def scopes_text(scopes: Mapping[str, int]) -> str:
     """The largest scopes with their numbers of variables."""
     shown = [f"{scope} ({counted(count, 'variable')})" for scope, count in scopes.items()]

@@ -47,14 +47,14 @@ def writable_file(path: str, name: str) -> Iterator[None]:
     if kind in ("a folder", "a loop of symbolic links"):
         raise _refusal(f"it is {kind}, not a file", path, name)
     folder = os.path.dirname(os.path.abspath(path))
-    with contextlib.ExitStack() as stack:
-        if not kind and files.exists(path):
+    with files.removed_if_empty(folder):
+        if not files.exists(path):
+            check_folder(folder, name)
+        elif not kind:  # Opening a pipe would wait for its reader.
             try:
                 open(path, "ab").close()  # changes nothing
             except OSError as error:
                 raise _refusal(_cause(error), path, name) from error
-        elif not kind:  # Opening a pipe would wait for its reader.
-            stack.enter_context(writable_folder(folder, name))
         try:
             yield
         except (tf.errors.OpError, OSError) as error:

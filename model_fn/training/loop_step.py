@@ -195,14 +195,8 @@ class LoopStep:
             reduced = compute(tf.constant(1.0))
         else:
             reduced = self._loss_scale.compute(compute, self._put_back, self._first)
-        unpacked = reduced._replace(
-            **{
-                name: tf.nest.map_structure(self._first, getattr(reduced, name))
-                for name in ("losses", "counts", "norm", "is_moved_finite", "stops", "unclipped")
-            }
-        )
         return _applied_if_finite(
-            unpacked,
+            tf.nest.map_structure(self._first, reduced),
             self._learning_rate(),
             lambda: self._apply(reduced),
             lambda: self._put_back(reduced),

@@ -18,7 +18,6 @@ from model_fn.checkpoints.variables import (
     AVERAGE_SUFFIX,
     SLOT,
     is_of_detector,
-    network_name,
     network_scopes,
     num_neutral_layers,
     scopes_text,
@@ -273,7 +272,9 @@ def _remedy(table: RestoreTable, stored: Collection[str], wanted: Collection[str
             "use the depth_multiplier and the other options of the feature extractor that the "
             f"checkpoint was trained with{example}{reasons}"
         )
-    if {network_name(scope) for scope in stored} & {network_name(scope) for scope in wanted}:
+    # The last part of a scope is the network, in detectors and classifiers.
+    networks = [{scope.rpartition("/")[2] for scope in scopes} for scopes in (stored, wanted)]
+    if networks[0] & networks[1]:
         are_detectors = [any(map(is_of_detector, scopes)) for scopes in (stored, wanted)]
         if are_detectors[0] != are_detectors[1]:
             kind = "detection" if are_detectors[0] else "classification"
