@@ -14,11 +14,11 @@ from estimator_det.detectors.base import make_preprocessor
 from estimator_det.protos import input_reader_pb2
 from inputs import create_eval_input_fn, schema
 from model_fn.model_fn import create_model_fn
-from tests import small_extractor
 from tests.detectors.two_stage import configs
 from tests.inputs import examples
 from tests.model_fn import fake
 
+pytestmark = pytest.mark.usefixtures("small_network")
 LENGTH = 5
 CONTEXT = f"""context_config {{
   max_num_context_features: 3 context_feature_length: {LENGTH} attention_bottleneck_dimension: 4
@@ -34,11 +34,6 @@ TRAINING = """
   eval_config {{ batch_size: 1 metrics_set: "coco_detection_metrics" }}
   eval_input_reader {{ {reader} shuffle: false }}
 """
-
-
-@pytest.fixture(autouse=True)
-def _small_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_extractor.use(monkeypatch)
 
 
 def camera(number: int, num_features: int) -> bytes:

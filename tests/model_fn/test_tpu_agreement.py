@@ -20,7 +20,6 @@ from model_fn.runs import progress
 from model_fn.runs.backends import tpu_estimator
 from model_fn.runs.options import TpuOptions
 from model_fn.training.step import TrainGraph
-from tests import small_extractor
 from tests.model_fn import fake
 
 CONFIGS = pathlib.Path(model_fn.__file__).parent.parent / "estimator_det" / "configs"
@@ -30,12 +29,6 @@ RATE = 0.01
 NARROW = "train_config.use_bfloat16=true"
 
 Values = Dict[str, np.ndarray]
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has `_config` describe the small extractor."""
-    small_extractor.use(monkeypatch)
 
 
 def _config(*assignments: str) -> Any:
@@ -158,14 +151,14 @@ def _check_three_ways(config: Any, folder: pathlib.Path, limit: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_network")
 def test_three_ways_agree_in_float32(tmp_path: pathlib.Path) -> None:
     _check_three_ways(_config(), tmp_path, 1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_network")
 def test_bfloat16_stays_near_float32(tmp_path: pathlib.Path) -> None:
     before, expected, loss = _by_estimator(_config(), tmp_path)
     narrow = _config(NARROW)
@@ -179,7 +172,7 @@ def test_bfloat16_stays_near_float32(tmp_path: pathlib.Path) -> None:
         assert angle > 0.999 and (angle < 1 - 1e-6 or way == "XLA"), way
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_network")
 def test_statistics_of_batch_norm_are_float32_in_a_bfloat16_network() -> None:
     core = tpu_graph.build_core_graph(_config(NARROW), estimator.ModeKeys.TRAIN, BATCH)
     norms = [op for op in core.graph.get_operations() if op.type == "FusedBatchNormV3"]

@@ -11,20 +11,15 @@ from estimator_det.compat import estimator, tf, tf1
 from inputs import schema
 from model_fn.checks.metric_names import metric_names
 from model_fn.model_fn import create_model_fn
-from tests import small_extractor
 from tests.detectors.two_stage import configs
 from tests.model_fn import fake
 
+pytestmark = pytest.mark.usefixtures("small_network")
 ModeKeys = estimator.ModeKeys
 TRAINING = """
 train_config { optimizer { momentum_optimizer { learning_rate { constant_learning_rate {
   learning_rate: 0.01 } } } } }
 """
-
-
-@pytest.fixture(autouse=True)
-def _small_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_extractor.use(monkeypatch)
 
 
 def _batch() -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:

@@ -7,7 +7,6 @@ from google.protobuf import text_format
 
 from estimator_det.compat import estimator, tf, tf1
 from model_fn.checks import tpu_graph, xla_check
-from tests import small_extractor
 from tests.detectors.configs import small_config
 from tests.detectors.two_stage import configs as two_stage_configs
 from tests.model_fn import fake
@@ -32,11 +31,6 @@ def a_config(ssd: str = "", top: str = "") -> Any:
     return config
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_extractor.use(monkeypatch)
-
-
 def findings_of(config: Any, *modes: str) -> List[Any]:
     modes = modes or (estimator.ModeKeys.TRAIN,)
     return tpu_graph.compile_check(config, xla=False, batch_per_core=2, modes=modes)[0]
@@ -56,7 +50,7 @@ def findings_of(config: Any, *modes: str) -> List[Any]:
         "use_confidences_as_targets: true return_raw_detections_during_predict: true",
     ],
 )
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_network")
 def test_what_else_is_static(ssd: str) -> None:
     assert findings_of(a_config(ssd), *tpu_graph.MODES) == []
 
@@ -86,7 +80,7 @@ def test_what_else_is_static(ssd: str) -> None:
         ),
     ],
 )
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_network")
 def test_one_unfit_part_is_named(ssd: str, field: str, operations: List[str]) -> None:
     config = a_config()
     if "resizer" in ssd:
@@ -122,7 +116,7 @@ def test_types_that_xla_does_not_know_and_gradients() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_network")
 def test_xla_refuses_by_itself() -> None:
     config = a_config("loss { hard_example_miner {} }")
     core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, 2)
@@ -136,7 +130,7 @@ def test_xla_refuses_by_itself() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_network")
 def test_evaluation_and_prediction_compile() -> None:
     modes = (estimator.ModeKeys.EVAL, estimator.ModeKeys.PREDICT)
     findings, num_operations = tpu_graph.compile_check(a_config(), batch_per_core=2, modes=modes)
@@ -148,7 +142,7 @@ use_static_shapes: true use_matmul_gather_in_matcher: true use_matmul_crop_and_r
 """
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_network")
 def test_two_stages_are_static_in_training_and_evaluation() -> None:
     config = a_config()
     model = two_stage_configs.small_config(STATIC_TWO_STAGE + two_stage_configs.MASKS)
@@ -168,7 +162,7 @@ TWO_STAGE_TROUBLES = [
 ]
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_network")
 @pytest.mark.parametrize(("unfit", "field", "remedy"), TWO_STAGE_TROUBLES)
 def test_an_unfit_part_of_a_two_stage_detector_is_named(
     unfit: str, field: str, remedy: str

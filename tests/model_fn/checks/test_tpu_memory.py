@@ -4,7 +4,6 @@ import pytest
 
 from model_fn.checks import tpu_memory
 from model_fn.checks.tpu_memory import MARGIN, Block, CoreMemory, padded_size
-from tests import small_extractor
 from tests.model_fn.checks.small import small_config
 
 FIT = [
@@ -14,15 +13,9 @@ FIT = [
 IMAGES = 4
 
 
-def _estimate(*more: str) -> CoreMemory:
-    with pytest.MonkeyPatch.context() as patch:
-        small_extractor.use(patch)
-        return tpu_memory.estimate(small_config(*FIT, *more), IMAGES)
-
-
 @pytest.fixture(scope="module")
-def small() -> CoreMemory:
-    return _estimate()
+def small(small_network: None) -> CoreMemory:
+    return tpu_memory.estimate(small_config(*FIT), IMAGES)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +64,8 @@ def test_estimate_of_a_small_model(small: CoreMemory):
     assert small.total(8) > small.total(4) > small.variables + small.gradients
 
 
+@pytest.mark.usefixtures("small_network")
 def test_what_is_not_static_has_no_estimate():
     resizer = "model.ssd.image_resizer={ keep_aspect_ratio_resizer { } }"
     with pytest.raises(ValueError, match="depends on the picture"):
-        _estimate(resizer)
+        tpu_memory.estimate(small_config(*FIT, resizer), IMAGES)
