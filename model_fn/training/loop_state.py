@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 import numpy as np
@@ -11,25 +12,18 @@ from model_fn.training.optimizers import state_names
 from model_fn.training.train_op import name_of
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class LoopState:
-    """Reads and sets the variables of a loop.
+    """Reads and sets the variables of a loop."""
 
-    Args:
-        variables: By their names in an Estimator.
-        extra: Further variables, which an Estimator does not have.
-        trained_names: Variables that the step trains.
-    """
+    strategy: Any
+    variables: Dict[str, Any]  # by their names in an Estimator
+    extra: Dict[str, Any]  # further variables, which an Estimator does not have
+    trained_names: List[str]  # variables that the step trains
 
-    def __init__(
-        self,
-        strategy: Any,
-        variables: Dict[str, Any],
-        extra: Dict[str, Any],
-        trained_names: List[str],
-    ) -> None:
-        self._strategy, self.variables, self.extra = strategy, variables, extra
-        self.trained_names = trained_names
-        self._all = {**variables, **extra}
+    @property
+    def _all(self) -> Dict[str, Any]:
+        return {**self.variables, **self.extra}
 
     def values(self) -> Dict[str, np.ndarray]:
         """All values; statistics are averaged over replicas.
@@ -39,7 +33,7 @@ class LoopState:
         return {name: self._value(variable) for name, variable in self._all.items()}
 
     def _value(self, variable: Any) -> np.ndarray:
-        copies = self._strategy.experimental_local_results(variable)
+        copies = self.strategy.experimental_local_results(variable)
         if variable.synchronization != tf.VariableSynchronization.ON_READ:
             copies = copies[:1]
         if len(copies) == 1:
@@ -59,7 +53,7 @@ class LoopState:
         """
         variables = list(self._all.values())
         values = first_worker_values(
-            self._strategy, lambda: [variable.read_value() for variable in variables]
+            self.strategy, lambda: [variable.read_value() for variable in variables]
         )
         for variable, value in zip(variables, values):
             variable.assign(value)

@@ -23,11 +23,11 @@ from model_fn.training.train_op import APPLIED_NORM, MOVING_AVERAGES, gradient_s
 
 GLOBAL_STEP = "global_step"
 
-# Features that the network and its loss read.
-_FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_train_step)
-_LABELS = (
-    schema.NUM_BOXES,
+# Features and labels that the network and its loss read.
+_READ = (
+    *(key for key, spec in schema.FEATURES.items() if spec.in_train_step),
     *(key for key, spec in schema.LABELS.items() if spec.groundtruth_field),
+    schema.NUM_BOXES,
 )
 
 # `stops` of `LoopStep.function`: no hook wants to stop, and no signal has arrived.
@@ -185,7 +185,7 @@ class LoopStep:
             positions=(_position(batches),),
         )
 
-    def _take_over_replicas(self, share: Tuple[Any, Any], stops: tf.Tensor) -> Outcome:
+    def _take_over_replicas(self, share: Tuple[Any, ...], stops: tf.Tensor) -> Outcome:
         """Replicas compute, and their sums are applied outside of them."""
 
         def compute(scale: tf.Tensor) -> Any:
@@ -202,7 +202,7 @@ class LoopStep:
             lambda: self._put_back(reduced),
         )
 
-    def _take_on_tpu(self, share: Tuple[Any, Any], stops: tf.Tensor) -> Outcome:
+    def _take_on_tpu(self, share: Tuple[Any, ...], stops: tf.Tensor) -> Outcome:
         """Takes the step in one computation of the cores: each one passes through the host."""
 
         def take(features: Tensors, labels: Tensors, stops: tf.Tensor) -> Outcome:
@@ -310,12 +310,11 @@ def unpacked(packed: tf.Tensor, example: Outcome) -> Tuple[int, Outcome]:
 
 def used_by_step(named: Mapping[str, Any]) -> Dict[str, Any]:
     """The features or labels that network and loss read."""
-    return {key: value for key, value in named.items() if key in _FEATURES + _LABELS}
+    return {key: value for key, value in named.items() if key in _READ}
 
 
-def _used(batch: Any) -> Tuple[Any, Any]:
-    features, labels = batch
-    return used_by_step(features), used_by_step(labels)
+def _used(batch: Any) -> Tuple[Any, ...]:
+    return tuple(map(used_by_step, batch))
 
 
 def _local(strategy: Any, batch: Any) -> Tuple[Any, ...]:
