@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
@@ -259,13 +259,16 @@ def fast_png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def add_picture(summary: Any, tag: str, png: bytes) -> None:
-    """Adds a PNG file to a Summary, for TensorBoard."""
-    picture = Image.open(io.BytesIO(png))
-    image = tf1.Summary.Image(
-        height=picture.height,
-        width=picture.width,
-        colorspace=len(picture.getbands()),
-        encoded_image_string=png,
-    )
-    summary.value.add(tag=tag, image=image)
+def picture_summary(pngs: Mapping[str, bytes]) -> bytes:
+    """A serialized Summary of PNG files by their tags, for TensorBoard."""
+    summary = tf1.Summary()
+    for tag, png in pngs.items():
+        picture = Image.open(io.BytesIO(png))
+        image = tf1.Summary.Image(
+            height=picture.height,
+            width=picture.width,
+            colorspace=len(picture.getbands()),
+            encoded_image_string=png,
+        )
+        summary.value.add(tag=tag, image=image)
+    return bytes(summary.SerializeToString())

@@ -15,7 +15,7 @@ import numpy as np
 from estimator_det.compat import tf1
 from estimator_det.config.printing import listed
 from model_fn.drawing import charts
-from model_fn.drawing.boxes import add_picture
+from model_fn.drawing.boxes import picture_summary
 from model_fn.evaluation import calibration, details, matching
 from model_fn.evaluation.matching import MATCH_IOU, MatchedImage, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
@@ -217,10 +217,7 @@ def _most_frequent(occurrences: np.ndarray, count: int) -> np.ndarray:
 
 def chart_summary(png: bytes) -> bytes:
     """A serialized Summary with the chart, which Estimator writes for TensorBoard."""
-    summary = tf1.Summary()
-    if png:
-        add_picture(summary, EVAL_DIAGNOSTICS, png)
-    return summary.SerializeToString()
+    return picture_summary({EVAL_DIAGNOSTICS: png} if png else {})
 
 
 def explain_metrics(

@@ -9,8 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 
 from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, resize_mask
-from estimator_det.compat import tf1
-from model_fn.drawing.boxes import DrawOptions, add_picture, draw_boxes, fast_png
+from model_fn.drawing.boxes import DrawOptions, draw_boxes, fast_png, picture_summary
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.run_lengths import Sizes
 
@@ -99,11 +98,8 @@ class Pictures:
 
     def summary(self) -> bytes:
         """A serialized Summary of the pictures, which Estimator writes; forgets them."""
-        summary = tf1.Summary()
-        for i, png in enumerate(self._pngs):
-            add_picture(summary, f"{IMAGES_TAG}/{i}", png)
-        self._pngs.clear()
-        return bytes(summary.SerializeToString())
+        pngs, self._pngs = self._pngs, []
+        return picture_summary({f"{IMAGES_TAG}/{i}": png for i, png in enumerate(pngs)})
 
 
 def _normalized(image: EvaluatedBatch, size: np.ndarray) -> EvaluatedBatch:

@@ -7,12 +7,12 @@ from typing import Any, Callable, Dict
 
 import numpy as np
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.detectors.base import Groundtruth
 from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn.drawing import batch_grid
-from model_fn.drawing.boxes import add_picture, draw_boxes, fast_png
+from model_fn.drawing.boxes import draw_boxes, fast_png, picture_summary
 
 TAG = "Training_Inputs"
 MAX_PICTURES = 3
@@ -40,7 +40,7 @@ def summary(
     def paint(
         images: np.ndarray, boxes: np.ndarray, classes: np.ndarray, valid: np.ndarray
     ) -> bytes:
-        written = tf1.Summary()
+        pngs = {}
         # Values that are not finite cannot be shown; the report of a bad step names them.
         finite = np.nan_to_num(images.astype(np.float32), posinf=0.0, neginf=0.0)
         for i, image in enumerate(finite):
@@ -51,8 +51,8 @@ def summary(
                 labels,
                 colors=ids,
             )
-            add_picture(written, f"{TAG}/{i}", fast_png(picture))
-        return written.SerializeToString()
+            pngs[f"{TAG}/{i}"] = fast_png(picture)
+        return picture_summary(pngs)
 
     fields = [features[schema.IMAGE], groundtruth.boxes, groundtruth.classes, groundtruth.valid]
     pictures = tf.numpy_function(
