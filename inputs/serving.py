@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
@@ -13,6 +12,7 @@ from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.batch import Preprocess
 from inputs.decoding.decoder import decode_example_context, decode_example_image
+from inputs.decoding.images import decode_image
 
 SERIALIZED_EXAMPLE = "serialized_example"  # key of the Estimator's exporters
 INPUTS = "inputs"  # key of every other export
@@ -72,11 +72,12 @@ def make_receiver(
     fed = _limited(placeholder, max_batch)
     if placeholder.dtype != tf.string:
         return Receiver({INPUTS: placeholder}, *preprocess(tf.cast(fed, tf.float32)))
-    decode = _decode_file
-    if input_type != FILES:
-        decode = functools.partial(
-            decode_example_image, num_additional_channels=num_additional_channels
-        )
+
+    def decode(content: tf.Tensor) -> tf.Tensor:
+        if input_type == FILES:
+            return decode_image({"image/encoded": content}, num_additional_channels=0)
+        return decode_example_image(content, num_additional_channels)
+
     return Receiver(
         {INPUTS: placeholder}, *decode_and_preprocess(fed, preprocess, decode, channels)
     )
@@ -163,11 +164,6 @@ def create_predict_input_fn(
         )
 
     return serving_input_receiver_fn
-
-
-def _decode_file(encoded: tf.Tensor) -> tf.Tensor:
-    image = tf.io.decode_image(encoded, channels=COLOR_CHANNELS, expand_animations=False)
-    return tf.ensure_shape(image, [None, None, COLOR_CHANNELS])
 
 
 def _placeholder(

@@ -74,32 +74,24 @@ def distort(
     return sample if ordering == 1 else scale_contrast(sample, contrast)
 
 
-@AUGMENTATIONS.register("random_adjust_brightness")
-@float_image
-def random_adjust_brightness(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Adds one number from [-max_delta, max_delta) x 255 to all pixel values."""
-    return shift_brightness(sample, random_between(seed, -config.max_delta, config.max_delta))
+def _adjusting(change: Callable[[Sample, tf.Tensor], Sample]) -> Callable[..., Sample]:
+    """A step that changes an image by one number, drawn from [min_delta, max_delta).
+
+    Without a field `min_delta`, the minimum is -max_delta.
+    """
+
+    @float_image
+    def adjust(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+        least = getattr(config, "min_delta", -config.max_delta)
+        return change(sample, random_between(seed, least, config.max_delta))
+
+    return adjust
 
 
-@AUGMENTATIONS.register("random_adjust_contrast")
-@float_image
-def random_adjust_contrast(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Scales the distance from each channel's mean by a factor from [min_delta, max_delta)."""
-    return scale_contrast(sample, random_between(seed, config.min_delta, config.max_delta))
-
-
-@AUGMENTATIONS.register("random_adjust_hue")
-@float_image
-def random_adjust_hue(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Rotates the hue by a fraction of the full circle from [-max_delta, max_delta)."""
-    return rotate_hue(sample, random_between(seed, -config.max_delta, config.max_delta))
-
-
-@AUGMENTATIONS.register("random_adjust_saturation")
-@float_image
-def random_adjust_saturation(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Scales the saturation by a factor from [min_delta, max_delta)."""
-    return scale_saturation(sample, random_between(seed, config.min_delta, config.max_delta))
+AUGMENTATIONS.register("random_adjust_brightness")(_adjusting(shift_brightness))
+AUGMENTATIONS.register("random_adjust_contrast")(_adjusting(scale_contrast))
+AUGMENTATIONS.register("random_adjust_hue")(_adjusting(rotate_hue))
+AUGMENTATIONS.register("random_adjust_saturation")(_adjusting(scale_saturation))
 
 
 @AUGMENTATIONS.register("random_distort_color")

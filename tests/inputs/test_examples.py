@@ -83,17 +83,6 @@ def test_bad_records_are_no_partners(tmp_path: pathlib.Path) -> None:
     assert all("max_number_of_boxes: 1, dropped" in one.message for one in counted)
 
 
-@pytest.mark.exhaustive  # tests/inputs/test_fault_storm.py has other records that stop a run
-def test_a_record_that_alone_has_too_many_boxes_stops_the_run(tmp_path: pathlib.Path) -> None:
-    many = example({key: values * 2 for key, values in {**BOXES, **LABELS}.items()})
-    text = (
-        "train_input_reader { bad_records { exception { kind: 'too_many_boxes' policy: FAIL } } }"
-    )
-    config = reading([write(tmp_path / "many", [many])], text + IN_ORDER + mixing("mixup {}"))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="max_number_of_boxes"):
-        batches_of(config, 1)
-
-
 @pytest.mark.parametrize("stops", [(3,), pytest.param((1, 2), marks=pytest.mark.exhaustive)])
 def test_a_resumed_run_mixes_the_same_records(
     tmp_path: pathlib.Path, stops: Tuple[int, ...]

@@ -68,6 +68,7 @@ def test_batch_against_hand_numbers(tmp_path: pathlib.Path) -> None:
     assert labels["groundtruth_labeled_classes"].tolist() == [[1] * 4] * 3
     assert labels["groundtruth_classes"][2].argmax(1).tolist() == [0, 1, 2]
     assert labels["groundtruth_boxes"].shape == (3, 3, 4)
+    assert schema.MASKS not in labels and schema.KEYPOINTS not in labels
 
 
 FULL = """

@@ -41,16 +41,6 @@ def decode_record(record: bytes, options: str = "", resizer: Optional[Resizer] =
         return sample._replace(**session.run(present))
 
 
-def test_defaults_of_what_a_record_leaves_out() -> None:
-    sample = decode({**BOXES, **LABELS})
-    np.testing.assert_array_equal(sample.image, picture())
-    np.testing.assert_allclose(sample.boxes, [[0, 0, 0.5, 0.25], [0.1, 0.2, 0.6, 0.8]])
-    assert sample.classes.tolist() == [2, 1]
-    assert sample.masks is sample.keypoints is sample.multiclass_scores is None
-    assert sample.image_level[schema.ORIGINAL_SPATIAL_SHAPE].tolist() == [8, 12]
-    assert sample.image_level[schema.SOURCE_ID] == b"rec7"
-
-
 FIXED = Resizer(lambda *_: (10, 12), spatial_shape=(10, 12))
 
 
