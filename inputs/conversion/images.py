@@ -45,7 +45,7 @@ class ImageOptions:
 
 
 class ImageFault(Exception):
-    """An image that cannot be used."""
+    """An image, or an object of it, that cannot be used."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

@@ -10,7 +10,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.config.printing import plain, quoted
-from inputs.conversion.images import ImageOptions
+from inputs.conversion.images import ImageFault, ImageOptions
 from inputs.datasets import masks
 from inputs.datasets.source import CLIPPED, DROPPED, AnnotatedImage, AnnotatedObject, SourceFault
 from inputs.decoding.box_rules import NUMPY, Boxes, MaskExtents, box_flags, mask_flags
@@ -67,17 +67,16 @@ def check_objects(
 
     objects: List[SoundObject] = []
     for annotated in image.objects:
-        class_id, fault = _class_id(annotated, options.ids)
-        if fault:
-            report(annotated, *fault)
-            continue
         try:
+            class_id = _class_id(annotated, options.ids)
             needs_mask = options.masks and has_mask(annotated)
             mask = _mask(annotated, image, size, options.mask_images) if needs_mask else None
             sound = SoundObject(annotated, _box(annotated, mask, image, size), class_id)
             if mask is not None:
                 sound = sound._replace(mask=masks.to_png(mask), mask_extent=masks.extent(mask))
             objects.append(sound)
+        except ImageFault as fault:
+            report(annotated, fault.kind, str(fault))
         except masks.MaskError as error:
             report(annotated, "broken_mask", str(error))
     for sound, kind in zip(objects, _box_faults([sound.box for sound in objects])):
@@ -96,22 +95,17 @@ def check_objects(
     return _with_sound_keypoints(kept, report), faults
 
 
-def _class_id(
-    annotated: AnnotatedObject, ids: Mapping[str, int]
-) -> Tuple[int, Optional[Tuple[str, str]]]:
-    """The id of an object's class, or 0 and a fault."""
-    if not annotated.class_name:
-        return 0, ("unknown_id", f"the class id is {annotated.class_id}")
-    class_id = ids.get(annotated.class_name, 0)
+def _class_id(annotated: AnnotatedObject, ids: Mapping[str, int]) -> int:
+    name, stated = annotated.class_name, annotated.class_id
+    if not name:
+        raise ImageFault("unknown_id", f"the class id is {stated}")
+    class_id = ids.get(name, 0)
     if not class_id:
-        return 0, ("unknown_text", f"the class is {quoted(annotated.class_name)}")
-    if annotated.class_id not in (0, class_id):
-        return 0, (
-            "label_contradiction",
-            f"the class {quoted(annotated.class_name)} has id {annotated.class_id}, and "
-            f"{class_id} in the label map",
-        )
-    return class_id, None
+        raise ImageFault("unknown_text", f"the class is {quoted(name)}")
+    if stated not in (0, class_id):
+        message = f"the class {quoted(name)} has id {stated}, and {class_id} in the label map"
+        raise ImageFault("label_contradiction", message)
+    return class_id
 
 
 def _mask(

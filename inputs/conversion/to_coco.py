@@ -24,7 +24,7 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
-from estimator_det.files import image_header, run_lengths
+from estimator_det.files import atomic, image_header, run_lengths
 from inputs.checks.images import decode_mask
 from inputs.conversion.examples import (
     IMAGE_FIELDS,
@@ -267,9 +267,7 @@ class _Writer:
                 f"the file name {quoted(name)} leads out of {folder}. Remedy: leave "
                 "--write_images out, or correct image/filename"
             )
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(encoded)
+        atomic.write(path, encoded)
 
 
 def _append(target: array.array[int], ids: Sequence[Any]) -> bool:
