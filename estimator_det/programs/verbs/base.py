@@ -7,7 +7,8 @@ import math
 import os
 from typing import Any, Callable, List, Mapping, Optional, Sequence
 
-from estimator_det.config import json_lines, printing
+from estimator_det.config import files, json_lines, printing
+from estimator_det.files import atomic
 from estimator_det.programs import console
 
 CONFIG_FILE = "pipeline.config"
@@ -85,16 +86,14 @@ def write_report(
 ) -> None:
     """Writes a report as text, JSON and charts; without charts, those of an earlier one go."""
     from estimator_det.compat import tf
-    from estimator_det.config import files
     from model_fn.drawing import charts
 
     text, json_text = printing.printable("\n".join(lines)), json_lines.dumps(document, indent=2)
     for name, content in (("report.txt", text), ("report.json", json_text)):
-        files.write_text(files.path_in(folder, prefix + name), content + "\n")
+        atomic.write(files.path_in(folder, prefix + name), content + "\n")
     picture = files.path_in(folder, f"{prefix}histograms.png")
     if panels:
-        with tf.io.gfile.GFile(picture, "wb") as file:
-            file.write(charts.figure(panels, title=title))
+        atomic.write(picture, charts.figure(panels, title=title))
     elif tf.io.gfile.exists(picture):
         tf.io.gfile.remove(picture)
 

@@ -141,17 +141,16 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> int:
     names = _names(reader)
     cells: List[Any] = []
     rotated: List[str] = []
-    first = None
     for features, labels in batches:
-        first = first or (features, labels)
+        if not cells:
+            _print_batch(features, labels)
         cells += batch_grid.cells_of_batch(features, labels, to_pixels, names)
         rotated += _rotated(reader, features)
         if len(cells) >= options.num_images:
             break
-    if first is None:
+    if not cells:
         raise RunError("the input pipeline returned no batch; run check-data on this configuration")
     cells = cells[: options.num_images]
-    _print_batch(*first)
     if not exact:
         console.print_line(
             "the detector's preprocessing is not an affine map of colours: the colours of each "
@@ -175,6 +174,8 @@ def _batches(
     import inputs
     from estimator_det.config.derived_models import evaluated_model
     from estimator_det.detectors import make_preprocessor
+    from inputs.augment import make_steps
+    from inputs.augment.mixing import num_sources
 
     readers = config.eval_input_reader if options.eval else [config.train_input_reader]
     if not readers:
@@ -189,17 +190,11 @@ def _batches(
         batch_size = config.train_config.batch_size
     # A smaller batch contains the same images, unless the distance of records that are mixed
     # depends on its size.
-    if options.eval or not _mixes(config):
+    augmentation = config.train_config.data_augmentation_options
+    if options.eval or num_sources(make_steps(augmentation)) == 1:
         batch_size = max(1, min(batch_size, options.num_images))
     dataset = input_fn({"batch_size": batch_size})
     return preprocess, readers[0], dataset.as_numpy_iterator()
-
-
-def _mixes(config: Any) -> bool:
-    from inputs.augment import make_steps
-    from inputs.augment.mixing import num_sources
-
-    return num_sources(make_steps(config.train_config.data_augmentation_options)) > 1
 
 
 def _names(reader: Any) -> Any:
