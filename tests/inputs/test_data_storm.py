@@ -38,6 +38,7 @@ def test_every_damage_is_found(tmp_path: pathlib.Path, num_records: int) -> None
     for entry in result.entries:
         file = int(entry.file.rpartition("-")[2].partition(".")[0])
         reported.setdefault(entry.record * NUM_FILES + file, set()).add(entry.kind)
+        assert entry.message and entry.remedy
     for position, name in enumerate(names):
         kinds = reported.get(position, set())
         damage = DAMAGES.get(name, CLEAN)

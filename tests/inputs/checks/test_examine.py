@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.protos import input_reader_pb2
-from inputs import schema
-from inputs.bad_records.kinds import COUNTED, FAIL, FAULT_COUNTS, KEEP, KINDS, RecordFault
+from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS, KEEP, RecordFault
 from inputs.bad_records.policy import make_policy
 from inputs.checks.examine import examine_record
 from inputs.decoding.decoder import make_decoder
@@ -112,31 +110,6 @@ def _check_agreement(text: str, features: Dict[str, Any]) -> List[RecordFault]:
     return examined.faults
 
 
-@pytest.mark.parametrize("is_sequence", [False, True])
-def test_context_features_have_the_length_of_the_model(is_sequence: bool) -> None:
-    """The decoder refuses the record that the examiner finds at fault."""
-    context = {"image/context_features": [1.0, 2.0], "image/context_feature_length": 2}
-    config = reader("load_context_features: true")
-    record = example(context)
-    if is_sequence:
-        config.input_type = input_reader_pb2.TF_SEQUENCE_EXAMPLE
-        frame = {"image/encoded": [encoded(picture())], "image/source_id": ["rec7"]}
-        record = sequence(context, frame)
-    good, bad = (make_policy(config, context_feature_length=length) for length in (2, 3))
-    (fault,) = examine_record(record, bad).faults
-    assert (fault.kind, fault.action) == ("length_mismatch", FAIL)
-    assert fault.message.endswith("context_config.context_feature_length of the model: 2, 3")
-    assert not examine_record(record, good).faults
-    with tf.Graph().as_default(), tf1.Session() as session:
-        features, refused = (
-            make_decoder(config, policy)(tf.constant(record)).image_level[schema.CONTEXT_FEATURES]
-            for policy in (good, bad)
-        )
-        assert session.run(features).tolist() == [[1, 2]]
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*length_mism"):
-            session.run(refused)
-
-
 @pytest.mark.parametrize("height, width", [(0, 0), (-8, 12), (8, -(2**62)), (9, "missing")])
 def test_every_given_size_is_compared(height: int, width: Any) -> None:
     policy = make_policy(reader())
@@ -149,25 +122,6 @@ def test_every_given_size_is_compared(height: int, width: Any) -> None:
         sample = make_decoder(reader(), policy)(tf.constant(record))
         counts = session.run(sample.image_level[FAULT_COUNTS])
     assert counts[COUNTED.index("size_mismatch")] == 1
-
-
-@pytest.mark.parametrize(
-    ("features", "kind", "message"),
-    [
-        ({"image/encoded": b"abc"}, "undecodable_image", "Unknown image file format"),
-        ({"image/encoded": encoded(picture(60, 60))[:900]}, "truncated_image", "its 900 bytes end"),
-        ({"image/encoded": ""}, "missing_key", "image/encoded is missing or empty"),
-        ({"image/source_id": 3}, "unparsable", "image/source_id is a int64_list"),
-        ({"image/filename": ["a", "b"]}, "unparsable", "has 2 values; one is allowed"),
-        ({"image/object/area": [1.0]}, "length_mismatch", "image/object/area 1"),
-        ({"image/class/confidence": [1.0]}, "length_mismatch", "image/class/confidence"),
-    ],
-)
-def test_other_faults(features: Dict[str, Any], kind: str, message: str) -> None:
-    examined = examine_record(example({**RECORDS[""], **features}), make_policy(reader()))
-    (fault,) = examined.faults
-    assert (fault.kind, fault.action) == (kind, KINDS[kind].reference)
-    assert message in fault.message and not examined.usable
 
 
 def test_labels_that_are_not_as_many_as_texts_contradict_them(options: str) -> None:
