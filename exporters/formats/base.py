@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from typing import Any, NamedTuple, Optional, Tuple, Type
 
 from estimator_det.compat import tf
@@ -13,6 +14,7 @@ from exporters.loaded_model import LoadedModel
 from exporters.network import ExportOptions, RestoredNetwork, Variant
 from model_fn.checkpoints.errors import RunError
 
+START_BYTES = 16  # bytes of a file that tell its format
 IMAGE_INPUT_TYPES = ("image_tensor", "float_image_tensor")
 
 
@@ -38,6 +40,7 @@ class ExportFormat:
         runtime: Modules that `load` needs in this one.
         extra: Of the package, `pip install 'estimator-det[EXTRA]'`, with these modules.
         variant: Adds tensors to the network's graph that `write` needs.
+        start: How files of the format begin, of START_BYTES; None if `recognizes` looks further.
     """
 
     name: str
@@ -46,6 +49,7 @@ class ExportFormat:
     runtime: Tuple[str, ...] = ()
     extra = ""
     variant: Optional[Variant] = None
+    start: Optional[re.Pattern[bytes]] = None
 
     def check(self, config: Any, options: ExportOptions) -> None:
         """Raises ConfigError for what cannot be written, before anything slow."""
@@ -56,7 +60,9 @@ class ExportFormat:
 
     def recognizes(self, path: str) -> bool:
         """True if a file or folder has this format, by its content."""
-        raise NotImplementedError
+        if self.start is None:
+            raise NotImplementedError
+        return self.start.match(first_bytes(path)) is not None
 
     def load(self, path: str) -> LoadedModel:
         """Reads a model that `recognizes` accepts; RunError if it is damaged or not a detector."""
@@ -105,12 +111,12 @@ def missing_runtime(chosen: ExportFormat) -> str:
     )
 
 
-def first_bytes(path: str, count: int) -> bytes:
-    """The first bytes of a file; none of a folder."""
+def first_bytes(path: str) -> bytes:
+    """START_BYTES of a file, or all of a shorter one; none of a folder."""
     if tf.io.gfile.isdir(path):
         return b""
     with tf.io.gfile.GFile(path, "rb") as file:
-        return bytes(file.read(count))
+        return bytes(file.read(START_BYTES))
 
 
 def num_bytes(path: str) -> int:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from estimator_det.config.printing import counted, plain
-from exporters.formats.base import FORMATS, ExportFormat, first_bytes
+from exporters.formats.base import FORMATS, ExportFormat
 from exporters.importing import anchors, graphs
 from exporters.importing.published import Published, as_float32, damaged, other_format
 from exporters.loaded_model import OUTPUT_PREFIXES, LoadedModel, image_feed
@@ -24,7 +24,6 @@ from model_fn.serving import saved_model as served
 FROZEN_GRAPH_FILE = "frozen_inference_graph.pb"
 # Field 1 (tag 0x0a) with its length, in it field 1 with its length, and the start of a name.
 _FIRST_NODE = re.compile(rb"\x0a[\x80-\xff]{0,4}[\x00-\x7f]\x0a[\x80-\xff]?[\x00-\x7f][\w.]")
-_LONGEST_START = 16  # bytes
 _MOST_NUMBERS = 1 << 29  # numbers in all constants: a file has 2 GB at most
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 TFJS_MANIFEST = "weights_manifest.json"  # file name of TensorFlow.js models before 2019
@@ -37,6 +36,7 @@ class FrozenGraph(ExportFormat):
 
     name = "frozen_graph"
     file = FROZEN_GRAPH_FILE
+    start = _FIRST_NODE
 
     def write(self, network: RestoredNetwork, path: str) -> bool:
         """Writes the graph of the first input type, with batch norm and weights."""
@@ -47,10 +47,6 @@ class FrozenGraph(ExportFormat):
         with tf.io.gfile.GFile(path, "wb") as file:
             file.write(frozen.SerializeToString())
         return True
-
-    def recognizes(self, path: str) -> bool:
-        """True if a file begins with a node, and this with its name."""
-        return _FIRST_NODE.match(first_bytes(path, _LONGEST_START)) is not None
 
     def load(self, path: str) -> GraphDetector:
         """The detector in a frozen graph, of this trainer or of the reference."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List
 
 import numpy as np
 
 from estimator_det.config import files
-from exporters.formats.base import FORMATS, first_bytes
+from exporters.formats.base import FORMATS
 from exporters.formats.converters import GraphFormat
 from exporters.loaded_model import LoadedModel
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FILE = "model.onnx"
 _TYPES = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
-_FIELD_1 = 0x08  # the tag of a number in field 1 of a protobuf
-_LEAST_IR_VERSION = 3  # first field of `ModelProto`; SavedModels, with the same first field, have 1
+# Field 1 of `ModelProto`, its IR version, is 3 or more; SavedModels have a field 1 of 1.
+_VERSION = re.compile(rb"\x08[\x03-\xff].", re.DOTALL)
 
 
 def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
@@ -55,10 +56,7 @@ class Onnx(GraphFormat):
     extra = "onnx"
     convert = staticmethod(_convert)
     uses_tensorflow = True
-
-    def recognizes(self, path: str) -> bool:
-        start = first_bytes(path, 3)
-        return len(start) == 3 and start[0] == _FIELD_1 and start[1] >= _LEAST_IR_VERSION
+    start = _VERSION
 
     def load(self, path: str) -> LoadedModel:
         return OnnxDetector(path)

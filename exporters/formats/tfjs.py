@@ -44,7 +44,6 @@ MODEL_FOLDER = "tfjs"
 MODEL_FILE = "model.json"
 OLD_GRAPH_FILE = "tensorflowjs_model.pb"
 _JSON_START = re.compile(rb"(\xef\xbb\xbf)?\s*\{")
-_LONGEST_START = 16  # bytes
 _TYPES = {"float32": "<f4", "float16": "<f2", "int32": "<i4", "uint8": "u1", "uint16": "<u2",
           "bool": "?", "int8": "i1", "int16": "<i2"}  # fmt: skip
 _DAMAGE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
@@ -198,7 +197,7 @@ def _model_file(path: str) -> str:
 def _has_topology(path: str) -> bool:
     """True for a JSON file with a graph."""
     # Other files are not read, because models may be large.
-    if not files.exists(path) or not _JSON_START.match(first_bytes(path, _LONGEST_START)):
+    if not files.exists(path) or not _JSON_START.match(first_bytes(path)):
         return False
     return b'"modelTopology"' in files.read_bytes(path)
 

@@ -6,6 +6,7 @@ A model takes a normalized image, and ends in raw predictions or in TFLite's own
 
 from __future__ import annotations
 
+import re
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from exporters.formats.base import (
     FORMATS,
     ExportFormat,
     Tolerance,
-    first_bytes,
     is_quantized,
 )
 from exporters.formats.samples import CALIBRATED, sample_images
@@ -84,6 +84,7 @@ class Tflite(ExportFormat):
     name = "tflite"
     file = MODEL_FILE
     variant = staticmethod(raw_outputs)
+    start = re.compile(b"(?s).{4}" + IDENTIFIER)
 
     def check(self, config: Any, options: ExportOptions) -> None:
         check_tflite(config, options.tflite)
@@ -122,9 +123,6 @@ class Tflite(ExportFormat):
         with tf.io.gfile.GFile(path, "wb") as file:
             file.write(content)
         return True
-
-    def recognizes(self, path: str) -> bool:
-        return first_bytes(path, 8)[4:] == IDENTIFIER
 
     def load(self, path: str) -> TfliteDetector:
         return TfliteDetector(path)
