@@ -13,8 +13,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from estimator_det.compat import tf
 from estimator_det.config import pipeline, plugins, printing
 from estimator_det.config.text import ConfigError
+from exporters import formats
 from exporters.benchmark.measure import CHECKPOINT, Outputs, Task, measure
-from exporters.formats import exported_models
 from exporters.formats.samples import sample_images
 from exporters.loaded_model import label_map_of
 from exporters.network import CHECKPOINT_NAME
@@ -46,18 +46,13 @@ class BenchmarkOptions:
             )
 
 
-def export_folder(path: str) -> str:
-    """The folder of an export, from itself or the path of one of its models."""
-    return exported_models(path)[0].folder
-
-
 def benchmark(path: str, options: BenchmarkOptions) -> Dict[str, Any]:
     """Measures the checkpoint of an export and each of its models, or one of them by its path.
 
     Returns:
         The content of benchmark.json; what was not measured is None.
     """
-    models = exported_models(path)
+    models = formats.exported_models(path)
     folder = models[0].folder
     config = _config_of(folder)
     records = _records(options, folder)

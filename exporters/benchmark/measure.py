@@ -79,7 +79,7 @@ def _measure(task: Task) -> Tuple[Dict[str, Any], List[Outputs]]:
     timings = []
     for count in task.batch_sizes:
         if model.batch_size in (None, count):
-            _say(f"{task.name}: batches of {count}, {task.seconds:g} s")
+            printing.report(f"{task.name}: batches of {count}, {task.seconds:g} s", sys.stderr)
             timings.append(time_batches(model.run, images, count, task.seconds)._asdict())
     # Before anything else needs memory.
     entry.update(memory_before_bytes=before, memory_peak_bytes=peak_memory(), timings=timings)
@@ -87,7 +87,7 @@ def _measure(task: Task) -> Tuple[Dict[str, Any], List[Outputs]]:
     if task.name == CHECKPOINT:
         outputs = [model.run(pixels[None]) for pixels in task.images]
     difference = _difference(task, model)
-    _say(f"{task.name}: mAP of the records")
+    printing.report(f"{task.name}: mAP of the records", sys.stderr)
     metrics = evaluate_model(model, _parsed(task.records), task.num_records)
     entry["metrics"] = dict(sorted(metrics.items()))
     entry["difference_from_checkpoint"] = difference
@@ -209,7 +209,3 @@ def _difference(task: Task, model: LoadedModel) -> Optional[Dict[str, float]]:
 
 def _parsed(serialized: bytes) -> Any:
     return pipeline_pb2.TrainEvalPipelineConfig.FromString(serialized)
-
-
-def _say(text: str) -> None:
-    printing.report(text, sys.stderr)

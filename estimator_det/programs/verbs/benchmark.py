@@ -43,10 +43,12 @@ def _numbers(text: str) -> Tuple[int, ...]:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
+    from exporters import formats
     from exporters.benchmark import compare, report
     from model_fn.checkpoints import writing
 
-    folder = options.output_dir or os.path.join(compare.export_folder(options.model), FOLDER)
+    export = formats.exported_models(options.model)[0].folder
+    folder = options.output_dir or os.path.join(export, FOLDER)
     with writing.writable_folder(folder, "output_dir"):
         document = compare.benchmark(
             options.model,

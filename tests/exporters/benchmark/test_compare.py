@@ -69,7 +69,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
         formats.FoundModel(FORMATS.get(name)(), str(found / name))
         for name in ("saved_model", "frozen_graph")
     ]
-    monkeypatch.setattr(compare, "exported_models", lambda _: models)
+    monkeypatch.setattr(formats, "exported_models", lambda _: models)
     return found
 
 
