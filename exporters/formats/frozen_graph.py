@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import Any, Dict, Set
+from typing import Any, Dict, Mapping, Optional, Set
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -55,8 +55,7 @@ class FrozenGraph(ExportFormat):
         return GraphDetector(path, graph_def)
 
     def read(self, path: str) -> Published:
-        graph_def = parse_frozen_graph(path)
-        return publish(graph_def, constants(graph_def, path), path)
+        return publish(parse_frozen_graph(path), path)
 
 
 class GraphDetector(LoadedModel):
@@ -195,8 +194,11 @@ def constants(graph_def: Any, path: str) -> Dict[str, np.ndarray]:
     return constants_by_name
 
 
-def publish(graph_def: Any, arrays: Dict[str, np.ndarray], path: str) -> Published:
-    """Contents of a `GraphDef` with the values of its constants and variables."""
+def publish(
+    graph_def: Any, path: str, variables: Optional[Mapping[str, np.ndarray]] = None
+) -> Published:
+    """Contents of a `GraphDef`, with values of its variables by name."""
+    arrays = {**constants(graph_def, path), **(variables or {})}
     refuse_without_weights(graph_def, arrays, path)
     graph = graphs.from_graph_def(graph_def, arrays)
     return Published(

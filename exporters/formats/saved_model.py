@@ -20,7 +20,7 @@ from estimator_det.config import files
 from estimator_det.config.printing import counted, plain
 from estimator_det.config.text import ConfigError
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
-from exporters.formats.frozen_graph import VARIABLES, constants, publish
+from exporters.formats.frozen_graph import VARIABLES, publish
 from exporters.importing import functions
 from exporters.importing.checkpoint import checkpoint_reader, float_variables
 from exporters.importing.graphs import CONVOLUTIONS
@@ -204,10 +204,8 @@ def _load(saved_model_dir: str) -> Any:
 def _read_graph(meta_graph: Any, folder: str, file: str) -> Published:
     """A model of TensorFlow 1, whose variables have their names in the checkpoint, too."""
     graph_def = meta_graph.graph_def
-    arrays = constants(graph_def, file)
-    if any(node.op in VARIABLES for node in graph_def.node):
-        arrays.update(float_variables(_prefix(folder)))
-    return publish(graph_def, arrays, file)
+    has_variables = any(node.op in VARIABLES for node in graph_def.node)
+    return publish(graph_def, file, float_variables(_prefix(folder)) if has_variables else None)
 
 
 def _read_functions(meta_graph: Any, folder: str, file: str) -> Published:
@@ -215,12 +213,10 @@ def _read_functions(meta_graph: Any, folder: str, file: str) -> Published:
     outputs = _outputs(meta_graph.signature_def, folder)
     graph = functions.InlinedGraph(meta_graph.graph_def, file)
     graph_def = graph.flat(outputs)
-    arrays = constants(graph_def, file)
-    variables = [node.name for node in graph_def.node if node.op in VARIABLES]
-    if variables:
-        _refuse_keras(variables, folder)
-        arrays.update(_variables(graph.variable_keys(), variables, folder))
-    published = publish(graph_def, arrays, file)
+    names = [node.name for node in graph_def.node if node.op in VARIABLES]
+    _refuse_keras(names, folder)
+    variables = _variables(graph.variable_keys(), names, folder) if names else None
+    published = publish(graph_def, file, variables)
     if not published.structure.convolutions:
         raise RunError(
             f"{folder} has no layers with weights in the functions of its signature, or they are "

@@ -30,7 +30,6 @@ from exporters.formats.converters import GraphFormat
 from exporters.formats.frozen_graph import (
     TFJS_MANIFEST,
     GraphDetector,
-    constants,
     is_number,
     parse_graph,
     publish,
@@ -94,8 +93,7 @@ class Tfjs(GraphFormat):
         return GraphDetector(parent_folder(_model_file(path)), read_graph_model(path))
 
     def read(self, path: str) -> Published:
-        graph_def = read_graph_model(path)
-        return publish(graph_def, constants(graph_def, path), path)
+        return publish(read_graph_model(path), path)
 
 
 def _damaged_graph(path: str, what: str) -> RunError:

@@ -13,7 +13,6 @@ from estimator_det.config.text import ConfigError
 from estimator_det.protos import model_pb2
 from exporters.formats.frozen_graph import publish
 from exporters.importing import anchors, importer
-from tests.exporters.importing.conftest import constants_of
 
 SSD = """ssd {
   anchor_generator { ssd_anchor_generator {
@@ -85,7 +84,7 @@ def test_anchors_in_a_graph(computed):
         tiled = tf.reshape(corners, [-1, 4])
         tf.transpose(tiled, name="Postprocessor/Decode/get_center_coordinates_and_sizes/transpose")
     graph_def = graph.as_graph_def()
-    published = publish(graph_def, constants_of(graph_def), "a.pb")
+    published = publish(graph_def, "a.pb")
     np.testing.assert_array_equal(published.anchors, expected)
 
 
@@ -94,7 +93,7 @@ def test_anchors_that_need_other_operations_are_not_computed():
         read = tf.reshape(tf.io.decode_raw(tf.io.read_file("/etc/hostname"), tf.float32), [-1, 4])
         tf.transpose(read + 1.0, name="Decode/get_center_coordinates_and_sizes/transpose")
     graph_def = tf1.GraphDef.FromString(graph.as_graph_def().SerializeToString())
-    assert publish(graph_def, constants_of(graph_def), "a.pb").anchors is None
+    assert publish(graph_def, "a.pb").anchors is None
 
 
 def _compared(shift, order):

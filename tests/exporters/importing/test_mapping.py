@@ -11,7 +11,6 @@ from exporters.formats.tfjs import Tfjs
 from exporters.formats.tflite_reader import read_tflite
 from exporters.importing import mapping
 from tests.exporters.importing.conftest import (
-    constants_of,
     folded,
     raw_outputs,
     set_constant,
@@ -25,10 +24,6 @@ def expected(original):
     return raw_outputs(original.own, {n: original.arrays[n] for n in original.own.shapes})
 
 
-def _published(graph_def):
-    return publish(graph_def, constants_of(graph_def), "a.pb")
-
-
 def _states(mapped):
     return {row.variable: row.state for row in mapped.rows}
 
@@ -40,7 +35,7 @@ def _agree(own, mapped, expected, tolerance=2e-6):
 
 
 def test_a_frozen_graph_gives_every_variable_as_it_is(original):
-    mapped = mapping.map_variables(original.own, _published(original.graph_def))
+    mapped = mapping.map_variables(original.own, publish(original.graph_def, "a.pb"))
     assert set(_states(mapped).values()) == {mapping.COPIED}
     assert not mapped.folded
     for name in original.own.shapes:
@@ -48,7 +43,7 @@ def test_a_frozen_graph_gives_every_variable_as_it_is(original):
 
 
 def test_folded_batch_norm_is_rebuilt_where_it_is_folded(original, expected):
-    mapped = mapping.map_variables(original.own, _published(folded(original)))
+    mapped = mapping.map_variables(original.own, publish(folded(original), "a.pb"))
     _agree(original.own, mapped, expected)
     scopes = {name.rpartition("/BatchNorm")[0] for name in original.own.shapes if "Norm" in name}
     assert {each.name.rpartition("/BatchNorm")[0] for each in mapped.folded} == scopes
@@ -78,7 +73,7 @@ def test_a_layer_with_batch_norm_beside_folded_ones_keeps_its_statistics(origina
     whole.node.extend(n for n in graph_def.node if "First" in n.name and n.name not in names)
     for name in [n for n in original.arrays if "First/BatchNorm/moving" in n]:
         set_constant(whole, name, np.zeros([1]))  # is not in such a file
-    mapped = mapping.map_variables(original.own, _published(whole))
+    mapped = mapping.map_variables(original.own, publish(whole, "a.pb"))
     _agree(original.own, mapped, expected)
     assert [("First" in each.name, "Second" in each.name) for each in mapped.folded] == [
         (True, False)
@@ -93,7 +88,7 @@ def test_parameters_that_a_folded_graph_does_not_use_are_not_taken(original, exp
     kept = [node for node in original.graph_def.node if "/BatchNorm/" in node.name]
     names = {node.name for node in graph_def.node}
     graph_def.node.extend(node for node in kept if node.op == "Const" and node.name not in names)
-    mapped = mapping.map_variables(original.own, _published(graph_def))
+    mapped = mapping.map_variables(original.own, publish(graph_def, "a.pb"))
     _agree(original.own, mapped, expected)
     assert len(mapped.folded) == 2
 
@@ -104,7 +99,7 @@ def test_layers_without_names_are_found_by_structure(original, expected):
     for node in graph_def.node:
         node.name = numbers[node.name]
         node.input[:] = [numbers[name] for name in node.input]
-    published = _published(graph_def)._replace(has_names=False)
+    published = publish(graph_def, "a.pb")._replace(has_names=False)
     _agree(original.own, mapping.map_variables(original.own, published), expected)
 
 
@@ -116,7 +111,7 @@ def test_offset_that_is_added_after_a_sum_is_found_by_name(original, expected):
     graph_def.node.add(name="sum", op="AddN", input=[add.input[0], "zero"])
     graph_def.node.add(name="zero", op="ZerosLike", input=[add.input[0]])
     add.input[0] = "sum"
-    _agree(original.own, mapping.map_variables(original.own, _published(graph_def)), expected)
+    _agree(original.own, mapping.map_variables(original.own, publish(graph_def, "a.pb")), expected)
 
 
 def test_tfjs_model(original, expected, tmp_path):
@@ -142,10 +137,9 @@ def test_what_is_missing_and_what_is_not_used_is_reported(original):
     name = "BoxPredictor_1/ClassPredictor/weights"
     set_constant(graph_def, name, np.zeros([1, 1, 16, 7]))
     bias = "BoxPredictor_1/ClassPredictor/biases"
-    arrays = constants_of(graph_def)
-    del arrays[bias]
-    arrays["more/weights"] = np.zeros([3], np.float32)
-    mapped = mapping.map_variables(original.own, publish(graph_def, arrays, "a.pb"))
+    graph_def.node.remove(next(node for node in graph_def.node if node.name == bias))
+    set_constant(graph_def, "more/weights", np.zeros([3]))
+    mapped = mapping.map_variables(original.own, publish(graph_def, "a.pb"))
     rows = {row.variable: row for row in mapped.rows}
     assert rows[name].state == mapping.OTHER_SHAPE
     assert "[1, 1, 16, 7]" in rows[name].source
