@@ -76,25 +76,18 @@ def calibrate(
 
     A layer without gamma keeps its variance, because only gamma could undo a change of it.
     """
-    means: List[List[np.ndarray]] = []
-    variances: List[List[np.ndarray]] = []
     with model.graph.as_default():
         inputs = [model.graph.get_operation_by_name(each.name).inputs[0] for each in folded]
         moments = [tf1.nn.moments(each, list(range(each.shape.rank - 1))) for each in inputs]
         with tf1.Session() as session:
             model.load(session, values)
-            for path in image_paths:
-                statistics = session.run(
-                    moments, {model.images: read_image(path).pixels[np.newaxis]}
-                )
-                means.append([mean for mean, _ in statistics])
-                variances.append([variance for _, variance in statistics])
+            pixels = (read_image(path).pixels for path in image_paths)
+            rows = [session.run(moments, {model.images: each[np.newaxis]}) for each in pixels]
     new: Dict[str, np.ndarray] = {}
-    for layer, layer_means, layer_variances in zip(folded, zip(*means), zip(*variances)):
-        mean_of_images = np.stack(layer_means).astype(np.float64)
-        within_images = np.stack(layer_variances).astype(np.float64).mean(0)
-        variance = within_images + mean_of_images.var(0)
-        new.update(_renormalized(layer, values, mean_of_images.mean(0), variance))
+    for layer, moments_of_images in zip(folded, zip(*rows)):
+        means, variances = (np.stack(each).astype(np.float64) for each in zip(*moments_of_images))
+        variance = variances.mean(0) + means.var(0)  # within the images, and between them
+        new.update(_renormalized(layer, values, means.mean(0), variance))
     return new
 
 
