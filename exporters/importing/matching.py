@@ -7,6 +7,7 @@ them. Where that leaves several, the layers after them decide, and then the orde
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Container, Dict, Hashable, List, Mapping, Sequence, Set, Tuple
 
 from estimator_det.config.printing import plain
@@ -84,24 +85,21 @@ def _by_structure(
 
 def _groups(structure: Structure) -> Dict[Hashable, List[str]]:
     """Convolutions that nothing but their order distinguishes, in that order."""
+    names = [layer.name for layer in structure.convolutions]
     # Colors by the past alone often identify every layer, and survive a cut-off head.
     before = _colors(structure, structure.parents)
+    counts = Counter(before[name] for name in names)
     children: Dict[str, List[str]] = {}
     for name, parents in structure.parents.items():
         for parent in parents:
             children.setdefault(parent, []).append(name)
-    groups_by_past: Dict[Hashable, List[str]] = {}
-    for layer in structure.convolutions:
-        groups_by_past.setdefault(before[layer.name], []).append(layer.name)
-    if all(len(names) == 1 for names in groups_by_past.values()):
-        return groups_by_past
     after = _colors(structure, children)
     groups: Dict[Hashable, List[str]] = {}
-    for past, names in groups_by_past.items():
-        for name in names:
-            # A layer that its past identifies is found whatever comes after it.
-            key: Hashable = past if len(names) == 1 else (past, after[name])
-            groups.setdefault(key, []).append(name)
+    for name in names:
+        past = before[name]
+        # A layer that its past identifies is found whatever comes after it.
+        key: Hashable = past if counts[past] == 1 else (past, after[name])
+        groups.setdefault(key, []).append(name)
     return groups
 
 

@@ -45,7 +45,7 @@ def _foreign_operation(content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("source", "damage", "text"),
     [
-        ("frozen_graph", lambda graph, tflite: b"", "contains no operations"),
+        ("frozen_graph", lambda graph, tflite: b"", "give import its format with --from"),
         ("frozen_graph", lambda graph, tflite: graph.SerializeToString()[:-100], "cut off after"),
         ("tflite", lambda graph, tflite: b"", "is not a TFLite model"),
         ("tflite", lambda graph, tflite: tflite[: len(tflite) // 3], "damaged or cut off"),
