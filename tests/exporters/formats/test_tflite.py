@@ -17,7 +17,6 @@ from exporters.formats.tflite_detector import TfliteDetector
 from exporters.formats.tflite_metadata import Normalization, add_metadata, read_normalization
 from exporters.formats.tflite_reader import (
     POSTPROCESS,
-    attached_labels,
     find_postprocess,
     postprocess_options,
     read_tflite,
@@ -175,17 +174,12 @@ def test_ranges_of_training(tmp_path):
         np.testing.assert_allclose(interpreter.get_tensor(index), values, atol=0.02)
 
 
-def test_metadata(float_model):
-    assert attached_labels(float_model) == NAMES
-    assert read_normalization(unpack(float_model)) == NORMALIZATION
-
-
 def test_class_names_and_normalization_of_a_loaded_model(float_model, tmp_path):
     path = tmp_path / "model.tflite"
     path.write_bytes(float_model)
     model = TfliteDetector(str(path))
     assert model.class_names == read_tflite(str(path)).label_map == NAMES
-    assert model.batch_size == 1
+    assert model.batch_size == 1 and read_normalization(unpack(float_model)) == NORMALIZATION
     found = Detector(model)(np.full([30, 50, 3], 200, np.uint8))
     assert 0 < len(found.scores) <= 10 and set(found.classes) <= set(NAMES)
     assert (np.diff(found.scores) <= 0).all()

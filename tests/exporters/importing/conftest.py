@@ -12,6 +12,7 @@ import pytest
 from google.protobuf import json_format
 
 from estimator_det.compat import tf, tf1
+from exporters.formats.frozen_graph import constants
 from exporters.importing.own_model import OwnModel, build_own_model
 from tests import small_extractor
 from tests.exporters import conftest as exporting
@@ -26,14 +27,6 @@ class Original(NamedTuple):
     graph_def: Any
     arrays: Dict[str, np.ndarray]  # constants by name
     own: OwnModel
-
-
-def constants_of(graph_def: Any) -> Dict[str, np.ndarray]:
-    return {
-        node.name: tf.make_ndarray(node.attr["value"].tensor)
-        for node in graph_def.node
-        if node.op == "Const" and node.attr["dtype"].type != tf.string.as_datatype_enum
-    }
 
 
 def set_constant(graph_def: Any, name: str, values: np.ndarray) -> None:
@@ -63,7 +56,7 @@ def original() -> Original:
         graph_def = tf1.graph_util.convert_variables_to_constants(
             session, own.graph.as_graph_def(), heads
         )
-    return Original(config, graph_def, constants_of(graph_def), own)
+    return Original(config, graph_def, constants(graph_def, "a.pb"), own)
 
 
 def head_scopes(own: OwnModel) -> List[str]:
