@@ -8,7 +8,7 @@ changes no detection.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -134,25 +134,22 @@ def layouts_of(model: Any, places: Sequence[int]) -> Optional[List[Layout]]:
     return layouts
 
 
-class Finding(NamedTuple):
-    """Which order a file has."""
-
-    order: Optional[str]  # None if its anchors are those of neither order
-    difference: float  # greatest, from ours in the nearer order, of an image's side
-
-
 def find_order(
     theirs: np.ndarray, ours: np.ndarray, layouts: Optional[Sequence[Layout]]
-) -> Finding:
-    """Compares the anchors of a file, [A, 4], with ours in both orders."""
+) -> Tuple[Optional[str], float]:
+    """Compares the anchors of a file, [A, 4], with ours in both orders.
+
+    Returns:
+        The order of the file, None if its anchors are those of neither order; and the greatest
+        difference from ours in the nearer order, of an image's side.
+    """
     if theirs.shape != ours.shape:
-        return Finding(None, float("inf"))
+        return None, float("inf")
     differences = {LAST: float(np.abs(theirs - ours).max())}
     if layouts is not None:
         differences[ORDER_2017] = float(np.abs(_reordered(theirs, layouts) - ours).max())
     order = min(differences, key=lambda each: differences[each])
-    is_same = differences[order] <= _SAME
-    return Finding(order if is_same else None, differences[order])
+    return (order if differences[order] <= _SAME else None), differences[order]
 
 
 def _reordered(anchors: np.ndarray, layouts: Sequence[Layout]) -> np.ndarray:

@@ -220,16 +220,16 @@ def _apply_anchor_order(
     notes = []
     order = chosen
     if published.anchors is not None and own_model.anchors is not None:
-        anchor_order = anchors.find_order(published.anchors, own_model.anchors, layouts)
-        if chosen and anchor_order.order not in (None, chosen):
+        order, difference = anchors.find_order(published.anchors, own_model.anchors, layouts)
+        if chosen and order not in (None, chosen):
             raise ConfigError(
                 None,
-                f"--anchor_order {chosen}: the anchors in the file have the order "
-                f"{anchor_order.order}",
+                f"--anchor_order {chosen}: the anchors in the file have the order {order}",
                 "leave the option out",
             )
-        notes.append(_anchor_note(anchor_order, len(published.anchors), len(own_model.anchors)))
-        order = chosen or anchor_order.order
+        counts = len(published.anchors), len(own_model.anchors)
+        notes.append(_anchor_note(order, difference, *counts))
+        order = chosen or order
     elif chosen is None and layouts is not None:
         notes.append(
             Note(
@@ -245,18 +245,19 @@ def _apply_anchor_order(
     return notes
 
 
-def _anchor_note(anchor_order: Any, num_published: int, num_configured: int) -> Note:
-    if anchor_order.order is None:
+def _anchor_note(
+    order: Optional[str], difference: float, num_published: int, num_configured: int
+) -> Note:
+    if order is None:
         return Note(
             f"the anchors of the file, {num_published}, are not those of the configuration, "
-            f"{num_configured}; they differ by up to {anchor_order.difference:.3g} of an image's "
-            "side. Correct the anchor_generator, or boxes are wrong",
+            f"{num_configured}; they differ by up to {difference:.3g} of an image's side. Correct "
+            "the anchor_generator, or boxes are wrong",
             is_warning=True,
         )
     return Note(
         "anchors: those of the file and of the configuration are equal (largest difference "
-        f"{anchor_order.difference:.1g} of an image's side); order of anchors: "
-        f"{anchor_order.order}"
+        f"{difference:.1g} of an image's side); order of anchors: {order}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.config import files, pipeline
 from estimator_det.config.text import ConfigError
@@ -20,14 +20,6 @@ _CONFIG_FILE = os.path.join(os.path.dirname(__file__), "mobilenet_ssd.config")
 _NEEDED = "give the configuration that the model was trained with, --pipeline_config_path FILE"
 
 
-class _Heads(NamedTuple):
-    """Layers that predict, by feature map."""
-
-    boxes: Dict[int, Convolution]
-    classes: Dict[int, Convolution]
-    depthwise: List[Convolution]
-
-
 def propose_config(published: Published) -> Any:
     """A `TrainEvalPipelineConfig` whose model has the shapes in the file.
 
@@ -40,14 +32,14 @@ def propose_config(published: Published) -> Any:
     names = [name for layer in layers for name in (layer.name, layer.weights.name)]
     names += list(published.arrays)
     kind = _extractor(names)
-    heads = _heads(layers)
-    if kind is None or not heads.boxes or sorted(heads.boxes) != sorted(heads.classes):
+    boxes, classes, depthwise = _heads(layers)
+    if kind is None or not boxes or sorted(boxes) != sorted(classes):
         raise ConfigError(
             None,
             "--pipeline_config_path: is missing, and a configuration is proposed for "
             f"SSD with MobileNet v1 or v2 only, which this file is not; {_NEEDED}",
         )
-    anchors = [_outputs(heads.boxes[level]) // _CODE_SIZE for level in sorted(heads.boxes)]
+    anchors = [_outputs(boxes[level]) // _CODE_SIZE for level in sorted(boxes)]
     if anchors[0] not in (3, 6) or set(anchors[1:]) - {6}:
         raise ConfigError(
             None,
@@ -55,25 +47,23 @@ def propose_config(published: Published) -> Any:
             "at each place of its feature maps, for which no configuration is "
             f"proposed; {_NEEDED}",
         )
-    head_layers = {layer.name for layer in (*heads.boxes.values(), *heads.classes.values())}
-    body = [
-        layer for layer in layers if layer.name not in head_layers and layer not in heads.depthwise
-    ]
+    head_layers = {layer.name for layer in (*boxes.values(), *classes.values())}
+    body = [layer for layer in layers if layer.name not in head_layers and layer not in depthwise]
     height, width = published.image_size or (_DEFAULT_SIZE, _DEFAULT_SIZE)
-    kernel = (heads.depthwise or [heads.boxes[0]])[0].weights.values.shape[0]
+    kernel = (depthwise or [boxes[0]])[0].weights.values.shape[0]
     maps_depthwise = not any(
         layer.kind == "conv" and layer.weights.values.shape[0] == 3 < layer.weights.values.shape[2]
         for layer in body
     )
     config = pipeline.parse_pipeline(files.read_text(_CONFIG_FILE), _CONFIG_FILE)
     ssd = config.model.ssd
-    ssd.num_classes = _outputs(heads.classes[0]) // anchors[0] - 1
+    ssd.num_classes = _outputs(classes[0]) // anchors[0] - 1
     ssd.anchor_generator.ssd_anchor_generator.num_layers = len(anchors)
     ssd.anchor_generator.ssd_anchor_generator.reduce_boxes_in_lowest_layer = anchors[0] == 3
     ssd.image_resizer.fixed_shape_resizer.height = height
     ssd.image_resizer.fixed_shape_resizer.width = width
     ssd.box_predictor.convolutional_box_predictor.kernel_size = kernel
-    ssd.box_predictor.convolutional_box_predictor.use_depthwise = bool(heads.depthwise)
+    ssd.box_predictor.convolutional_box_predictor.use_depthwise = bool(depthwise)
     ssd.feature_extractor.type = kind
     ssd.feature_extractor.depth_multiplier = _depth_multiplier(kind, body)
     ssd.feature_extractor.use_depthwise = maps_depthwise
@@ -119,20 +109,25 @@ def _extractor(names: List[str]) -> Optional[str]:
     return None
 
 
-def _heads(layers: Tuple[Convolution, ...]) -> _Heads:
-    heads = _Heads({}, {}, [])
+def _heads(
+    layers: Sequence[Convolution],
+) -> Tuple[Dict[int, Convolution], Dict[int, Convolution], List[Convolution]]:
+    """Layers that predict boxes and classes, by feature map, and depthwise ones before them."""
+    boxes: Dict[int, Convolution] = {}
+    classes: Dict[int, Convolution] = {}
+    depthwise = []
     for layer in layers:
         match = _HEAD.search(layer.weights.name) or _HEAD.search(layer.name)
         if match is None:
             continue
         if layer.kind == "depthwise":
             if match.group(3):  # names that TFLite shares between layers may be of another head
-                heads.depthwise.append(layer)
+                depthwise.append(layer)
         elif match.group(2) == "ClassPredictor":
-            heads.classes[int(match.group(1))] = layer
+            classes[int(match.group(1))] = layer
         else:
-            heads.boxes[int(match.group(1))] = layer
-    return heads
+            boxes[int(match.group(1))] = layer
+    return boxes, classes, depthwise
 
 
 def _depth_multiplier(kind: str, body: List[Convolution]) -> float:

@@ -40,8 +40,8 @@ def test_heads_are_permuted_as_the_anchors_are():
     theirs[6:] = ours[6:][[0, 5, 1, 2, 3, 4]]  # the last is second
     assert anchors.find_order(theirs, ours, layouts) == (anchors.ORDER_2017, 0.0)
     assert anchors.find_order(ours, ours, layouts) == (anchors.LAST, 0.0)
-    assert anchors.find_order(theirs + 0.1, ours, layouts).order is None
-    assert anchors.find_order(theirs[:6], ours, layouts).order is None
+    assert anchors.find_order(theirs + 0.1, ours, layouts)[0] is None
+    assert anchors.find_order(theirs[:6], ours, layouts)[0] is None
     boxes, classes = random.uniform(size=(1, 1, 8, 24)), random.uniform(size=(18,))
     values = {
         "BoxPredictor_1/BoxEncodingPredictor/weights": boxes,
