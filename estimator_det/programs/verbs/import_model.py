@@ -65,7 +65,6 @@ def run(options: argparse.Namespace) -> int:
     config = None
     if path is not None:
         config = console.load_config(path, options.config_override, options.set)
-    from estimator_det.config import pipeline
     from exporters.importing.importer import import_model, read_published
     from exporters.importing.proposal import propose_config
     from model_fn.checkpoints import writing
@@ -73,8 +72,8 @@ def run(options: argparse.Namespace) -> int:
     with writing.writable_folder(options.output_dir, "output_dir"):
         published = read_published(options.source, options.path)
         if config is None:
-            merged = pipeline.merge_text(propose_config(published), options.config_override)
-            config = pipeline.apply_overrides(merged, options.set)
+            proposed = propose_config(published)
+            config = console.change_config(proposed, options.config_override, options.set)
             console.print_line(
                 "configuration: proposed from shapes; check scales of anchors and image size"
             )
