@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import functools
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.check_model import context_shape
@@ -54,31 +54,25 @@ def examine(pipeline_config: Any, label_map: Optional[LabelMap] = None) -> Graph
     config = without_files(pipeline_config, label_map)
     problems: List[Problem] = []
     graphs = Graphs(None, None, 0, 0, problems)
-
-    def train() -> None:
-        nonlocal graphs
+    with _errors_among(problems, config):
         graphs = _examine_training(config, pipeline_config.train_config, problems)
-
-    def build(mode: str) -> None:
-        with tf.Graph().as_default():
+    modes = [ModeKeys.EVAL, ModeKeys.PREDICT] if config.eval_input_reader else [ModeKeys.PREDICT]
+    for mode in modes:
+        with _errors_among(problems, config), tf.Graph().as_default():
             tf1.train.get_or_create_global_step()
             create_model_fn(config, label_map=label_map)(*placeholders(config, mode), mode)
-
-    modes = [ModeKeys.EVAL, ModeKeys.PREDICT] if config.eval_input_reader else [ModeKeys.PREDICT]
-    problems += _problems_of([train, *(functools.partial(build, mode) for mode in modes)], config)
+    _check_augmentations(config, problems)
     return graphs
 
 
 def check_metrics(pipeline_config: Any, label_map: Optional[LabelMap]) -> List[Problem]:
     """An error for the first metrics set that cannot be made for the classes of evaluations."""
     config = without_files(pipeline_config, label_map)
-    if not (config.eval_input_reader and config.model.WhichOneof("model")):
-        return []
-    try:
-        make_metrics(config.eval_config, evaluated_categories(config, label_map))
-    except ConfigError as reason:
-        return [component_problem(reason, config)]
-    return []
+    problems: List[Problem] = []
+    if config.eval_input_reader and config.model.WhichOneof("model"):
+        with _errors_among(problems, config):
+            make_metrics(config.eval_config, evaluated_categories(config, label_map))
+    return problems
 
 
 def check_components(pipeline_config: Any) -> List[Problem]:
@@ -86,25 +80,29 @@ def check_components(pipeline_config: Any) -> List[Problem]:
 
     `examine` finds all of it and more; this takes a fraction of its time.
     """
-    model, rewriter = pipeline_config.model, pipeline_config.graph_rewriter
-    makers = [functools.partial(make_detector, model, mode, rewriter) for mode in (True, False)]
-    return _problems_of(makers, pipeline_config)
+    problems: List[Problem] = []
+    for is_training in (True, False):
+        with _errors_among(problems, pipeline_config):
+            make_detector(pipeline_config.model, is_training, pipeline_config.graph_rewriter)
+    _check_augmentations(pipeline_config, problems)
+    return problems
 
 
-def _problems_of(makers: Sequence[Callable[[], Any]], config: Any) -> List[Problem]:
-    """Errors of `makers`, and of the augmentations."""
-
-    def make_augmentations() -> None:
+def _check_augmentations(config: Any, problems: List[Problem]) -> None:
+    with _errors_among(problems, config):
         steps = make_steps(config.train_config.data_augmentation_options)
         check_steps(steps, config.train_input_reader)
 
-    problems = []
-    for make in (*makers, make_augmentations):
-        try:
-            make()
-        except ConfigError as reason:
-            problems.append(component_problem(reason, config))
-    return list(dict.fromkeys(problems))
+
+@contextlib.contextmanager
+def _errors_among(problems: List[Problem], config: Any) -> Iterator[None]:
+    """Context manager: a `ConfigError` is added to the problems, unless it is there already."""
+    try:
+        yield
+    except ConfigError as reason:
+        problem = component_problem(reason, config)
+        if problem not in problems:
+            problems.append(problem)
 
 
 def without_files(pipeline_config: Any, label_map: Optional[LabelMap] = None) -> Any:
