@@ -49,12 +49,6 @@ class FaultLog:
         with self._lock:
             return list(self._entries)
 
-    @property
-    def num_skipped(self) -> int:
-        """Distinct records that were skipped."""
-        with self._lock:
-            return len(self._skipped)
-
     def counts(self) -> Dict[str, int]:
         """Kind -> boxes, records or files, each counted once; and "skipped_records"."""
         with self._lock:

@@ -14,7 +14,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.files import image_header
 from estimator_det.files.image_header import JPEG, PILLOW_ERRORS
 from estimator_det.images.orientation import UPRIGHT, exif_orientation, image_orientation
-from inputs.checks.images import decode_size, jpeg_problem
+from inputs.checks.images import decoding_problem
 
 REFUSE, APPLY = "refuse", "apply"
 TRANSPOSED = 5  # EXIF orientations from this on exchange height and width
@@ -76,8 +76,8 @@ def check_image(encoded: bytes, options: ImageOptions) -> Checked:
         raise ImageFault("truncated_image", f"the {len(encoded):,} bytes end within the image")
     if min(size) < 1:
         raise ImageFault("undecodable_image", f"the header gives {size[1]} x {size[0]} pixels")
-    if options.verify == DECODE:
-        _decode(encoded)
+    if options.verify == DECODE and (problem := decoding_problem(encoded)):
+        raise ImageFault("undecodable_image", f"the decoder says: {problem}")
     orientation = exif_orientation(encoded)
     _check_orientation(orientation, size, options)
     if orientation != UPRIGHT or options.encode:
@@ -92,13 +92,6 @@ def _check_pixels(size: Tuple[int, int], limit: float) -> None:
             f"its header gives {size[1]} x {size[0]} pixels; the limit is {limit / 1e6:.6g} "
             "megapixels",
         )
-
-
-def _decode(encoded: bytes) -> None:
-    """Decodes an image as training does, a JPEG as far as shows that the rest can be decoded."""
-    result = jpeg_problem(encoded) if encoded.startswith(JPEG) else decode_size(encoded)
-    if isinstance(result, str) and result:
-        raise ImageFault("undecodable_image", f"the decoder says: {result}")
 
 
 def _check_orientation(orientation: int, size: Tuple[int, int], options: ImageOptions) -> None:

@@ -75,7 +75,7 @@ def test_bad_records_are_no_partners(tmp_path: pathlib.Path) -> None:
     batches = batches_of(config, 3, log)
     assert sources(batches) == [[0, 3], [2, 0], [3, 2]] * 2
     assert [labels[schema.NUM_BOXES].tolist() for _, labels in batches] == [[3, 3]] * 3
-    assert log.num_skipped == 1
+    assert log.counts()["skipped_records"] == 1
     counted = [one for one in log.entries if one.action == "clip"]
     assert [(one.kind, one.source_id) for one in counted] == [
         ("too_many_boxes", number) for number in "023"

@@ -128,7 +128,7 @@ def test_skip_uses_all_clean_records_once(storm: Storm, tmp_path: pathlib.Path) 
     lost = set(storm.damaged.values()) - choices
     assert sorted(key for key, _ in found) == sorted(usable(storm, lost))
     assert all(storm.names[key] == name for key, name in found)
-    assert log.num_skipped == sum(kind in lost for kind in storm.damaged.values())
+    assert log.counts()["skipped_records"] == sum(kind in lost for kind in storm.damaged.values())
     assert len(set(storm.damaged.values())) >= 12
     check_report(storm, log, tmp_path / LOG_FILE)
 
@@ -175,5 +175,5 @@ def test_more_than_max_skipped_stop_the_run(storm: Storm) -> None:
     config = configured(storm, BadRecords.SKIP, max_skipped=5)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"max_skipped: 5.*The last one: "):
         used(train_fn(config, 3, log))
-    assert log.num_skipped == 6
+    assert log.counts()["skipped_records"] == 6
     assert {entry.action for entry in log.entries} <= {SKIP, KEEP, "clip"}
