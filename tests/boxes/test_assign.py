@@ -108,10 +108,6 @@ def test_golden_confidences():
     check(targets, "confidences")
 
 
-def test_all_golden_cases_are_used():
-    assert set(SETTINGS) == {*BATCHES, *PRESETS, "confidences"}
-
-
 # Two boxes, the second of weight 0, and padding; anchors: on box 0, half on it, on box 1, nowhere.
 BOXES = np.float32([[[0.0, 0.0, 0.4, 0.4], [0.6, 0.6, 1.0, 1.0], [0.0, 0.5, 0.2, 0.7]]])
 CLASSES = np.float32([[[0, 1], [0, 1], [0, 1]]])

@@ -57,16 +57,6 @@ def of_kind(kind: str) -> Any:
 
 @pytest.mark.parametrize("size", SIZES, ids=ids)
 @pytest.mark.parametrize("kind", sorted(MATCHERS))
-def test_matchers(kind: str, size: Any) -> None:
-    batch, rows = size
-    values = _random([batch or 2, rows or 2, ANCHORS]), np.ones([batch or 2, rows or 2], bool)
-    matcher = make_matcher(of_kind(kind))
-    (matches,) = in_graph(matcher, [[batch, rows, ANCHORS], [batch, rows]], values)
-    assert matches.shape.as_list() == [batch, ANCHORS]
-
-
-@pytest.mark.parametrize("size", SIZES, ids=ids)
-@pytest.mark.parametrize("kind", sorted(MATCHERS))
 @pytest.mark.parametrize("with_confidences", [False, True])
 def test_targets(kind: str, size: Any, with_confidences: bool) -> None:
     batch, rows = size

@@ -10,6 +10,7 @@ from estimator_det.detectors import DETECTORS, Detections, Groundtruth, make_det
 from estimator_det.protos import model_pb2
 from tests import small_extractor
 from tests.detectors.configs import groundtruth, small_config, small_detector
+from tests.graphs import evaluate
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (2, 50, 70, 3)).astype(np.float32)
 
@@ -36,9 +37,7 @@ def run_small(overrides: str = "", is_training: bool = False) -> Any:
         predictions = detector.predict(inputs, shapes)
         detections = detector.postprocess(predictions, shapes)
         kept = {k: v for k, v in predictions._asdict().items() if v is not None}
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            return session.run([kept, detections.to_dict()])
+        return evaluate([kept, detections.to_dict()])
 
 
 def test_small_detector() -> None:
@@ -92,10 +91,8 @@ def test_raw_boxes_have_static_shapes_where_images_have() -> None:
             assert indices.shape.as_list() == expected and indices.dtype == tf.int32
             # Three boxes on each cell of the first map, two on the others.
             by_map = tf.math.bincount(indices[1])
-            with tf1.Session() as session:
-                session.run(tf1.global_variables_initializer())
-                pixels = {images: np.zeros([2, 64, 64, 3])}
-                assert session.run(by_map, pixels).tolist() == [768, 128]
+            pixels = {images: np.zeros([2, 64, 64, 3])}
+            assert evaluate(by_map, pixels).tolist() == [768, 128]
 
 
 def test_detections_are_relative_to_the_real_image() -> None:
@@ -113,12 +110,10 @@ def test_detections_are_relative_to_the_real_image() -> None:
         )
         half = detector.postprocess(raw, tf.constant([[32, 64, 3]]))
         whole = detector.postprocess(raw, None)
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            half, whole = (
-                Detections(**session.run({k: v for k, v in d._asdict().items() if v is not None}))
-                for d in (half, whole)
-            )
+        half, whole = (
+            Detections(**evaluate({k: v for k, v in d._asdict().items() if v is not None}))
+            for d in (half, whole)
+        )
     np.testing.assert_allclose(half.boxes[0, 0], [0.2, 0.2, 0.8, 1.0], atol=1e-5)
     np.testing.assert_allclose(whole.boxes[0, 0], [0.1, 0.2, 0.4, 1.0], atol=1e-5)
     assert (half.classes[0, 0], half.anchor_indices[0, 0]) == (1.0, 7.0)

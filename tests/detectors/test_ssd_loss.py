@@ -6,11 +6,12 @@ from typing import Any, Dict
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.detectors import Groundtruth, Predictions
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.losses.localization import LOCALIZATION_LOSSES
 from tests.detectors.configs import groundtruth, small_config, small_detector
+from tests.graphs import evaluate
 
 # Two anchors on the boxes of image 0, one on the first box of image 1, one on nothing.
 ANCHORS = [[0.1, 0.1, 0.6, 0.5], [0.3, 0.4, 0.9, 0.9], [0.0, 0.0, 0.4, 0.4], [0.9, 0.0, 1.0, 0.1]]
@@ -196,9 +197,7 @@ def test_equalization_adds_a_term() -> None:
     with tf.Graph().as_default():
         inputs, shapes = detector.preprocess(tf.zeros([2, 64, 64, 3]))
         found = detector.loss(detector.predict(inputs, shapes), groundtruth()).terms
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            assert session.run(found)["Loss/equalization_loss"] > 0
+        assert evaluate(found)["Loss/equalization_loss"] > 0
 
 
 def test_no_groundtruth_rows_at_all() -> None:
@@ -213,13 +212,12 @@ def test_no_groundtruth_rows_at_all() -> None:
 
 @pytest.mark.parametrize("mined", [True, False])
 def test_a_loss_returns_its_counts(mined: bool) -> None:
-    with tf.Graph().as_default(), tf1.Session() as session:
+    with tf.Graph().as_default():
         detector = small_detector("loss { hard_example_miner {} }" if mined else "")
         inputs, shapes = detector.preprocess(tf.zeros([2, 64, 64, 3]))
         predictions = detector.predict(inputs, shapes)
         counts = detector.loss(predictions, groundtruth(padding=3)).counts
-        session.run(tf1.global_variables_initializer())
-        values = session.run(counts)
+        values = evaluate(counts)
         num_anchors = predictions.anchors.shape[0]
     anchors = [
         values[f"TargetAssignment/AvgNum{kind}AnchorsPerImage"]

@@ -225,7 +225,20 @@ MOBILEDET_ROWS = [
 ]
 
 
-def check(row: Row) -> None:
+def with_fixtures(rows: List[Row], *fixtures: str) -> List[Any]:
+    return [pytest.param(row, marks=pytest.mark.usefixtures(*fixtures)) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *ROWS,
+        *with_fixtures(SHORT_ROWS, "short_networks", "fresh_builds"),
+        *with_fixtures(MOBILEDET_ROWS, "tiny_mobiledet"),
+    ],
+    ids=lambda row: f"{row.kind} {row.text}",
+)
+def test_row(row: Row) -> None:
     built = build(row.kind, row.text, row.size)
     assert built.maps == row.maps
     assert all(name.startswith(row.scope) for name in built.variables)
@@ -235,27 +248,6 @@ def check(row: Row) -> None:
     assert not [n for n in built.variables if any(part in n for part in row.lacks)]
     assert row.variables in (0, len(built.variables))
     assert row.penalties in (None, built.penalties)
-
-
-def row_name(row: Row) -> str:
-    return f"{row.kind} {row.text}"
-
-
-@pytest.mark.parametrize("row", ROWS, ids=row_name)
-def test_row(row: Row) -> None:
-    check(row)
-
-
-@pytest.mark.usefixtures("short_networks", "fresh_builds")
-@pytest.mark.parametrize("row", SHORT_ROWS, ids=row_name)
-def test_short_row(row: Row) -> None:
-    check(row)
-
-
-@pytest.mark.usefixtures("tiny_mobiledet")
-@pytest.mark.parametrize("row", MOBILEDET_ROWS, ids=row_name)
-def test_mobiledet_row(row: Row) -> None:
-    check(row)
 
 
 @pytest.mark.slow

@@ -26,16 +26,12 @@ def miner_of(setting: Dict[str, Any]) -> mining.HardExampleMiner:
     )
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_golden(name: str, in_graph: bool) -> None:
+def test_golden(name: str) -> None:
     miner = miner_of(SETTINGS[name])
     names = ("location_losses", "cls_losses", "boxes", "match_results")
-    if in_graph:
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            mined = session.run(miner(*(tf.constant(ARRAYS[key]) for key in names)))
-    else:
-        mined = miner(*(tf.constant(ARRAYS[key]) for key in names))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        mined = session.run(miner(*(tf.constant(ARRAYS[key]) for key in names)))
     np.testing.assert_allclose(mined.localization, ARRAYS[f"{name}__loc_loss"], rtol=1e-5)
     np.testing.assert_allclose(mined.classification, ARRAYS[f"{name}__cls_loss"], rtol=1e-5)
     counts = ARRAYS[f"{name}__npos_nneg_per_image"]

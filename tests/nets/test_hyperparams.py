@@ -7,6 +7,7 @@ from google.protobuf import text_format
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import hyperparams
 from estimator_det.protos import hyperparams_pb2
+from tests.graphs import evaluate
 
 BATCH_NORM = "batch_norm { scale: true decay: 0.9 epsilon: 0.01 }"
 
@@ -17,12 +18,6 @@ def parse(text: str) -> hyperparams_pb2.Hyperparams:
 
 def variables() -> dict:
     return {v.op.name: tuple(v.shape.as_list()) for v in tf1.global_variables()}
-
-
-def run(tensor: tf.Tensor) -> np.ndarray:
-    with tf1.Session() as session:
-        session.run(tf1.global_variables_initializer())
-        return session.run(tensor)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +41,7 @@ def test_regularizers(kind: str, expected: float) -> None:
     config = parse(f"regularizer {{ {kind}_regularizer {{ weight: 0.5 }} }}").regularizer
     with tf.Graph().as_default():
         penalty = hyperparams.make_regularizer(config)(tf.constant([1.0, -2.0, 3.0]))
-        assert run(penalty) == pytest.approx(expected)
+        assert evaluate(penalty) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +60,7 @@ def test_initializers(text: str, mean: float, stddev: float) -> None:
     with tf.Graph().as_default():
         tf1.set_random_seed(1)
         initializer = hyperparams.make_initializer(config)
-        values = run(tf1.get_variable("w", [100, 400], initializer=initializer))
+        values = evaluate(tf1.get_variable("w", [100, 400], initializer=initializer))
     assert values.mean() == pytest.approx(mean, abs=0.02)
     assert values.std() == pytest.approx(stddev, abs=0.003)
 
@@ -79,7 +74,7 @@ def test_initial_values_repeat_by_the_seed_of_the_graph() -> None:
             initializer = hyperparams.make_initializer(config)
             first = tf1.get_variable("a", [3], initializer=initializer)
             second = tf1.get_variable("b", [3], initializer=initializer)
-            drawn.append(run([first, second]))
+            drawn.append(evaluate([first, second]))
     np.testing.assert_array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[0], drawn[2])
     assert not np.array_equal(drawn[0][0], drawn[0][1])
@@ -107,7 +102,7 @@ def test_normalizers(kind: str) -> None:
         outputs = convolve(f"{kind} {{ {settings} }} activation: NONE")
         assert f"conv/{scope}/gamma" in variables()
         assert not [name for name in variables() if "biases" in name]
-        values = run(outputs)
+        values = evaluate(outputs)
     assert values.mean() == pytest.approx(0.0, abs=1e-4)
     assert values.std() == pytest.approx(1.0, abs=0.05)
 

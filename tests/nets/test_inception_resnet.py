@@ -8,6 +8,7 @@ import pytest
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import inception_resnet
 from estimator_det.nets.normalization import BATCH_NORMS
+from tests.graphs import evaluate
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +31,7 @@ def test_dilated_blocks_see_what_strided_ones_see() -> None:
     for stride in (16, 8):
         with tf1.variable_scope("network", reuse=tf1.AUTO_REUSE):
             maps.append(inception_resnet.first_part(images, stride))
-    with tf1.Session() as session:
-        session.run(tf1.global_variables_initializer())
-        strided, dilated = session.run(maps)
+    strided, dilated = evaluate(maps)
     assert strided.shape == (1, 5, 7, 1088) and dilated.shape == (1, 9, 13, 1088)
     np.testing.assert_allclose(dilated[:, ::2, ::2], strided, rtol=1e-3, atol=1e-5)
     assert strided.max() > 0.01

@@ -8,18 +8,13 @@ import pytest
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import inverted_residual as nets
 from estimator_det.nets.normalization import BATCH_NORMS, sync_batch_norm
+from tests.graphs import evaluate
 
 THIN = nets.rounded_depth(0.1, 8)
 
 
 def inference() -> Any:
     return slim.arg_scope(list(BATCH_NORMS), is_training=False)
-
-
-def evaluated(tensor: tf.Tensor) -> np.ndarray:
-    with tf1.Session() as session:
-        session.run(tf1.global_variables_initializer())
-        return session.run(tensor)
 
 
 def one_block(block: nets.Block, inputs: tf.Tensor) -> tf.Tensor:
@@ -68,7 +63,7 @@ def test_explicit_padding_does_not_depend_on_the_size() -> None:
                 depth = nets.rounded_depth(1, 8)
                 made = nets.inverted_residual_net(inputs, layers, depth, explicit_padding=explicit)
                 maps.append(made["layer_1"][0, :, :, 0])
-        same, padded = evaluated(tf.stack(maps))
+        same, padded = evaluate(tf.stack(maps))
     # The average's variance is 1, so that inference divides by sqrt(1.001) alone.
     np.testing.assert_allclose(same, np.array([[3, 0], [2, 0]]) / np.sqrt(1.001), rtol=1e-5)
     np.testing.assert_allclose(padded, np.array([[2, 0], [3, 0]]) / np.sqrt(1.001), rtol=1e-5)
@@ -80,7 +75,7 @@ def test_a_block_adds_its_input_where_shapes_agree(residual: bool, stride: int) 
         inputs = tf.random.normal([1, 4, 4, 8], seed=1)
         block = nets.Block(8, stride, residual=residual)
         with slim.arg_scope([slim.conv2d], weights_initializer=tf1.zeros_initializer()):
-            output, given = evaluated((one_block(block, inputs), inputs))
+            output, given = evaluate((one_block(block, inputs), inputs))
     added = residual and stride == 1
     np.testing.assert_array_equal(output, given if added else np.zeros_like(output))
 

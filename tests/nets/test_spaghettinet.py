@@ -6,19 +6,6 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.nets import spaghettinet
 
-NAMES = [f"spaghettinet_edgetpu_{size}" for size in "sml"]
-
-
-def test_wiring_is_that_of_the_paper() -> None:
-    nodes = {node.name: node for node in spaghettinet.NETWORKS[NAMES[2]]}
-    assert list(nodes) == [*(f"n{i}" for i in range(6)), *(f"c0n{i}" for i in range(6))]
-    assert nodes["n0"][1:4] == (48, 2, ("s0",))
-    assert nodes["n5"][1:4] == (56, 7, ("n4",))
-    assert nodes["c0n0"][1:4] == (160, 5, ("n3", "n4"))
-    assert nodes["c0n2"][1:4] == (168, 5, ("c0n1", "c0n0"))
-    assert nodes["c0n5"][1:4] == (64, 8, ("c0n4",))
-    assert [len(node.layers) for node in nodes.values()] == [1, 4, 4, 4, 4, 2, 4, 4, 4, 3, 2, 2]
-
 
 def test_ranges_average_what_was_seen_without_their_start() -> None:
     with tf.Graph().as_default():

@@ -10,8 +10,9 @@ from google.protobuf import text_format
 
 import estimator_det.predictors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
-from estimator_det.predictors.base import Prediction, make_box_head
+from estimator_det.predictors.base import make_box_head
 from estimator_det.protos import box_predictor_pb2, pipeline_pb2
+from tests.graphs import evaluate
 
 
 def predict(text: str, depths=(8, 8), anchors=(3, 6), training: bool = False, **options):
@@ -40,12 +41,6 @@ def names() -> Dict[str, List[int]]:
     return {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
 
 
-def run(prediction: Prediction) -> Prediction:
-    with tf1.Session() as session:
-        session.run(tf1.global_variables_initializer())
-        return session.run(prediction)
-
-
 def test_convolutional_head() -> None:
     with tf.Graph().as_default():
         found = predict("convolutional_box_predictor { class_prediction_bias_init: -4.6 }")
@@ -61,7 +56,7 @@ def test_convolutional_head() -> None:
             "BoxPredictor_1/ClassPredictor/weights": [1, 1, 8, 36],
             "BoxPredictor_1/ClassPredictor/biases": [36],
         }
-        assert run(found).class_logits.mean() == pytest.approx(-4.6, abs=0.5)
+        assert evaluate(found).class_logits.mean() == pytest.approx(-4.6, abs=0.5)
 
 
 def test_anchors_come_cell_by_cell() -> None:
@@ -76,9 +71,9 @@ def test_anchors_come_cell_by_cell() -> None:
             if "BoxEncoding" in v.op.name and v.op.name.endswith("biases")
         )
         with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
+            session.evaluate(tf1.global_variables_initializer())
             biases.load(np.arange(12.0), session)
-            boxes = session.run(found.box_encodings)
+            boxes = session.evaluate(found.box_encodings)
     expected = np.tile(np.arange(12.0).reshape(3, 4), [16, 1])
     np.testing.assert_array_equal(boxes, [expected, expected])
 
@@ -102,7 +97,7 @@ def test_clip_range(head: str) -> None:
     text = f"""{head}_box_predictor {{ box_encodings_clip_range {{ min: -0.1 max: 0.2 }} {more}
         conv_hyperparams {{ initializer {{ random_normal_initializer {{ stddev: 1 }} }} }} }}"""
     with tf.Graph().as_default():
-        boxes = run(predict(text, anchors=(3, 3))).box_encodings
+        boxes = evaluate(predict(text, anchors=(3, 3))).box_encodings
     assert (boxes.min(), boxes.max()) == (pytest.approx(-0.1), pytest.approx(0.2))
 
 
@@ -115,7 +110,8 @@ def test_clip_range(head: str) -> None:
 )
 def test_scores_instead_of_logits(text: str) -> None:
     with tf.Graph().as_default():
-        scores = run(predict(text % "class_prediction_bias_init: -20", anchors=(3, 3))).class_logits
+        found = predict(text % "class_prediction_bias_init: -20", anchors=(3, 3))
+        scores = evaluate(found).class_logits
     assert 0 <= scores.min() <= scores.max() < 1e-3
 
 
@@ -123,11 +119,11 @@ def test_the_shared_head_converts_scores_outside_training_only() -> None:
     text = """weight_shared_convolutional_box_predictor { score_converter: SIGMOID
         class_prediction_bias_init: -20 }"""
     with tf.Graph().as_default():
-        logits = run(predict(text, anchors=(3, 3), training=True)).class_logits
+        logits = evaluate(predict(text, anchors=(3, 3), training=True)).class_logits
     assert logits.max() < -10
     text = "convolutional_box_predictor { apply_sigmoid_to_scores: true use_dropout: false }"
     with tf.Graph().as_default():
-        assert run(predict(text, anchors=(3, 3), training=True)).class_logits.min() > 0
+        assert evaluate(predict(text, anchors=(3, 3), training=True)).class_logits.min() > 0
 
 
 @pytest.mark.parametrize(
@@ -141,7 +137,7 @@ def test_tower_layers_end_with_their_activation_or_relu6(activation: str, ops: L
     with tf.Graph().as_default() as graph:
         found = predict(text, depths=[8], anchors=[1])
         assert [op.type for op in graph.get_operations() if "Relu" in op.type] == ops
-        assert run(found).box_encodings.shape == (2, 16, 4)
+        assert evaluate(found).box_encodings.shape == (2, 16, 4)
 
 
 @pytest.mark.parametrize("head", ["convolutional", "weight_shared_convolutional"])
@@ -152,8 +148,8 @@ def test_dropout_drops_in_training_where_asked_for(head: str, wanted: bool, trai
     with tf.Graph().as_default():
         found = predict(text, anchors=(3, 3), training=training)
         with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            first, second = session.run(found), session.run(found)
+            session.evaluate(tf1.global_variables_initializer())
+            first, second = session.evaluate(found), session.evaluate(found)
     np.testing.assert_array_equal(first.box_encodings, second.box_encodings)
     drops = wanted and training
     assert np.array_equal(first.class_logits, second.class_logits) != drops
@@ -233,7 +229,7 @@ def test_unknown_sizes() -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         fed = tf1.placeholder(tf.float32, [None, None, None, 4])
         found = predictor.predict([fed], [3])
-        session.run(tf1.global_variables_initializer())
-        values = session.run(found, {fed: np.zeros([5, 2, 3, 4])})
+        session.evaluate(tf1.global_variables_initializer())
+        values = session.evaluate(found, {fed: np.zeros([5, 2, 3, 4])})
     assert values.box_encodings.shape == (5, 18, 4)
     assert values.class_logits.shape == (5, 18, 3)

@@ -61,6 +61,15 @@ LABELS = Groundtruth(
 )
 
 
+# One box in the first image, none in the second; pixels.
+SCENE = Groundtruth(
+    boxes=tf.constant([[[0.0, 0.0, 40.0, 40.0]], [[0.0] * 4]]),
+    classes=tf.constant([[[0.0, 1.0]], [[0.0, 0.0]]]),
+    weights=tf.constant([[1.0], [0.0]]),
+    valid=tf.constant([[True], [False]]),
+)
+
+
 def small_config(overrides: str = "") -> model_pb2.DetectionModel:
     """The small detector's message with `faster_rcnn { overrides }` merged in."""
     config = text_format.Parse(SMALL, model_pb2.DetectionModel())

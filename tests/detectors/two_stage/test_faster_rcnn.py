@@ -14,15 +14,11 @@ from estimator_det.detectors.two_stage.proposals import Regions, RpnOutput
 from estimator_det.detectors.two_stage.regions import RegionOutput
 from tests.detectors.two_stage import configs
 from tests.detectors.two_stage.configs import MASKS, RFCN, groundtruth, small_detector
+from tests.graphs import evaluate
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (2, 50, 70, 3)).astype(np.float32)
 EXTRA = """output_final_box_features: true output_final_box_rpn_features: true
   return_raw_detections_during_predict: true"""
-
-
-# The graphs are small, and run once: optimizing them takes longer than running them.
-AS_IT_IS = tf1.ConfigProto()
-AS_IT_IS.graph_options.rewrite_options.disable_meta_optimizer = True
 
 
 @functools.cache
@@ -44,9 +40,7 @@ def run(overrides: str = "", is_training: bool = False) -> Tuple[Dict[str, Any],
         for name in ("regions", "second_stage", "rpn"):
             parts = kept.pop(name, None)
             kept.update({f"{name}/{k}": v for k, v in (parts._asdict() if parts else {}).items()})
-        with tf1.Session(config=AS_IT_IS) as session:
-            session.run(tf1.global_variables_initializer())
-            return tuple(session.run([kept, detections, terms]))
+        return tuple(evaluate([kept, detections, terms]))
 
 
 def test_padding_is_normalized_too() -> None:
@@ -152,9 +146,7 @@ def test_detections_are_those_of_the_given_predictions_and_shapes() -> None:
             regions=Regions(boxes, tf.constant([1, 1])), second_stage=second
         )
         detections = detector.postprocess(changed, tf.constant([[24, 32, 3]] * 2)).to_dict()
-        with tf1.Session(config=AS_IT_IS) as session:
-            session.run(tf1.global_variables_initializer())
-            values = session.run(detections)
+        values = evaluate(detections)
     assert values["detection_classes"][:, 0].tolist() == [1.0, 1.0]
     np.testing.assert_allclose(values["detection_boxes"][:, 0], [[0, 0, 0.5, 0.25]] * 2, rtol=1e-5)
     assert (values["detection_masks"][:, 0].max(axis=(1, 2)) > 0).all()
@@ -188,11 +180,9 @@ def test_detections_of_padded_images_are_cropped_where_they_are() -> None:
         )
         found = detector.postprocess(predictions, tf.constant([[64, 32, 3]]))
         crops = detector.second.stage.crop(features, boxes[:, :1] / 64.0)
-        with tf1.Session(config=AS_IT_IS) as session:
-            session.run(tf1.global_variables_initializer())
-            found_boxes, ours, expected = session.run(
-                [found.boxes[0, 0], found.cropped_features[0, 0], crops[0]]
-            )
+        found_boxes, ours, expected = evaluate(
+            [found.boxes[0, 0], found.cropped_features[0, 0], crops[0]]
+        )
     np.testing.assert_allclose(found_boxes, [0.125, 0.125, 0.625, 0.875], rtol=1e-5)
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
@@ -244,11 +234,8 @@ def test_images_without_boxes_and_sizes_known_at_run_time() -> None:
         terms = detector.loss(predictions, labels).terms
         total = tf.add_n(list(terms.values()))
         gradients = tf.gradients(total, tf1.trainable_variables())
-        with tf1.Session(config=AS_IT_IS) as session:
-            session.run(tf1.global_variables_initializer())
-            values, gradients = session.run(
-                [terms, gradients], {images: np.ones([2, 72, 56, 3], np.float32)}
-            )
+        pixels = np.ones([2, 72, 56, 3], np.float32)
+        values, gradients = evaluate([terms, gradients], {images: pixels})
     assert values["Loss/BoxClassifierLoss/localization_loss"] == 0
     assert values["Loss/BoxClassifierLoss/mask_loss"] == 0
     assert values["Loss/BoxClassifierLoss/classification_loss"] > 0

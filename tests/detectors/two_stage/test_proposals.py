@@ -6,10 +6,9 @@ import numpy as np
 
 from estimator_det.boxes.matching import IGNORED, UNMATCHED
 from estimator_det.compat import tf
-from estimator_det.detectors.base import Groundtruth
 from estimator_det.detectors.two_stage import proposals
 from estimator_det.detectors.two_stage.proposals import RpnOutput
-from tests.detectors.two_stage.configs import LABELS, small_config
+from tests.detectors.two_stage.configs import LABELS, SCENE, small_config
 
 ANCHORS = np.float32([[0, 0, 64, 64], [-1, 0, 9, 9], [5, 5, 65, 9], [3, 3, 4, 4], [0, 0, 9, 65]])
 WINDOW = np.float32([0, 0, 64, 64])
@@ -74,13 +73,6 @@ def test_anchors_are_objects_background_or_ignored() -> None:
     np.testing.assert_allclose(found.box_targets[0, 0], np.zeros(4), atol=1e-6)
 
 
-# One box in the first image, none in the second; pixels.
-SCENE = Groundtruth(
-    boxes=tf.constant([[[0.0, 0.0, 40.0, 40.0]], [[0.0] * 4]]),
-    classes=tf.constant([[[0.0, 1.0]], [[0.0, 0.0]]]),
-    weights=tf.constant([[1.0], [0.0]]),
-    valid=tf.constant([[True], [False]]),
-)
 ALL_SAMPLED = "first_stage_minibatch_size: 100 first_stage_positive_balance_fraction: 1"
 LOG2 = np.log(2)
 

@@ -9,11 +9,11 @@ import pytest
 
 from estimator_det.boxes.matching import IGNORED, UNMATCHED
 from estimator_det.compat import tf
-from estimator_det.detectors.base import Groundtruth, ImageFrame
+from estimator_det.detectors.base import ImageFrame
 from estimator_det.detectors.two_stage import proposals, regions
 from estimator_det.detectors.two_stage.proposals import Regions
 from estimator_det.detectors.two_stage.regions import RegionOutput
-from tests.detectors.two_stage.configs import LABELS, small_config
+from tests.detectors.two_stage.configs import LABELS, SCENE, small_config
 
 INPUTS = tf.zeros([1, 100, 200, 3])
 NORMALIZED = LABELS._replace(boxes=LABELS.boxes / [100.0, 200.0, 100.0, 200.0])
@@ -104,13 +104,6 @@ def test_a_sample_needs_groundtruth() -> None:
         sampler(Regions(tf.zeros([1, 8, 4]), tf.constant([8])), None, INPUTS)
 
 
-# One box in the first image, none in the second; pixels.
-SCENE = Groundtruth(
-    boxes=tf.constant([[[0.0, 0.0, 40.0, 40.0]], [[0.0] * 4]]),
-    classes=tf.constant([[[0.0, 1.0]], [[0.0, 0.0]]]),
-    weights=tf.constant([[1.0], [0.0]]),
-    valid=tf.constant([[True], [False]]),
-)
 LOG2, LOG3 = np.log(2), np.log(3)
 
 
