@@ -22,13 +22,13 @@ class Matcher(Protocol):
         """True if rows should be fetched with a one-hot product, not a gather (for TPU)."""
 
     def __call__(
-        self, similarity: tf.Tensor, valid: tf.Tensor, may_force_match: Optional[tf.Tensor] = None
+        self, similarity: tf.Tensor, valid: tf.Tensor, may_force_match: tf.Tensor
     ) -> tf.Tensor:
         """Matches similarity [B, G, A], valid bool [B, G] -> int32 [B, A].
 
         The result is the matched row, `UNMATCHED` or `IGNORED`. Padding rows, which are not valid,
-        are never matched. `may_force_match`, bool [B, G], are the valid rows that may have a forced
-        or bipartite match, by default all.
+        are never matched. `may_force_match`, bool [B, G], are the rows that may have a forced or
+        bipartite match.
         """
 
 
@@ -83,17 +83,14 @@ class ArgMaxMatcher:
             )
 
     def __call__(
-        self, similarity: tf.Tensor, valid: tf.Tensor, may_force_match: Optional[tf.Tensor] = None
+        self, similarity: tf.Tensor, valid: tf.Tensor, may_force_match: tf.Tensor
     ) -> tf.Tensor:
         masked = tf.where(tf.expand_dims(valid, -1), similarity, similarity.dtype.min)
         if not masked.shape[1]:  # 0, or known only at run time: argmax needs a row
             masked = tf.pad(masked, [[0, 0], [0, 1], [0, 0]], constant_values=similarity.dtype.min)
         matches = self._by_threshold(masked)
         if self.force_match_for_each_row:
-            may_force_match = (
-                valid if may_force_match is None else tf.logical_and(valid, may_force_match)
-            )
-            forced_matches = _forced_matches(similarity, may_force_match)
+            forced_matches = _forced_matches(similarity, tf.logical_and(valid, may_force_match))
             matches = tf.where(forced_matches >= 0, forced_matches, matches)
         return tf.stop_gradient(matches)
 
@@ -146,11 +143,9 @@ class BipartiteMatcher:
     use_matmul_gather: bool = False  # see `Matcher`
 
     def __call__(
-        self, similarity: tf.Tensor, valid: tf.Tensor, may_force_match: Optional[tf.Tensor] = None
+        self, similarity: tf.Tensor, valid: tf.Tensor, may_force_match: tf.Tensor
     ) -> tf.Tensor:
-        may_force_match = (
-            valid if may_force_match is None else tf.logical_and(valid, may_force_match)
-        )
+        may_force_match = tf.logical_and(valid, may_force_match)
         lowest = similarity.dtype.min
         remaining = tf.where(tf.expand_dims(may_force_match, -1), similarity, lowest)
         # A last row that is never matched keeps argmax defined when G is 0.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config import tpu_advice
@@ -50,14 +49,3 @@ def balanced_sample(
 
 
 tpu_advice.declare(__name__, {"loss.random_example_sampler": tpu_advice.BY_RULE})
-
-
-def make_random_example_sampler(config: Any) -> Sampler:
-    """Builds the sampler of SSD's loss from a `RandomExampleSampler` proto.
-
-    The sampler (indicator bool [B, A], labels bool [B, A]) -> bool [B, A] chooses all positives,
-    and random negatives until positives are `positive_sample_fraction` of the sample.
-    """
-    return functools.partial(
-        balanced_sample, batch_size=None, positive_fraction=config.positive_sample_fraction
-    )

@@ -6,6 +6,7 @@ column, else K).
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Tuple
 
@@ -13,7 +14,7 @@ from estimator_det.boxes.assign import TargetAssigner, Targets, count_assignment
 from estimator_det.boxes.coders import make_box_coder
 from estimator_det.boxes.geometry import make_similarity
 from estimator_det.boxes.matching import make_matcher
-from estimator_det.boxes.sampling import Sampler, make_random_example_sampler
+from estimator_det.boxes.sampling import Sampler, balanced_sample
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth, Losses, Predictions, WeightedLosses
@@ -235,7 +236,11 @@ def make_ssd_loss(config: Any, is_training: bool) -> SsdLoss:
         normalize_by_num_matches=config.normalize_loss_by_num_matches,
         normalize_by_code_size=config.normalize_loc_loss_by_codesize,
         sampler=(
-            make_random_example_sampler(loss.random_example_sampler)
+            functools.partial(
+                balanced_sample,
+                batch_size=None,
+                positive_fraction=loss.random_example_sampler.positive_sample_fraction,
+            )
             if loss.HasField("random_example_sampler")
             else None
         ),

@@ -27,16 +27,7 @@ class Conv(NamedTuple):
     padding: str = "SAME"  # "SAME" or "VALID"
     # Deviation of the initial weights; None for the initializer of the argument scope.
     stddev: Optional[float] = None
-
-
-class SeparableConv(NamedTuple):
-    """A strided convolution split into depthwise and pointwise halves."""
-
-    name: str
-    kernel: Tuple[int, int]
-    depth: int
-    stride: int
-    stddev: float
+    is_separable: bool = False  # True if it is split into depthwise and pointwise halves
 
 
 class Pool(NamedTuple):
@@ -54,7 +45,7 @@ class Fork(NamedTuple):
     arms: Tuple[Conv, ...]
 
 
-Layer = Union[Conv, SeparableConv, Pool, Fork]
+Layer = Union[Conv, Pool, Fork]
 Branches = Tuple[Tuple[Layer, ...], ...]
 
 
@@ -65,7 +56,7 @@ class Mixed(NamedTuple):
     branches: Branches  # the chains
 
 
-Block = Union[Conv, SeparableConv, Pool, Mixed]  # each has one named activation
+Block = Union[Conv, Pool, Mixed]  # each has one named activation
 
 
 def conv(name: str, depth: int, stride: int = 1, **settings: Any) -> Conv:
@@ -121,7 +112,7 @@ def _v2_halving(letters: str, first: Tuple[int, int], second: Tuple[int, int]) -
 
 
 V2_BLOCKS: Tuple[Block, ...] = (
-    SeparableConv("Conv2d_1a_7x7", (7, 7), 64, 2, stddev=1.0),
+    conv("Conv2d_1a_7x7", 64, 2, stddev=1.0, is_separable=True),
     Pool("max", 2, name="MaxPool_2a_3x3"),
     conv("Conv2d_2b_1x1", 64, stddev=0.1),
     conv("Conv2d_2c_3x3", 192),
@@ -241,20 +232,19 @@ V3_BLOCKS: Tuple[Block, ...] = (
 Depth = Callable[[float], int]
 
 
-def _initializer(stddev: Optional[float]) -> Dict[str, Any]:
-    return {} if stddev is None else {"weights_initializer": truncated_normal(stddev)}
-
-
 def _convolve(net: tf.Tensor, conv: Conv, depth: Depth) -> tf.Tensor:
-    return conv2d(
-        net,
-        depth(conv.depth),
-        conv.kernel,
-        stride=conv.stride,
-        padding=conv.padding,
-        scope=conv.name,
-        **_initializer(conv.stddev),
-    )
+    settings: Dict[str, Any] = {
+        "stride": conv.stride,
+        "padding": conv.padding,
+        "scope": conv.name,
+    }
+    if conv.stddev is not None:
+        settings["weights_initializer"] = truncated_normal(conv.stddev)
+    channels = depth(conv.depth)
+    if not conv.is_separable:
+        return conv2d(net, channels, conv.kernel, **settings)
+    multiplier = min(channels // 3, SEPARABLE_MULTIPLIER)
+    return separable_conv2d(net, channels, conv.kernel, multiplier, **settings)
 
 
 def _apply(net: tf.Tensor, layer: Layer, depth: Depth) -> tf.Tensor:
@@ -262,20 +252,8 @@ def _apply(net: tf.Tensor, layer: Layer, depth: Depth) -> tf.Tensor:
         return _convolve(net, layer, depth)
     if isinstance(layer, Fork):
         return tf.concat([_convolve(net, arm, depth) for arm in layer.arms], axis=-1)
-    if isinstance(layer, Pool):
-        pool = tf.nn.max_pool2d if layer.kind == "max" else tf.nn.avg_pool2d
-        return pool(net, ksize=3, strides=layer.stride, padding=layer.padding)
-    channels = depth(layer.depth)
-    return separable_conv2d(
-        net,
-        channels,
-        layer.kernel,
-        depth_multiplier=min(channels // 3, SEPARABLE_MULTIPLIER),
-        stride=layer.stride,
-        padding="SAME",
-        scope=layer.name,
-        **_initializer(layer.stddev),
-    )
+    pool = tf.nn.max_pool2d if layer.kind == "max" else tf.nn.avg_pool2d
+    return pool(net, ksize=3, strides=layer.stride, padding=layer.padding)
 
 
 def mix(net: tf.Tensor, branches: Branches, depth: Depth = int) -> tf.Tensor:

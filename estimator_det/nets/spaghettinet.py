@@ -152,11 +152,6 @@ NETWORKS: Dict[str, Tuple[Node, ...]] = {
 DEFAULT_NETWORK = "spaghettinet_edgetpu_m"
 
 
-class _Settings(NamedTuple):
-    is_training: bool
-    explicit_padding: bool
-
-
 def _range_end(name: str, start: float) -> tf.Variable:
     collections = [tf1.GraphKeys.MODEL_VARIABLES, tf1.GraphKeys.MOVING_AVERAGE_VARIABLES]
     return range_variable(tf1.get_variable_scope(), name, start, collections=collections)
@@ -186,13 +181,13 @@ def _concat_in_one_range(parts: Sequence[tf.Tensor], is_training: bool) -> tf.Te
 
 
 def _layer(
-    inputs: tf.Tensor, layer: Layer, depth: int, stride: int, settings: _Settings
+    inputs: tf.Tensor, layer: Layer, depth: int, *, stride: int, padding: str, is_training: bool
 ) -> tf.Tensor:
     """Builds a layer: [B, h, w, c] -> [B, ceil(h / stride), ceil(w / stride), depth]."""
     net = inputs
     if layer.kind == "ibn":
         net = slim.conv2d(net, depth * layer.expansion, 1, scope="expansion")
-    padding = choose_padding(settings.explicit_padding and stride > 1)
+    padding = padding if stride > 1 else "SAME"
     spatial: Dict[str, Any] = {"kernel_size": layer.kernel, "stride": stride, "padding": padding}
     if layer.kind == "fused":
         width = inputs.shape[-1] // layer.groups * layer.expansion
@@ -200,7 +195,7 @@ def _layer(
             conv2d(part, width, scope=f"slice_{number}", **spatial)
             for number, part in enumerate(tf.split(net, layer.groups, axis=-1))
         ]
-        net = _concat_in_one_range(parts, settings.is_training)
+        net = _concat_in_one_range(parts, is_training)
     else:
         if layer.kind == "separable":  # the depthwise half is linear, with a bias
             spatial.update(activation_fn=None, normalizer_fn=None)
@@ -210,14 +205,14 @@ def _layer(
     return slim.conv2d(net, depth, 1, activation_fn=None, scope="projection")
 
 
-def _edge(net: tf.Tensor, from_level: int, level: int, depth: int, settings: _Settings) -> Any:
+def _edge(net: tf.Tensor, from_level: int, level: int, depth: int, padding: str) -> Any:
     """Resamples a map to another level and depth."""
     # The 1x1 convolution runs at the lower resolution, which is cheaper.
     name = "1x1_no_resampling"
     if from_level < level:
         name = "1x1_after_downsampling"
         stride = 2 ** (level - from_level)
-        net = max_pool(net, stride + 1, stride, choose_padding(settings.explicit_padding))
+        net = max_pool(net, stride + 1, stride, padding)
     elif from_level > level:
         name = "1x1_before_upsample"
     net = slim.conv2d(net, depth, 1, activation_fn=None, scope=name)
@@ -227,13 +222,13 @@ def _edge(net: tf.Tensor, from_level: int, level: int, depth: int, settings: _Se
 
 
 def _sum_of_edges(
-    node: Node, maps: Dict[str, tf.Tensor], levels: Dict[str, int], settings: _Settings
+    node: Node, maps: Dict[str, tf.Tensor], levels: Dict[str, int], padding: str
 ) -> tf.Tensor:
     """Adds the inputs of a node at its level, cut to the size of the finest one."""
     edges = []
     for source in node.inputs:
         with tf1.variable_scope(f"edge_{source}_{node.name}"):
-            edges.append(_edge(maps[source], levels[source], node.level, node.depth, settings))
+            edges.append(_edge(maps[source], levels[source], node.level, node.depth, padding))
     finest = edges[min(range(len(edges)), key=lambda number: levels[node.inputs[number]])]
     height, width = height_and_width(finest)
     total = None
@@ -258,7 +253,7 @@ def spaghettinet(
             "feature_extractor.spaghettinet_arch_name",
             f"{name!r} is not known{nearest(name, known)}. Known: {known}",
         )
-    settings = _Settings(is_training, explicit_padding)
+    padding = choose_padding(explicit_padding)
     levels = {node.name: node.level for node in NETWORKS[name]}
     maps: Dict[str, tf.Tensor] = {}
     scope = published_scope(
@@ -276,18 +271,24 @@ def spaghettinet(
             STEM_DEPTH,
             STEM_KERNEL,
             stride=2,
-            padding=choose_padding(explicit_padding),
+            padding=padding,
             scope=f"{SCOPE}/stem_node/stem",
         )
         for node in NETWORKS[name]:
             if len(node.inputs) == 1:
                 net = maps[node.inputs[0]]
             else:
-                net = _sum_of_edges(node, maps, levels, settings)
+                net = _sum_of_edges(node, maps, levels, padding)
             for number, layer in enumerate(node.layers):
-                stride = 1 if number else node.stride
                 with tf1.variable_scope(f"{SCOPE}/{node.name}_{number}"):
-                    output = _layer(net, layer, node.depth, stride, settings)
+                    output = _layer(
+                        net,
+                        layer,
+                        node.depth,
+                        stride=1 if number else node.stride,
+                        padding=padding,
+                        is_training=is_training,
+                    )
                     net = output + net if number else output
             maps[node.name] = net
     return maps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, List, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
@@ -21,13 +21,6 @@ OBJECTNESS_COLUMNS = 2  # background, object
 BOX_CODE_SIZE = 4  # numbers that encode a box
 
 
-class ProposalOutput(NamedTuple):
-    """Output of a proposal head for a feature map with A anchors."""
-
-    features: tf.Tensor  # float [B, h, w, depth], output of the convolution before the head
-    prediction: Prediction  # codes [B, A, 4], objectness logits [B, A, 2]
-
-
 @dataclass(frozen=True)
 class ProposalHead:
     """A convolution, then 1x1 layers for codes and objectness (https://arxiv.org/abs/1506.01497)."""
@@ -37,8 +30,13 @@ class ProposalHead:
     kernel_size: int = 3  # height and width of its kernel
     atrous_rate: int = 1  # dilation of its kernel
 
-    def predict(self, features: tf.Tensor, num_per_location: List[int]) -> ProposalOutput:
-        """Predicts from a feature map [B, h, w, C] with these numbers of anchors per cell."""
+    def predict(
+        self, features: tf.Tensor, num_per_location: List[int]
+    ) -> Tuple[tf.Tensor, Prediction]:
+        """Predicts from a feature map [B, h, w, C] with these numbers of anchors per cell.
+
+        Returns the output of the convolution, [B, h, w, depth], and codes and objectness logits.
+        """
         # AUTO_REUSE, so that further calls share the variables.
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             with self.conv_scope():
@@ -54,7 +52,7 @@ class ProposalHead:
             with tf1.variable_scope(PROPOSAL_SCOPE):
                 options = HeadOptions(OBJECTNESS_COLUMNS, BOX_CODE_SIZE, kernel_size=1)
                 head = ConvolutionalBoxHead(options, self.conv_scope)
-                return ProposalOutput(net, head.predict([net], num_per_location))
+                return net, head.predict([net], num_per_location)
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def _match(
     padded[place], valid[place] = boxes[here], True
     padded, anchors = tf.constant(padded), tf.constant(layout.anchors)
     similarity = assigner.similarity(padded, anchors)
-    matches = assigner.matcher(similarity, tf.constant(valid)).numpy()
+    matches = assigner.matcher(similarity, valid, valid).numpy()
     row_of_match, _ = np.nonzero(matches >= 0)
     matched = np.bincount(
         row_of_match * width + matches[matches >= 0], minlength=len(chunk) * width

@@ -22,7 +22,7 @@ CASES = sorted(name for name in ARRAYS if name.count("__") == 2)
 def run(matcher, similarity, valid=None, may_force_match=None):
     similarity = tf.constant(similarity, tf.float32)
     valid = tf.ones(similarity.shape[:2], tf.bool) if valid is None else tf.constant(valid)
-    return matcher(similarity, valid, may_force_match).numpy()
+    return matcher(similarity, valid, valid if may_force_match is None else may_force_match).numpy()
 
 
 def claiming_rows(num_rows, which):

@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from estimator_det.boxes.sampling import balanced_sample, make_random_example_sampler
+from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.compat import tf, tf1
-from estimator_det.protos import losses_pb2
 
 
 def batch(*images, size=40):
@@ -71,11 +70,3 @@ def test_static_shape_and_small_graph():
 
     assert build(2) == build(64) < 80
     assert build(None) and build(None, None)
-
-
-def test_random_example_sampler():
-    config = losses_pb2.RandomExampleSampler(positive_sample_fraction=0.2)
-    indicator, labels = batch((3, 30), (0, 30))
-    sample = make_random_example_sampler(config)(indicator, labels)
-    assert counts(sample, indicator, labels) == [(3, 12), (0, 0)]
-    assert losses_pb2.RandomExampleSampler().positive_sample_fraction == pytest.approx(0.01)
