@@ -1,8 +1,8 @@
-"""Values of tensors of the default graph."""
+"""Variables and values of tensors of the default graph."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from estimator_det.compat import tf1
 
@@ -15,3 +15,8 @@ def evaluate(fetches: Any, feed: Optional[Dict[Any, Any]] = None) -> Any:
     with tf1.Session(config=config) as session:
         session.run(tf1.global_variables_initializer())
         return session.run(fetches, feed)
+
+
+def shapes(part: str = "") -> Dict[str, List[int]]:
+    """The shapes of the variables whose names contain `part`, by name."""
+    return {v.op.name: v.shape.as_list() for v in tf1.global_variables() if part in v.op.name}

@@ -53,14 +53,11 @@ def _breaks(monkeypatch: pytest.MonkeyPatch, broken: str, error: Exception) -> N
     monkeypatch.setattr(importlib, "import_module", import_module)
 
 
-def test_broken_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_estimator_and_missing_slim(monkeypatch: pytest.MonkeyPatch) -> None:
     _breaks(monkeypatch, "tensorflow_estimator", AttributeError("no attribute 'x'"))
     remedy = r"pip install --force-reinstall --no-deps 'tensorflow-estimator==2\.15\.0'"
     with pytest.raises(ImportError, match=rf"tensorflow-estimator 2.*does not work here.*{remedy}"):
         versions.import_estimator()
-
-
-def test_missing_slim(monkeypatch: pytest.MonkeyPatch) -> None:
     _breaks(monkeypatch, "tf_slim", ModuleNotFoundError("No module named 'tf_slim'"))
     monkeypatch.setattr(versions, "installed", lambda package: None)
     with pytest.raises(ImportError, match=r"tf-slim is missing.*'tf-slim==1\.1\.0'"):

@@ -22,10 +22,6 @@ def one_block(block: nets.Block, inputs: tf.Tensor) -> tf.Tensor:
     return nets.inverted_residual_net(inputs, (block,), depth)["layer_1"]
 
 
-def names(suffix: str = "") -> list:
-    return [v.op.name for v in tf1.global_variables() if v.op.name.endswith(suffix)]
-
-
 @pytest.mark.parametrize(
     ("channels", "least", "expected"),
     [
@@ -86,7 +82,7 @@ def test_fused_block() -> None:
         assert output.shape == (1, 4, 4, 16)
         shapes = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
         assert shapes["expanded_conv/expand/weights"] == [3, 3, 8, 16]
-        assert not names("depthwise_weights")
+        assert not shapes("depthwise_weights")
 
 
 def test_squeeze_excite_weighs_channels() -> None:

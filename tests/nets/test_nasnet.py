@@ -8,6 +8,7 @@ import pytest
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import nasnet
 from estimator_det.nets.normalization import BATCH_NORMS
+from tests.graphs import shapes
 from tests.nets.variables import crc32, variable_lines
 
 TINY = nasnet.Network(nasnet.PNASNET_CELL, num_cells=3, depth=8, stem_depth=6, keep_paths=0.6)
@@ -25,10 +26,6 @@ HALVED = SIMPLE._replace(num_cells=6, halving_cell=SIMPLE_CELL._replace(outputs=
 def build(images: tf.Tensor, network: nasnet.Network = TINY, **options):
     with nasnet.arg_scope(), slim.arg_scope(list(BATCH_NORMS), is_training=False):
         return nasnet.searched_network(images, network, **options)
-
-
-def shapes(names: str = "") -> dict:
-    return {v.op.name: v.shape.as_list() for v in tf1.global_variables() if names in v.op.name}
 
 
 # Sizes that were published: parameters without the classifier of 1000 classes, and activations.

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Dict, List
+from typing import List
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ import estimator_det.predictors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
 from estimator_det.predictors.base import make_box_head
 from estimator_det.protos import box_predictor_pb2, pipeline_pb2
-from tests.graphs import evaluate
+from tests.graphs import evaluate, shapes
 
 
 def predict(text: str, depths=(8, 8), anchors=(3, 6), training: bool = False, **options):
@@ -37,16 +37,12 @@ def predict_with(config, depths, anchors, training: bool, num_classes=5, backgro
     return predictor.predict(maps, list(anchors))
 
 
-def names() -> Dict[str, List[int]]:
-    return {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
-
-
 def test_convolutional_head() -> None:
     with tf.Graph().as_default():
         found = predict("convolutional_box_predictor { class_prediction_bias_init: -4.6 }")
         assert found.box_encodings.shape == (2, 4 * 4 * 3 + 2 * 2 * 6, 4)
         assert found.class_logits.shape == (2, 72, 6)
-        assert names() == {
+        assert shapes() == {
             "BoxPredictor_0/BoxEncodingPredictor/weights": [1, 1, 8, 12],
             "BoxPredictor_0/BoxEncodingPredictor/biases": [12],
             "BoxPredictor_0/ClassPredictor/weights": [1, 1, 8, 18],
@@ -85,10 +81,10 @@ def test_layers_before_the_head() -> None:
     for low, high, depth in ((0, 4, 4), (0, 16, 8), (12, 16, 12), (12, 4, 12), (12, 0, 12)):
         with tf.Graph().as_default():
             predict(text % (low, high))
-            assert names()[f"BoxPredictor_1/Conv2d_1_1x1_{depth}/weights"] == [1, 1, depth, depth]
+            assert shapes()[f"BoxPredictor_1/Conv2d_1_1x1_{depth}/weights"] == [1, 1, depth, depth]
     with tf.Graph().as_default():
         predict(text % (0, 0))
-        assert not [name for name in names() if "Conv2d" in name]
+        assert not [name for name in shapes() if "Conv2d" in name]
 
 
 @pytest.mark.parametrize("head", ["convolutional", "weight_shared_convolutional"])
@@ -177,7 +173,7 @@ def test_shared_heads_have_the_variables_of_the_reference(name: str, shared: pat
         anchors = [per_location] * len(depths)
         predict_with(pipeline.model.ssd.box_predictor, depths, anchors, True, num_classes=90)
         trainable = {v.op.name for v in tf1.trainable_variables()}
-        assert {k: [v, k in trainable] for k, v in names().items()} == expected
+        assert {k: [v, k in trainable] for k, v in shapes().items()} == expected
         kernels = [k for k in expected if k.endswith("weights")]
         assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == len(kernels)
 
@@ -191,8 +187,8 @@ def test_maps_of_unequal_depth_are_projected() -> None:
         )
         for number, depth in enumerate((8, 4, 8)):
             scope = f"{SHARED}/ProjectionLayer/conv2d_{number}"
-            assert names()[f"{scope}/weights"] == [1, 1, depth, 8]
-            assert names()[f"{scope}/BatchNorm/beta"] == [8]
+            assert shapes()[f"{scope}/weights"] == [1, 1, depth, 8]
+            assert shapes()[f"{scope}/BatchNorm/beta"] == [8]
 
 
 @pytest.mark.parametrize("depthwise", ["true", "false"])
@@ -203,7 +199,7 @@ def test_biases_before_batch_norm_only_where_forced(forced: str, depthwise: str)
         conv_hyperparams {{ batch_norm {{ }} force_use_bias: {forced} }} }}"""
     with tf.Graph().as_default():
         predict(text, depths=[8, 8], anchors=[1, 1])
-        biases = [name for name in names() if name.endswith("conv2d_0/biases")]
+        biases = [name for name in shapes() if name.endswith("conv2d_0/biases")]
         scope = "WeightSharedConvolutionalBoxPredictor/PredictionTower"
         assert biases == ([f"{scope}/conv2d_0/biases"] if forced == "true" else [])
 

@@ -11,10 +11,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import no_scope
 from estimator_det.predictors import two_stage as heads
 from estimator_det.protos import box_predictor_pb2
-
-
-def shapes() -> dict:
-    return {v.op.name: v.shape.as_list() for v in tf1.global_variables() if "weights" in v.op.name}
+from tests.graphs import shapes
 
 
 def test_proposal_head() -> None:
@@ -23,7 +20,7 @@ def test_proposal_head() -> None:
         net, raw = head.predict(tf.zeros([2, 6, 8, 3]), [4])
         assert net.shape == (2, 6, 8, 7)
         assert raw.box_encodings.shape == (2, 192, 4) and raw.class_logits.shape == (2, 192, 2)
-        assert shapes() == {
+        assert shapes("weights") == {
             "Conv/weights": [5, 5, 3, 7],
             "FirstStageBoxPredictor/BoxEncodingPredictor/weights": [1, 1, 7, 16],
             "FirstStageBoxPredictor/ClassPredictor/weights": [1, 1, 7, 8],
@@ -101,10 +98,13 @@ def test_mask_head(convolve_first: bool) -> None:
     with tf.Graph().as_default():
         head = heads.MaskHead(3, no_scope, 8, 4, 6, num_layers=3, convolve_first=convolve_first)
         assert head.predict(tf.zeros([5, 4, 4, 9])).shape == (5, 3, 8, 4)
-        kernels = list(shapes().values())
+        kernels = list(shapes("weights").values())
         more = [[3, 3, 6, 6]] if convolve_first else []
         assert kernels == [[3, 3, 9, 6], [3, 3, 6, 6], *more, [3, 3, 6, 3]]
-        assert list(shapes())[-1] == f"SecondStageBoxPredictor/Conv_{len(kernels) - 1}/weights"
+        assert (
+            list(shapes("weights"))[-1]
+            == f"SecondStageBoxPredictor/Conv_{len(kernels) - 1}/weights"
+        )
 
 
 def test_chosen_depth() -> None:
@@ -118,7 +118,7 @@ def test_rfcn_head() -> None:
         head = heads.RfcnHead(2, no_scope, num_bins=(3, 2), depth=5, crop_size=(6, 4))
         raw = head.predict(tf.zeros([2, 6, 6, 8]), tf.zeros([2, 7, 4]))
         assert raw.box_encodings.shape == (14, 2, 4) and raw.class_logits.shape == (14, 3)
-        assert shapes() == {
+        assert shapes("weights") == {
             "SecondStageBoxPredictor/reduce_depth/weights": [1, 1, 8, 5],
             "SecondStageBoxPredictor/refined_locations/weights": [1, 1, 5, 48],
             "SecondStageBoxPredictor/class_predictions/weights": [1, 1, 5, 18],

@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-from typing import List
-
 import numpy as np
 import pytest
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.necks import fpn
-
-
-def variables() -> List[str]:
-    return sorted(v.op.name for v in tf1.global_variables())
+from tests.graphs import shapes
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 3, 2), (None, 2, 3, 2), (None, None, None, 2)])
@@ -32,7 +27,7 @@ def test_levels_add_the_one_above() -> None:
         slim.arg_scope([slim.conv2d], weights_initializer=ones, activation_fn=tf.nn.relu),
     ):
         maps = fpn.top_down_maps([tf.constant(fine), tf.constant(coarse)], fpn.LayerOptions(1))
-        assert variables() == [
+        assert sorted(shapes()) == [
             f"{layer}/{part}"
             for layer in ("projection_1", "projection_2", "smoothing_1")
             for part in ("biases", "weights")
