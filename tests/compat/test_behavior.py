@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from estimator_det.compat import require_v2_behavior
-
 PROGRAM = """
 import tensorflow as tf
 tf.compat.v1.{call}()
@@ -29,10 +27,6 @@ for entry in (
     except RuntimeError as error:
         print("refused:", error)
 """
-
-
-def test_here_all_is_on() -> None:
-    require_v2_behavior()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors import Context, make_detector
+from estimator_det.detectors import Context
 from estimator_det.nets.context_attention import (
     POST_BOX_CLASSIFIER,
     AttentionContext,
@@ -195,15 +195,3 @@ def test_a_context_that_does_not_fit(context: Any, message: str) -> None:
     with tf.Graph().as_default(), pytest.raises(ConfigError, match=message):
         given = None if context is None else Context(tf.constant(context), tf.constant([1, 1]))
         attention()(tf.zeros([6, 1, 1, 4]), AttentionContext(tf.ones([2, 3], bool), given))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ("use_long_term_attention: false", "nothing attends"),
-        ("num_attention_heads: 0", "heads is 0"),
-    ],
-)
-def test_refused(overrides: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make_detector(configs.small_config(CONTEXT % overrides), is_training=True)

@@ -158,18 +158,3 @@ def test_options_from_the_message() -> None:
     text = "quantization { delay: 5 weight_bits: 4 symmetric: true }"
     message = text_format.Parse(text, graph_rewriter_pb2.GraphRewriter())
     assert make_quantization(message) == Quantization(5, 4, 8, True)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("a/act_quant/min", True),
-        ("a/act_quant/a/act_quant/max/biased", True),
-        ("a/weights_quant/max", True),
-        ("a/weights", False),
-        ("a/quant/minimum", False),
-        (quantization.STEP_VARIABLE, False),
-    ],
-)
-def test_names_of_range_variables(name: str, expected: bool) -> None:
-    assert quantization.is_range(name) == expected
