@@ -13,10 +13,6 @@ from estimator_det.config.text import ConfigError
 RGB_MEANS = (123.68, 116.779, 103.939)
 """Means of the images that ResNet and VGG classifiers were trained on, in pixels of 0..255."""
 
-FINEST_FPN_LEVEL = 2
-"""Level of the finest activation a feature pyramid can use; level n is at stride 2^n."""
-
-
 OVERRIDE = "override_base_feature_extractor_hyperparams"
 
 RecipeType = TypeVar("RecipeType", bound="RecipeRules")

@@ -89,7 +89,6 @@ class Recipe(RecipeRules):
     pyramid: Pyramid  # (activations, options) -> feature maps
     normalize: Callable[[tf.Tensor], tf.Tensor] = scale_to_unit_range  # pixel scaling
     min_size: int = 33  # least height and width of an image, in pixels
-    is_size_exact: bool = False  # True if height and width must be equal to `min_size`
     # The `SPECIAL_FIELDS` that this type has; the others must not be set.
     takes: Tuple[str, ...] = ("num_layers",)
     # Other fields that must have their defaults, like in the reference.
@@ -105,6 +104,7 @@ class Recipe(RecipeRules):
     needs_override: bool = False
     # Levels that a pyramid must have, and its depth if a message has no `fpn`; None: any levels.
     fixed_levels: Optional[FpnLevels] = None
+    is_size_exact: bool = False  # True if height and width must be equal to `min_size`
 
     functions: ClassVar[Tuple[str, ...]] = ("backbone", "pyramid")
 
