@@ -37,8 +37,7 @@ Initializer = Callable[..., tf.Tensor]
 
 
 def _scaled(draw: Callable[..., tf.Tensor], mean: float, stddev: float) -> Initializer:
-    def initialize(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> tf.Tensor:
-        del partition_info  # part of the TF1 signature only
+    def initialize(shape: Any, dtype: Any = tf.float32) -> tf.Tensor:
         seed, seed2 = tf1.get_seed(None)
         # To the kernels, two zeros mean that there is no seed.
         values = draw(shape=shape, dtype=dtype, seed=seed or 0, seed2=seed2 or 0) * stddev
@@ -93,19 +92,13 @@ def make_initializer(config: Any) -> Optional[Any]:
 
 def _keras_initializer(name: str) -> Any:
     try:
-        initializer = keras_initializer(name)
+        return keras_initializer(name)
     except ValueError as error:
         raise ConfigError(
             "initializer.keras_initializer_by_name",
             f"Keras has no initializer {name!r}",
             'use one of its names, for example "glorot_uniform", "he_normal" or "zeros"',
         ) from error
-
-    def initialize(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> tf.Tensor:
-        del partition_info  # a TF1 argument that Keras initializers do not know
-        return initializer(shape, dtype=dtype)
-
-    return initialize
 
 
 def with_bias(normalizer: Normalizer) -> Normalizer:

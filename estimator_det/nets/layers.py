@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tuple, Union
 
 from estimator_det.compat import slim, tf, tf1
@@ -27,6 +28,7 @@ from estimator_det.nets.quantization import (
 )
 
 Sides = Union[int, Sequence[int]]  # height and width, or both
+_Kernel = Callable[..., Any]  # see `_kernel`
 
 EXPLICIT = "EXPLICIT"
 
@@ -84,8 +86,8 @@ def conv2d(inputs: tf.Tensor, num_outputs: int, kernel_size: Sides, **settings: 
             return tf.nn.conv2d(inputs, kernel, _pair(layer.stride), layer.padding, dilations=rate)
 
         shape = (*_pair(kernel_size), inputs.shape[-1], num_outputs)
-        kernel = _Kernel("weights", shape, layer.weights_initializer, inputs.dtype)
-        return layer.output(quantizer, kernel, convolve)
+        kernel = _kernel("weights", shape, inputs.dtype, layer.weights_initializer)
+        return layer.output(quantizer, kernel, shape[3:], convolve)
 
 
 def separable_conv2d(
@@ -114,9 +116,9 @@ def separable_conv2d(
             return tf.nn.depthwise_conv2d(inputs, kernel, strides, layer.padding, dilations=rate)
 
         shape = (*_pair(kernel_size), inputs.shape[-1], depth_multiplier)
-        kernel = _Kernel("depthwise_weights", shape, layer.weights_initializer, inputs.dtype)
+        kernel = _kernel("depthwise_weights", shape, inputs.dtype, layer.weights_initializer)
         if num_outputs is None:
-            return layer.output(quantizer, kernel, convolve_depthwise)
+            return layer.output(quantizer, kernel, shape[2:], convolve_depthwise)
         scope = f"{quantizer.scope()}/separable_conv2d"
         depthwise = convolve_depthwise(layer.quantize_kernel(quantizer, scope, kernel))
         depthwise = quantizer.activation(f"{scope}/{ACTIVATION}", depthwise, least=0.0)
@@ -126,8 +128,8 @@ def separable_conv2d(
 
         shape = (1, 1, depthwise.shape[-1], num_outputs)
         initializer = layer.pointwise_initializer or layer.weights_initializer
-        pointwise = _Kernel("pointwise_weights", shape, initializer, inputs.dtype)
-        return layer.output(quantizer, pointwise, convolve_pointwise)
+        pointwise = _kernel("pointwise_weights", shape, inputs.dtype, initializer)
+        return layer.output(quantizer, pointwise, shape[3:], convolve_pointwise)
 
 
 def residual_sum(values: tf.Tensor, shortcut: tf.Tensor) -> tf.Tensor:
@@ -179,24 +181,12 @@ def _pair(sides: Sides) -> Tuple[int, int]:
     return height, width
 
 
-@dataclasses.dataclass(frozen=True)
-class _Kernel:
-    """Description of a variable in the open variable scope, before it is created."""
+def _kernel(name: str, shape: Sequence[int], dtype: Any, initializer: Any) -> _Kernel:
+    """Function of a penalty that creates a variable in the open variable scope.
 
-    name: str
-    shape: Tuple[int, ...]  # HWIO, or HWC and multiplier of a depthwise kernel
-    initializer: Any
-    dtype: Any
-
-    @property
-    def scale_shape(self) -> Tuple[int, ...]:
-        """Shape of one factor for each output channel."""
-        return self.shape[2:] if self.name == "depthwise_weights" else self.shape[3:]
-
-    def make(self, regularizer: Optional[Any]) -> Any:
-        return slim.model_variable(
-            self.name, self.shape, self.dtype, self.initializer, regularizer=regularizer
-        )
+    The shape is HWIO, or HWC and multiplier of a depthwise kernel.
+    """
+    return functools.partial(slim.model_variable, name, shape, dtype, initializer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,18 +217,25 @@ class _Layer:
         return cls(**{**defaults, **scope_settings, **settings})
 
     def output(
-        self, quantizer: Quantizer, kernel: _Kernel, convolve: Callable[[tf.Tensor], tf.Tensor]
+        self,
+        quantizer: Quantizer,
+        kernel: _Kernel,
+        scale_shape: Tuple[int, ...],
+        convolve: Callable[[tf.Tensor], tf.Tensor],
     ) -> tf.Tensor:
-        """Computes the layer's output with a kernel and the function that applies it."""
+        """Computes the layer's output with a kernel and the function that applies it.
+
+        The scale's shape is that of one factor for each output channel.
+        """
         scope = quantizer.scope()
         if self.normalizer_fn is None:
             outputs = convolve(self.quantize_kernel(quantizer, scope, kernel))
             outputs = self._with_bias(outputs)
         elif self.normalizer_fn in (batch_norm, sync_batch_norm):
-            weights = kernel.make(self.weights_regularizer)
+            weights = kernel(regularizer=self.weights_regularizer)
             convolution = Convolution(
                 tf.identity(weights),
-                kernel.scale_shape,
+                scale_shape,
                 convolve,
                 lambda folded: quantizer.weights(scope, folded),
             )
@@ -261,8 +258,7 @@ class _Layer:
 
     def quantize_kernel(self, quantizer: Quantizer, scope: str, kernel: _Kernel) -> tf.Tensor:
         """Quantizes the kernel, and adds its penalty to the graph."""
-        name = f"{tf1.get_variable_scope().name}/{kernel.name}"
-        rounded, is_new = quantizer.variable(scope, name, kernel.make(None))
+        rounded, is_new = quantizer.variable(scope, kernel(regularizer=None))
         penalty = self.weights_regularizer(rounded) if self.weights_regularizer else None
         if is_new and penalty is not None:
             tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, penalty)

@@ -141,15 +141,15 @@ class Quantizer:
                     _add_update(end, value)
             return self._fake_quantize(scope, kernel, least, most, is_weight=True)
 
-    def variable(self, scope: str, name: str, kernel: tf.Variable) -> Tuple[tf.Tensor, bool]:
-        """Quantizes the kernel in a variable of this name; also returns True at its first use.
+    def variable(self, scope: str, kernel: tf.Variable) -> Tuple[tf.Tensor, bool]:
+        """Quantizes the kernel in a variable; also returns True at its first use.
 
         Layers that share the variable share the range of the first layer.
         """
-        is_first = name not in self._weights
+        is_first = kernel.name not in self._weights
         if is_first:
-            self._weights[name] = self.weights(scope, tf.identity(kernel))
-        return self._weights[name], is_first
+            self._weights[kernel.name] = self.weights(scope, tf.identity(kernel))
+        return self._weights[kernel.name], is_first
 
     def activation(self, scope: str, values: tf.Tensor, least: float = -INITIAL_LIMIT) -> tf.Tensor:
         """Quantizes values; the range, from `least` on, is a moving average of their extremes."""

@@ -153,10 +153,10 @@ def _he_stddev(fan_in: int) -> float:
     return math.sqrt(2.0 / fan_in) / CUT_NARROWING
 
 
-def he_normal(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> tf.Tensor:
+def he_normal(shape: Any, dtype: Any = tf.float32) -> tf.Tensor:
     """Initializes whole kernels (He et al., 2015): truncated normal, variance 2 / fan-in."""
     stddev = _he_stddev(math.prod(int(side) for side in shape[:-1]))
-    return truncated_normal(stddev)(shape, dtype, partition_info)
+    return truncated_normal(stddev)(shape, dtype)
 
 
 def he_depthwise(kernel: int) -> Callable[..., tf.Tensor]:

@@ -181,23 +181,20 @@ class MaskHead:
     def predict(self, features: tf.Tensor) -> tf.Tensor:
         """Predicts mask logits [R, K or 1, height, width] from features [R, h, w, C]."""
         depth = self.conv_depth or default_depth(features.shape[3], self.num_classes)
-        # The reference's layer names: Conv, Conv_1, Conv_2, ...
-        layers = (f"Conv_{index}" if index else "Conv" for index in range(self.num_layers + 1))
         with tf1.variable_scope(REGION_SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():
             net = features
             if not self.convolve_first:
                 net = tf1.image.resize(net, [self.height, self.width], align_corners=True)
             for _ in range(self.num_layers - 1):
-                net = slim.conv2d(net, depth, 3, scope=next(layers))
+                net = slim.conv2d(net, depth, 3)  # Conv, Conv_1, and so on
             if self.convolve_first:
-                net = slim.conv2d(self._repeat_cells(net), depth, 3, scope=next(layers))
+                net = slim.conv2d(self._repeat_cells(net), depth, 3)
             masks = slim.conv2d(
                 net,
                 1 if self.class_agnostic else self.num_classes,
                 3,
                 activation_fn=None,
                 normalizer_fn=None,
-                scope=next(layers),
             )
         return tf.transpose(masks, [0, 3, 1, 2])
 
