@@ -8,7 +8,7 @@ import pytest
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import inverted_residual as nets
 from estimator_det.nets.normalization import BATCH_NORMS, sync_batch_norm
-from tests.graphs import evaluate
+from tests.graphs import evaluate, shapes
 
 THIN = nets.rounded_depth(0.1, 8)
 
@@ -80,8 +80,7 @@ def test_fused_block() -> None:
     with tf.Graph().as_default(), nets.arg_scope():
         output = one_block(nets.Block(16, 2, expansion=2, fused=True), tf.zeros([1, 8, 8, 8]))
         assert output.shape == (1, 4, 4, 16)
-        shapes = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
-        assert shapes["expanded_conv/expand/weights"] == [3, 3, 8, 16]
+        assert shapes()["expanded_conv/expand/weights"] == [3, 3, 8, 16]
         assert not shapes("depthwise_weights")
 
 
