@@ -67,9 +67,9 @@ def test_anchors_come_cell_by_cell() -> None:
             if "BoxEncoding" in v.op.name and v.op.name.endswith("biases")
         )
         with tf1.Session() as session:
-            session.evaluate(tf1.global_variables_initializer())
+            session.run(tf1.global_variables_initializer())
             biases.load(np.arange(12.0), session)
-            boxes = session.evaluate(found.box_encodings)
+            boxes = session.run(found.box_encodings)
     expected = np.tile(np.arange(12.0).reshape(3, 4), [16, 1])
     np.testing.assert_array_equal(boxes, [expected, expected])
 
@@ -144,8 +144,8 @@ def test_dropout_drops_in_training_where_asked_for(head: str, wanted: bool, trai
     with tf.Graph().as_default():
         found = predict(text, anchors=(3, 3), training=training)
         with tf1.Session() as session:
-            session.evaluate(tf1.global_variables_initializer())
-            first, second = session.evaluate(found), session.evaluate(found)
+            session.run(tf1.global_variables_initializer())
+            first, second = session.run(found), session.run(found)
     np.testing.assert_array_equal(first.box_encodings, second.box_encodings)
     drops = wanted and training
     assert np.array_equal(first.class_logits, second.class_logits) != drops
@@ -225,7 +225,7 @@ def test_unknown_sizes() -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         fed = tf1.placeholder(tf.float32, [None, None, None, 4])
         found = predictor.predict([fed], [3])
-        session.evaluate(tf1.global_variables_initializer())
-        values = session.evaluate(found, {fed: np.zeros([5, 2, 3, 4])})
+        session.run(tf1.global_variables_initializer())
+        values = session.run(found, {fed: np.zeros([5, 2, 3, 4])})
     assert values.box_encodings.shape == (5, 18, 4)
     assert values.class_logits.shape == (5, 18, 3)
