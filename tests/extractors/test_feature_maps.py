@@ -30,6 +30,7 @@ class Row(NamedTuple):
     lacks: Tuple[str, ...] = ()  # parts that no variable's name has
     variables: int = 0  # number of variables; 0 for any number
     penalties: Any = None  # number of regularization losses; None for any number
+    fixtures: Tuple[str, ...] = ()  # names of fixtures that make networks small
 
 
 LEAVES = [f"BatchNorm/{n}" for n in ("beta", "gamma", "moving_mean", "moving_variance")]
@@ -225,20 +226,18 @@ MOBILEDET_ROWS = [
 ]
 
 
-def with_fixtures(rows: List[Row], *fixtures: str) -> List[Any]:
-    return [pytest.param(row, marks=pytest.mark.usefixtures(*fixtures)) for row in rows]
-
-
 @pytest.mark.parametrize(
     "row",
     [
         *ROWS,
-        *with_fixtures(SHORT_ROWS, "short_networks", "fresh_builds"),
-        *with_fixtures(MOBILEDET_ROWS, "tiny_mobiledet"),
+        *(row._replace(fixtures=("short_networks", "fresh_builds")) for row in SHORT_ROWS),
+        *(row._replace(fixtures=("tiny_mobiledet",)) for row in MOBILEDET_ROWS),
     ],
     ids=lambda row: f"{row.kind} {row.text}",
 )
-def test_row(row: Row) -> None:
+def test_row(row: Row, request: pytest.FixtureRequest) -> None:
+    for name in row.fixtures:
+        request.getfixturevalue(name)
     built = build(row.kind, row.text, row.size)
     assert built.maps == row.maps
     assert all(name.startswith(row.scope) for name in built.variables)
