@@ -158,7 +158,7 @@ def _train_spec_for_tpu(
         # The host must read the step after its update, else reports are one step late.
         with tf.control_dependencies([train_op]):
             step_taken = tf.identity(tf1.train.get_global_step())
-        graph.host_values = tpu_step.HostValues()
+        graph.host_values = tpu_step.HostValues(list(scalars))
         reported = tpu_step.make_host_call(
             batch.run_config.model_dir,
             scalars,

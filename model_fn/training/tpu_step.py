@@ -69,23 +69,22 @@ def make_core_step(
 class HostValues:
     """Scalars of the last step that arrived at the host, averaged over the TPU's cores."""
 
-    def __init__(self) -> None:
-        self._names: List[str] = []
+    def __init__(self, names: List[str]) -> None:
+        self.names = names
         self._variable: Any = None  # float64 [1 + names]: the step, then the scalars
 
-    def store(self, names: List[str], values: tf.Tensor) -> tf.Operation:
+    def store(self, values: tf.Tensor) -> tf.Operation:
         """Stores the step and its scalars, float64 [1 + names], in a variable of the host."""
         with tf1.variable_scope("host_call", reuse=tf1.AUTO_REUSE):
             self._variable = tf1.get_variable(
                 "last_figures",
-                [1 + len(names)],
+                [1 + len(self.names)],
                 tf.float64,
                 initializer=tf1.constant_initializer(_NOTHING_YET),
                 trainable=False,
                 collections=[tf1.GraphKeys.LOCAL_VARIABLES],
                 use_resource=True,
             )
-        self._names = names
         return self._variable.assign(values, read_value=False)
 
     def prepare(self) -> None:
@@ -95,7 +94,7 @@ class HostValues:
     def read(self, session: Any) -> Dict[str, float]:
         """Scalars of the last step that has arrived; empty before the first one."""
         step, *values = (float(value) for value in session.run(self._value))
-        return {} if step == _NOTHING_YET else dict(zip(self._names, values))
+        return {} if step == _NOTHING_YET else dict(zip(self.names, values))
 
 
 def make_host_call(
@@ -110,11 +109,10 @@ def make_host_call(
     Everything is sent as [1], because the host gets the values of all cores in one tensor. `step`
     is the global step after the step of the scalars.
     """
-    names = list(scalars)
 
     def write(**sent: tf.Tensor) -> List[Any]:
         now = sent[STEP][0]
-        means = {name: tf.reduce_mean(sent[name]) for name in names}
+        means = {name: tf.reduce_mean(sent[name]) for name in last.names}
         writer = tf.summary.create_file_writer(model_dir, filename_suffix=FILE_SUFFIX)
         is_time = tf.equal(tf.math.floormod(now, every_steps), 0)
         # Tags are names as they are, wherever the host function is called.
@@ -124,7 +122,7 @@ def make_host_call(
                 for name, value in means.items()
             ]
         values = [tf.cast(value, tf.float64) for value in (now, *means.values())]
-        return [*written, last.store(names, tf.stack(values))]
+        return [*written, last.store(tf.stack(values))]
 
     tensors = {name: tf.reshape(tf.cast(value, tf.float32), [1]) for name, value in scalars.items()}
     tensors[STEP] = tf.reshape(step, [1])
