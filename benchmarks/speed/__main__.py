@@ -114,7 +114,11 @@ LINES = (
     ("peak_memory_gb", "peak memory of training: {:.3g} GB", "floor_memory_gb"),
     ("input_images_per_second", "input pipeline: {:.4g} images/s", "decode_images_per_second"),
     ("evaluate_seconds", "evaluation of 10 images: {:.1f} s", ""),
-    ("evaluate_images_per_second", "evaluation, graph warm: {:.1f} images/s", ""),
+    (
+        "evaluate_images_per_second",
+        "evaluation, graph warm: {:.1f} images/s",
+        "served_images_per_second",
+    ),
     ("latency_1_ms", "SavedModel, batch 1: {:.0f} ms", "predict_1_ms"),
     ("latency_8_ms", "SavedModel, batch 8: {:.0f} ms", "predict_8_ms"),
     ("postprocess_1_ms", "post-processing, batch 1: {:.1f} ms", "predict_1_ms"),

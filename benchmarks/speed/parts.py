@@ -364,6 +364,7 @@ def serving(arguments: argparse.Namespace) -> Figures:
         tensor = tf.constant(images)
         figures[f"latency_{batch}_ms"] = 1000 * _seconds(functools.partial(serve, tensor))
         figures.update(_serving_steps(config, checkpoint, images.astype(np.float32)))
+    figures["served_images_per_second"] = 1000 / figures["latency_1_ms"]
     figures["serving_growth"] = _memory_growth(serve)
     return figures
 
