@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import platform
 import sys
-from typing import Any, Iterable, Optional, Sequence
+from typing import Any, Iterable, List, Optional, Sequence
 
 import estimator_det
 from estimator_det.config import printing
@@ -55,33 +56,14 @@ VERBS = (
 )
 
 
-class _Version(argparse.Action):
-    """Prints the versions and ends; TensorFlow is not imported, which takes seconds."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
-        text = "print the versions of estimator-det and TensorFlow, and exit"
-        super().__init__(option_strings, dest, nargs=0, help=text)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        console.print_line(f"estimator-det {estimator_det.__version__}")
-        console.print_line(f"TensorFlow {_installed_tensorflow()}")
-        console.print_line(f"Python {platform.python_version()}")
-        parser.exit()
-
-
-def _installed_tensorflow() -> str:
-    for package in ("tensorflow", "tensorflow-cpu"):
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "is not installed"
-
-
 class _Parser(argparse.ArgumentParser):
     """Its errors repeat arguments, which may be names of files."""
 
     lists = "verbs"  # in its help
+
+    def __init__(self, **settings: Any) -> None:
+        raw = argparse.RawDescriptionHelpFormatter
+        super().__init__(formatter_class=raw, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> Any:
         """Prints the error without the usage, which is long."""
@@ -161,23 +143,28 @@ def _run(options: argparse.Namespace) -> int:
     return int(options.run(options))
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse(arguments: List[str]) -> argparse.Namespace:
     """The options; what follows `--` is `passed_on` by the verbs that start another program."""
-    verb_arguments = list(arguments)
     parser = make_parser()
-    parser.refuse_unknown_options(_with_underscores(text) for text in verb_arguments[:1])
-    if verb_arguments and not verb_arguments[0].startswith("-"):
-        parser.refuse_unknown("verb", verb_arguments[0], [name_of(verb) for verb in VERBS])
-    if verb_arguments[:1] == [name_of(train)]:
+    name = arguments[0] if arguments else ""
+    if name.startswith("-"):
+        parser.refuse_unknown_options([_with_underscores(name)])
+    elif name:
+        parser.refuse_unknown("verb", name, map(name_of, VERBS))
+    if name == name_of(train):
         try:
-            model_flags.refuse_old_flags(verb_arguments[1:])
+            model_flags.refuse_old_flags(arguments[1:])
         except console.UsageError as error:
             parser.error(str(error))
-    if verb_arguments[:1] not in [[name_of(verb)] for verb in VERBS if hasattr(verb, "PASSES_ON")]:
-        return parser.parse_args([_with_underscores(text) for text in verb_arguments])
-    end = verb_arguments.index("--") if "--" in verb_arguments else len(verb_arguments)
-    options = parser.parse_args([_with_underscores(text) for text in verb_arguments[:end]])
-    options.passed_on = verb_arguments[end + 1 :]
+    passed_on: List[str] = []
+    if (
+        name in [name_of(verb) for verb in VERBS if hasattr(verb, "PASSES_ON")]
+        and "--" in arguments
+    ):
+        end = arguments.index("--")
+        arguments, passed_on = arguments[:end], arguments[end + 1 :]
+    options = parser.parse_args([_with_underscores(text) for text in arguments])
+    options.passed_on = passed_on
     return options
 
 
@@ -188,21 +175,25 @@ def name_of(verb: Any) -> str:
 
 def make_parser() -> _Parser:
     """The parser of the command and all its verbs."""
-    parser: _Parser = _parser(
-        _Parser,
+    parser = _Parser(
         prog="estimator-det",
         description=DESCRIPTION,
         epilog=f"{_example('demo --output_dir demo_output')}\n{console.EXIT_CODES_HELP}",
     )
-    parser.add_argument("--version", action=_Version)
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"estimator-det {estimator_det.__version__}\nTensorFlow {_installed_tensorflow()}\n"
+        f"Python {platform.python_version()}",
+        help="print the versions of estimator-det and TensorFlow, and exit",
+    )
     verbs = parser.add_subparsers(
         title="verbs", metavar="VERB", dest="verb", required=True, parser_class=_VerbParser
     )
     verb: Any
     for verb in VERBS:
         name = name_of(verb)
-        inner = _parser(
-            verbs.add_parser,
+        inner = verbs.add_parser(
             name,
             help=verb.SUMMARY,
             description=verb.SUMMARY + ".",
@@ -222,17 +213,16 @@ def make_parser() -> _Parser:
     return parser
 
 
+def _installed_tensorflow() -> str:
+    """Version of the package; TensorFlow is not imported, which takes seconds."""
+    for package in ("tensorflow", "tensorflow-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(package)
+    return "is not installed"
+
+
 def _example(arguments: str) -> str:
     return f"example:\n  estimator-det {arguments}\n"
-
-
-def _parser(make: Any, *names: str, **settings: Any) -> Any:
-    return make(
-        *names,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        **settings,
-    )
 
 
 def _with_underscores(text: str) -> str:

@@ -45,17 +45,10 @@ _FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors of writ
 FOR_TPU = ("train_config.use_bfloat16",)  # fields without effect elsewhere
 DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
 
-# Modules that are imported where they are needed -> packages.
-_PACKAGES = {
-    "PIL": "pillow",
-    "google_crc32c": "google-crc32c",
-    "jinja2": "jinja2",
-    "matplotlib": "matplotlib",
-    "pooch": "pooch",
-    "pycocotools": "pycocotools",
-    "requests": "requests",
-    "tqdm": "tqdm",
-}
+# Packages whose modules are imported where they are needed.
+_PACKAGES = (
+    "google-crc32c", "jinja2", "matplotlib", "pillow", "pooch", "pycocotools", "requests", "tqdm",
+)  # fmt: skip
 _ASSERTION = "assertion failed: ["  # how messages of tf.Assert begin; each value has its brackets
 
 
@@ -250,7 +243,8 @@ def _unescaped(text: str) -> str:
 def _not_installed(error: BaseException) -> str:
     """The package of PyPI that a failed import misses; "" if it is none that this one requires."""
     name = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
-    return _PACKAGES.get(name.partition(".")[0], "")
+    package = name.partition(".")[0].replace("PIL", "pillow").replace("_", "-")
+    return package if package in _PACKAGES else ""
 
 
 def _exit_code(error: Exception) -> Optional[int]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pathlib
 import statistics
 import time
 from typing import Any, Dict, List
 
-from estimator_det.files import atomic, json_values
+from estimator_det.files import atomic
 from inputs.machine import has_bfloat16
 
 FILE = "bfloat16.json"  # in the cache folder: processor and TensorFlow -> share of the time
@@ -53,15 +54,10 @@ def _remembered_share() -> float:
 def _read(path: str) -> Dict[str, float]:
     """The shares of a file; none if it is missing or damaged, since it is then written again."""
     try:
-        with open(path, "rb") as file:
-            members = list(json_values.read_members(file))
-    except (OSError, ValueError):
+        shares = json.loads(pathlib.Path(path).read_bytes()).items()
+    except (OSError, ValueError, AttributeError):
         return {}
-    return {
-        member.key: member.value
-        for member in members
-        if not member.in_list and isinstance(member.value, float) and member.value > 0
-    }
+    return {key: share for key, share in shares if isinstance(share, float) and share > 0}
 
 
 def _processor() -> str:
