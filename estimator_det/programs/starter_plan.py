@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     reasons: Dict[str, str]  # by field
     findings: List[str]  # about the data and the anchors
     expectations: List[str]
-    is_bfloat16: bool  # this machine trains faster in it
+    precision: str  # in which this machine trains fastest
 
 
 def make_plan(
@@ -55,7 +55,7 @@ def make_plan(
     else:
         starter.set_weights(draft, weights)
     coverage = _set_sizes(draft, columns, budget, is_fine_tuned)
-    speed, is_bfloat16 = step_speed.fastest(draft.config)
+    speed = step_speed.fastest(draft.config)
     batch_size, num_images = draft.config.train_config.batch_size, columns.num_images
     steps, why = starter.num_steps(budget, num_images, batch_size, is_fine_tuned, speed.seconds)
     epochs = steps * batch_size / num_images
@@ -75,7 +75,7 @@ def make_plan(
         f"{speed.seconds:.2f} s a step here, so about {counted(round(minutes), 'minute')}, and "
         f"{speed.num_bytes / 2**30:.1f} GB of memory"
     )
-    return Plan(draft.config, draft.reasons, findings, [expectation], is_bfloat16)
+    return Plan(draft.config, draft.reasons, findings, [expectation], speed.precision)
 
 
 def _set_sizes(
@@ -84,7 +84,7 @@ def _set_sizes(
     """Decides batch size, width, input size and anchors; returns what the anchors cover."""
     # Small, so that measuring does not run out of memory where training would not either.
     draft.set("train_config.batch_size", 8 if draft.is_ssd else 1)
-    speed = step_speed.measure(draft.config, is_bfloat16=False)
+    speed = step_speed.measure(draft.config)
     starter.set_batch(draft, columns, speed, available_memory())
     epochs = None
     if not is_fine_tuned and budget.hours is not None:

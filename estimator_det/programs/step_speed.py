@@ -7,7 +7,7 @@ import resource
 import statistics
 import tempfile
 import time
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, List, NamedTuple
 
 from estimator_det.config import pipeline
 from inputs.machine import has_bfloat16
@@ -27,17 +27,17 @@ class Speed(NamedTuple):
     seconds: float
     batch_size: int
     num_bytes: int  # peak memory of the process
+    precision: str = FLOAT32  # one of `model_fn.runs.options.PRECISIONS`
 
 
-def fastest(config: Any) -> Tuple[Speed, bool]:
-    """Speed of a step in the faster type of numbers, and whether that is bfloat16."""
-    exact = measure(config, is_bfloat16=False)
+def fastest(config: Any) -> Speed:
+    """Speed of a step in the faster one of float32 and bfloat16."""
+    exact = measure(config)
     if not has_bfloat16():
-        return exact, False
+        return exact
     # Small networks are faster in float32 even where processors compute bfloat16.
-    rounded = measure(config, is_bfloat16=True)
-    is_faster = rounded.seconds < BETTER_TIME * exact.seconds
-    return (rounded, True) if is_faster else (exact, False)
+    rounded = measure(config, MIXED_BFLOAT16)
+    return rounded if rounded.seconds < BETTER_TIME * exact.seconds else exact
 
 
 class _Timer(Hook):
@@ -53,8 +53,8 @@ class _Timer(Hook):
         self.times.append(time.monotonic())
         # The first steps choose kernels and allocate memory.
         timed = len(self.times) - FIRST_STEPS
-        elapsed = self.times[-1] - self.times[max(0, min(FIRST_STEPS, len(self.times)) - 1)]
-        if timed >= MEASURED_STEPS or (timed >= 1 and elapsed > MEASURED_SECS):
+        is_slow = timed >= 1 and self.times[-1] - self.times[FIRST_STEPS - 1] > MEASURED_SECS
+        if timed >= MEASURED_STEPS or is_slow:
             self._stop.request()
 
     @property
@@ -64,28 +64,26 @@ class _Timer(Hook):
         return statistics.median(after - before for before, after in zip(times, times[1:]))
 
 
-def measure(config: Any, is_bfloat16: bool) -> Speed:
+def measure(config: Any, precision: str = FLOAT32) -> Speed:
     """Trains a few steps of a configuration, in a folder that is deleted."""
     # So low that even a first batch of unfit anchors cannot end the run as not finite.
     rate = "learning_rate { constant_learning_rate { learning_rate: 1e-5 } }"
     optimizer = f"train_config.optimizer={{ adam_optimizer {{ {rate} }} }}"
     config = pipeline.apply_overrides(config, [optimizer])
     timer = _Timer()
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)  # The run is not the user's.
+    logging.disable(logging.WARNING)  # The run is not the user's.
     try:
         with tempfile.TemporaryDirectory() as folder:
             runner.train(
                 config,
                 folder,
                 hooks=(timer,),
-                precision=MIXED_BFLOAT16 if is_bfloat16 else FLOAT32,
+                precision=precision,
                 progress=False,
                 num_train_steps=10**6,
             )
     finally:
-        root.setLevel(level)
+        logging.disable(logging.NOTSET)
     # In kibibytes on Linux.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Speed(timer.seconds, config.train_config.batch_size, peak)
+    return Speed(timer.seconds, config.train_config.batch_size, peak, precision)

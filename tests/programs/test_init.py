@@ -38,8 +38,8 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(config: Any, is_bfloat16: bool) -> Speed:
-        return FAST._replace(seconds=0.05) if is_bfloat16 else FAST
+    def measure(config: Any, precision: str = FAST.precision) -> Speed:
+        return FAST if precision == FAST.precision else Speed(0.05, 8, 10**9, precision)
 
     monkeypatch.setattr(step_speed, "measure", measure)
     monkeypatch.setattr(step_speed, "has_bfloat16", lambda: True)
@@ -318,7 +318,7 @@ def test_the_speed_of_a_real_step(records):
     config = starter.base_config("ssd_mobilenet_v1", None, starter_plan.find_records(records))
     config.model.ssd.num_classes = 4
     config.train_config.batch_size = 2
-    speed = step_speed.measure(config, is_bfloat16=False)
+    speed = step_speed.measure(config)
     assert 0.001 < speed.seconds < 60
     assert 10**8 < speed.num_bytes < 10**11
 
@@ -332,7 +332,9 @@ def test_a_training_takes_the_faster_precision(
     monkeypatch.setattr(
         step_speed,
         "measure",
-        lambda _, is_bfloat16: FAST._replace(seconds=seconds if is_bfloat16 else FAST.seconds),
+        lambda _, precision="float32": FAST._replace(
+            seconds=FAST.seconds if precision == "float32" else seconds, precision=precision
+        ),
     )
     taken: List[Any] = []
 

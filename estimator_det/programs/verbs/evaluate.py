@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from estimator_det.config import printing
 from estimator_det.programs import console
@@ -137,7 +137,6 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _evaluate_file(options: argparse.Namespace) -> int:
-    from model_fn.checkpoints import writing
     from model_fn.evaluation.detections import scoring
 
     if options.records:
@@ -150,24 +149,19 @@ def _evaluate_file(options: argparse.Namespace) -> int:
         config = load(options)
         ignored = console.unused_in_evaluation(options.eval_training_data)
         console.check_config(config, ignore=ignored)
-    # A model that cannot be calibrated is refused before the evaluation, not after it.
-    if options.calibrate:
-        _check_calibration(config, options.calibrate)
     # A file of detections has no run whose folder could take the results.
-    model_dir = options.output_dir or f"{os.path.splitext(options.detections)[0]}_evaluation"
-    matches: Dict[str, Any] = {}
-    with writing.writable_folder(model_dir, "model_dir"):
-        results = scoring.evaluate_detections(
+    folder = options.output_dir or f"{os.path.splitext(options.detections)[0]}_evaluation"
+
+    def evaluate(matches: Dict[str, Any]) -> Dict[str, Any]:
+        return scoring.evaluate_detections(
             config,
             options.detections,
-            model_dir,
+            folder,
             on_training_data=options.eval_training_data,
             matches=matches,
         )
-        _say_results(results, verbose=options.verbose)
-        if options.calibrate:
-            _calibrate(config, options.calibrate, matches, model_dir, scoring.STEP)
-    return console.EXIT_OK
+
+    return _run(config, folder, evaluate, options.calibrate, verbose=options.verbose)
 
 
 def run_evaluation(
@@ -175,7 +169,6 @@ def run_evaluation(
     checkpoint_dir: str,
     *,
     continuous: bool,
-    on_training_data: bool,
     max_retries: int = 0,
     timeout_secs: Optional[float] = None,
     calibrate: Optional[str] = None,
@@ -187,47 +180,54 @@ def run_evaluation(
     `calibrate` is a kind of `model_fn.evaluation.calibration`. The settings are those of
     `model_fn.runs.evaluator`.
     """
-    console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
-    from model_fn.checkpoints import writing
+    console.check_config(config, ignore=console.unused_in_evaluation(settings["on_training_data"]))
+    from estimator_det.compat import tf
     from model_fn.runs import evaluator
 
-    matches: Dict[str, Any] = {}
-    settings["on_training_data"] = on_training_data
-    if calibrate:
-        _check_calibration(config, calibrate)
-        settings["matches"] = matches
-    if continuous:
-        settings.update(max_retries=max_retries, timeout_secs=timeout_secs)
-    evaluate = evaluator.continuous_eval if continuous else evaluator.evaluate
-    folder = settings.get("model_dir") or _folder_of(checkpoint_dir, continuous)
-    with writing.writable_folder(folder, "model_dir"):
-        results = evaluate(config, checkpoint_dir, **settings)
-        _say_results(results, verbose=verbose)
-        if calibrate:
-            step = int(next(iter(results.values()))["global_step"])
-            _calibrate(config, calibrate, matches, folder, step)
-    return console.EXIT_OK
+    def evaluate(matches: Dict[str, Any]) -> Dict[str, Any]:
+        if not continuous:
+            collected = matches if calibrate else None
+            return evaluator.evaluate(config, checkpoint_dir, matches=collected, **settings)
+        return evaluator.continuous_eval(
+            config, checkpoint_dir, max_retries=max_retries, timeout_secs=timeout_secs, **settings
+        )
+
+    folder = settings["model_dir"] or checkpoint_dir
+    # A single checkpoint is evaluated into its folder.
+    if not (settings["model_dir"] or continuous or tf.io.gfile.isdir(checkpoint_dir)):
+        folder = os.path.dirname(checkpoint_dir) or "."
+    return _run(config, folder, evaluate, calibrate, verbose=verbose)
 
 
-def _folder_of(checkpoint_dir: str, continuous: bool) -> str:
-    """Default output folder of an evaluation: the folder itself, or that of a single checkpoint."""
-    from estimator_det.compat import tf
+def _run(
+    config: Any,
+    folder: str,
+    evaluate: Callable[[Dict[str, Any]], Dict[str, Any]],
+    calibrate: Optional[str],
+    *,
+    verbose: bool,
+) -> int:
+    """Evaluates, prints the metrics, and calibrates if that is asked for; returns an exit code.
 
-    if continuous or tf.io.gfile.isdir(checkpoint_dir):
-        return checkpoint_dir
-    return os.path.dirname(checkpoint_dir) or "."
-
-
-def _say_results(results: Dict[str, Any], *, verbose: bool) -> None:
-    for name, metrics in results.items():
-        console.say_metrics(f"evaluation {name}:", metrics, verbose=verbose)
-
-
-def _check_calibration(config: Any, kind: str) -> None:
-    """Refuses what cannot be calibrated before the evaluation."""
+    Args:
+        folder: Gets the results.
+        evaluate: Returns metrics by reader, and adds the matches of each to a dictionary.
+    """
+    from model_fn.checkpoints import writing
     from model_fn.evaluation import calibration
 
-    calibration.check_model(kind, calibration.scores_of(config))
+    # A model that cannot be calibrated is refused before the evaluation, not after it.
+    if calibrate:
+        calibration.check_model(calibrate, calibration.scores_of(config))
+    matches: Dict[str, Any] = {}
+    with writing.writable_folder(folder, "model_dir"):
+        results = evaluate(matches)
+        for name, metrics in results.items():
+            console.say_metrics(f"evaluation {name}:", metrics, verbose=verbose)
+        if calibrate:
+            step = int(next(iter(results.values())).get("global_step", 0))
+            _calibrate(config, calibrate, matches, folder, step)
+    return console.EXIT_OK
 
 
 def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, step: int) -> None:

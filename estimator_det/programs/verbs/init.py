@@ -10,6 +10,7 @@ from typing import Any, Dict
 from estimator_det.programs import console
 from estimator_det.programs.verbs import convert
 from estimator_det.programs.verbs.base import CONFIG_FILE, add_options, number, positive
+from model_fn.runs.options import FLOAT32
 
 SUMMARY = "Writes a configuration that trains well on your data"
 EXAMPLE = "--records records --hours 1 --output_dir project"
@@ -141,6 +142,6 @@ def _train_command(path: str, plan: Any) -> str:
     words += ["--model_dir", os.path.join(os.path.dirname(path), "run")]
     steps = plan.config.train_config.num_steps
     words += ["--eval_every_steps", str(max(1, -(-steps // EVALUATIONS)))]
-    if plan.is_bfloat16:
-        words += ["--precision", "mixed_bfloat16"]
+    if plan.precision != FLOAT32:
+        words += ["--precision", plan.precision]
     return " ".join(map(shlex.quote, words))

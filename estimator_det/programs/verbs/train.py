@@ -187,10 +187,9 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
 def _faster_precision(config: Any) -> str:
     from estimator_det.programs import step_speed
 
-    speed, is_bfloat16 = step_speed.fastest(config)
-    faster = run_options.MIXED_BFLOAT16 if is_bfloat16 else run_options.FLOAT32
-    console.print_line(f"precision: {faster}, {speed.seconds:.2f} s a step")
-    return faster
+    speed = step_speed.fastest(config)
+    console.print_line(f"precision: {speed.precision}, {speed.seconds:.2f} s a step")
+    return speed.precision
 
 
 def run(options: argparse.Namespace) -> int:
