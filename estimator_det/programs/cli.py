@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.metadata
 import platform
 import sys
@@ -12,48 +13,16 @@ from typing import Any, Iterable, List, Optional, Sequence
 import estimator_det
 from estimator_det.config import printing
 from estimator_det.programs import console, model_flags
-from estimator_det.programs.verbs import (
-    benchmark,
-    check_config,
-    check_data,
-    convert,
-    data_worker,
-    demo,
-    detect,
-    evaluate,
-    export,
-    import_model,
-    init,
-    pretrained,
-    replay,
-    report,
-    show_data,
-    submit,
-    sync,
-    train,
-)
 
 DESCRIPTION = "Trains, evaluates, exports and runs object detectors."
-VERBS = (
-    demo,
-    convert,
-    init,
-    check_config,
-    check_data,
-    show_data,
-    pretrained,
-    import_model,
-    train,
-    submit,
-    data_worker,
-    replay,
-    evaluate,
-    report,
-    export,
-    detect,
-    sync,
-    benchmark,
-)
+VERBS = tuple(
+    importlib.import_module(f"estimator_det.programs.verbs.{name}")
+    for name in (
+        "demo", "convert", "init", "check_config", "check_data", "show_data", "pretrained",
+        "import_model", "train", "submit", "data_worker", "replay", "evaluate", "report", "export",
+        "detect", "sync", "benchmark",
+    )
+)  # fmt: skip
 
 
 class _Parser(argparse.ArgumentParser):
@@ -137,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
     from estimator_det.config import plugins
 
     # In the folder that check-config names, a training is only planned.
-    runs = () if options.verb == name_of(check_config) else ("model_dir", "checkpoint_dir")
+    runs = () if options.verb == "check-config" else ("model_dir", "checkpoint_dir")
     folders = (getattr(options, name, None) for name in runs)
     plugins.load(vars(options).pop("plugins"), folders)
     return int(options.run(options))
@@ -151,7 +120,7 @@ def _parse(arguments: List[str]) -> argparse.Namespace:
         parser.refuse_unknown_options([_with_underscores(name)])
     elif name:
         parser.refuse_unknown("verb", name, map(name_of, VERBS))
-    if name == name_of(train):
+    if name == "train":
         try:
             model_flags.refuse_old_flags(arguments[1:])
         except console.UsageError as error:

@@ -82,7 +82,7 @@ def _log_level(verbosity: int) -> int:
 def _run(values: flags.FlagValues) -> int:
     from estimator_det.config import pipeline, plugins
 
-    flag: Dict[str, Any] = {name: values[name].value for name in values}
+    flag: Dict[str, Any] = values.flag_values_dict()
     plugins.load(flag["import"], [flag["model_dir"], flag["checkpoint_dir"]])
     config = pipeline.override(
         console.load_config(flag["pipeline_config_path"], flag["config_override"]),

@@ -44,19 +44,21 @@ def draw(
         images = dict(_images(config, reader, every)) if every else {}
     except ABSENT:
         images = {}
-    results: Dict[str, List[Dict[str, Any]]] = {kind: [] for kind in kinds}
-    for kind, examples in kinds.items():
-        for example in examples:
-            urls: List[str] = []
-            if example["image"] in images:
-                image = images[example["image"]]
-                mistake, miss = (None, example) if kind == "missed" else (example, None)
-                urls = [
-                    _picture(image, colors, example["detections"], example["detected"], mistake),
-                    _picture(image, colors, example["boxes"], example["classes"], miss),
-                ]
-            results[kind].append({**example, "urls": urls})
-    return results
+
+    def urls(kind: str, example: Example) -> List[str]:
+        image = images.get(example["image"])
+        if image is None:
+            return []
+        mistake, miss = (None, example) if kind == "missed" else (example, None)
+        return [
+            _picture(image, colors, example["detections"], example["detected"], mistake),
+            _picture(image, colors, example["boxes"], example["classes"], miss),
+        ]
+
+    return {
+        kind: [{**example, "urls": urls(kind, example)} for example in examples]
+        for kind, examples in kinds.items()
+    }
 
 
 def _images(

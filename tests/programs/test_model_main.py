@@ -17,9 +17,6 @@ REFERENCE_FLAGS = """
 """
 
 
-MODE_OF_BOTH = "--mode=train_and_eval"
-
-
 def _main(*arguments):
     return model_main.main(["model_main", *arguments])
 
@@ -27,9 +24,7 @@ def _main(*arguments):
 def test_model_dir_of_the_environment(monkeypatch, capsys):
     monkeypatch.setenv("AIP_MODEL_DIR", "gs://b/model/")
     monkeypatch.setenv("AIP_CHECKPOINT_DIR", "gs://b/checkpoints/")
-    values = model_flags.define_flags()
-    values(["model_main", "--pipeline_config_path=a.config"])
-    model_flags.check_flags(values, [])
+    values = model_flags.parse(["--pipeline_config_path=a.config"])
     assert values["model_dir"].value == "gs://b/model"
     notes = capsys.readouterr().err
     assert "model_dir is gs://b/model, from AIP_MODEL_DIR" in notes
@@ -120,7 +115,12 @@ def test_a_bug_in_a_job_is_one_entry(monkeypatch, capsys):
             "--checkpoint_dir evaluates without training, --mode=train trains",
         ),
         (
-            ["--model_dir=m", "--pipeline_config_path=c", "--checkpoint_dir=m", MODE_OF_BOTH],
+            [
+                "--model_dir=m",
+                "--pipeline_config_path=c",
+                "--checkpoint_dir=m",
+                "--mode=train_and_eval",
+            ],
             2,
             "--mode=train_and_eval trains",
         ),
@@ -235,9 +235,7 @@ def test_flags_without_effect_are_reported(log_levels, arguments, unused, capsys
 def test_the_tpu_of_the_environment(environment, flags, expected, monkeypatch, no_tpu):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    values = model_flags.define_flags()
-    values(["model_main", "--use_tpu", "--model_dir=m", "--pipeline_config_path=c", *flags])
-    model_flags.check_flags(values, [])
+    values = model_flags.parse(["--use_tpu", "--model_dir=m", "--pipeline_config_path=c", *flags])
     names = ("tpu_name", "tpu_zone", "gcp_project")
     assert tuple(values[name].value for name in names) == expected
 
@@ -253,9 +251,9 @@ def test_a_broken_tpu_config_is_a_usage_error(text, message, monkeypatch, capsys
 
 
 def _flags(*arguments):
-    values = model_flags.define_flags()
-    values(["model_main", "--model_dir=run", *arguments])
-    return {name: values[name].value for name in values}
+    return model_flags.parse(
+        ["--model_dir=run", "--pipeline_config_path=c", *arguments]
+    ).flag_values_dict()
 
 
 def test_what_the_flags_say_of_a_tpu(capsys):

@@ -16,7 +16,6 @@ EXAMPLE = "ssd.config --set model.ssd.num_classes=3"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     add_config_arguments(parser)
     text = "print it with all changes applied"
     add_options(parser, bool, {"--print": text}, dest="print_config")
@@ -29,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
     from estimator_det.config import pipeline
     from model_fn.checks import config_check
 

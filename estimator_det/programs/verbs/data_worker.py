@@ -19,7 +19,6 @@ _POLL_SECS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     text = (
         "where this process listens: as the dispatcher, whose address --tf_data_service takes, or "
         "as a further worker (default: %(default)s)"
@@ -41,7 +40,7 @@ def check_address(option: str, text: str) -> str:
     return address[2]
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> NoReturn:
     """Runs the verb until a signal ends it."""
     if not 0 < options.port < 65536:
         raise console.UsageError(f"--port is {options.port}: give 1 to 65535")
@@ -69,9 +68,5 @@ def run(options: argparse.Namespace) -> int:
             "or end the process that uses it"
         ) from error
     console.print_line(f"data worker of {dispatcher}; train with --tf_data_service {dispatcher}")
-    _wait()
-
-
-def _wait() -> NoReturn:
     while True:  # A signal raises an exception here.
         time.sleep(_POLL_SECS)

@@ -12,7 +12,6 @@ EXAMPLE = "--output_dir demo_output --seed 1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     text = "ssd (default), or mask_rcnn: two stages, with masks; takes longer"
     add_options(parser, str, {"--model": text}, default="ssd")
     add_options(parser, str, {"--output_dir": "(default: %(default)s)"}, default="demo_output")
@@ -25,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
     from estimator_det.programs import demo
     from model_fn.checkpoints import writing
 

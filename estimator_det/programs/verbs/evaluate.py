@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shlex
 from typing import Any, Callable, Dict, Optional
@@ -24,7 +25,6 @@ DEFAULT_CALIBRATION = "function_approximation"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     add_config_arguments(parser, default=f"{CONFIG_FILE} in model_dir")
     texts = {
         "--model_dir": "folder of a run, or prefix of one of its checkpoints",
@@ -61,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
     # The older spelling had both names, with --model_dir for what is now --output_dir.
     if options.checkpoint_dir or options.detections:
         # Both at once would leave one of the folders unused.
@@ -151,17 +150,14 @@ def _evaluate_file(options: argparse.Namespace) -> int:
         console.check_config(config, ignore=ignored)
     # A file of detections has no run whose folder could take the results.
     folder = options.output_dir or f"{os.path.splitext(options.detections)[0]}_evaluation"
-
-    def evaluate(matches: Dict[str, Any]) -> Dict[str, Any]:
-        return scoring.evaluate_detections(
-            config,
-            options.detections,
-            folder,
-            on_training_data=options.eval_training_data,
-            matches=matches,
-        )
-
-    return _run(config, folder, evaluate, options.calibrate, verbose=options.verbose)
+    evaluate = functools.partial(
+        scoring.evaluate_detections,
+        config,
+        options.detections,
+        folder,
+        on_training_data=options.eval_training_data,
+    )
+    return _evaluate(evaluate, config, folder, options.calibrate, verbose=options.verbose)
 
 
 def run_evaluation(
@@ -184,35 +180,27 @@ def run_evaluation(
     from estimator_det.compat import tf
     from model_fn.runs import evaluator
 
-    def evaluate(matches: Dict[str, Any]) -> Dict[str, Any]:
-        if not continuous:
-            collected = matches if calibrate else None
-            return evaluator.evaluate(config, checkpoint_dir, matches=collected, **settings)
-        return evaluator.continuous_eval(
-            config, checkpoint_dir, max_retries=max_retries, timeout_secs=timeout_secs, **settings
-        )
-
+    evaluate: Callable[..., Any] = evaluator.evaluate
+    if continuous:
+        evaluate = evaluator.continuous_eval
+        settings.update(max_retries=max_retries, timeout_secs=timeout_secs)
     folder = settings["model_dir"] or checkpoint_dir
     # A single checkpoint is evaluated into its folder.
     if not (settings["model_dir"] or continuous or tf.io.gfile.isdir(checkpoint_dir)):
         folder = os.path.dirname(checkpoint_dir) or "."
-    return _run(config, folder, evaluate, calibrate, verbose=verbose)
+    evaluate = functools.partial(evaluate, config, checkpoint_dir, **settings)
+    return _evaluate(evaluate, config, folder, calibrate, verbose=verbose)
 
 
-def _run(
+def _evaluate(
+    evaluate: Callable[..., Any],
     config: Any,
     folder: str,
-    evaluate: Callable[[Dict[str, Any]], Dict[str, Any]],
     calibrate: Optional[str],
     *,
     verbose: bool,
 ) -> int:
-    """Evaluates, prints the metrics, and calibrates if that is asked for; returns an exit code.
-
-    Args:
-        folder: Gets the results.
-        evaluate: Returns metrics by reader, and adds the matches of each to a dictionary.
-    """
+    """Evaluates into a folder, prints the metrics, and calibrates; returns an exit code."""
     from model_fn.checkpoints import writing
     from model_fn.evaluation import calibration
 
@@ -221,7 +209,7 @@ def _run(
         calibration.check_model(calibrate, calibration.scores_of(config))
     matches: Dict[str, Any] = {}
     with writing.writable_folder(folder, "model_dir"):
-        results = evaluate(matches)
+        results = evaluate(matches=matches) if calibrate else evaluate()
         for name, metrics in results.items():
             console.say_metrics(f"evaluation {name}:", metrics, verbose=verbose)
         if calibrate:

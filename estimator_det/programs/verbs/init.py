@@ -17,7 +17,6 @@ EXAMPLE = "--records records --hours 1 --output_dir project"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     switches = {
         "--list": "print all models for --model",
         "--overwrite": f"replace an earlier {CONFIG_FILE}",
@@ -48,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
     if options.list:
         return _print_list()
     _check_usage(options)

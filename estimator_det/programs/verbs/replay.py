@@ -19,7 +19,6 @@ EXAMPLE = "run/bad_step-120 --steps 5 --set train_config.gradient_clipping_by_no
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     parser.add_argument(
         "folder", metavar="BAD_STEP_DIR", help="the folder bad_step-<step> in model_dir"
     )
@@ -32,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
     folder = options.folder.rstrip("/")
     config = load(options, os.path.join(folder, CONFIG_FILE))
     from model_fn.debugging import replay

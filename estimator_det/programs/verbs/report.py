@@ -14,7 +14,6 @@ PAGE = "report.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="model_dir of a run; one or two")
     texts = {
         "--output FILE": f"the page; default: {PAGE} in the folder of the first run",
@@ -25,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
     if len(options.runs) > 2:
         raise console.UsageError(f"{len(options.runs)} runs are given: give one or two")
     if options.benchmark and len(options.runs) > 1:

@@ -72,7 +72,6 @@ _VERTEX_ONLY = ("spot", "executor_image", "rehearse")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     add_config_arguments(parser)
     required = {
         "--job_dir": "gs:// folder of the run",
@@ -138,7 +137,6 @@ def _add_rehearsal(group: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
     from estimator_det.config import pipeline, plugins
     from model_fn.checkpoints import writing
 

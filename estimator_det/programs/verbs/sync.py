@@ -12,7 +12,6 @@ EXAMPLE = "gs://my-bucket/run run --follow"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     parser.add_argument(
         "paths",
         nargs="+",
@@ -37,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
     from estimator_det.programs.cloud import following, storage
 
     *sources, destination = options.paths

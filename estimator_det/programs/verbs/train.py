@@ -37,7 +37,6 @@ EXAMPLE = f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     add_config_arguments(parser, default=f"{CONFIG_FILE} in model_dir, which resumes a run")
     text = "folder for checkpoints and event files; a run in it resumes"
     add_options(parser, str, {"--model_dir": text}, required=True)
@@ -110,17 +109,15 @@ def _add_loop_arguments(group: Any) -> None:
         "--gcp_project": "project of the TPU",
     }
     add_options(group, str, texts)
-    add_options(group, bool, {"--jit_compile": "compile forward and backward pass by XLA"})
+    text = "compile forward and backward pass by XLA"
+    add_options(group, bool, {"--jit_compile": text}, default=None)
 
 
 def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
     """The options of the TF2 loop; None without --strategy."""
     fields = [field.name for field in dataclasses.fields(run_options.LoopOptions)]
-    values = {name: getattr(arguments, name) for name in fields if name != "distribution"}
-    # A switch that is not given is False, other options are None.
-    chosen = {
-        name: value for name, value in values.items() if value is not None and value is not False
-    }
+    values = {name: getattr(arguments, name, None) for name in fields}
+    chosen = {name: value for name, value in values.items() if value is not None}
     if arguments.strategy is None and chosen:
         option = next(iter(chosen))
         example = _STRATEGY_OF.get(option, run_options.NONE)
@@ -193,7 +190,6 @@ def _faster_precision(config: Any) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
     # Checked before TensorFlow is imported, which takes seconds.
     data_service = options.tf_data_service
     if data_service is not None:
