@@ -49,19 +49,9 @@ def commented(config: Any, reasons: Mapping[str, str], header: Sequence[str]) ->
         reasons: Comments by path, such as `train_config.batch_size`.
         header: Lines of a comment at the beginning.
     """
-    # A copy: each note is used up by the first field of its name.
-    notes = dict(NOTES)
     lines = [part for line in header for part in comment(line) or ["#"]]
-    lines.append("")
-    for line in _fields(config, "", dict(reasons), notes, 0):
-        is_top = line.endswith("{") and not line.startswith(" ")
-        if is_top and lines[-1]:
-            # The comment of a part stands above it.
-            place = len(lines)
-            while lines[place - 1].startswith("#"):
-                place -= 1
-            lines[place:place] = [""]
-        lines.append(line)
+    # Copies: each note and reason is used up by its field.
+    lines += _fields(config, "", dict(reasons), dict(NOTES), 0)
     return "\n".join(lines) + "\n"
 
 
@@ -84,13 +74,18 @@ def _fields(
         if row and (note or is_message or len(row) + len(text) >= WIDTH):
             yield row
             row = ""
-        yield from comment(note, indent)
+        comments = comment(note, indent)
         if not is_message:
+            yield from comments
             row = f"{row} {text}" if row else " " * indent + text
             continue
         for number, part in enumerate(value if is_repeated(field) else [value]):
             below = f"{place}[{number}]" if is_repeated(field) else place
-            yield from _message(part, field.name, below, reasons, notes, indent)
+            lines = list(_message(part, field.name, below, reasons, notes, indent))
+            # Parts of the configuration stand apart.
+            yield from [""] if len(lines) > 1 and not indent else []
+            yield from [*comments, *lines]
+            comments = []
     if row:
         yield row
 
