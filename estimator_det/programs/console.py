@@ -17,6 +17,7 @@ from estimator_det.config import printing
 
 if TYPE_CHECKING:
     from estimator_det.config.problem import Problem
+    from model_fn.runs.options import TrainOptions
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -138,18 +139,24 @@ def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
     return ("train_config", reader)
 
 
-def unused_in_training(model_dir: str, config: Any, *, on_tpu: bool = False) -> Sequence[str]:
-    """Fields that `check_config` need not report before a training in this folder."""
+def check_training(config: Any, model_dir: str, options: TrainOptions) -> None:
+    """Prints the warnings about a configuration before it is trained; raises its errors."""
     from estimator_det.config import check, files
     from model_fn.runs import cluster
+    from model_fn.runs.options import check_tpu
 
-    resumes = files.exists(os.path.join(model_dir, "checkpoint"))
-    unused = ["train_config.fine_tune_checkpoint"] if resumes else []
+    if options.tpu is not None:
+        for finding in check_tpu(config, model_dir, options.tpu):
+            printing.report(finding, sys.stderr)
+    unused = list(FOR_TPU) if options.is_for_tpu else []
+    # A run that resumes starts from its own checkpoint.
+    if files.exists(os.path.join(model_dir, "checkpoint")):
+        unused.append("train_config.fine_tune_checkpoint")
     if not config.train_config.num_steps:
         unused.append("train_config.num_steps")  # The run itself warns that it has no end.
     if cluster.read_cluster().servers:
         unused += [f"train_config.{field}" for field in check.FOR_CLUSTER]
-    return [*unused, *FOR_TPU] if on_tpu else unused
+    check_config(config, ignore=unused)
 
 
 def be_verbose() -> None:

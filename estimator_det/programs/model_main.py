@@ -23,6 +23,7 @@ from estimator_det.programs import console
 from estimator_det.programs.cloud import environment
 from estimator_det.programs.model_flags import check_flags, define_flags, refuse_old_flags
 from estimator_det.programs.verbs import evaluate
+from model_fn.runs.options import EvaluationOptions, TpuOptions, TrainOptions
 
 
 def help_text(values: flags.FlagValues) -> str:
@@ -91,12 +92,16 @@ def _run(values: flags.FlagValues) -> int:
     )
     if flag["checkpoint_dir"] or flag["mode"] == "eval":
         return _evaluate(config, flag)
-    tpu = _on_tpu(config, flag)
-    unused = console.unused_in_training(flag["model_dir"], config, on_tpu=tpu is not None)
-    console.check_config(config, ignore=unused)
+    options = _train_options(flag)
+    console.check_training(config, flag["model_dir"], options)
+    from model_fn.runs import runner
 
+    metrics = None
     with _copied_events(flag["model_dir"]):
-        metrics = _train(config, flag, tpu)
+        if flag["mode"] == "train":
+            runner.train(config, flag["model_dir"], options)
+        else:
+            metrics = runner.train_and_evaluate(config, flag["model_dir"], options)
     if metrics:
         console.say_metrics("last evaluation:", metrics)
     return console.EXIT_OK
@@ -116,47 +121,28 @@ def _copied_events(model_dir: str) -> ContextManager[None]:
     return event_files.copied(model_dir, log_dir)
 
 
-def _train(config: Any, flag: Dict[str, Any], tpu: Any) -> Dict[str, float]:
-    """Trains as the flags say; returns the last metrics, none without evaluations."""
-    from model_fn.runs import runner
-    from model_fn.runs.options import EvaluationOptions, TrainOptions
-
-    options = TrainOptions(
-        tpu=tpu, precision=flag["precision"], task_timeout_secs=flag["task_timeout_secs"]
-    )
-    if flag["mode"] == "train":
-        runner.train(config, flag["model_dir"], options)
-        return {}
-    return runner.train_and_evaluate(
-        config,
-        flag["model_dir"],
-        options,
+def _train_options(flag: Dict[str, Any]) -> TrainOptions:
+    tpu = None
+    if flag["use_tpu"] or flag["rehearse_tpu"]:
+        tpu = TpuOptions(
+            name=flag["tpu_name"],
+            zone=flag["tpu_zone"],
+            project=flag["gcp_project"],
+            num_shards=flag["num_shards"],
+            iterations_per_loop=flag["iterations_per_loop"],
+            evaluates=flag["eval_on_tpu"],
+            rehearses=flag["rehearse_tpu"],
+        )
+    return TrainOptions(
+        tpu=tpu,
+        precision=flag["precision"],
+        task_timeout_secs=flag["task_timeout_secs"],
         evaluation=EvaluationOptions(
             sample_1_of_n=flag["sample_1_of_n_eval_examples"],
             on_training_data=flag["eval_training_data"],
             training_data_sample_1_of_n=flag["sample_1_of_n_eval_on_train_examples"],
         ),
     )
-
-
-def _on_tpu(config: Any, flag: Dict[str, Any]) -> Any:
-    """The `TpuOptions` of the flags, or None; checks the configuration for a TPU first."""
-    if not (flag["use_tpu"] or flag["rehearse_tpu"]):
-        return None
-    from model_fn.runs import options as run_options
-
-    tpu = run_options.TpuOptions(
-        name=flag["tpu_name"],
-        zone=flag["tpu_zone"],
-        project=flag["gcp_project"],
-        num_shards=flag["num_shards"],
-        iterations_per_loop=flag["iterations_per_loop"],
-        evaluates=flag["eval_on_tpu"],
-        rehearses=flag["rehearse_tpu"],
-    )
-    for finding in run_options.check_tpu(config, flag["model_dir"], tpu):
-        printing.report(finding, sys.stderr)
-    return tpu
 
 
 def _evaluate(config: Any, flag: Dict[str, Any]) -> int:

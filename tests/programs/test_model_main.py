@@ -256,7 +256,7 @@ def _flags(*arguments):
     ).flag_values_dict()
 
 
-def test_what_the_flags_say_of_a_tpu(capsys):
+def test_what_the_flags_say_of_a_tpu(capsys, monkeypatch):
     config = pipeline.apply_overrides(
         pipeline.read_pipeline(str(CONFIG)),
         [
@@ -266,12 +266,19 @@ def test_what_the_flags_say_of_a_tpu(capsys):
             "eval_input_reader=[]",
         ],
     )
-    assert model_main._on_tpu(config, _flags()) is None
-    on_tpu = model_main._on_tpu(config, _flags("--rehearse_tpu", "--iterations_per_loop=5"))
-    assert on_tpu.rehearses and on_tpu.iterations_per_loop == 5 and on_tpu.num_shards == 8
+
+    def check(*arguments):
+        options = model_main._train_options(_flags(*arguments))
+        console.check_training(config, "run", options)
+        return options.tpu
+
+    monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
+    assert check() is None
+    tpu = check("--rehearse_tpu", "--iterations_per_loop=5")
+    assert tpu.rehearses and tpu.iterations_per_loop == 5 and tpu.num_shards == 8
     assert "use_bfloat16: is false" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--model_dir: 'run' is not in Cloud Storage"):
-        model_main._on_tpu(config, _flags("--use_tpu", "--tpu_name=mine"))
+        check("--use_tpu", "--tpu_name=mine")
     with pytest.raises(ConfigError, match=r"--set model\.ssd\.inplace_batchnorm_update=true"):
         config.model.ssd.inplace_batchnorm_update = False
-        model_main._on_tpu(config, _flags("--use_tpu", "--tpu_name=local"))
+        check("--use_tpu", "--tpu_name=local")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import sys
 from typing import Any, Optional
 
 from estimator_det.programs import console, precision
@@ -159,6 +158,10 @@ def _add_evaluation_arguments(group: Any) -> None:
 
 
 def _train_options(flags: argparse.Namespace) -> TrainOptions:
+    tpu = None
+    if flags.rehearse_tpu:
+        tpu = run_options.TpuOptions(iterations_per_loop=flags.progress_steps, rehearses=True)
+    service = flags.tf_data_service
     return TrainOptions(
         seed=flags.seed,
         checkpoints=CheckpointOptions(
@@ -175,9 +178,11 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
             min_delta=flags.min_delta,
         ),
         loop=_loop(flags),
+        tpu=tpu,
         precision=None if flags.precision == AUTO else flags.precision,
         progress_steps=flags.progress_steps,
         task_timeout_secs=flags.task_timeout_secs,
+        data_service=service and data_worker.check_address("--tf_data_service", service),
     )
 
 
@@ -190,11 +195,7 @@ def _faster_precision(config: Any) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    # Checked before TensorFlow is imported, which takes seconds.
-    data_service = options.tf_data_service
-    if data_service is not None:
-        data_service = data_worker.check_address("--tf_data_service", data_service)
-    from estimator_det.config import files, pipeline, printing
+    from estimator_det.config import files, pipeline
     from model_fn.runs import cluster
 
     if options.rescale_schedule and not options.num_train_steps:
@@ -202,7 +203,6 @@ def run(options: argparse.Namespace) -> int:
     if options.verbose:
         console.be_verbose()
     train_options = _train_options(options)
-    loop, tpu = train_options.loop, None
     # A run that is resumed has its configuration in its folder.
     saved = files.path_in(options.model_dir, CONFIG_FILE)
     config = load(options, saved if files.exists(saved) else None)
@@ -210,39 +210,33 @@ def run(options: argparse.Namespace) -> int:
         config = pipeline.rescale_schedule(config, options.num_train_steps)
     else:
         config = pipeline.override(config, num_train_steps=options.num_train_steps)
-    if loop is not None:
-        run_options.check_loop(config, loop)
+    if train_options.loop is not None:
+        run_options.check_loop(config, train_options.loop)
         from model_fn.runs.backends import strategies
 
         # Devices cannot be set up any more once anything else uses TensorFlow.
-        loop = strategies.set_up(loop, cluster.read_cluster(), options.task_timeout_secs)
-    if options.rehearse_tpu:
-        tpu = run_options.TpuOptions(iterations_per_loop=options.progress_steps, rehearses=True)
-        for finding in run_options.check_tpu(config, options.model_dir, tpu):
-            printing.report(finding, sys.stderr)
+        loop = strategies.set_up(
+            train_options.loop, cluster.read_cluster(), options.task_timeout_secs
+        )
+        train_options = dataclasses.replace(train_options, loop=loop)
     is_alone = cluster.read_cluster().task.is_alone
-    if options.precision == AUTO and (loop or tpu or not is_alone):
+    if options.precision == AUTO and not (
+        is_alone and train_options.loop is None and train_options.tpu is None
+    ):
         raise console.UsageError(
             f"--precision {AUTO} measures an Estimator on this machine alone: name a type with "
             "--strategy, --rehearse_tpu or TF_CONFIG"
         )
-    is_for_tpu = options.rehearse_tpu or options.strategy == run_options.TPU
-    console.check_config(
-        config, ignore=console.unused_in_training(options.model_dir, config, on_tpu=is_for_tpu)
-    )
+    console.check_training(config, options.model_dir, train_options)
     # Imports TensorFlow: only after everything cheap is checked.
     from model_fn.runs import runner
 
     if options.precision == AUTO:
         train_options = dataclasses.replace(train_options, precision=_faster_precision(config))
-    elif options.precision is None and is_alone and not is_for_tpu:
+    elif options.precision is None and is_alone and not train_options.is_for_tpu:
         for line in precision.advice(config):
             console.print_line(line)
-    metrics = runner.train_and_evaluate(
-        config,
-        options.model_dir,
-        dataclasses.replace(train_options, loop=loop, tpu=tpu, data_service=data_service),
-    )
+    metrics = runner.train_and_evaluate(config, options.model_dir, train_options)
     if metrics:
         console.say_metrics("last evaluation:", metrics, verbose=options.verbose)
     console.print_line(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")
