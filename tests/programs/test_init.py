@@ -61,10 +61,6 @@ def config_of(model: str) -> Any:
     return starter.base_config(model, None, starter.Records("train*", "val*", "label_map.pbtxt"))
 
 
-def draft_of(model: str) -> Draft:
-    return Draft(config_of(model))
-
-
 @pytest.mark.parametrize(
     "model",
     [
@@ -161,75 +157,74 @@ def test_an_unknown_model_is_refused_with_the_nearest_name():
         starter.find_starter("ssd_mobilnet_v2")
 
 
-@pytest.mark.parametrize(
-    "side, epochs, size",
-    [
-        (0.05, None, 480),
-        (0.5, None, 300),
-        (0.5, 50.0, 160),  # 50 passes fit the time: half of the side gives 200.
-        (0.05, 38.0, 480),
-    ],
-)
-def test_small_objects_get_a_larger_image(side, epochs, size):
-    columns = columns_of([[0.1, 0.1, 0.1 + side, 0.1 + side]] * 20)
-    draft = draft_of("ssd_mobilenet_v2")
-    starter.set_size(draft, columns, epochs)
-    resizer = draft.config.model.ssd.image_resizer.fixed_shape_resizer
-    assert (resizer.height, resizer.width) == (size, size)
-    draft = draft_of("faster_rcnn_resnet50")
-    starter.set_size(draft, columns, epochs)
-    assert draft.config == config_of("faster_rcnn_resnet50")
+def squares(side: float) -> Columns:
+    return columns_of([[0.1, 0.1, 0.1 + side, 0.1 + side]] * 20)
+
+
+def photographs(side: int) -> Columns:
+    return columns_of([])._replace(sizes=np.array([[side, side + 400]] * 2 + [[10, 10]]))
+
+
+def resized(side: int) -> List[str]:
+    path = "model.ssd.image_resizer.fixed_shape_resizer"
+    return [f"{path}.height={side}", f"{path}.width={side}"]
+
+
+def boxes(number: int) -> List[str]:
+    readers = ("train_input_reader", "eval_input_reader[0]")
+    return [f"{reader}.max_number_of_boxes={number}" for reader in readers]
+
+
+SSD, MASK_RCNN = "ssd_mobilenet_v1", "mask_rcnn_inception_v2"
+FEW, MANY = columns_of([]), columns_of([], num_images=5000)
+MATCHING = [
+    "model.ssd.matcher.argmax_matcher.matched_threshold=0.4",
+    "model.ssd.matcher.argmax_matcher.unmatched_threshold=0.4",
+    "model.ssd.loss.localization_weight=2.0",
+]
+FAST_JPEG = ["train_input_reader.fast_jpeg=true", "eval_input_reader[0].fast_jpeg=true"]
+NARROW = ["model.ssd.feature_extractor.depth_multiplier=0.5"]
+NMS = "model.ssd.post_processing.batch_non_max_suppression"
+MANY_DETECTIONS = [f"{NMS}.max_detections_per_class=272", f"{NMS}.max_total_detections=272"]
+BATCH = "train_config.batch_size"
 
 
 @pytest.mark.parametrize(
-    "model, num_images, is_set",
+    "model, decide, arguments, assignments",
     [
-        ("ssd_mobilenet_v1", 10, True),
-        ("ssd_mobilenet_v1", 5000, False),
-        ("faster_rcnn_resnet50", 10, False),
+        (SSD, starter.set_size, (squares(0.05), None), resized(480)),
+        (SSD, starter.set_size, (squares(0.5), None), resized(300)),
+        (SSD, starter.set_size, (squares(0.5), 50.0), resized(160)),  # half of it gives 200 passes
+        (SSD, starter.set_size, (squares(0.05), 38.0), resized(480)),
+        (MASK_RCNN, starter.set_size, (squares(0.05), None), []),
+        (SSD, starter.set_matching, (FEW,), MATCHING),
+        (SSD, starter.set_matching, (MANY,), []),
+        (MASK_RCNN, starter.set_matching, (FEW,), []),
+        (SSD, starter.set_decoding, (photographs(1200),), FAST_JPEG),
+        (SSD, starter.set_decoding, (photographs(500),), []),
+        (MASK_RCNN, starter.set_decoding, (photographs(1200),), []),
+        (SSD, starter.set_width, (40.0,), NARROW),
+        (SSD, starter.set_width, (400.0,), []),
+        ("ssd_resnet50_fpn", starter.set_width, (40.0,), []),
+        (SSD, starter.set_batch, (FEW, FAST, 3 * 10**9), [f"{BATCH}=8"]),
+        (SSD, starter.set_batch, (FEW, FAST, 10**9), [f"{BATCH}=4"]),
+        (SSD, starter.set_batch, (MANY, FAST, 2**40), [f"{BATCH}=16"]),
+        (SSD, starter.set_boxes, (np.array([2, 130]),), [*boxes(136), *MANY_DETECTIONS]),
+        (SSD, starter.set_boxes, (np.array([2, 3]),), boxes(8)),
     ],
 )
-def test_few_images_train_more_anchors_of_each_object(model, num_images, is_set):
-    draft = draft_of(model)
-    starter.set_matching(draft, columns_of([], num_images))
-    assert (draft.config != config_of(model)) == is_set
-    if is_set:
-        ssd = draft.config.model.ssd
-        assert ssd.matcher.argmax_matcher.matched_threshold == pytest.approx(0.4)
-        assert ssd.loss.localization_weight == 2.0
-
-
-@pytest.mark.parametrize(
-    "model, side, is_set",
-    [
-        ("ssd_mobilenet_v1", 1200, True),
-        ("ssd_mobilenet_v1", 500, False),
-        ("mask_rcnn_inception_v2", 1200, False),
-    ],
-)
-def test_large_photographs_are_decoded_smaller(model, side, is_set):
-    columns = columns_of([])._replace(sizes=np.array([[side, side + 400]] * 2 + [[10, 10]]))
-    draft = draft_of(model)
-    starter.set_decoding(draft, columns)
-    assert draft.config.train_input_reader.fast_jpeg == is_set
-    assert ("1600x1200" in str(draft.reasons)) == is_set
-
-
-def test_short_trainings_get_half_of_the_channels():
-    draft = draft_of("ssd_mobilenet_v1")
-    assert starter.set_width(draft, 40.0) == 80.0
-    assert draft.config.model.ssd.feature_extractor.depth_multiplier == 0.5
-    for model, epochs in (("ssd_mobilenet_v1", 400.0), ("ssd_resnet50_fpn", 40.0)):
-        draft = draft_of(model)
-        assert starter.set_width(draft, epochs) == epochs
-        assert draft.config == config_of(model)
+def test_decisions(model, decide, arguments, assignments):
+    draft = Draft(config_of(model))
+    decide(draft, *arguments)
+    assert draft.config == pipeline.apply_overrides(config_of(model), assignments)
+    assert bool(draft.reasons) == bool(assignments)
 
 
 @pytest.mark.parametrize(
     "names, flips", [(["cat", "dog"], True), (["left_hand", "right_hand"], False)]
 )
 def test_classes_with_a_side_are_not_mirrored(names, flips):
-    draft = draft_of("ssd_mobilenet_v1")
+    draft = Draft(config_of("ssd_mobilenet_v1"))
     starter.set_augmentation(draft, names)
     text = str(draft.config.train_config) + str(draft.reasons)
     assert ("random_horizontal_flip" in text) == flips
@@ -243,7 +238,7 @@ def test_classes_with_a_side_are_not_mirrored(names, flips):
     "model", ["ssd_mobilenet_v1", "ssd_mobilenet_v1_fpnlite", "faster_rcnn_resnet50"]
 )
 def test_anchors_follow_from_elongated_boxes(model):
-    draft = draft_of(model)
+    draft = Draft(config_of(model))
     draft.set("train_config.batch_size", 1)
     generator = np.random.default_rng(0)
     corners = generator.uniform(0.0, 0.4, [40, 2])
@@ -257,16 +252,6 @@ def test_anchors_follow_from_elongated_boxes(model):
 
 
 @pytest.mark.parametrize(
-    "memory, num_images, batch",
-    [(2**40, 10, 8), (3 * 10**9, 10, 8), (10**9, 10, 4), (2**40, 5000, 16)],
-)
-def test_batches_follow_from_memory(memory, num_images, batch):
-    draft = draft_of("ssd_mobilenet_v1")
-    starter.set_batch(draft, columns_of([[0, 0, 1, 1]], num_images), FAST, memory)
-    assert draft.config.train_config.batch_size == batch
-
-
-@pytest.mark.parametrize(
     "budget, is_fine_tuned, steps",
     [
         (Budget(num_steps=77), False, 77),
@@ -277,15 +262,6 @@ def test_batches_follow_from_memory(memory, num_images, batch):
 )
 def test_steps_follow_from_the_budget(budget, is_fine_tuned, steps):
     assert starter.num_steps(budget, 10, 8, is_fine_tuned, 0.1)[0] == steps
-
-
-@pytest.mark.parametrize("most, room, detections", [(130, 136, 272), (3, 8, 100)])
-def test_crowded_images_get_room(most, room, detections):
-    draft = draft_of("ssd_mobilenet_v1")
-    starter.set_boxes(draft, np.array([2, most]))
-    assert draft.config.train_input_reader.max_number_of_boxes == room
-    suppression = draft.config.model.ssd.post_processing.batch_non_max_suppression
-    assert suppression.max_total_detections == detections
 
 
 def test_weights_keep_their_anchors_and_classes_are_replaced(records, quick, tmp_path):
