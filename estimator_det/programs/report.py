@@ -34,7 +34,7 @@ from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.report import HEADLINE, evaluation_folder, named_readers
 from model_fn.runs import evaluator
 from model_fn.runs.best_checkpoints import BEST_FILE, BEST_FOLDER
-from model_fn.runs.progress import PROGRESS_FILE
+from model_fn.runs.progress import PROGRESS_FILE, short_name
 
 TEMPLATE = "report.html"
 MAX_POINTS = 400  # in a curve
@@ -274,8 +274,7 @@ def _series(run: Run) -> Iterator[Tuple[str, charts.Curve]]:
     """Quantities of a run by step, with the title of their chart."""
     for key in dict.fromkeys(itertools.chain(*run.progress)):
         if key.startswith("Loss/"):
-            name = key.rpartition("/")[2].replace("_loss", "").replace("_", " ")
-            yield "Loss", _curve(name, run.progress, key)
+            yield "Loss", _curve(short_name(key), run.progress, key)
     for reader, evaluations in run.evaluations.items():
         rows = [{**evaluation.metrics, "step": evaluation.step} for evaluation in evaluations]
         label = f"{reader}: " if len(run.evaluations) > 1 else ""

@@ -68,7 +68,7 @@ class ProgressReport(NamedTuple):
 
     def numbers(self) -> List[str]:
         return [
-            f"{_short(name)} {value:.4g}"
+            f"{short_name(name)} {value:.4g}"
             for name, value in self.values.items()
             if name != GRADIENT_NORM
         ]
@@ -210,7 +210,7 @@ class TrainingReport(Hook):
         return report
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """Name of a scalar for a line: "Loss/RPNLoss/objectness_loss" becomes "RPN/objectness"."""
     inner = name[len("Loss/") :] if name.startswith("Loss/") else name
     return inner.replace("Loss/", "/").replace("_loss", "")

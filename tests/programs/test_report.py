@@ -76,7 +76,11 @@ def write_run(folder: pathlib.Path, name: str, gain: float = 1.0) -> pathlib.Pat
         shutil.copy(run / "eval_0" / f"{kind}-0.json", run / "eval_0" / f"{kind}-{STEPS[-1]}.json")
     row = {"time": "2026-01-01T00:00:00", "learning_rate": 0.1, "images_per_second": 30.0}
     row.update({"memory_bytes": 2e9, "input_wait_share": 0.25})
-    lines = [{**row, "step": step, "Loss/total_loss": 9 / (step + 1)} for step in range(0, 2000, 5)]
+    losses = ("total_loss", "RPNLoss/localization_loss", "BoxClassifierLoss/localization_loss")
+    lines = [
+        {**row, "step": step, **{f"Loss/{name}": 9 / (step + 1) for name in losses}}
+        for step in range(0, 2000, 5)
+    ]
     (run / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return run
 
@@ -119,6 +123,7 @@ def test_one_run(runs, tmp_path):
     assert "tflite112.320.081.05.0300–" in page.text
     assert "onnxruntime is not installed" in page.text
     assert "batch_size: 7" in page.text  # the whole configuration
+    assert "RPN/localization" in page.text and "BoxClassifier/localization" in page.text
     pictures = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
     # Three images with a wrong class, all six without the second object.
     assert len(pictures) == 2 * (3 + 6)
