@@ -7,7 +7,7 @@ import sys
 from typing import Any, List, Sequence, Tuple
 
 from estimator_det.config import printing
-from estimator_det.programs import console, precision
+from estimator_det.programs import console
 from estimator_det.programs.verbs import tpu_checks
 from estimator_det.programs.verbs.base import add_config_arguments, add_options, load
 
@@ -45,12 +45,14 @@ def run(options: argparse.Namespace) -> int:
     if checked.graphs is not None:
         lines += _graph_lines(config, checked.graphs, list_quantized=options.list_quantized)
         if checked.graphs.memory is not None and not targets_tpu:
+            from estimator_det.programs import step_speed
+
             reads = not any("path" in problem.field for problem in problems)
             reads &= not any(problem.severity == "error" for problem in checked.graphs.problems)
             memory_problems, memory_lines = _memory(config, checked.graphs.memory, with_input=reads)
             problems += memory_problems
             lines += memory_lines
-            lines += precision.advice(config)
+            lines += step_speed.advice(config)
     for problem in problems:
         if problem.severity != "error":
             console.print_line(str(problem))

@@ -7,7 +7,7 @@ import dataclasses
 import os
 from typing import Any, Optional
 
-from estimator_det.programs import console, precision
+from estimator_det.programs import console
 from estimator_det.programs.cloud import environment
 from estimator_det.programs.verbs import data_worker
 from estimator_det.programs.verbs.base import (
@@ -186,14 +186,6 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
     )
 
 
-def _faster_precision(config: Any) -> str:
-    from estimator_det.programs import step_speed
-
-    speed = step_speed.fastest(config)
-    console.print_line(f"precision: {speed.precision}, {speed.seconds:.2f} s a step")
-    return speed.precision
-
-
 def run(options: argparse.Namespace) -> int:
     from estimator_det.config import files, pipeline
     from model_fn.runs import cluster
@@ -229,12 +221,15 @@ def run(options: argparse.Namespace) -> int:
         )
     console.check_training(config, options.model_dir, train_options)
     # Imports TensorFlow: only after everything cheap is checked.
+    from estimator_det.programs import step_speed
     from model_fn.runs import runner
 
     if options.precision == AUTO:
-        train_options = dataclasses.replace(train_options, precision=_faster_precision(config))
+        speed = step_speed.fastest(config)
+        console.print_line(f"precision: {speed.precision}, {speed.seconds:.2f} s a step")
+        train_options = dataclasses.replace(train_options, precision=speed.precision)
     elif options.precision is None and is_alone and not train_options.is_for_tpu:
-        for line in precision.advice(config):
+        for line in step_speed.advice(config):
             console.print_line(line)
     metrics = runner.train_and_evaluate(config, options.model_dir, train_options)
     if metrics:

@@ -10,7 +10,7 @@ from typing import Any, List
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.programs import precision
+from estimator_det.programs import step_speed
 from estimator_det.protos import pipeline_pb2
 
 
@@ -18,8 +18,8 @@ from estimator_det.protos import pipeline_pb2
 def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     monkeypatch.delenv("ESTIMATOR_DET_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(precision, "has_bfloat16", lambda: True)
-    return tmp_path / "estimator-det" / precision.FILE
+    monkeypatch.setattr(step_speed, "has_bfloat16", lambda: True)
+    return tmp_path / "estimator-det" / step_speed.CACHE_FILE
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
         types.append(dtype)
         return 0.3 if dtype == tf.bfloat16 else 0.5
 
-    monkeypatch.setattr(precision, "_seconds", seconds)
+    monkeypatch.setattr(step_speed, "_convolution_secs", seconds)
     return types
 
 
 def advice() -> str:
-    (line,) = precision.advice(pipeline_pb2.TrainEvalPipelineConfig())
+    (line,) = step_speed.advice(pipeline_pb2.TrainEvalPipelineConfig())
     return line
 
 
@@ -77,21 +77,23 @@ def test_cache_that_cannot_be_written_is_said_once(cache, measured, caplog):
 
 
 def test_without_gain(cache, measured, monkeypatch):
-    monkeypatch.setattr(precision, "_seconds", lambda dtype: 2.0 if dtype == tf.bfloat16 else 1.0)
+    monkeypatch.setattr(
+        step_speed, "_convolution_secs", lambda dtype: 2.0 if dtype == tf.bfloat16 else 1.0
+    )
     assert "is not faster in bfloat16" in advice()
 
 
 def test_no_advice_without_hardware_or_with_quantization(cache, measured, monkeypatch):
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.graph_rewriter.quantization.delay = 1
-    assert precision.advice(config) == []
+    assert step_speed.advice(config) == []
     config.ClearField("graph_rewriter")
-    monkeypatch.setattr(precision, "has_bfloat16", lambda: False)
-    assert precision.advice(config) == []
+    monkeypatch.setattr(step_speed, "has_bfloat16", lambda: False)
+    assert step_speed.advice(config) == []
     assert not measured and not os.path.exists(cache)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 def test_a_step_of_the_convolution_takes_time(dtype):
     # More than an optimizer of graphs leaves of a step whose result nobody uses.
-    assert 1e-3 < precision._seconds(dtype) < 60
+    assert 1e-3 < step_speed._convolution_secs(dtype) < 60
