@@ -79,9 +79,10 @@ class LocalCluster:
         """What all tasks have printed."""
         return "\n".join(f"== {name}\n{run.output()}" for name, run in self.runs.items())
 
-    def wait(self) -> Dict[str, int]:
-        """Exit codes of all tasks."""
-        return {name: run.wait() for name, run in self.runs.items()}
+    def expect(self, code: int = 0) -> None:
+        """Waits until all tasks have ended, with this exit code."""
+        codes = {run.wait() for run in self.runs.values()}
+        assert codes == {code}, self.outputs()
 
     def kill(self) -> None:
         """Ends whatever still runs."""
@@ -93,6 +94,11 @@ class LocalCluster:
 def saved_steps(folder: pathlib.Path) -> List[int]:
     """Steps of the checkpoints, by their names."""
     return sorted(int(path.stem.split("-")[1]) for path in folder.glob("model.ckpt-*.index"))
+
+
+def last_evaluation(folder: pathlib.Path) -> Dict[str, Any]:
+    """The last line of evaluations.jsonl."""
+    return json.loads((folder / "evaluations.jsonl").read_text().splitlines()[-1])
 
 
 def check_whole(folder: pathlib.Path) -> None:

@@ -23,6 +23,7 @@ from tests.programs.clusters import (
     LocalCluster,
     check_whole,
     free_addresses,
+    last_evaluation,
     saved_steps,
     wait_for_step,
 )
@@ -34,8 +35,7 @@ pytestmark = pytest.mark.slow
 def test_chief_worker_and_server(fake_cluster, tmp_path):
     cluster = fake_cluster(workers=1, num_steps=12, step_secs=0.02)
     cluster.start_all()
-    codes = cluster.wait()
-    assert set(codes.values()) == {0}, cluster.outputs()
+    cluster.expect()
     assert 12 <= trained_steps(str(tmp_path / "model")) <= 13
     assert "Training has ended: ps 0 ends" in cluster.runs["ps-0"].output()
     steps = [
@@ -50,9 +50,8 @@ def test_chief_worker_and_server(fake_cluster, tmp_path):
 def test_a_master_evaluates_itself(fake_cluster, tmp_path):
     cluster = fake_cluster(workers=1, chief="master", num_steps=20)
     cluster.start_all()
-    assert set(cluster.wait().values()) == {0}, cluster.outputs()
-    last = json.loads((tmp_path / "model/evaluations.jsonl").read_text().splitlines()[-1])
-    assert last["step"] == trained_steps(str(tmp_path / "model"))
+    cluster.expect()
+    assert last_evaluation(tmp_path / "model")["step"] == trained_steps(str(tmp_path / "model"))
 
 
 @pytest.mark.exhaustive
@@ -72,8 +71,7 @@ def test_a_task_is_killed_and_started_again(fake_cluster, tmp_path, killed, engi
     run.signal(signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL
     again = cluster.start(killed)
-    codes = cluster.wait()
-    assert set(codes.values()) == {0}, cluster.outputs()
+    cluster.expect()
     last, num_steps = trained_steps(str(folder)), settings["num_steps"]
     assert num_steps <= last <= num_steps + (0 if "strategy" in engine else 2)
     assert f"step {last}" in cluster.outputs() or killed == "chief"
@@ -94,8 +92,7 @@ def test_a_task_that_stays_away_ends_the_others(fake_cluster, tmp_path, killed, 
     wait_for_step(folder, 20, cluster)
     gone = cluster.runs.pop(f"{killed}-0")
     gone.signal(signal.SIGKILL)
-    codes = cluster.wait()
-    assert set(codes.values()) == {console.EXIT_FAILED}, cluster.outputs()
+    cluster.expect(console.EXIT_FAILED)
     for name, run in cluster.runs.items():
         # The evaluator knows of the chief, which ended with an error.
         missing = "chief" if name.startswith("evaluator") else killed
@@ -117,8 +114,7 @@ def test_sigterm_to_all(fake_cluster, tmp_path, engine):
     cluster.runs["chief-0" if "strategy" in engine else "worker-1"].wait_for("step 5")
     for run in cluster.runs.values():
         run.signal(signal.SIGTERM)
-    codes = cluster.wait()
-    assert set(codes.values()) == {console.EXIT_TERMINATED}, cluster.outputs()
+    cluster.expect(console.EXIT_TERMINATED)
     assert len(saved_steps(folder)) == 2, cluster.outputs()
     # Its name has the step at which the chief began to save; others took steps meanwhile.
     named, step = newest_step(str(folder)), trained_steps(str(folder))
@@ -128,7 +124,7 @@ def test_sigterm_to_all(fake_cluster, tmp_path, engine):
     # All of it resumes, each worker with its next record.
     again = fake_cluster(**{**settings, "num_steps": step + 20})
     again.start_all()
-    assert set(again.wait().values()) == {0}, again.outputs()
+    again.expect()
     assert f"Resuming at step {step}" in again.runs["chief-0"].output()
     assert "new epoch" not in again.outputs()
     if "strategy" in engine:
@@ -150,7 +146,7 @@ def test_the_command_divides_the_records(forker, tmp_path):
     cluster = _command_cluster(forker, *arguments)
     try:
         cluster.start_all("evaluator")
-        assert set(cluster.wait().values()) == {0}, cluster.outputs()
+        cluster.expect()
         assert 20 <= trained_steps(str(folder)) <= 22
         split = json.loads((folder / data_cursor.SPLIT_FILE).read_text())
         assert split["workers"] == ["chief 0", "worker 0", "worker 1"]

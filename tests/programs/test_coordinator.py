@@ -12,6 +12,7 @@ from tests.programs.clusters import (
     COORDINATOR,
     ENDLESS,
     check_whole,
+    last_evaluation,
     saved_steps,
     wait_for_step,
 )
@@ -27,11 +28,10 @@ def test_a_training(fake_cluster, tmp_path, chief, other):
     cluster = fake_cluster(chief=chief, servers=2, num_steps=32, **COORDINATOR)
     folder = tmp_path / "model"
     cluster.start_all(*([other] if other else []))
-    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    cluster.expect()
     assert saved_steps(folder)[-1] == 32
     check_whole(folder)
-    evaluated = (folder / "evaluations.jsonl").read_text().splitlines()
-    assert json.loads(evaluated[-1])["step"] == 32
+    assert last_evaluation(folder)["step"] == 32
     assert "step 32/32" in cluster.runs[f"{chief}-0"].output()
     # Each record of the workers' steps is counted.
     counts = [
@@ -48,7 +48,7 @@ def test_a_worker_that_hangs_ends_the_others(fake_cluster, tmp_path):
     wait_for_step(tmp_path / "model", 20, cluster)
     hung = cluster.runs.pop("worker-0")
     hung.signal(signal.SIGSTOP)
-    assert set(cluster.wait().values()) == {console.EXIT_FAILED}, cluster.outputs()
+    cluster.expect(console.EXIT_FAILED)
     assert "no step of the workers has ended for 20 seconds" in cluster.runs["chief-0"].output()
     hung.signal(signal.SIGKILL)
     check_whole(tmp_path / "model")
@@ -73,7 +73,7 @@ def test_sigterm_where_the_variables_were_lost(fake_cluster, tmp_path, signalled
 def test_a_training_that_is_over_waits_for_nobody(fake_cluster, tmp_path):
     cluster = fake_cluster(num_steps=10, **COORDINATOR)
     cluster.start_all()
-    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    cluster.expect()
     again = cluster.start("chief")
     assert again.wait() == 0, again.output()
     assert "already trained to step 10 of 10: nothing to do" in again.output()
@@ -84,7 +84,7 @@ def test_one_worker_takes_the_steps_of_one_device(fake_cluster, forker, tmp_path
     settings = {"num_steps": 12, "seed": 3}
     cluster = fake_cluster(workers=1, **COORDINATOR, **settings)
     cluster.start_all()
-    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    cluster.expect()
     alone = tmp_path / "alone"
     run = forker.fake_training(str(alone), strategy="none", ballast=10, save_steps=10, **settings)
     assert run.wait() == 0, run.output()

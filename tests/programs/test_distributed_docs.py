@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List
 
 import pytest
 
@@ -17,7 +16,7 @@ from estimator_det.programs import demo
 from inputs.datasets import shapes
 from tests.checkpoints import trained_steps
 from tests.conftest import ROOT
-from tests.programs.clusters import free_addresses
+from tests.programs.clusters import free_addresses, last_evaluation
 
 pytestmark = pytest.mark.slow
 
@@ -97,11 +96,6 @@ def test_the_demo_is_trained(tmp_path, shapes_files, name):
     settings = ["train_config.batch_size=8"] if name == "sync" else []
     config = demo.demo_config(shapes_files, STEPS[name], settings)
     output, run = _run(EXAMPLES[name], tmp_path, config), tmp_path / "run"
-    step, precision = _last_evaluation(run)
-    assert step == trained_steps(str(run)) >= config.train_config.num_steps
-    assert precision >= 0.85, output
-
-
-def _last_evaluation(run: pathlib.Path) -> Tuple[int, float]:
-    last = json.loads((run / "evaluations.jsonl").read_text().splitlines()[-1])
-    return last["step"], last["metrics"][demo.MAP_50]
+    last = last_evaluation(run)
+    assert last["step"] == trained_steps(str(run)) >= config.train_config.num_steps
+    assert last["metrics"][demo.MAP_50] >= 0.85, output

@@ -13,6 +13,7 @@ from tests.programs.clusters import (
     ENDLESS,
     LocalCluster,
     check_whole,
+    last_evaluation,
     saved_steps,
     wait_for_step,
 )
@@ -31,7 +32,7 @@ def test_two_workers(fake_cluster, tmp_path, chief, evaluator):
     cluster = fake_cluster(workers=1, chief=chief, num_steps=12, **WORKERS)
     folder = tmp_path / "model"
     cluster.start_all(*([evaluator] if evaluator else []))
-    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    cluster.expect()
     assert trained_steps(str(folder)) == 12
     check_whole(folder)
     # Reports are those of the chief alone.
@@ -40,8 +41,7 @@ def test_two_workers(fake_cluster, tmp_path, chief, evaluator):
     other = "worker-1" if chief == "worker" else "worker-0"
     assert "step 12/12" in cluster.runs[f"{chief}-0"].output()
     assert "step 1" not in cluster.runs[other].output()
-    evaluated = (folder / "evaluations.jsonl").read_text().splitlines()
-    assert json.loads(evaluated[-1])["step"] == 12
+    assert last_evaluation(folder)["step"] == 12
 
 
 @pytest.mark.parametrize("killed", ["worker", "chief"])
@@ -51,13 +51,13 @@ def test_a_worker_that_is_lost_ends_the_others(fake_cluster, tmp_path, killed):
     cluster.start_all()
     wait_for_step(folder, 20, cluster)
     cluster.runs.pop(f"{killed}-0").signal(signal.SIGKILL)
-    assert set(cluster.wait().values()) == {console.EXIT_FAILED}, cluster.outputs()
+    cluster.expect(console.EXIT_FAILED)
     for run in cluster.runs.values():
         assert re.search(f"error: the cluster has lost .*{killed} 0", run.output())
         assert "Traceback" not in run.output()
     check_whole(folder)
     cluster.start_all()
-    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    cluster.expect()
     assert trained_steps(str(folder)) == 60
     assert "Resuming at step" in cluster.runs["chief-0"].output()
 
@@ -71,7 +71,7 @@ def test_sigterm(fake_cluster, tmp_path, signalled):
     cluster.runs["chief-0"].wait_for("step 5")
     for name in signalled:
         cluster.runs[name].signal(signal.SIGTERM)
-    assert set(cluster.wait().values()) == {console.EXIT_TERMINATED}, cluster.outputs()
+    cluster.expect(console.EXIT_TERMINATED)
     first, stopped = saved_steps(folder)
     assert first == 0
     text = f"stopped by SIGTERM at step {stopped}, which is saved in {folder}"
@@ -81,7 +81,7 @@ def test_sigterm(fake_cluster, tmp_path, signalled):
     # All of it resumes, each worker with its next record.
     again = fake_cluster(num_steps=stopped + 5, **settings)
     again.start_all()
-    assert set(again.wait().values()) == {0}, again.outputs()
+    again.expect()
     assert trained_steps(str(folder)) == stopped + 5
     assert f"Resuming at step {stopped}" in again.runs["chief-0"].output()
     assert "new epoch" not in again.outputs() and "come again" not in again.outputs()
@@ -92,7 +92,7 @@ def test_sigterm(fake_cluster, tmp_path, signalled):
 def test_a_worker_that_never_comes(fake_cluster):
     alone = fake_cluster(workers=1, num_steps=5, task_timeout_secs=5, **WORKERS)
     alone.start("chief")
-    assert alone.wait() == {"chief-0": console.EXIT_FAILED}
+    alone.expect(console.EXIT_FAILED)
     assert "error: worker 0 of the cluster is missing" in alone.outputs()
 
 
@@ -123,7 +123,7 @@ def test_the_command(forker, tmp_path, strategy, jobs, first, missing, readers):
         waiting.signal(signal.SIGTERM)
         assert waiting.wait() == console.EXIT_TERMINATED
         cluster.start_all(*([] if "master" in cluster.jobs else ["evaluator"]))
-        assert set(cluster.wait().values()) == {0}, cluster.outputs()
+        cluster.expect()
     finally:
         cluster.kill()
     assert saved_steps(folder) == [0, 10, 20]
