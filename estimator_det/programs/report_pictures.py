@@ -14,7 +14,7 @@ from estimator_det.compat import eagerly
 from estimator_det.config.text import ConfigError
 from inputs import pipeline as input_pipeline
 from inputs import schema
-from model_fn.drawing.boxes import DrawOptions, draw_boxes
+from model_fn.drawing.boxes import DrawOptions, draw_boxes, rgb
 from model_fn.evaluation.detections import scoring
 from model_fn.evaluation.report import named_readers
 
@@ -103,8 +103,7 @@ def _picture(
     scale = PICTURE_SIDE / max(height, width)
     # Small pictures keep the page below a few megabytes.
     size = (max(round(width * scale), 1), max(round(height * scale), 1))
-    pixels = Image.fromarray(image if image.shape[2] == 3 else image[..., :1].repeat(3, axis=2))
-    canvas = np.asarray(pixels.resize(size, Image.Resampling.LANCZOS))
+    canvas = np.asarray(Image.fromarray(rgb(image)).resize(size, Image.Resampling.LANCZOS))
     sides = np.array([height, width, height, width], float)
     if len(boxes):
         options = DrawOptions(line_width=THIN, skip_labels=example is not None)
