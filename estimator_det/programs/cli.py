@@ -125,15 +125,11 @@ def _parse(arguments: List[str]) -> argparse.Namespace:
             model_flags.refuse_old_flags(arguments[1:])
         except console.UsageError as error:
             parser.error(str(error))
-    passed_on: List[str] = []
-    if (
-        name in [name_of(verb) for verb in VERBS if hasattr(verb, "PASSES_ON")]
-        and "--" in arguments
-    ):
-        end = arguments.index("--")
-        arguments, passed_on = arguments[:end], arguments[end + 1 :]
-    options = parser.parse_args([_with_underscores(text) for text in arguments])
-    options.passed_on = passed_on
+    if name not in [name_of(verb) for verb in VERBS if hasattr(verb, "PASSES_ON")]:
+        return parser.parse_args([_with_underscores(text) for text in arguments])
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args([_with_underscores(text) for text in arguments[:end]])
+    options.passed_on = arguments[end + 1 :]
     return options
 
 

