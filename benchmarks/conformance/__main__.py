@@ -13,11 +13,10 @@ from typing import Dict, List, Optional
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks.conformance import checks, goldens
-from benchmarks.conformance.case import Case
 from benchmarks.conformance.compare import Check
+from benchmarks.conformance.goldens import Case
 from benchmarks.conformance.quantized_training import check_quantized
 from benchmarks.conformance.trace import check_trace
-from estimator_det.config import pipeline
 
 # Batch norm of two images amplifies rounding: with another number of threads per op than goldens
 # were measured with, gradient norms differ by up to 98 %. Most were measured with one, train traces
@@ -25,6 +24,13 @@ from estimator_det.config import pipeline
 # goldens do not record it. Training checks that fail run again with the other number, in their own
 # process and with the same tolerances.
 THREADS, OTHER_THREADS = 1, 2
+CHECKS = (
+    checks.check_graph,
+    checks.check_evaluation,
+    checks.check_training,
+    check_trace,
+    check_quantized,
+)
 IN_TRAINING = ("losses", "gradients", "train trace")
 
 
@@ -48,17 +54,10 @@ def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
     return arguments
 
 
-def run_case(golden_dir: pathlib.Path, configs_dir: pathlib.Path, name: str) -> Dict[str, Check]:
-    """All checks of one name; a check that cannot run fails with the reason."""
+def run_case(case: Case) -> Dict[str, Check]:
+    """All checks of a configuration; a check that cannot run fails with the reason."""
     cells = {column: Check() for column in checks.COLUMNS}
-    golden = goldens.read(golden_dir, name)
-    try:
-        config = pipeline.read_pipeline(configs_dir / f"{golden.config_name}.config")
-    except (OSError, pipeline.ConfigError) as error:
-        cells["variables"].fail(str(error))
-        return cells
-    case = Case(golden, config, golden_dir)
-    for check in (*checks.CHECKS, check_trace, check_quantized):
+    for check in CHECKS:
         try:
             check(case, cells)
         except Exception as error:
@@ -94,12 +93,12 @@ def main(argv: Optional[List[str]] = None) -> int:
     print("configuration | " + " | ".join(checks.COLUMNS) + " | seconds")
     num_compared = num_holding = 0
     for name in names:
-        why = goldens.read(arguments.golden, name).why_without_numbers
-        if why:
+        case = goldens.read(arguments.golden, arguments.configs, name)
+        if why := case.why_without_numbers:
             print(f"{name} | no numbers were recorded: {why[:120]}", flush=True)
             continue
         start = time.monotonic()
-        cells = run_case(arguments.golden, arguments.configs, name)
+        cells = run_case(case)
         shown = {
             column: "-" if not cell.compared and cell.failure is None else str(cell)
             for column, cell in cells.items()

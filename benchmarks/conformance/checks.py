@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+import contextlib
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 
 from benchmarks.conformance import goldens, two_stage
-from benchmarks.conformance.case import Case, load, moved, one_hot_classes
 from benchmarks.conformance.compare import Check, sums
+from benchmarks.conformance.goldens import Case, load, moved, one_hot_classes
 from benchmarks.conformance.repeats import OUTSIDE, REPEATS, compare_repeated, compare_runs
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import Context, Groundtruth, make_detector
@@ -73,7 +85,7 @@ def _context(case: Case) -> Optional[Context]:
     recorded = next(
         (
             part["side_inputs"]
-            for part in (case.golden.graph, case.golden.numeric)
+            for part in (case.graph, case.numeric)
             if part and part.get("side_inputs")
         ),
         None,
@@ -112,7 +124,7 @@ def prediction_values(predictions: Any, keys: Iterable[str]) -> Dict[str, Any]:
 
 def check_graph(case: Case, cells: Dict[str, Check]) -> None:
     """Variables, counts, static shapes and anchors of the training graph."""
-    recorded = case.golden.graph
+    recorded = case.graph
     if not recorded or not recorded.get("builds_train"):
         return
     check = cells["variables"]
@@ -169,10 +181,10 @@ def _compare_anchors(check: Check, anchors: np.ndarray, sample: Any, count: int)
 
 def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
     """Preprocessed pixels, feature maps, raw predictions, anchors and final detections."""
-    recorded = case.golden.numeric
+    recorded = case.numeric
     if not recorded or not recorded.get("eval_ok"):
         return
-    check, arrays = cells["predictions"], case.golden.arrays
+    check, arrays = cells["predictions"], case.arrays
     fetched = _evaluate(case, recorded)
     corner = fetched["inputs"][:, :4, :4, :3]
     check.close(corner, arrays["preprocessed_corner"], PREDICTIONS, "preprocessed pixels")
@@ -200,7 +212,7 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
         postprocess = {k: v for k, v in recorded["postprocess"].items() if k in detections}
         _compare_statistics(cells["detections"], detections, postprocess, tied=False)
     else:
-        _compare_detections(cells["detections"], fetched["detections"], case.golden)
+        _compare_detections(cells["detections"], fetched["detections"], case)
 
 
 def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
@@ -210,7 +222,7 @@ def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
     that rounding alone moves further than its tolerance is held to `OUTSIDE` times the largest
     such movement.
     """
-    images, arrays = goldens.images_300(case.golden_dir), case.golden.arrays
+    images, arrays = case.images(), case.arrays
     with tf.Graph().as_default():
         config = case.overridden(recorded["overrides"])
         detector, predictions, true_shapes, _ = build(case, config, images, is_training=False)
@@ -224,8 +236,9 @@ def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
             exact = two_stage.with_recorded_regions(predictions, recorded["predictions"], arrays)
             detections.update(detector.postprocess(exact, true_shapes).to_dict())
             overflow = two_stage.areas_overflow(exact)
+        seeded = case.seeded_value(_variant(recorded))
         with tf1.Session() as session:
-            _load_for(case, session, recorded)
+            load(session, model_variables(), seeded)
             fetched = session.run(
                 {
                     "inputs": predictions.inputs,
@@ -236,10 +249,9 @@ def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
             )
             ours, tolerances = fetched["predictions"], dict.fromkeys(values, PREDICTIONS)
             if has_regions and _any_short(ours, recorded, arrays):
-                exact_value = goldens.seeded_value(case.golden_dir, _variant(recorded))
                 names = [*_whole_tensors(recorded), *recorded["feature_maps"]]
                 for repeat in range(1, 1 + REPEATS):
-                    load(session, model_variables(), moved(exact_value, repeat))
+                    load(session, model_variables(), moved(seeded, repeat))
                     repeated = session.run({n: values[n] for n in names if n in values})
                     for name, value in repeated.items():
                         spread = np.max(np.abs(value - ours[name])) / np.max(np.abs(value))
@@ -279,22 +291,17 @@ def _variant(recorded: Dict[str, Any]) -> str:
     return recorded.get("init") or "det_value"
 
 
-def _load_for(case: Case, session: Any, recorded: Dict[str, Any]) -> None:
-    value = goldens.seeded_value(case.golden_dir, _variant(recorded))
-    load(session, model_variables(), value)
-
-
-def _compare_detections(check: Check, ours: Dict[str, Any], golden: goldens.Golden) -> None:
-    assert golden.numeric is not None
-    tied = golden.numeric.get("score_ties_in_top20", 0) > 0
-    _compare_statistics(check, ours, golden.numeric["postprocess"], tied)
+def _compare_detections(check: Check, ours: Dict[str, Any], case: Case) -> None:
+    assert case.numeric is not None
+    tied = case.numeric.get("score_ties_in_top20", 0) > 0
+    _compare_statistics(check, ours, case.numeric["postprocess"], tied)
     for key in ("detection_boxes", "detection_scores", "detection_classes"):
-        expected = golden.arrays.get(f"post__{key}")
+        expected = case.arrays.get(f"post__{key}")
         if expected is not None and not (tied and key != "detection_scores"):
             check.close(ours[key][:, : expected.shape[1]], expected, PREDICTIONS, key)
-    if "post__num_detections" in golden.arrays:
-        check.close(ours["num_detections"], golden.arrays["post__num_detections"], 0, "count")
-    indices = golden.arrays.get("post__detection_anchor_indices")
+    if "post__num_detections" in case.arrays:
+        check.close(ours["num_detections"], case.arrays["post__num_detections"], 0, "count")
+    indices = case.arrays.get("post__detection_anchor_indices")
     if indices is not None and not tied:
         our_indices = ours["detection_anchor_indices"][:, : indices.shape[1]]
         check.close(our_indices, indices, 0, "detection_anchor_indices")
@@ -316,50 +323,56 @@ def _compare_statistics(
 
 def check_training(case: Case, cells: Dict[str, Check]) -> None:
     """Training-mode predictions, every loss term, and the gradient norm of every variable."""
-    recorded = case.golden.numeric
+    recorded = case.numeric
     if not recorded or not recorded.get("train_ok"):
         return
-    train = recorded["train"]
     config = case.overridden(recorded["overrides"])
+    with training_pass(case, config, recorded["train"]["predictions"]) as run_pass:
+
+        def run(value: goldens.SeededValue) -> Dict[str, Any]:
+            values = run_pass(value)
+            # Predictions of all runs would need too much memory.
+            tensors = values.pop("predictions")
+            values["shapes"] = {key: list(tensor.shape) for key, tensor in tensors.items()}
+            values["sums"] = {key: sums(tensor) for key, tensor in tensors.items()}
+            return values
+
+        cells.update(
+            compare_repeated(
+                ("losses", "gradients"),
+                run,
+                case.seeded_value(_variant(recorded)),
+                lambda checks, runs: _compare_training(checks, runs, case),
+            )
+        )
+
+
+@contextlib.contextmanager
+def training_pass(
+    case: Case, config: Any, keys: Iterable[str], quantized: bool = False
+) -> Iterator[Callable[[goldens.SeededValue], Dict[str, Any]]]:
+    """Context manager: a function that runs a pass in training of given weights."""
     with tf.Graph().as_default():
-        images = goldens.images_300(case.golden_dir)
-        detector, predictions, _, groundtruth = build(case, config, images, is_training=True)
-        losses = dict(detector.loss(predictions, groundtruth).terms)
-        penalties = detector.regularization_losses()
-        regularization = tf.add_n(penalties) if penalties else tf.constant(0.0)
+        built = build(case, config, case.images(), is_training=True, quantized=quantized)
+        losses = dict(built.detector.loss(built.predictions, built.groundtruth).terms)
+        regularization = tf.add_n([tf.constant(0.0), *built.detector.regularization_losses()])
         total = tf.add_n(list(losses.values())) + regularization
         fetched = {
             "losses": {**losses, "regularization": regularization, "total": total},
             "norms": gradient_norms(total),
-            "predictions": prediction_values(predictions, train["predictions"]),
+            "predictions": prediction_values(built.predictions, keys),
         }
+        if quantized:
+            ranges = {each.scope: (each.least, each.most) for each in built.predictions.quantized}
+            fetched["ranges"] = ranges
         variables = model_variables()
         with tf1.Session() as session:
 
             def run(value: goldens.SeededValue) -> Dict[str, Any]:
                 load(session, variables, value)
-                values = session.run(fetched)
-                # Predictions of all runs would need too much memory.
-                tensors = values.pop("predictions")
-                values["shapes"] = {key: list(tensor.shape) for key, tensor in tensors.items()}
-                values["sums"] = {key: sums(tensor) for key, tensor in tensors.items()}
-                return values
+                return session.run(fetched)
 
-            value = goldens.seeded_value(case.golden_dir, _variant(recorded))
-            cells.update(
-                compare_repeated(
-                    ("losses", "gradients"),
-                    run,
-                    value,
-                    lambda checks, runs: _compare_training(checks, runs, case),
-                )
-            )
-        without = {v.op.name for v in tf1.trainable_variables()} - {*fetched["norms"]}
-    cells["gradients"].equal(
-        sorted(without),
-        sorted(recorded.get("trainable_without_gradient", [])),
-        "variables without gradient",
-    )
+            yield run
 
 
 def gradient_norms(total: tf.Tensor) -> Dict[str, tf.Tensor]:
@@ -375,8 +388,8 @@ def _compare_training(checks: Dict[str, Check], runs: Sequence[Dict[str, Any]], 
     A norm that on both sides is less than `NO_GRADIENT` of the global one is rounding altogether:
     such as those of offsets that a batch norm cancels.
     """
-    assert case.golden.numeric is not None
-    train = case.golden.numeric["train"]
+    assert case.numeric is not None
+    train = case.numeric["train"]
     expected = {
         **train["losses"],
         "regularization": train["regularization_sum"],
@@ -394,13 +407,9 @@ def _compare_training(checks: Dict[str, Check], runs: Sequence[Dict[str, Any]], 
     our_sums = [run["sums"] for run in runs]
     compare_runs(check, our_sums, recorded_sums, TRAIN_PREDICTIONS, "training sums")
     norms = [run["norms"] for run in runs]
+    without = {v.op.name for v in tf1.trainable_variables()} - {*norms[0]}
+    recorded_without = sorted(case.numeric.get("trainable_without_gradient", []))
+    checks["gradients"].equal(sorted(without), recorded_without, "variables without gradient")
     floor = NO_GRADIENT * float(train["global_grad_norm_total_loss"])
     real = {n: v for n, v in train["grad_norms"].items() if max(v, norms[0].get(n, v)) > floor}
     compare_runs(checks["gradients"], norms, real, GRADIENTS, "gradient", floor)
-
-
-CHECKS: List[Callable[[Case, Dict[str, Check]], None]] = [
-    check_graph,
-    check_evaluation,
-    check_training,
-]

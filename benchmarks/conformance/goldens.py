@@ -1,4 +1,4 @@
-"""Reads a folder of golden numbers: records, fixed inputs, name-seeded weights, overrides.
+"""Golden numbers of configurations: records, fixed inputs, name-seeded weights, overrides.
 
 Layout of the folder: `configs/NAME.json` (graph facts), `numeric/NAME.{json,npz}` (values),
 `train_trace/NAME.json` (optimizer steps), `numeric/_inputs.npz` (images) and `detinit.py` (the
@@ -14,7 +14,8 @@ import importlib.util
 import json
 import pathlib
 import re
-from typing import Any, Callable, Dict, List, Optional, Sequence
+import zlib
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
 import numpy as np
 
@@ -31,15 +32,18 @@ BOXES = np.array(
     np.float32,
 )
 CLASS_SLOTS = (1, 2, 1)
+LOSSES = 1e-3
+MINED_LOSSES = 1e-2  # one anchor changing rank moves a hard-mined sum
 CONTEXT_SEED = 7  # seed of context features, which are normal numbers
 
 
 @dataclasses.dataclass(frozen=True)
-class Golden:
-    """Records of a configuration; parts that were not measured are None."""
+class Case:
+    """A configuration and its golden numbers; records that were not measured are None."""
 
     name: str
-    config_name: str
+    config_file: pathlib.Path
+    folder: pathlib.Path  # of all golden numbers
     graph: Optional[Dict[str, Any]]
     numeric: Optional[Dict[str, Any]]
     arrays: Dict[str, np.ndarray]
@@ -51,6 +55,48 @@ class Golden:
         if self.trace or (self.graph or {}).get("variables") or (self.numeric or {}).get("eval_ok"):
             return ""
         return (self.graph or self.numeric or {}).get("error") or "for a reason not recorded"
+
+    @functools.cached_property
+    def config(self) -> Any:
+        """The pipeline configuration."""
+        return pipeline.read_pipeline(self.config_file)
+
+    def overridden(self, recorded: Sequence[str]) -> Any:
+        """The pipeline configuration as a golden run had it."""
+        return apply_recorded_overrides(self.config, recorded)
+
+    @property
+    def model(self) -> Any:
+        """The member of `model` that is set, e.g. the `Ssd` message."""
+        return getattr(self.config.model, self.config.model.WhichOneof("model"))
+
+    def images(self) -> np.ndarray:
+        """uint8 [2, 300, 300, 3], the images of every numeric run."""
+        with np.load(self.folder / "numeric" / "_inputs.npz") as stored:
+            return stored["images_300"]
+
+    def seeded_value(self, variant: str = "det_value") -> SeededValue:
+        """The function of a golden run from variable name and shape to value."""
+        return seeded_value(self.folder, variant)
+
+    @property
+    def loss_tolerance(self) -> float:
+        """Relative tolerance of losses that the golden numbers were published with."""
+        loss = getattr(self.model, "loss", None)
+        is_mined = loss is not None and loss.HasField("hard_example_miner")
+        return MINED_LOSSES if is_mined else LOSSES
+
+    @property
+    def num_update_ops(self) -> int:
+        """Number of update operations of the training graph.
+
+        As recorded, but for `inplace_batchnorm_update: true`: there every layer updates its moving
+        averages itself. The reference does not apply the option to the backbones MobileNet v1 and
+        ResNet, which leaves 54 to 310 operations in the collection. Trained values are the same.
+        """
+        if getattr(self.model, "inplace_batchnorm_update", False):
+            return 0
+        return (self.graph or {})["update_ops_count"]
 
 
 def _read_json(path: pathlib.Path) -> Optional[Dict[str, Any]]:
@@ -67,24 +113,20 @@ def names(golden_dir: pathlib.Path, pattern: str) -> List[str]:
     return sorted(name for name in stems if fnmatch.fnmatch(name, pattern))
 
 
-def read(golden_dir: pathlib.Path, name: str) -> Golden:
-    """All that the folder holds for `name`."""
-    numeric = _read_json(golden_dir / "numeric" / f"{name}.json")
+def read(golden_dir: pathlib.Path, configs_dir: pathlib.Path, name: str) -> Case:
+    """All that the folder of golden numbers holds for `name`."""
+    graph, numeric, trace = (
+        _read_json(golden_dir / part / f"{name}.json")
+        for part in ("configs", "numeric", "train_trace")
+    )
     arrays: Dict[str, np.ndarray] = {}
     npz = golden_dir / "numeric" / f"{name}.npz"
     if npz.exists():
         with np.load(npz) as stored:
-            arrays = {key: stored[key] for key in stored.files}
-    trace = _read_json(golden_dir / "train_trace" / f"{name}.json")
-    graph = _read_json(golden_dir / "configs" / f"{name}.json")
-    recorded = next((part for part in (graph, numeric, trace) if part), {})
-    return Golden(name, recorded.get("config", name), graph, numeric, arrays, trace)
-
-
-def images_300(golden_dir: pathlib.Path) -> np.ndarray:
-    """uint8 [2, 300, 300, 3], the images of every numeric run."""
-    with np.load(golden_dir / "numeric" / "_inputs.npz") as stored:
-        return stored["images_300"]
+            arrays = dict(stored)
+    recorded = graph or numeric or trace or {}
+    config_file = configs_dir / f"{recorded.get('config', name)}.config"
+    return Case(name, config_file, golden_dir, graph, numeric, arrays, trace)
 
 
 def images_480x640() -> np.ndarray:
@@ -134,3 +176,30 @@ def apply_recorded_overrides(config: Any, recorded: Sequence[str]) -> Any:
             value = "{" + value + "}"
         assignments.append(f"{path}={value}")
     return pipeline.apply_overrides(config, assignments)
+
+
+def one_hot_classes(num_classes: int) -> np.ndarray:
+    """float32 [2, 3, K], the classes of the fixed groundtruth."""
+    slots = np.array(CLASS_SLOTS) % num_classes
+    return np.tile(np.eye(num_classes, dtype=np.float32)[slots], (2, 1, 1))
+
+
+def load(session: Any, variables: Iterable[Any], value: SeededValue) -> None:
+    """Runs the initializers with the name-seeded values in place of their own."""
+    feed, initializers = {}, []
+    for variable in variables:
+        initializers.append(variable.initializer)
+        feed[variable.initializer.inputs[1]] = value(variable.op.name, variable.shape.as_list())
+    session.run(initializers, feed)
+
+
+def moved(value: SeededValue, repeat: int) -> SeededValue:
+    """`value`, each number at random one float32 up, one down, or as it was."""
+
+    def moved_value(name: str, shape: Sequence[int]) -> np.ndarray:
+        exact = np.asarray(value(name, shape), np.float32)
+        random = np.random.default_rng([repeat, zlib.crc32(name.encode())])
+        step = random.integers(-1, 2, exact.shape).astype(np.float32)
+        return exact + step * np.spacing(exact)
+
+    return moved_value

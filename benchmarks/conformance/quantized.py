@@ -8,15 +8,14 @@ measured when the input changed by one millionth. `quantized_training` has the t
 from __future__ import annotations
 
 import json
-import pathlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from benchmarks.conformance import goldens
-from benchmarks.conformance.case import Case, load
 from benchmarks.conformance.checks import build, model_variables, prediction_values
 from benchmarks.conformance.compare import Check
+from benchmarks.conformance.goldens import Case, load
 from estimator_det.compat import tf, tf1
 from estimator_det.nets.quantization import STEP_VARIABLE
 
@@ -40,9 +39,9 @@ class Record(NamedTuple):
         return {s: (low, high) for s, (low, high) in zip(self.values["quant_scopes"], recorded)}
 
 
-def read(golden_dir: pathlib.Path, name: str) -> Optional[Record]:
+def read(case: Case) -> Optional[Record]:
     """The record of a configuration; None if there is none."""
-    path = golden_dir / "quantization" / f"{name}.json"
+    path = case.folder / "quantization" / f"{case.name}.json"
     if not path.exists():
         return None
     with np.load(path.with_suffix(".npz")) as stored:
@@ -65,6 +64,18 @@ def range_values(ranges: Ranges) -> Dict[str, float]:
     return values
 
 
+def variable_names(record: Record, is_training: bool) -> Set[str]:
+    """Names of the variables of a quantized model, without optimizer slots."""
+    scopes = record.values["quant_scopes"]
+    names = {*record.values["variables"]["float"]}
+    names |= {f"{scope}/{end}" for scope in scopes for end in ("min", "max")}
+    if is_training:
+        beside = {f"{s}/{s}/{end}" for s in scopes if not is_weight(s) for end in ("min", "max")}
+        names |= {f"{each}/{kind}" for each in beside for kind in ("biased", "local_step")}
+        names.add(STEP_VARIABLE)
+    return names
+
+
 def with_ranges(seeded: goldens.SeededValue, ranges: Dict[str, float]) -> goldens.SeededValue:
     """`seeded`, but for variables that `ranges` gives a value."""
 
@@ -79,7 +90,7 @@ def check_inference(case: Case, record: Record, check: Check) -> None:
     """Names, weights, activations, predictions and losses of the evaluation graph."""
     recorded = record.values["eval"]
     scopes = record.values["quant_scopes"]
-    images = goldens.images_300(case.golden_dir)
+    images = case.images()
     with tf.Graph().as_default() as graph:
         built = build(case, case.config, images, is_training=False, quantized=True)
         detector, predictions, groundtruth = built.detector, built.predictions, built.groundtruth
@@ -89,9 +100,7 @@ def check_inference(case: Case, record: Record, check: Check) -> None:
         rounding = [op for op in graph.get_operations() if op.type == ROUND]
         rounded_scopes = sorted(op.name.rpartition("/")[0] for op in rounding)
         check.equal(rounded_scopes, sorted(scopes), "scopes")
-        expected = set(record.values["variables"]["float"])
-        expected |= {f"{scope}/{end}" for scope in scopes for end in ("min", "max")}
-        check.equal(sorted(names ^ expected), [], "variables")
+        check.equal(sorted(names ^ variable_names(record, is_training=False)), [], "variables")
         check.equal(len(names), record.values["variables"]["total_eval"], "number of variables")
         narrow = {op.name.rpartition("/")[0]: op.get_attr("narrow_range") for op in rounding}
         check.equal([s for s, each in narrow.items() if each != is_weight(s)], [], "narrow ranges")
@@ -107,7 +116,7 @@ def check_inference(case: Case, record: Record, check: Check) -> None:
                     continue
                 variant = "det_value_damped" if tag == "damped" else "det_value"
                 ranges = record.ranges(expected_values["ranges"])
-                seeded = goldens.seeded_value(case.golden_dir, variant)
+                seeded = case.seeded_value(variant)
                 load(session, model_variables(), with_ranges(seeded, range_values(ranges)))
                 fetched = session.run([outputs, losses, penalties, tensors])
                 levels = {key: _level(scopes, ranges) for key, scopes in last.items()}

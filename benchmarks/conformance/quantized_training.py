@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
 from unittest import mock
 
 import numpy as np
 
 from benchmarks.conformance import goldens
-from benchmarks.conformance.case import Case, load
-from benchmarks.conformance.checks import build, gradient_norms, model_variables, prediction_values
+from benchmarks.conformance.checks import model_variables, training_pass
 from benchmarks.conformance.compare import Check
+from benchmarks.conformance.goldens import Case
 from benchmarks.conformance.quantized import (
     NOISE,
     Record,
@@ -32,11 +32,12 @@ from benchmarks.conformance.quantized import (
     is_weight,
     range_values,
     read,
+    variable_names,
     with_ranges,
 )
 from benchmarks.conformance.repeats import FEW, Values, compare_runs, moved_values
-from benchmarks.conformance.trace import training_spec
-from estimator_det.compat import tf, tf1
+from benchmarks.conformance.trace import Steps, optimizer_steps
+from estimator_det.compat import tf
 from estimator_det.detectors import ssd
 from estimator_det.nets.quantization import INITIAL_LIMIT, STEP_VARIABLE, Quantizer
 
@@ -69,8 +70,8 @@ PASSES = {
 
 def check_quantized(case: Case, cells: Dict[str, Check]) -> None:
     """Compares everything that is recorded."""
-    record = read(case.golden_dir, case.golden.config_name)
-    if record is None or case.golden.name != case.golden.config_name:
+    record = read(case)
+    if record is None:
         return
     check_inference(case, record, cells["quantized"])
     check_training(case, record, cells["quantized"])
@@ -117,49 +118,27 @@ def _repeated(
     case: Case, start: Dict[str, float], run: Callable[[goldens.SeededValue], Any], repeats: int
 ) -> List[Any]:
     """Results of `run` for the exact weights and for moved ones, with ranges from `start`."""
-    weights = moved_values(goldens.seeded_value(case.golden_dir, "det_value"), repeats)
+    weights = moved_values(case.seeded_value(), repeats)
     return [run(with_ranges(each, start)) for each in weights]
 
 
 def check_training(case: Case, record: Record, check: Check) -> None:
     """Compares losses, gradients and ranges of a pass in training, before and after the delay."""
-    with training_pass(case, record) as (names, run):
-        _check_training_names(check, names, record)
+    recorded = record.values["train"]
+    config, keys = case.overridden(recorded["overrides"]), recorded["active"]["predictions"]
+    with (
+        rounding_as_the_reference(record),
+        training_pass(case, config, keys, quantized=True) as run,
+    ):
+        names = {v.op.name for v in model_variables()}
+        expected = variable_names(record, is_training=True)
+        check.equal(sorted(names ^ expected), [], "training variables")
+        check.equal(len(names), record.values["variables"]["total_train"], "training variables")
         if not check.ok:
             return
         for tag, settings in PASSES.items():
             start = {**fixed_start(record), STEP_VARIABLE: settings.step_before}
             _compare_pass(check, _repeated(case, start, run, settings.repeats), record, tag)
-
-
-@contextlib.contextmanager
-def training_pass(
-    case: Case, record: Record
-) -> Iterator[Tuple[Set[str], Callable[[goldens.SeededValue], Values]]]:
-    """Context manager: names of variables, and a function that runs a pass of given weights."""
-    recorded = record.values["train"]
-    config = case.overridden(recorded["overrides"])
-    images = goldens.images_300(case.golden_dir)
-    with tf.Graph().as_default():
-        with rounding_as_the_reference(record):
-            built = build(case, config, images, is_training=True, quantized=True)
-        detector, predictions = built.detector, built.predictions
-        losses = dict(detector.loss(predictions, built.groundtruth).terms)
-        total = tf.add_n([*losses.values(), *detector.regularization_losses()])
-        fetched = {
-            "losses": {**losses, "total": total},
-            "norms": gradient_norms(total),
-            "ranges": {each.scope: (each.least, each.most) for each in predictions.quantized},
-            "predictions": prediction_values(predictions, recorded["active"]["predictions"]),
-        }
-        variables = model_variables()
-        with tf1.Session() as session:
-
-            def run(value: goldens.SeededValue) -> Values:
-                load(session, variables, value)
-                return session.run(fetched)
-
-            yield {v.op.name for v in variables}, run
 
 
 def _compare_pass(check: Check, runs: Sequence[Values], record: Record, tag: str) -> None:
@@ -189,19 +168,6 @@ def _compare_pass(check: Check, runs: Sequence[Values], record: Record, tag: str
         check.error(float(difference), NOISE * float(noise), f"{tag} {key}")
     if "ranges_after" in expected:
         _compare_ranges(check, part("ranges"), record, expected["ranges_after"], tag)
-
-
-def _check_training_names(check: Check, names: Set[str], record: Record) -> None:
-    scopes = record.values["quant_scopes"]
-    expected = set(record.values["variables"]["float"]) | {STEP_VARIABLE}
-    for scope in scopes:
-        for end in ("min", "max"):
-            expected.add(f"{scope}/{end}")
-            if not is_weight(scope):
-                beside = f"{scope}/{scope}/{end}"
-                expected |= {f"{beside}/biased", f"{beside}/local_step"}
-    check.equal(sorted(names ^ expected), [], "training variables")
-    check.equal(len(names), record.values["variables"]["total_train"], "training variables")
 
 
 def _compare_ranges(
@@ -239,79 +205,49 @@ def kernels_with_updated_averages(record: Record, after: Sequence[Sequence[float
 
 def check_steps(case: Case, record: Record, check: Check) -> None:
     """Compares six optimizer steps of the model_fn, from its own ranges and from fixed ones."""
-    recorded, counts = record.values["train"], record.values["variables"]
-    with training_steps(case, record) as (names, run):
+    recorded, model_names = record.values["train"], variable_names(record, is_training=True)
+    config = case.overridden(recorded["overrides"])
+    with (
+        rounding_as_the_reference(record),
+        optimizer_steps(case, config, model_names) as (
+            names,
+            take_steps,
+        ),
+    ):
+        total = record.values["variables"]["total_train"]
         slots = recorded["num_optimizer_slots_and_global_step"]
-        check.equal(len(names), counts["total_train"] + slots, "variables and slots")
-        expected = {f"{s}/{end}" for s in record.values["quant_scopes"] for end in ("min", "max")}
-        missing = {*counts["float"], STEP_VARIABLE, *expected} - names
-        check.equal(sorted(missing), [], "missing variables")
+        check.equal(len(names), total + slots, "variables and slots")
+        check.equal(sorted(model_names - names), [], "missing variables")
         if not check.ok:
             return
         for tag, start in (("own", model_start(record)), ("fixed", fixed_start(record))):
-            numbers = range(1, recorded[f"trace_{tag}"]["steps"] + 1)
-            runs = _repeated(case, start, functools.partial(run, numbers), REPEATS)
-            _compare_steps(check, runs, record, tag)
+            run = functools.partial(take_steps, recorded[f"trace_{tag}"]["steps"])
+            _compare_steps(check, _repeated(case, start, run, REPEATS), record, tag)
 
 
-@contextlib.contextmanager
-def training_steps(
-    case: Case, record: Record
-) -> Iterator[Tuple[Set[str], Callable[[Sequence[int], goldens.SeededValue], Values]]]:
-    """Context manager: names of variables, and a function that takes steps from given weights."""
+def _compare_steps(check: Check, runs: Sequence[Steps], record: Record, tag: str) -> None:
     recorded = record.values["train"]
-    config = case.overridden(recorded["overrides"])
-    with tf.Graph().as_default():
-        with rounding_as_the_reference(record):
-            spec = training_spec(case, config)
-        variables = {v.op.name: v for v in tf1.global_variables()}
-        fetched = {
-            "norms": {
-                name: tf.norm(variables[name])
-                for name in (*recorded["bn_names"], *recorded["weight_names"])
-                if name in variables
-            },
-            "step": tf1.train.get_global_step(),
-            "count": variables[STEP_VARIABLE],
-        }
-        ranges = {
-            scope: tuple(variables[f"{scope}/{end}"] for end in ("min", "max"))
-            for scope in record.values["quant_scopes"]
-            if f"{scope}/min" in variables
-        }
-        model_names = {*record.values["variables"]["float"], *model_start(record)} & {*variables}
-        model = [variables[name] for name in sorted(model_names)]
-        fresh = tf1.variables_initializer([v for n, v in variables.items() if n not in model_names])
-        with tf1.Session() as session:
-
-            def run(numbers: Sequence[int], value: goldens.SeededValue) -> Values:
-                session.run(fresh)
-                load(session, model, value)
-                values: Values = {"losses": {}, "ranges": {}}
-                for number in map(str, numbers):
-                    values["losses"][number], _ = session.run([spec.loss, spec.train_op])
-                    values["ranges"][number] = session.run(ranges)
-                return {**values, **session.run(fetched)}
-
-            yield {*variables}, run
-
-
-def _compare_steps(check: Check, runs: Sequence[Values], record: Record, tag: str) -> None:
-    recorded = record.values["train"]
-    trace = recorded[f"trace_{tag}"]
-    check.equal(int(runs[0]["step"]), trace["global_step_after"], "global step")
-    check.equal(int(runs[0]["count"]), trace["fake_quantization_step_after"], STEP_VARIABLE)
-    losses = [run["losses"] for run in runs]
-    expected = dict(zip(losses[0], trace["total_loss_per_step"]))
+    trace, last = recorded[f"trace_{tag}"], [run.values[-1] for run in runs]
+    check.equal(runs[0].step, trace["global_step_after"], "global step")
+    check.equal(int(last[0][STEP_VARIABLE]), trace["fake_quantization_step_after"], STEP_VARIABLE)
+    losses = [_by_step(run.losses) for run in runs]
+    expected = _by_step(trace["total_loss_per_step"])
     first = {"1": expected.pop("1")}
     compare_runs(check, losses, first, LOSSES_BEFORE_DELAY, f"{tag} loss")
     compare_runs(check, losses, expected, LOSSES, f"{tag} loss")
     for number, after in trace["ranges_after"].items():
-        ranges = [run["ranges"][number] for run in runs]
+        values = [run.values[int(number)] for run in runs]
+        ranges = [
+            {scope: (each[f"{scope}/min"], each[f"{scope}/max"]) for scope in record.ranges(after)}
+            for each in values
+        ]
         left_out = kernels_with_updated_averages(record, after) if number == "1" else []
         check.error(len(left_out) / len(after), FEW, f"{tag} kernels with updated averages")
         _compare_ranges(check, ranges, record, after, f"{tag} step {number}", left_out)
-    norms = [run["norms"] for run in runs]
     for part in ("weight", "bn"):
         after = dict(zip(recorded[f"{part}_names"], trace[f"{part}_norms_after"]))
-        compare_runs(check, norms, after, NORMS, f"{tag} {part} norm")
+        compare_runs(check, last, after, NORMS, f"{tag} {part} norm")
+
+
+def _by_step(losses: Sequence[float]) -> Values:
+    return {str(number): loss for number, loss in enumerate(losses, 1)}

@@ -21,9 +21,8 @@ from typing import Any, Callable, Dict, List, Sequence
 
 import numpy as np
 
-from benchmarks.conformance.case import moved
 from benchmarks.conformance.compare import Check
-from benchmarks.conformance.goldens import SeededValue
+from benchmarks.conformance.goldens import SeededValue, moved
 
 REPEATS = 7
 OUTSIDE, FEW, NEAR = 3, 0.05, 2.0

@@ -7,13 +7,14 @@ optimizer. What is compared is the change of each norm since the start, where fl
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Sequence, Set
+import functools
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
 from benchmarks.conformance import goldens, repeats
-from benchmarks.conformance.case import Case, load, one_hot_classes
 from benchmarks.conformance.compare import Check
+from benchmarks.conformance.goldens import Case, load, one_hot_classes
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.detectors import make_detector
 from inputs import schema
@@ -23,75 +24,75 @@ NORMS = 1e-3
 CHANGES = 2e-2  # tolerance of changes of norms
 LEAST_CHANGE = 2e-5  # share of a norm; float32 resolves 1/300 of it
 
-Norms = Dict[str, float]  # by variable of the model
-
 
 class Steps(NamedTuple):
     """Result of a run of optimizer steps."""
 
-    losses: np.ndarray  # [steps]
-    start: Norms
-    end: Norms
-    step: int
-    slots: Set[str]  # and the global step
+    losses: List[float]
+    # By variable of the model, before the first step and after each: a scalar, or the norm.
+    values: List[Dict[str, float]]
+    step: int  # global step
 
     @property
-    def changes(self) -> Norms:
-        return {name: norm - self.start[name] for name, norm in self.end.items()}
+    def changes(self) -> Dict[str, float]:
+        return {name: value - self.values[0][name] for name, value in self.values[-1].items()}
 
 
 def check_trace(case: Case, cells: Dict[str, Check]) -> None:
     """Losses, slots, weights and moving statistics over the recorded number of steps."""
-    if not case.golden.trace:
+    if not case.trace:
         return
-    value = goldens.seeded_value(case.golden_dir, "det_value")
-    with optimizer_steps(case) as run:
+    assert case.graph is not None, "a train trace needs the record of its variables"
+    recorded, model_names = case.trace, set(case.graph["variables"])
+    config = case.overridden(recorded["overrides"])
+    config.ClearField("graph_rewriter")
+    with optimizer_steps(case, config, model_names) as (names, take_steps):
+        slots = names - model_names
         cells.update(
             repeats.compare_repeated(
                 ("train trace",),
-                run,
-                value,
-                lambda checks, runs: _compare(checks["train trace"], runs, case),
+                functools.partial(take_steps, recorded["steps"]),
+                case.seeded_value(),
+                lambda checks, runs: _compare(checks["train trace"], runs, slots, case),
             )
         )
 
 
 @contextlib.contextmanager
-def optimizer_steps(case: Case) -> Iterator[Callable[[goldens.SeededValue], Steps]]:
-    """Context manager: a function that takes the recorded number of steps from given weights."""
-    recorded = case.golden.trace
-    assert recorded is not None
-    assert case.golden.graph is not None, "a train trace needs the record of its variables"
-    config = case.overridden(recorded["overrides"])
-    config.ClearField("graph_rewriter")
+def optimizer_steps(
+    case: Case, config: Any, model_names: Set[str]
+) -> Iterator[Tuple[Set[str], Callable[[int, goldens.SeededValue], Steps]]]:
+    """Context manager: names of all variables, and a function that takes steps from given weights.
+
+    The weights are those of the model; optimizer slots start as they are initialized.
+    """
     with tf.Graph().as_default():
         spec = training_spec(case, config)
         variables = {v.op.name: v for v in tf1.global_variables()}
-        model = [v for name, v in variables.items() if name in case.golden.graph["variables"]]
-        norms = {v.op.name: tf.norm(v) for v in model}
-        slots = {*variables} - {*norms}
+        model = [v for name, v in variables.items() if name in model_names]
+        values = {v.op.name: tf.norm(v) if v.shape.rank else v for v in model}
         initializer = tf1.global_variables_initializer()
         with tf1.Session() as session:
 
-            def run(value: goldens.SeededValue) -> Steps:
+            def take_steps(num_steps: int, value: goldens.SeededValue) -> Steps:
                 session.run(initializer)
                 load(session, model, value)
-                start = session.run(norms)
-                losses = [
-                    session.run([spec.loss, spec.train_op])[0] for _ in range(recorded["steps"])
-                ]
-                end, step = session.run([norms, tf1.train.get_global_step()])
-                return Steps(np.array(losses), start, end, int(step), slots)
+                values_of_steps, losses = [session.run(values)], []
+                for _ in range(num_steps):
+                    losses.append(session.run([spec.loss, spec.train_op])[0])
+                    values_of_steps.append(session.run(values))
+                step = session.run(tf1.train.get_global_step())
+                return Steps(losses, values_of_steps, int(step))
 
-            yield run
+            yield {*variables}, take_steps
 
 
-def _compare(check: Check, runs: Sequence[Steps], case: Case) -> None:
-    recorded, ours = case.golden.trace, runs[0]
+def _compare(check: Check, runs: Sequence[Steps], slots: Set[str], case: Case) -> None:
+    recorded, ours = case.trace, runs[0]
     assert recorded is not None
     check.equal(ours.step, recorded["global_step_after"], "global step")
-    check.equal(len(ours.slots - {"global_step"}), recorded["num_slots"], "optimizer slots")
-    missing = sorted(set(recorded["slot_names_sample"]) - ours.slots)
+    check.equal(len(slots - {"global_step"}), recorded["num_slots"], "optimizer slots")
+    missing = sorted(set(recorded["slot_names_sample"]) - slots)
     check.equal(missing, [], "missing slots")
     published = case.loss_tolerance
     first, *rest = recorded["total_loss_per_step"]
@@ -102,11 +103,11 @@ def _compare(check: Check, runs: Sequence[Steps], case: Case) -> None:
     )
     changes = {}
     for name, norm in {**recorded["weight_norms_after"], **recorded["bn_norms_after"]}.items():
-        start = ours.start.get(name, norm)
+        start = ours.values[0].get(name, norm)
         if abs(norm - start) > LEAST_CHANGE * start:
             changes[name] = norm - start
         else:
-            check.scalars(ours.end, {name: norm}, NORMS)
+            check.scalars(ours.values[-1], {name: norm}, NORMS)
     repeats.compare_runs(check, [run.changes for run in runs], changes, CHANGES, "change")
 
 
@@ -123,7 +124,7 @@ def _padded_batch(case: Case, config: Any) -> Any:
     """The fixed batch as an input_fn returns it, padded to five boxes."""
     padding = 2
     detector = make_detector(config.model, is_training=True)
-    images = tf.constant(goldens.images_300(case.golden_dir).astype(np.float32))
+    images = tf.constant(case.images().astype(np.float32))
     inputs, true_shapes = detector.preprocess(images)
     classes = np.pad(one_hot_classes(case.model.num_classes), ((0, 0), (0, padding), (0, 0)))
     batch, count = goldens.BOXES.shape[:2]

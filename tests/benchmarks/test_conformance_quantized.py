@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from benchmarks.conformance import goldens, quantized, quantized_training
-from benchmarks.conformance.case import Case
 from benchmarks.conformance.compare import Check
+from benchmarks.conformance.goldens import Case
 from estimator_det.compat import tf
-from estimator_det.config import pipeline
 from estimator_det.detectors import ssd
 from estimator_det.nets.quantization import INITIAL_LIMIT, Quantization, Quantizer
 
@@ -31,9 +30,8 @@ PARTS: Dict[str, Callable[[Case, quantized.Record, Check], None]] = {
 
 
 def _checked(shared: pathlib.Path, name: str, part: str) -> str:
-    config = pipeline.read_pipeline(shared / "data" / "configs" / f"{name}.config")
-    case = Case(goldens.read(shared / "golden", name), config, shared / "golden")
-    record = quantized.read(shared / "golden", name)
+    case = goldens.read(shared / "golden", shared / "data" / "configs", name)
+    record = quantized.read(case)
     assert record is not None
     check = Check()
     PARTS[part](case, record, check)

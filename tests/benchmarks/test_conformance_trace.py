@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.conformance import goldens, trace
-from benchmarks.conformance.case import Case, moved
 from benchmarks.conformance.checks import build, model_variables
 from benchmarks.conformance.compare import Check
+from benchmarks.conformance.goldens import Case, moved
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from tests import small_extractor
@@ -79,15 +79,19 @@ def _checked(case: Case) -> Check:
 
 def _record(case: Case, value: goldens.SeededValue) -> Dict[str, Any]:
     """The record of a first run."""
-    with trace.optimizer_steps(case) as run:
-        steps = run(value)
-    norms = {part: {n: v for n, v in steps.end.items() if part in n} for part in ("/w", "moving")}
+    assert case.graph is not None
+    model_names = set(case.graph["variables"])
+    config = case.overridden([])
+    with trace.optimizer_steps(case, config, model_names) as (names, take_steps):
+        steps = take_steps(STEPS, value)
+    end = steps.values[-1]
+    norms = {part: {n: v for n, v in end.items() if part in n} for part in ("/w", "moving")}
     return {
         "overrides": [],
         "steps": STEPS,
-        "total_loss_per_step": steps.losses.tolist(),
+        "total_loss_per_step": steps.losses,
         "global_step_after": steps.step,
-        "num_slots": len(steps.slots) - 1,
+        "num_slots": len(names - model_names) - 1,
         "slot_names_sample": ["FeatureExtractor/First/weights/Momentum"],
         "weight_norms_after": norms["/w"],
         "bn_norms_after": norms["moving"],
@@ -107,11 +111,12 @@ def small(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     config.MergeFrom(pipeline.parse_pipeline(SHARED_HEAD))
     graph: Dict[str, Any] = {"variables": {}}
     record: Dict[str, Any] = {"overrides": [], "steps": STEPS}
-    case = Case(goldens.Golden("small", "small", graph, None, {}, record), config, tmp_path)
+    config_file = pathlib.Path(pipeline.save_pipeline(config, tmp_path))
+    case = Case("small", config_file, tmp_path, graph, None, {}, record)
     with tf.Graph().as_default():
         build(case, config, images, is_training=True)
         graph["variables"].update({v.op.name: v.shape.as_list() for v in model_variables()})
-    record.update(_record(case, moved(goldens.seeded_value(tmp_path, "det_value"), 99)))
+    record.update(_record(case, moved(case.seeded_value(), 99)))
     return case
 
 
@@ -121,8 +126,8 @@ def test_the_same_steps_agree(small: Case) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_steps_are_refused(small: Case, name: str) -> None:
-    assert small.golden.trace is not None
-    small.golden.trace["overrides"].append(_wrong(name, 0.001))
+    assert small.trace is not None
+    small.trace["overrides"].append(_wrong(name, 0.001))
     check = _checked(small)
     assert not check.ok and "change" in str(check), check
 
@@ -134,12 +139,11 @@ NAME = "ssd_mobilenet_v1_300x300_coco14_sync"
 @pytest.mark.parametrize("name", ["right", *WRONG])
 def test_real_steps(shared: pathlib.Path, name: str) -> None:
     """Batch norm of two images on a 1x1 map is chaotic; what is wrong shows all the same."""
-    config = pipeline.read_pipeline(shared / "data" / "configs" / f"{NAME}.config")
-    case = Case(goldens.read(shared / "golden", NAME), config, shared / "golden")
-    assert case.golden.trace is not None
+    case = goldens.read(shared / "golden", shared / "data" / "configs", NAME)
+    assert case.trace is not None
     if name != "right":
         # The head of this configuration has no batch norm.
         wrong = _wrong(name, 1e-5).replace(HEAD, "model.ssd.feature_extractor")
-        case.golden.trace["overrides"].append(wrong)
+        case.trace["overrides"].append(wrong)
     check = _checked(case)
     assert check.ok == (name == "right"), check

@@ -13,9 +13,7 @@ from typing import List
 import pytest
 
 from benchmarks.conformance import checks, goldens
-from benchmarks.conformance.case import Case
 from benchmarks.conformance.compare import Check
-from estimator_det.config import pipeline
 
 # A configuration of each kind of predictor and anchors, the quickest to build.
 HEADS = (
@@ -52,10 +50,9 @@ MORE = (
     "name", [*HEADS, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in MORE)]
 )
 def test_variables_counts_and_anchors(shared: pathlib.Path, name: str) -> None:
-    golden = goldens.read(shared / "golden", name)
-    config = pipeline.read_pipeline(shared / "data" / "configs" / f"{golden.config_name}.config")
+    case = goldens.read(shared / "golden", shared / "data" / "configs", name)
     cells = {column: Check() for column in checks.COLUMNS}
-    checks.check_graph(Case(golden, config, shared / "golden"), cells)
+    checks.check_graph(case, cells)
     assert cells["variables"].ok, str(cells["variables"])
     assert cells["anchors"].ok, str(cells["anchors"])
 

@@ -102,7 +102,7 @@ def ancestors(ends: List[tf.Tensor]) -> List[tf.Operation]:
     return list(seen)
 
 
-def assert_first_values(found: np.ndarray, key: str, golden: goldens.Golden) -> None:
+def assert_first_values(found: np.ndarray, key: str, golden: goldens.Case) -> None:
     """The first values of a map, in units of its largest."""
     expected = golden.arrays[f"fm__{key.replace('/', '_')}__first8"]
     largest = golden.numeric["feature_maps"][key]["max_abs"]
@@ -128,10 +128,10 @@ def assert_first_values(found: np.ndarray, key: str, golden: goldens.Golden) -> 
 def test_values(name: str, stride: int, crop: int, pooled: int, shared: pathlib.Path) -> None:
     """Of the whole feature map, and of one crop of it at the first box."""
     folder = shared / "golden"
-    golden = goldens.read(folder, name)
+    golden = goldens.read(folder, shared / "data" / "configs", name)
     maps = golden.numeric["feature_maps"]
     model = built(golden.numeric["feature_extractor"], stride, crop)
-    pixels = goldens.images_300(folder).astype(np.float32)
+    pixels = golden.images().astype(np.float32)
     images = tf1.image.resize_images(pixels, [SIDE, SIDE]).numpy()
     first_box = golden.arrays["proposal_boxes_normalized"][0, :1]
     with model.images.graph.as_default(), tf1.Session() as session:
