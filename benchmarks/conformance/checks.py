@@ -190,7 +190,7 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
     check.close(corner, arrays["preprocessed_corner"], PREDICTIONS, "preprocessed pixels")
     check.statistics(fetched["inputs"], recorded["preprocessed"], PREDICTIONS, "preprocessed")
     for name, stats in recorded["feature_maps"].items():
-        if name in fetched["predictions"] and name not in two_stage.OF_REGIONS:
+        if name in fetched["predictions"] and not two_stage.is_of_regions(name):
             map_, tolerance = fetched["predictions"][name], fetched["tolerances"][name]
             check.statistics(map_, stats, tolerance, name)
             first = arrays[f"fm__{name.replace('/', '_')}__first8"]
@@ -199,7 +199,7 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
         two_stage.compare_rows(
             cells["regions"], fetched["predictions"], recorded["predictions"], arrays, PREDICTIONS
         )
-    for key in _whole_tensors(recorded):
+    for key in _whole_tensors(recorded, fetched["has_regions"]):
         cell, tolerance = check, fetched["tolerances"][key]
         if key == "anchors":
             cell, tolerance = cells["anchors"], ANCHORS
@@ -249,7 +249,7 @@ def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
             )
             ours, tolerances = fetched["predictions"], dict.fromkeys(values, PREDICTIONS)
             if has_regions and _any_short(ours, recorded, arrays):
-                names = [*_whole_tensors(recorded), *recorded["feature_maps"]]
+                names = [*_whole_tensors(recorded, has_regions), *recorded["feature_maps"]]
                 for repeat in range(1, 1 + REPEATS):
                     load(session, model_variables(), moved(seeded, repeat))
                     repeated = session.run({n: values[n] for n in names if n in values})
@@ -259,9 +259,11 @@ def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
     return {**fetched, "tolerances": tolerances, "has_regions": has_regions}
 
 
-def _whole_tensors(recorded: Dict[str, Any]) -> List[str]:
-    """Predictions that are compared place by place."""
-    return [key for key in recorded["predictions"] if key not in two_stage.OF_REGIONS]
+def _whole_tensors(recorded: Dict[str, Any], has_regions: bool) -> List[str]:
+    """Predictions that are compared place by place; rows of regions are not."""
+    return [
+        key for key in recorded["predictions"] if not (has_regions and two_stage.is_of_regions(key))
+    ]
 
 
 def _kept_rows(
@@ -280,7 +282,7 @@ def _any_short(
 ) -> bool:
     """Whether a prediction differs by more than its tolerance."""
     check = Check()
-    for key in _whole_tensors(recorded):
+    for key in _whole_tensors(recorded, has_regions=True):
         scale = recorded["predictions"][key]["max_abs"]
         check.close(*_kept_rows(ours[key], key, recorded, arrays), PREDICTIONS, key, scale)
     return not check.ok

@@ -24,30 +24,15 @@ from estimator_det.detectors.two_stage.regions import coded_boxes
 PIXELS = 0.05  # how far a region's corners may be from the recorded ones
 FEW = 0.1  # share of regions that may have no partner
 
-# Compared region by region, if at all.
-OF_REGIONS = (
-    "proposal_boxes",
-    "proposal_boxes_normalized",
-    "refined_box_encodings",
-    "class_predictions_with_background",
-    "box_classifier_features",
-    "num_proposals",
-    "mask_predictions",
-    "detection_boxes",
-    "detection_scores",
-    "detection_classes",
-    "detection_multiclass_scores",
-    "detection_anchor_indices",
-    "num_detections",
-    "raw_detection_boxes",
-    "raw_detection_scores",
-    "detection_masks",
-)
-
 
 def is_two_stage(predictions: Any) -> bool:
     """True if predictions are those of a two-stage detector."""
     return hasattr(predictions, "rpn")
+
+
+def is_of_regions(key: str) -> bool:
+    """True for a recorded prediction of two stages that has rows of regions."""
+    return not key.startswith(("rpn_", "anchors", "feature_maps"))
 
 
 def named_predictions(predictions: Any) -> Dict[str, Any]:

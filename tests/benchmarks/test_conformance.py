@@ -23,6 +23,7 @@ LIGHT = (
     "ssdlite_mobilenet_v1_coco",
 )
 ALTERED = "ssd_mobilenet_v1_pets"
+CLASSES = "class_predictions_with_background"
 
 
 def test_check_keeps_the_worst_and_its_place():
@@ -87,13 +88,14 @@ def _parse_table(printed: str, exit_code: int) -> Table:
 
 
 def _alter(folder: pathlib.Path) -> None:
-    """Alters a variable's shape, a loss and a gradient norm, each in the records of ALTERED."""
+    """Alters a shape, class predictions, a loss and a gradient norm in the records of ALTERED."""
     graph = folder / "configs" / f"{ALTERED}.json"
     record = json.loads(graph.read_text())
     record["variables"]["FeatureExtractor/MobilenetV1/Conv2d_0/weights"][0][3] += 1
     graph.write_text(json.dumps(record))
     numbers = folder / "numeric" / f"{ALTERED}.json"
     record = json.loads(numbers.read_text())
+    record["predictions"][CLASSES]["abs_sum"] *= 1.05
     record["train"]["losses"]["Loss/localization_loss"] *= 1.05
     record["train"]["grad_norms"]["BoxPredictor_0/ClassPredictor/weights"] *= 1.05
     numbers.write_text(json.dumps(record))
@@ -143,7 +145,8 @@ def test_altered_numbers_are_found(table: Table) -> None:
     assert "Conv2d_0/weights" in cells["variables"]
     assert "Loss/localization_loss" in cells["losses"]
     assert "BoxPredictor_0/ClassPredictor/weights" in cells["gradients"]
-    for column in ("anchors", "predictions", "detections"):
+    assert CLASSES in cells["predictions"]
+    for column in ("anchors", "detections"):
         assert cells[column].startswith("ok "), (column, cells[column])
     assert table.last_line == f"{len(LIGHT)} of {len(LIGHT) + 1} configurations hold"
     assert table.exit_code == 1
