@@ -13,13 +13,12 @@ import os
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Union
 
 from estimator_det.config.assignments import assign
+from estimator_det.config.ranges import range_of
 from estimator_det.config.text import ConfigError, nearest, parse_message
 from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig
 Setter = Callable[[Config, Any], None]
-
-_LARGEST = 2**32 - 1  # largest value of a field of type uint32
 
 
 def merge_text(config: Config, text: str) -> Config:
@@ -101,29 +100,20 @@ def _readers(config: Config) -> Iterator[input_reader_pb2.InputReader]:
     yield from config.eval_input_reader
 
 
-def _not_negative(value: int) -> int:
-    if not 0 <= value <= _LARGEST:
-        raise ValueError(f"must be between 0 and {_LARGEST:,}")
-    return value
+def _set_field(message: Any, name: str, value: Any) -> None:
+    """Sets a number in its range, a switch, a text or a path."""
+    allowed = range_of(message.DESCRIPTOR.name, name)
+    if isinstance(value, (int, float)) and not allowed.contains(value):
+        raise ValueError(f"allowed are {allowed.text()}")
+    setattr(message, name, os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
-def _at_least_one(value: int) -> int:
-    if value < 1:
-        raise ValueError("must be at least 1")
-    return value
-
-
-def _setter(
-    name: str,
-    convert: Callable[[Any], Any] = lambda value: value,
-    *,
-    messages: Callable[[Config], Iterable[Any]],
-) -> Setter:
+def _setter(name: str, messages: Callable[[Config], Iterable[Any]]) -> Setter:
     """Sets a field of some messages of the configuration."""
 
     def set_fields(config: Config, value: Any) -> None:
         for message in messages(config):
-            setattr(message, name, convert(value))
+            _set_field(message, name, value)
 
     return set_fields
 
@@ -156,7 +146,7 @@ def _set_num_classes(config: Config, value: int) -> None:
     model: Any = getattr(config.model, kind) if kind else config.model
     if "num_classes" not in model.DESCRIPTOR.fields_by_name:
         raise ValueError(f"the model is {kind or 'not chosen'}, which has no num_classes")
-    model.num_classes = _at_least_one(value)
+    _set_field(model, "num_classes", value)
 
 
 def _set_loss_weight_ratio(config: Config, value: float) -> None:
@@ -260,22 +250,20 @@ def _ratio(new: float, old: float) -> float:
 
 
 _SETTERS: Dict[str, Setter] = {
-    "batch_size": _train_setter("batch_size", _at_least_one),
-    "eval_batch_size": _eval_setter("batch_size", _at_least_one),
-    "num_train_steps": _train_setter("num_steps", _not_negative),
+    "batch_size": _train_setter("batch_size"),
+    "eval_batch_size": _eval_setter("batch_size"),
+    "num_train_steps": _train_setter("num_steps"),
     "learning_rate": _set_learning_rate,
     "momentum_optimizer_value": _set_momentum,
     "use_bfloat16": _train_setter("use_bfloat16"),
-    "fine_tune_checkpoint": _train_setter("fine_tune_checkpoint", os.fspath),
+    "fine_tune_checkpoint": _train_setter("fine_tune_checkpoint"),
     "fine_tune_checkpoint_type": _train_setter("fine_tune_checkpoint_type"),
-    "label_map_path": _setter("label_map_path", os.fspath, messages=_readers),
+    "label_map_path": _setter("label_map_path", _readers),
     "train_input_path": lambda config, value: _set_input_paths([config.train_input_reader], value),
     "eval_input_path": lambda config, value: _set_input_paths(_eval_readers(config), value),
     "mask_type": _set_mask_type,
-    "sample_1_of_n_eval_examples": _setter(
-        "sample_1_of_n_examples", _at_least_one, messages=_eval_readers
-    ),
-    "eval_num_epochs": _setter("num_epochs", _not_negative, messages=_eval_readers),
+    "sample_1_of_n_eval_examples": _setter("sample_1_of_n_examples", _eval_readers),
+    "eval_num_epochs": _setter("num_epochs", _eval_readers),
     "eval_with_moving_averages": _eval_setter("use_moving_averages"),
     "retain_original_images": _eval_setter("retain_original_images"),
     "retain_original_image_additional_channels": _eval_setter(
