@@ -14,7 +14,7 @@ from estimator_det.files.atomic import AnyPath, is_remote
 from estimator_det.files.atomic import write as write_text
 
 __all__ = [
-    "AnyPath", "exists", "is_remote", "path_in", "read_bytes", "read_text", "removed_if_empty",
+    "AnyPath", "exists", "is_remote", "read_bytes", "read_text", "removed_if_empty",
     "special_kind", "write_text",
 ]  # fmt: skip
 
@@ -140,9 +140,3 @@ def _read_remote(path: str, max_bytes: Optional[int]) -> bytes:
             f"{path}: cannot be read: {error.message}",
             "check the path, and the rights and credentials of this process",
         ) from None
-
-
-def path_in(folder: AnyPath, name: str) -> str:
-    """`name` inside `folder`, with the separator of remote paths where the folder is remote."""
-    folder = os.fspath(folder)
-    return f"{folder.rstrip('/')}/{name}" if is_remote(folder) else os.path.join(folder, name)

@@ -13,7 +13,7 @@ from google.protobuf import text_format
 
 from estimator_det.config import plugins
 from estimator_det.config.check import check, resolve_paths
-from estimator_det.config.files import AnyPath, path_in, read_text, write_text
+from estimator_det.config.files import AnyPath, read_text, write_text
 from estimator_det.config.overrides import apply_overrides, merge_text, override, rescale_schedule
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError, ConfigWarning, parse_message
@@ -73,7 +73,7 @@ def save_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: AnyPa
     The folder is made if it is missing; an earlier file is replaced. The record of plug-ins, if
     there are any, is written beside it.
     """
-    path = path_in(model_dir, PIPELINE_FILE)
+    path = os.path.join(model_dir, PIPELINE_FILE)
     write_text(path, format_pipeline(config))
     plugins.save_record(model_dir)
     return path

@@ -116,12 +116,12 @@ def save_record(folder: files.AnyPath) -> None:
     """Writes the record of the imported modules into the folder of a run or of an export."""
     if _folders:
         text = json.dumps({"modules": _folders}, indent=1)
-        files.write_text(files.path_in(folder, RECORD_FILE), text + "\n")
+        files.write_text(os.path.join(folder, RECORD_FILE), text + "\n")
 
 
 def load_record(folder: files.AnyPath) -> None:
     """Imports the modules that the record in a folder names, if it has one."""
-    path = files.path_in(folder, RECORD_FILE)
+    path = os.path.join(folder, RECORD_FILE)
     if not files.exists(path):
         return
     try:

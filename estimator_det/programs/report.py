@@ -97,7 +97,7 @@ def render(folders: Sequence[str], benchmark: Optional[str] = None) -> str:
 def read_run(folder: str) -> Run:
     """Reads a run; evaluates its checkpoint if that was not done."""
     folder = folder.rstrip("/") or folder
-    path = files.path_in(folder, pipeline.PIPELINE_FILE)
+    path = os.path.join(folder, pipeline.PIPELINE_FILE)
     if not files.exists(path):
         raise FileNotFoundError(
             f"there is no training run in {folder}, for it has no {pipeline.PIPELINE_FILE}; give "

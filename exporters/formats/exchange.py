@@ -60,7 +60,7 @@ def exchange(folder: str, output_dir: str, names: Sequence[str]) -> None:
 def move(folder: str, output_dir: str, names: Sequence[str]) -> None:
     """Moves files and folders, which replace those of the same names."""
     for name in names:
-        source, target = os.path.join(folder, name), files.path_in(output_dir, name)
+        source, target = os.path.join(folder, name), os.path.join(output_dir, name)
         _remove(output_dir, [name])
         if not files.is_remote(output_dir):
             os.rename(source, target)

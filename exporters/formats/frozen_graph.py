@@ -164,7 +164,7 @@ def refuse_without_weights(graph_def: Any, arrays: Dict[str, np.ndarray], path: 
         f"{path} contains no weights: {counted(len(layers), 'layer')} of it, such as that of the "
         f"constant {plain(layers[0].weights.name)}, {'has' if len(layers) == 1 else 'have'} none. "
     )
-    if files.exists(files.path_in(os.path.dirname(path) or ".", TFJS_MANIFEST)):
+    if files.exists(os.path.join(os.path.dirname(path) or ".", TFJS_MANIFEST)):
         raise RunError(
             f"{text}They are in the files that {TFJS_MANIFEST} beside it names: it is a "
             "TensorFlow.js model; import its folder with estimator-det import --from tfjs"

@@ -177,19 +177,17 @@ def _model_file(path: str) -> str:
     """The file of the graph: `model.json`, also renamed, or the `.pb` file of an older model."""
     if not tf.io.gfile.isdir(path):
         # Users name the manifest, which is the larger text file, instead of the graph.
-        older = files.path_in(os.path.dirname(path) or ".", OLD_GRAPH_FILE)
+        older = os.path.join(os.path.dirname(path) or ".", OLD_GRAPH_FILE)
         is_manifest = os.path.basename(path) == TFJS_MANIFEST
         return older if is_manifest and files.exists(older) else path
     names = sorted(tf.io.gfile.listdir(path))
     usual = [name for name in (MODEL_FILE, OLD_GRAPH_FILE) if name in names]
     renamed = (
-        name
-        for name in names
-        if name.endswith(".json") and _has_topology(files.path_in(path, name))
+        name for name in names if name.endswith(".json") and _has_topology(os.path.join(path, name))
     )
     # A manifest without a graph, which is refused with a reason.
     manifests = (name for name in names if name.endswith(TFJS_MANIFEST))
-    return files.path_in(path, next(itertools.chain(usual, renamed, manifests), MODEL_FILE))
+    return os.path.join(path, next(itertools.chain(usual, renamed, manifests), MODEL_FILE))
 
 
 def _has_topology(path: str) -> bool:
@@ -239,7 +237,7 @@ def _is_manifest(content: Any) -> bool:
 
 def _old_manifest(path: str) -> Tuple[str, List[Any]]:
     """The file of the manifest beside the graph of an older model, and its groups of weights."""
-    manifest_path = files.path_in(os.path.dirname(path) or ".", TFJS_MANIFEST)
+    manifest_path = os.path.join(os.path.dirname(path) or ".", TFJS_MANIFEST)
     if not files.exists(manifest_path):
         raise RunError(
             f"{path} has no {TFJS_MANIFEST} beside it, which names the files of its weights. "
@@ -316,7 +314,7 @@ def _inside(folder: str, name: str) -> Optional[str]:
     if files.is_remote(folder):
         inner = posixpath.normpath(name)
         leads_out = inner.startswith(("/", "..")) or inner == "." or files.is_remote(name)
-        return None if leads_out else files.path_in(folder, inner)
+        return None if leads_out else os.path.join(folder, inner)
     # Symbolic links must not lead out of the folder either.
     root = os.path.realpath(folder)
     target = os.path.realpath(os.path.join(root, name))

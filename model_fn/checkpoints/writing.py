@@ -65,7 +65,7 @@ def writable_file(path: str, name: str) -> Iterator[None]:
 
 def check_folder(folder: str, name: str) -> None:
     """Creates a folder if it is missing, and writes a file there, before anything is built."""
-    probe = files.path_in(folder, f"write_test.{os.getpid()}")
+    probe = os.path.join(folder, f"write_test.{os.getpid()}")
     try:
         files.write_text(probe, bytes(_PROBE_BYTES))
         (tf.io.gfile if files.is_remote(folder) else os).remove(probe)

@@ -7,7 +7,7 @@ import math
 import os
 from typing import Any, Callable, List, Mapping, Optional, Sequence
 
-from estimator_det.config import files, json_lines, printing
+from estimator_det.config import json_lines, printing
 from estimator_det.files import atomic
 from estimator_det.programs import console
 
@@ -90,8 +90,8 @@ def write_report(
 
     text, json_text = printing.printable("\n".join(lines)), json_lines.dumps(document, indent=2)
     for name, content in (("report.txt", text), ("report.json", json_text)):
-        atomic.write(files.path_in(folder, prefix + name), content + "\n")
-    picture = files.path_in(folder, f"{prefix}histograms.png")
+        atomic.write(os.path.join(folder, prefix + name), content + "\n")
+    picture = os.path.join(folder, f"{prefix}histograms.png")
     if panels:
         atomic.write(picture, charts.figure(panels, title=title))
     elif tf.io.gfile.exists(picture):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import time
 from typing import Any
 
@@ -93,4 +94,4 @@ def _write_findings(report: Any, folder: str) -> None:
     ]
     findings += [problem.__dict__ for problem in report.problems]
     text = "".join(json_lines.dumps(finding) + "\n" for finding in findings)
-    files.write_text(files.path_in(folder, FINDINGS_FILE), text)
+    files.write_text(os.path.join(folder, FINDINGS_FILE), text)

@@ -99,7 +99,7 @@ def _check_run(folder: str) -> None:
 
     if not files.exists(folder):
         raise FileNotFoundError(f"--model_dir: there is no folder {folder}; correct the path")
-    if not files.exists(files.path_in(folder, CONFIG_FILE)):
+    if not files.exists(os.path.join(folder, CONFIG_FILE)):
         raise FileNotFoundError(
             f"--model_dir: there is no training run in {folder}, for it has no {CONFIG_FILE}. "
             "Give the folder of a run, or the configuration of the checkpoint with "

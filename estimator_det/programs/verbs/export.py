@@ -167,9 +167,8 @@ def run(options: argparse.Namespace) -> int:
         raise console.UsageError(
             "no checkpoint is given: add the folder of a run, or --trained_checkpoint_prefix PREFIX"
         )
-    from estimator_det.config import files
 
-    saved = files.path_in(options.model_dir, CONFIG_FILE) if options.model_dir else None
+    saved = os.path.join(options.model_dir, CONFIG_FILE) if options.model_dir else None
     config = load(options, saved)
     console.check_config(config, "names", ignore=_UNUSED)
     from model_fn.checkpoints import writing

@@ -196,7 +196,7 @@ def run(options: argparse.Namespace) -> int:
         console.be_verbose()
     train_options = _train_options(options)
     # A run that is resumed has its configuration in its folder.
-    saved = files.path_in(options.model_dir, CONFIG_FILE)
+    saved = os.path.join(options.model_dir, CONFIG_FILE)
     config = load(options, saved if files.exists(saved) else None)
     if options.rescale_schedule:
         config = pipeline.rescale_schedule(config, options.num_train_steps)
