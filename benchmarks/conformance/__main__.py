@@ -99,21 +99,17 @@ def main(argv: Optional[List[str]] = None) -> int:
             continue
         start = time.monotonic()
         cells = run_case(case)
-        shown = {
-            column: "-" if not cell.compared and cell.failure is None else str(cell)
-            for column, cell in cells.items()
-        }
-        short = {column for column, cell in cells.items() if cell.failure}
-        if short.intersection(IN_TRAINING) and not arguments.threads:
+        texts = {column: str(cell) for column, cell in cells.items()}
+        failed = {column for column, cell in cells.items() if cell.failure}
+        if failed.intersection(IN_TRAINING) and not arguments.threads:
             others = _cells_of_other_threads(arguments, name)
-            tried = short.intersection(IN_TRAINING, others)
-            again = {column: others[column] for column in tried}
-            shown.update(again)
-            short -= set(again)
+            for column in failed.intersection(IN_TRAINING, others):
+                texts[column] = others[column]
+                failed.remove(column)
         seconds = f"{time.monotonic() - start:.0f}"
-        print(" | ".join([name, *shown.values(), seconds]), flush=True)
+        print(" | ".join([name, *texts.values(), seconds]), flush=True)
         num_compared += 1
-        num_holding += not short and any(cell.ok for cell in cells.values())
+        num_holding += not failed and any(cell.ok for cell in cells.values())
     print(f"{num_holding} of {num_compared} configurations hold")
     return 0 if num_compared and num_holding == num_compared else 1
 

@@ -1,5 +1,6 @@
 import pytest
 
+from estimator_det.config.text import ConfigError
 from estimator_det.programs.cloud import jobs
 from estimator_det.programs.cloud.jobs import TPUS, Pool
 from estimator_det.programs.console import UsageError
@@ -31,8 +32,8 @@ def test_a_given_folder_stays():
     ("changes", "message"),
     [
         ({"name": "1st"}, "--name 1st: give a letter"),
-        ({"job_dir": "run"}, "--job_dir run: give a folder in Cloud Storage"),
-        ({"job_dir": "gs://b/"}, "--job_dir gs://b/: give a folder"),
+        ({"job_dir": "run"}, "--job_dir: 'run' is not in Cloud Storage: give gs://BUCKET"),
+        ({"job_dir": "gs://b/"}, "--job_dir: 'gs://b/' has no valid name of a bucket"),
         ({"pools": (CHIEF, Pool("worker", CPU, -1))}, "1 or more"),
         ({"pools": (CHIEF, Pool("ps", CPU, 1))}, "leave the pool of worker empty"),
         ({"pools": (*CLUSTER[:2], CLUSTER[3])}, "leave the pool of ps empty"),
@@ -44,7 +45,7 @@ def test_a_given_folder_stays():
     ],
 )
 def test_jobs_that_no_service_runs_are_refused(changes, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises((ConfigError, UsageError), match=message):
         job(**changes)
 
 

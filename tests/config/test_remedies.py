@@ -11,28 +11,22 @@ import re
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import pytest
+from google.protobuf.message import Message
 
 import estimator_det
 from estimator_det.config import pipeline
 from estimator_det.config.problem import Problem
-from estimator_det.config.text import is_map, is_repeated
+from estimator_det.config.text import entries, is_map, is_repeated
 from model_fn.checks import config_check
 
 CONFIGS = sorted(pathlib.Path(estimator_det.__file__).parent.glob("configs/*.config"))
 OPEN = re.compile(r"=(…|\{…\})")  # for the user to fill in
 
 
-def messages(message: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
-    """All messages in a message, itself included, by the beginning of their fields' paths."""
-    yield path, message
-    for field, value in message.ListFields():
-        if field.message_type is None or is_map(field):
-            continue
-        if is_repeated(field):
-            for index, one in enumerate(value):
-                yield from messages(one, f"{path}{field.name}[{index}].")
-        else:
-            yield from messages(value, f"{path}{field.name}.")
+def messages(config: Any) -> Dict[str, Any]:
+    """All messages in a configuration, itself included, by the beginning of their fields' paths."""
+    inner = {f"{path}.": value for path, *_, value in entries(config) if isinstance(value, Message)}
+    return {"": config, **inner}
 
 
 def values(field: Any) -> List[Any]:
@@ -51,12 +45,12 @@ def values(field: Any) -> List[Any]:
 
 def changed(config: Any) -> Iterator[Tuple[str, Any]]:
     """Copies of a configuration with one field changed or one message added."""
-    for path, message in list(messages(config)):
+    for path, message in messages(config).items():
         for field in message.DESCRIPTOR.fields:
             for value in [None] if field.message_type else values(field):
                 copy = type(config)()
                 copy.CopyFrom(config)
-                parent = dict(messages(copy))[path]
+                parent = messages(copy)[path]
                 if is_map(field):
                     continue
                 if field.message_type and is_repeated(field):
@@ -90,7 +84,7 @@ def carried_out(config: Any, problem: Problem) -> Optional[Any]:
     result = type(config)()
     result.CopyFrom(config)
     parent, _, name = problem.field.rpartition(".")
-    dict(messages(result))[f"{parent}." if parent else ""].ClearField(name)
+    messages(result)[f"{parent}." if parent else ""].ClearField(name)
     return result
 
 

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
+from estimator_det.config.text import ConfigError
 from estimator_det.programs import console
+from estimator_det.programs.cloud.paths import parse
 
 MODULE = "estimator_det.model_main"
 CONFIG_FILE = "pipeline.config"
@@ -14,7 +16,6 @@ CONFIG_FILE = "pipeline.config"
 CHIEF, WORKER, PARAMETER_SERVER, EVALUATOR = ROLES = ("chief", "worker", "ps", "evaluator")
 _ACCELERATOR = re.compile(r"([A-Z]\w*)(?::([1-9]\d*))?")
 _NAME = re.compile(r"[A-Za-z][\w-]{0,126}")
-_BUCKET_PATH = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}(/[^\s]*)?")
 # Flags that `submit` sets itself, with the option of `submit` to give instead.
 _SET_BY_SUBMIT = {
     "pipeline_config_path": "the option --pipeline_config_path, before the --",
@@ -91,10 +92,10 @@ class Job:
                 f"--name {self.name}: give a letter and then up to 126 letters, digits, dashes "
                 "and underscores"
             )
-        if not _BUCKET_PATH.fullmatch(self.job_dir) or self.job_dir.endswith("/"):
-            raise console.UsageError(
-                f"--job_dir {self.job_dir}: give a folder in Cloud Storage, e.g. gs://bucket/run"
-            )
+        try:
+            parse(self.job_dir)
+        except ConfigError as error:
+            raise ConfigError("--job_dir", error.message, error.remedy) from None
         _check_pools(self.pools)
 
     @property

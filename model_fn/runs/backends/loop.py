@@ -13,7 +13,6 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.fields import check_supported
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
@@ -70,7 +69,6 @@ class LoopBackend(EstimatorBackend):
                     f"{type(hook).__name__} needs a session, and the TF2 loop has none",
                     "Derive it from model_fn.Hook, or train without --strategy",
                 )
-        check_supported(context.config, "")
         check_loop(context.config, loop)
         super().__init__(context)
         self._loop = loop
