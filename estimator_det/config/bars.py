@@ -58,56 +58,38 @@ def closed_at_end() -> Iterator[None]:
             bar.close()
 
 
-class ProgressBar:
-    """Counts what is done, on standard error; a context manager.
+@contextlib.contextmanager
+def progress_bar(
+    title: str, total: Optional[int], unit: str, *, shown: bool = True
+) -> Iterator[Callable[[int], Any]]:
+    """Context manager: a function that adds to the number done, which standard error shows.
 
     Args:
-        title: What is being done.
-        total: How many there are; None if it is not known.
-        unit: What is counted, in the plural.
+        total: None if it is not known.
+        unit: The things that are counted, in the plural.
         shown: False for no output at all.
     """
+    if shown and has_room(sys.stderr):
+        from tqdm import tqdm
 
-    def __init__(
-        self,
-        title: str,
-        total: Optional[int],
-        unit: str,
-        *,
-        shown: bool = True,
-        stream: Optional[TextIO] = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._title, self._total, self._unit, self._shown = title, total, unit, shown
-        self._stream = stream or sys.stderr
-        self._clock = clock
-        self._done, self._printed = 0, clock()
-        self._bar: Any = None
-        if shown and has_room(self._stream):
-            from tqdm import tqdm
+        with tqdm(
+            total=total,
+            desc=title,
+            unit=f" {unit}",
+            unit_scale=unit == "bytes",
+            file=sys.stderr,
+            dynamic_ncols=True,
+        ) as bar:
+            yield bar.update
+        return
+    done, printed = 0, time.monotonic()
 
-            self._bar = tqdm(
-                total=total,
-                desc=title,
-                unit=f" {unit}",
-                unit_scale=unit == "bytes",
-                file=self._stream,
-                dynamic_ncols=True,
-            )
+    def update(count: int) -> None:
+        nonlocal done, printed
+        done += count
+        if shown and time.monotonic() - printed >= LINE_SECS:
+            printed = time.monotonic()
+            of = "" if total is None else f" of {total:,}"
+            printing.report(f"{title}: {done:,}{of} {unit}", sys.stderr)
 
-    def __enter__(self) -> ProgressBar:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def update(self, count: int) -> None:
-        """Adds to the number done."""
-        self._done += count
-        if self._bar is not None:
-            self._bar.update(count)
-        elif self._shown and self._clock() - self._printed >= LINE_SECS:
-            self._printed = self._clock()
-            of = "" if self._total is None else f" of {self._total:,}"
-            printing.report(f"{self._title}: {self._done:,}{of} {self._unit}", self._stream)
+    yield update

@@ -5,6 +5,7 @@ Nothing is downloaded before `resolve` is called with a name of the zoo.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import glob
 import gzip
@@ -16,7 +17,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from typing import Any, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional
 
 from estimator_det.config import bars
 from estimator_det.config.text import ConfigError, nearest
@@ -157,22 +158,23 @@ class _Progress:
 
     def __init__(self) -> None:
         self.total = 0  # bytes; set before the first update
-        self._bar: Optional[bars.ProgressBar] = None
+        self._bar = contextlib.ExitStack()
+        self._advance: Optional[Callable[[int], Any]] = None
 
     def update(self, size: int) -> None:
         """Adds bytes."""
-        if self._bar is None:
-            self._bar = bars.ProgressBar("download", self.total or None, "bytes")
-        self._bar.update(size)
+        if self._advance is None:
+            bar = bars.progress_bar("download", self.total or None, "bytes")
+            self._advance = self._bar.enter_context(bar)
+        self._advance(size)
 
     def reset(self) -> None:
         """Nothing: pooch sets the count to zero, and then to the total again."""
 
     def close(self) -> None:
         """Ends the line."""
-        if self._bar is not None:
-            self._bar.__exit__()
-            self._bar = None
+        self._bar.close()
+        self._advance = None
 
 
 def download(model: ZooModel, cache: str) -> str:

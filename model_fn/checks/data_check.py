@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.config import check_model
-from estimator_det.config.bars import ProgressBar
+from estimator_det.config.bars import progress_bar
 from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, error, from_error, warning
 from estimator_det.config.ranges import check_ranges_or_raise
@@ -56,9 +56,9 @@ def check_data(
     plans, problems = _plans(config, readers, model.num_classes, max_records)
     counts = [plan.num_records for plan in plans]
     total = None if None in counts else sum(number or 0 for number in counts)
-    with ProgressBar("reading", total, "records", shown=progress) as bar:
+    with progress_bar("reading", total, "records", shown=progress) as advance:
         try:
-            scans = scan.run(plans, jobs=jobs, advance=bar.update)
+            scans = scan.run(plans, jobs=jobs, advance=advance)
         except ProcessDiedError as reason:
             raise RunError(str(reason)) from reason
     for part, plan in zip(scans, plans):
@@ -184,9 +184,9 @@ def coverage_of(
     detector = make_detector(config.model, is_training=True)
     if columns is None or not columns.num_boxes or not anchor_coverage.has_anchors(detector):
         return None
-    with ProgressBar("anchors", columns.num_images, "images", shown=progress) as bar:
+    with progress_bar("anchors", columns.num_images, "images", shown=progress) as advance:
         return anchor_coverage.measure(
-            detector, columns, num_channels=num_channels, advance=bar.update
+            detector, columns, num_channels=num_channels, advance=advance
         )
 
 

@@ -9,6 +9,7 @@ import pty
 import struct
 import sys
 import termios
+from types import SimpleNamespace
 from typing import Any, Callable, Iterator, List, TextIO, Tuple
 
 import pytest
@@ -86,13 +87,14 @@ class _Terminal(io.StringIO):
 
 
 def _counted(stream: Any, total: Any = 5000, **settings: Any) -> str:
-    """What a stream gets while 1200 are done at 0, 9, 10, 15 and 20 seconds."""
+    """What standard error gets while 1200 are done at 0, 9, 10, 15 and 20 seconds."""
     times = iter([0.0, 0.0, 9.0, 10.0, 10.0, 15.0, 20.0, 20.0])
-    with bars.ProgressBar(
-        "reading", total, "records", stream=stream, clock=lambda: next(times), **settings
-    ) as bar:
-        for _ in range(5):
-            bar.update(1200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        patch.setattr(bars, "time", SimpleNamespace(monotonic=lambda: next(times)))
+        with bars.progress_bar("reading", total, "records", **settings) as update:
+            for _ in range(5):
+                update(1200)
     return stream.getvalue()
 
 

@@ -17,7 +17,7 @@ import os
 import threading
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
-from estimator_det.config.bars import ProgressBar
+from estimator_det.config.bars import progress_bar
 from estimator_det.config.files import special_kind
 from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
@@ -189,11 +189,11 @@ def run_all(
     """Transfers the files of these names and bytes in threads, those that name others last."""
     size = sum(sizes.values())
     lock = threading.Lock()
-    with ProgressBar(title, size, "bytes", shown=size > 0) as bar:
+    with progress_bar(title, size, "bytes", shown=size > 0) as update:
 
         def advance(count: int) -> None:
             with lock:
-                bar.update(count)
+                update(count)
 
         # All files of one rank are complete before those that name them begin.
         for rank in range(len(_LAST) + 1):

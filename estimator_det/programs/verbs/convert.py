@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any, Callable, Dict, Optional
 
 from estimator_det.config import printing
-from estimator_det.config.bars import ProgressBar
+from estimator_det.config.bars import progress_bar
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     add_options,
@@ -219,7 +219,7 @@ def _progress(bars: contextlib.ExitStack) -> Callable[[str, Optional[int]], Call
 
     def start(title: str, total: Optional[int]) -> Callable[[int], Any]:
         bars.close()
-        return bars.enter_context(ProgressBar(title, total, "images")).update
+        return bars.enter_context(progress_bar(title, total, "images"))
 
     return start
 
