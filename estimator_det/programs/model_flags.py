@@ -173,11 +173,10 @@ def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
     for name in ("tpu_name", "tpu_zone", "gcp_project", "eval_on_tpu"):
         if values[name].value and not runs_for_tpu:
             raise console.UsageError(f"--{name} requires --use_tpu: add it, or remove --{name}")
-    model_dir = environment.find_model_dir(
+    values["model_dir"].value, notes = environment.find_model_dir(
         values["model_dir"].value, values["job-dir"].value, os.environ
     )
-    values["model_dir"].value = model_dir.path
-    for note in model_dir.notes:
+    for note in notes:
         printing.report(note, sys.stderr)
     for name in ("model_dir", "pipeline_config_path"):
         if not values[name].value:

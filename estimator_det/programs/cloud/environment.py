@@ -6,7 +6,7 @@ Imports no TensorFlow.
 from __future__ import annotations
 
 import json
-from typing import List, Mapping, NamedTuple, Optional
+from typing import List, Mapping, NamedTuple, Optional, Tuple
 
 from estimator_det.config.text import ConfigError
 
@@ -23,18 +23,10 @@ CONFIG_VARIABLE = "TPU_CONFIG"
 _PREFIX = "grpc://"
 
 
-class ModelDir(NamedTuple):
-    """Folder where a job saves its run."""
-
-    path: Optional[str]  # None if nothing names a folder
-    source: str  # the flag or variable that names it
-    notes: List[str]  # for the user: what else names a folder, and has no effect
-
-
 def find_model_dir(
     model_dir: Optional[str], job_dir: Optional[str], environment: Mapping[str, str]
-) -> ModelDir:
-    """The folder of a run: that of the first of these that is given.
+) -> Tuple[Optional[str], List[str]]:
+    """The folder of a run, and notes for the user; the first of these that is given counts.
 
     1. the flag --model_dir
     2. the flag --job-dir, which AI Platform adds
@@ -45,7 +37,7 @@ def find_model_dir(
     candidates += [(name, environment.get(name)) for name in MODEL_DIR_VARIABLES]
     named = [(source, path.rstrip("/") or path) for source, path in candidates if path]
     if not named:
-        return ModelDir(None, "", [])
+        return None, []
     source, path = named[0]
     notes = [
         f"{other_source}={unused} has no effect: the run is saved in {path}, from {source}"
@@ -54,7 +46,7 @@ def find_model_dir(
     ]
     if source in MODEL_DIR_VARIABLES:
         notes.insert(0, f"model_dir is {path}, from {source}")
-    return ModelDir(path, source, notes)
+    return path, notes
 
 
 def is_cloud_job(environment: Mapping[str, str]) -> bool:
@@ -76,8 +68,6 @@ def read_tpu_address(environment: Mapping[str, str]) -> TpuAddress:
     * KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, set by Kubernetes Engine: addresses with commas between.
     * TPU_NAME, set on virtual machines: a name or an address.
     * TPU_CONFIG, set by training services: JSON with tpu_node_name, zone and project.
-
-    The order is that of TensorFlow's own client for Cloud TPU.
     """
     endpoints = environment.get(ENDPOINTS_VARIABLE, "").split(",")
     hosts = [endpoint.strip() for endpoint in endpoints if endpoint.strip()]
