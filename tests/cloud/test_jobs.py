@@ -4,22 +4,9 @@ from estimator_det.config.text import ConfigError
 from estimator_det.programs.cloud import jobs
 from estimator_det.programs.cloud.jobs import TPUS, Pool
 from estimator_det.programs.console import UsageError
-from tests.cloud.some_job import CLUSTER, CPU, LONE, job
+from tests.cloud.some_job import CLUSTER, CPU, job
 
 CHIEF = Pool("chief", CPU, 1)
-
-
-def test_what_the_job_reads_is_below_its_folder():
-    assert LONE.config_uri == "gs://bucket/run/jobs/first-job/pipeline.config"
-    assert LONE.package_uri == "gs://bucket/run/jobs/first-job/estimator_det-0.3.0.tar.gz"
-
-
-def test_arguments_name_configuration_and_folder():
-    assert LONE.arguments() == [
-        "--pipeline_config_path=gs://bucket/run/jobs/first-job/pipeline.config",
-        "--model_dir=gs://bucket/run",
-        "--num_train_steps=1000",
-    ]
 
 
 def test_a_given_folder_stays():
@@ -47,26 +34,6 @@ def test_a_given_folder_stays():
 def test_jobs_that_no_service_runs_are_refused(changes, message):
     with pytest.raises((ConfigError, UsageError), match=message):
         job(**changes)
-
-
-@pytest.mark.parametrize("flag", ["--pipeline_config_path=a", "--job-dir=b", "-use_tpu"])
-def test_flags_that_submit_sets_are_refused(flag):
-    with pytest.raises(UsageError, match=f"{flag} after the --: submit sets this flag"):
-        jobs.check_flags_of_job(["--num_train_steps=1", flag])
-
-
-@pytest.mark.parametrize(
-    ("region", "part"),
-    [
-        ("us-central1", "us"),
-        ("northamerica-northeast1", "us"),
-        ("europe-west4", "europe"),
-        ("asia-east1", "asia"),
-        ("australia-southeast1", "asia"),
-    ],
-)
-def test_images_are_near_the_machines(region, part):
-    assert jobs.region_part(region) == part
 
 
 @pytest.mark.parametrize(

@@ -72,17 +72,17 @@ def test_a_container_needs_no_package():
 @pytest.mark.parametrize(
     ("machine", "region", "image"),
     [
-        (CPU, "us-central1", "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-17.py310:latest"),
-        (GPU, "europe-west4", "europe-docker.pkg.dev/vertex-ai/training/tf-gpu.2-17.py310:latest"),
-        (
-            TPUS["v2-8"],
-            "asia-east1",
-            "asia-docker.pkg.dev/vertex-ai/training/tf-tpu.2-15.cp310:latest",
-        ),
+        (CPU, "us-central1", "us tf-cpu.2-17.py310"),
+        (CPU, "northamerica-northeast1", "us tf-cpu.2-17.py310"),
+        (GPU, "europe-west4", "europe tf-gpu.2-17.py310"),
+        (TPUS["v2-8"], "asia-east1", "asia tf-tpu.2-15.cp310"),
+        (CPU, "australia-southeast1", "asia tf-cpu.2-17.py310"),
     ],
 )
 def test_prebuilt_images(machine, region, image):
-    assert vertex.prebuilt_image(machine, region) == image
+    place, name = image.split()
+    expected = f"{place}-docker.pkg.dev/vertex-ai/training/{name}:latest"
+    assert vertex.prebuilt_image(machine, region) == expected
 
 
 def test_parameter_servers_need_an_older_image():

@@ -123,6 +123,7 @@ def test_the_classic_service_prints_its_command_and_says_that_it_is_closed(submi
         (["--", "5"], "unknown arguments: 5"),
         (["--", "--run_once"], "--run_once requires --checkpoint_dir or --mode=eval"),
         (["--", "--job-dir=x"], "--job-dir=x after the --: submit sets this flag"),
+        (["--", "-use_tpu"], "-use_tpu after the --: submit sets this flag"),
         (["--num_train_steps=5"], "unknown option --num_train_steps"),
         (["--machines=5"], "unknown option --machines; did you mean"),
         (["--accelerator=NVIDIA_L4:0"], "--accelerator NVIDIA_L4:0: give a type"),
