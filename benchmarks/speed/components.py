@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import functools
 import json
 import os
 import pathlib
-import socket
 import statistics
 import subprocess
 import sys
@@ -21,6 +19,7 @@ from google.protobuf import text_format
 
 from estimator_det.compat import quick_callable, tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.programs.cloud.replicas import free_addresses
 from estimator_det.protos import preprocessor_pb2
 
 REPEATS = 5  # the fastest counts, because other programs only add time
@@ -264,7 +263,7 @@ def _images_per_second(groups: Sequence[Sequence[int]], *, is_cluster: bool = Fa
 
     The programs of a cluster are workers that add up their gradients.
     """
-    processes, addresses = [], _free_addresses(len(groups))
+    processes, addresses = [], free_addresses(len(groups))
     for index, cores in enumerate(groups):
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         processes.append(
@@ -281,14 +280,6 @@ def _images_per_second(groups: Sequence[Sequence[int]], *, is_cluster: bool = Fa
         if process.returncode:
             raise RuntimeError(f"a program of replicas ended with code {process.returncode}")
     return sum(float(output.split()[-1]) for output in outputs)
-
-
-def _free_addresses(count: int) -> List[str]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
 def train_replicas(num_replicas: int) -> float:

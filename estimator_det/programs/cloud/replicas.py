@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -42,7 +43,8 @@ class _Process(NamedTuple):
 
 def run(job: Job, command: Sequence[str], folder: pathlib.Path) -> None:
     """Runs one process for each replica of the job until the chief has ended."""
-    addresses = _addresses(job)
+    free = iter(free_addresses(sum(pool.replicas for pool in job.pools)))
+    addresses = {pool.role: list(itertools.islice(free, pool.replicas)) for pool in job.pools}
     output = str(folder / "output")
     for name in ("work", "logs"):
         (folder / name).mkdir(exist_ok=True)
@@ -62,18 +64,14 @@ def run(job: Job, command: Sequence[str], folder: pathlib.Path) -> None:
             each.process.wait()
 
 
-def _addresses(job: Job) -> Dict[str, List[str]]:
-    """A free port of this machine for each replica."""
-    addresses: Dict[str, List[str]] = {}
-    # All are open until the last one is, so that no port comes twice.
-    with contextlib.ExitStack() as sockets:
-        for pool in job.pools:
-            for _ in range(pool.replicas):
-                free_socket = sockets.enter_context(socket.socket())
-                free_socket.bind(("127.0.0.1", 0))
-                address = f"127.0.0.1:{free_socket.getsockname()[1]}"
-                addresses.setdefault(pool.role, []).append(address)
-    return addresses
+def free_addresses(count: int) -> List[str]:
+    """Addresses of this machine with different ports that are free."""
+    with contextlib.ExitStack() as stack:
+        # All are open until the last one is, so that no port comes twice.
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
 def _start(
