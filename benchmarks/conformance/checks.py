@@ -82,16 +82,10 @@ class _Built(NamedTuple):
 
 def _context(case: Case) -> Optional[Context]:
     """The context of the golden run, where it has one."""
-    recorded = next(
-        (
-            part["side_inputs"]
-            for part in (case.graph, case.numeric)
-            if part and part.get("side_inputs")
-        ),
-        None,
-    )
-    if recorded is None:
+    parts = [part for part in (case.graph, case.numeric) if part and part.get("side_inputs")]
+    if not parts:
         return None
+    recorded = parts[0]["side_inputs"]
     features = np.random.default_rng(goldens.CONTEXT_SEED).standard_normal(
         recorded["context_features_shape"]
     )
@@ -236,7 +230,7 @@ def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
             exact = two_stage.with_recorded_regions(predictions, recorded["predictions"], arrays)
             detections.update(detector.postprocess(exact, true_shapes).to_dict())
             overflow = two_stage.areas_overflow(exact)
-        seeded = case.seeded_value(_variant(recorded))
+        seeded = case.seeded_value(recorded.get("init"))
         with tf1.Session() as session:
             load(session, model_variables(), seeded)
             fetched = session.run(
@@ -286,11 +280,6 @@ def _any_short(
         scale = recorded["predictions"][key]["max_abs"]
         check.close(*_kept_rows(ours[key], key, recorded, arrays), PREDICTIONS, key, scale)
     return not check.ok
-
-
-def _variant(recorded: Dict[str, Any]) -> str:
-    """Name of the function that the variables of a golden run are from."""
-    return recorded.get("init") or "det_value"
 
 
 def _compare_detections(check: Check, ours: Dict[str, Any], case: Case) -> None:
@@ -343,7 +332,7 @@ def check_training(case: Case, cells: Dict[str, Check]) -> None:
             compare_repeated(
                 ("losses", "gradients"),
                 run,
-                case.seeded_value(_variant(recorded)),
+                case.seeded_value(recorded.get("init")),
                 lambda checks, runs: _compare_training(checks, runs, case),
             )
         )

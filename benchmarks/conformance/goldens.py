@@ -75,9 +75,9 @@ class Case:
         with np.load(self.folder / "numeric" / "_inputs.npz") as stored:
             return stored["images_300"]
 
-    def seeded_value(self, variant: str = "det_value") -> SeededValue:
+    def seeded_value(self, variant: Optional[str] = None) -> SeededValue:
         """The function of a golden run from variable name and shape to value."""
-        return seeded_value(self.folder, variant)
+        return seeded_value(self.folder, variant or "det_value")
 
     @property
     def loss_tolerance(self) -> float:
