@@ -45,7 +45,6 @@ def test_a_tpu_is_the_worker_of_its_host():
     assert (training["masterType"], training["workerType"]) == ("n1-standard-8", "cloud_tpu")
     tpu = {"acceleratorConfig": {"count": 8, "type": "TPU_V3"}}
     assert (training["workerCount"], training["workerConfig"]) == (1, tpu)
-    assert ai_platform.tpu_flags("v2-8", []) == ["--use_tpu", "--num_shards=8"]
 
 
 def test_an_image_with_the_package():

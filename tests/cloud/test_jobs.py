@@ -53,3 +53,8 @@ def test_other_accelerators_are_refused(text):
     expected = f"--accelerator {text}: give a type of Vertex AI.*TPUs are given by --tpu"
     with pytest.raises(UsageError, match=expected):
         jobs.parse_accelerator(text)
+
+
+def test_shards_of_a_tpu_are_its_cores_unless_given():
+    assert jobs.tpu_flags("v5litepod-4", []) == ["--use_tpu", "--num_shards=4"]
+    assert jobs.tpu_flags("v2-8", ["--num_shards=4"]) == ["--use_tpu"]

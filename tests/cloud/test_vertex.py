@@ -54,9 +54,6 @@ def test_tpus():
     }
     (new,) = vertex.job_spec(TPU_JOBS[3])["workerPoolSpecs"]
     assert new["machineSpec"] == {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "2x2"}
-    flags = ["--use_tpu", "--tpu_name=local"]
-    assert vertex.tpu_flags("v2-8", []) == [*flags, "--num_shards=8"]
-    assert vertex.tpu_flags("v2-8", ["--num_shards=4"]) == flags
 
 
 def test_a_container_needs_no_package():
@@ -82,18 +79,18 @@ def test_a_container_needs_no_package():
 def test_prebuilt_images(machine, region, image):
     place, name = image.split()
     expected = f"{place}-docker.pkg.dev/vertex-ai/training/{name}:latest"
-    assert vertex.prebuilt_image(machine, region) == expected
+    assert vertex.prebuilt_image([Pool(CHIEF, machine, 1)], region) == expected
 
 
 def test_parameter_servers_need_an_older_image():
     assert versions.WITHOUT_ESTIMATOR[:2] == (2, vertex._LAST_WITH_SERVERS + 1)
     server = Pool(PARAMETER_SERVER, CPU, 1)
     for machine, name in ((CPU, "tf-cpu.2-15.py310"), (TPUS["v2-8"], "tf-tpu.2-15.cp310")):
-        newest = vertex.prebuilt_image(machine, "us-central1")
-        chosen = vertex.image_with_servers(newest, [server])
+        chief = Pool(CHIEF, machine, 1)
+        chosen = vertex.prebuilt_image([chief, server], "us-central1")
         assert chosen.endswith(f"/vertex-ai/training/{name}:latest")
-        vertex.check_image(chosen, [server])
-        vertex.check_image(newest, [Pool(CHIEF, machine, 1)])
+        vertex.check_image(chosen, [chief, server])
+        vertex.check_image(vertex.prebuilt_image([chief], "us-central1"), [chief])
     for other in ("gcr.io/me/tf-cpu:2-17", "registry:5000/detector"):
         vertex.check_image(other, [server])
 

@@ -96,7 +96,7 @@ def test_a_tpu(submit, tmp_path, capsys):
     (pool,) = _pools(tmp_path)
     assert pool["machineSpec"]["acceleratorType"] == "TPU_V3"
     assert pool["containerSpec"]["imageUri"] == "gcr.io/p/i"
-    assert pool["containerSpec"]["args"][-3:] == ["--use_tpu", "--tpu_name=local", "--num_shards=8"]
+    assert pool["containerSpec"]["args"][-3:] == ["--use_tpu", "--num_shards=8", "--tpu_name=local"]
 
 
 def test_a_tpu_without_an_image_of_the_service(submit, capsys):

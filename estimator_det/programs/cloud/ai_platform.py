@@ -5,7 +5,7 @@ Its command and description are printed for comparison with scripts that still c
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List
 
 from estimator_det.programs.cloud.jobs import (
     CHIEF,
@@ -15,7 +15,6 @@ from estimator_det.programs.cloud.jobs import (
     WORKER,
     Job,
     Pool,
-    num_shards,
 )
 
 CLOSED = (
@@ -89,8 +88,3 @@ def command(job: Job, spec_path: str) -> List[str]:
         "--",
         *job.arguments(),
     ]
-
-
-def tpu_flags(tpu: str, flags: Sequence[str]) -> List[str]:
-    """As `vertex.tpu_flags`; the service names the TPU in the variable TPU_CONFIG."""
-    return ["--use_tpu", *num_shards(tpu, flags)]

@@ -167,10 +167,11 @@ def _flag_name(flag: str) -> str:
     return flag.lstrip("-").partition("=")[0]
 
 
-def num_shards(tpu: str, flags: Sequence[str]) -> List[str]:
-    """`--num_shards` for one of `TPUS`, unless it is given."""
+def tpu_flags(tpu: str, flags: Sequence[str]) -> List[str]:
+    """The flags that the host of one of `TPUS` gets, besides those that are given."""
     num_cores = tpu.rpartition("-")[2]
-    return [] if "num_shards" in map(_flag_name, flags) else [f"--num_shards={num_cores}"]
+    given = "num_shards" in map(_flag_name, flags)
+    return ["--use_tpu", *([] if given else [f"--num_shards={num_cores}"])]
 
 
 def region_part(region: str) -> str:

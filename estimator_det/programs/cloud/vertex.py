@@ -12,9 +12,7 @@ from estimator_det.programs.cloud.jobs import (
     PARAMETER_SERVER,
     ROLES,
     Job,
-    Machine,
     Pool,
-    num_shards,
     region_part,
 )
 
@@ -27,18 +25,13 @@ _LAST_WITH_SERVERS = 15
 _MINOR_VERSION = re.compile(r"(/tf-\w+\.2-)(\d+)(?=\.)")
 
 
-def prebuilt_image(machine: Machine, region: str) -> str:
-    """URI of the image of the service that a machine needs, without estimator-det."""
-    kind = "gpu" if machine.accelerator_type else "cpu"
-    name = _PREBUILT["tpu" if machine.is_tpu else kind]
-    return f"{region_part(region)}-docker.pkg.dev/vertex-ai/training/{name}:latest"
-
-
-def image_with_servers(image: str, pools: Sequence[Pool]) -> str:
-    """The image of the service for these pools: with parameter servers, of TensorFlow 2.15."""
-    if not _serves(pools):
-        return image
-    return _MINOR_VERSION.sub(rf"\g<1>{_LAST_WITH_SERVERS}", image)
+def prebuilt_image(pools: Sequence[Pool], region: str) -> str:
+    """URI of the newest image of the service that these pools can use, without estimator-det."""
+    chief = pools[0].machine
+    kind = "gpu" if chief.accelerator_type else "cpu"
+    name = _PREBUILT["tpu" if chief.is_tpu else kind]
+    image = f"{region_part(region)}-docker.pkg.dev/vertex-ai/training/{name}:latest"
+    return _with_servers(image) if _serves(pools) else image
 
 
 def check_image(image: str, pools: Sequence[Pool]) -> None:
@@ -47,9 +40,13 @@ def check_image(image: str, pools: Sequence[Pool]) -> None:
     if version and _serves(pools) and int(version[2]) > _LAST_WITH_SERVERS:
         raise console.UsageError(
             f"--executor_image {image} has TensorFlow 2.{version[2]}, and parameter servers need "
-            f"2.{_LAST_WITH_SERVERS}. Give {image_with_servers(image, pools)}, or with "
-            "--container_image an image of your own"
+            f"2.{_LAST_WITH_SERVERS}. Give {_with_servers(image)}, or with --container_image an "
+            "image of your own"
         )
+
+
+def _with_servers(image: str) -> str:
+    return _MINOR_VERSION.sub(rf"\g<1>{_LAST_WITH_SERVERS}", image)
 
 
 def _serves(pools: Sequence[Pool]) -> bool:
@@ -108,11 +105,6 @@ def command(job: Job, spec_path: str) -> List[str]:
         f"--display-name={job.name}",
         f"--config={spec_path}",
     ]
-
-
-def tpu_flags(tpu: str, flags: Sequence[str]) -> List[str]:
-    """The flags that the job gets on the host of a TPU, besides those that are given."""
-    return ["--use_tpu", "--tpu_name=local", *num_shards(tpu, flags)]
 
 
 def environment(

@@ -196,12 +196,12 @@ def _execute(command: Sequence[str]) -> None:
 def _job(options: argparse.Namespace) -> Job:
     """The job that the options describe."""
     pools = _pools(options)
-    chief = pools[0].machine
     image = options.container_image or options.executor_image
     if options.executor_image:
         vertex.check_image(image, pools)
     elif not image:
-        image = vertex.image_with_servers(vertex.prebuilt_image(chief, options.region), pools)
+        image = vertex.prebuilt_image(pools, options.region)
+        chief = pools[0].machine
         if options.platform == "vertex" and chief.tpu_topology:
             printing.report(
                 f"warning: Vertex AI has no image for {chief.machine_type}. Give --container_image",
@@ -210,7 +210,9 @@ def _job(options: argparse.Namespace) -> Job:
     job_flags = list(options.passed_on)
     jobs.check_flags_of_job(job_flags)
     if options.tpu:
-        job_flags += PLATFORMS[options.platform].tpu_flags(options.tpu, job_flags)
+        job_flags += jobs.tpu_flags(options.tpu, job_flags)
+        if options.platform == "vertex":  # AI Platform names the TPU in the variable TPU_CONFIG.
+            job_flags.append("--tpu_name=local")
     return Job(
         name=options.name or f"estimator-det-{datetime.datetime.now():%Y%m%d-%H%M%S}",
         region=options.region,
