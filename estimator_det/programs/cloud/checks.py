@@ -19,18 +19,20 @@ _OUTSIDE = {"EU": ("europe-west2", "europe-west6", "europe-west12")}
 _MULTI_REGIONS = {"US": "us-", "EU": "europe-", "ASIA": "asia-"}
 
 
-def check_paths(config: Any, *, model_dir: str = "", region: str = "") -> List[Problem]:
+def check_paths(config: Any, *, model_dir: str, region: str) -> List[Problem]:
     """Errors, then warnings, about paths that a job in the cloud could not read or write.
 
-    One file of each path is read and, in `model_dir` if given, one is written and deleted. Buckets
-    outside of `region` get a warning.
+    One file of each path is read and, in `model_dir`, one is written and deleted. Buckets outside
+    of `region` get a warning.
     """
     connection = connect()
     problems: List[Problem] = []
     buckets: Set[str] = set()
-    for field, path in [*named_paths(config), *([(_MODEL_DIR, model_dir)] if model_dir else [])]:
+    for field, path in [*named_paths(config), (_MODEL_DIR, model_dir)]:
         if not is_cloud(path):
-            problems.append(_local(field, path))
+            what = f"{quoted(path)} is not in Cloud Storage: a job cannot use it"
+            remedy = "estimator-det sync FILES gs://BUCKET/data uploads files; then --set "
+            problems.append(error(field, what, f"{remedy}{field}=gs://BUCKET/data/NAME"))
             continue
         try:
             parsed = parse(path)
@@ -43,21 +45,9 @@ def check_paths(config: Any, *, model_dir: str = "", region: str = "") -> List[P
             problems.append(from_error(wrong, field, "correct the path"))
         except StorageError as refused:
             problems.append(error(field, refused.what, refused.remedy))
-    if region:
-        for bucket in sorted(buckets):
-            problems += _check_region(connection, bucket, region)
+    for bucket in sorted(buckets):
+        problems += _check_region(connection, bucket, region)
     return sorted(problems, key=lambda problem: problem.severity != "error")
-
-
-def _local(field: str, path: str) -> Problem:
-    if field == _MODEL_DIR:
-        remedy = "give gs://BUCKET/FOLDER"
-    else:
-        remedy = (
-            "estimator-det sync FILES gs://BUCKET/data uploads files; then --set "
-            f"{field}=gs://BUCKET/data/NAME"
-        )
-    return error(field, f"{quoted(path)} is not in Cloud Storage: a job cannot use it", remedy)
 
 
 def _check_readable(connection: Connection, field: str, path: CloudPath) -> Iterator[Problem]:
