@@ -346,7 +346,8 @@ def training_pass(
     with tf.Graph().as_default():
         built = build(case, config, case.images(), is_training=True, quantized=quantized)
         losses = dict(built.detector.loss(built.predictions, built.groundtruth).terms)
-        regularization = tf.add_n([tf.constant(0.0), *built.detector.regularization_losses()])
+        penalties = built.detector.regularization_losses()
+        regularization = tf.add_n(penalties) if penalties else tf.constant(0.0)
         total = tf.add_n(list(losses.values())) + regularization
         fetched = {
             "losses": {**losses, "regularization": regularization, "total": total},
