@@ -43,7 +43,7 @@ class Case:
 
     name: str
     config_file: pathlib.Path
-    folder: pathlib.Path  # of all golden numbers
+    folder: pathlib.Path  # has all golden numbers
     graph: Optional[Dict[str, Any]]
     numeric: Optional[Dict[str, Any]]
     arrays: Dict[str, np.ndarray]

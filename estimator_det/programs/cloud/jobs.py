@@ -170,8 +170,8 @@ def _flag_name(flag: str) -> str:
 def tpu_flags(tpu: str, flags: Sequence[str]) -> List[str]:
     """The flags that the host of one of `TPUS` gets, besides those that are given."""
     num_cores = tpu.rpartition("-")[2]
-    given = "num_shards" in map(_flag_name, flags)
-    return ["--use_tpu", *([] if given else [f"--num_shards={num_cores}"])]
+    is_set = "num_shards" in map(_flag_name, flags)
+    return ["--use_tpu", *([] if is_set else [f"--num_shards={num_cores}"])]
 
 
 def region_part(region: str) -> str:
