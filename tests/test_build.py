@@ -36,7 +36,7 @@ BUILD = _read_build()
 LIBRARIES = {call["name"]: call for call in BUILD["py_library"]}
 
 
-def test_each_python_file_is_in_one_library() -> None:
+def test_each_python_file_is_in_one_library():
     sources = [file for library in LIBRARIES.values() for file in library["srcs"]]
     folders = ("estimator_det", "inputs", "model_fn", "exporters", "benchmarks", "tests")
     assert sorted(sources) == _glob([f"{folder}/**/*.py" for folder in folders])
@@ -50,7 +50,7 @@ def _locked() -> Dict[str, str]:
     return {name.lower().replace("-", "_").replace(".", "_"): version for name, _, version in pins}
 
 
-def test_packages_are_locked_in_versions_of_setup() -> None:
+def test_packages_are_locked_in_versions_of_setup():
     locked = _locked()
     dependencies = {each for library in LIBRARIES.values() for each in library["deps"]}
     assert {each[len(PYPI) :] for each in dependencies if each.startswith(PYPI)} <= set(locked)

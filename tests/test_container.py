@@ -55,7 +55,7 @@ def _filled(value: str) -> str:
     return re.sub(r"\$\{(\w+)\}", lambda match: _arguments()[match[1]], value)
 
 
-def test_everything_that_is_installed_is_copied_and_not_ignored() -> None:
+def test_everything_that_is_installed_is_copied_and_not_ignored():
     copied = [name for value in _values("train", "COPY") for name in value.split()[:-1]]
     assert all((ROOT / name).exists() for name in copied)
     manifest = re.findall(r"^include (.+)", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE)
@@ -79,7 +79,7 @@ def test_everything_that_is_installed_is_copied_and_not_ignored() -> None:
             assert not fnmatch.fnmatchcase(name, pattern.replace("**/", "")), (name, pattern)
 
 
-def test_entry_point_is_a_program() -> None:
+def test_entry_point_is_a_program():
     (entry,) = _values("train", "ENTRYPOINT")
     command = json.loads(entry)
     assert command[:2] == ["python", "-m"] and importlib.util.find_spec(command[2])
@@ -88,7 +88,7 @@ def test_entry_point_is_a_program() -> None:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="the image has Python 3.11")
-def test_training_image_in_a_clean_environment(tmp_path: pathlib.Path) -> None:
+def test_training_image_in_a_clean_environment(tmp_path):
     """COPY into an empty folder, RUN in a new environment, and the entry point from elsewhere."""
     image, environment = tmp_path / "image", tmp_path / "environment"
     image.mkdir()

@@ -16,12 +16,12 @@ from tests.conftest import ROOT
 ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
 
 
-def test_inputs_is_ours() -> None:
+def test_inputs_is_ours():
     # An unrelated package on PyPI has the same name.
     assert pathlib.Path(inputs.__file__).resolve().parent == ROOT / "inputs"
 
 
-def test_import_without_tensorflow() -> None:
+def test_import_without_tensorflow():
     program = """
 import importlib, sys
 for module in sys.argv[1:]:
@@ -61,25 +61,25 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder / "lib"
 
 
-def test_only_our_rooms_are_installed(built: pathlib.Path) -> None:
+def test_only_our_rooms_are_installed(built):
     assert sorted(path.name for path in built.iterdir()) == sorted(ROOMS)
     assert not list(built.rglob("*test*.py"))
 
 
-def test_every_module_is_installed(built: pathlib.Path) -> None:
+def test_every_module_is_installed(built):
     for room in ROOMS:
         sources = {path.relative_to(ROOT) for path in (ROOT / room).rglob("*.py")}
         assert sources == {path.relative_to(built) for path in (built / room).rglob("*.py")}
 
 
-def test_data_files_are_installed(built: pathlib.Path) -> None:
+def test_data_files_are_installed(built):
     protos = built / "estimator_det" / "protos"
     assert len(list(protos.glob("*.proto"))) == len(list(protos.glob("*_pb2.pyi"))) == 36
     configs = {path.name for path in (ROOT / "estimator_det" / "configs").glob("*.config")}
     assert configs == {path.name for path in (built / "estimator_det" / "configs").glob("*")}
 
 
-def test_metadata() -> None:
+def test_metadata():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "setup.py", "-q", "--name", "--version", "--license"],
         cwd=ROOT,
@@ -91,7 +91,7 @@ def test_metadata() -> None:
     assert "Apache License" in (ROOT / "LICENSE").read_text()
 
 
-def test_every_dependency_has_its_reason() -> None:
+def test_every_dependency_has_its_reason():
     reasons = (ROOT / "docs" / "dependencies.md").read_text()
     requirements = re.findall(r"[\"']([a-z][\w-]*[<>=]=?[^\"']+)", (ROOT / "setup.py").read_text())
     names = {re.split(r"[<>=; ]", requirement)[0] for requirement in requirements}

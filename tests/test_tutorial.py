@@ -1,7 +1,5 @@
 """The programs and commands of the tutorial run in their order, on few images and steps."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 import shlex

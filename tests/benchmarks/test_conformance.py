@@ -132,7 +132,7 @@ def table(shared: pathlib.Path, forker: Forker, tmp_path_factory: pytest.TempPat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LIGHT)
-def test_numbers_of_the_reference(table: Table, name: str) -> None:
+def test_numbers_of_the_reference(table, name):
     cells = table.rows[name]
     columns = ["predictions", "losses", "gradients", "detections"]
     for column in [*columns, "variables"] if name == LIGHT[1] else columns:
@@ -140,7 +140,7 @@ def test_numbers_of_the_reference(table: Table, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_altered_numbers_are_found(table: Table) -> None:
+def test_altered_numbers_are_found(table):
     cells = table.rows[ALTERED]
     assert "Conv2d_0/weights" in cells["variables"]
     assert "Loss/localization_loss" in cells["losses"]
@@ -171,12 +171,7 @@ def _cells(**failures: str) -> Dict[str, Check]:
 
 
 @pytest.mark.parametrize("holds_again", [False, True])
-def test_training_is_tried_with_other_threads(
-    one_record: List[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    holds_again: bool,
-) -> None:
+def test_training_is_tried_with_other_threads(one_record, monkeypatch, capsys, holds_again):
     def run(line: List[str], **_: Any) -> Any:
         assert line[-2:] == ["--threads", "2"] and line[line.index("--only") + 1] == "one"
         cells = [

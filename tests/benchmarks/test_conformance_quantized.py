@@ -41,9 +41,7 @@ def _checked(shared: pathlib.Path, name: str, part: str) -> str:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("name", NAMES)
-def test_golden_numbers(
-    shared: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, part: str
-) -> None:
+def test_golden_numbers(shared, monkeypatch, name, part):
     # A process has as many threads as its first session: that of these numbers has one.
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
     context = multiprocessing.get_context("spawn")
@@ -52,7 +50,7 @@ def test_golden_numbers(
     assert found.startswith("ok"), found
 
 
-def test_values_of_ranges() -> None:
+def test_values_of_ranges():
     values = quantized.range_values({"a/act_quant": (-1.0, 2.0)})
     assert values["a/act_quant/min"] == values["a/act_quant/a/act_quant/min/biased"] == -1.0
     assert values["a/act_quant/a/act_quant/max/local_step"] == quantized.LONG_AGO
@@ -72,13 +70,13 @@ def _compared(runs: List[List[float]], expected: List[float], tolerance: float =
     return str(check)
 
 
-def test_numbers_that_repeats_agree_on_are_held_to_their_tolerance() -> None:
+def test_numbers_that_repeats_agree_on_are_held_to_their_tolerance():
     exact = [[1.0, 2.0, 4.0, 0.5]] * 3
     assert _compared(exact, [1.009, 2.0, 4.0, 0.5]).startswith("ok")
     assert _compared(exact, [1.02, 2.0, 4.0, 0.5]) == "rel 2.0e-02 at number of 0"
 
 
-def test_numbers_that_repeats_differ_in_may_lie_outside_by_three_times_that() -> None:
+def test_numbers_that_repeats_differ_in_may_lie_outside_by_three_times_that():
     runs = [[1.0] * 30, [1.1] * 30, [0.9] * 30]
     assert _compared(runs, [1.5, *[1.0] * 29]).startswith("ok")
     assert _compared(runs, [9.0, *[1.0] * 29]).startswith("ok")  # one of thirty
@@ -89,14 +87,14 @@ def test_numbers_that_repeats_differ_in_may_lie_outside_by_three_times_that() ->
     assert _compared(runs, [*[1.0] * 29, 1.2]).startswith("ok")
 
 
-def test_half_of_the_numbers_must_lie_where_repeats_do() -> None:
+def test_half_of_the_numbers_must_lie_where_repeats_do():
     """Each alone is within three times the noise, but all are to one side."""
     noise = np.random.default_rng(0).uniform(-0.1, 0.1, (3, 50))
     assert _compared((1 + noise).tolist(), [1.0] * 50).startswith("ok")
     assert "median number" in _compared((1 + noise).tolist(), [0.87] * 50)
 
 
-def test_numbers_of_one_run_may_share_a_factor_that_runs_differ_in() -> None:
+def test_numbers_of_one_run_may_share_a_factor_that_runs_differ_in():
     """As gradients do below a layer that rounding changes much."""
     numbers = np.linspace(1, 9, 50)
     runs = (np.linspace(0.8, 1.25, 25)[:, np.newaxis] * numbers).tolist()
@@ -104,14 +102,14 @@ def test_numbers_of_one_run_may_share_a_factor_that_runs_differ_in() -> None:
     assert "median number" in _compared(runs, (1.6 * numbers).tolist())
 
 
-def test_what_many_runs_agree_on_is_exact_among_noisy_numbers() -> None:
+def test_what_many_runs_agree_on_is_exact_among_noisy_numbers():
     noisy = 1 + np.random.default_rng(0).uniform(-0.3, 0.3, (25, 30))
     runs = np.concatenate([noisy, np.ones([25, 1])], axis=1).tolist()
     assert _compared(runs, [1.0] * 31).startswith("ok")
     assert _compared(runs, [1.0] * 30 + [1.02]) == "rel 2.0e-02 at number of 30"
 
 
-def test_training_that_is_compared_rounds_before_the_recorded_activations() -> None:
+def test_training_that_is_compared_rounds_before_the_recorded_activations():
     record = quantized.Record({"eval": {"fake_quant_differs": {"moved": []}}}, {})
     with quantized_training.rounding_as_the_reference(record), tf.Graph().as_default():
         quantizer = ssd.Quantizer(Quantization(delay=0), is_training=True)
@@ -126,7 +124,7 @@ def test_training_that_is_compared_rounds_before_the_recorded_activations() -> N
     assert ssd.Quantizer is Quantizer
 
 
-def test_ranges_before_an_activation_start_on_both_sides_of_zero() -> None:
+def test_ranges_before_an_activation_start_on_both_sides_of_zero():
     recorded = {
         "fixed": {"ranges": [[0.0, 6.0], [0.0, 6.0]]},
         "fake_quant_differs": {"a/act_quant": []},
@@ -138,7 +136,7 @@ def test_ranges_before_an_activation_start_on_both_sides_of_zero() -> None:
     assert start["a/act_quant/min"] == -INITIAL_LIMIT and start["b/act_quant/min"] == 0.0
 
 
-def test_kernels_that_the_reference_folds_with_updated_averages() -> None:
+def test_kernels_that_the_reference_folds_with_updated_averages():
     once = [[-1.0, 2.0], [-1.0, 2.0], [0.0, 6.0]]
     record = quantized.Record(
         {

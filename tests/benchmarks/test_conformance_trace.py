@@ -120,12 +120,12 @@ def small(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     return case
 
 
-def test_the_same_steps_agree(small: Case) -> None:
+def test_the_same_steps_agree(small):
     assert str(_checked(small)).startswith("ok")
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_steps_are_refused(small: Case, name: str) -> None:
+def test_wrong_steps_are_refused(small, name):
     assert small.trace is not None
     small.trace["overrides"].append(_wrong(name, 0.001))
     check = _checked(small)
@@ -137,7 +137,7 @@ NAME = "ssd_mobilenet_v1_300x300_coco14_sync"
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["right", *WRONG])
-def test_real_steps(shared: pathlib.Path, name: str) -> None:
+def test_real_steps(shared, name):
     """Batch norm of two images on a 1x1 map is chaotic; what is wrong shows all the same."""
     case = goldens.read(shared / "golden", shared / "data" / "configs", NAME)
     assert case.trace is not None

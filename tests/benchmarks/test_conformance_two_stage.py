@@ -35,19 +35,19 @@ def compared(boxes: np.ndarray, codes: np.ndarray, logits: np.ndarray) -> Check:
     return check
 
 
-def test_another_order_agrees() -> None:
+def test_another_order_agrees():
     order = [2, 0, 3, 1]
     assert compared(BOXES[:, order], CODES[order], LOGITS[order]).ok
     assert not compared(BOXES[:, order], CODES, LOGITS).ok
 
 
-def test_another_row_is_a_difference() -> None:
+def test_another_row_is_a_difference():
     logits = LOGITS.copy()
     logits[2, 1] += 0.1
     assert "class_predictions" in str(compared(BOXES, CODES, logits))
 
 
-def test_a_region_at_the_border_counts_where_it_is_exact() -> None:
+def test_a_region_at_the_border_counts_where_it_is_exact():
     logits = LOGITS.copy()
     logits[0] += 1.0
     assert not compared(BOXES, CODES, logits).ok
@@ -56,5 +56,5 @@ def test_a_region_at_the_border_counts_where_it_is_exact() -> None:
     assert compared(near, CODES, logits).ok
 
 
-def test_other_regions_are_a_difference() -> None:
+def test_other_regions_are_a_difference():
     assert "recorded regions are not among ours" in str(compared(BOXES + 5.0, CODES, LOGITS))

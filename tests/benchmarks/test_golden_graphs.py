@@ -31,12 +31,12 @@ def assert_agrees(shared: pathlib.Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)
-def test_variables_counts_and_anchors(shared: pathlib.Path, name: str) -> None:
+def test_variables_counts_and_anchors(shared, name):
     assert_agrees(shared, name)
 
 
 @pytest.mark.exhaustive
-def test_all_single_shot_detectors(shared: pathlib.Path) -> None:
+def test_all_single_shot_detectors(shared):
     """The same heads on networks that tests/extractors/test_golden_extractors.py compares."""
     num_compared = 0
     for path in sorted((shared / "golden" / "configs").glob("*.json")):

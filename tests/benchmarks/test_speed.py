@@ -55,7 +55,7 @@ def arguments(folder: pathlib.Path, overrides: str) -> argparse.Namespace:
     ],
     ids=["masks", "proposals"],
 )
-def test_floor_has_the_heads_of_the_stages(overrides: str, names: list) -> None:
+def test_floor_has_the_heads_of_the_stages(overrides, names):
     config = pipeline_pb2.TrainEvalPipelineConfig(model=configs.small_config(overrides))
     with tf.Graph().as_default():
         parts._two_stage_outputs(config, tf.constant(IMAGES))
@@ -64,7 +64,7 @@ def test_floor_has_the_heads_of_the_stages(overrides: str, names: list) -> None:
     assert ("SecondStage" in found) == ("SecondStage" in names)
 
 
-def test_floor_needs_images_of_one_size(tmp_path: pathlib.Path) -> None:
+def test_floor_needs_images_of_one_size(tmp_path):
     figures = parts.floor(arguments(tmp_path, configs.MASKS))
     assert 0 < figures["floor_seconds"] < figures["floor_first_step_seconds"]
     assert figures["floor_memory_gb"] > 0.1
@@ -73,7 +73,7 @@ def test_floor_needs_images_of_one_size(tmp_path: pathlib.Path) -> None:
         parts.floor(arguments(tmp_path, overrides))
 
 
-def test_post_processing_takes_nothing_else_of_the_network() -> None:
+def test_post_processing_takes_nothing_else_of_the_network():
     """With what it takes fed, the images do not matter."""
     detector = configs.small_detector(is_training=False)
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -88,9 +88,7 @@ def test_post_processing_takes_nothing_else_of_the_network() -> None:
         np.testing.assert_array_equal(session.run(scores, fed), expected)
 
 
-def test_ratios_to_lower_bounds(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ratios_to_lower_bounds(monkeypatch, capsys):
     figures = {
         "floor": {"floor_seconds": 0.5},
         "step": {"step_seconds": 0.6, "graph_ops": 900},
@@ -108,12 +106,12 @@ def test_ratios_to_lower_bounds(
 
 
 @pytest.mark.parametrize("name", ["random_horizontal_flip", "mixup", components.NEEDS_MASKS])
-def test_a_step_and_its_kernels_are_measured(name: str) -> None:
+def test_a_step_and_its_kernels_are_measured(name):
     whole, kernels = components.augmentation(name, (60, 80))
     assert whole >= 0 and kernels > 0
 
 
-def test_conversion_writes_all_images(tmp_path: pathlib.Path) -> None:
+def test_conversion_writes_all_images(tmp_path):
     figures = components.conversion(argparse.Namespace(scratch=tmp_path))
     assert figures["conversion_ms"] > 0 and figures["conversion_loop_ms"] >= 0
     (shard,) = (tmp_path / "converted").glob("train.record-*")
@@ -122,19 +120,17 @@ def test_conversion_writes_all_images(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive  # each program of replicas starts TensorFlow
-def test_a_replica_on_a_core_of_its_own() -> None:
+def test_a_replica_on_a_core_of_its_own():
     assert components._images_per_second([sorted(os.sched_getaffinity(0))[:1]]) > 0
 
 
-def test_the_model_of_a_ring() -> None:
+def test_the_model_of_a_ring():
     # 8 images in 80 ms alone; a hop takes 5 ms, all gradients 10 ms; four share two cores.
     one, two, four = 8 / 0.08, 16 / 0.095, 32 / (2 * (0.08 + 3 * 0.005 + 1.5 * 0.010))
     assert components.ring_model(one, two, four) == pytest.approx((0.005, 0.010))
 
 
-def test_two_trees_are_measured_in_turns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
-) -> None:
+def test_two_trees_are_measured_in_turns(monkeypatch, capsys, tmp_path):
     seconds, order = {"here": [0.5, 0.9, 0.6], "there": [0.5, 0.4, 9.0]}, []
 
     def measure(part: str, _: Any, place: program.Place, scratch: str) -> Dict[str, Any]:
@@ -151,9 +147,7 @@ def test_two_trees_are_measured_in_turns(
     assert len(set(order)) == 2  # each has a folder of its own
 
 
-def test_the_time_until_an_accuracy(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_the_time_until_an_accuracy(monkeypatch, tmp_path):
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.train_config.num_steps = 160
     plan = argparse.Namespace(config=config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Sequence
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def of_kind(kind: str) -> Any:
 @pytest.mark.parametrize("size", SIZES, ids=ids)
 @pytest.mark.parametrize("kind", sorted(MATCHERS))
 @pytest.mark.parametrize("with_confidences", [False, True])
-def test_targets(kind: str, size: Any, with_confidences: bool) -> None:
+def test_targets(kind, size, with_confidences):
     batch, rows = size
     assigner = TargetAssigner(IOU_SIMILARITY, make_matcher(of_kind(kind)), CenterSizeCoder())
     assign = assigner.assign_confidences if with_confidences else assigner.assign
@@ -97,7 +97,7 @@ KINDS = [
 
 @pytest.mark.parametrize("batch", [3, 1, None])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(k for k in kind if kind[k]))
-def test_suppression(kind: Any, batch: Optional[int]) -> None:
+def test_suppression(kind, batch):
     options = multiclass.NmsOptions(0.1, 0.5, 5, 6, **kind)
 
     def suppress(boxes: tf.Tensor, scores: tf.Tensor, windows: tf.Tensor) -> List[tf.Tensor]:

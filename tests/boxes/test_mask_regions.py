@@ -21,9 +21,7 @@ def _drawn(region: MaskRegion, size: Tuple[int, int]) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [(40, 60), (7, 5), (1, 9), (6, 1)])
 @pytest.mark.parametrize("mask_size", [(6, 5), (2, 2), (14, 3)])
-def test_pasted_masks_are_those_of_the_graph(
-    size: Tuple[int, int], mask_size: Tuple[int, int]
-) -> None:
+def test_pasted_masks_are_those_of_the_graph(size, mask_size):
     random = np.random.default_rng(size[0] + mask_size[0])
     masks = random.random((60, *mask_size)).astype(np.float32)
     corners = np.sort(random.uniform(-0.3, 1.3, (60, 2, 2)), axis=1).reshape(60, 4)
@@ -39,7 +37,7 @@ def test_pasted_masks_are_those_of_the_graph(
         assert ((drawn == (wanted > 0.5)) | unclear).all()
 
 
-def test_golden() -> None:
+def test_golden():
     _, arrays = golden_component("crops")
     rows = zip(arrays["reframe_masks"], arrays["reframe_boxes"], arrays["reframe_out_40x60"])
     for mask, box, wanted in rows:
@@ -47,13 +45,13 @@ def test_golden() -> None:
         assert ((drawn == (wanted > 0.5)) | (np.abs(wanted - 0.5) < 1e-5)).all()
 
 
-def test_boxes_that_are_not_finite_or_inverted_have_no_mask() -> None:
+def test_boxes_that_are_not_finite_or_inverted_have_no_mask():
     for box in ([np.nan, 0, 1, 1], [0, 0, np.inf, 1], [0.5, 0, 0.2, 1]):
         assert not paste_mask(np.ones([3, 3]), np.float32(box), (9, 9)).inside.any()
 
 
 @pytest.mark.parametrize("size", [(5, 7), (10, 21), (23, 3), (1, 1)])
-def test_resized_masks_are_those_of_the_reference_operation(size: Tuple[int, int]) -> None:
+def test_resized_masks_are_those_of_the_reference_operation(size):
     mask = (np.random.default_rng(1).random((10, 9)) > 0.5).astype(np.float32)
     expected = tf1.image.resize_images(
         mask[..., None], size, tf1.image.ResizeMethod.NEAREST_NEIGHBOR, align_corners=True
@@ -61,7 +59,7 @@ def test_resized_masks_are_those_of_the_reference_operation(size: Tuple[int, int
     np.testing.assert_array_equal(resize_mask(mask, size).inside, expected[..., 0] > 0.5)
 
 
-def test_run_lengths_are_those_of_pycocotools() -> None:
+def test_run_lengths_are_those_of_pycocotools():
     random = np.random.default_rng(0)
     size = (6, 5)
     for trial in range(60):

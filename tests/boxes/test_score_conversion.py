@@ -68,7 +68,7 @@ def softmax(values: Any) -> np.ndarray:
         ),
     ],
 )
-def test_conversion(text: str, wanted: np.ndarray) -> None:
+def test_conversion(text, wanted):
     np.testing.assert_allclose(convert(text), wanted, rtol=1e-5, atol=1e-7)
 
 
@@ -92,7 +92,7 @@ def test_conversion(text: str, wanted: np.ndarray) -> None:
         ),
     ],
 )
-def test_function_approximations(functions: str, scores: list, wanted: list) -> None:
+def test_function_approximations(functions, scores, wanted):
     found = convert(f"calibration_config {{ {functions} }}", np.float32(scores))
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
@@ -116,12 +116,12 @@ def test_function_approximations(functions: str, scores: list, wanted: list) -> 
         ),
     ],
 )
-def test_errors(text: str, message: str) -> None:
+def test_errors(text, message):
     with pytest.raises(ValueError, match=message):
         convert(text)
 
 
-def test_few_ops_whatever_the_number_of_classes() -> None:
+def test_few_ops_whatever_the_number_of_classes():
     pairs = "x_y_pair { x: 0 y: 0 } x_y_pair { x: 1 y: 1 }"
     sizes = []
     for num_classes in (3, 90):

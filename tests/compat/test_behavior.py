@@ -1,10 +1,5 @@
 """Processes that switched TensorFlow 2 off."""
 
-from __future__ import annotations
-
-import pathlib
-from typing import Any
-
 import pytest
 
 PROGRAM = """
@@ -39,9 +34,7 @@ for entry in (
         ("disable_control_flow_v2", ": disable_control_flow_v2()"),
     ],
 )
-def test_every_entry_point_refuses_such_a_process(
-    forker: Any, tmp_path: pathlib.Path, call: str, named: str
-) -> None:
+def test_every_entry_point_refuses_such_a_process(forker, tmp_path, call, named):
     folder = str(tmp_path / "new")
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
@@ -53,7 +46,7 @@ def test_every_entry_point_refuses_such_a_process(
     assert not (tmp_path / "new").exists()
 
 
-def test_graph_mode_alone_is_not_refused(forker: Any) -> None:
+def test_graph_mode_alone_is_not_refused(forker):
     program = """
 import tensorflow as tf
 tf.compat.v1.disable_eager_execution()

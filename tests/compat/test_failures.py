@@ -6,7 +6,7 @@ import tensorflow as tf
 from estimator_det.compat import failures
 
 
-def test_the_words_of_a_failed_graph() -> None:
+def test_the_words_of_a_failed_graph():
     """Its message begins with `Graph execution error` and source lines."""
 
     @tf.function
@@ -19,7 +19,7 @@ def test_the_words_of_a_failed_graph() -> None:
     assert failures.reason(caught.value) == "loss : Tensor had NaN values"
 
 
-def test_the_words_of_a_graph_on_another_machine() -> None:
+def test_the_words_of_a_graph_on_another_machine():
     heading = (
         "Detected at node a/B defined at (most recent call last):\n<stack traces unavailable>\n"
     )
@@ -28,19 +28,19 @@ def test_the_words_of_a_graph_on_another_machine() -> None:
     assert failures.reason(error) == "Unknown image file format."
 
 
-def test_the_words_of_a_failed_operation() -> None:
+def test_the_words_of_a_failed_operation():
     with pytest.raises(tf.errors.NotFoundError) as caught:
         tf.io.read_file("/no/such file")
     assert failures.reason(caught.value) == "/no/such file; No such file or directory"
 
 
-def test_other_errors() -> None:
+def test_other_errors():
     assert failures.reason(OSError("first\n\nsecond\n\n")) == "first"
     assert failures.reason(tf.errors.InternalError(None, None, "all\n\n")) == "all"
     assert failures.reason(ValueError("")) == ""
 
 
-def test_a_kernel_of_this_process_is_no_task_of_a_cluster() -> None:
+def test_a_kernel_of_this_process_is_no_task_of_a_cluster():
     node = "{{function_node __wrapped__SaveV2_device_/job:chief/replica:0/task:0/device:CPU:0}} "
     for message, expected in (
         (node + "gs://bucket/model.ckpt-5: HTTP response code 503 [Op:SaveV2]", False),

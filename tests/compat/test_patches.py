@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-import pathlib
 import subprocess
 import sys
 
@@ -19,12 +16,12 @@ from tests.conftest import TESTS
 NEWER = versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR
 
 
-def test_nothing_is_left_to_patch() -> None:
+def test_nothing_is_left_to_patch():
     assert patches.apply_needed() == ()
 
 
 @pytest.mark.skipif(NEWER, reason="what 2.15 has must not be supplied")
-def test_nothing_of_newer_versions_is_applied_to_2_15() -> None:
+def test_nothing_of_newer_versions_is_applied_to_2_15():
     from tensorflow.python.distribute import estimator_training
     from tensorflow.python.tpu import session_support
 
@@ -33,7 +30,7 @@ def test_nothing_of_newer_versions_is_applied_to_2_15() -> None:
 
 
 @pytest.mark.skipif(not NEWER, reason="2.15 has all of it")
-def test_what_cannot_work_says_so() -> None:
+def test_what_cannot_work_says_so():
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     with pytest.raises(NotImplementedError, match=r"train_distribute.*works on TensorFlow 2\.15"):
         estimator.RunConfig(train_distribute=strategy)
@@ -43,7 +40,7 @@ def test_what_cannot_work_says_so() -> None:
         tpu_embedding.AdagradParameters(0.1)
 
 
-def test_every_name_of_tpu_embedding_refuses() -> None:
+def test_every_name_of_tpu_embedding_refuses():
     module = removed.tpu_embedding("somewhere")
     assert not isinstance(0, module.TPUEmbedding)
     for name in ("TPUEmbedding", "create_dummy_table_variables"):
@@ -52,7 +49,7 @@ def test_every_name_of_tpu_embedding_refuses() -> None:
     assert not hasattr(module, "__path__")
 
 
-def test_health_of_workers_is_not_watched_silently(caplog: pytest.LogCaptureFixture) -> None:
+def test_health_of_workers_is_not_watched_silently(caplog):
     module = removed.session_support("somewhere")
     hook = module.GracefulShutdownHook(checkpoint_prefix="x", on_shutdown_hooks=[], saver=None)
     module.ResetComputation()
@@ -64,7 +61,7 @@ def test_health_of_workers_is_not_watched_silently(caplog: pytest.LogCaptureFixt
             getattr(module, refused)()
 
 
-def test_start_is_quiet(tmp_path: pathlib.Path) -> None:
+def test_start_is_quiet(tmp_path):
     program = "import estimator_det.compat, sys; print('mine', file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", program],

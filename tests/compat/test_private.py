@@ -10,7 +10,7 @@ import pytest
 from estimator_det.compat import apply_summed, quick_callable, shared_state, tf, tf1
 
 
-def test_a_quick_callable_feeds_and_fetches_one_tensor() -> None:
+def test_a_quick_callable_feeds_and_fetches_one_tensor():
     with tf.Graph().as_default():
         placeholder = tf1.placeholder(tf.string, [])
         pixels = tf.io.decode_png(placeholder, channels=1)
@@ -26,7 +26,7 @@ def test_a_quick_callable_feeds_and_fetches_one_tensor() -> None:
             np.testing.assert_array_equal(decode(encoded), image)
 
 
-def test_state_that_an_optimizer_has_once() -> None:
+def test_state_that_an_optimizer_has_once():
     strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
     optimizer = tf1.train.AdamOptimizer(0.1)
     with strategy.scope():

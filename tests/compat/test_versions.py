@@ -15,7 +15,7 @@ from tests.conftest import TESTS
 
 
 @pytest.mark.parametrize("version", ["2.14.1", "2.22.0", "3.0.0", "1.15.5"])
-def test_other_tensorflows_are_refused_with_a_remedy(version: str) -> None:
+def test_other_tensorflows_are_refused_with_a_remedy(version):
     with pytest.raises(
         ImportError, match=rf"{version} is not supported.*2\.15 to 2\.21.*pip install 'tensor"
     ):
@@ -24,7 +24,7 @@ def test_other_tensorflows_are_refused_with_a_remedy(version: str) -> None:
         versions.check_tensorflow(supported)
 
 
-def test_range_is_that_of_the_package() -> None:
+def test_range_is_that_of_the_package():
     setup = (TESTS.parent / "setup.py").read_text()
     (oldest, newest) = re.findall(r'"tensorflow>=([\d.]+),<([\d.]+)"', setup)[0]
     assert versions.release(oldest) == versions.OLDEST_TENSORFLOW
@@ -33,7 +33,7 @@ def test_range_is_that_of_the_package() -> None:
     assert f"tensorflow>={oldest},<{newest}" in versions.PACKAGES
 
 
-def test_keras_of_another_release() -> None:
+def test_keras_of_another_release():
     versions.check_keras("2.15.1", None)
     versions.check_keras("2.19.1", "2.19.0")
     with pytest.raises(ImportError, match=r"missing for .*2\.19\.1.*'tf-keras~=2\.19\.0'"):
@@ -53,7 +53,7 @@ def _breaks(monkeypatch: pytest.MonkeyPatch, broken: str, error: Exception) -> N
     monkeypatch.setattr(importlib, "import_module", import_module)
 
 
-def test_broken_estimator_and_missing_slim(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_estimator_and_missing_slim(monkeypatch):
     _breaks(monkeypatch, "tensorflow_estimator", AttributeError("no attribute 'x'"))
     remedy = r"pip install --force-reinstall --no-deps 'tensorflow-estimator==2\.15\.0'"
     with pytest.raises(ImportError, match=rf"tensorflow-estimator 2.*does not work here.*{remedy}"):
@@ -64,7 +64,7 @@ def test_broken_estimator_and_missing_slim(monkeypatch: pytest.MonkeyPatch) -> N
         versions.import_slim()
 
 
-def test_missing_and_broken_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_broken_tensorflow(monkeypatch):
     _breaks(monkeypatch, "tensorflow", ImportError("libx.so"))
     monkeypatch.setattr(versions, "installed", lambda package: "2.19.1")
     with pytest.raises(
@@ -77,7 +77,7 @@ def test_missing_and_broken_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
         versions.import_tensorflow()
 
 
-def test_the_commands_tell_what_is_wrong_in_a_line() -> None:
+def test_the_commands_tell_what_is_wrong_in_a_line():
     program = (
         "import sys\n"
         "sys.modules['tensorflow_estimator'] = None\n"
@@ -99,7 +99,7 @@ def test_the_commands_tell_what_is_wrong_in_a_line() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_what_is_no_version() -> None:
+def test_what_is_no_version():
     assert versions.installed("no-such-package") is None
     with pytest.raises(ValueError, match="not a version"):
         versions.release("newest")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -83,12 +83,12 @@ def value_at(config: Any, path: str) -> Any:
          "animal"),
     ],
 )  # fmt: skip
-def test_values(assignment: str, path: str, expected: Any) -> None:
+def test_values(assignment, path, expected):
     assert value_at(apply_overrides(BASE, [assignment]), path) == expected
 
 
 @pytest.mark.parametrize(("index", "changed"), [(-1, 2), (-2, 1), (-3, 0), (0, 0), (2, 2)])
-def test_entries_are_counted_from_the_end_too(index: int, changed: int) -> None:
+def test_entries_are_counted_from_the_end_too(index, changed):
     readers = ["eval_input_reader+={name: 'second'}", "eval_input_reader+={name: 'third'}"]
     config = apply_overrides(BASE, [*readers, f"eval_input_reader[{index}].name=new"])
     expected = ["first", "second", "third"]
@@ -98,20 +98,20 @@ def test_entries_are_counted_from_the_end_too(index: int, changed: int) -> None:
     assert config.eval_input_reader[changed].name == "whole"
 
 
-def test_the_original_stays_as_it_is() -> None:
+def test_the_original_stays_as_it_is():
     before = BASE.SerializeToString(deterministic=True)
     apply_overrides(BASE, ["train_config.batch_size=8", "train_config.freeze_variables+=b"])
     assert BASE.SerializeToString(deterministic=True) == before
 
 
-def test_a_member_of_a_group_is_chosen_by_naming_it() -> None:
+def test_a_member_of_a_group_is_chosen_by_naming_it():
     config = apply_overrides(BASE, ["train_config.optimizer.adam_optimizer.epsilon=1e-7"])
     optimizer = config.train_config.optimizer
     assert optimizer.WhichOneof("optimizer") == "adam_optimizer"
     assert optimizer.adam_optimizer.epsilon == pytest.approx(1e-7)
 
 
-def test_a_message_replaces_the_old_one() -> None:
+def test_a_message_replaces_the_old_one():
     config = apply_overrides(BASE, ["model.ssd.loss={hard_example_miner {num_hard_examples: 3}}"])
     assert not config.model.ssd.loss.HasField("classification_weight")
     assert config.model.ssd.loss.hard_example_miner.num_hard_examples == 3
@@ -119,7 +119,7 @@ def test_a_message_replaces_the_old_one() -> None:
     assert empty.train_config.optimizer.WhichOneof("optimizer") == "adam_optimizer"
 
 
-def test_null_removes_a_message() -> None:
+def test_null_removes_a_message():
     assert BASE.HasField("graph_rewriter")
     assert not apply_overrides(BASE, ["graph_rewriter=null"]).HasField("graph_rewriter")
     unset = apply_overrides(BASE, ["train_config.batch_size=3", "train_config.batch_size=null"])
@@ -130,7 +130,7 @@ def test_null_removes_a_message() -> None:
     assert not config.train_config.data_augmentation_options
 
 
-def test_repeated_messages() -> None:
+def test_repeated_messages():
     steps = "train_config.data_augmentation_options"
     both = apply_overrides(BASE, [f"{steps}=[{{rgb_to_gray {{}}}}, {{random_rotation90 {{}}}}]"])
     names = [
@@ -146,7 +146,7 @@ def test_repeated_messages() -> None:
     assert flip.probability == 0.25
 
 
-def test_maps_of_messages() -> None:
+def test_maps_of_messages():
     calibration = "model.ssd.post_processing.calibration_config.class_id_function_approximations"
     config = apply_overrides(
         BASE,
@@ -204,7 +204,7 @@ def test_maps_of_messages() -> None:
         ("eval_config.super_categories[a].x=y", ["no fields of its own"]),
     ],
 )
-def test_errors(assignment: str, words: List[str]) -> None:
+def test_errors(assignment, words):
     with pytest.raises(ConfigError) as caught:
         apply_overrides(BASE, [assignment])
     for word in words:
@@ -226,7 +226,7 @@ def _reader(config: Any) -> Any:
     return reader
 
 
-def test_repeated_fields_stay_as_they_are_where_a_later_field_is_given_twice() -> None:
+def test_repeated_fields_stay_as_they_are_where_a_later_field_is_given_twice():
     with pytest.warns(ConfigWarning, match=":5: 'shuffle' is given more than once"):
         assert not _reader(parse_pipeline(TWICE)).shuffle
     value = TWICE[len("train_input_reader ") :]
@@ -235,7 +235,7 @@ def test_repeated_fields_stay_as_they_are_where_a_later_field_is_given_twice() -
     assert not _reader(config).shuffle
 
 
-def test_the_same_assignment_twice_is_as_once() -> None:
+def test_the_same_assignment_twice_is_as_once():
     paths = "train_input_reader.tf_record_input_reader.input_path=[a, b]"
     weights = "train_input_reader.sample_from_datasets_weights=[1, 2]"
     config = apply_overrides(BASE, [paths, weights, "train_config.batch_size=1", paths, weights])
@@ -248,7 +248,7 @@ def test_the_same_assignment_twice_is_as_once() -> None:
     assert list(reader.tf_record_input_reader.input_path) == ["e"]
 
 
-def test_long_values_are_cut_in_errors() -> None:
+def test_long_values_are_cut_in_errors():
     for assignment in ("train_config.batch_size=", "train_config.optimizer=", "", "train_config."):
         with pytest.raises(ConfigError) as caught:
             apply_overrides(BASE, [assignment + "9\x1bz" * 10**5])

@@ -44,7 +44,7 @@ def rows(text: str) -> List[str]:
 
 
 @pytest.mark.parametrize(("columns", "num_figures"), [(80, 2), (110, 4), (200, 5)])
-def test_a_bar_is_one_line_of_whole_figures(columns: int, num_figures: int) -> None:
+def test_a_bar_is_one_line_of_whole_figures(columns, num_figures):
     with terminal(columns) as (stream, received):
         bar = bars.make_steps_bar(5000, 0, stream)
         bars.set_figures(bar, FIGURES)
@@ -58,7 +58,7 @@ def test_a_bar_is_one_line_of_whole_figures(columns: int, num_figures: int) -> N
     assert all(len(row) <= columns for row in rows(text))
 
 
-def test_lines_are_printed_above_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_printed_above_a_bar(monkeypatch):
     record = logging.LogRecord("a", logging.INFO, "a", 1, "from the log", (), None)
     with terminal(80) as (stream, received):
         monkeypatch.setattr(sys, "stderr", stream)
@@ -72,7 +72,7 @@ def test_lines_are_printed_above_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "40/5000" in shown[2] and shown[3:] == [""]
 
 
-def test_a_line_at_once_takes_the_place_of_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_at_once_takes_the_place_of_a_bar(monkeypatch):
     with terminal(80) as (stream, received):
         monkeypatch.setattr(printing, "_STDERR", stream.fileno())
         bar = bars.make_steps_bar(5000, 40, stream)
@@ -98,7 +98,7 @@ def _counted(stream: Any, total: Any = 5000, **settings: Any) -> str:
     return stream.getvalue()
 
 
-def test_lines_now_and_then_where_there_is_no_terminal() -> None:
+def test_lines_now_and_then_where_there_is_no_terminal():
     assert _counted(io.StringIO()).splitlines() == [
         "reading: 3,600 of 5,000 records",
         "reading: 6,000 of 5,000 records",
@@ -107,7 +107,7 @@ def test_lines_now_and_then_where_there_is_no_terminal() -> None:
     assert _counted(io.StringIO(), shown=False) == ""
 
 
-def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_on_a_terminal(monkeypatch):
     text = _counted(_Terminal())
     assert "%|" in text and "reading: 3,600" not in text
     assert _counted(_Terminal(), shown=False) == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from typing import List, Optional
+from typing import List
 
 import pytest
 
@@ -68,13 +68,13 @@ def only(found: List[Problem]) -> Problem:
     return found[0]
 
 
-def test_a_good_configuration_has_no_problems() -> None:
+def test_a_good_configuration_has_no_problems():
     assert problems() == []
     assert problems("train_config.num_steps=0", "train_input_reader.num_epochs=2") == []
     assert problems(text=TWO_STAGE) == []
 
 
-def test_an_empty_configuration_lacks_everything() -> None:
+def test_an_empty_configuration_lacks_everything():
     fields = {problem.field: problem.severity for problem in check(parse_pipeline(""))}
     assert fields == {
         "model": "error",
@@ -84,7 +84,7 @@ def test_an_empty_configuration_lacks_everything() -> None:
     }
 
 
-def test_errors_stand_before_warnings_and_read_well() -> None:
+def test_errors_stand_before_warnings_and_read_well():
     found = problems("train_config.num_steps=0", "train_config.batch_size=0")
     assert [problem.severity for problem in found] == ["error", "warning"]
     assert str(found[0]) == (
@@ -224,7 +224,7 @@ def lines(table: str) -> List[str]:
 
 
 @pytest.mark.parametrize("line", lines(FAULTS))
-def test_one_fault_is_one_problem(line: str) -> None:
+def test_one_fault_is_one_problem(line):
     severity, assignments, words, *field = line.split(" | ")
     problem = only(problems(*assignments.split("; ")))
     assert (problem.severity, problem.field) == (
@@ -235,11 +235,11 @@ def test_one_fault_is_one_problem(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", lines(FINE))
-def test_fields_with_effect_are_not_reported(line: str) -> None:
+def test_fields_with_effect_are_not_reported(line):
     assert problems(*line.split("; ")) == []
 
 
-def test_edges_connect_keypoints_that_exist() -> None:
+def test_edges_connect_keypoints_that_exist():
     edges = "eval_config.keypoint_edge=[{start: 0 end: 1}, {start: -1 end: 2}]"
     found = problems(edges, "eval_input_reader[0].num_keypoints=2")
     assert [(problem.severity, problem.field) for problem in found] == [
@@ -249,7 +249,7 @@ def test_edges_connect_keypoints_that_exist() -> None:
     assert found[1].remedy == "give one of 0 to 1"
 
 
-def test_a_batch_that_no_machine_holds() -> None:
+def test_a_batch_that_no_machine_holds():
     sizes = "image_resizer={ fixed_shape_resizer { height: 16384 width: 16384 } }"
     batch = "train_config.batch_size"
     problem = only(problems(f"model.ssd.{sizes}", f"{batch}=65536"))
@@ -268,9 +268,7 @@ def test_a_batch_that_no_machine_holds() -> None:
         (["", ""], None, ""),
     ],
 )
-def test_names_of_evaluation_readers_differ(
-    names: List[str], index: Optional[int], message: str
-) -> None:
+def test_names_of_evaluation_readers_differ(names, index, message):
     reader = str(GOOD.eval_input_reader[0])
     readers = ", ".join(f"{{ {reader} name: '{name}' }}" for name in names)
     found = problems(f"eval_input_reader=[{readers}]")
@@ -292,20 +290,20 @@ class TestFiles:
         (tmp_path / "map.pbtxt").touch()
         return tmp_path
 
-    def test_all_there(self) -> None:
+    def test_all_there(self):
         assert check(GOOD) == []
 
-    def test_missing_records(self, folder: pathlib.Path) -> None:
+    def test_missing_records(self, folder):
         (folder / "eval-0.record").unlink()
         problem = only(check(GOOD))
         assert problem.field == "eval_input_reader[0].tf_record_input_reader.input_path[0]"
         assert "'eval-*.record'" in problem.message
 
-    def test_remote_files_are_not_looked_at(self) -> None:
+    def test_remote_files_are_not_looked_at(self):
         path = "train_input_reader.tf_record_input_reader.input_path=gs://bucket/no.record"
         assert check(apply_overrides(GOOD, [path])) == []
 
-    def test_checkpoints_are_prefixes(self, folder: pathlib.Path) -> None:
+    def test_checkpoints_are_prefixes(self, folder):
         config = apply_overrides(
             GOOD,
             [

@@ -1,7 +1,5 @@
 """Checks of two stages, of masks and keypoints, and of context features."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.config.test_check import TWO_STAGE, only, problems
@@ -39,7 +37,7 @@ KEYPOINTS = "model.ssd.box_coder={ keypoint_box_coder { num_keypoints: 3 } }"
         [AMONG_BOXES],
     ],
 )
-def test_configurations_without_problems(assignments: list) -> None:
+def test_configurations_without_problems(assignments):
     assert problems(*assignments, text=TWO_STAGE) == []
 
 
@@ -71,16 +69,14 @@ def test_configurations_without_problems(assignments: list) -> None:
          "takes no context features"),
     ],
 )  # fmt: skip
-def test_each_fault_is_one_problem(
-    severity: str, assignments: list, field: str, words: str
-) -> None:
+def test_each_fault_is_one_problem(severity, assignments, field, words):
     problem = only(problems(*assignments, text=TWO_STAGE))
     assert problem.severity == severity
     assert problem.field == (field or assignments[0].partition("=")[0])
     assert words in f"{problem.message}. {problem.remedy}"
 
 
-def test_remedies_of_masks_can_be_carried_out() -> None:
+def test_remedies_of_masks_can_be_carried_out():
     found = problems(*MASKS, text=TWO_STAGE)
     assert [(problem.severity, *problem.edits) for problem in found] == [
         ("error", edit) for edit in LOADED
@@ -99,7 +95,7 @@ def test_remedies_of_masks_can_be_carried_out() -> None:
         "pascal_voc_instance_segmentation_metrics",
     ],
 )
-def test_mask_metrics_need_a_model_and_readers_with_masks(name: str) -> None:
+def test_mask_metrics_need_a_model_and_readers_with_masks(name):
     (problem,) = problems(f"eval_config.metrics_set={name}")
     assert problem.field == "eval_config.metrics_set"
     assert "asks for mask metrics, and model.ssd finds boxes only" in problem.message
@@ -113,7 +109,7 @@ def test_mask_metrics_need_a_model_and_readers_with_masks(name: str) -> None:
         "eval_config.parameterized_metric=[{coco_keypoint_metrics {class_label: 'cat'}}]",
     ],
 )
-def test_keypoint_metrics_need_a_model_and_readers_with_keypoints(assignment: str) -> None:
+def test_keypoint_metrics_need_a_model_and_readers_with_keypoints(assignment):
     field, count = assignment.partition("=")[0], "eval_input_reader[0].num_keypoints"
     metrics, keypoints = problems(assignment)
     assert (metrics.field, keypoints.field) == (field, count)

@@ -33,17 +33,17 @@ def _model(text: str) -> model_pb2.DetectionModel:
         ),
     ],
 )
-def test_place_and_columns(text: str, path: str, column: int) -> None:
+def test_place_and_columns(text, path, column):
     found = final_scores(_model(text))
     assert (found.path, found.column_of(3)) == (path, column)
 
 
 @pytest.mark.parametrize("text", ["", "faster_rcnn { number_of_stages: 1 }", "center_net {}"])
-def test_models_without_class_scores(text: str) -> None:
+def test_models_without_class_scores(text):
     assert final_scores(_model(text)) is None
 
 
-def test_fingerprint() -> None:
+def test_fingerprint():
     texts = ["", "score_converter: SIGMOID", "batch_non_max_suppression { iou_threshold: 0.5 }"]
     models = [_model(f"ssd {{ num_classes: 3 post_processing {{ {text} }} }}") for text in texts]
     prints = [found.fingerprint() for found in map(final_scores, models) if found]
@@ -65,7 +65,7 @@ TWO_STAGES = "use_static_shapes: true use_static_shapes_for_eval: true second_st
         ("", ""),
     ],
 )
-def test_every_switch_is_on_and_nothing_else_changes(given: str, wanted: str) -> None:
+def test_every_switch_is_on_and_nothing_else_changes(given, wanted):
     model = text_format.Parse(given, model_pb2.DetectionModel())
     before = model.SerializeToString()
     assert with_static_shapes(model) == text_format.Parse(wanted, model_pb2.DetectionModel())
@@ -81,7 +81,7 @@ def test_every_switch_is_on_and_nothing_else_changes(given: str, wanted: str) ->
         ("faster_rcnn { number_of_stages: 1 }", "", "first_stage_nms_score_threshold"),
     ],
 )
-def test_field_of_the_score_threshold(text: str, message: str, field: str) -> None:
+def test_field_of_the_score_threshold(text, message, field):
     config = pipeline.parse_pipeline(f"model {{ {text} }}")
     path = score_threshold_field(config.model)
     changed = pipeline.apply_overrides(config, [f"{path}=0.25"])

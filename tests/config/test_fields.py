@@ -284,12 +284,12 @@ def fields_read(tmp_path_factory: pytest.TempPathFactory) -> Set[str]:
 
 
 @pytest.mark.slow
-def test_every_field_is_read(fields_read: Set[str]) -> None:
+def test_every_field_is_read(fields_read):
     unread = set(WORKING) - fields_read - ELSEWHERE
     assert not unread, "make them work, or enter them in config.fields"
 
 
-def test_the_tables_name_fields_of_the_schema_once() -> None:
+def test_the_tables_name_fields_of_the_schema_once():
     tables = [fields.REFUSED, fields.NO_EFFECT, fields.REPLACED, fields.NEEDS]
     for table in tables:
         assert list(table) == sorted(table)
@@ -312,7 +312,7 @@ def problems_at(field: Field, assignment: str = "") -> List[Tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *sorted(fields.NO_EFFECT)])
-def test_fields_that_no_run_uses_are_reported(name: str) -> None:
+def test_fields_that_no_run_uses_are_reported(name):
     ((severity, message),) = problems_at(FIELDS[name])
     if name in REFUSED:
         assert severity == "error" and "not supported" in message and "not known" not in message
@@ -321,27 +321,27 @@ def test_fields_that_no_run_uses_are_reported(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(fields.NEEDS))
-def test_fields_that_need_another_are_reported_without_it(name: str) -> None:
+def test_fields_that_need_another_are_reported_without_it(name):
     missing = ("warning", f"has no effect: {fields.NEEDS[name]} is not set")
     assert problems_at(FIELDS[name], f"{fields.NEEDS[name]}=0") == [missing]
     assert missing not in problems_at(FIELDS[name], f"{fields.NEEDS[name]}=1")
 
 
-def test_training_prints_what_has_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_prints_what_has_no_effect(capsys):
     config = pipeline.read_pipeline(str(demo.CONFIG_FILE))
     config.train_config.sync_replicas = True
     console.check_config(config, ignore=["train_input_reader", "eval_input_reader"])
     assert "warning: train_config.sync_replicas: has no effect" in capsys.readouterr().err
 
 
-def test_a_value_that_equals_the_default_is_not_reported() -> None:
+def test_a_value_that_equals_the_default_is_not_reported():
     config = pipeline.read_pipeline(str(demo.CONFIG_FILE))
     config.train_config.sync_replicas = False
     config.train_input_reader.load_track_id = False
     assert not list(fields.check_fields(config))
 
 
-def test_components_refuse_what_they_do_not_support() -> None:
+def test_components_refuse_what_they_do_not_support():
     reader = input_reader_pb2.InputReader(load_track_id=True)
     with pytest.raises(ConfigError, match=r"reader\.load_track_id is not supported yet"):
         fields.check_supported(reader, "reader")

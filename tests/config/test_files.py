@@ -1,4 +1,3 @@
-import pathlib
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ from estimator_det.config import files
 from estimator_det.config.text import ConfigError
 
 
-def test_a_bucket_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_that_cannot_be_reached(monkeypatch):
     def unreachable(path: str) -> Any:
         raise tf.errors.UnavailableError(None, None, f"no host for {path}")
 
@@ -17,12 +16,12 @@ def test_a_bucket_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> Non
         files.read_text("gs://b/a")
 
 
-def test_a_remote_file_that_is_absent() -> None:
+def test_a_remote_file_that_is_absent():
     with pytest.raises(ConfigError, match=r"^ram://nowhere/a\.pbtxt: no such file$"):
         files.read_bytes("ram://nowhere/a.pbtxt")
 
 
-def test_new_folders_without_content_are_removed(tmp_path: pathlib.Path) -> None:
+def test_new_folders_without_content_are_removed(tmp_path):
     folder = tmp_path / "a" / "b" / "c"
     with pytest.raises(KeyError), files.removed_if_empty(str(folder)):
         folder.mkdir(parents=True)

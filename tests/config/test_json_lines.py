@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import logging
 import pathlib
@@ -11,7 +9,7 @@ from estimator_det.config import json_lines
 from tests.hostile import CONTROLS, shows_as_itself
 
 
-def test_json_has_no_raw_controls_and_parses_to_the_same() -> None:
+def test_json_has_no_raw_controls_and_parses_to_the_same():
     value = {"name": CONTROLS, "list": [CONTROLS, 1, None], CONTROLS: "猫"}
     for options in ({}, {"indent": 2}):
         text = json_lines.dumps(value, **options)
@@ -22,9 +20,7 @@ def test_json_has_no_raw_controls_and_parses_to_the_same() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["", "ram:/"])
-def test_an_entry_begins_on_a_new_line(
-    scheme: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_entry_begins_on_a_new_line(scheme, tmp_path, caplog):
     path = f"{scheme}{tmp_path}/made/log.jsonl"
     assert json_lines.read(path) == []
     json_lines.append(path, {"step": 1})
@@ -43,22 +39,20 @@ def test_an_entry_begins_on_a_new_line(
 @pytest.mark.parametrize(
     "line", [b'{"a": "\xc3', b"[1]", b"7", b'{"b": 1}', b'{"a": 1}{"a": 2}', b"\xff\xfe"]
 )
-def test_lines_that_are_no_entries(
-    line: bytes, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lines_that_are_no_entries(line, tmp_path, caplog):
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"a": 0}\n\n' + line + b'\n{"a": 3}\n' + line + b"\n")
     assert json_lines.read(str(path), ["a"]) == [{"a": 0}, {"a": 3}]
     assert "line 3 and 1 more: incomplete" in caplog.text
 
 
-def test_lines_of_text_with_line_separators(tmp_path: pathlib.Path) -> None:
+def test_lines_of_text_with_line_separators(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text('{"a": "x\u2028y\u0085z"}\n', encoding="utf-8")  # as earlier versions wrote it
     assert json_lines.read(str(path)) == [{"a": "x\u2028y\u0085z"}]
 
 
-def test_errors_name_the_file(tmp_path: pathlib.Path) -> None:
+def test_errors_name_the_file(tmp_path):
     folder = tmp_path / "folder.jsonl"
     folder.mkdir()
     with pytest.raises(OSError, match=r"folder\.jsonl"):

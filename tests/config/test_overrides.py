@@ -44,7 +44,7 @@ def with_schedule(text: str) -> Any:
     )
 
 
-def test_merge_replaces_singular_fields_and_appends_repeated_ones() -> None:
+def test_merge_replaces_singular_fields_and_appends_repeated_ones():
     merged = merge_text(
         BASE,
         "train_config { batch_size: 8 freeze_variables: 'b' } eval_input_reader { name: 'three' }"
@@ -58,17 +58,17 @@ def test_merge_replaces_singular_fields_and_appends_repeated_ones() -> None:
     assert BASE.train_config.batch_size == 32
 
 
-def test_merge_lets_a_member_take_the_place_of_another() -> None:
+def test_merge_lets_a_member_take_the_place_of_another():
     merged = merge_text(BASE, "model { faster_rcnn { num_classes: 3 } }")
     assert merged.model.WhichOneof("model") == "faster_rcnn"
 
 
-def test_merge_errors_name_the_option() -> None:
+def test_merge_errors_name_the_option():
     with pytest.raises(ConfigError, match=r"config_override:1: .*'trian_config'.*'train_config'"):
         merge_text(BASE, "trian_config { }")
 
 
-def test_none_leaves_everything() -> None:
+def test_none_leaves_everything():
     assert override(BASE, batch_size=None, label_map_path=None) == BASE
 
 
@@ -106,11 +106,11 @@ def test_none_leaves_everything() -> None:
         ),
     ],
 )  # fmt: skip
-def test_settings_by_name(setting: str, value: Any, path: str, expected: Any) -> None:
+def test_settings_by_name(setting, value, path, expected):
     assert value_at(override(BASE, **{setting: value}), path) == expected
 
 
-def test_an_evaluation_path_finds_its_place_where_no_reader_is() -> None:
+def test_an_evaluation_path_finds_its_place_where_no_reader_is():
     config = override(
         parse_pipeline("train_input_reader { label_map_path: 'm' }"), eval_input_path="c"
     )
@@ -119,7 +119,7 @@ def test_an_evaluation_path_finds_its_place_where_no_reader_is() -> None:
     assert (reader.label_map_path, reader.shuffle) == ("m", False)
 
 
-def test_learning_rate_scales_its_schedule() -> None:
+def test_learning_rate_scales_its_schedule():
     config = override(BASE, learning_rate=0.2)
     manual = (
         config.train_config.optimizer.momentum_optimizer.learning_rate.manual_step_learning_rate
@@ -145,7 +145,7 @@ def test_learning_rate_scales_its_schedule() -> None:
         assert getattr(getattr(rate, kind), field) == 0.5
 
 
-def test_loss_weight_ratio() -> None:
+def test_loss_weight_ratio():
     loss = override(BASE, classification_localization_weight_ratio=5.0).model.ssd.loss
     assert (loss.classification_weight, loss.localization_weight) == (5.0, 1.0)
     weighted = parse_pipeline(
@@ -183,7 +183,7 @@ AT_ZERO = with_schedule("manual_step_learning_rate { initial_learning_rate: 0 }"
         (AT_ZERO, {"learning_rate": 0.5}, "initial rate is 0"),
     ],
 )
-def test_settings_that_are_refused(config: Any, settings: dict, words: str) -> None:
+def test_settings_that_are_refused(config, settings, words):
     with pytest.raises(ConfigError, match=words):
         override(config, **settings)
 
@@ -213,7 +213,7 @@ def test_settings_that_are_refused(config: Any, settings: dict, words: str) -> N
         ("", ""),
     ],
 )
-def test_a_schedule_is_rescaled_to_another_number_of_steps(schedule: str, rescaled: str) -> None:
+def test_a_schedule_is_rescaled_to_another_number_of_steps(schedule, rescaled):
     text = (
         "train_config {{ num_steps: {} optimizer {{ adam_optimizer {{ "
         "learning_rate {{ {} }} }} }} }}"
@@ -223,12 +223,12 @@ def test_a_schedule_is_rescaled_to_another_number_of_steps(schedule: str, rescal
     assert config == parse_pipeline(text.format(1000, schedule))
 
 
-def test_a_schedule_without_an_end_is_not_rescaled() -> None:
+def test_a_schedule_without_an_end_is_not_rescaled():
     with pytest.raises(ConfigError, match="no proportion"):
         rescale_schedule(BASE, 50)
 
 
-def test_a_cosine_that_ends_elsewhere_is_rescaled_from_its_own_length() -> None:
+def test_a_cosine_that_ends_elsewhere_is_rescaled_from_its_own_length():
     cosine = "cosine_decay_learning_rate { total_steps: 200 warmup_steps: 20 }"
     config = override(with_schedule(cosine), num_train_steps=50)
     rate = rescale_schedule(config, 50).train_config.optimizer.momentum_optimizer.learning_rate
@@ -237,7 +237,7 @@ def test_a_cosine_that_ends_elsewhere_is_rescaled_from_its_own_length() -> None:
 
 
 @pytest.mark.parametrize(("num_steps", "warmup", "hold"), [(1, 0, 0), (2, 1, 0), (3, 1, 1)])
-def test_a_short_cosine_has_a_step_to_decay(num_steps: int, warmup: int, hold: int) -> None:
+def test_a_short_cosine_has_a_step_to_decay(num_steps, warmup, hold):
     cosine = "cosine_decay_learning_rate { total_steps: 9 warmup_steps: 2 hold_base_rate_steps: 3 }"
     rate = rescale_schedule(with_schedule(cosine), num_steps).train_config.optimizer
     schedule = rate.momentum_optimizer.learning_rate.cosine_decay_learning_rate

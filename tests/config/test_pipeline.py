@@ -27,13 +27,13 @@ train_config { batch_size: 0, freeze_variables: ['a', "b"]; }
 """
 
 
-def test_print_is_the_inverse_of_parse() -> None:
+def test_print_is_the_inverse_of_parse():
     config = parse_pipeline(TEXT)
     assert parse_pipeline(format_pipeline(config)) == config
     assert format_pipeline(TrainEvalPipelineConfig()) == ""
 
 
-def test_real_configurations_survive_parse_print_parse(shared: pathlib.Path) -> None:
+def test_real_configurations_survive_parse_print_parse(shared):
     paths = sorted((shared / "data" / "configs").glob("*.config"))
     assert len(paths) == 43
     for path in paths:
@@ -53,13 +53,13 @@ def errors(path: pathlib.Path) -> List[Problem]:
     ]
 
 
-def test_shipped_configurations_have_no_errors_but_placeholders() -> None:
+def test_shipped_configurations_have_no_errors_but_placeholders():
     paths = list((pathlib.Path(estimator_det.__file__).parent / "configs").glob("*.config"))
     assert paths
     assert [error for path in paths for error in errors(path)] == []
 
 
-def test_save_makes_the_folder_and_replaces_whole_files(tmp_path: pathlib.Path) -> None:
+def test_save_makes_the_folder_and_replaces_whole_files(tmp_path):
     model_dir = tmp_path / "a" / "b"
     config = parse_pipeline(TEXT)
     path = save_pipeline(config, str(model_dir))
@@ -70,9 +70,7 @@ def test_save_makes_the_folder_and_replaces_whole_files(tmp_path: pathlib.Path) 
     assert os.listdir(model_dir) == ["pipeline.config"]
 
 
-def test_a_failed_save_leaves_the_old_file(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     config = parse_pipeline(TEXT)
     path = save_pipeline(config, str(tmp_path))
 
@@ -86,7 +84,7 @@ def test_a_failed_save_leaves_the_old_file(
     assert os.listdir(tmp_path) == ["pipeline.config"]
 
 
-def test_remote_paths_go_through_tensorflow(tmp_path: pathlib.Path) -> None:
+def test_remote_paths_go_through_tensorflow(tmp_path):
     pytest.importorskip("tensorflow")
     model_dir = f"ram://{tmp_path.name}/model"
     config = parse_pipeline(TEXT)
@@ -97,9 +95,7 @@ def test_remote_paths_go_through_tensorflow(tmp_path: pathlib.Path) -> None:
         read_pipeline(f"{model_dir}/other.config")
 
 
-def test_relative_paths_are_tried_beside_the_file(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_are_tried_beside_the_file(tmp_path, monkeypatch):
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     for folder in (project / "records", elsewhere):
         folder.mkdir(parents=True)
@@ -119,7 +115,7 @@ def test_relative_paths_are_tried_beside_the_file(
     assert list(patterns) == ["../project/records/train*", "none*"]
 
 
-def test_files_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
+def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match=r"no\.config: no such file$"):
         read_pipeline(str(tmp_path / "no.config"))
     with pytest.raises(ConfigError, match=r"there is no folder .*sub either"):
@@ -132,7 +128,7 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
         read_pipeline(str(binary))
 
 
-def test_a_byte_order_mark_is_dropped(tmp_path: pathlib.Path) -> None:
+def test_a_byte_order_mark_is_dropped(tmp_path):
     path = tmp_path / "windows.config"
     path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode())
     assert read_pipeline(path) == parse_pipeline(TEXT)

@@ -6,7 +6,7 @@ import functools
 import json
 import pathlib
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 import pytest
 from google.protobuf.struct_pb2 import Struct
@@ -31,7 +31,7 @@ def project(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         del sys.modules[name]
 
 
-def test_module_of_the_working_folder_is_imported_once(project: pathlib.Path) -> None:
+def test_module_of_the_working_folder_is_imported_once(project):
     (project / "part.py").write_text("import pathlib\npathlib.Path('log').open('a').write('x')\n")
     plugins.load(["part", "part"])
     plugins.load(["part"])
@@ -39,9 +39,7 @@ def test_module_of_the_working_folder_is_imported_once(project: pathlib.Path) ->
     assert plugins.module_files() == {"part": str(project / "part.py")}
 
 
-def test_record_leads_to_the_modules_from_any_folder(
-    project: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_leads_to_the_modules_from_any_folder(project, monkeypatch):
     (project / "parts").mkdir()
     (project / "parts" / "__init__.py").write_text("")
     (project / "parts" / "deep.py").write_text("")
@@ -73,9 +71,7 @@ def test_record_leads_to_the_modules_from_any_folder(
         ("sys", r"--import sys is not a file of Python"),
     ],
 )
-def test_module_that_cannot_be_used_is_refused(
-    project: pathlib.Path, name: str, message: str
-) -> None:
+def test_module_that_cannot_be_used_is_refused(project, name, message):
     (project / "my_part.py").write_text("")
     (project / "json.py").write_text("raise SystemExit")
     (project / "bare").mkdir()
@@ -83,13 +79,13 @@ def test_module_that_cannot_be_used_is_refused(
         plugins.load([name])
 
 
-def test_fault_inside_a_module_keeps_its_traceback(project: pathlib.Path) -> None:
+def test_fault_inside_a_module_keeps_its_traceback(project):
     (project / "broken.py").write_text("import not_installed_anywhere\n")
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
         plugins.load(["broken"])
 
 
-def test_missing_module_of_a_record_is_named(project: pathlib.Path) -> None:
+def test_missing_module_of_a_record_is_named(project):
     (project / "plugins.json").write_text('{"modules": {"gone_part": "/nowhere"}}')
     with pytest.raises(ConfigError, match=r"plugins.json: gone_part.*Give --import gone_part"):
         plugins.load([], [str(project)])
@@ -99,13 +95,13 @@ def test_missing_module_of_a_record_is_named(project: pathlib.Path) -> None:
     "text",
     ["{", "[]", '{"modules": {"a": "here"}}', '{"modules": {"a": 1}}', '{"modules": 3}', "{}"],
 )
-def test_damaged_record_is_refused(project: pathlib.Path, text: str) -> None:
+def test_damaged_record_is_refused(project, text):
     (project / "plugins.json").write_text(text)
     with pytest.raises(ConfigError, match="is not a record of plug-ins"):
         plugins.load_record(project)
 
 
-def test_entry_points_are_loaded(project: pathlib.Path) -> None:
+def test_entry_points_are_loaded(project):
     (project / "installed_part.py").write_text("imported = True\n")
     info = project / "part-1.0.dist-info"
     info.mkdir()
@@ -143,7 +139,7 @@ def struct(**parameters: Any) -> Struct:
     return made
 
 
-def test_parameters_become_arguments_of_their_types() -> None:
+def test_parameters_become_arguments_of_their_types():
     numbers = {"power": 3, "count": 4, "sizes": [1, 2], "limit": None}
     parameters = struct(**numbers, kind="b", squared=True, anything={"a": 1})
     values = plugins.bind(part, parameters, "part")("x")
@@ -172,14 +168,12 @@ def test_parameters_become_arguments_of_their_types() -> None:
         (functools.partial(part, power=3), {"power": 1}, "has no such"),
     ],
 )
-def test_wrong_parameters_are_refused(
-    function: Callable[..., Any], parameters: Dict[str, Any], message: str
-) -> None:
+def test_wrong_parameters_are_refused(function, parameters, message):
     with pytest.raises(ConfigError, match=message):
         plugins.bind(function, struct(**parameters), "part")
 
 
-def test_custom_functions_of_a_registry() -> None:
+def test_custom_functions_of_a_registry():
     registry: Registry[Callable[..., Any]] = Registry("loss")
     registry.custom("mine")(part)
     message = custom_pb2.Custom(name="mine", parameters=struct(count=7))
@@ -196,7 +190,7 @@ def test_custom_functions_of_a_registry() -> None:
     ("value", "expected"),
     [("2", 2.0), ("true", True), ("[1, 2]", [1.0, 2.0]), ("cat", "cat"), ('"cat"', "cat")],
 )
-def test_set_changes_a_parameter(value: str, expected: Any) -> None:
+def test_set_changes_a_parameter(value, expected):
     config = pipeline.parse_pipeline("model { ssd {} }")
     config = pipeline.apply_overrides(
         config, [f"{LOSS}.name=a", f"{LOSS}.parameters.gamma={value}"]

@@ -4,7 +4,6 @@ import datetime
 import io
 import json
 import logging
-import pathlib
 import shlex
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from tests.conftest import ROOT
 from tests.hostile import CONTROLS, shows_as_itself
 
 
-def test_escapes_can_be_read_and_text_stays() -> None:
+def test_escapes_can_be_read_and_text_stays():
     assert printing.escaped("a\x1bb\u202ec\n") == r"a\x1bb\u202ec\n"
     for text in ("plain text", "naïve — 猫 🐈 „x“", 'back\\slash "quotes"'):
         assert printing.escaped(text) == printing.plain(text) == text
@@ -25,7 +24,7 @@ def test_escapes_can_be_read_and_text_stays() -> None:
     assert shows_as_itself(printing.escaped(CONTROLS))
 
 
-def test_long_values_lose_their_middle() -> None:
+def test_long_values_lose_their_middle():
     text = "begin" + "x" * 10**6 + "end"
     short = printing.plain(text)
     assert short.startswith("begin") and short.endswith("end")
@@ -35,7 +34,7 @@ def test_long_values_lose_their_middle() -> None:
 
 
 @pytest.mark.parametrize("sink", ["closed", "full disk", "dead pipe"])
-def test_messages_for_nobody_are_no_error(sink: str) -> None:
+def test_messages_for_nobody_are_no_error(sink):
     source = (
         "import sys; from tests import sinks; from estimator_det.config import printing\n"
         "sinks.use(sys.argv[1]); printing.report('a message', sys.stderr)"
@@ -43,7 +42,7 @@ def test_messages_for_nobody_are_no_error(sink: str) -> None:
     subprocess.run([sys.executable, "-c", source, sink], cwd=ROOT, check=True)
 
 
-def test_a_line_that_is_reported_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_is_reported_at_once(capfd):
     printing.report_at_once("a line", "ERROR")
     assert capfd.readouterr().err == "a line\n"
     printing.use_json()
@@ -53,7 +52,7 @@ def test_a_line_that_is_reported_at_once(capfd: pytest.CaptureFixture[str]) -> N
     assert (entry["severity"], entry["message"]) == ("ERROR", "a line")
 
 
-def test_a_report_is_escaped_and_cut_but_for_a_document() -> None:
+def test_a_report_is_escaped_and_cut_but_for_a_document():
     stream = io.StringIO()
     printing.report(f"{CONTROLS}\n{'y' * 10**5} remedy", stream)
     first, second, _ = stream.getvalue().split("\n")
@@ -65,7 +64,7 @@ def test_a_report_is_escaped_and_cut_but_for_a_document() -> None:
     assert stream.getvalue() == "z" * 10**5 + "\n"
 
 
-def test_programs_log_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_log_with_it(monkeypatch):
     from estimator_det.programs import console
 
     root = logging.Logger("root of this test")
@@ -86,7 +85,7 @@ def json_lines() -> Iterator[None]:
     ("text", "severity"),
     [("step 1/2", "INFO"), ("error: a\n  b", "ERROR"), ("warning: x: y", "WARNING")],
 )
-def test_reports_as_json(json_lines: None, text: str, severity: str) -> None:
+def test_reports_as_json(json_lines, text, severity):
     stream = io.StringIO()
     printing.report(text, stream)
     (line,) = stream.getvalue().splitlines()
@@ -101,7 +100,7 @@ def test_reports_as_json(json_lines: None, text: str, severity: str) -> None:
     assert shows_as_itself(json.loads(stream.getvalue())["message"])
 
 
-def test_log_lines_as_json(json_lines: None) -> None:
+def test_log_lines_as_json(json_lines):
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(printing.LogFormatter("%(message)s"))
@@ -120,7 +119,7 @@ def test_log_lines_as_json(json_lines: None) -> None:
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-", "2</dev/null"])
-def test_closed_streams_take_messages(closed: str, tmp_path: pathlib.Path) -> None:
+def test_closed_streams_take_messages(closed, tmp_path):
     script = (
         "import sys\n"
         "from estimator_det.config import printing\n"

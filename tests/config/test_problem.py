@@ -1,13 +1,11 @@
 """The record of one thing that is wrong."""
 
-from __future__ import annotations
-
 import pytest
 
 from estimator_det.config.problem import Problem
 
 
-def test_a_problem_says_what_to_type() -> None:
+def test_a_problem_says_what_to_type():
     problem = Problem("error", "a.b", "is so", edits=("a.b=1", "c={ d: 2 }"), remedy="mind e")
     assert str(problem) == ("error: a.b: is so. Remedy: --set a.b=1 --set 'c={ d: 2 }'; mind e")
     with pytest.raises(ValueError, match="severity"):

@@ -55,7 +55,7 @@ SCHEMA = list(_numbers(pipeline_pb2.TrainEvalPipelineConfig.DESCRIPTOR, set()))
         ),
     ],
 )
-def test_absurd_numbers_are_refused_by_field(assignment: str, allowed: str) -> None:
+def test_absurd_numbers_are_refused_by_field(assignment, allowed):
     field = assignment.partition("=")[0].rstrip("+")
     found = [problem for problem in problems(assignment) if problem.severity == "error"]
     matching = [problem for problem in found if problem.field.startswith(field)]
@@ -64,7 +64,7 @@ def test_absurd_numbers_are_refused_by_field(assignment: str, allowed: str) -> N
         check_ranges_or_raise(apply_overrides(GOOD, [assignment]))
 
 
-def test_the_entry_of_a_list_and_the_value_are_named() -> None:
+def test_the_entry_of_a_list_and_the_value_are_named():
     (problem,) = problems("train_input_reader.sample_from_datasets_weights=[-0.5]")
     assert problem.field == "train_input_reader.sample_from_datasets_weights[0]"
     assert problem.message == "is -0.5; allowed are 0 to 1,000,000,000"
@@ -72,7 +72,7 @@ def test_the_entry_of_a_list_and_the_value_are_named() -> None:
     assert infinite.message == "is inf, not a finite number"
 
 
-def test_every_float_of_the_schema_refuses_nan_and_every_whole_number_has_a_range() -> None:
+def test_every_float_of_the_schema_refuses_nan_and_every_whole_number_has_a_range():
     # CenterNet is not supported: its fields are refused as a whole.
     other: Set[str] = set()
     list(_numbers(center_net_pb2.CenterNet.DESCRIPTOR, other))
@@ -88,7 +88,7 @@ def test_every_float_of_the_schema_refuses_nan_and_every_whole_number_has_a_rang
     assert without == []
 
 
-def test_defaults_are_in_range_but_for_what_must_be_set() -> None:
+def test_defaults_are_in_range_but_for_what_must_be_set():
     must_be_set = ("num_classes", "_stride", "target_height", "target_width", "new_height")
     must_be_set += ("new_width", ".label", "new_label", "_area", "_aspect_ratio")
     for descriptor, field in SCHEMA:
@@ -97,12 +97,12 @@ def test_defaults_are_in_range_but_for_what_must_be_set() -> None:
             assert row.contains(field.default_value), (descriptor.name, field.name)
 
 
-def test_every_row_of_the_table_is_used() -> None:
+def test_every_row_of_the_table_is_used():
     used = {id(range_of(descriptor.name, field.name)) for descriptor, field in SCHEMA}
     assert [row for row in ranges.RANGES if id(row) not in used] == []
 
 
-def test_real_numbers_are_allowed() -> None:
+def test_real_numbers_are_allowed():
     assert list(check_ranges(GOOD)) == []
     check_ranges_or_raise(GOOD)
     for assignment in (

@@ -21,14 +21,14 @@ def _registry() -> Registry[Callable[[], str]]:
     return registry
 
 
-def test_all_names_lead_to_the_maker() -> None:
+def test_all_names_lead_to_the_maker():
     registry = _registry()
     assert registry.get("green")() == registry.get("verde")() == "a green one"
     assert sorted(registry) == ["green", "verde"] and len(registry) == 2
     assert "green" in registry and "red" not in registry
 
 
-def test_unknown_and_duplicate_names_are_errors() -> None:
+def test_unknown_and_duplicate_names_are_errors():
     registry = _registry()
     with pytest.raises(ConfigError, match="colour 'gren' is not known; did you mean 'green'"):
         registry.get("gren")
@@ -36,7 +36,7 @@ def test_unknown_and_duplicate_names_are_errors() -> None:
         registry.register("green")(lambda: "another")
 
 
-def test_the_chosen_member_is_made_or_refused() -> None:
+def test_the_chosen_member_is_made_or_refused():
     registry: Registry[Callable[..., str]] = Registry("matcher")
     registry.register("argmax_matcher")(lambda config, more: f"{config.matched_threshold:g} {more}")
     config = matcher_pb2.Matcher()

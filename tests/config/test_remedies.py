@@ -119,18 +119,18 @@ def walk(path: pathlib.Path, every: int) -> int:
     return carried
 
 
-def test_remedies_of_some_changes() -> None:
+def test_remedies_of_some_changes():
     path = next(path for path in CONFIGS if "ssd_mobilenet_v1_300x300" in path.name)
     assert walk(path, every=9) > 10
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_remedies_of_every_change(path: pathlib.Path) -> None:
+def test_remedies_of_every_change(path):
     assert walk(path, every=1) > 100
 
 
-def test_an_absurd_number_of_classes_takes_no_memory() -> None:
+def test_an_absurd_number_of_classes_takes_no_memory():
     config = pipeline.read_pipeline(str(CONFIGS[0]))
     model = getattr(config.model, config.model.WhichOneof("model"))
     model.num_classes = 2**31 - 1

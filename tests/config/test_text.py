@@ -1,7 +1,5 @@
 """Errors in configuration text: file, line, block and the nearest name."""
 
-from __future__ import annotations
-
 import pytest
 
 from estimator_det.config.pipeline import ConfigError, ConfigWarning, parse_pipeline
@@ -48,7 +46,7 @@ from estimator_det.config.text import nearest
         ("train_config {\n [a.b] { c: 3 }\n}", 2, ["extension [a.b] is not known"]),
     ],
 )
-def test_error_names_place_and_remedy(text: str, line: int, words: list) -> None:
+def test_error_names_place_and_remedy(text, line, words):
     with pytest.raises(ConfigError) as caught:
         parse_pipeline(text, "some.config")
     message = str(caught.value)
@@ -58,30 +56,30 @@ def test_error_names_place_and_remedy(text: str, line: int, words: list) -> None
     assert message.splitlines()[-1].strip() == text.splitlines()[line - 1].strip()
 
 
-def test_braces_in_comments_and_strings_do_not_count() -> None:
+def test_braces_in_comments_and_strings_do_not_count():
     text = 'model { # {{{\n ssd { }\n}\ntrain_config {\n fine_tune_checkpoint: "}}{"\n bach: 1\n}'
     with pytest.raises(ConfigError, match=r"f:6: .*'bach'.*'batch_size'.* \(in train_config\)"):
         parse_pipeline(text, "f")
 
 
-def test_a_field_given_twice_is_merged_as_the_reference_does_with_a_warning() -> None:
+def test_a_field_given_twice_is_merged_as_the_reference_does_with_a_warning():
     with pytest.warns(ConfigWarning, match="f:2: 'batch_size' is given more than once"):
         config = parse_pipeline("train_config {\n batch_size: 1 batch_size: 2 }", "f")
     assert config.train_config.batch_size == 2
 
 
-def test_two_members_of_a_group_leave_the_last_with_a_warning() -> None:
+def test_two_members_of_a_group_leave_the_last_with_a_warning():
     text = "train_config { optimizer {\n adam_optimizer { }\n momentum_optimizer { } } }"
     with pytest.warns(ConfigWarning, match="f:3: 'momentum_optimizer'"):
         config = parse_pipeline(text, "f")
     assert config.train_config.optimizer.WhichOneof("optimizer") == "momentum_optimizer"
 
 
-def test_an_error_behind_a_field_given_twice_is_still_found() -> None:
+def test_an_error_behind_a_field_given_twice_is_still_found():
     with pytest.raises(ConfigError, match=r"f:2: .*'num_stepz'.*'num_steps'"):
         parse_pipeline("train_config { batch_size: 1 batch_size: 2\n num_stepz: 3 }", "f")
 
 
-def test_nearest() -> None:
+def test_nearest():
     assert nearest("batch_sze", ["batch_size", "num_steps"]) == "; did you mean 'batch_size'?"
     assert nearest("zzz", ["batch_size"]) == ""

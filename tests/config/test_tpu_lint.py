@@ -110,14 +110,14 @@ def _findings(config: pipeline.Config, target: Target = TARGET) -> List[Tuple[st
 
 
 @pytest.mark.parametrize("name", [*FIT, TWO_STAGE])
-def test_fit_configurations_pass_clean(name: str) -> None:
+def test_fit_configurations_pass_clean(name):
     fit = _with_bucket(name)
     assert _findings(fit) == []
     problems = pipeline.check(fit, check_files=False)
     assert [problem.field for problem in problems] == ["train_config.use_bfloat16"]  # off a TPU
 
 
-def test_an_empty_configuration_is_examined_too() -> None:
+def test_an_empty_configuration_is_examined_too():
     assert ("advice", "train_config.batch_size") in _findings(pipeline.parse_pipeline(""))
 
 
@@ -139,9 +139,7 @@ def _check_edits(broken: pipeline.Config, severity: str, field: str) -> None:
 
 
 @pytest.mark.parametrize("severity, assignment, field", _cases(BROKEN))
-def test_breaking_a_rule_is_caught_and_its_edits_help(
-    fit: pipeline.Config, severity: str, assignment: str, field: str
-) -> None:
+def test_breaking_a_rule_is_caught_and_its_edits_help(fit, severity, assignment, field):
     predictor = fit.model.ssd.box_predictor.WhichOneof("box_predictor_oneof")
     rate = "train_config.optimizer.momentum_optimizer.learning_rate"
     names = [
@@ -152,20 +150,18 @@ def test_breaking_a_rule_is_caught_and_its_edits_help(
 
 
 @pytest.mark.parametrize("severity, assignment, field", _cases(BROKEN_TWO_STAGE))
-def test_breaking_a_rule_of_two_stages_is_caught_and_its_edits_help(
-    severity: str, assignment: str, field: str
-) -> None:
+def test_breaking_a_rule_of_two_stages_is_caught_and_its_edits_help(severity, assignment, field):
     broken = overrides.apply_overrides(_with_bucket(TWO_STAGE), [assignment])
     _check_edits(broken, severity, field)
 
 
-def test_slow_backbones(fit: pipeline.Config) -> None:
+def test_slow_backbones(fit):
     field = f"{SSD}.feature_extractor.override_base_feature_extractor_hyperparams"
     edits = [f"{SSD}.feature_extractor.type=ssd_mobilenet_v2", f"{field}=false"]
     _check_edits(overrides.apply_overrides(fit, edits), "warning", field)
 
 
-def test_inference_has_rules_of_its_own(fit: pipeline.Config) -> None:
+def test_inference_has_rules_of_its_own(fit):
     broken = overrides.apply_overrides(
         fit, ["eval_config.batch_size=1", "eval_input_reader[0].include_source_id=true"]
     )
@@ -182,7 +178,7 @@ def test_inference_has_rules_of_its_own(fit: pipeline.Config) -> None:
     ]
 
 
-def test_model_dir_and_files_of_the_machine() -> None:
+def test_model_dir_and_files_of_the_machine():
     fit = _with_bucket(FIT[0])
     assert _findings(fit, Target(model_dir="run")) == [("error", "--model_dir")]
     path = "train_input_reader.tf_record_input_reader.input_path"
@@ -190,7 +186,7 @@ def test_model_dir_and_files_of_the_machine() -> None:
     assert _findings(local, Target(model_dir="run", local_files=True)) == []
 
 
-def test_fewer_cores() -> None:
+def test_fewer_cores():
     twelve = overrides.apply_overrides(_with_bucket(FIT[2]), ["train_config.batch_size=12"])
     assert "error" not in dict(_findings(twelve, Target(num_shards=4)))
     assert [f.edits for f in tpu_lint.lint(twelve, Target()) if f.severity == "error"] == [
@@ -198,7 +194,7 @@ def test_fewer_cores() -> None:
     ]
 
 
-def test_placeholders_are_told_and_dropped() -> None:
+def test_placeholders_are_told_and_dropped():
     shipped = pipeline.read_pipeline(CONFIGS / f"{FIT[0]}.config")
     assert [severity for severity, _ in _findings(shipped)] == ["placeholder"] * 5
     bare = tpu_lint.without_placeholders(shipped)
@@ -210,7 +206,7 @@ def test_placeholders_are_told_and_dropped() -> None:
     assert bare.train_config == shipped.train_config
 
 
-def test_without_a_schedule_and_with_the_older_field_of_boxes() -> None:
+def test_without_a_schedule_and_with_the_older_field_of_boxes():
     config = _with_bucket(FIT[0])
     config.train_config.optimizer.momentum_optimizer.ClearField("learning_rate")
     assert _findings(config) == []  # `check` reports it
@@ -220,7 +216,7 @@ def test_without_a_schedule_and_with_the_older_field_of_boxes() -> None:
     assert finding.edits == ("train_input_reader.max_number_of_boxes=7",)
 
 
-def test_heading_of_a_file() -> None:
+def test_heading_of_a_file():
     assert tpu_lint.heading("# a\n\n  # b\nmodel { }\n# c\n") == "# a\n\n  # b\n"
     assert tpu_lint.heading("model { }") == ""
     assert tpu_lint.heading("# only") == "# only"
@@ -249,7 +245,7 @@ UNFIT_TWO_STAGE = {f"{RCNN}.use_static_shapes", f"{RCNN}.use_matmul_crop_and_res
 
 
 @pytest.mark.slow
-def test_configurations_that_people_have(shared: pathlib.Path) -> None:
+def test_configurations_that_people_have(shared):
     fit = set()
     for path in sorted((shared / "data" / "configs").glob("*.config")):
         config = pipeline.read_pipeline(path)

@@ -34,10 +34,10 @@ def _check(detector: Any, labels: Groundtruth) -> None:
 
 @pytest.mark.parametrize("kind", sorted(MATCHERS))
 @pytest.mark.usefixtures("small_network")
-def test_ssd(kind: str) -> None:
+def test_ssd(kind):
     _check(ssd.small_detector(f"matcher {{ {kind} {{}} }}"), ssd.groundtruth())
 
 
 @pytest.mark.parametrize("overrides", ["", two_stage.MASKS, two_stage.RFCN], ids=["box", "m", "r"])
-def test_two_stage(overrides: str) -> None:
+def test_two_stage(overrides):
     _check(two_stage.small_detector(overrides), two_stage.groundtruth())

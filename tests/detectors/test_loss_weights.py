@@ -17,20 +17,20 @@ def weights(text: str) -> loss_weights.LossWeights:
     return loss_weights.make_expected_weights(config)(tf.constant(FOREGROUND))
 
 
-def test_negative_rate() -> None:
+def test_negative_rate():
     rate = loss_weights.negative_rate(tf.constant(FOREGROUND), 2.0, 3.0)
     np.testing.assert_allclose(rate, [[3 * 1.5 / 2.5], [2 / 4]])
     everything = loss_weights.negative_rate(tf.ones([1, 3]), 1.0, 3.0)
     np.testing.assert_allclose(everything, [[0.0]])
 
 
-def test_expected_sampling() -> None:
+def test_expected_sampling():
     found = weights("expected_loss_weights: EXPECTED_SAMPLING min_num_negative_samples: 1")
     np.testing.assert_allclose(found.assigned, FOREGROUND)
     np.testing.assert_allclose(found.background, [[0, 0.9, 1.8, 1.8], [0.25] * 4])
 
 
-def test_reweighted_unmatched() -> None:
+def test_reweighted_unmatched():
     found = weights(
         "expected_loss_weights: REWEIGHTING_UNMATCHED_ANCHORS desired_negative_sampling_ratio: 1"
     )
@@ -38,7 +38,7 @@ def test_reweighted_unmatched() -> None:
     np.testing.assert_allclose(found.background, np.zeros((2, 4)))
 
 
-def test_no_weights_by_default() -> None:
+def test_no_weights_by_default():
     assert loss_weights.make_expected_weights(losses_pb2.Loss()) is None
 
 
@@ -47,7 +47,7 @@ def penalty(text: str) -> tf.Tensor:
     return equalization.make_equalization(loss)()
 
 
-def test_equalization() -> None:
+def test_equalization():
     assert equalization.make_equalization(losses_pb2.Loss()) is None
     kernel = np.zeros([1, 1, 2, 3], np.float32)
     kernel[0, 0] = [[1, -np.e, 0.5], [0.1, 1, -(np.e**2)]]  # ranges 1, e, e^2

@@ -52,7 +52,7 @@ def _scopes(config: Any) -> List[str]:
         return scopes
 
 
-def test_names_of_ranges_are_those_of_the_reference() -> None:
+def test_names_of_ranges_are_those_of_the_reference():
     scopes = _scopes(small_config())
     net = "FeatureExtractor/MobilenetV1/MobilenetV1"  # the network opens its scope again
     assert scopes[:4] == [
@@ -68,7 +68,7 @@ def test_names_of_ranges_are_those_of_the_reference() -> None:
     assert len(scopes) == 2 * (27 + 4)
 
 
-def test_names_of_ranges_in_a_light_pyramid() -> None:
+def test_names_of_ranges_in_a_light_pyramid():
     """Sums, separable convolutions, and one kernel of the heads for all feature maps."""
     fpn, head = "FeatureExtractor/MobilenetV1/fpn", "WeightSharedConvolutionalBoxPredictor"
     tower = "BoxPredictionTower/conv2d_0"
@@ -118,7 +118,7 @@ def _losses(rewritten: Any) -> Any:
         return session.run(values), names, len(detector.updates())
 
 
-def test_training_before_and_after_the_delay() -> None:
+def test_training_before_and_after_the_delay():
     plain, names, num_updates = _losses(None)
     before, quantized_names, num_quantized_updates = _losses(rewriter("delay: 2"))
     after, _, _ = _losses(rewriter("delay: 1"))
@@ -152,7 +152,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_models_that_cannot_be_quantized_are_refused_with_a_remedy_that_works(name: str) -> None:
+def test_models_that_cannot_be_quantized_are_refused_with_a_remedy_that_works(name):
     if name.startswith("ssd"):
         config = _small_pipeline(name)
     else:

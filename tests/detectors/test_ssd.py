@@ -15,7 +15,7 @@ from tests.graphs import evaluate
 IMAGES = np.random.default_rng(0).uniform(0, 255, (2, 50, 70, 3)).astype(np.float32)
 
 
-def test_preprocess_normalizes_before_it_pads() -> None:
+def test_preprocess_normalizes_before_it_pads():
     detector = small_detector(
         """image_resizer { keep_aspect_ratio_resizer {
             min_dimension: 48 max_dimension: 64 pad_to_max_dimension: true } }"""
@@ -40,7 +40,7 @@ def run_small(overrides: str = "", is_training: bool = False) -> Any:
         return evaluate([kept, detections.to_dict()])
 
 
-def test_small_detector() -> None:
+def test_small_detector():
     predictions, detections = run_small("return_raw_detections_during_predict: true")
     np.testing.assert_allclose(predictions["raw_boxes"], detections["raw_detection_boxes"])
     np.testing.assert_array_equal(predictions["raw_feature_map_indices"], [[0] * 48 + [1] * 8] * 2)
@@ -66,7 +66,7 @@ def test_small_detector() -> None:
 
 
 @pytest.mark.parametrize("field", ["explicit_background_class: true", ""])
-def test_without_an_added_background(field: str) -> None:
+def test_without_an_added_background(field):
     _, detections = run_small(f"add_background_class: false {field}")
     assert detections["raw_detection_scores"].shape == (2, 56, 2)
     allowed = {0.0} if field else {0.0, 1.0}
@@ -80,7 +80,7 @@ def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_layers")
-def test_raw_boxes_have_static_shapes_where_images_have() -> None:
+def test_raw_boxes_have_static_shapes_where_images_have():
     detector = small_detector("return_raw_detections_during_predict: true", is_training=False)
     for size, expected in ((64, [2, 896]), (None, [2, None])):
         with tf.Graph().as_default():
@@ -95,7 +95,7 @@ def test_raw_boxes_have_static_shapes_where_images_have() -> None:
             assert evaluate(by_map, pixels).tolist() == [768, 128]
 
 
-def test_detections_are_relative_to_the_real_image() -> None:
+def test_detections_are_relative_to_the_real_image():
     detector = small_detector(is_training=False)
     with tf.Graph().as_default():
         raw = detector.predict(tf.zeros([1, 64, 64, 3]))
@@ -122,7 +122,7 @@ def test_detections_are_relative_to_the_real_image() -> None:
 
 
 @pytest.mark.usefixtures("two_layers")
-def test_keypoints_are_decoded() -> None:
+def test_keypoints_are_decoded():
     _, detections = run_small(
         """box_coder { keypoint_box_coder { num_keypoints: 3 } }
         box_predictor { convolutional_box_predictor { box_code_size: 10 } }"""
@@ -165,7 +165,7 @@ DEPTHWISE_HEAD = """box_predictor { convolutional_box_predictor { use_depthwise:
         ("freeze_batchnorm: true inplace_batchnorm_update: true", 0, False, False),
     ],
 )
-def test_moving_averages(options: str, num_updates: int, by_loss: bool, by_updates: bool) -> None:
+def test_moving_averages(options, num_updates, by_loss, by_updates):
     found = train_once(f"{DEPTHWISE_HEAD} {options}")
     assert found["updates"] == num_updates
     assert set(found["by_loss"]) == {by_loss}
@@ -181,14 +181,14 @@ def test_moving_averages(options: str, num_updates: int, by_loss: bool, by_updat
         ("feature_extractor { batch_norm_trainable: true } freeze_batchnorm: true", (False, False)),
     ],
 )
-def test_batch_norm_of_extractor_and_head_learns(text: str, learns: tuple) -> None:
+def test_batch_norm_of_extractor_and_head_learns(text, learns):
     detector = small_detector(text)
     assert (detector.extractor.options.is_training, detector.norm_is_training) == learns
     # Frozen batch norm takes nothing else out of training, dropout for instance.
     assert detector.is_training and detector.predictor.head.is_training
 
 
-def test_predicting_twice_shares_variables() -> None:
+def test_predicting_twice_shares_variables():
     detector = small_detector()
     with tf.Graph().as_default():
         for _ in range(2):
@@ -200,7 +200,7 @@ def test_predicting_twice_shares_variables() -> None:
 
 
 @pytest.mark.usefixtures("two_layers")
-def test_graph_does_not_grow_with_the_batch() -> None:
+def test_graph_does_not_grow_with_the_batch():
     sizes = []
     for batch in (32, 64):
         with tf.Graph().as_default() as graph:
@@ -220,7 +220,7 @@ def test_graph_does_not_grow_with_the_batch() -> None:
     assert sizes[0] == sizes[1]
 
 
-def test_restore_map() -> None:
+def test_restore_map():
     detector = small_detector()
     with tf.Graph().as_default():
         tf1.train.create_global_step()
@@ -254,12 +254,12 @@ def test_restore_map() -> None:
         ("box_coder { keypoint_box_coder { num_keypoints: 1 } }", "set box_code_size: 6"),
     ],
 )
-def test_errors(overrides: str, message: str) -> None:
+def test_errors(overrides, message):
     with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
         small_detector(overrides).predict(tf.zeros([1, 64, 64, 3]))
 
 
-def test_model_must_be_of_a_known_kind() -> None:
+def test_model_must_be_of_a_known_kind():
     assert "ssd" in DETECTORS
     with pytest.raises(ValueError, match=r"one of \["):
         make_detector(model_pb2.DetectionModel(), is_training=False)

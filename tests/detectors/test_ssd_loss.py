@@ -41,13 +41,13 @@ LOG_2 = np.log(2.0)
 # Each of 2 x 4 anchors has 3 class columns, at logit 0 each costs log 2; three anchors match.
 
 
-def test_by_hand() -> None:
+def test_by_hand():
     found = terms("normalize_loss_by_num_matches: false", encodings=2.0)
     assert found["classification"] == pytest.approx(24 * LOG_2)
     assert found["localization"] == pytest.approx(3 * 4 * 1.5)  # smooth L1 of 2 is 1.5
 
 
-def test_normalizers_and_weights() -> None:
+def test_normalizers_and_weights():
     found = terms(
         "normalize_loc_loss_by_codesize: true loss { classification_weight: 2 "
         "localization_weight: 5 }",
@@ -57,7 +57,7 @@ def test_normalizers_and_weights() -> None:
     assert found["localization"] == pytest.approx(5 * 18.0 / 3 / 4)
 
 
-def test_normalizer_is_the_sum_of_weights_but_at_least_one() -> None:
+def test_normalizer_is_the_sum_of_weights_but_at_least_one():
     light = groundtruth()._replace(weights=tf.constant([[0.5, 1.0], [0.0, 1.0]]))
     found = terms(truth=light)
     matched = 3 * (0.5 + 1.0 + 0.0)  # image 1 has its only match at weight 0
@@ -67,7 +67,7 @@ def test_normalizer_is_the_sum_of_weights_but_at_least_one() -> None:
     assert found == {"classification": pytest.approx(24 * LOG_2), "localization": 0.0}
 
 
-def test_padding_rows_change_nothing() -> None:
+def test_padding_rows_change_nothing():
     assert terms(truth=groundtruth(3), encodings=1.0) == terms(encodings=1.0)
 
 
@@ -80,14 +80,14 @@ def test_padding_rows_change_nothing() -> None:
         ("add_background_class: false encode_background_as_zeros: true", 2, [0, 0], [1, 0]),
     ],
 )
-def test_background(overrides: str, columns: int, unmatched: list, matched: list) -> None:
+def test_background(overrides, columns, unmatched, matched):
     targets = make_loss(overrides).assign(tf.constant(ANCHORS), groundtruth())
     assert targets.class_targets.shape == (2, 4, columns)
     np.testing.assert_array_equal(targets.class_targets[0, 0], matched)
     np.testing.assert_array_equal(targets.class_targets[0, 3], unmatched)
 
 
-def test_confidences_as_targets_in_training_alone() -> None:
+def test_confidences_as_targets_in_training_alone():
     truth = groundtruth()._replace(confidences=0.5 * groundtruth().classes)
     overrides = "use_confidences_as_targets: true implicit_example_weight: 0.25"
     targets = make_loss(overrides).assign(tf.constant(ANCHORS), truth)
@@ -99,14 +99,14 @@ def test_confidences_as_targets_in_training_alone() -> None:
         make_loss(overrides).assign(tf.constant(ANCHORS), truth._replace(confidences=None))
 
 
-def test_images_nobody_annotated_give_no_loss() -> None:
+def test_images_nobody_annotated_give_no_loss():
     truth = groundtruth()._replace(is_annotated=tf.constant([True, False]))
     found = terms(truth=truth, encodings=2.0)
     assert found["classification"] == pytest.approx(12 * LOG_2 / 3)
     assert found["localization"] == pytest.approx(2 * 4 * 1.5 / 3)
 
 
-def test_absent_keypoints_give_no_loss() -> None:
+def test_absent_keypoints_give_no_loss():
     overrides = """box_coder { keypoint_box_coder { num_keypoints: 1 } }
         box_predictor { convolutional_box_predictor { box_code_size: 6 } }"""
     points = tf.constant([[[[0.3, 0.3]], [[np.nan, np.nan]]], [[[0.2, 0.2]], [[0.5, 0.5]]]])
@@ -118,7 +118,7 @@ def test_absent_keypoints_give_no_loss() -> None:
 
 
 @pytest.mark.parametrize("kind", ["weighted_iou", "weighted_giou"])
-def test_losses_of_boxes_compare_decoded_boxes(kind: str) -> None:
+def test_losses_of_boxes_compare_decoded_boxes(kind):
     perfect = terms(f"loss {{ localization_loss {{ {kind} {{}} }} }}")
     assert perfect["localization"] == pytest.approx(0.0, abs=1e-5)
     moved = terms(f"loss {{ localization_loss {{ {kind} {{}} }} }}", encodings=1.0)
@@ -141,9 +141,7 @@ class _Recorder:
     ("attributes", "gets_boxes"),
     [({"on_boxes": True}, True), ({"on_boxes": False}, False), ({}, False)],
 )
-def test_the_registered_loss_decides_if_it_gets_boxes(
-    monkeypatch: pytest.MonkeyPatch, attributes: Dict[str, bool], gets_boxes: bool
-) -> None:
+def test_the_registered_loss_decides_if_it_gets_boxes(monkeypatch, attributes, gets_boxes):
     recorder = _Recorder(**attributes)
     monkeypatch.setitem(LOCALIZATION_LOSSES._makers, "weighted_l2", lambda config: recorder)
     terms("loss { localization_loss { weighted_l2 {} } }")
@@ -151,7 +149,7 @@ def test_the_registered_loss_decides_if_it_gets_boxes(
     np.testing.assert_allclose(recorder.predictions, wanted, atol=1e-6)
 
 
-def test_random_sampler_takes_all_positives_and_their_share_of_negatives() -> None:
+def test_random_sampler_takes_all_positives_and_their_share_of_negatives():
     found = terms(
         """normalize_loss_by_num_matches: false
         loss { random_example_sampler { positive_sample_fraction: 0.5 } }"""
@@ -159,13 +157,13 @@ def test_random_sampler_takes_all_positives_and_their_share_of_negatives() -> No
     assert found["classification"] == pytest.approx(3 * (2 + 2 + 1 + 1) * LOG_2)
 
 
-def test_anchors_that_are_not_sampled_give_no_loss() -> None:
+def test_anchors_that_are_not_sampled_give_no_loss():
     loss = dataclasses.replace(make_loss(), sampler=lambda eligible, matched: matched & ~eligible)
     found = loss(predictions(encodings=2.0), groundtruth()).terms
     assert [float(term) for term in found.values()] == [0.0, 0.0]
 
 
-def test_hard_example_miner() -> None:
+def test_hard_example_miner():
     found = terms(
         """normalize_loss_by_num_matches: false
         loss { hard_example_miner { num_hard_examples: 1 iou_threshold: 1 loss_type: CLASSIFICATION
@@ -174,7 +172,7 @@ def test_hard_example_miner() -> None:
     assert found["classification"] == pytest.approx(2 * 3 * LOG_2)
 
 
-def test_expected_sampling_of_softmax_and_of_sigmoid() -> None:
+def test_expected_sampling_of_softmax_and_of_sigmoid():
     overrides = """normalize_loss_by_num_matches: false loss {
         expected_loss_weights: EXPECTED_SAMPLING classification_loss { %s {} } }"""
     # Image 0 has 2 of 4 anchors matched, image 1 has 1: rates 3 * 2 / 2 and 3 * 1 / 3.
@@ -187,12 +185,12 @@ def test_expected_sampling_of_softmax_and_of_sigmoid() -> None:
     assert found["classification"] == pytest.approx(2 * (4 + 3 * 4 / 8 * 8) * LOG_2)
 
 
-def test_anchors_without_groundtruth_weigh_less() -> None:
+def test_anchors_without_groundtruth_weigh_less():
     found = terms("normalize_loss_by_num_matches: false negative_class_weight: 0.25")
     assert found["classification"] == pytest.approx(3 * (3 + 0.25 * 5) * LOG_2)
 
 
-def test_equalization_adds_a_term() -> None:
+def test_equalization_adds_a_term():
     detector = small_detector("loss { equalization_loss { weight: 0.1 } }")
     with tf.Graph().as_default():
         inputs, shapes = detector.preprocess(tf.zeros([2, 64, 64, 3]))
@@ -200,7 +198,7 @@ def test_equalization_adds_a_term() -> None:
         assert evaluate(found)["Loss/equalization_loss"] > 0
 
 
-def test_no_groundtruth_rows_at_all() -> None:
+def test_no_groundtruth_rows_at_all():
     empty = Groundtruth(
         boxes=tf.zeros([2, 0, 4]),
         classes=tf.zeros([2, 0, 2]),
@@ -211,7 +209,7 @@ def test_no_groundtruth_rows_at_all() -> None:
 
 
 @pytest.mark.parametrize("mined", [True, False])
-def test_a_loss_returns_its_counts(mined: bool) -> None:
+def test_a_loss_returns_its_counts(mined):
     with tf.Graph().as_default():
         detector = small_detector("loss { hard_example_miner {} }" if mined else "")
         inputs, shapes = detector.preprocess(tf.zeros([2, 64, 64, 3]))

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import os
-import pathlib
 
 import numpy as np
 import pytest
@@ -11,7 +8,7 @@ from exporters import image_files
 from exporters.image_files import list_images, read_image, subfolders_of
 
 
-def test_list_images(tmp_path: pathlib.Path) -> None:
+def test_list_images(tmp_path):
     for name in ("b.JPG", "a.png", "notes.txt"):
         (tmp_path / name).touch()
     assert list_images([str(tmp_path)]) == [str(tmp_path / "a.png"), str(tmp_path / "b.JPG")]
@@ -22,9 +19,7 @@ def test_list_images(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "factor"), [("png", 4), ("jpg", 4), ("jpg", 16)])
-def test_large_images_are_reduced(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, suffix: str, factor: int
-) -> None:
+def test_large_images_are_reduced(tmp_path, monkeypatch, suffix, factor):
     """The left half is dark, the right half light, at any size."""
     pixels = np.full((101, 204, 3), 10, np.uint8)
     pixels[:, 102:] = 240
@@ -39,7 +34,7 @@ def test_large_images_are_reduced(
     assert (found.pixels[:, 102 // factor + 2 :] > 200).all()
 
 
-def test_images_in_subfolders(tmp_path: pathlib.Path) -> None:
+def test_images_in_subfolders(tmp_path):
     """Each folder is searched once, also if a link leads back to it."""
     for name in ("a.png", "b/c.jpg", "b/d/e.png", "out/drawing.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -58,13 +53,7 @@ def test_images_in_subfolders(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("orientation", [1, 3, 6])
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
 @pytest.mark.parametrize("factor", [1, 2])
-def test_photos_are_rotated_upright(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    orientation: int,
-    suffix: str,
-    factor: int,
-) -> None:
+def test_photos_are_rotated_upright(tmp_path, monkeypatch, orientation, suffix, factor):
     """The top of the upright photo is white, whatever of the file it is."""
     upright = np.zeros((48, 64, 3), np.uint8)
     upright[:16] = 255
@@ -80,7 +69,7 @@ def test_photos_are_rotated_upright(
     assert found.pixels[: 12 // factor].min() > 200 and found.pixels[20 // factor :].max() < 50
 
 
-def test_the_limit_of_pixels(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_pixels(tmp_path, monkeypatch):
     Image.new("RGB", (9, 9)).save(tmp_path / "a.bmp")
     monkeypatch.setattr(image_files, "MAX_PIXELS", 80)
     with pytest.raises(OSError, match=r"a.bmp cannot be read: it has 9 x 9 pixels, and the limit"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
 import numpy as np
 import pytest
@@ -33,9 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Detector:
     return Detector(folder / "exported")
 
 
-def test_masks_of_an_export_in_lines_and_drawings(
-    model: Detector, pictures: np.ndarray, tmp_path: pathlib.Path
-) -> None:
+def test_masks_of_an_export_in_lines_and_drawings(model, pictures, tmp_path):
     output = model.model._signature.structured_outputs["detection_masks"]
     assert output.dtype.name == "float32" and output.shape.as_list() == [None, 5, 6, 5]
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")

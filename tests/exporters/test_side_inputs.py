@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-from typing import Any, Optional, Sequence, Tuple
-
 import numpy as np
 import pytest
 
@@ -33,7 +30,7 @@ NAMES = "context_features,valid_context_size"
 
 
 @pytest.mark.parametrize("types", ["float,int", "tf.float32, tf.int32", ""])
-def test_flags(types: str) -> None:
+def test_flags(types):
     assert parse_side_inputs("", types, "", MODEL) == NEEDED
     one, other = parse_side_inputs("1/1,-1,5", "", "valid_context_size,context_features", MODEL)
     assert one == NEEDED[1]._replace(shape=(1,))
@@ -56,7 +53,7 @@ def test_flags(types: str) -> None:
         (("1/1/1", "", NAMES + ",image"), "valid_context_size', 'image'.*; the model takes"),
     ],
 )
-def test_flags_that_do_not_fit(flags: Tuple[str, str, str], message: str) -> None:
+def test_flags_that_do_not_fit(flags, message):
     with pytest.raises(ConfigError, match=message):
         check_side_inputs(MODEL, parse_side_inputs(*flags, MODEL))
 
@@ -69,15 +66,13 @@ def test_flags_that_do_not_fit(flags: Tuple[str, str, str], message: str) -> Non
         (model_pb2.DetectionModel(), NEEDED, "takes no side inputs"),
     ],
 )
-def test_models_that_do_not_fit(
-    model: Any, given: Optional[Sequence[SideInput]], message: str
-) -> None:
+def test_models_that_do_not_fit(model, given, message):
     with pytest.raises(ConfigError, match=message):
         check_side_inputs(model, given)
     assert check_side_inputs(configs.small_config(), None) == ()
 
 
-def test_export(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export(tmp_path, monkeypatch):
     small_extractor.use(monkeypatch)
     config = fake.pipeline_config("")
     config.model.CopyFrom(MODEL)

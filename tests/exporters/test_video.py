@@ -55,9 +55,7 @@ def _detect(output: pathlib.Path, *arguments: str) -> int:
     return cli.main(["detect", "--model=model", f"--output_dir={output}", *arguments])
 
 
-def test_a_clip_gets_an_annotated_clip_and_a_line_for_each_frame(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_clip_gets_an_annotated_clip_and_a_line_for_each_frame(tmp_path, capsys):
     clip, output = tmp_path / "clip.MP4", tmp_path / "out"
     _write_clip(clip)
     assert _detect(output, str(clip), "--classes=circle") == 0
@@ -82,9 +80,7 @@ def test_a_clip_gets_an_annotated_clip_and_a_line_for_each_frame(
     assert np.ptp(pixels) > 100, "boxes are drawn"
 
 
-def test_a_clip_that_cannot_be_read_costs_a_line(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_clip_that_cannot_be_read_costs_a_line(tmp_path, capsys):
     pytest.importorskip("av")
     _write_clip(tmp_path / "b.mp4")
     (tmp_path / "a.mp4").write_bytes((tmp_path / "b.mp4").read_bytes()[:300])
@@ -100,9 +96,7 @@ def test_a_clip_that_cannot_be_read_costs_a_line(
     assert names == {"b_detections.mp4", "b_detections.jsonl"}
 
 
-def test_without_pyav_the_extra_is_named(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_without_pyav_the_extra_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
     clip = tmp_path / "clip.mp4"
     clip.touch()

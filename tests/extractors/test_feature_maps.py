@@ -235,7 +235,7 @@ MOBILEDET_ROWS = [
     ],
     ids=lambda row: f"{row.kind} {row.text}",
 )
-def test_row(row: Row, request: pytest.FixtureRequest) -> None:
+def test_row(row, request):
     for name in row.fixtures:
         request.getfixturevalue(name)
     built = build(row.kind, row.text, row.size)
@@ -260,7 +260,7 @@ def test_row(row: Row, request: pytest.FixtureRequest) -> None:
         ("l", [120, 168, 112, 128, 64], 24 + 87 + 8 + 10 + 1),
     ],
 )
-def test_spaghettinets(letter: str, depths: List[int], kernels: int) -> None:
+def test_spaghettinets(letter, depths, kernels):
     text = f"spaghettinet_arch_name: 'spaghettinet_edgetpu_{letter}' {PENALIZED}"
     built = build("ssd_spaghettinet", text, (320, 320))
     assert built.penalties == kernels

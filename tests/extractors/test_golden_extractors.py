@@ -81,7 +81,7 @@ def measured(config: str, images: List[int], scope: str) -> Dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_variables_and_feature_maps(name: str) -> None:
+def test_variables_and_feature_maps(name):
     golden = dict(GOLDEN[name])
     if name in MESSAGES:
         kind, fields, side = MESSAGES[name]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import List, Tuple
-
 import pytest
 
 from estimator_det.compat import tf, tf1
@@ -14,7 +12,7 @@ def gammas(built: Built) -> int:
     return len([name for name in built.variables if name.endswith("gamma")])
 
 
-def test_override_of_mobilenet_v1() -> None:
+def test_override_of_mobilenet_v1():
     text = """depth_multiplier: 0.1 min_depth: 4 conv_hyperparams {
         initializer { truncated_normal_initializer { stddev: 0 } }
         regularizer { l2_regularizer { weight: 0 } } batch_norm { scale: false } }"""
@@ -28,9 +26,7 @@ def test_override_of_mobilenet_v1() -> None:
     ("option", "penalties", "decay"),
     [pytest.param("", 2 + 17 + 16, 0.9997, marks=pytest.mark.exhaustive), (OVERRIDE, 0, 0.999)],
 )
-def test_override_of_mobilenet_v2_keeps_the_network(
-    option: str, penalties: int, decay: float
-) -> None:
+def test_override_of_mobilenet_v2_keeps_the_network(option, penalties, decay):
     text = f"""depth_multiplier: 0.1 min_depth: 8 num_layers: 2 {option}
         conv_hyperparams {{ activation: NONE batch_norm {{ scale: false center: false }} }}"""
     with tf.Graph().as_default() as graph:
@@ -45,9 +41,7 @@ def test_override_of_mobilenet_v2_keeps_the_network(
 # Of a network with one unit a block: 17 layers.
 @pytest.mark.usefixtures("short_networks", "fresh_builds")
 @pytest.mark.parametrize(("option", "penalties", "relu6"), [("", 17, 4), (OVERRIDE, 0, 13)])
-def test_override_of_resnet_keeps_the_numbers_of_its_norms(
-    option: str, penalties: int, relu6: int
-) -> None:
+def test_override_of_resnet_keeps_the_numbers_of_its_norms(option, penalties, relu6):
     text = f"""conv_hyperparams {{ activation: RELU_6
         regularizer {{ l2_regularizer {{ weight: 0 }} }}
         batch_norm {{ scale: false epsilon: 0.5 }} }}
@@ -64,9 +58,7 @@ def test_override_of_resnet_keeps_the_numbers_of_its_norms(
         pytest.param("ssd_inception_v3", [(11, 15, 27), (5, 7, 76)], marks=pytest.mark.exhaustive),
     ],
 )
-def test_inception_takes_every_setting_of_the_message(
-    kind: str, maps: List[Tuple[int, int, int]]
-) -> None:
+def test_inception_takes_every_setting_of_the_message(kind, maps):
     text = f"""{OVERRIDE} depth_multiplier: 0.1 min_depth: 4 num_layers: 2
         conv_hyperparams {{ activation: NONE }}"""
     built = build(kind, text, (107, 139))
@@ -76,7 +68,7 @@ def test_inception_takes_every_setting_of_the_message(
 
 
 @pytest.mark.parametrize("option", [pytest.param("", marks=pytest.mark.exhaustive), OVERRIDE])
-def test_embedded_keeps_the_settings_of_its_network(option: str) -> None:
+def test_embedded_keeps_the_settings_of_its_network(option):
     """As in the reference, an override has no effect; depthwise kernels are not regularized."""
     text = "depth_multiplier: 0.1 min_depth: 4 conv_hyperparams { batch_norm { scale: false } }"
     built = build(EMBEDDED, f"{text} {option}", (256, 256))
@@ -85,7 +77,7 @@ def test_embedded_keeps_the_settings_of_its_network(option: str) -> None:
 
 
 @pytest.mark.usefixtures("short_networks", "fresh_builds")
-def test_override_adds_the_message_to_the_norms_of_pnasnet() -> None:
+def test_override_adds_the_message_to_the_norms_of_pnasnet():
     text = f"""{OVERRIDE} num_layers: 2 conv_hyperparams {{ activation: NONE
         batch_norm {{ train: false epsilon: 0.25 }} }}"""
     with tf.Graph().as_default() as graph:

@@ -1,7 +1,5 @@
 """Moving averages of batch norm that are updated in place."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from estimator_det.compat import slim, tf, tf1
@@ -9,7 +7,7 @@ from estimator_det.nets.normalization import BATCH_NORMS
 from tests.extractors.build import TINY, make
 
 
-def test_layers_that_no_map_uses_update_theirs_too() -> None:
+def test_layers_that_no_map_uses_update_theirs_too():
     with (
         tf.Graph().as_default(),
         slim.arg_scope(list(BATCH_NORMS), is_training=True, updates_collections=None),

@@ -45,20 +45,18 @@ def of_ssd(kind: str, more: str = "") -> Set[float]:
     ],
 )
 @pytest.mark.usefixtures("short_networks")
-def test_a_network_has_its_own_and_extra_layers_that_of_the_message(
-    kind: str, published: float
-) -> None:
+def test_a_network_has_its_own_and_extra_layers_that_of_the_message(kind, published):
     assert of_ssd(kind) == {published, MESSAGE}
 
 
 @pytest.mark.parametrize("kind", ["ssd_mobilenet_v1", "ssd_resnet50_v1_fpn", "ssd_inception_v2"])
 @pytest.mark.usefixtures("short_networks")
-def test_an_override_replaces_it(kind: str) -> None:
+def test_an_override_replaces_it(kind):
     assert of_ssd(kind, build.OVERRIDE) == {MESSAGE}
 
 
 @pytest.mark.usefixtures("tiny_mobiledet")
-def test_mobiledet() -> None:
+def test_mobiledet():
     assert of_ssd("tiny_mobiledet") == {4e-5, MESSAGE}
 
 
@@ -66,7 +64,7 @@ def test_mobiledet() -> None:
 @pytest.mark.parametrize(
     ("kind", "published"), [(build.MNASFPN, {4e-5, 1e-4}), ("ssd_spaghettinet", {1e-5})]
 )
-def test_networks_that_take_nothing_of_the_message(kind: str, published: Set[float]) -> None:
+def test_networks_that_take_nothing_of_the_message(kind, published):
     assert of_ssd(kind) == published
 
 
@@ -80,7 +78,7 @@ def test_networks_that_take_nothing_of_the_message(kind: str, published: Set[flo
         (two_stage.INCEPTION, set()),
     ],
 )
-def test_two_stage(kind: str, published: Set[float]) -> None:
+def test_two_stage(kind, published):
     def extract() -> None:
         with two_stage.make(kind).recipe.arg_scope():
             slim.conv2d(tf.zeros([1, 8, 8, 3]), 4, 3)

@@ -88,15 +88,15 @@ REFUSALS = [
 
 @pytest.mark.usefixtures("short_networks")
 @pytest.mark.parametrize(("kind", "text", "size", "message"), REFUSALS)
-def test_refusals(kind: str, text: str, size: Tuple[int, int], message: str) -> None:
+def test_refusals(kind, text, size, message):
     with tf.Graph().as_default(), pytest.raises(ConfigError, match=message):
         make(kind, text).extract(tf.zeros([1, *size, 3]))
 
 
-def test_unknown_type() -> None:
+def test_unknown_type():
     with pytest.raises(ValueError, match="'ssd_mobilenet_v1'"):
         make("ssd_mobilenet_v11")
 
 
-def test_a_flag_set_to_false_is_no_error() -> None:
+def test_a_flag_set_to_false_is_no_error():
     make("ssd_mobilenet_v1", "replace_preprocessor_with_placeholder: false use_hardswish: false")

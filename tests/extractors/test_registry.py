@@ -1,9 +1,6 @@
 """Names of the registry, pixels that networks take, and sizes known only at run time."""
 
-from __future__ import annotations
-
 import pathlib
-from typing import Tuple
 
 import numpy as np
 import pytest
@@ -14,7 +11,7 @@ from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EX
 from tests.extractors.build import EMBEDDED, SMALL, make
 
 
-def test_keras_names_mean_the_same() -> None:
+def test_keras_names_mean_the_same():
     keras = {name for name in EXTRACTORS if name.endswith("_keras")}
     v1_v2 = {f"ssd_mobilenet_{kind}_keras" for kind in ("v1", "v1_fpn", "v2", "v2_fpn")}
     assert keras == v1_v2 | {f"ssd_resnet{layers}_v1_fpn_keras" for layers in (50, 101, 152)}
@@ -22,7 +19,7 @@ def test_keras_names_mean_the_same() -> None:
         assert EXTRACTORS.get(name) is EXTRACTORS.get(name[: -len("_keras")])
 
 
-def test_page_lists_every_type() -> None:
+def test_page_lists_every_type():
     page = pathlib.Path(__file__).parents[2] / "docs" / "extractors.md"
     rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| `")]
     names = {row[0].strip("| `") for row in rows}
@@ -31,7 +28,7 @@ def test_page_lists_every_type() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted({*EXTRACTORS, *TWO_STAGE_EXTRACTORS}))
-def test_pixels(kind: str) -> None:
+def test_pixels(kind):
     """Minus one to one, but for ResNets, which subtract the means of color images."""
     normalize = (EXTRACTORS if kind in EXTRACTORS else TWO_STAGE_EXTRACTORS).get(kind).normalize
     pixels = tf.constant([[[[123.68, 116.779, 103.939], [0.0, 127.5, 255.0]]]])
@@ -53,9 +50,7 @@ def test_pixels(kind: str) -> None:
         (EMBEDDED, "", (256, 256), (256, 255), "must be 256 x 256"),
     ],
 )
-def test_unknown_sizes_are_checked_at_run_time(
-    kind: str, text: str, right: Tuple[int, int], wrong: Tuple[int, int], message: str
-) -> None:
+def test_unknown_sizes_are_checked_at_run_time(kind, text, right, wrong, message):
     with tf.Graph().as_default(), tf1.Session() as session:
         fed = tf1.placeholder(tf.float32, [1, None, None, 3])
         features = make(kind, f"{SMALL} {text}").extract(fed)

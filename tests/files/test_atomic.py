@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
-from typing import Any
 
 import pytest
 
@@ -15,9 +14,7 @@ from estimator_det.files import atomic
 
 @pytest.mark.parametrize("content", ["Ä\n", b"\x00\xff"])
 @pytest.mark.parametrize("is_remote", [False, True])
-def test_content_replaces_what_was_there(
-    content: Any, is_remote: bool, tmp_path: pathlib.Path
-) -> None:
+def test_content_replaces_what_was_there(content, is_remote, tmp_path):
     folder = "ram://atomic" if is_remote else str(tmp_path)
     path = f"{folder}/new/file"
     for written in (b"before", content):
@@ -27,9 +24,7 @@ def test_content_replaces_what_was_there(
     assert tf.io.gfile.listdir(f"{folder}/new") == ["file"]
 
 
-def test_a_write_that_fails_keeps_the_old_content_and_names_the_file(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_keeps_the_old_content_and_names_the_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_text("old")
 

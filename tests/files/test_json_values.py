@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pathlib
 import tracemalloc
 from typing import Any, List
 
@@ -35,7 +34,7 @@ def _chunk(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_chunk")
 @pytest.mark.parametrize("indent", [None, 1])
-def test_members_are_those_of_the_json_module(indent: int | None) -> None:
+def test_members_are_those_of_the_json_module(indent):
     values = list(read_members(_file(json.dumps(DOCUMENT, indent=indent, ensure_ascii=False))))
     again: dict[str, Any] = {value.key: value.value for value in values if not value.in_list}
     for value in values:
@@ -56,14 +55,14 @@ def test_members_are_those_of_the_json_module(indent: int | None) -> None:
         ("\ufeff" + "\r\n\r\n".join(map(json.dumps, ENTRIES)) + "\r\n", False),
     ],
 )
-def test_values_of_lists_and_lines(text: str, in_list: bool) -> None:
+def test_values_of_lists_and_lines(text, in_list):
     values = list(read_values(_file(text)))
     assert [value.value for value in values] == ENTRIES
     assert {value.in_list for value in values} == {in_list}
 
 
 @pytest.mark.usefixtures("_chunk")
-def test_lines_of_values() -> None:
+def test_lines_of_values():
     def lines(values: Any) -> List[Any]:
         return [(value.key, value.value, value.line) for value in values]
 
@@ -75,7 +74,7 @@ def test_lines_of_values() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n \n", "[]", " [ ] \n"])
-def test_files_without_values(text: str) -> None:
+def test_files_without_values(text):
     assert list(read_values(_file(text))) == []
 
 
@@ -101,14 +100,14 @@ def test_files_without_values(text: str) -> None:
         (read_values, b"\x80\x04\x95pickle", 1, "byte 0x80 is not UTF-8"),
     ],
 )
-def test_damage(read: Any, text: str | bytes, line: int, message: str) -> None:
+def test_damage(read, text, line, message):
     with pytest.raises(JsonError, match=f"^not valid JSON: .*{message}") as caught:
         list(read(_file(text)))
     assert caught.value.line == line
 
 
 @pytest.mark.parametrize("text", ['{"a": ["', '[{"a": "', '{"a": "'])
-def test_a_value_without_end_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_without_end_is_refused(text, monkeypatch):
     monkeypatch.setattr(json_values, "CHUNK", 100)
     monkeypatch.setattr(json_values, "MAX_VALUE", 1000)
     file = _file(text + "x" * 100_000)
@@ -117,9 +116,7 @@ def test_a_value_without_end_is_refused(text: str, monkeypatch: pytest.MonkeyPat
     assert file.tell() < 5_000
 
 
-def test_memory_does_not_grow_with_the_file(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(json_values, "CHUNK", 1 << 12)
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"image_id": k, "score": 0.5} for k in range(5_000)]))

@@ -1,9 +1,5 @@
 """COCO's run lengths against pycocotools."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
@@ -12,13 +8,13 @@ from estimator_det.files.run_lengths import RunLengthError, parse
 
 
 @pytest.mark.parametrize("counts", [[24], [0, 24], [3, 2, 1, 4, 14], [1] * 24, [5, 3, 900, 1, 91]])
-def test_counts_are_those_that_pycocotools_writes(counts: list[int]) -> None:
+def test_counts_are_those_that_pycocotools_writes(counts):
     size = [sum(counts), 1]
     encoded = coco_mask.frPyObjects({"size": size, "counts": counts}, *size)
     assert parse(encoded["counts"].decode(), (size[0], 1)) == parse(counts, (size[0], 1)) == counts
 
 
-def test_masks_at_random() -> None:
+def test_masks_at_random():
     random = np.random.default_rng(3)
     for _ in range(20):
         mask = (random.random((31, 17)) < random.random()).astype(np.uint8)
@@ -45,6 +41,6 @@ def test_masks_at_random() -> None:
         ("€", "has the character"),
     ],
 )
-def test_other_counts_are_refused(counts: Any, message: str) -> None:
+def test_other_counts_are_refused(counts, message):
     with pytest.raises(RunLengthError, match=message):
         parse(counts, (6, 4))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from typing import Dict
 
 import pytest
 
 from estimator_det.config.text import ConfigError
 from tests.fuzz import runner
-from tests.programs.forking import Forker
 
 FEW = {
     "records": 300, "images": 400, "label_maps": 400, "configurations": 30, "checkpoints": 300,
@@ -19,9 +17,7 @@ FEW = {
 MANY = {name: 20 * count for name, count in FEW.items()}
 
 
-def test_the_runner_reports_what_goes_wrong(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_runner_reports_what_goes_wrong(tmp_path, monkeypatch):
     def target(seed: int, folder: pathlib.Path) -> None:
         if seed == 1:
             raise ConfigError(None, "an error of ours")
@@ -42,9 +38,7 @@ def test_the_runner_reports_what_goes_wrong(
 @pytest.mark.parametrize(
     "counts", [FEW, pytest.param(MANY, marks=pytest.mark.exhaustive)], ids=["few", "many"]
 )
-def test_damaged_inputs_end_well(
-    forker: Forker, tmp_path: pathlib.Path, counts: Dict[str, int]
-) -> None:
+def test_damaged_inputs_end_well(forker, tmp_path, counts):
     arguments = [str(tmp_path / "fuzz"), *(f"{name}:{count}" for name, count in counts.items())]
     run = forker.program(f"from tests.fuzz import runner; runner.main({arguments!r})")
     assert run.wait(timeout=sum(counts.values())) == 0, run.output()  # a second each, at most

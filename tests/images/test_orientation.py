@@ -24,7 +24,7 @@ def encode(orientation: object, kind: str = "PNG") -> bytes:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_every_orientation(orientation: int, kind: str) -> None:
+def test_every_orientation(orientation, kind):
     encoded = encode(orientation, kind)
     assert exif_orientation(encoded) == orientation
     with Image.open(io.BytesIO(encoded)) as image:
@@ -32,13 +32,13 @@ def test_every_orientation(orientation: int, kind: str) -> None:
     np.testing.assert_array_equal(rotate_upright(pixels, orientation), expected)
 
 
-def test_a_portrait_photo_by_hand() -> None:
+def test_a_portrait_photo_by_hand():
     """Orientation 6, the usual one of a phone: the first column of the file is the top row."""
     pixels = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
     assert rotate_upright(pixels, 6).tolist() == [[4, 1], [5, 2], [6, 3]]
 
 
-def test_damaged_or_missing_orientation_is_upright() -> None:
+def test_damaged_or_missing_orientation_is_upright():
     assert exif_orientation(encode(0)) == exif_orientation(encode(9)) == 1
     encoded = encode(6, "JPEG")
     assert exif_orientation(encoded.replace(b"Exif\0\0MM", b"Exif\0\0XX")) == 1

@@ -40,7 +40,7 @@ def golden() -> dict:
         return dict(arrays)
 
 
-def test_training_decodes_the_recorded_pixels(encoded: bytes, golden: dict) -> None:
+def test_training_decodes_the_recorded_pixels(encoded, golden):
     record = example({"image/encoded": encoded})
     with tf.Graph().as_default(), tf1.Session() as session:
         pixels = session.run(make_decoder(reader())(tf.constant(record)).image)
@@ -49,12 +49,12 @@ def test_training_decodes_the_recorded_pixels(encoded: bytes, golden: dict) -> N
     assert difference.max() <= 4 and difference.mean() < 1.5
 
 
-def test_detect_decodes_the_recorded_pixels(golden: dict) -> None:
+def test_detect_decodes_the_recorded_pixels(golden):
     found = read_image(str(PHOTO / "photo.jpg"))
     np.testing.assert_array_equal(found.pixels, golden["accurate"])
 
 
-def test_resizing_is_legacy_bilinear(golden: dict) -> None:
+def test_resizing_is_legacy_bilinear(golden):
     text = "fixed_shape_resizer { height: 30 width: 45 }"
     resizer = make_resizer(text_format.Parse(text, image_resizer_pb2.ImageResizer()))
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -65,9 +65,7 @@ def test_resizing_is_legacy_bilinear(golden: dict) -> None:
 
 
 @pytest.mark.parametrize("input_type", ["encoded_image_string_tensor", "tf_example"])
-def test_serving_decodes_and_resizes_the_same(
-    encoded: bytes, golden: dict, input_type: str
-) -> None:
+def test_serving_decodes_and_resizes_the_same(encoded, golden, input_type):
     text = "fixed_shape_resizer { height: 30 width: 45 }"
     resizer = make_resizer(text_format.Parse(text, image_resizer_pb2.ImageResizer()))
     fed = example({"image/encoded": encoded}) if input_type == "tf_example" else encoded

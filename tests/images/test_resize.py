@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from typing import Any, Dict, Tuple
 
 import numpy as np
@@ -65,7 +64,7 @@ def assert_golden(
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("case", CASES)
-def test_small_image_against_golden(case: str, dtype: str, static: bool) -> None:
+def test_small_image_against_golden(case, dtype, static):
     settings, arrays = golden_component("image_resizers")
     images = np.stack([arrays["small_input"]] * 2).astype(dtype)
     resizer = make(settings[case]["text"])
@@ -74,7 +73,7 @@ def test_small_image_against_golden(case: str, dtype: str, static: bool) -> None
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "fixed_gray"])
-def test_masks_against_golden(case: str) -> None:
+def test_masks_against_golden(case):
     settings, arrays = golden_component("image_resizers")
     resizer = make(settings[case]["text"])
     masks = resizer.resize_masks(tf.cast(arrays["small_masks"], tf.float32)).numpy()
@@ -84,7 +83,7 @@ def test_masks_against_golden(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "identity"])
-def test_photograph_against_golden(case: str, shared: pathlib.Path) -> None:
+def test_photograph_against_golden(case, shared):
     folder = shared / "golden" / "components"
     settings = json.loads((folder / "image_resizers.json").read_text())["settings"]
     with np.load(folder / "image_resizers.npz") as stored:
@@ -100,7 +99,7 @@ def test_photograph_against_golden(case: str, shared: pathlib.Path) -> None:
     assert_golden(case, "image1", settings, arrays, resized, true_shapes)
 
 
-def test_equal_size_changes_nothing() -> None:
+def test_equal_size_changes_nothing():
     images = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
     for method in ("BILINEAR", "NEAREST_NEIGHBOR", "AREA"):
         resizer = make(f"fixed_shape_resizer {{ height: 4 width: 5 resize_method: {method} }}")
@@ -118,9 +117,7 @@ def test_equal_size_changes_nothing() -> None:
         ("condition: SMALLER size_threshold: 40", (50, 75), (50, 75)),
     ],
 )
-def test_conditional_sizes(
-    text: str, before: Tuple[int, int], after: Tuple[int, int], static: bool
-) -> None:
+def test_conditional_sizes(text, before, after, static):
     resizer = make(f"conditional_shape_resizer {{ {text} }}")
     resized, true_shapes = run(resizer, np.zeros((1, *before, 3), np.uint8), static)
     assert resized.shape == (1, *after, 3)
@@ -136,7 +133,7 @@ GRAY = [
 
 
 @pytest.mark.parametrize("text", GRAY, ids=lambda text: text.split()[0])
-def test_every_resizer_that_can_converts_to_gray(text: str) -> None:
+def test_every_resizer_that_can_converts_to_gray(text):
     images = np.tile(np.uint8([200, 100, 50]), (1, 4, 8, 1))
     for wanted in ("true", "false"):
         resized, true_shapes = run(make(text % wanted), images, False)
@@ -148,7 +145,7 @@ def test_every_resizer_that_can_converts_to_gray(text: str) -> None:
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
-def test_pad_to_multiple(static: bool) -> None:
+def test_pad_to_multiple(static):
     images = np.full((2, 5, 8, 3), 7, np.uint8)
     resized, true_shapes = run(make("pad_to_multiple_resizer { multiple: 4 }"), images, static)
     assert resized.shape == (2, 8, 8, 3)
@@ -157,7 +154,7 @@ def test_pad_to_multiple(static: bool) -> None:
     assert resized[:, 5:].max() == 0
 
 
-def test_no_masks() -> None:
+def test_no_masks():
     resizer = make("fixed_shape_resizer { height: 4 width: 5 }")
     function = tf.function(
         resizer.resize_masks, input_signature=[tf.TensorSpec([None, None, None], tf.float32)]
@@ -167,7 +164,7 @@ def test_no_masks() -> None:
 
 @pytest.mark.parametrize("gray", ["true", "false"])
 @pytest.mark.parametrize("method", ["BILINEAR", "NEAREST_NEIGHBOR", "BICUBIC", "AREA"])
-def test_pixel_map_is_applied_before_padding(method: str, gray: str) -> None:
+def test_pixel_map_is_applied_before_padding(method, gray):
     text = (
         "keep_aspect_ratio_resizer {{ min_dimension: 16 max_dimension: 24 pad_to_max_dimension: "
         f"{{pad}} resize_method: {method} convert_to_grayscale: {gray} }}}}"
@@ -192,12 +189,12 @@ def test_pixel_map_is_applied_before_padding(method: str, gray: str) -> None:
         ("conditional_shape_resizer { condition: INVALID }", "GREATER or SMALLER"),
     ],
 )
-def test_senseless_options(text: str, message: str) -> None:
+def test_senseless_options(text, message):
     with pytest.raises(ValueError, match=message):
         make(text)
 
 
-def test_pad_values_must_fit_the_channels() -> None:
+def test_pad_values_must_fit_the_channels():
     resizer = make(
         "keep_aspect_ratio_resizer { pad_to_max_dimension: true per_channel_pad_value: [1, 2, 3] }"
     )
@@ -205,7 +202,7 @@ def test_pad_values_must_fit_the_channels() -> None:
         resizer.resize(tf.zeros([1, 8, 8, 4]))
 
 
-def test_padding_is_zero_or_black() -> None:
+def test_padding_is_zero_or_black():
     resizer = make(
         "keep_aspect_ratio_resizer { min_dimension: 4 max_dimension: 8 pad_to_max_dimension: true }"
     )

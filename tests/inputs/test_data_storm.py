@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Dict, Set
 
 import numpy as np
@@ -18,7 +17,7 @@ NUM_FILES = 3
 
 
 @pytest.mark.parametrize("num_records", [150, pytest.param(1000, marks=pytest.mark.exhaustive)])
-def test_every_damage_is_found(tmp_path: pathlib.Path, num_records: int) -> None:
+def test_every_damage_is_found(tmp_path, num_records):
     """At least half of the records are damaged, each kind about equally often."""
     random = np.random.default_rng(num_records)
     damages = [*DAMAGES] * max(1, num_records // 2 // len(DAMAGES))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any, List, Tuple
 
 import numpy as np
@@ -46,7 +45,7 @@ def partners(num_elements: int, count: int, distance: int) -> List[List[int]]:
     return [found.tolist() for found in dataset.as_numpy_iterator()]
 
 
-def test_partners_follow_at_a_distance() -> None:
+def test_partners_follow_at_a_distance():
     """Each element comes first once; at the end those that are left come again."""
     assert partners(5, 2, 1) == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 4]]
     assert partners(5, 4, 2) == [
@@ -56,7 +55,7 @@ def test_partners_follow_at_a_distance() -> None:
     assert partners(40, 4, 5)[11] == [11, 16, 21, 26]
 
 
-def test_bad_records_are_no_partners(tmp_path: pathlib.Path) -> None:
+def test_bad_records_are_no_partners(tmp_path):
     """Mixtures have one box too many, which no record is to blame for: it is dropped and counted.
 
     Though the policy rejects it: a record that alone has too many stops the run.
@@ -84,9 +83,7 @@ def test_bad_records_are_no_partners(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("stops", [(3,), pytest.param((1, 2), marks=pytest.mark.exhaustive)])
-def test_a_resumed_run_mixes_the_same_records(
-    tmp_path: pathlib.Path, stops: Tuple[int, ...]
-) -> None:
+def test_a_resumed_run_mixes_the_same_records(tmp_path, stops):
     """Shuffled, with bad records, two mixtures, and one of them ends at step 6."""
     text = "train_input_reader { bad_records { policy: SKIP } }"
     text += mixing("mixup { stop_at_step: 6 }", "random_horizontal_flip {}", "mixup {}")
@@ -104,7 +101,7 @@ def test_a_resumed_run_mixes_the_same_records(
     assert used[:5, :, 2].all() and used[..., 1].all()
 
 
-def test_the_host_of_a_tpu_gives_the_same_batches(tmp_path: pathlib.Path) -> None:
+def test_the_host_of_a_tpu_gives_the_same_batches(tmp_path):
     """A step uses two batches of one, as on two cores.
 
     One record has scores with a background column, one has none: its classes.
@@ -128,9 +125,7 @@ def test_the_host_of_a_tpu_gives_the_same_batches(tmp_path: pathlib.Path) -> Non
 @pytest.mark.parametrize(
     "step", ["mixup {}", pytest.param("random_adjust_hue {}", marks=pytest.mark.exhaustive)]
 )
-def test_waiting_records_are_not_missed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_waiting_records_are_not_missed(tmp_path, monkeypatch, step):
     """Samples wait for a batch of 60, and for partners; none must count as one that failed."""
     monkeypatch.setattr(guard, "MAX_PENDING", 10)
     records = [example({**BOXES, **LABELS, "image/encoded": encoded(picture(4, 4))})] * 3

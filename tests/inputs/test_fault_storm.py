@@ -121,7 +121,7 @@ def check_report(storm: Storm, log: FaultLog, path: pathlib.Path) -> None:
         assert kind in log.summary()
 
 
-def test_skip_uses_all_clean_records_once(storm: Storm, tmp_path: pathlib.Path) -> None:
+def test_skip_uses_all_clean_records_once(storm, tmp_path):
     log = FaultLog(str(tmp_path / LOG_FILE))
     found = used(train_fn(configured(storm, BadRecords.SKIP), 3, log))
     choices = {kind for kind, row in KINDS.items() if row.caused_by_config}
@@ -133,7 +133,7 @@ def test_skip_uses_all_clean_records_once(storm: Storm, tmp_path: pathlib.Path) 
     check_report(storm, log, tmp_path / LOG_FILE)
 
 
-def test_clip_corrects_boxes_in_every_epoch(storm: Storm, tmp_path: pathlib.Path) -> None:
+def test_clip_corrects_boxes_in_every_epoch(storm, tmp_path):
     log = FaultLog(str(tmp_path / LOG_FILE))
     config = configured(storm, BadRecords.CLIP)
     config.train_input_reader.num_epochs = 2
@@ -145,7 +145,7 @@ def test_clip_corrects_boxes_in_every_epoch(storm: Storm, tmp_path: pathlib.Path
 
 
 @pytest.mark.parametrize("policy", ["FAIL", "REFERENCE"])
-def test_the_first_fault_stops_the_run(storm: Storm, policy: str) -> None:
+def test_the_first_fault_stops_the_run(storm, policy):
     config = configured(storm, BadRecords.Policy.Value(policy))
     config.train_input_reader.shuffle = False
     config.train_input_reader.num_readers = 1
@@ -170,7 +170,7 @@ def test_the_first_fault_stops_the_run(storm: Storm, policy: str) -> None:
     assert last.kind == storm.damaged[stops[0]]
 
 
-def test_more_than_max_skipped_stop_the_run(storm: Storm) -> None:
+def test_more_than_max_skipped_stop_the_run(storm):
     log = FaultLog()
     config = configured(storm, BadRecords.SKIP, max_skipped=5)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"max_skipped: 5.*The last one: "):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pathlib
 
 import pytest
@@ -11,7 +9,7 @@ from inputs.label_map import parse_label_map, read_label_map
 from tests.inputs.examples import LABEL_MAP
 
 
-def test_names_ids_and_categories() -> None:
+def test_names_ids_and_categories():
     label_map = parse_label_map(LABEL_MAP)
     assert label_map.names == {1: "cat", 2: "dog", 4: "owl"}
     assert label_map.ids == {"/m/cat": 1, "cat": 1, "dog": 2, "owl": 4}
@@ -22,7 +20,7 @@ def test_names_ids_and_categories() -> None:
     assert label_map.keypoint_ids == {"nose": 0, "tail": 1}
 
 
-def test_details_of_classes() -> None:
+def test_details_of_classes():
     """Items come in the order of ids, and names before display names."""
     label_map = parse_label_map(
         """
@@ -60,15 +58,13 @@ def test_details_of_classes() -> None:
         ),
     ],
 )
-def test_errors_name_file_and_item(text: str, message: str) -> None:
+def test_errors_name_file_and_item(text, message):
     with pytest.raises(ConfigError, match=message):
         parse_label_map(text, "m.pbtxt")
 
 
 @pytest.mark.parametrize("folder", ["", "ram://"])
-def test_a_file_too_large_for_a_label_map(
-    folder: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_too_large_for_a_label_map(folder, tmp_path, monkeypatch):
     path = f"{folder or tmp_path}/large.pbtxt"
     with tf.io.gfile.GFile(path, "w") as file:
         file.write('item { id: 1 name: "a" }' + "\n" * 10_000_000)
@@ -78,7 +74,7 @@ def test_a_file_too_large_for_a_label_map(
         read_label_map(path)
 
 
-def test_real_label_maps(shared: pathlib.Path) -> None:
+def test_real_label_maps(shared):
     pets = read_label_map(str(shared / "data" / "pet_label_map.pbtxt"))
     assert len(pets.names) == pets.max_id == 37
     assert pets.ids["Abyssinian"] == 1
@@ -87,7 +83,7 @@ def test_real_label_maps(shared: pathlib.Path) -> None:
     assert coco.ids["person"] == coco.ids["/m/01g317"] == 1
 
 
-def test_input_functions_are_exported() -> None:
+def test_input_functions_are_exported():
     import inputs
 
     assert inputs.create_train_input_fn.__module__ == "inputs.pipeline"

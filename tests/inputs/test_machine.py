@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -24,14 +22,14 @@ print((with_it - held()) >> 20)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_freed_tensors_go_back() -> None:
+def test_freed_tensors_go_back():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env={}, capture_output=True, text=True, check=True
     )
     assert int(done.stdout) >= 7
 
 
-def test_what_the_environment_sets_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_environment_sets_is_left(monkeypatch):
     opened = []
     monkeypatch.setattr(machine.ctypes, "CDLL", opened.append)
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")

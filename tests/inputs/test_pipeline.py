@@ -44,7 +44,7 @@ def train_batch(config: Any, seed: int = 1) -> Tuple[Dict[str, np.ndarray], Dict
     return next(dataset.as_numpy_iterator())
 
 
-def test_batch_against_hand_numbers(tmp_path: pathlib.Path) -> None:
+def test_batch_against_hand_numbers(tmp_path):
     """Of records with two boxes, with none, and with four more than fit."""
     many = {key: [value[0]] * 7 for key, value in BOXES.items()}
     many["image/object/class/label"] = [1, 2, 3, 4, 4, 4, 4]
@@ -84,7 +84,7 @@ eval_input_reader {}
 """
 
 
-def test_static_shapes_are_those_of_the_schema(tmp_path: pathlib.Path) -> None:
+def test_static_shapes_are_those_of_the_schema(tmp_path):
     extra = {"image/additional_channels/encoded": [encoded(picture()[..., 0])]}
     config = reading(tmp_path, [example({**BOXES, **LABELS, **extra})], FULL)
     dataset = inputs.create_train_input_fn(config, preprocess_of(config))({"batch_size": 5})
@@ -109,7 +109,7 @@ def test_static_shapes_are_those_of_the_schema(tmp_path: pathlib.Path) -> None:
     assert set(features) == set(schema.FEATURES) - absent
 
 
-def test_boxes_masks_and_keypoints_in_the_padded_frame(tmp_path: pathlib.Path) -> None:
+def test_boxes_masks_and_keypoints_in_the_padded_frame(tmp_path):
     mask = np.zeros((8, 12))
     mask[:4] = 1
     record = example(
@@ -138,7 +138,7 @@ def test_boxes_masks_and_keypoints_in_the_padded_frame(tmp_path: pathlib.Path) -
     assert not labels["groundtruth_instance_masks"][0, 1:].any()
 
 
-def test_labels_of_one_place_are_merged(tmp_path: pathlib.Path) -> None:
+def test_labels_of_one_place_are_merged(tmp_path):
     boxes = {key: [value[0], value[1], value[0]] for key, value in BOXES.items()}
     record = example(
         {
@@ -157,14 +157,14 @@ def test_labels_of_one_place_are_merged(tmp_path: pathlib.Path) -> None:
     np.testing.assert_allclose(labels["groundtruth_boxes"][0, 1], [0.1, 0.2, 0.6, 0.8])
 
 
-def test_steps_for_other_classes(tmp_path: pathlib.Path) -> None:
+def test_steps_for_other_classes(tmp_path):
     step = "data_augmentation_options { drop_label_probabilistically { label: 9 } }"
     config = reading(tmp_path, [example({})], f"train_config {{ {step} }}")
     with pytest.raises(ConfigError, match=r"options\[0\]\..*label: 9 is not a class of the model"):
         inputs.create_train_input_fn(config, preprocess_of(config))()
 
 
-def test_context_features(tmp_path: pathlib.Path) -> None:
+def test_context_features(tmp_path):
     record = example(
         {
             "image/context_features": [1.0, 2.0],
@@ -219,7 +219,7 @@ def seeded_batches(config: Any, seed: int) -> List[Any]:
     return run_in_graph(input_fn, 6)
 
 
-def test_same_seed_same_batches_however_many_are_made_at_once(tmp_path: pathlib.Path) -> None:
+def test_same_seed_same_batches_however_many_are_made_at_once(tmp_path):
     config = reading(tmp_path, records_with_boxes(6), AUGMENTED)
     first = seeded_batches(config, 7)
     config.train_input_reader.num_parallel_batches = 2
@@ -236,7 +236,7 @@ def test_same_seed_same_batches_however_many_are_made_at_once(tmp_path: pathlib.
     assert any((found[0] != found[1]).any() for found in images.values())
 
 
-def test_other_machines_keep_no_images(tmp_path: pathlib.Path) -> None:
+def test_other_machines_keep_no_images(tmp_path):
     config = reading(tmp_path, records_with_boxes(2), "train_input_reader { cache: MEMORY }")
     input_fn = inputs.create_train_input_fn(config, preprocess_of(config), runs_elsewhere=True)
     with pytest.raises(ConfigError, match="decoded on other machines"):
@@ -246,7 +246,7 @@ def test_other_machines_keep_no_images(tmp_path: pathlib.Path) -> None:
 # Evaluation.
 
 
-def test_image_level_labels(tmp_path: pathlib.Path) -> None:
+def test_image_level_labels(tmp_path):
     given = {
         "image/class/label": [1, 4],
         "image/neg_category_ids": [2],
@@ -261,7 +261,7 @@ def test_image_level_labels(tmp_path: pathlib.Path) -> None:
     assert labels["groundtruth_image_classes"].tolist() == [[1, 4, 0, 0], [0] * 4]
 
 
-def test_evaluation_features(tmp_path: pathlib.Path) -> None:
+def test_evaluation_features(tmp_path):
     """Of each record once."""
     config = reading(tmp_path, records_with_boxes(3))
     dataset = inputs.create_eval_input_fn(config, preprocess_of(config), sample_1_of_n=2)()
@@ -273,7 +273,7 @@ def test_evaluation_features(tmp_path: pathlib.Path) -> None:
     assert features["original_image_spatial_shape"].tolist() == [[8, 12]]
 
 
-def test_an_evaluation_needs_a_reader() -> None:
+def test_an_evaluation_needs_a_reader():
     config = pipeline()
     del config.eval_input_reader[:]
     with pytest.raises(ValueError, match="eval_input_reader is missing"):
@@ -281,7 +281,7 @@ def test_an_evaluation_needs_a_reader() -> None:
 
 
 @pytest.mark.parametrize("channels", [pytest.param(0, marks=pytest.mark.exhaustive), 2])
-def test_additional_channels_of_an_evaluation(channels: int, tmp_path: pathlib.Path) -> None:
+def test_additional_channels_of_an_evaluation(channels, tmp_path):
     text = f"""eval_config {{ retain_original_image_additional_channels: true }}
         eval_input_reader {{ num_additional_channels: {channels} }}
         model {{ ssd {{ image_resizer {{ identity_resizer {{ }} }} }} }}"""

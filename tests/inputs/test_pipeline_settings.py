@@ -27,7 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     return calls
 
 
-def test_settings_of_training(asked: List[Any]) -> None:
+def test_settings_of_training(asked):
     config = pipeline("train_input_reader { num_epochs: 0 }" + AUGMENTED)
     inputs.create_train_input_fn(config, preprocess_of(config))()
     examples, order, log, run = asked.pop()
@@ -57,7 +57,7 @@ def test_settings_of_training(asked: List[Any]) -> None:
     assert options.retain_original_image and options.merge_boxes and options.use_multiclass_scores
 
 
-def test_batch_size_comes_from_params_or_configuration(asked: List[Any]) -> None:
+def test_batch_size_comes_from_params_or_configuration(asked):
     config = pipeline()
     input_fn = inputs.create_train_input_fn(config, preprocess_of(config))
     for params, expected in (({}, 2), ({"batch_size": 3}, 3)):
@@ -67,7 +67,7 @@ def test_batch_size_comes_from_params_or_configuration(asked: List[Any]) -> None
         input_fn({"batch_size": 0})
 
 
-def test_images_of_a_step(asked: List[Any]) -> None:
+def test_images_of_a_step(asked):
     """Each of three workers gives a third of them, whatever the size of its batches."""
     config = pipeline("train_config { batch_size: 12 }")
     shared = tf.distribute.InputContext(
@@ -87,7 +87,7 @@ def test_images_of_a_step(asked: List[Any]) -> None:
         assert examples.first_step == 5 and order.shard == ((3, 1) if context else (1, 0))
 
 
-def test_settings_of_evaluation(asked: List[Any]) -> None:
+def test_settings_of_evaluation(asked):
     """Passes over what is to be read; training's settings do not count."""
     text = """train_config { merge_multiple_label_boxes: true use_multiclass_scores: true
         max_number_of_boxes: 9 data_augmentation_options { random_horizontal_flip {} } }

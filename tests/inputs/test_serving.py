@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pathlib
 from typing import Any, List, Tuple
 
 import numpy as np
@@ -37,7 +36,7 @@ def run(
 
 
 @pytest.mark.parametrize("input_type", ["image_tensor", "float_image_tensor"])
-def test_images(input_type: str) -> None:
+def test_images(input_type):
     images = np.stack([IMAGES[0]] * 2)
     fed, true_shapes, static = run(input_type, FIXED, images)
     expected = tf1.image.resize(images.astype(np.float32), [6, 10]).numpy() + 1
@@ -46,7 +45,7 @@ def test_images(input_type: str) -> None:
     assert static == [None, 6, 10, 3]
 
 
-def test_input_shape() -> None:
+def test_input_shape():
     fed, _, static = run("image_tensor", IDENTITY, IMAGES[:1], input_shape=[1, 8, -1, 3])
     assert static[0] == 1
     np.testing.assert_array_equal(fed[0], IMAGES[0] + 1.0)
@@ -67,7 +66,7 @@ def fed_strings(input_type: str) -> List[bytes]:
 
 
 @pytest.mark.parametrize("input_type", ["encoded_image_string_tensor", "tf_example"])
-def test_files_of_different_sizes(input_type: str) -> None:
+def test_files_of_different_sizes(input_type):
     fed, true_shapes, static = run(input_type, FIXED, fed_strings(input_type))
     for image, result in zip(IMAGES, fed):
         expected = tf1.image.resize(image.astype(np.float32), [6, 10]).numpy() + 1
@@ -84,7 +83,7 @@ def test_files_of_different_sizes(input_type: str) -> None:
         assert result.sum() == (image + 1.0).sum()  # zeros around it
 
 
-def test_predict_input_fn() -> None:
+def test_predict_input_fn():
     extra = picture(seed=2)[..., 0]
     record = example({"image/additional_channels/encoded": [encoded(extra)]})
     config = pipeline()
@@ -102,7 +101,7 @@ def test_predict_input_fn() -> None:
     np.testing.assert_allclose(features["image"], expected, rtol=1e-6)
 
 
-def test_predict_input_fn_with_context() -> None:
+def test_predict_input_fn_with_context():
     config = pipeline()
     preprocess = make_resizer(config.model.ssd.image_resizer).resize
     context = config.model.faster_rcnn.context_config
@@ -119,7 +118,7 @@ def test_predict_input_fn_with_context() -> None:
     assert [one["valid_context_size"].tolist() for one in found] == [[1], [0]]
 
 
-def test_estimator_exports_with_it(tmp_path: pathlib.Path) -> None:
+def test_estimator_exports_with_it(tmp_path):
     def model_fn(features: Any, labels: Any, mode: str) -> Any:
         del labels
         weight = tf1.get_variable("weight", [], use_resource=True)

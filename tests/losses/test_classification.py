@@ -35,7 +35,7 @@ def make(text: str) -> classification.ClassificationLoss:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_golden(name: str) -> None:
+def test_golden(name):
     setting = SETTINGS[name]
     mask = tf.constant(ARRAYS[setting["losses_mask"]]) if "losses_mask" in setting else None
     got = make(CONFIGS[name.removesuffix("_masked")])(
@@ -48,7 +48,7 @@ def test_golden(name: str) -> None:
     np.testing.assert_allclose(got, ARRAYS[name], rtol=1e-5, atol=1e-6)
 
 
-def test_absent_alpha_is_not_zero_alpha() -> None:
+def test_absent_alpha_is_not_zero_alpha():
     arguments = (tf.zeros([1, 1, 2]), tf.constant([[[1.0, 0.0]]]), tf.ones([1, 1, 2]))
     without = make("weighted_sigmoid_focal {}")(*arguments)
     with_zero = make("weighted_sigmoid_focal { alpha: 0 }")(*arguments)
@@ -56,7 +56,7 @@ def test_absent_alpha_is_not_zero_alpha() -> None:
     np.testing.assert_allclose(with_zero[0, 0], [0.0, 0.25 * np.log(2)], rtol=1e-6)
 
 
-def test_hand_worked_dice() -> None:
+def test_hand_worked_dice():
     predictions = tf.constant([[[0.5], [1.0], [0.0]]])
     targets = tf.constant([[[1.0], [1.0], [0.0]]])
     plain = "weighted_dice_classification_loss { is_prediction_probability: true %s }"
@@ -66,7 +66,7 @@ def test_hand_worked_dice() -> None:
     np.testing.assert_allclose(got, [[1 - 2 * 1.5 / 3.25]], rtol=1e-6)
 
 
-def test_one_weight_per_anchor() -> None:
+def test_one_weight_per_anchor():
     logits = tf.constant(ARRAYS["logits"])
     targets = tf.constant(ARRAYS["onehot"])
     weights = tf.constant(ARRAYS["weights2"])
@@ -88,7 +88,7 @@ VARIANTS = [f"{kind} {{}}" for kind in sorted(classification.CLASSIFICATION_LOSS
 
 @pytest.mark.parametrize("text", VARIANTS)
 @pytest.mark.parametrize("size", [100.0, 1e4])
-def test_finite_for_extreme_logits_and_masked_images(text: str, size: float) -> None:
+def test_finite_for_extreme_logits_and_masked_images(text, size):
     rows = [[size, -size, 0.0], [-size, size, size], [-size, -size, -size]]
     logits = tf.constant([rows, [[np.nan, np.inf, -np.inf]] * 3])
     targets = tf.constant([[[1.0, 0.0, 0.0], [1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]] * 2)
@@ -101,7 +101,7 @@ def test_finite_for_extreme_logits_and_masked_images(text: str, size: float) -> 
     assert not got[1].numpy().any() and not gradient[1].any()
 
 
-def test_errors() -> None:
+def test_errors():
     with pytest.raises(ValueError, match=r"one of \['bootstrapped_sigmoid'"):
         make("")
     for kind in ("weighted_softmax", "weighted_logits_softmax"):

@@ -36,7 +36,7 @@ def make(text: str) -> localization.LocalizationLoss:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_golden(name: str) -> None:
+def test_golden(name):
     setting = SETTINGS[name]
     mask = tf.constant(ARRAYS[setting["losses_mask"]]) if "losses_mask" in setting else None
     got = make(config_of(name))(
@@ -50,7 +50,7 @@ def test_golden(name: str) -> None:
     np.testing.assert_allclose(got, ARRAYS[name].reshape(3, 20), rtol=1e-5, atol=1e-6)
 
 
-def test_hand_worked() -> None:
+def test_hand_worked():
     predictions = tf.constant([[[1.0, 2.0], [0.0, 0.25]]])
     targets = tf.constant([[[0.0, 0.0], [0.0, 0.0]]])
     weights = tf.constant([[2.0, 4.0]])
@@ -68,14 +68,14 @@ def test_hand_worked() -> None:
     assert got["l1"] == [[2 * 3.0, 4 * 0.25]]
 
 
-def test_l1_of_maps_has_a_weight_per_entry() -> None:
+def test_l1_of_maps_has_a_weight_per_entry():
     got = make("l1_localization_loss {}")(
         tf.constant([[1.0, -2.0]]), tf.constant([[0.0, 1.0]]), tf.constant([[1.0, 0.5]])
     )
     np.testing.assert_array_equal(got, [[1.0, 1.5]])
 
 
-def test_nan_targets_lose_nothing_where_asked_for_alone() -> None:
+def test_nan_targets_lose_nothing_where_asked_for_alone():
     loss = make("weighted_smooth_l1 {}")
     arguments = (tf.ones([1, 1, 2]), tf.constant([[[np.nan, 0.5]]]), tf.ones([1, 1]))
     np.testing.assert_allclose(loss(*arguments, ignore_nan_targets=True), [[0.125]])
@@ -83,7 +83,7 @@ def test_nan_targets_lose_nothing_where_asked_for_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(localization.LOCALIZATION_LOSSES))
-def test_finite_and_without_gradient_where_nothing_counts(kind: str) -> None:
+def test_finite_and_without_gradient_where_nothing_counts(kind):
     predictions = tf.constant(
         [[[0.0] * 4, [1e6, 1e6, 2e6, 2e6], [0.5] * 4], [[np.nan] * 4, [np.inf] * 4, [0.0] * 4]]
     )
@@ -104,6 +104,6 @@ def test_finite_and_without_gradient_where_nothing_counts(kind: str) -> None:
     assert not gradient[1].any() and not gradient[0, 0].any()
 
 
-def test_nothing_set() -> None:
+def test_nothing_set():
     with pytest.raises(ValueError, match=r"one of \['l1_localization_loss'"):
         make("")

@@ -27,7 +27,7 @@ def miner_of(setting: Dict[str, Any]) -> mining.HardExampleMiner:
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_golden(name: str) -> None:
+def test_golden(name):
     miner = miner_of(SETTINGS[name])
     names = ("location_losses", "cls_losses", "boxes", "match_results")
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -48,7 +48,7 @@ def select(miner: mining.HardExampleMiner, losses: Any, boxes: Any, matches: Any
     return chosen.numpy()
 
 
-def test_hand_worked_ratio() -> None:
+def test_hand_worked_ratio():
     losses = [[6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.5]]
     places = np.arange(7, dtype=np.float32)[:, None]
     boxes = [np.concatenate([places, places, places + 0.5, places + 0.5], axis=1)]
@@ -89,9 +89,7 @@ def scene(kind: str) -> Tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("kind", ["grid", "clusters", "equal", "odd"])
 @pytest.mark.parametrize("iou_threshold", [0.99, 0.9, 0.6])
-def test_sparse_suppression_is_that_of_all_pairs(
-    monkeypatch: pytest.MonkeyPatch, kind: str, iou_threshold: float
-) -> None:
+def test_sparse_suppression_is_that_of_all_pairs(monkeypatch, kind, iou_threshold):
     monkeypatch.setattr(mining, "PAIRS", 700)
     boxes, usable = scene(kind)
     for limit in (30, 1000):
@@ -101,7 +99,7 @@ def test_sparse_suppression_is_that_of_all_pairs(
         assert (sparse.sum(axis=1) <= limit).all()
 
 
-def test_gradient_reaches_chosen_anchors_only_and_nan_is_never_chosen() -> None:
+def test_gradient_reaches_chosen_anchors_only_and_nan_is_never_chosen():
     losses = tf.constant([[3.0, np.nan, 2.0, 1.0]])
     boxes = tf.constant([[[0.0, 0, 1, 1], [2, 2, 3, 3], [0, 0, 1, 1], [4, 4, 5, 5]]])
     matches = tf.constant([[0, 0, 0, UNMATCHED]])
@@ -115,7 +113,7 @@ def test_gradient_reaches_chosen_anchors_only_and_nan_is_never_chosen() -> None:
     assert (int(mined.num_positives[0]), int(mined.num_negatives[0])) == (1, 1)
 
 
-def test_graph_size_does_not_depend_on_the_batch() -> None:
+def test_graph_size_does_not_depend_on_the_batch():
     sizes = []
     for batch in (2, 32):
         with tf.Graph().as_default() as graph:
@@ -130,7 +128,7 @@ def test_graph_size_does_not_depend_on_the_batch() -> None:
     assert sizes[0] == sizes[1] < 400
 
 
-def test_made_from_proto() -> None:
+def test_made_from_proto():
     config = losses_pb2.HardExampleMiner()
     assert mining.make_hard_example_miner(config, 2.0, 3.0) == mining.HardExampleMiner(
         64, float(np.float32(0.7)), "both", cls_weight=3.0, loc_weight=2.0

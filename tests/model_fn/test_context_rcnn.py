@@ -74,7 +74,7 @@ def make_config(folder: pathlib.Path, records: List[bytes]) -> Any:
     return config
 
 
-def test_evaluation_attends_to_what_records_contain(tmp_path: pathlib.Path) -> None:
+def test_evaluation_attends_to_what_records_contain(tmp_path):
     """As many features as there are, cut at the model's number, padded with zeros."""
     config = make_config(tmp_path, [camera(0, 2), camera(1, 5), camera(2, 0)])
     input_fn = create_eval_input_fn(config, make_preprocessor(config.model))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pathlib
 from typing import Any, Dict, List
 
 import numpy as np
@@ -47,7 +46,7 @@ def _moved(run: Dict[str, Any]) -> List[str]:
     return [n for n in run["after"] if not np.array_equal(run["after"][n], run["start"][n])]
 
 
-def test_tpu_spec_is_always_built_and_left_alone_on_tpu() -> None:
+def test_tpu_spec_is_always_built_and_left_alone_on_tpu():
     with tf.Graph().as_default():
         model_fn = create.create_model_fn(fake.pipeline_config(), use_tpu=True)
         spec = model_fn(*_tensors(), ModeKeys.EVAL, {})
@@ -58,7 +57,7 @@ def test_tpu_spec_is_always_built_and_left_alone_on_tpu() -> None:
 
 
 @pytest.mark.parametrize("inplace", ["true", "false"])
-def test_statistics_of_batch_norm_move_in_both_modes(inplace: str) -> None:
+def test_statistics_of_batch_norm_move_in_both_modes(inplace):
     run = _train(f"model {{ ssd {{ inplace_batchnorm_update: {inplace} }} }}")
     assert set(STATISTICS) <= set(_moved(run))
     frozen = _train(
@@ -68,14 +67,14 @@ def test_statistics_of_batch_norm_move_in_both_modes(inplace: str) -> None:
     assert WEIGHTS in _moved(frozen)
 
 
-def test_loss_falls_and_freezing_holds() -> None:
+def test_loss_falls_and_freezing_holds():
     run = _train("train_config { freeze_variables: 'FeatureExtractor/' }", steps=8)
     assert run["losses"][-1] < run["losses"][0]
     assert "FeatureExtractor/BatchNorm/beta" not in _moved(run)
     assert run["after"]["global_step"] == 8
 
 
-def test_training_spec() -> None:
+def test_training_spec():
     train_graph = TrainGraph()
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         config = fake.pipeline_config("train_config { keep_checkpoint_every_n_hours: 2 }")
@@ -110,9 +109,7 @@ def test_training_spec() -> None:
 
 
 @pytest.mark.parametrize("mode", [ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT])
-def test_every_mode_hands_the_rewriter_to_the_detector(
-    mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_mode_hands_the_rewriter_to_the_detector(mode, monkeypatch):
     given = []
 
     def make_detector(model: Any, is_training: bool, graph_rewriter: Any) -> Any:
@@ -126,7 +123,7 @@ def test_every_mode_hands_the_rewriter_to_the_detector(
     assert given == [7]
 
 
-def test_regularization_can_be_left_out() -> None:
+def test_regularization_can_be_left_out():
     with tf.Graph().as_default():
         config = fake.pipeline_config("train_config { add_regularization_loss: false }")
         spec = create.create_model_fn(config)(*_tensors(), ModeKeys.EVAL, {})
@@ -152,7 +149,7 @@ def _evaluate(config: Any, **arguments: Any) -> Dict[str, Any]:
         return values
 
 
-def test_evaluation_gives_losses_metrics_and_pictures(tmp_path: pathlib.Path) -> None:
+def test_evaluation_gives_losses_metrics_and_pictures(tmp_path):
     names = tmp_path / "labels.pbtxt"
     names.write_text("".join(f"item {{ id: {k} name: 'name{k}' }}\n" for k in (1, 2, 3)))
     text = "eval_config { include_metrics_per_category: true num_visualizations: 1 }"
@@ -170,12 +167,12 @@ def test_evaluation_gives_losses_metrics_and_pictures(tmp_path: pathlib.Path) ->
     assert (image.image.height, image.image.width) == (fake.SIZE, 2 * fake.SIZE)
 
 
-def test_dummy_loss() -> None:
+def test_dummy_loss():
     values = _evaluate(fake.pipeline_config("eval_config { use_dummy_loss_in_eval: true }"))
     assert values["Loss/total_loss"] == 1.0 and "Loss/localization_loss" not in values
 
 
-def test_prediction_counts_classes_from_one() -> None:
+def test_prediction_counts_classes_from_one():
     with tf.Graph().as_default(), tf1.Session() as session:
         spec = create.create_model_fn(fake.pipeline_config())(
             _tensors()[0], None, ModeKeys.PREDICT, {}
@@ -190,7 +187,7 @@ def test_prediction_counts_classes_from_one() -> None:
     np.testing.assert_array_equal(served["detection_classes"][:, 0], best + 1)
 
 
-def test_optimizer_state_of_the_fine_tuning_order(tmp_path: pathlib.Path) -> None:
+def test_optimizer_state_of_the_fine_tuning_order(tmp_path):
     """A detection checkpoint gives all but the optimizer's state."""
     with tf.Graph().as_default(), tf1.Session() as session:
         create.create_model_fn(fake.pipeline_config())(*_tensors(), ModeKeys.TRAIN, {})
@@ -209,7 +206,7 @@ def test_optimizer_state_of_the_fine_tuning_order(tmp_path: pathlib.Path) -> Non
     assert not np.array_equal(run["start"][WEIGHTS], weights)
 
 
-def test_groundtruth_from_labels() -> None:
+def test_groundtruth_from_labels():
     labels = fake.arrays()[1]
     labels[schema.NUM_BOXES] = np.int32([2, 0])
     labels[schema.IS_CROWD] = np.zeros((2, 2), bool)

@@ -1,9 +1,5 @@
 """Published configurations: graphs of all two-stage models, and a few runs from start to end."""
 
-from __future__ import annotations
-
-import pathlib
-
 import pytest
 
 from estimator_det.compat import tf
@@ -22,7 +18,7 @@ LIGHT = (
 
 @pytest.mark.exhaustive  # tests/model_fn/test_two_stage.py builds all graphs of a small network
 @pytest.mark.parametrize("pattern", ["context*", "faster*", "mask*", "rfcn*"])
-def test_graphs_of_two_stages(shared: pathlib.Path, pattern: str) -> None:
+def test_graphs_of_two_stages(shared, pattern):
     paths = sorted((shared / "data" / "configs").glob(f"{pattern}.config"))
     assert paths
     for path in paths:
@@ -37,9 +33,7 @@ def test_graphs_of_two_stages(shared: pathlib.Path, pattern: str) -> None:
 @pytest.mark.slow
 @pytest.mark.exhaustive  # tests/programs/test_runs.py takes one configuration the same way
 @pytest.mark.parametrize("name", LIGHT)
-def test_train_evaluate_export_detect(
-    shared: pathlib.Path, tmp_path: pathlib.Path, name: str
-) -> None:
+def test_train_evaluate_export_detect(shared, tmp_path, name):
     data, model_dir = shared / "data", str(tmp_path / "model")
     record = str(data / "pets_examples.record")
     config = pipeline.override(

@@ -152,14 +152,14 @@ def _check_three_ways(config: Any, folder: pathlib.Path, limit: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_network")
-def test_three_ways_agree_in_float32(tmp_path: pathlib.Path) -> None:
+def test_three_ways_agree_in_float32(tmp_path):
     _check_three_ways(_config(), tmp_path, 1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("small_network")
-def test_bfloat16_stays_near_float32(tmp_path: pathlib.Path) -> None:
+def test_bfloat16_stays_near_float32(tmp_path):
     before, expected, loss = _by_estimator(_config(), tmp_path)
     narrow = _config(NARROW)
     ways = {"TPUEstimator": _by_tpu_estimator(narrow, tmp_path), "XLA": _by_xla(narrow, before)}
@@ -173,7 +173,7 @@ def test_bfloat16_stays_near_float32(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.usefixtures("small_network")
-def test_statistics_of_batch_norm_are_float32_in_a_bfloat16_network() -> None:
+def test_statistics_of_batch_norm_are_float32_in_a_bfloat16_network():
     core = tpu_graph.build_core_graph(_config(NARROW), estimator.ModeKeys.TRAIN, BATCH)
     norms = [op for op in core.graph.get_operations() if op.type == "FusedBatchNormV3"]
     assert len(norms) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from typing import Any, Callable, List
 
 import pytest
@@ -52,9 +51,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
 
 
 # Evaluations on a TPU's core are in tests/model_fn/runs/backends/test_tpu_estimator.py.
-def test_run_and_resume(
-    seen: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_run_and_resume(seen, tmp_path, caplog):
     config = fake.pipeline_config(FIT)
     arguments: Any = {
         "checkpoints": CheckpointOptions(steps=2),
@@ -82,7 +79,7 @@ def test_run_and_resume(
     assert tf1.control_flow_v2_enabled()
 
 
-def test_a_run_goes_on_without_a_tpu(seen: List[Any], tmp_path: pathlib.Path) -> None:
+def test_a_run_goes_on_without_a_tpu(seen, tmp_path):
     config = fake.pipeline_config(FIT)
     runner.train(config, str(tmp_path), num_train_steps=2, progress=False, tpu=REHEARSAL)
     runner.train(config, str(tmp_path), num_train_steps=3, progress=False)

@@ -46,7 +46,7 @@ def _config(overrides: str = configs.MASKS) -> Any:
     return config
 
 
-def test_training_steps_lower_the_loss() -> None:
+def test_training_steps_lower_the_loss():
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(0)
         tf1.train.get_or_create_global_step()
@@ -57,7 +57,7 @@ def test_training_steps_lower_the_loss() -> None:
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
 
 
-def test_size_of_the_training_graph_does_not_depend_on_the_batch() -> None:
+def test_size_of_the_training_graph_does_not_depend_on_the_batch():
     counts = []
     for batch in (1, 2):
         with tf.Graph().as_default() as graph:
@@ -83,7 +83,7 @@ SETS = [
 ]
 
 
-def test_evaluation_and_prediction() -> None:
+def test_evaluation_and_prediction():
     config = _config()
     config.eval_config.metrics_set[:] = SETS
     model_fn = create_model_fn(config)
@@ -120,7 +120,7 @@ CONTEXT = """context_config {
 }"""
 
 
-def test_context_features_reach_the_model_in_training() -> None:
+def test_context_features_reach_the_model_in_training():
     losses = []
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.train.get_or_create_global_step()
@@ -138,7 +138,7 @@ def test_context_features_reach_the_model_in_training() -> None:
     assert np.isfinite(losses).all()
 
 
-def test_proposals_are_evaluated_regardless_of_class() -> None:
+def test_proposals_are_evaluated_regardless_of_class():
     config = _config("number_of_stages: 1")
     config.eval_config.metrics_set[:] = ["coco_detection_metrics"]
     config.eval_config.include_metrics_per_category = True

@@ -83,9 +83,7 @@ def start_from(checkpoint: str, overrides: str, **settings: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_classification_checkpoint(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_classification_checkpoint(tmp_path, caplog):
     scope = "MobilenetV2"
     checkpoint = save(classify_with_mobilenet_v2, tmp_path, scope)
     names = {name for name, _ in tf1.train.list_variables(checkpoint)}
@@ -106,9 +104,7 @@ def test_classification_checkpoint(
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_pnasnet_takes_the_averages_of_its_classifier(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pnasnet_takes_the_averages_of_its_classifier(tmp_path, monkeypatch):
     cell = nasnet.Cell(((nasnet.Step("separable", 3, 1), nasnet.Step("identity", 1, 0)),), (2,))
     tiny = nasnet.Network(cell, num_cells=12, depth=8, stem_depth=6, keep_paths=1.0)
     real = nasnet.searched_network

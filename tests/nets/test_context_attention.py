@@ -88,7 +88,7 @@ def real(rows: np.ndarray, counts: List[int]) -> List[np.ndarray]:
     return [one[:count] for one, count in zip(rows, counts)]
 
 
-def test_one_head() -> None:
+def test_one_head():
     found = run(attention())
     answer = expected(
         found, "AttentionBlock0_AttentionLayer0", "fully_connected", BOXES, real(SEEN, NUM_SEEN)
@@ -97,7 +97,7 @@ def test_one_head() -> None:
 
 
 @pytest.mark.parametrize("sequential", [False, True])
-def test_heads_layers_and_attention_among_boxes(sequential: bool) -> None:
+def test_heads_layers_and_attention_among_boxes(sequential):
     heads, layers = (1, 2) if sequential else (2, 1)
     found = run(attention(heads=heads, layers=layers, self_attention=True, sequential=sequential))
     among = expected(found, "SelfAttentionBlock", "fully_connected", BOXES, real(BOXES, NUM_BOXES))
@@ -117,7 +117,7 @@ def test_heads_layers_and_attention_among_boxes(sequential: bool) -> None:
     np.testing.assert_allclose(found[""], answer, rtol=1e-4, atol=1e-4)
 
 
-def test_attention_among_boxes_alone_needs_no_context() -> None:
+def test_attention_among_boxes_alone_needs_no_context():
     one = attention(self_attention=True, context_attention=False)
     found = run(one)
     answer = expected(found, "SelfAttentionBlock", "fully_connected", BOXES, real(BOXES, NUM_BOXES))
@@ -131,12 +131,12 @@ def test_attention_among_boxes_alone_needs_no_context() -> None:
         )
 
 
-def test_without_context_features_boxes_find_nothing() -> None:
+def test_without_context_features_boxes_find_nothing():
     found = run(attention(), num_seen=[5, 0])[""]
     np.testing.assert_allclose(found[1], 2 * BOXES[1], rtol=1e-5)
 
 
-def test_bfloat16() -> None:
+def test_bfloat16():
     with tf.Graph().as_default(), tf1.Session() as session, tf1.tpu.bfloat16_scope():
         context = Context(tf.constant(SEEN), tf.constant(NUM_SEEN))
         attention_context = AttentionContext(tf.sequence_mask(NUM_BOXES, 3), context)
@@ -166,7 +166,7 @@ def names_and_shapes(overrides: str, is_training: bool) -> Dict[str, List[int]]:
     ("position", "channels"),
     [("POST_BOX_CLASSIFIER", 12), ("POST_RPN", 8)],
 )
-def test_variables(position: str, channels: int) -> None:
+def test_variables(position, channels):
     """Names of the published model; masks of detections share them with regions."""
     trained = names_and_shapes(f"attention_position: {position}", is_training=True)
     assert trained == names_and_shapes(f"attention_position: {position}", is_training=False)
@@ -191,7 +191,7 @@ def test_variables(position: str, channels: int) -> None:
         (np.zeros([2, 5, 7], np.float32), "is 6, but the context features have 7 numbers each"),
     ],
 )
-def test_a_context_that_does_not_fit(context: Any, message: str) -> None:
+def test_a_context_that_does_not_fit(context, message):
     with tf.Graph().as_default(), pytest.raises(ConfigError, match=message):
         given = None if context is None else Context(tf.constant(context), tf.constant([1, 1]))
         attention()(tf.zeros([6, 1, 1, 4]), AttentionContext(tf.ones([2, 3], bool), given))

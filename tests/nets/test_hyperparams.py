@@ -25,7 +25,7 @@ def parse(text: str) -> hyperparams_pb2.Hyperparams:
         ("SWISH", [-0.238406, 0.731059, 7.997317]),
     ],
 )
-def test_activations(name: str, expected: list) -> None:
+def test_activations(name, expected):
     function = hyperparams.ACTIVATIONS[parse(f"activation: {name}").activation]
     inputs = tf.constant([-2.0, 1.0, 8.0])
     outputs = inputs if function is None else function(inputs)
@@ -33,7 +33,7 @@ def test_activations(name: str, expected: list) -> None:
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("l1", 0.5 * 6.0), ("l2", 0.5 * 14.0 / 2)])
-def test_regularizers(kind: str, expected: float) -> None:
+def test_regularizers(kind, expected):
     config = parse(f"regularizer {{ {kind}_regularizer {{ weight: 0.5 }} }}").regularizer
     with tf.Graph().as_default():
         penalty = hyperparams.make_regularizer(config)(tf.constant([1.0, -2.0, 3.0]))
@@ -51,7 +51,7 @@ def test_regularizers(kind: str, expected: float) -> None:
         ('keras_initializer_by_name: "ones"', 1.0, 0.0),
     ],
 )
-def test_initializers(text: str, mean: float, stddev: float) -> None:
+def test_initializers(text, mean, stddev):
     config = parse(f"initializer {{ {text} }}").initializer
     with tf.Graph().as_default():
         tf1.set_random_seed(1)
@@ -61,7 +61,7 @@ def test_initializers(text: str, mean: float, stddev: float) -> None:
     assert values.std() == pytest.approx(stddev, abs=0.003)
 
 
-def test_initial_values_repeat_by_the_seed_of_the_graph() -> None:
+def test_initial_values_repeat_by_the_seed_of_the_graph():
     config = parse("initializer { truncated_normal_initializer { stddev: 1 } }").initializer
     drawn = []
     for seed in (1, 1, 2):
@@ -76,7 +76,7 @@ def test_initial_values_repeat_by_the_seed_of_the_graph() -> None:
     assert not np.array_equal(drawn[0][0], drawn[0][1])
 
 
-def test_unknown_keras_initializer_is_named() -> None:
+def test_unknown_keras_initializer_is_named():
     with pytest.raises(ValueError, match=r"'he_norm'.*glorot_uniform"):
         hyperparams.make_arg_scope(
             parse('initializer { keras_initializer_by_name: "he_norm" }'), True
@@ -91,7 +91,7 @@ def convolve(text: str, is_training: bool = True) -> tf.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["batch_norm", "sync_batch_norm", "group_norm"])
-def test_normalizers(kind: str) -> None:
+def test_normalizers(kind):
     settings = "" if kind == "group_norm" else "scale: true"
     scope = "GroupNorm" if kind == "group_norm" else "BatchNorm"
     with tf.Graph().as_default():
@@ -103,7 +103,7 @@ def test_normalizers(kind: str) -> None:
     assert values.std() == pytest.approx(1.0, abs=0.05)
 
 
-def test_group_norm_ignores_batch_norm_settings_around_it() -> None:
+def test_group_norm_ignores_batch_norm_settings_around_it():
     with tf.Graph().as_default():
         with slim.arg_scope([slim.conv2d, slim.separable_conv2d], normalizer_params={"decay": 1}):
             convolve("group_norm {}")
@@ -113,9 +113,7 @@ def test_group_norm_ignores_batch_norm_settings_around_it() -> None:
 @pytest.mark.parametrize(
     ("is_training", "train", "updates"), [(True, "true", 4), (True, "false", 0), (False, "true", 0)]
 )
-def test_batch_norm_learns_only_if_model_and_message_say_so(
-    is_training: bool, train: str, updates: int
-) -> None:
+def test_batch_norm_learns_only_if_model_and_message_say_so(is_training, train, updates):
     with tf.Graph().as_default():
         convolve(f"batch_norm {{ train: {train} }}", is_training)
         assert len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)) == updates
@@ -125,7 +123,7 @@ def test_batch_norm_learns_only_if_model_and_message_say_so(
     ("field", "terms"),
     [("", 2), ("regularize_depthwise: true", 2), ("regularize_depthwise: false", 1)],
 )
-def test_depthwise_kernels_are_spared_only_on_request(field: str, terms: int) -> None:
+def test_depthwise_kernels_are_spared_only_on_request(field, terms):
     with tf.Graph().as_default():
         convolve(f"regularizer {{ l2_regularizer {{ weight: 0.1 }} }} {field}")
         assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == terms

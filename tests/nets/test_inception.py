@@ -14,7 +14,7 @@ def shapes(end_points: Dict[str, tf.Tensor]) -> Dict[str, List[int]]:
     return {name: tensor.shape.as_list()[1:] for name, tensor in end_points.items()}
 
 
-def test_v3_as_published() -> None:
+def test_v3_as_published():
     with tf.Graph().as_default() as graph:
         images = tf.zeros([1, 107, 139, 3])
         found = shapes(inception.inception(images, scaled_depth(1, 16), inception.V3_BLOCKS))
@@ -28,7 +28,7 @@ def test_v3_as_published() -> None:
     assert found["Mixed_7c"] == [2, 3, 2048]
 
 
-def test_depth_is_scaled_layer_by_layer_down_to_the_least() -> None:
+def test_depth_is_scaled_layer_by_layer_down_to_the_least():
     with tf.Graph().as_default():
         start = inception.V2_BLOCKS[: V2_NAMES.index("Mixed_4a") + 1]
         found = shapes(inception.inception(tf.zeros([1, 64, 64, 3]), scaled_depth(0.1, 8), start))

@@ -24,7 +24,7 @@ def _one_block_of_each(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_dilated_blocks_see_what_strided_ones_see() -> None:
+def test_dilated_blocks_see_what_strided_ones_see():
     tf1.set_random_seed(1)
     images = tf.random.stateless_normal([1, 65, 97, 3], [1, 2])
     maps = []
@@ -37,7 +37,7 @@ def test_dilated_blocks_see_what_strided_ones_see() -> None:
     assert strided.max() > 0.01
 
 
-def test_second_part_halves_without_padding_and_ends_below_zero_too() -> None:
+def test_second_part_halves_without_padding_and_ends_below_zero_too():
     features = inception_resnet.second_part(tf.zeros([2, 17, 12, 1088]))
     assert features.shape == [2, 8, 5, 1536]
     ends = [op.name for op in features.graph.get_operations() if op.type == "Relu"]

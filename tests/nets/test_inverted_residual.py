@@ -34,19 +34,19 @@ def one_block(block: nets.Block, inputs: tf.Tensor) -> tf.Tensor:
         (0.5, 0, 8),
     ],
 )
-def test_divisible(channels: float, least: int, expected: int) -> None:
+def test_divisible(channels, least, expected):
     assert nets.divisible(channels, least) == expected
     assert nets.rounded_depth(0.5, least)(2 * channels) == expected
 
 
-def test_activations() -> None:
+def test_activations():
     inputs = tf.constant([-4.0, -1.0, 0.0, 1.0, 5.0])
     np.testing.assert_allclose(nets.hard_swish(inputs), [0, -1 / 3, 0, 2 / 3, 5], rtol=1e-6)
     gates = [0, 2 * 0.16667, 3 * 0.16667, 4 * 0.16667, 6 * 0.16667]
     np.testing.assert_allclose(nets.hard_sigmoid(inputs), gates, rtol=1e-6)
 
 
-def test_explicit_padding_does_not_depend_on_the_size() -> None:
+def test_explicit_padding_does_not_depend_on_the_size():
     with tf.Graph().as_default(), nets.arg_scope(), inference():
         # At stride 2, "SAME" looks at pixels 0..2 of an even side, explicit padding at -1..1.
         inputs = tf.reshape(tf.constant([1.0, 0, 0, 0]), [1, 1, 4, 1])
@@ -66,7 +66,7 @@ def test_explicit_padding_does_not_depend_on_the_size() -> None:
 
 
 @pytest.mark.parametrize(("residual", "stride"), [(True, 1), (False, 1), (True, 2)])
-def test_a_block_adds_its_input_where_shapes_agree(residual: bool, stride: int) -> None:
+def test_a_block_adds_its_input_where_shapes_agree(residual, stride):
     with tf.Graph().as_default(), nets.arg_scope():
         inputs = tf.random.normal([1, 4, 4, 8], seed=1)
         block = nets.Block(8, stride, residual=residual)
@@ -76,7 +76,7 @@ def test_a_block_adds_its_input_where_shapes_agree(residual: bool, stride: int) 
     np.testing.assert_array_equal(output, given if added else np.zeros_like(output))
 
 
-def test_fused_block() -> None:
+def test_fused_block():
     with tf.Graph().as_default(), nets.arg_scope():
         output = one_block(nets.Block(16, 2, expansion=2, fused=True), tf.zeros([1, 8, 8, 8]))
         assert output.shape == (1, 4, 4, 16)
@@ -84,7 +84,7 @@ def test_fused_block() -> None:
         assert not shapes("depthwise_weights")
 
 
-def test_squeeze_excite_weighs_channels() -> None:
+def test_squeeze_excite_weighs_channels():
     with tf.Graph().as_default(), nets.arg_scope(), inference():
         block = nets.Block(32, expansion=0, kernel=1, squeeze=True, residual=False)
         identity = tf.eye(32, batch_shape=[1, 1])
@@ -109,7 +109,7 @@ def test_squeeze_excite_weighs_channels() -> None:
     np.testing.assert_allclose(found, given * gates / 1.001, rtol=1e-4, atol=1e-6)
 
 
-def test_padding_whole_blocks_makes_maps_grow() -> None:
+def test_padding_whole_blocks_makes_maps_grow():
     with tf.Graph().as_default(), nets.arg_scope():
         end_points = nets.inverted_residual_net(
             tf.zeros([1, 64, 64, 3]),
@@ -123,7 +123,7 @@ def test_padding_whole_blocks_makes_maps_grow() -> None:
     assert heights == [32, 17, 10, 12, 8, 12]
 
 
-def test_a_configuration_may_ask_for_batch_norm_over_replicas() -> None:
+def test_a_configuration_may_ask_for_batch_norm_over_replicas():
     used = []
 
     @slim.add_arg_scope

@@ -93,7 +93,7 @@ def _agree(ours: Dict[str, Any], theirs: Dict[str, Any], tolerance: float) -> No
 
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("name", LAYERS)
-def test_before_the_delay_a_layer_is_that_of_slim(name: str, in_place: bool) -> None:
+def test_before_the_delay_a_layer_is_that_of_slim(name, in_place):
     ours, theirs = (
         _run(LAYERS[name], options, in_place=in_place) for options in (Quantization(), None)
     )
@@ -103,7 +103,7 @@ def test_before_the_delay_a_layer_is_that_of_slim(name: str, in_place: bool) -> 
 
 
 @pytest.mark.parametrize("name", ["plain", "synchronized", "depthwise"])
-def test_an_inference_folds_batch_norm_into_what_it_rounds(name: str) -> None:
+def test_an_inference_folds_batch_norm_into_what_it_rounds(name):
     """Sixteen bits leave steps of 12 / 65535 in kernels, of 6 / 65535 in outputs."""
     fine = Quantization(weight_bits=16, activation_bits=16)
     ours, theirs = (_run(LAYERS[name], options, is_training=False) for options in (fine, None))
@@ -114,7 +114,7 @@ def test_an_inference_folds_batch_norm_into_what_it_rounds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "strided", "depthwise", "synchronized"])
-def test_a_training_step_computes_what_the_formulas_of_the_reference_give(name: str) -> None:
+def test_a_training_step_computes_what_the_formulas_of_the_reference_give(name):
     """Outputs and gradients of the folded layer, in the order in which the rewriter computes."""
     with tf.Graph().as_default(), tf1.Session() as session:
         pixels = tf.constant(PIXELS)
@@ -173,7 +173,7 @@ def _scopes(build: Layer, *, is_training: bool = True) -> Any:
         return [each.scope for each in quantizer.tensors]
 
 
-def test_names_of_ranges() -> None:
+def test_names_of_ranges():
     assert _scopes(LAYERS["plain"]) == ["net/conv/weights_quant", "net/conv/act_quant"]
     assert _scopes(LAYERS["separable"]) == [
         "net/conv/separable_conv2d/weights_quant",
@@ -194,20 +194,20 @@ def test_names_of_ranges() -> None:
     assert _scopes(twice) == ["net/net/sum"]
 
 
-def test_a_penalty_of_a_kernel_without_batch_norm_is_of_the_rounded_one() -> None:
+def test_a_penalty_of_a_kernel_without_batch_norm_is_of_the_rounded_one():
     coarse = Quantization(delay=0, weight_bits=2)
     ours, theirs = (_run(LAYERS["bias"], options) for options in (coarse, None))
     assert abs(ours["penalty"] / theirs["penalty"] - 1) > 0.01
 
 
-def test_normalization_that_cannot_be_folded_is_refused() -> None:
+def test_normalization_that_cannot_be_folded_is_refused():
     with pytest.raises(ConfigError, match="group_norm of net/conv cannot become part"):
         _scopes(_conv("conv2d", 4, 1, normalizer_fn=slim.group_norm))
     with pytest.raises(ConfigError, match="force_use_bias"):
         _scopes(_conv("conv2d", 4, 1, normalizer_fn=with_bias(batch_norm)))
 
 
-def test_gradient_of_a_strided_kernel_on_one_pixel_in_bfloat16() -> None:
+def test_gradient_of_a_strided_kernel_on_one_pixel_in_bfloat16():
     generator = np.random.default_rng(0)
     pixels = generator.normal(size=[16, 1, 1, 128]).astype(np.float32)
 

@@ -10,12 +10,12 @@ from estimator_det.nets.layers import pad_for_kernel
 from estimator_det.nets.necks import pyramids
 
 
-def test_scaled_depth() -> None:
+def test_scaled_depth():
     depth = mobilenet.scaled_depth(0.75, 16)
     assert [depth(d) for d in (8, 32, 64, 33)] == [16, 24, 48, 24]
 
 
-def test_pad_for_kernel() -> None:
+def test_pad_for_kernel():
     inputs = tf.ones([1, 2, 3, 1])
     padded = pad_for_kernel(inputs, 3)[0, :, :, 0]
     np.testing.assert_array_equal(padded, np.pad(np.ones((2, 3)), 1))
@@ -24,7 +24,7 @@ def test_pad_for_kernel() -> None:
 
 
 @pytest.mark.parametrize("static", [True, False])
-def test_pad_to_multiple(static: bool) -> None:
+def test_pad_to_multiple(static):
     spec = tf.TensorSpec([1, 5, 8, 1] if static else [None, None, None, 1], tf.float32)
     pad = tf.function(lambda images: pad_to_multiple(images, 4), input_signature=[spec])
     padded = pad(tf.ones([1, 5, 8, 1]))[0, :, :, 0]
@@ -39,7 +39,7 @@ def build_maps(*rows: pyramids.FeatureMap, **options) -> list:
     return [m.shape for m in pyramids.extended_maps(end_points, rows, depth, **options)]
 
 
-def test_extended_maps() -> None:
+def test_extended_maps():
     rows = [pyramids.FeatureMap("early"), pyramids.FeatureMap("late"), pyramids.FeatureMap("", 12)]
     with tf.Graph().as_default():
         assert build_maps(*rows) == [(1, 9, 9, 8), (1, 5, 5, 8), (1, 3, 3, 6)]
@@ -53,7 +53,7 @@ def test_extended_maps() -> None:
         assert "late_2_Conv2d_2_3x3_s2_6_depthwise/depthwise_weights" in names
 
 
-def test_extended_maps_errors() -> None:
+def test_extended_maps_errors():
     with tf.Graph().as_default():
         with pytest.raises(ValueError, match=r"no activation 'lat'.*'early', 'late'"):
             build_maps(pyramids.FeatureMap("lat"))

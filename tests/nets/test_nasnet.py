@@ -44,7 +44,7 @@ PUBLISHED = {
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_large_networks_have_the_published_size(name: str) -> None:
+def test_large_networks_have_the_published_size(name):
     bare = {"weights_initializer": tf1.zeros_initializer(), "weights_regularizer": None}
     with tf.Graph().as_default() as graph:
         with nasnet.arg_scope(), slim.arg_scope([slim.conv2d, slim.separable_conv2d], **bare):
@@ -66,7 +66,7 @@ def halved() -> Dict[str, tf.Tensor]:
         return build(tf.random.stateless_normal([1, 65, 97, 3], [1, 2]), HALVED)
 
 
-def test_a_cell_after_a_halving_cell_skips_its_input(halved: Dict[str, tf.Tensor]) -> None:
+def test_a_cell_after_a_halving_cell_skips_its_input(halved):
     assert list(halved) == [
         *("Stem", "Cell_0", "Cell_1", "Reduction_Cell_0", "Cell_2", "Cell_3"),
         *("Reduction_Cell_1", "Cell_4", "Cell_5"),
@@ -82,7 +82,7 @@ def test_a_cell_after_a_halving_cell_skips_its_input(halved: Dict[str, tf.Tensor
         assert shapes("cell_2/path1_conv") and not shapes("cell_3/path1_conv")
 
 
-def test_two_parts_make_the_whole(halved: Dict[str, tf.Tensor]) -> None:
+def test_two_parts_make_the_whole(halved):
     with halved["Stem"].graph.as_default(), tf1.Session() as session:
         with (
             tf1.variable_scope(tf1.get_variable_scope(), reuse=True),
@@ -97,7 +97,7 @@ def test_two_parts_make_the_whole(halved: Dict[str, tf.Tensor]) -> None:
     assert np.abs(found).max() > 0
 
 
-def test_a_network_ends_where_asked() -> None:
+def test_a_network_ends_where_asked():
     with tf.Graph().as_default():
         assert list(build(tf.zeros([1, 65, 65, 3]), SIMPLE, last="Cell_0")) == ["Stem", "Cell_0"]
         assert shapes("cell_0/") and not shapes("cell_1/")
@@ -105,7 +105,7 @@ def test_a_network_ends_where_asked() -> None:
         build(tf.zeros([1, 65, 65, 3]), SIMPLE, last="Cell_9")
 
 
-def test_cells_and_their_variables() -> None:
+def test_cells_and_their_variables():
     with tf.Graph().as_default():
         build(tf.zeros([1, 65, 97, 3]))
         # What comes before the first stem cell stays as it is, so its pooling needs a projection.
@@ -127,7 +127,7 @@ def test_cells_and_their_variables() -> None:
         assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == len(kernels)
 
 
-def test_halving_keeps_even_and_odd_pixels() -> None:
+def test_halving_keeps_even_and_odd_pixels():
     image = np.arange(15.0, dtype=np.float32).reshape(1, 3, 5, 1)
     with tf.Graph().as_default(), tf1.Session() as session:
         ones = {"weights_initializer": tf1.ones_initializer(), "activation_fn": None}
@@ -140,7 +140,7 @@ def test_halving_keeps_even_and_odd_pixels() -> None:
     np.testing.assert_array_equal(odd, [[6, 8, 0], [0, 0, 0]])
 
 
-def test_paths_drop_more_as_training_goes_on() -> None:
+def test_paths_drop_more_as_training_goes_on():
     with tf.Graph().as_default(), tf1.Session() as session:
         progress = tf1.placeholder(tf.float32, [])
         kept = [nasnet._kept_paths(TINY, number, progress) for number in (0, 4)]
@@ -150,7 +150,7 @@ def test_paths_drop_more_as_training_goes_on() -> None:
         np.testing.assert_allclose(session.run(kept, {progress: 1.0}), [0.92, 0.6], rtol=1e-6)
 
 
-def test_a_dropped_path_is_zero_and_the_others_make_up_for_it() -> None:
+def test_a_dropped_path_is_zero_and_the_others_make_up_for_it():
     tf.random.set_seed(3)
     dropped = nasnet._drop_paths(tf.ones([1000, 1, 2, 1]), tf.constant(0.8)).numpy()[:, 0, :, 0]
     np.testing.assert_array_equal(dropped[:, 0], dropped[:, 1])
@@ -159,7 +159,7 @@ def test_a_dropped_path_is_zero_and_the_others_make_up_for_it() -> None:
 
 
 @pytest.mark.parametrize("is_training", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
-def test_paths_drop_in_training_alone(is_training: bool) -> None:
+def test_paths_drop_in_training_alone(is_training):
     with tf.Graph().as_default() as graph:
         tf1.train.create_global_step()
         build(tf.zeros([2, 64, 64, 3]), SIMPLE, is_training=is_training)

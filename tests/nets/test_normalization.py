@@ -29,7 +29,7 @@ def one_step(layer, inputs: np.ndarray, **settings) -> dict:
 @pytest.mark.parametrize("collections", [None, tf1.GraphKeys.UPDATE_OPS])
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("scale", [True, False])
-def test_equals_tf_slim(layer, collections, is_training: bool, scale: bool) -> None:
+def test_equals_tf_slim(layer, collections, is_training, scale):
     settings = {
         **SETTINGS,
         "scale": scale,
@@ -44,14 +44,14 @@ def test_equals_tf_slim(layer, collections, is_training: bool, scale: bool) -> N
         np.testing.assert_allclose(ours[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def test_rank_two() -> None:
+def test_rank_two():
     inputs = np.array([[1.0, 4.0], [3.0, 0.0]], np.float32)
     outputs = one_step(batch_norm, inputs, epsilon=1e-4, is_training=True)["outputs"]
     np.testing.assert_allclose(outputs, [[-1, 1], [1, -1]], atol=1e-3)
 
 
 @pytest.mark.parametrize("collections", [None, tf1.GraphKeys.UPDATE_OPS])
-def test_replicas_share_their_moments(collections) -> None:
+def test_replicas_share_their_moments(collections):
     with tf.Graph().as_default():
         strategy = tf1.distribute.MirroredStrategy(
             ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
@@ -79,7 +79,7 @@ def test_replicas_share_their_moments(collections) -> None:
     np.testing.assert_allclose(np.concatenate(halves), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_replicas_outside_training_take_their_averages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_outside_training_take_their_averages(monkeypatch):
     settings = {**SETTINGS, "is_training": False}
     alone = one_step(batch_norm, INPUTS, **settings)
     monkeypatch.setattr(normalization, "num_tpu_shards", lambda: 2)
@@ -90,7 +90,7 @@ def test_replicas_outside_training_take_their_averages(monkeypatch: pytest.Monke
         np.testing.assert_array_equal(together[name], value, err_msg=name)
 
 
-def test_cores_of_a_tpu_share_their_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_of_a_tpu_share_their_moments(monkeypatch):
     """There is no TPU: the other core's share of each sum is given by hand."""
     other = INPUTS[1:]
     shares = iter([other.mean((0, 1, 2)), (other**2).mean((0, 1, 2))])
@@ -105,7 +105,7 @@ def test_cores_of_a_tpu_share_their_moments(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("num_shards", "sums"), [(1, 0), (4, 4)])
-def test_sums_over_cores(num_shards: int, sums: int) -> None:
+def test_sums_over_cores(num_shards, sums):
     """Two in the layer and two for their gradients; on a single core plain batch norm does."""
 
     def step(inputs: tf.Tensor) -> tf.Tensor:
@@ -148,7 +148,7 @@ def convolved(folds: bool, **settings) -> tuple:
     "settings",
     [{"kernel_size": 3, "stride": 2}, {"kernel_size": 1}, {"kernel_size": 2, "padding": "VALID"}],
 )
-def test_folded_into_a_convolution(settings: dict) -> None:
+def test_folded_into_a_convolution(settings):
     (plain, one), (folded, none) = (convolved(folds, **settings) for folds in (False, True))
     assert (one, none) == (1, 0)
     assert set(plain) == {"outputs", "conv/weights", "conv/BatchNorm/beta", "conv/BatchNorm/gamma"}
@@ -156,7 +156,7 @@ def test_folded_into_a_convolution(settings: dict) -> None:
         np.testing.assert_allclose(folded[name], value, rtol=1e-4, err_msg=name)
 
 
-def test_not_folded_in_training_or_bfloat16_or_after_an_atrous_convolution() -> None:
+def test_not_folded_in_training_or_bfloat16_or_after_an_atrous_convolution():
     with tf.Graph().as_default() as graph:
         images = tf.zeros([1, 4, 4, 2])
         with slim.arg_scope([batch_norm], folds=True):

@@ -28,7 +28,7 @@ def _rounded(values: np.ndarray, least: float, most: float, lowest: int = 0) -> 
     return np.floor((np.clip(values, start, end) - start) / step + 0.5) * step + start
 
 
-def test_an_inference_rounds_to_the_stored_range() -> None:
+def test_an_inference_rounds_to_the_stored_range():
     values = np.array([-2.0, -0.5, 0.0, 0.013, 1.0, 3.0], np.float32)
     with tf.Graph().as_default(), tf1.Session() as session:
         quantizer = Quantizer(Quantization(delay=7), is_training=False)
@@ -51,7 +51,7 @@ def test_an_inference_rounds_to_the_stored_range() -> None:
         assert not tf1.get_collection(tf1.GraphKeys.MODEL_VARIABLES)
 
 
-def test_ranges_of_activations_are_averages_without_a_bias_to_their_start() -> None:
+def test_ranges_of_activations_are_averages_without_a_bias_to_their_start():
     with tf.Graph().as_default(), tf1.Session() as session:
         values = tf1.placeholder(tf.float32, [2])
         quantizer = Quantizer(Quantization(delay=0), is_training=True)
@@ -74,7 +74,7 @@ def test_ranges_of_activations_are_averages_without_a_bias_to_their_start() -> N
         assert quantization.STEP_VARIABLE not in found
 
 
-def test_ranges_of_weights_are_those_of_the_step() -> None:
+def test_ranges_of_weights_are_those_of_the_step():
     kernel = np.array([-0.4, 0.1, 0.25], np.float32)
     with tf.Graph().as_default(), tf1.Session() as session:
         quantizer = Quantizer(Quantization(delay=0), is_training=True)
@@ -88,7 +88,7 @@ def test_ranges_of_weights_are_those_of_the_step() -> None:
         }
 
 
-def test_the_delay_counts_steps_from_one() -> None:
+def test_the_delay_counts_steps_from_one():
     with tf.Graph().as_default(), tf1.Session() as session:
         quantizer = Quantizer(Quantization(delay=3), is_training=True)
         outputs = quantizer.activation("one/act_quant", tf.constant([0.0, 0.1234, 1.0]))
@@ -103,7 +103,7 @@ def test_the_delay_counts_steps_from_one() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 9])
-def test_gradients_pass_inside_the_range(step: int) -> None:
+def test_gradients_pass_inside_the_range(step):
     with tf.Graph().as_default(), tf1.Session() as session:
         values = tf.constant([-7.0, -1.0, 0.5, 7.0])
         quantizer = Quantizer(Quantization(delay=5), is_training=True)
@@ -119,7 +119,7 @@ def test_gradients_pass_inside_the_range(step: int) -> None:
         np.testing.assert_allclose(session.run(gradient), inside)
 
 
-def test_symmetric_ranges() -> None:
+def test_symmetric_ranges():
     with tf.Graph().as_default(), tf1.Session() as session:
         quantizer = Quantizer(Quantization(delay=0, symmetric=True), is_training=True)
         quantizer.weights("net", tf.constant([-0.5, 0.25]))
@@ -132,7 +132,7 @@ def test_symmetric_ranges() -> None:
         assert found["net/act_quant/max"] == pytest.approx(0.5 * 254 / 256, rel=2e-5)
 
 
-def test_names_follow_the_variable_scope_within_that_of_the_network() -> None:
+def test_names_follow_the_variable_scope_within_that_of_the_network():
     with tf.Graph().as_default(), tf1.variable_scope("whole"):
         quantizer = Quantizer(Quantization(), is_training=False)
         with tf1.variable_scope("net"):
@@ -150,7 +150,7 @@ def test_names_follow_the_variable_scope_within_that_of_the_network() -> None:
             quantizer.weights("other/conv", tf.zeros([2]))
 
 
-def test_options_from_the_message() -> None:
+def test_options_from_the_message():
     message = graph_rewriter_pb2.GraphRewriter()
     assert make_quantization(message) is None
     message.quantization.SetInParent()

@@ -13,7 +13,7 @@ def tiny(inputs: tf.Tensor) -> dict:
     return resnet.resnet_v1(inputs, 50, scaled_depth(0.03, 2))
 
 
-def test_blocks_are_seen_before_they_are_halved() -> None:
+def test_blocks_are_seen_before_they_are_halved():
     with tf.Graph().as_default(), resnet.v1_arg_scope():
         end_points = tiny(tf.zeros([2, 130, 160, 3]))
         shapes = {name: map_.shape.as_list() for name, map_ in end_points.items()}
@@ -42,7 +42,7 @@ def one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_unit")
-def test_dilated_blocks_see_what_strided_ones_see() -> None:
+def test_dilated_blocks_see_what_strided_ones_see():
     """Blocks that halve within give the same as those halved after; dilated ones fill the gaps."""
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(1)

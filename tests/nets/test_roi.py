@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ SETTINGS, ARRAYS = golden_component("crops")
 
 
 @pytest.mark.parametrize("kind", ["native", "matmul"])
-def test_crops_golden(kind: str) -> None:
+def test_crops_golden(kind):
     crops = roi.crop_regions(
         tf.constant(ARRAYS["crop_resize_in"]),
         tf.constant(ARRAYS["crop_boxes"]),
@@ -24,7 +22,7 @@ def test_crops_golden(kind: str) -> None:
     )
 
 
-def test_both_kinds_of_crop_agree_inside_the_image() -> None:
+def test_both_kinds_of_crop_agree_inside_the_image():
     random = np.random.default_rng(0)
     features = tf.constant(random.normal(size=[2, 7, 9, 3]).astype(np.float32))
     low, high = random.uniform(0, 0.5, [2, 4, 2]), random.uniform(0.5, 1, [2, 4, 2])
@@ -36,7 +34,7 @@ def test_both_kinds_of_crop_agree_inside_the_image() -> None:
 
 @pytest.mark.parametrize("matmul", [True, False])
 @pytest.mark.parametrize("name", ["6x6_2x3_pool", "2x3_pool_same"])
-def test_position_sensitive_golden(name: str, matmul: bool) -> None:
+def test_position_sensitive_golden(name, matmul):
     settings = SETTINGS[name]
     pooled = roi.pool_position_sensitive(
         tf.constant(ARRAYS["image"][None]),

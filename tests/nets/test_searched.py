@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,7 @@ from estimator_det.nets.layers import squeeze_excite
 from estimator_det.nets.normalization import BATCH_NORMS
 
 
-def test_initializers() -> None:
+def test_initializers():
     tf.random.set_seed(3)
     whole = np.std(searched.he_normal([3, 3, 64, 64]))
     assert whole == pytest.approx(np.sqrt(2 / (9 * 64)), rel=0.02)
@@ -32,7 +30,7 @@ def test_initializers() -> None:
         (searched.Layer("IBNNoExpansion", 16), [[3, 3, 16, 1], [1, 1, 16, 16]]),
     ],
 )
-def test_a_layer_adds_its_input(layer: searched.Layer, widths: list) -> None:
+def test_a_layer_adds_its_input(layer, widths):
     pixels = np.random.default_rng(0).normal(size=(2, 4, 5, 16)).astype(np.float32)
     for skip in (True, False):
         network = searched.Network(16, ((layer._replace(skip=skip),),))
@@ -49,7 +47,7 @@ def test_a_layer_adds_its_input(layer: searched.Layer, widths: list) -> None:
                 np.testing.assert_allclose(session.run(found), pixels * skip, atol=1e-6)
 
 
-def test_squeeze_excite_weighs_channels_by_their_means() -> None:
+def test_squeeze_excite_weighs_channels_by_their_means():
     pixels = np.array([[[[1.0, 2.0]], [[3.0, 4.0]]]], np.float32)  # means 2 and 3
     with tf.Graph().as_default(), searched._arg_scope():
         found = squeeze_excite(tf.constant(pixels), 8, tf.nn.relu6, tf.nn.sigmoid)

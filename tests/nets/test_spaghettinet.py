@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -7,7 +5,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.nets import spaghettinet
 
 
-def test_ranges_average_what_was_seen_without_their_start() -> None:
+def test_ranges_average_what_was_seen_without_their_start():
     with tf.Graph().as_default():
         seen = tf1.placeholder(tf.float32, [])
         end = spaghettinet._range_end("max", 6.0)
@@ -20,7 +18,7 @@ def test_ranges_average_what_was_seen_without_their_start() -> None:
             assert session.run(end) == pytest.approx(5.50075, rel=1e-4)
 
 
-def test_parts_share_a_range_of_eight_bits() -> None:
+def test_parts_share_a_range_of_eight_bits():
     with tf.Graph().as_default():
         parts = [tf.constant([[3.01, 7.0]]), tf.constant([[-1.0]])]
         found = spaghettinet._concat_in_one_range(parts, is_training=False)

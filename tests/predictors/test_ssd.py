@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
-from typing import List
 
 import numpy as np
 import pytest
@@ -37,7 +35,7 @@ def predict_with(config, depths, anchors, training: bool, num_classes=5, backgro
     return predictor.predict(maps, list(anchors))
 
 
-def test_convolutional_head() -> None:
+def test_convolutional_head():
     with tf.Graph().as_default():
         found = predict("convolutional_box_predictor { class_prediction_bias_init: -4.6 }")
         assert found.box_encodings.shape == (2, 4 * 4 * 3 + 2 * 2 * 6, 4)
@@ -55,7 +53,7 @@ def test_convolutional_head() -> None:
         assert evaluate(found).class_logits.mean() == pytest.approx(-4.6, abs=0.5)
 
 
-def test_anchors_come_cell_by_cell() -> None:
+def test_anchors_come_cell_by_cell():
     """Row order: map, row, column, anchor; channel order: anchor, then number."""
     text = "convolutional_box_predictor { conv_hyperparams { initializer { %s } } }"
     text %= "truncated_normal_initializer { stddev: 0 }"
@@ -74,7 +72,7 @@ def test_anchors_come_cell_by_cell() -> None:
     np.testing.assert_array_equal(boxes, [expected, expected])
 
 
-def test_layers_before_the_head() -> None:
+def test_layers_before_the_head():
     text = (
         "convolutional_box_predictor { num_layers_before_predictor: 2 min_depth: %d max_depth: %d }"
     )
@@ -88,7 +86,7 @@ def test_layers_before_the_head() -> None:
 
 
 @pytest.mark.parametrize("head", ["convolutional", "weight_shared_convolutional"])
-def test_clip_range(head: str) -> None:
+def test_clip_range(head):
     more = "depth: 8" if head.startswith("weight") else ""
     text = f"""{head}_box_predictor {{ box_encodings_clip_range {{ min: -0.1 max: 0.2 }} {more}
         conv_hyperparams {{ initializer {{ random_normal_initializer {{ stddev: 1 }} }} }} }}"""
@@ -104,14 +102,14 @@ def test_clip_range(head: str) -> None:
         "weight_shared_convolutional_box_predictor { score_converter: SIGMOID %s }",
     ],
 )
-def test_scores_instead_of_logits(text: str) -> None:
+def test_scores_instead_of_logits(text):
     with tf.Graph().as_default():
         found = predict(text % "class_prediction_bias_init: -20", anchors=(3, 3))
         scores = evaluate(found).class_logits
     assert 0 <= scores.min() <= scores.max() < 1e-3
 
 
-def test_the_shared_head_converts_scores_outside_training_only() -> None:
+def test_the_shared_head_converts_scores_outside_training_only():
     text = """weight_shared_convolutional_box_predictor { score_converter: SIGMOID
         class_prediction_bias_init: -20 }"""
     with tf.Graph().as_default():
@@ -126,7 +124,7 @@ def test_the_shared_head_converts_scores_outside_training_only() -> None:
     ("activation", "ops"),
     [("", ["Relu6"] * 2), ("activation: RELU", ["Relu"] * 2), ("activation: NONE", [])],
 )
-def test_tower_layers_end_with_their_activation_or_relu6(activation: str, ops: List[str]) -> None:
+def test_tower_layers_end_with_their_activation_or_relu6(activation, ops):
     text = f"""weight_shared_convolutional_box_predictor {{ depth: 8 kernel_size: 1
         num_layers_before_predictor: 1 conv_hyperparams {{ {activation}
         initializer {{ random_normal_initializer {{ stddev: 9 }} }} }} }}"""
@@ -138,7 +136,7 @@ def test_tower_layers_end_with_their_activation_or_relu6(activation: str, ops: L
 
 @pytest.mark.parametrize("head", ["convolutional", "weight_shared_convolutional"])
 @pytest.mark.parametrize(("wanted", "training"), [(True, True), (True, False), (False, True)])
-def test_dropout_drops_in_training_where_asked_for(head: str, wanted: bool, training: bool) -> None:
+def test_dropout_drops_in_training_where_asked_for(head, wanted, training):
     text = f"use_dropout: {str(wanted).lower()} dropout_keep_probability: 0.5"
     text = f"{head}_box_predictor {{ {text} }}"
     with tf.Graph().as_default():
@@ -160,7 +158,7 @@ SHARED_CONFIGS = {
 
 
 @pytest.mark.parametrize("name", SHARED_CONFIGS)
-def test_shared_heads_have_the_variables_of_the_reference(name: str, shared: pathlib.Path) -> None:
+def test_shared_heads_have_the_variables_of_the_reference(name, shared):
     golden = json.loads((shared / "golden" / "configs" / f"{name}.json").read_text())
     expected = {k: v for k, v in golden["variables"].items() if k.startswith(SHARED)}
     pipeline = text_format.Parse(
@@ -178,7 +176,7 @@ def test_shared_heads_have_the_variables_of_the_reference(name: str, shared: pat
         assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == len(kernels)
 
 
-def test_maps_of_unequal_depth_are_projected() -> None:
+def test_maps_of_unequal_depth_are_projected():
     with tf.Graph().as_default():
         predict(
             "weight_shared_convolutional_box_predictor { conv_hyperparams { batch_norm {} } }",
@@ -193,7 +191,7 @@ def test_maps_of_unequal_depth_are_projected() -> None:
 
 @pytest.mark.parametrize("depthwise", ["true", "false"])
 @pytest.mark.parametrize("forced", ["true", "false"])
-def test_biases_before_batch_norm_only_where_forced(forced: str, depthwise: str) -> None:
+def test_biases_before_batch_norm_only_where_forced(forced, depthwise):
     text = f"""weight_shared_convolutional_box_predictor {{ depth: 8 use_depthwise: {depthwise}
         num_layers_before_predictor: 1 share_prediction_tower: true
         conv_hyperparams {{ batch_norm {{ }} force_use_bias: {forced} }} }}"""
@@ -204,7 +202,7 @@ def test_biases_before_batch_norm_only_where_forced(forced: str, depthwise: str)
         assert biases == ([f"{scope}/conv2d_0/biases"] if forced == "true" else [])
 
 
-def test_errors() -> None:
+def test_errors():
     with pytest.raises(ValueError, match=r"one of .*'convolutional_box_predictor'"):
         predict("")
     with pytest.raises(ValueError, match=r"has 3 layers.* makes 2"):
@@ -217,7 +215,7 @@ def test_errors() -> None:
         predict("convolutional_box_predictor { box_encodings_clip_range { min: 1 max: 0 } }")
 
 
-def test_unknown_sizes() -> None:
+def test_unknown_sizes():
     config = text_format.Parse("convolutional_box_predictor {}", box_predictor_pb2.BoxPredictor())
     predictor = make_box_head(
         config, 2, add_background_class=True, is_training=False, norm_is_training=False

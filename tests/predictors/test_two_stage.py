@@ -14,7 +14,7 @@ from estimator_det.protos import box_predictor_pb2
 from tests.graphs import shapes
 
 
-def test_proposal_head() -> None:
+def test_proposal_head():
     with tf.Graph().as_default():
         head = heads.ProposalHead(no_scope, depth=7, kernel_size=5, atrous_rate=2)
         net, raw = head.predict(tf.zeros([2, 6, 8, 3]), [4])
@@ -28,7 +28,7 @@ def test_proposal_head() -> None:
 
 
 @pytest.mark.parametrize("rate", [1, 2])
-def test_proposal_head_spreads_its_kernel(rate: int) -> None:
+def test_proposal_head_spreads_its_kernel(rate):
     with tf.Graph().as_default(), tf1.Session() as session:
         head = heads.ProposalHead(no_scope, depth=1, kernel_size=3, atrous_rate=rate)
         spot = np.zeros([1, 7, 7, 1], np.float32)
@@ -52,13 +52,13 @@ def test_proposal_head_spreads_its_kernel(rate: int) -> None:
         ("", 1.0),
     ],
 )
-def test_region_box_head_drops_if_asked_to(text: str, keep: float) -> None:
+def test_region_box_head_drops_if_asked_to(text, keep):
     config = text_format.Parse(text, box_predictor_pb2.MaskRCNNBoxPredictor())
     head = heads.make_region_box_head(config, 2, is_training=True)
     assert head.dropout_keep_probability == keep and head.is_training
 
 
-def test_region_box_head_averages_cells() -> None:
+def test_region_box_head_averages_cells():
     with tf.Graph().as_default(), tf1.Session() as session:
         features = tf.constant(np.float32([1, 2, 3, 6]).reshape([1, 2, 2, 1]))
         raw = heads.RegionBoxHead(1, no_scope).predict(features)
@@ -83,7 +83,7 @@ def _masks(head: heads.MaskHead, features: np.ndarray, last: float = 1.0) -> np.
         return session.run(masks)[0, 0]
 
 
-def test_masks_are_resized_from_corner_to_corner() -> None:
+def test_masks_are_resized_from_corner_to_corner():
     features = np.float32([[[[0.0], [8.0]], [[16.0], [24.0]]]])
     found = _masks(heads.MaskHead(1, no_scope, 3, 5, conv_depth=1), features)
     assert found.tolist() == [[0, 2, 4, 6, 8], [8, 10, 12, 14, 16], [16, 18, 20, 22, 24]]
@@ -94,7 +94,7 @@ def test_masks_are_resized_from_corner_to_corner() -> None:
 
 
 @pytest.mark.parametrize("convolve_first", [True, False])
-def test_mask_head(convolve_first: bool) -> None:
+def test_mask_head(convolve_first):
     with tf.Graph().as_default():
         head = heads.MaskHead(3, no_scope, 8, 4, 6, num_layers=3, convolve_first=convolve_first)
         assert head.predict(tf.zeros([5, 4, 4, 9])).shape == (5, 3, 8, 4)
@@ -107,13 +107,13 @@ def test_mask_head(convolve_first: bool) -> None:
         )
 
 
-def test_chosen_depth() -> None:
+def test_chosen_depth():
     # The depth recorded for Mask R-CNN on ResNet, 90 classes.
     assert heads.default_depth(2048, 90) == 256
     assert heads.default_depth(1024, 1) == 16
 
 
-def test_rfcn_head() -> None:
+def test_rfcn_head():
     with tf.Graph().as_default():
         head = heads.RfcnHead(2, no_scope, num_bins=(3, 2), depth=5, crop_size=(6, 4))
         raw = head.predict(tf.zeros([2, 6, 6, 8]), tf.zeros([2, 7, 4]))
@@ -125,7 +125,7 @@ def test_rfcn_head() -> None:
         }
 
 
-def test_dropout_drops_in_training_only() -> None:
+def test_dropout_drops_in_training_only():
     for is_training in (True, False):
         with tf.Graph().as_default(), tf1.Session() as session:
             head = heads.RegionBoxHead(
@@ -137,7 +137,7 @@ def test_dropout_drops_in_training_only() -> None:
         assert (spread > 1e-3) == is_training
 
 
-def test_mask_head_repeats_whole_cells() -> None:
+def test_mask_head_repeats_whole_cells():
     head = heads.MaskHead(3, no_scope, 9, 8, 6, convolve_first=True)
     with tf.Graph().as_default(), pytest.raises(ConfigError, match="given: 9 and 8"):
         head.predict(tf.zeros([5, 4, 4, 9]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import pathlib
 import subprocess
 import sys
 
@@ -23,7 +22,7 @@ def _pinned_version() -> str:
     raise AssertionError("setup.py pins no grpcio-tools")
 
 
-def test_generated_modules_are_current(tmp_path: pathlib.Path) -> None:
+def test_generated_modules_are_current(tmp_path):
     pinned = _pinned_version()
     try:
         installed = importlib.metadata.version("grpcio-tools")

@@ -86,12 +86,12 @@ def with_plain_numbers(lines: Iterator[str]) -> List[str]:
     )
 
 
-def test_the_files_are_those_of_the_schema() -> None:
+def test_the_files_are_those_of_the_schema():
     files = {path.stem for path in (ROOT / "estimator_det" / "protos").glob("*.proto")}
     assert files - OTHER_FILES == set(RECORD)
 
 
 @pytest.mark.parametrize("name", RECORD)
-def test_each_file_has_what_is_on_record(name: str) -> None:
+def test_each_file_has_what_is_on_record(name):
     file = importlib.import_module(f"{PACKAGE}{name}_pb2").DESCRIPTOR
     assert with_plain_numbers(lines_of(file)) == with_plain_numbers(recorded_lines(RECORD[name]))

@@ -88,7 +88,7 @@ COMPILED = {"batch_base", "batch_static", "ca_base", "mc_soft_perclass"}
         ),
     ],
 )
-def test_golden(name: str, static_shapes: bool) -> None:
+def test_golden(name, static_shapes):
     setting = SETTINGS[name]
     options = options_of(setting, name.startswith("ca_"), static_shapes)
     result = run(arguments_of(name, setting), options, compiled=static_shapes)
@@ -177,8 +177,8 @@ def found_by(result: multiclass.NmsResult) -> list[list[tuple[float, int, int]]]
 @pytest.mark.parametrize("soft_sigma", [0.0, 0.3])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_stages_ties_and_odd_boxes_give_what_brute_force_gives(
-    monkeypatch: pytest.MonkeyPatch, seed: int, soft_sigma: float, first_candidates: int
-) -> None:
+    monkeypatch, seed, soft_sigma, first_candidates
+):
     monkeypatch.setattr(kernels, "FIRST_CANDIDATES", first_candidates)
     monkeypatch.setattr(kernels, "CANDIDATES_PER_DETECTION", 0)
     monkeypatch.setattr(kernels, "GROWTH", 3)
@@ -197,9 +197,7 @@ def test_stages_ties_and_odd_boxes_give_what_brute_force_gives(
 @pytest.mark.parametrize("class_agnostic", [False, True])
 @pytest.mark.parametrize("soft_sigma", [0.0, 0.3])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_static_suppression_gives_what_the_other_gives(
-    seed: int, soft_sigma: float, class_agnostic: bool
-) -> None:
+def test_static_suppression_gives_what_the_other_gives(seed, soft_sigma, class_agnostic):
     window = np.float32([0.1, 0.0, 0.9, 1.0])
     given = random_scene(seed, q=1 if seed else 5)
     given["clip_windows"] = np.stack([window, window])
@@ -217,7 +215,7 @@ def test_static_suppression_gives_what_the_other_gives(
 
 
 @pytest.mark.parametrize("soft_sigma", [0.0, 0.3])
-def test_static_suppression_leaves_no_dimension_open(soft_sigma: float) -> None:
+def test_static_suppression_leaves_no_dimension_open(soft_sigma):
     with tf.Graph().as_default() as graph:
         options = multiclass.NmsOptions(0.2, 0.4, 7, 25, soft_sigma=soft_sigma, static_shapes=True)
         multiclass.multiclass_nms(
@@ -311,7 +309,7 @@ OVERLAPPING = ("window", "an overlap at the threshold stays")
         *((name, 0.5) for name in BY_HAND if name not in OVERLAPPING),
     ],
 )
-def test_by_hand(name: str, soft_sigma: float, static_shapes: bool) -> None:
+def test_by_hand(name, soft_sigma, static_shapes):
     boxes, scores, more, options, expected = BY_HAND[name]
     fields = {"row": np.arange(boxes.shape[1], dtype=np.int32)[None]}
     options = dataclasses.replace(options, soft_sigma=soft_sigma, static_shapes=static_shapes)
@@ -330,7 +328,7 @@ def test_by_hand(name: str, soft_sigma: float, static_shapes: bool) -> None:
         assert not result.boxes[0, 3:].any()
 
 
-def test_class_agnostic_takes_the_box_of_the_best_class() -> None:
+def test_class_agnostic_takes_the_box_of_the_best_class():
     given = random_scene(5, q=5)
     options = multiclass.NmsOptions(0.2, 0.4, 3, 9, class_agnostic=True)
     result = run(given, options)
@@ -346,7 +344,7 @@ def test_class_agnostic_takes_the_box_of_the_best_class() -> None:
 
 @pytest.mark.parametrize("static_shapes", [False, True])
 @pytest.mark.parametrize("soft_sigma", [0.0, 0.5])
-def test_nothing_above_the_threshold_and_nan(soft_sigma: float, static_shapes: bool) -> None:
+def test_nothing_above_the_threshold_and_nan(soft_sigma, static_shapes):
     given = random_scene(6)
     options = multiclass.NmsOptions(
         0.5, 0.4, 7, 25, soft_sigma=soft_sigma, static_shapes=static_shapes
@@ -360,7 +358,7 @@ def test_nothing_above_the_threshold_and_nan(soft_sigma: float, static_shapes: b
     assert found_by(got)[1] == found_by(run(given, options))[1]
 
 
-def test_options_from_proto() -> None:
+def test_options_from_proto():
     config = post_processing_pb2.BatchNonMaxSuppression(
         score_threshold=0.3, soft_nms_sigma=0.5, max_detections_per_class=5
     )
@@ -379,7 +377,7 @@ def test_options_from_proto() -> None:
         multiclass.make_nms_options(config)
 
 
-def test_shapes_that_do_not_fit() -> None:
+def test_shapes_that_do_not_fit():
     scores = tf.zeros([1, 6, 3])
     with pytest.raises(ValueError, match="q = 1 or C = 3"):
         multiclass.multiclass_nms(tf.zeros([1, 6, 2, 4]), scores, multiclass.NmsOptions())
@@ -399,7 +397,7 @@ def test_shapes_that_do_not_fit() -> None:
     [{}, {"class_agnostic": True}, {"soft_sigma": 0.4}, {"static_shapes": True}],
     ids=["hard", "class_agnostic", "soft", "static"],
 )
-def test_coded_boxes_give_what_decoded_ones_do(separate_boxes: bool, changes: dict) -> None:
+def test_coded_boxes_give_what_decoded_ones_do(separate_boxes, changes):
     random = np.random.default_rng(5)
     low = random.uniform(0, 0.7, [2, 30, 2])
     anchors = np.concatenate([low, low + random.uniform(0.05, 0.5, [2, 30, 2])], axis=2)

@@ -43,7 +43,7 @@ def run(overrides: str = "", is_training: bool = False) -> Tuple[Dict[str, Any],
         return tuple(evaluate([kept, detections, terms]))
 
 
-def test_padding_is_normalized_too() -> None:
+def test_padding_is_normalized_too():
     overrides = """image_resizer { keep_aspect_ratio_resizer {
         min_dimension: 48 max_dimension: 64 pad_to_max_dimension: true } }"""
     preprocess = make_preprocessor(configs.small_config(overrides))
@@ -51,7 +51,7 @@ def test_padding_is_normalized_too() -> None:
     np.testing.assert_allclose(inputs[0, -1, -1], [-123.68, -116.779, -103.939], rtol=1e-6)
 
 
-def test_proposals_alone() -> None:
+def test_proposals_alone():
     predictions, detections, terms = run("number_of_stages: 1")
     assert predictions["rpn/box_encodings"].shape == (2, 8 * 8 * 3, 4)
     assert {name: value.shape for name, value in detections.items()} == {
@@ -69,7 +69,7 @@ def test_proposals_alone() -> None:
 
 
 @pytest.mark.parametrize("overrides", ["", RFCN], ids=["crops", "rfcn"])
-def test_boxes_and_classes(overrides: str) -> None:
+def test_boxes_and_classes(overrides):
     predictions, detections, terms = run(overrides)
     assert predictions["second_stage/box_encodings"].shape == (2, 12, 2, 4)
     assert predictions["second_stage/class_logits"].shape == (2, 12, 3)
@@ -93,7 +93,7 @@ def test_boxes_and_classes(overrides: str) -> None:
     ]
 
 
-def test_training_samples_regions() -> None:
+def test_training_samples_regions():
     predictions, _, terms = run(is_training=True)
     assert predictions["regions/boxes"].shape == (2, 6, 4)
     assert predictions["rpn/box_encodings"].shape[1] < 192  # without anchors across the border
@@ -101,7 +101,7 @@ def test_training_samples_regions() -> None:
 
 
 @pytest.mark.parametrize("num_masks", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
-def test_masks_of_detections(num_masks: int) -> None:
+def test_masks_of_detections(num_masks):
     agnostic = "second_stage_box_predictor { mask_rcnn_box_predictor { masks_are_class_agnostic: "
     overrides = f"{MASKS} {agnostic} true }} }}" if num_masks == 1 else MASKS
     predictions, detections, terms = run(overrides)
@@ -114,7 +114,7 @@ def test_masks_of_detections(num_masks: int) -> None:
     assert np.isfinite(terms["Loss/BoxClassifierLoss/mask_loss"])
 
 
-def test_masks_need_masks_in_the_groundtruth() -> None:
+def test_masks_need_masks_in_the_groundtruth():
     detector = small_detector(MASKS)
     with tf.Graph().as_default():
         labels = groundtruth()._replace(masks=None)
@@ -125,7 +125,7 @@ def test_masks_need_masks_in_the_groundtruth() -> None:
             detector.loss(predictions, labels)
 
 
-def test_masks_of_an_evaluation_need_detections_for_their_loss() -> None:
+def test_masks_of_an_evaluation_need_detections_for_their_loss():
     detector = small_detector(MASKS, is_training=False)
     with tf.Graph().as_default():
         predictions = detector.predict(tf.zeros([2, 64, 64, 3]))
@@ -133,7 +133,7 @@ def test_masks_of_an_evaluation_need_detections_for_their_loss() -> None:
             detector.loss(predictions, groundtruth())
 
 
-def test_detections_are_those_of_the_given_predictions_and_shapes() -> None:
+def test_detections_are_those_of_the_given_predictions_and_shapes():
     detector = small_detector(MASKS, is_training=False)
     with tf.Graph().as_default():
         predictions = detector.predict(tf.constant(IMAGES[:, :48, :64]))
@@ -152,7 +152,7 @@ def test_detections_are_those_of_the_given_predictions_and_shapes() -> None:
     assert (values["detection_masks"][:, 0].max(axis=(1, 2)) > 0).all()
 
 
-def test_further_outputs() -> None:
+def test_further_outputs():
     predictions, detections, _ = run(EXTRA)
     assert detections["detection_features"].shape == (2, 5, 12)
     assert detections["cropped_rpn_box_features"].shape == (2, 5, 2, 2, 8)
@@ -165,7 +165,7 @@ def test_further_outputs() -> None:
     assert distance.max(axis=3).min(axis=2).max() < 1e-6
 
 
-def test_detections_of_padded_images_are_cropped_where_they_are() -> None:
+def test_detections_of_padded_images_are_cropped_where_they_are():
     detector = small_detector("output_final_box_rpn_features: true", is_training=False)
     random = np.random.default_rng(0)
     with tf.Graph().as_default():
@@ -188,7 +188,7 @@ def test_detections_of_padded_images_are_cropped_where_they_are() -> None:
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_variables_are_those_of_the_reference_and_shared() -> None:
+def test_variables_are_those_of_the_reference_and_shared():
     detector = small_detector(MASKS, is_training=False)
     with tf.Graph().as_default():
         for _ in range(2):
@@ -219,7 +219,7 @@ def test_variables_are_those_of_the_reference_and_shared() -> None:
     }
 
 
-def test_images_without_boxes_and_sizes_known_at_run_time() -> None:
+def test_images_without_boxes_and_sizes_known_at_run_time():
     detector = small_detector(MASKS)
     with tf.Graph().as_default():
         images = tf1.placeholder(tf.float32, [None, None, None, 3])
@@ -288,12 +288,12 @@ def test_images_without_boxes_and_sizes_known_at_run_time() -> None:
         ),
     ],
 )
-def test_refused(overrides: str, message: str) -> None:
+def test_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         make_detector(configs.small_config(overrides), is_training=True)
 
 
-def test_size_of_the_graph_does_not_depend_on_the_batch() -> None:
+def test_size_of_the_graph_does_not_depend_on_the_batch():
     sizes = []
     detector = configs.small_detector("num_classes: 90", is_training=False)
     for batch in (1, 8):

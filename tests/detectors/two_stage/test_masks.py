@@ -37,20 +37,20 @@ def loss(groundtruth: Groundtruth, overrides: str = "") -> float:
     return float(value)
 
 
-def test_loss_by_hand() -> None:
+def test_loss_by_hand():
     # log 2 in the upper half of the pixels, nothing in the lower half.
     np.testing.assert_allclose(loss(labels(40)), np.log(2) / 2, rtol=1e-5)
     weight = "second_stage_mask_prediction_loss_weight: 4"
     np.testing.assert_allclose(loss(labels(40), weight), 2 * np.log(2), rtol=1e-5)
 
 
-def test_masks_of_another_size() -> None:
+def test_masks_of_another_size():
     np.testing.assert_allclose(loss(labels(20)), np.log(2) / 2, rtol=1e-5)
     # Not resized, a mask of 2 x 2 pixels is blurred from its upper to its lower row.
     assert loss(labels(2), "resize_masks: false") > loss(labels(2))
 
 
-def test_groundtruth_masks_cropped_by_products() -> None:
+def test_groundtruth_masks_cropped_by_products():
     matmul = "use_matmul_crop_and_resize: true"
     np.testing.assert_allclose(loss(labels(40), matmul), loss(labels(40)), rtol=1e-5)
     uneven = labels(40)
@@ -58,7 +58,7 @@ def test_groundtruth_masks_cropped_by_products() -> None:
     np.testing.assert_allclose(loss(uneven, matmul), loss(uneven), rtol=1e-5)
 
 
-def test_golden_crops() -> None:
+def test_golden_crops():
     _, arrays = golden_component("crops")
     images, boxes = arrays["crop_resize_in"], arrays["crop_boxes"]  # [2, 8, 10, 3], [2, 3, 4]
     # Each channel serves as a mask that every box cuts.
@@ -72,11 +72,11 @@ def test_golden_crops() -> None:
     np.testing.assert_allclose(crops, arrays["native_crop_4x4"], rtol=1e-5, atol=1e-6)
 
 
-def test_images_that_are_not_annotated() -> None:
+def test_images_that_are_not_annotated():
     assert loss(labels(40)._replace(is_annotated=tf.constant([False]))) == 0.0
 
 
-def test_mask_of_class() -> None:
+def test_mask_of_class():
     rows = tf.reshape(tf.range(24.0), [1, 2, 3, 2, 2])
     selection = masks.select_class_masks(rows, tf.constant([[2, 0]]))
     np.testing.assert_array_equal(selection, [[[[8, 9], [10, 11]], [[12, 13], [14, 15]]]])

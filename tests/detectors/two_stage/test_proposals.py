@@ -14,7 +14,7 @@ ANCHORS = np.float32([[0, 0, 64, 64], [-1, 0, 9, 9], [5, 5, 65, 9], [3, 3, 4, 4]
 WINDOW = np.float32([0, 0, 64, 64])
 
 
-def test_anchors_across_the_border_are_left_out() -> None:
+def test_anchors_across_the_border_are_left_out():
     assert proposals._rows_inside(tf.constant(ANCHORS), tf.constant(WINDOW)).tolist() == [0, 3]
     # The same where they are known at run time only.
     traced = tf.function(lambda *args: proposals._rows_inside(*args))
@@ -25,7 +25,7 @@ def network(overrides: str = "", is_training: bool = False) -> proposals.Proposa
     return proposals.make_proposal_network(small_config(overrides).faster_rcnn, is_training)
 
 
-def test_proposals_by_hand() -> None:
+def test_proposals_by_hand():
     anchors = np.float32([[0, 0, 20, 20], [1, 0, 20, 20], [40, 40, 60, 60], [30, 0, 50, 20]])
     logits = np.log(np.float32([[[1, 4], [1, 3], [1, 1], [1, 9]]]))
     codes = np.zeros([1, 4, 4], np.float32)
@@ -44,19 +44,19 @@ def test_proposals_by_hand() -> None:
     assert few_found.boxes.shape == (1, 1, 4) and few_found.num.numpy().tolist() == [1]
 
 
-def test_static_kernel_where_asked_for() -> None:
+def test_static_kernel_where_asked_for():
     static = "use_static_shapes: true"
     assert network(static, is_training=True).nms.static_shapes
     assert not network(static).nms.static_shapes
     assert network(f"{static} use_static_shapes_for_eval: true").nms.static_shapes
 
 
-def test_anchors_are_dropped_in_training_or_clipped() -> None:
+def test_anchors_are_dropped_in_training_or_clipped():
     assert network(is_training=True).drops_crossing and not network().drops_crossing
     assert not network("clip_anchors_to_image: true", is_training=True).drops_crossing
 
 
-def test_anchors_are_objects_background_or_ignored() -> None:
+def test_anchors_are_objects_background_or_ignored():
     loss = proposals.make_rpn_loss(small_config().faster_rcnn)
     anchors = tf.constant(
         [
@@ -88,7 +88,7 @@ def rpn_terms(overrides: str = "", **labels: tf.Tensor) -> list:
     ]
 
 
-def test_rpn_loss_by_hand() -> None:
+def test_rpn_loss_by_hand():
     # Two anchors of the first image are sampled, and the second one is ignored; one is matched,
     # and its smooth L1 is 1.5 + 0.125. Each of the two images counts half.
     np.testing.assert_allclose(rpn_terms(), [1.625 / 2 / 2, LOG2], rtol=1e-6)

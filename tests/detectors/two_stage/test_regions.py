@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def detect(options: Any, *arguments: Any) -> Any:
     return regions.detect_in_regions(regions.make_postprocessing(options), *arguments)
 
 
-def test_regions_have_the_class_of_their_match() -> None:
+def test_regions_have_the_class_of_their_match():
     for matmul in ("true", "false"):
         assigner = regions.make_region_assigner(config(f"use_matmul_gather_in_matcher: {matmul}"))
         boxes = tf.constant([[[0.0, 0.0, 50.0, 90.0], [0.0, 0.0, 20.0, 50.0], [0.0] * 4]])
@@ -47,7 +47,7 @@ def test_regions_have_the_class_of_their_match() -> None:
         (proposals.make_rpn_loss, [0, 0, IGNORED, IGNORED, IGNORED, IGNORED, UNMATCHED]),
     ],
 )
-def test_thresholds_of_both_stages(stage: Any, expected: List[int]) -> None:
+def test_thresholds_of_both_stages(stage, expected):
     heights = [1.0, 0.71, 0.69, 0.51, 0.49, 0.31, 0.29]
     boxes = tf.constant([[0.0, 0.0, 100.0 * height, 100.0] for height in heights])
     whole = LABELS._replace(
@@ -60,7 +60,7 @@ def test_thresholds_of_both_stages(stage: Any, expected: List[int]) -> None:
     assert targets.matches.numpy()[0].tolist() == expected
 
 
-def test_regions_of_boxes_without_weight_are_not_sampled() -> None:
+def test_regions_of_boxes_without_weight_are_not_sampled():
     sampler = regions.make_region_sampler(config("second_stage_batch_size: 4"))
     boxes = tf.constant([[[0.0, 0.0, 50.0, 100.0], [60.0, 0.0, 70.0, 10.0], [0.0] * 4, [0.0] * 4]])
     light = NORMALIZED._replace(weights=tf.constant([[0.0, 1.0, 0.0]]))
@@ -70,7 +70,7 @@ def test_regions_of_boxes_without_weight_are_not_sampled() -> None:
 
 
 @pytest.mark.parametrize(("share", "positives"), [(0.0, 0), (0.25, 1), (0.5, 2), (1.0, 4)])
-def test_share_of_objects_in_a_sample(share: float, positives: int) -> None:
+def test_share_of_objects_in_a_sample(share, positives):
     overrides = f"second_stage_batch_size: 4 second_stage_balance_fraction: {share}"
     boxes = [[0.0, 0.0, 50.0, 100.0 - n] for n in range(5)]
     boxes += [[60.0 + n, 0.0, 70.0 + n, 10.0] for n in range(5)]
@@ -81,7 +81,7 @@ def test_share_of_objects_in_a_sample(share: float, positives: int) -> None:
     assert int(np.sum(found.boxes.numpy()[0, :, 0] == 0.0)) == positives
 
 
-def test_a_sample_keeps_the_order_and_is_padded() -> None:
+def test_a_sample_keeps_the_order_and_is_padded():
     sampler = regions.make_region_sampler(
         config("second_stage_batch_size: 4 second_stage_balance_fraction: 0.5")
     )
@@ -98,7 +98,7 @@ def test_a_sample_keeps_the_order_and_is_padded() -> None:
     np.testing.assert_array_equal(few.boxes[0, :2], boxes[0, :2])
 
 
-def test_a_sample_needs_groundtruth() -> None:
+def test_a_sample_needs_groundtruth():
     sampler = regions.make_region_sampler(config())
     with pytest.raises(ValueError, match="needs groundtruth"):
         sampler(Regions(tf.zeros([1, 8, 4]), tf.constant([8])), None, INPUTS)
@@ -120,13 +120,13 @@ def region_terms(overrides: str = "", num: tuple = (2, 1)) -> list:
     return [float(found.terms[name]) for name in names]
 
 
-def test_region_loss_by_hand() -> None:
+def test_region_loss_by_hand():
     # Padding rows do not count; each image divides by its regions, and counts half.
     np.testing.assert_allclose(region_terms(), [1.625 / 2 / 2, LOG3], rtol=1e-6)
     np.testing.assert_allclose(region_terms(num=(2, 0)), [1.625 / 2 / 2, LOG3 / 2], rtol=1e-6)
 
 
-def test_region_loss_as_configured() -> None:
+def test_region_loss_as_configured():
     weights = "second_stage_localization_loss_weight: 2 second_stage_classification_loss_weight: 3"
     np.testing.assert_allclose(region_terms(weights), [1.625 / 2, 3 * LOG3], rtol=1e-6)
     # Three sigmoids a region.
@@ -134,7 +134,7 @@ def test_region_loss_as_configured() -> None:
     np.testing.assert_allclose(region_terms(sigmoid)[1], 3 * LOG2, rtol=1e-6)
 
 
-def test_the_hardest_regions() -> None:
+def test_the_hardest_regions():
     # One region of each image; the wrong padding row is not among them.
     mined = region_terms(
         "hard_example_miner { num_hard_examples: 1 loss_type: BOTH iou_threshold: 0.9 }"
@@ -142,7 +142,7 @@ def test_the_hardest_regions() -> None:
     np.testing.assert_allclose(mined, [1.625 / 4, LOG3 / 4 + LOG3 / 2], rtol=1e-6)
 
 
-def test_code_of_the_target_class() -> None:
+def test_code_of_the_target_class():
     codes = tf.reshape(tf.range(24.0), [1, 2, 3, 4])
     targets = tf.one_hot([[2, 0]], 4)
     found = regions.select_class_codes(codes, targets)
@@ -152,7 +152,7 @@ def test_code_of_the_target_class() -> None:
     )
 
 
-def test_frames() -> None:
+def test_frames():
     frame = ImageFrame(tf.zeros([1, 40, 80, 3]), tf.constant([[20, 40, 3]]))
     boxes = tf.constant([[[5.0, 10.0, 20.0, 40.0]]])
     np.testing.assert_allclose(frame.normalize_to_real_image(boxes), [[[0.25, 0.25, 1, 1]]])
@@ -162,7 +162,7 @@ def test_frames() -> None:
     np.testing.assert_allclose(whole.to_pixels(whole.normalize_to_real_image(boxes)), boxes)
 
 
-def test_detections_by_hand() -> None:
+def test_detections_by_hand():
     boxes = Regions(
         tf.constant([[[0.0, 0, 20, 20], [0, 0, 10, 10], [0, 0, 20, 20]]]), tf.constant([2])
     )
@@ -184,7 +184,7 @@ def test_detections_by_hand() -> None:
 
 
 @pytest.mark.parametrize("change", ["true", "false"])
-def test_detections_are_fractions_of_the_real_image_in_any_case(change: str) -> None:
+def test_detections_are_fractions_of_the_real_image_in_any_case(change):
     options = config(
         "second_stage_post_processing { batch_non_max_suppression { "
         f"change_coordinate_frame: {change} }} }}"

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pathlib
 from typing import Dict, List
 
 import numpy as np
@@ -36,7 +35,7 @@ class _Fixed(LoadedModel):
 
 
 @pytest.mark.parametrize(("classes", "expected"), [([2, 1], 1.0), ([2, 2], 0.5)])
-def test_map_of_records(classes: List[int], expected: float, tmp_path: pathlib.Path) -> None:
+def test_map_of_records(classes, expected, tmp_path):
     label_map = str(tmp_path / "map.pbtxt")
     writer.write_label_map({1: "cat", 2: "dog"}, label_map)
     record = str(tmp_path / "a.record")

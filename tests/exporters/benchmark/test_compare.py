@@ -38,11 +38,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("in_this_process", "small_network")
-def test_an_export(
-    exported: pathlib.Path,
-    records: str,
-    tmp_path: pathlib.Path,
-) -> None:
+def test_an_export(exported, records, tmp_path):
     options = compare.BenchmarkOptions([records], **OPTIONS)
     document = compare.benchmark(str(exported), options)
     checkpoint, saved_model, frozen_graph = models = document["models"]
@@ -74,12 +70,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_models_that_are_damaged(
-    folder: pathlib.Path,
-    records: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_models_that_are_damaged(folder, records, capsys, monkeypatch):
     def measured(task: measure.Task) -> Any:
         assert len(task.images) > 0 and not task.expected and task.batch_sizes == (1, 2)
         if task.name == "saved_model":
@@ -102,9 +93,7 @@ def test_models_that_are_damaged(
     assert damaged["error"] and sound["timings"][0]["images_per_second"] == 500
 
 
-def test_a_process_that_dies(
-    folder: pathlib.Path, records: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_dies(folder, records, monkeypatch):
     def die(*_: Any, **__: Any) -> Iterator[Any]:
         raise machine.ProcessDiedError([])
         yield
@@ -115,7 +104,7 @@ def test_a_process_that_dies(
     assert errors == {"its process died, perhaps because memory ran out"}
 
 
-def test_what_cannot_be_measured(folder: pathlib.Path, records: str) -> None:
+def test_what_cannot_be_measured(folder, records):
     with pytest.raises(ConfigError, match="batch sizes"):
         compare.BenchmarkOptions([records], batch_sizes=(0,))
     with pytest.raises(ConfigError, match="seconds is 0"):
@@ -131,11 +120,7 @@ def test_what_cannot_be_measured(folder: pathlib.Path, records: str) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("small_network")
-def test_each_model_has_its_own_process(
-    exported: pathlib.Path,
-    records: str,
-    tmp_path: pathlib.Path,
-) -> None:
+def test_each_model_has_its_own_process(exported, records, tmp_path):
     """The small network is of this process: the checkpoint has another one in theirs."""
     options = compare.BenchmarkOptions([records], **OPTIONS)
     checkpoint, *others = compare.benchmark(str(exported), options)["models"]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import pathlib
 from typing import Any, List, Tuple
 
 import numpy as np
@@ -32,7 +31,7 @@ def _images(count: int) -> List[np.ndarray]:
     return [np.full((4, 6, 3), number, np.uint8) for number in range(count)]
 
 
-def test_latency_and_throughput() -> None:
+def test_latency_and_throughput():
     model = _Model(0.1)
     found = measure.time_batches(model.run, _images(4), 2, 3.0, model.clock)
     assert found == measure.Timing(2, 30, pytest.approx(100), pytest.approx(100), pytest.approx(20))
@@ -41,7 +40,7 @@ def test_latency_and_throughput() -> None:
     assert set(model.first) == {0, 2}  # batches of different images
 
 
-def test_slow_models_run_a_few_times() -> None:
+def test_slow_models_run_a_few_times():
     model = _Model(5.0)
     found = measure.time_batches(model.run, _images(1), 8, 1.0, model.clock)
     assert found.runs == measure.MIN_RUNS
@@ -51,7 +50,7 @@ def test_slow_models_run_a_few_times() -> None:
     assert (found.median_ms, found.p95_ms) == (pytest.approx(10), pytest.approx(90))
 
 
-def test_size_of_files(tmp_path: pathlib.Path) -> None:
+def test_size_of_files(tmp_path):
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "a").write_bytes(b"12345")
     (tmp_path / "model.ckpt.index").write_bytes(b"123")
@@ -62,7 +61,7 @@ def test_size_of_files(tmp_path: pathlib.Path) -> None:
     assert measure.size_of_files(str(tmp_path / "model.ckpt"), measure.CHECKPOINT) == 7
 
 
-def test_memory_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_this_process(monkeypatch):
     before, now = measure.peak_memory(), measure.memory_now()
     assert now > 10 * 2**20
     kept: Any = np.ones(before - now + 2**27, np.uint8)

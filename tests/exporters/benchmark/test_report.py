@@ -54,7 +54,7 @@ def document() -> Dict[str, Any]:
     return _document(_model("checkpoint", 2), saved_model, FAILED)
 
 
-def test_table(document: Dict[str, Any]) -> None:
+def test_table(document):
     lines = report.text_lines(document)
     assert lines[0] == "exported: images of 640x480, TensorFlow 2.15.1, 2 processors"
     assert lines[1].split()[:4] == ["format", "batch", "median", "ms"]
@@ -69,13 +69,13 @@ def test_table(document: Dict[str, Any]) -> None:
     assert lines[-1] == "onnx: onnx models need onnxruntime"
 
 
-def test_metrics_without_objects_are_absent() -> None:
+def test_metrics_without_objects_are_absent():
     model = _model("a", 1, metrics={report.MAP: -1.0, report.MAP_50: float("nan")}, timings=[])
     line = report.text_lines(_document(model))[2]
     assert line.split() == ["a", *["–"] * 4, "1.2", "4.0", "200", "500", *["–"] * 4]
 
 
-def test_files(document: Dict[str, Any], tmp_path: pathlib.Path) -> None:
+def test_files(document, tmp_path):
     text, json_file, picture = report.write(document, str(tmp_path / "new"))
     assert pathlib.Path(text).read_text().splitlines() == report.text_lines(document)
     assert Image.open(picture).width > 800

@@ -58,8 +58,8 @@ def _killed_at(call: int, patch: Any) -> None:
 
 @pytest.mark.parametrize("has_links", [True, False])
 def test_a_reader_finds_one_export_whole_whenever_the_process_is_killed(
-    has_links: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    has_links, tmp_path, monkeypatch
+):
     if not has_links:
         monkeypatch.setattr(exchange.os, "link", _no_links)
     seen, call, status = [], 0, 1
@@ -93,7 +93,7 @@ def _no_links(source: str, target: str) -> None:
     raise OSError("this file system has no links")
 
 
-def test_a_remote_export_is_exchanged() -> None:
+def test_a_remote_export_is_exchanged():
     """Object stores have no folders to rename."""
     output = "ram://exchanged/exported"
     for name in ("saved_model/old", "model.onnx", "other"):

@@ -46,9 +46,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> List[str]:
     return [str(folder)]
 
 
-def test_formats_are_written_compared_and_found(
-    trained: Trained, photos: List[str], tmp_path: pathlib.Path
-) -> None:
+def test_formats_are_written_compared_and_found(trained, photos, tmp_path):
     folder = tmp_path / "exported"
     names = ["saved_model", "frozen_graph", "tflite"]
     export = _export(trained, folder, *names, sample_images=photos)
@@ -74,9 +72,7 @@ def test_formats_are_written_compared_and_found(
     assert {path.name for path in folder.iterdir()} >= {"pipeline.config", "checkpoint"}
 
 
-def test_the_network_is_built_and_restored_once(
-    trained: Trained, photos: List[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_network_is_built_and_restored_once(trained, photos, tmp_path, monkeypatch):
     calls = []
     detector = make_detector(trained.config.model, False)
     for owner, name in (
@@ -96,9 +92,7 @@ def test_the_network_is_built_and_restored_once(
 
 
 @pytest.mark.parametrize("trainable", [False, True])
-def test_a_saved_model_contains_no_tensors_of_other_formats(
-    trainable: bool, trained: Trained, tmp_path: pathlib.Path
-) -> None:
+def test_a_saved_model_contains_no_tensors_of_other_formats(trainable, trained, tmp_path):
     export = _export(trained, tmp_path / "a", "saved_model", "tflite", trainable=trainable)
     assert export.has_variables == trainable
     with tf1.Session(graph=tf.Graph()) as session:
@@ -108,17 +102,13 @@ def test_a_saved_model_contains_no_tensors_of_other_formats(
     assert not [name for name in names if name.startswith(("raw_outputs", "static_outputs"))]
 
 
-def test_an_absent_sample_image_is_reported_before_anything_is_written(
-    trained: Trained, tmp_path: pathlib.Path
-) -> None:
+def test_an_absent_sample_image_is_reported_before_anything_is_written(trained, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none.jpg does not exist"):
         _export(trained, tmp_path / "exported", "saved_model", sample_images=["none.jpg"])
     assert not (tmp_path / "exported").exists()
 
 
-def test_a_label_map_in_the_folder_of_the_export_stays(
-    trained: Trained, photos: List[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_label_map_in_the_folder_of_the_export_stays(trained, photos, tmp_path, monkeypatch):
     """As of an import, whose folder the export replaces; and paths may be relative."""
     names = tmp_path / "label_map.pbtxt"
     shutil.copyfile(trained.config.train_input_reader.label_map_path, names)
@@ -135,18 +125,14 @@ def test_a_label_map_in_the_folder_of_the_export_stays(
     assert Detector(model)(pixels).boxes.shape[1] == 4, "resized"
 
 
-def test_a_model_without_detections_is_written_and_not_compared(
-    trained: Trained, photos: List[str], tmp_path: pathlib.Path
-) -> None:
+def test_a_model_without_detections_is_written_and_not_compared(trained, photos, tmp_path):
     tflite = TfliteOptions(add_postprocessing_op=False)
     export = _export(trained, tmp_path, "tflite", sample_images=photos, tflite=tflite)
     (model,) = export.models
     assert model.difference is None and model.num_bytes > 10_000
 
 
-def test_a_model_that_differs_is_refused_and_set_aside(
-    trained: Trained, photos: List[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_differs_is_refused_and_set_aside(trained, photos, tmp_path, monkeypatch):
     run = RestoredNetwork.run
 
     def other(self: Any, images: np.ndarray) -> Any:
@@ -182,9 +168,7 @@ def _contents(folder: pathlib.Path) -> Dict[pathlib.Path, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in found}
 
 
-def test_a_converter_that_fails_leaves_the_earlier_export(
-    trained: Trained, photos: List[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_converter_that_fails_leaves_the_earlier_export(trained, photos, tmp_path, monkeypatch):
     message = "onnx, tf2onnx of .*/python, fails with code 3; its last lines:\n  the reason"
     folder = tmp_path / "exported"
     python = tmp_path / "python"
@@ -207,8 +191,8 @@ def test_a_converter_that_fails_leaves_the_earlier_export(
 
 @pytest.mark.parametrize("name", ["onnx", "tfjs", "openvino"])
 def test_a_missing_converter_is_reported_before_anything_is_written(
-    name: str, trained: Trained, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, trained, tmp_path, monkeypatch
+):
     monkeypatch.setattr(converters, "_FIND", "import sys; sys.exit(sys.argv[1])")
     module = FORMATS.get(name)().converter[0]
     with pytest.raises(ConfigError, match=rf"no module {module}; run .*estimator-det\[{name}\]'"):
@@ -231,16 +215,14 @@ CONTEXT = "model { faster_rcnn { context_config { max_num_context_features: 5 } 
         ("tflite", CONTEXT, "model is faster_rcnn"),
     ],
 )
-def test_models_that_a_format_cannot_be(
-    name: str, change: str, message: str, trained: Trained
-) -> None:
+def test_models_that_a_format_cannot_be(name, change, message, trained):
     config = pipeline.merge_text(trained.config, change)
     options = ExportOptions(quantize="float16" if name == "tflite" else None)
     with pytest.raises(ConfigError, match=message):
         FORMATS.get(name)().check(config, options)
 
 
-def test_int8_needs_images(trained: Trained, tmp_path: pathlib.Path) -> None:
+def test_int8_needs_images(trained, tmp_path):
     with pytest.raises(ConfigError, match=r"measures ranges on images.*--sample_images"):
         _export(trained, tmp_path / "exported", "tflite", quantize="int8")
 
@@ -270,9 +252,7 @@ def test_int8_needs_images(trained: Trained, tmp_path: pathlib.Path) -> None:
         (["--set=model.ssd.num_classes=-1"], "model.ssd.num_classes: is -1"),
     ],
 )
-def test_flags_that_are_refused(
-    flags: List[str], message: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_flags_that_are_refused(flags, message, tmp_path, capsys):
     arguments = ["export", "estimator_det/configs/ssd_mobilenet_v1_shapes.config"]
     arguments += ["--trained_checkpoint_prefix=x", f"--output_directory={tmp_path / 'exported'}"]
     assert cli.main([*arguments, *flags]) == 2
@@ -289,16 +269,14 @@ def test_flags_that_are_refused(
         "eval_input_reader[0].tf_record_input_reader.input_path=[nowhere.record]",
     ],
 )
-def test_fields_that_an_export_does_not_use_are_not_checked(
-    change: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_fields_that_an_export_does_not_use_are_not_checked(change, tmp_path, capsys):
     arguments = ["export", "estimator_det/configs/ssd_mobilenet_v1_shapes.config", "--set", change]
     arguments += ["--trained_checkpoint_prefix=x", f"--output_dir={tmp_path / 'exported'}"]
     assert cli.main(arguments) == 3
     assert "no checkpoint" in capsys.readouterr().err
 
 
-def test_the_graph_of_converters(trained: Trained, tmp_path: pathlib.Path) -> None:
+def test_the_graph_of_converters(trained, tmp_path):
     """Its operations are those that converters know, and it detects the same."""
     folder = str(tmp_path / "exported")
     with restored_network(
@@ -325,9 +303,7 @@ def test_the_graph_of_converters(trained: Trained, tmp_path: pathlib.Path) -> No
         ("tfjs", ()),
     ],
 )
-def test_converters_that_are_installed(
-    name: str, modules: Any, trained: Trained, photos: List[str], tmp_path: pathlib.Path
-) -> None:
+def test_converters_that_are_installed(name, modules, trained, photos, tmp_path):
     for module in modules:
         pytest.importorskip(module)
     try:

@@ -1,4 +1,3 @@
-import pathlib
 import shutil
 
 import pytest
@@ -9,7 +8,7 @@ from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
 from exporters.loaded_model import label_map_of, parent_folder, read_class_names
 
 
-def test_models_are_recognized_by_content(exported: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_models_are_recognized_by_content(exported, tmp_path):
     graph = shutil.copy(exported / FROZEN_GRAPH_FILE, tmp_path / "graph.onnx")
     (found,) = formats.exported_models(str(graph))
     assert found.format.name == "frozen_graph"
@@ -24,7 +23,7 @@ def test_models_are_recognized_by_content(exported: pathlib.Path, tmp_path: path
     assert found.format.name == "saved_model"
 
 
-def test_the_folder_of_the_export_that_a_model_is_in(tmp_path, monkeypatch) -> None:
+def test_the_folder_of_the_export_that_a_model_is_in(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "saved_model").mkdir()
     (tmp_path / "openvino").mkdir()
@@ -41,7 +40,7 @@ def test_the_folder_of_the_export_that_a_model_is_in(tmp_path, monkeypatch) -> N
     assert read_class_names(label_map_of(parent_folder("."))) == {1: "cat"}
 
 
-def test_files_that_are_no_model(tmp_path: pathlib.Path, exported: pathlib.Path) -> None:
+def test_files_that_are_no_model(tmp_path, exported):
     with pytest.raises(FileNotFoundError, match="no such model"):
         formats.load_model(str(tmp_path / "none"))
     for content in (b"", b"\n", b"\n\n\n\n\n\n", b"text", b"\x08\x01\x12"):

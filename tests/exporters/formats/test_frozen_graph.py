@@ -1,4 +1,3 @@
-import pathlib
 from typing import Any
 
 import pytest
@@ -28,12 +27,12 @@ def _graph(*outputs: str, shape: Any = (None, None, None, 3), dtype: Any = tf.ui
         (lambda: _graph(dtype=tf.int64), "takes images only: its inputs are .'image_tensor'"),
     ],
 )
-def test_graphs_that_are_no_detector(graph: Any, message: str) -> None:
+def test_graphs_that_are_no_detector(graph, message):
     with pytest.raises(RunError, match=message):
         GraphDetector("graph.pb", graph())
 
 
-def test_graphs_with_variables_or_unknown_operations(tmp_path: pathlib.Path) -> None:
+def test_graphs_with_variables_or_unknown_operations(tmp_path):
     with tf.Graph().as_default() as graph:
         tf1.get_variable("weights", [1], use_resource=True)
     (tmp_path / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())

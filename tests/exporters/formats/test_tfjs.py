@@ -26,7 +26,7 @@ def _node(graph_def: Any, name: str, op: str, *inputs: str, **types: Any) -> Any
 
 
 @pytest.mark.parametrize("op", ["_FusedConv2D", "FusedDepthwiseConv2dNative"])
-def test_fused_operations(op: str) -> None:
+def test_fused_operations(op):
     random = np.random.default_rng(0)
     kernel = random.normal(size=[3, 3, 2, 4 if op == "_FusedConv2D" else 1]).astype(np.float32)
     bias = random.normal(size=[4 if op == "_FusedConv2D" else 2]).astype(np.float32)
@@ -77,9 +77,7 @@ def model(exported: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return write_tfjs(graph_def, tmp_path / "tfjs")
 
 
-def test_a_graph_model_detects_as_its_graph(
-    model: pathlib.Path, exported: pathlib.Path, pictures: np.ndarray
-) -> None:
+def test_a_graph_model_detects_as_its_graph(model, exported, pictures):
     frozen = formats.load_model(str(exported / FROZEN_GRAPH_FILE)).run(pictures)
     for path in (model.parent, model, model / "model.json"):
         (found,) = formats.exported_models(str(path))
@@ -90,7 +88,7 @@ def test_a_graph_model_detects_as_its_graph(
         np.testing.assert_allclose(outputs[key], values, atol=1e-5)
 
 
-def test_a_renamed_model_is_recognized_by_its_content(model: pathlib.Path) -> None:
+def test_a_renamed_model_is_recognized_by_its_content(model):
     (model / "a.json").write_text('{"weightsManifest": []}')
     renamed = (model / "model.json").rename(model / "detector.json")
     for path in (model, renamed):
@@ -102,7 +100,7 @@ def test_a_renamed_model_is_recognized_by_its_content(model: pathlib.Path) -> No
         formats.exported_models(str(model / "a.json"))
 
 
-def test_damaged_graph_models(model: pathlib.Path) -> None:
+def test_damaged_graph_models(model):
     content = json.loads((model / "model.json").read_text())
     (model / "shard1").write_bytes(b"")
     with pytest.raises(RunError, match="is empty"):

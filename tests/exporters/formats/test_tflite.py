@@ -224,7 +224,7 @@ def test_options_that_are_refused(trained, name, value):
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 128), (np.int8, 0), (np.uint8, 100)])
-def test_quantized_inputs_are_clipped(dtype: Any, zero: int) -> None:
+def test_quantized_inputs_are_clipped(dtype, zero):
     """White is 1.0, one step above the largest number, and must not become the least."""
     model = object.__new__(TfliteDetector)
     model._normalization = NORMALIZATION

@@ -1,7 +1,5 @@
 """The order of anchors of 2017, found and undone."""
 
-from __future__ import annotations
-
 import types
 
 import numpy as np

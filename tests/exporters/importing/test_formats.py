@@ -1,7 +1,5 @@
 """Reading model files, and the refusal of damaged and hostile ones."""
 
-from __future__ import annotations
-
 import json
 import types
 import zipfile

@@ -52,7 +52,7 @@ def _foreign_operation(content: bytes) -> bytes:
         ("tflite", lambda graph, tflite: _foreign_operation(tflite), "the operation RunShell"),
     ],
 )
-def test_refused_by_name(source, damage, text, original, tflite_file, tmp_path, capsys) -> None:
+def test_refused_by_name(source, damage, text, original, tflite_file, tmp_path, capsys):
     config = pipeline.save_pipeline(original.config, str(tmp_path / "config"))
     path, output = tmp_path / "model", tmp_path / "imported"
     path.write_bytes(damage(original.graph_def, tflite_file))
@@ -89,7 +89,7 @@ def _read(graph_def: Any, folder: pathlib.Path) -> Published:
     return FORMATS.get("frozen_graph")().read(str(folder / "a.pb"))
 
 
-def test_anchors_of_an_absent_operation_are_none(tmp_path: pathlib.Path) -> None:
+def test_anchors_of_an_absent_operation_are_none(tmp_path):
     graph_def = _graph()
     graph_def.node.add(name=DECODED, op="Transpose", input=["absent"])
     assert _read(graph_def, tmp_path).anchors is None
@@ -106,14 +106,14 @@ def test_anchors_of_an_absent_operation_are_none(tmp_path: pathlib.Path) -> None
         {"a": np.array([1 << 20, 1 << 20], np.int32), "b": np.float32(0), "x": ("Fill", "a", "b")},
     ],
 )  # fmt: skip
-def test_anchors_that_cannot_be_computed(nodes: Any, tmp_path: pathlib.Path) -> None:
+def test_anchors_that_cannot_be_computed(nodes, tmp_path):
     graph_def = _graph(**nodes)
     graph_def.node.add(name=DECODED, op="Transpose", input=["x"])
     with pytest.raises(RunError, match=r"a.pb: (the anchors cannot be computed|x has more than)"):
         _read(graph_def, tmp_path)
 
 
-def test_a_chain_of_squares_is_computed_once() -> None:
+def test_a_chain_of_squares_is_computed_once():
     """2 ** 60 multiplications, if each is computed whenever it is needed."""
     chain = {f"x{i + 1}": ("Mul", f"x{i}", f"x{i}") for i in range(60)}
     graph_def = _graph(x0=np.float32(1), **chain)
@@ -121,7 +121,7 @@ def test_a_chain_of_squares_is_computed_once() -> None:
     assert graphs.evaluate(graph, "x60") == 1
 
 
-def test_batch_norm_that_does_not_fit_its_layer_is_none(tmp_path: pathlib.Path) -> None:
+def test_batch_norm_that_does_not_fit_its_layer_is_none(tmp_path):
     graph_def = _graph(image=("Placeholder",), w=np.zeros((1, 1, 3, 4), np.float32),
                        five=np.zeros(5, np.float32), y=("Conv2D", "image", "w"),
                        without_weights=("Conv2D", "image", "image"))  # fmt: skip
@@ -133,7 +133,7 @@ def test_batch_norm_that_does_not_fit_its_layer_is_none(tmp_path: pathlib.Path) 
         assert layer.norm is None
 
 
-def test_constants_whose_shapes_state_too_many_numbers_together(tmp_path: pathlib.Path) -> None:
+def test_constants_whose_shapes_state_too_many_numbers_together(tmp_path):
     graph_def = _graph(a=np.float32(0))
     for size in (1 << 14, 1 << 13):
         graph_def.node[0].attr["value"].tensor.tensor_shape.dim.add(size=size)
@@ -156,7 +156,7 @@ def test_constants_whose_shapes_state_too_many_numbers_together(tmp_path: pathli
         {"quantization": {"dtype": "float32", "scale": "x", "min": 0}}, {"quantization": [1]},
     ],
 )  # fmt: skip
-def test_damaged_weights_of_tfjs(original, tmp_path: pathlib.Path, change: Any) -> None:
+def test_damaged_weights_of_tfjs(original, tmp_path, change):
     model = write_tfjs(original.graph_def, tmp_path / "model") / "model.json"
     content = json.loads(model.read_text())
     content["weightsManifest"][0]["weights"][0].update(change)
@@ -176,7 +176,7 @@ def test_damaged_weights_of_tfjs(original, tmp_path: pathlib.Path, change: Any) 
          "attr": {"fused_ops": {"list": {"s": ["/////w=="]}}}},
     ],
 )  # fmt: skip
-def test_damaged_graph_of_tfjs(tmp_path: pathlib.Path, node: Any) -> None:
+def test_damaged_graph_of_tfjs(tmp_path, node):
     nodes = [{"name": "c", "op": "Const", "attr": {"dtype": {"type": "DT_FLOAT"}}}]
     weights = [{"name": "c", "shape": [1], "dtype": "float32"}]
     model = {
@@ -189,7 +189,7 @@ def test_damaged_graph_of_tfjs(tmp_path: pathlib.Path, node: Any) -> None:
         Tfjs().load(str(tmp_path))
 
 
-def test_offset_past_the_end_of_a_tflite_file(tflite_file, tmp_path: pathlib.Path) -> None:
+def test_offset_past_the_end_of_a_tflite_file(tflite_file, tmp_path):
     """TFLite follows it without a check, which ends the process."""
     model = tflite_schema().Model.GetRootAsModel(tflite_file, 0)
     tensor = model.Subgraphs(0).Tensors(0)._tab
@@ -200,7 +200,7 @@ def test_offset_past_the_end_of_a_tflite_file(tflite_file, tmp_path: pathlib.Pat
         TfliteDetector(str(tmp_path / "offset.tflite"))
 
 
-def test_attached_labels_that_cannot_be_read(tflite_file, tmp_path: pathlib.Path) -> None:
+def test_attached_labels_that_cannot_be_read(tflite_file, tmp_path):
     attached = io.BytesIO()
     with zipfile.ZipFile(attached, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("labels.txt", "cat\n" * 99)

@@ -1,7 +1,5 @@
 """The whole import: files that are written, calibration, and the mark of neutral statistics."""
 
-from __future__ import annotations
-
 import pathlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights of a published model under our names: nothing that the model computes changes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Configurations that are proposed from the shapes in a file."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

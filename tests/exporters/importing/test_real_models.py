@@ -1,7 +1,5 @@
 """Detectors that others published, imported: they detect what they did, to rounding."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -57,7 +57,7 @@ def built(kind: str, stride: int, crop: int) -> Built:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_variables(kind: str) -> None:
+def test_variables(kind):
     model = built(kind, 16, 7)
     graph = model.images.graph
     lines = variable_lines(graph)
@@ -72,7 +72,7 @@ def test_variables(kind: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_variables_of_pnasnet_are_those_of_the_classifier() -> None:
+def test_variables_of_pnasnet_are_those_of_the_classifier():
     model = built("faster_rcnn_pnas", 16, 7)
     lines = variable_lines(model.images.graph)
     stages = {line.partition("/")[0] for line in lines}
@@ -125,7 +125,7 @@ def assert_first_values(found: np.ndarray, key: str, golden: goldens.Case) -> No
         ),
     ],
 )
-def test_values(name: str, stride: int, crop: int, pooled: int, shared: pathlib.Path) -> None:
+def test_values(name, stride, crop, pooled, shared):
     """Of the whole feature map, and of one crop of it at the first box."""
     folder = shared / "golden"
     golden = goldens.read(folder, shared / "data" / "configs", name)

@@ -55,7 +55,7 @@ def learning_norms(graph: tf.Graph) -> List[str]:
     ]
 
 
-def test_unknown_types() -> None:
+def test_unknown_types():
     with pytest.raises(ConfigError, match="did you mean 'faster_rcnn_resnet50'"):
         make("faster_rcnn_resnet5")
     with pytest.raises(ConfigError, match="'faster_rcnn_resnet50_fpn_keras' is not supported yet"):
@@ -63,7 +63,7 @@ def test_unknown_types() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(EXTRACTORS))
-def test_strides_and_fields(kind: str) -> None:
+def test_strides_and_fields(kind):
     prefix = "feature_extractor."
     with pytest.raises(
         ConfigError, match=rf"{prefix}first_stage_features_stride must be .*given: 4"
@@ -75,7 +75,7 @@ def test_strides_and_fields(kind: str) -> None:
     assert ignored_fields(message(kind, "first_stage_features_stride: 16")) == ()
 
 
-def test_stride_of_8() -> None:
+def test_stride_of_8():
     assert make(RESNET, "first_stage_features_stride: 8").stride == 8
     eighth = message(INCEPTION, "first_stage_features_stride: 8")
     assert make_extractor(eighth, True).stride == 16
@@ -84,7 +84,7 @@ def test_stride_of_8() -> None:
         make(NAS, "first_stage_features_stride: 8")
 
 
-def test_boxes_share_the_variables_of_their_stage() -> None:
+def test_boxes_share_the_variables_of_their_stage():
     extractor = make(RESNET)
     with tf.Graph().as_default():
         images = tf1.placeholder(tf.float32, [1, None, None, 3])
@@ -109,9 +109,7 @@ def test_boxes_share_the_variables_of_their_stage() -> None:
         (False, True, False),
     ],
 )
-def test_batch_norm_learns_if_asked_and_training(
-    trains: bool, is_training: bool, learns: bool
-) -> None:
+def test_batch_norm_learns_if_asked_and_training(trains, is_training, learns):
     extractor = make(RESNET, f"batch_norm_trainable: {str(trains).lower()}", is_training)
     with tf.Graph().as_default() as graph:
         features = extractor.proposal_features(tf.zeros([2, 64, 64, 3]))
@@ -122,7 +120,7 @@ def test_batch_norm_learns_if_asked_and_training(
 
 
 @pytest.mark.parametrize("trains", [pytest.param(True, marks=pytest.mark.exhaustive), False])
-def test_searched_networks_always_learn_in_the_first_stage(trains: bool) -> None:
+def test_searched_networks_always_learn_in_the_first_stage(trains):
     first, second = searched.stages(TINY_NASNET, ("Cell_2", "Cell_3"))
     options = recipe.ExtractorOptions(is_training=True, train_batch_norm=trains)
     entry = recipe.Recipe("", nasnet.arg_scope, first, second)
@@ -139,7 +137,7 @@ def test_searched_networks_always_learn_in_the_first_stage(trains: bool) -> None
         assert paths == {FIRST, SECOND}  # dropped in both
 
 
-def test_hyperparameters_of_the_configuration() -> None:
+def test_hyperparameters_of_the_configuration():
     text = "batch_norm_trainable: true conv_hyperparams { batch_norm { decay: 0.9 train: %s } }"
     overrides = "override_base_feature_extractor_hyperparams: true"
     for train, used, count in (("true", overrides, 27), ("false", overrides, 0), ("false", "", 27)):
@@ -155,7 +153,7 @@ def test_hyperparameters_of_the_configuration() -> None:
     assert ignored_fields(message(MOBILENET, f"{text % 'true'} {overrides}")) == ()
 
 
-def test_names_in_checkpoints_of_classifiers() -> None:
+def test_names_in_checkpoints_of_classifiers():
     assert make(RESNET).classifier_name("SecondStageBoxPredictor/weights") is None
     assert make(RESNET).classifier_name("global_step") is None
     found = make(RESNET).classifier_name(f"{FIRST}/resnet_v1_50/conv1/weights")
@@ -172,7 +170,7 @@ def test_names_in_checkpoints_of_classifiers() -> None:
 
 
 @pytest.mark.parametrize(("is_training", "num_norms"), [(True, 0), (False, 1)])
-def test_frozen_batch_norm_of_training_is_folded(is_training: bool, num_norms: int) -> None:
+def test_frozen_batch_norm_of_training_is_folded(is_training, num_norms):
     with tf.Graph().as_default() as graph:
         make(INCEPTION, is_training=is_training).box_features(tf.zeros([1, 7, 7, 576]))
         kinds = {op.type for op in graph.get_operations()}

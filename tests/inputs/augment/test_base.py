@@ -18,7 +18,7 @@ from inputs.augment.base import (
 from tests.inputs.augment.helpers import make_augmentation, run_step, sample_of, step
 
 
-def test_steps_apply_in_order_each_with_its_own_seed() -> None:
+def test_steps_apply_in_order_each_with_its_own_seed():
     flip = step("random_horizontal_flip { probability: 1 }")
     pad = step("random_absolute_pad_image { max_width_padding: 20 pad_color: 0 }")
     image = tf.reshape(tf.range(1, 9, dtype=tf.float32), [1, 8, 1])
@@ -33,7 +33,7 @@ def test_steps_apply_in_order_each_with_its_own_seed() -> None:
     assert np.abs(np.array(twice - once * once)).max() > 1e-3
 
 
-def test_later_changes_of_the_configuration_have_no_effect() -> None:
+def test_later_changes_of_the_configuration_have_no_effect():
     message = step("random_horizontal_flip { probability: 1 }")
     augment = make_augmentation([message])
     message.random_horizontal_flip.probability = 0
@@ -42,7 +42,7 @@ def test_later_changes_of_the_configuration_have_no_effect() -> None:
     np.testing.assert_array_equal(mirrored, np.array(sample.image)[:, ::-1])
 
 
-def test_unsupported_step_names_the_supported_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_step_names_the_supported_ones(monkeypatch):
     without: Registry[Any] = Registry("augmentation")
     for name in set(AUGMENTATIONS) - {"random_crop_to_aspect_ratio"}:
         without.register(name)(AUGMENTATIONS.get(name))
@@ -108,14 +108,14 @@ def test_unsupported_step_names_the_supported_ones(monkeypatch: pytest.MonkeyPat
         ("copy_paste { min_scale: 9 }", "min_scale <= max_scale"),
     ],
 )
-def test_impossible_settings_fail_at_construction(text: str, message: str) -> None:
+def test_impossible_settings_fail_at_construction(text, message):
     with pytest.raises(ConfigError, match=message) as raised:
         make_steps([step(text)])
     assert "data_augmentation_options[0]." + text.split()[0] in str(raised.value)
 
 
 @pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
-def test_draws_are_those_of_the_public_functions(dtype: Any) -> None:
+def test_draws_are_those_of_the_public_functions(dtype):
     for number in (0, 1, -(2**31), 2**31 - 1):
         seed = tf.constant([number, 7], dtype)
         expected = tf.random.stateless_uniform([5, 3], seed)
@@ -125,7 +125,7 @@ def test_draws_are_those_of_the_public_functions(dtype: Any) -> None:
         np.testing.assert_array_equal(tf.stack(split_seed(seed, 4)), tf.random.split(seed, 4))
 
 
-def test_random_integers_stay_below_the_upper_bound() -> None:
+def test_random_integers_stay_below_the_upper_bound():
     drawn = np.stack(
         [
             random_integers(tf.constant([i, 0]), tf.constant([2, 5, 4]), tf.constant([5, 5, 3]))
@@ -145,7 +145,7 @@ def test_random_integers_stay_below_the_upper_bound() -> None:
     ],
     ids=["drop_label", "remap_labels", "equalize"],
 )
-def test_a_session_gives_what_eager_does(change: Any) -> None:
+def test_a_session_gives_what_eager_does(change):
     """There `==` compares tensors as objects."""
     expected = change(sample_of("bare")).numpy()
     with tf.Graph().as_default(), tf1.Session() as session:

@@ -7,7 +7,6 @@ probability of at most `ERROR`, see `draws`.
 from __future__ import annotations
 
 import math
-import pathlib
 from typing import Any, Dict, List, Set
 
 import numpy as np
@@ -87,12 +86,12 @@ def _number_errors(
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_draws_of_a_step(name: str) -> None:
+def test_draws_of_a_step(name):
     assert not errors_of(load(SUBSET), name, most=500)
 
 
 @pytest.mark.exhaustive
-def test_draws_of_every_step(shared: pathlib.Path) -> None:
+def test_draws_of_every_step(shared):
     goldens = load(shared / "golden" / "augmentations")
     assert {name.split("__")[0] for name in goldens.document["statistics"]} == {
         name for name, step in goldens.document["steps"].items() if step["random"]

@@ -143,7 +143,7 @@ def _load(folder: pathlib.Path) -> Goldens:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_case_of_each_step(name: str) -> None:
+def test_a_case_of_each_step(name):
     cases = _load(SUBSET).exact(name)
     assert cases
     for case in cases:
@@ -151,7 +151,7 @@ def test_a_case_of_each_step(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_all_cases(name: str, shared: pathlib.Path) -> None:
+def test_all_cases(name, shared):
     goldens = _load(shared / "golden" / "augmentations")
     cases = goldens.exact(name)
     assert cases
@@ -159,7 +159,7 @@ def test_all_cases(name: str, shared: pathlib.Path) -> None:
         check_case(goldens, case)
 
 
-def test_no_case_is_left_out(shared: pathlib.Path) -> None:
+def test_no_case_is_left_out(shared):
     goldens = _load(shared / "golden" / "augmentations")
     assert {case.split("__")[0] for case in goldens.document["exact"]} == set(STEPS)
     assert set(DIFFERENCES) <= set(goldens.document["exact"])

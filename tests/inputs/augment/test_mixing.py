@@ -30,14 +30,14 @@ def links(*texts: str) -> List[Any]:
     return make_steps([step(text) for text in texts])
 
 
-def test_stages_begin_with_a_mixture_but_for_the_first() -> None:
+def test_stages_begin_with_a_mixture_but_for_the_first():
     assert split_stages([]) == [range(0)]
     assert split_stages(links(FLIP)) == [range(1)]
     assert split_stages(links(*CHAIN)) == [range(1), range(1, 3), range(3, 6)]
     assert split_stages(links("mosaic {}")) == [range(0), range(0, 1)]
 
 
-def test_no_record_is_twice_in_a_batch() -> None:
+def test_no_record_is_twice_in_a_batch():
     """The eight sources of each of five images: all different."""
     chain = links(*CHAIN)
     assert num_sources(chain) == 8 and num_sources(links(FLIP)) == 1
@@ -69,7 +69,7 @@ def test_no_record_is_twice_in_a_batch() -> None:
         ),
     ],
 )
-def test_what_does_not_go_with_a_mixture(texts, settings, message) -> None:
+def test_what_does_not_go_with_a_mixture(texts, settings, message):
     with pytest.raises(ConfigError, match=message):
         check_steps(links(*texts), reader(settings))
     single = [link for link in links(*texts) if link.num_records == 1]
@@ -77,7 +77,7 @@ def test_what_does_not_go_with_a_mixture(texts, settings, message) -> None:
     check_steps(links("copy_paste {}"), reader("load_instance_masks: true"))
 
 
-def test_images_until_a_mixture_stops() -> None:
+def test_images_until_a_mixture_stops():
     stopping, endless = links("mosaic { stop_at_step: 12 }", "mosaic {}")
     assert image_limit(stopping, 0, 8) == 96
     assert image_limit(stopping, 10, 8) == 16
@@ -103,7 +103,7 @@ Labels = Tuple[List[int], List[float]]
         (([1, 2], [1, 1]), ([3], [1]), ([NO_CLASS], [0])),
     ],
 )
-def test_classes_of_the_image(first: Labels, second: Labels, expected: Labels) -> None:
+def test_classes_of_the_image(first, second, expected):
     def level(labels: Labels) -> Dict[str, tf.Tensor]:
         return {
             schema.IMAGE_CLASSES: tf.constant(labels[0], tf.int64),
@@ -116,7 +116,7 @@ def test_classes_of_the_image(first: Labels, second: Labels, expected: Labels) -
     np.testing.assert_array_equal(merged[schema.IMAGE_CONFIDENCES], expected[1])
 
 
-def test_other_labels_of_the_image() -> None:
+def test_other_labels_of_the_image():
     def level(negative: List[int], incomplete: List[int], annotated: bool, name: str) -> Any:
         return {
             schema.VERIFIED_NEG_CLASSES: tf.constant(negative, tf.int64),
@@ -139,7 +139,7 @@ def test_other_labels_of_the_image() -> None:
     assert merge([sample_of("bare")] * 2).image_level is None
 
 
-def test_merge_joins_all_fields_of_boxes() -> None:
+def test_merge_joins_all_fields_of_boxes():
     first, second = sample_of("full"), sample_of("full")
     second = second._replace(**{n: getattr(second, n)[1:] for n in PER_BOX_FIELDS})
     for name, value in arrays(merge([first, second])).items():
@@ -149,7 +149,7 @@ def test_merge_joins_all_fields_of_boxes() -> None:
         np.testing.assert_array_equal(value, expected)
 
 
-def test_probability_and_permission() -> None:
+def test_probability_and_permission():
     samples = [sample_of("bare"), sample_of("bare")]
     mixed_at = {}
     for probability, allowed in ((0.3, True), (1.0, False)):

@@ -48,7 +48,7 @@ def mixture(text: str, samples: Sequence[Sample], seed: int = 1) -> Sample:
         ("copy_paste {}", 2, r"set train_input_reader\.load_instance_masks"),
     ],
 )
-def test_settings_that_do_not_fit_the_records(text: str, count: int, message: str) -> None:
+def test_settings_that_do_not_fit_the_records(text, count, message):
     with pytest.raises(ConfigError, match=message):
         mixture(text, [sample_of("bare")] * count)
 
@@ -69,12 +69,12 @@ def test_settings_that_do_not_fit_the_records(text: str, count: int, message: st
         ((3, 3), (2, 2), 50.0, (0.0, 0.5), ((0, 1), (1, 1), (2, 2))),
     ],
 )
-def test_the_part_of_an_image_that_fits(size, area, scale, where, expected) -> None:
+def test_the_part_of_an_image_that_fits(size, area, scale, where, expected):
     found = fit(tf.constant(size), tf.constant(area), tf.constant(scale), where)
     np.testing.assert_array_equal(found[:3], expected)
 
 
-def test_place_cuts_scales_and_moves() -> None:
+def test_place_cuts_scales_and_moves():
     """The right half of 2 x 4 pixels, doubled, at row 1 and column 2 of 6 x 7."""
     placement = Placement(*(tf.constant(pair) for pair in ((0, 2), (2, 2), (4, 4), (6, 7))))
     sample, offset = small_sample(np.float32), tf.constant((1, 2))
@@ -99,7 +99,7 @@ def test_place_cuts_scales_and_moves() -> None:
     assert gone.weights.shape == (0,) and gone.keypoints.shape == (0, 2, 2)
 
 
-def test_mask_boxes() -> None:
+def test_mask_boxes():
     masks = np.zeros((3, 4, 5), np.float32)
     masks[0, 1:3, 2:5] = 1
     masks[0, 2, 2:4] = 0
@@ -130,7 +130,7 @@ def arranged(overlap_thresh: float, color: Any = None) -> Sample:
     )
 
 
-def test_four_images_around_a_center() -> None:
+def test_four_images_around_a_center():
     """Parts of 4 x 6.
 
     The first image fills its part at half its size. Of the second, as large as the canvas, rows 2
@@ -157,7 +157,7 @@ def test_four_images_around_a_center() -> None:
     np.testing.assert_allclose(uncolored[4:, [10, 11]], 40, atol=1e-4)
 
 
-def test_size_and_center_of_a_mosaic() -> None:
+def test_size_and_center_of_a_mosaic():
     assert mixture("mosaic {}", four()).image.shape == (8, 12, 3)  # of the first image
     fixed = "height: 20 width: 30 min_center: 0.5 max_center: 0.5 min_scale: 2 max_scale: 2"
     image = np.array(mixture(f"mosaic {{ {fixed} }}", four()).image)
@@ -172,7 +172,7 @@ def test_size_and_center_of_a_mosaic() -> None:
     assert len(rows) > 3 and rows <= set(range(4, 13))  # a quarter to three quarters of 16
 
 
-def test_the_smallest_images_make_a_mosaic() -> None:
+def test_the_smallest_images_make_a_mosaic():
     result = mixture("mosaic { min_scale: 1 }", [plain(value, 1, 1) for value in (1, 2, 3, 4)])
     np.testing.assert_allclose(result.image[..., 0], [[1, 2], [3, 4]])
     np.testing.assert_allclose(result.boxes[3], [0.5, 0.5, 1, 1])
@@ -182,7 +182,7 @@ def test_the_smallest_images_make_a_mosaic() -> None:
 
 
 @pytest.mark.parametrize(("scale_weights", "weights"), [(True, [25, 150]), (False, [100, 200])])
-def test_a_quarter_of_the_first_image(scale_weights: bool, weights: List[float]) -> None:
+def test_a_quarter_of_the_first_image(scale_weights, weights):
     first, second = plain(100, 2, 2, [[0, 0, 2, 2]]), plain(200, 4, 3, [[0, 0, 4, 3]])
     result = blend([first, second], tf.constant(0.25), scale_weights)
     expected = np.full((4, 3), 150.0)
@@ -204,7 +204,7 @@ def shares(alpha: float, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.5])
-def test_the_share_has_a_beta_distribution(alpha: float) -> None:
+def test_the_share_has_a_beta_distribution(alpha):
     """Mean 1/2, variance 1 / (4 (2 alpha + 1)); of 1,000 fixed seeds, within 4 deviations."""
     found = shares(alpha, 1000)
     variance = 1 / (4 * (2 * alpha + 1))
@@ -213,14 +213,14 @@ def test_the_share_has_a_beta_distribution(alpha: float) -> None:
     assert found.min() >= 0 and found.max() <= 1
 
 
-def test_a_tiny_alpha_takes_one_of_the_images() -> None:
+def test_a_tiny_alpha_takes_one_of_the_images():
     """Both draws of the gamma distribution may be 0."""
     found = shares(1e-3, 40)
     np.testing.assert_allclose(found, np.round(found), atol=1e-3)
     assert 10 < found.sum() < 30
 
 
-def test_mixup_draws_the_share() -> None:
+def test_mixup_draws_the_share():
     share = float(random_share(tf.constant([4, 1]), 2.0))
     mixed = mixture("mixup { alpha: 2 }", [plain(100, 1, 1), plain(200, 1, 1)], 4)
     np.testing.assert_allclose(mixed.weights, [100 * share, 200 * (1 - share)], rtol=1e-5)
@@ -260,7 +260,7 @@ def objects(value: float, masks: np.ndarray, boxes: Any, level: Optional[dict] =
 NOTHING = objects(50.0, EXISTING[:0], np.zeros((0, 4)))
 
 
-def test_covered_objects_lose_what_is_covered() -> None:
+def test_covered_objects_lose_what_is_covered():
     """6 of 8 pixels remain of the first object, none of the next two, 1 of 3 of the last."""
     first, second = objects(50.0, EXISTING, BOXES), objects(90.0, PASTED, BOXES[2:3])
     result = paste(first, second, 0.1)
@@ -277,7 +277,7 @@ def test_covered_objects_lose_what_is_covered() -> None:
         np.testing.assert_array_equal(paste(first, second, thresh).classes, classes)
 
 
-def test_boxes_without_a_mask_or_untouched_keep_their_annotation() -> None:
+def test_boxes_without_a_mask_or_untouched_keep_their_annotation():
     """An object without a mask is covered as its box is: here 2 of 8 pixels."""
     first, second = objects(50.0, EXISTING[2:3], BOXES[:1]), objects(90.0, PASTED, BOXES[2:3])
     np.testing.assert_allclose(paste(first, second, 0.75).boxes[0], BOXES[0])
@@ -287,7 +287,7 @@ def test_boxes_without_a_mask_or_untouched_keep_their_annotation() -> None:
     np.testing.assert_allclose(result.boxes, other_box)
 
 
-def test_labels_of_the_image() -> None:
+def test_labels_of_the_image():
     level = {
         schema.IMAGE_CLASSES: tf.constant([1, 3], tf.int64),
         schema.IMAGE_CONFIDENCES: tf.constant([0.0, 0.0]),
@@ -303,7 +303,7 @@ def test_labels_of_the_image() -> None:
     assert found[schema.SOURCE_ID].numpy() == b"first"
 
 
-def test_the_step_pastes_objects_where_they_were() -> None:
+def test_the_step_pastes_objects_where_they_were():
     """At scale 1 an image of the same size has one place."""
     second = objects(90.0, PASTED, [[0, 0, 1, 1]])
     every = "copy_paste { min_scale: 1 max_scale: 1 object_probability: %d }"

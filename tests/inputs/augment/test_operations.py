@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, Callable, List
+from typing import Any, List
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tests.inputs.augment.helpers import sample_of, small_sample
 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
-def test_colours_are_the_first_three_channels(channels: int) -> None:
+def test_colours_are_the_first_three_channels(channels):
     image = np.random.default_rng(1).integers(0, 256, (6, 7, channels)).astype(np.uint8)
     names = ["auto_contrast", "equalize"]
     changes = [getattr(operations, name) for name in names]
@@ -24,14 +24,14 @@ def test_colours_are_the_first_three_channels(channels: int) -> None:
         np.testing.assert_array_equal(changed[..., 3:], image[..., 3:])
 
 
-def test_boxes_that_leave_the_image_stay_at_its_edge() -> None:
+def test_boxes_that_leave_the_image_stay_at_its_edge():
     for pixels, box in ((9.0, [0.0, 0.0, 0.5, 0.05]), (-9.0, [0.0, 0.95, 0.5, 1.0])):
         moved = operations.translate(small_sample(), tf.constant([0.0, pixels]))
         np.testing.assert_allclose(moved.boxes, [box], atol=1e-6)
         np.testing.assert_allclose(moved.area, [0.0])
 
 
-def test_a_box_within_a_pixel_keeps_that_pixel() -> None:
+def test_a_box_within_a_pixel_keeps_that_pixel():
     sample = small_sample()._replace(boxes=tf.constant([[0.55, 0.3, 0.9, 0.45]]))
     moved = operations.translate(sample, tf.constant([0.0, -1.0]))
     np.testing.assert_allclose(moved.boxes, [[0.5, 0.5, 1.0, 0.75]])
@@ -47,7 +47,7 @@ def test_a_box_within_a_pixel_keeps_that_pixel() -> None:
         lambda sample: operations.translate(sample, tf.constant([-3.0, 5.0])),
     ],
 )
-def test_masks_boxes_and_keypoints_move_with_the_pixels(change: Callable[[Sample], Sample]) -> None:
+def test_masks_boxes_and_keypoints_move_with_the_pixels(change):
     """A white disc, its mask, its box and a keypoint in its centre."""
     rows, columns = np.indices((60, 80))
     disc = ((rows - 27.5) ** 2 + (columns - 42.5) ** 2 < 100).astype(np.float32)
@@ -69,7 +69,7 @@ def test_masks_boxes_and_keypoints_move_with_the_pixels(change: Callable[[Sample
     assert (box[2:] >= places.max(axis=0) - 0.5).all()
 
 
-def test_content_of_boxes_changes_in_order() -> None:
+def test_content_of_boxes_changes_in_order():
     """Only what lies in the chosen boxes moves: columns 1 and 2, by one to the left."""
     sample = small_sample()._replace(
         boxes=tf.constant([[0.0, 0.25, 1.0, 0.74], [0.0, 0.0, 1.0, 1.0]]),

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pathlib
 from typing import Any, List, Tuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from tests.inputs.augment.helpers import arrays, run_step, sample_of
 SEEDS = [[seed, 2] for seed in range(40)]
 
 
-def test_tables_are_those_of_the_reference(shared: pathlib.Path) -> None:
+def test_tables_are_those_of_the_reference(shared):
     golden = load(shared / "golden" / "augmentations").document["autoaugment_policies"]
     own = {
         name: [[list(step) for step in sub] for sub in table] for name, table in POLICIES.items()
@@ -31,7 +30,7 @@ MAGNITUDES = (
 )  # fmt: skip
 
 
-def test_magnitudes() -> None:
+def test_magnitudes():
     for name, level, magnitude in MAGNITUDES:
         assert OPERATIONS[name].magnitude(level) == pytest.approx(magnitude), (name, level)
 
@@ -40,7 +39,7 @@ def _after(policy: Any, sample: Sample, count: int = len(SEEDS)) -> List[Sample]
     return [apply_policy(sample, tf.constant(seed, tf.int64), policy) for seed in SEEDS[:count]]
 
 
-def test_steps_of_a_sub_policy_apply_in_order_with_their_probability() -> None:
+def test_steps_of_a_sub_policy_apply_in_order_with_their_probability():
     sample = sample_of("bare")
     image = np.array(sample.image)
     policy = ((("Solarize", 1.0, 5), ("Brightness", 0.5, 10)), (("Posterize", 0.0, 4),))
@@ -54,7 +53,7 @@ def test_steps_of_a_sub_policy_apply_in_order_with_their_probability() -> None:
     assert 10 <= seen["unchanged"] <= 30 and min(seen["solarized"], seen["both"]) >= 3
 
 
-def test_cutouts_fall_into_boxes() -> None:
+def test_cutouts_fall_into_boxes():
     sample = sample_of("full")._replace(boxes=tf.constant([[0.5, 0.5, 0.75, 0.75]] * 3))
     for result in _after(((("BBox_Cutout", 1.0, 10),),), sample, 10):
         rows, columns = np.where((np.array(result.image) != np.array(sample.image)).any(axis=-1))
@@ -64,7 +63,7 @@ def test_cutouts_fall_into_boxes() -> None:
         np.testing.assert_array_equal(result.image, empty.image)
 
 
-def test_operations_in_boxes_apply_to_a_third() -> None:
+def test_operations_in_boxes_apply_to_a_third():
     """Each box is chosen by itself; pixels outside boxes stay."""
     sample = sample_of("bare")
     image, first, last = np.array(sample.image), np.s_[3:12, 4:16], np.s_[0:6, 24:32]
@@ -78,7 +77,7 @@ def test_operations_in_boxes_apply_to_a_third() -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_every_policy_keeps_labels_together(name: str) -> None:
+def test_every_policy_keeps_labels_together(name):
     sample = sample_of("full")
     for seed in SEEDS:
         result = arrays(apply_policy(sample, tf.constant(seed, tf.int64), POLICIES[name]))
@@ -88,7 +87,7 @@ def test_every_policy_keeps_labels_together(name: str) -> None:
         assert set(np.unique(result["masks"])) <= {0, 1}
 
 
-def test_floats_are_cut_to_whole_numbers() -> None:
+def test_floats_are_cut_to_whole_numbers():
     sample = sample_of("bare", np.float32)
     sample = sample._replace(image=sample.image + 0.75)
     result: Tuple[Any, ...] = run_step("autoaugment_image { policy_name: 'test' }", sample)

@@ -107,7 +107,7 @@ def _one_box(sample: Sample) -> Sample:
 
 
 @pytest.mark.parametrize("name", NUM_RECORDS)
-def test_every_augmentation(name: str) -> None:
+def test_every_augmentation(name):
     """On an image with all fields, in a graph of unknown shapes; with and without boxes."""
     augment = _augmentation(name)
     run = in_graph(augment, sample_of("full"))
@@ -136,7 +136,7 @@ def test_every_augmentation(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_mask_and_keypoint_follow_the_only_box(name: str) -> None:
+def test_mask_and_keypoint_follow_the_only_box(name):
     """A mask that fills its box still does so, and a keypoint in its centre stays there."""
     settings = {key: text for key, text in SETTINGS.items() if "permutation" not in text}
     for key in set(SETTINGS) - set(settings):
@@ -162,7 +162,7 @@ def test_mask_and_keypoint_follow_the_only_box(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_few_fields_and_five_channels(name: str) -> None:
+def test_few_fields_and_five_channels(name):
     """Images of float32 keep all their channels, and their dtype; other fields stay None."""
     augment = make_augmentation([_step(name)])
     rgb = sample_of("bare", np.float32)
@@ -187,6 +187,6 @@ COLOR_STEPS = {
 }  # fmt: skip
 
 
-def test_every_step_of_the_schema_is_registered() -> None:
+def test_every_step_of_the_schema_is_registered():
     fields = preprocessor_pb2.PreprocessingStep.DESCRIPTOR.fields_by_name
     assert {*AUGMENTATIONS, "custom"} == set(fields)

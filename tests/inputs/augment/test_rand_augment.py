@@ -38,7 +38,7 @@ def apply(
     return rand_augment.apply_operations(sample, numbers, strengths, overlap_thresh)
 
 
-def test_boxes_move_with_the_pixels_and_leave_with_them() -> None:
+def test_boxes_move_with_the_pixels_and_leave_with_them():
     """Three columns to the left: the first box is gone, half of the second remains."""
     sample = ten_columns()
     moved = apply("translate_x", 1.0, sample)
@@ -60,7 +60,7 @@ def test_boxes_move_with_the_pixels_and_leave_with_them() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(OPERATIONS) - WITHOUT_MAGNITUDE))
-def test_a_larger_magnitude_changes_more(name: str) -> None:
+def test_a_larger_magnitude_changes_more(name):
     rows, columns = np.mgrid[:24, :32]
     image = (3 * columns + 2 * rows + 6 * np.sin(rows))[..., None] + [[[10, 40, 70]]]
     sample = sample_of("full")._replace(image=tf.constant(image.clip(0, 255).astype(np.uint8)))
@@ -76,7 +76,7 @@ def test_a_larger_magnitude_changes_more(name: str) -> None:
     np.testing.assert_array_equal(kept.weights, sample.weights)
 
 
-def test_operations_on_pixels() -> None:
+def test_operations_on_pixels():
     sample = ten_columns()
     bright = apply("brightness", 1.0, sample).image[0, :, 0]
     np.testing.assert_array_equal(bright, range(0, 190, 19))
@@ -90,7 +90,7 @@ def test_operations_on_pixels() -> None:
     assert apply("identity", 1.0, sample).image.numpy().tolist() == sample.image.numpy().tolist()
 
 
-def test_the_step_draws_every_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_draws_every_operation(monkeypatch):
     drawn: List[int] = []
 
     def note(sample: Sample, numbers: Any, strengths: Any, overlap_thresh: float) -> Sample:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Set, Tuple
+from typing import Set, Tuple
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def _with_channels(count: int) -> Sample:
         ),
     ],
 )
-def test_settings_that_do_not_fit_the_records(text: str, sample: Sample, message: str) -> None:
+def test_settings_that_do_not_fit_the_records(text, sample, message):
     with pytest.raises(ConfigError, match=message):
         run_step(text, sample)
 
@@ -92,7 +92,7 @@ def _sample() -> Sample:
     )
 
 
-def test_crop_by_hand() -> None:
+def test_crop_by_hand():
     sample = _sample()
     result = crop(sample, WINDOW, tf.constant(0.7), tf.constant(True))
     np.testing.assert_array_equal(result.classes, [1, 3])
@@ -113,13 +113,13 @@ def test_crop_by_hand() -> None:
     ("thresh", "keep_all", "classes"),
     [(0.0, False, [1, 3]), (0.8, False, [1]), (1.0, False, [1]), (1.0, True, [1, 2, 3, 4])],
 )
-def test_crop_keeps_boxes_from_the_threshold_on(thresh: float, keep_all: bool, classes) -> None:
+def test_crop_keeps_boxes_from_the_threshold_on(thresh, keep_all, classes):
     clips = tf.constant(not keep_all)
     result = crop(_sample(), WINDOW, tf.constant(thresh), clips, tf.constant(keep_all))
     np.testing.assert_array_equal(result.classes, classes)
 
 
-def test_images_are_left_whole_up_to_random_coef() -> None:
+def test_images_are_left_whole_up_to_random_coef():
     """As the reference: at exactly that draw, too, but never where random_coef is 0."""
     sample = sample_of("full")
     window = Window(tf.constant([2, 4]), tf.constant([5, 10]), tf.constant([0.1] * 4))
@@ -129,7 +129,7 @@ def test_images_are_left_whole_up_to_random_coef() -> None:
         assert (result.image.shape == sample.image.shape) == is_whole
 
 
-def test_operations_of_different_ranges_are_all_drawn() -> None:
+def test_operations_of_different_ranges_are_all_drawn():
     ranges = "min_area: 0.1 max_area: 0.2", "min_area: 0.7 max_area: 0.9"
     listed = " ".join(f"operations {{ {BOUNDS} {text} }}" for text in ranges)
     sample = sample_of("full")._replace(image=tf.zeros([240, 320, 3]), masks=None)
@@ -141,7 +141,7 @@ def test_operations_of_different_ranges_are_all_drawn() -> None:
     assert num_small + num_large == 60 and 15 <= num_small <= 45
 
 
-def test_standard_operations_are_those_of_the_reference() -> None:
+def test_standard_operations_are_those_of_the_reference():
     assert [op.min_object_covered for op in SSD_OPERATIONS] == [0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
     for operation in SSD_OPERATIONS:
         assert operation.overlap_thresh == operation.min_object_covered
@@ -158,7 +158,7 @@ def test_standard_operations_are_those_of_the_reference() -> None:
     assert _ratios(config_of("ssd_random_crop_pad_fixed_aspect_ratio {}")) == paddings[0]
 
 
-def test_every_field_of_an_operation_is_read() -> None:
+def test_every_field_of_an_operation_is_read():
     settings = """min_object_covered: 0.25 min_aspect_ratio: 0.75 max_aspect_ratio: 1.25
         min_area: 0.125 max_area: 0.5 overlap_thresh: 0.375 random_coef: 0.625"""
     expected = Operation(0.25, (0.75, 1.25), (0.125, 0.5), 0.375, True, 0.625)
@@ -179,7 +179,7 @@ def test_every_field_of_an_operation_is_read() -> None:
     assert _crop_pad_parts(plain)[1] == [Padding()]
 
 
-def test_second_crop_clips_as_the_operation_says() -> None:
+def test_second_crop_clips_as_the_operation_says():
     """The reference clips there in any case."""
     bounds = "min_area: 0.3 max_area: 0.5 random_coef: 1"
     for clip in ("true", "false"):
@@ -193,7 +193,7 @@ def test_second_crop_clips_as_the_operation_says() -> None:
 # Sizes.
 
 
-def test_masks_and_image_align_their_corners_alike() -> None:
+def test_masks_and_image_align_their_corners_alike():
     """By hand: of 4 columns, 2 with aligned corners are the first and the last one."""
     row = np.array([[0.0, 0.0, 0.0, 1.0]], np.float32)
     sample = small_sample()._replace(
@@ -206,13 +206,13 @@ def test_masks_and_image_align_their_corners_alike() -> None:
     assert by_pixels.masks[0, 0].numpy().tolist() == [0, 0]
 
 
-def test_a_tiny_image_keeps_a_pixel() -> None:
+def test_a_tiny_image_keeps_a_pixel():
     sample = small_sample()._replace(image=tf.zeros([1, 3, 3]), masks=None)
     text = "random_image_scale { min_scale_ratio: 0.1 max_scale_ratio: 0.2 }"
     assert run_step(text, sample).image.shape == (1, 1, 3)
 
 
-def test_default_of_target_pixels_is_that_of_the_reference() -> None:
+def test_default_of_target_pixels_is_that_of_the_reference():
     """Up to 800,000, although the schema says 500,000."""
     unset = config_of("random_downscale_to_target_pixels {}")
     assert _target_pixels(unset) == (300_000, 800_000)
@@ -244,7 +244,7 @@ def _sizes(text: str) -> Set[Tuple[int, ...]]:
         ),
     ],
 )
-def test_maxima_of_padding_are_excluded_unless_they_are_the_minima(text: str, sizes: Any) -> None:
+def test_maxima_of_padding_are_excluded_unless_they_are_the_minima(text, sizes):
     assert _sizes(text) == sizes
 
 
@@ -252,13 +252,13 @@ def _pair(*values: int) -> tf.Tensor:
     return tf.constant(values, tf.int32)
 
 
-def test_boxes_outside_a_square_are_dropped() -> None:
+def test_boxes_outside_a_square_are_dropped():
     frame = Frame(tf.constant(2), _pair(0, 3), _pair(0, 3), _pair(2, 4))
     outside = to_square(small_sample(), frame)
     assert outside.boxes.shape == (0, 4) and outside.masks.shape == (0, 2, 2)
 
 
-def test_border_shrinks_with_the_image() -> None:
+def test_border_shrinks_with_the_image():
     for size, border in ((1000, 128), (257, 128), (255, 64), (100, 32), (24, 8), (1, 1)):
         np.testing.assert_array_equal(border_size(_pair(size, 600), 128), [border, 128])
     np.testing.assert_array_equal(border_size(_pair(24, 32), 0), [0, 0])
@@ -267,7 +267,7 @@ def test_border_shrinks_with_the_image() -> None:
 # Pixels and labels.
 
 
-def test_compression_is_that_of_tf_image() -> None:
+def test_compression_is_that_of_tf_image():
     """Of the whole part of values; channels beyond RGB, and one channel alone, too."""
     image = np.float32(sample_of().image) * 0.9
     expected = np.array(tf.image.adjust_jpeg_quality(image.astype(np.uint8), 30))
@@ -279,7 +279,7 @@ def test_compression_is_that_of_tf_image() -> None:
     assert compress(gray, tf.constant(30)).shape == (24, 32, 1)
 
 
-def test_each_pixel_value_is_scaled_by_itself() -> None:
+def test_each_pixel_value_is_scaled_by_itself():
     sample = sample_of("bare")._replace(image=tf.fill([20, 20, 3], 100.0))
     scaled = np.array(run_step("random_pixel_value_scale { minval: 0.5 maxval: 3 }", sample).image)
     assert 50 <= scaled.min() < 60 and scaled.max() == 255
@@ -297,7 +297,7 @@ def test_each_pixel_value_is_scaled_by_itself() -> None:
         "subtract_channel_mean {}",
     ],
 )
-def test_steps_that_never_change_the_image(text: str) -> None:
+def test_steps_that_never_change_the_image(text):
     sample = sample_of("bare", np.float32)
     np.testing.assert_array_equal(run_step(text, sample).image, sample.image)
 
@@ -311,7 +311,7 @@ def test_steps_that_never_change_the_image(text: str) -> None:
         ("remap_labels { original_labels: [1, 2] new_label: 2 }", [2, 2, 3]),
     ],
 )
-def test_steps_on_classes(text: str, classes: Any) -> None:
+def test_steps_on_classes(text, classes):
     changed = run_step(text, sample_of()).classes
     np.testing.assert_array_equal(changed, classes)
     assert changed.dtype == tf.int64

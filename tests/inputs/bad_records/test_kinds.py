@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from estimator_det.config.text import ConfigError
@@ -7,7 +5,7 @@ from inputs.bad_records import kinds
 from inputs.bad_records.kinds import CLIP, FAIL, KEEP, KINDS, SKIP
 
 
-def test_policies() -> None:
+def test_policies():
     reference = kinds.resolve_actions(kinds.REFERENCE, {})
     assert {reference[kind] for kind in ("box_nan", "unknown_text", "too_many_boxes")} == {CLIP}
     assert reference["box_outside"] == reference["label_contradiction"] == KEEP
@@ -31,7 +29,7 @@ def test_policies() -> None:
         kinds.resolve_actions("clip", {"box_nans": "fail"})
 
 
-def test_table_is_complete() -> None:
+def test_table_is_complete():
     assert set(kinds.COUNTED) <= set(KINDS)
     for kind, row in KINDS.items():
         assert row.reference in kinds.ACTIONS

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pathlib
 import threading
 
 import pytest
@@ -15,7 +14,7 @@ NAN = RecordFault("box_nan", CLIP, count=2, message="2 boxes with NaN", remedy="
 CUT = RecordFault("truncated_image", SKIP, message="it is truncated", remedy="write it again")
 
 
-def test_a_record_counts_once(tmp_path: pathlib.Path) -> None:
+def test_a_record_counts_once(tmp_path):
     path = tmp_path / "model" / "bad.jsonl"
     log = FaultLog(str(path))
     for _ in range(3):  # epochs
@@ -35,7 +34,7 @@ def test_a_record_counts_once(tmp_path: pathlib.Path) -> None:
     assert FaultLog().summary() == ""
 
 
-def test_lines_of_a_run_before_are_not_repeated(tmp_path: pathlib.Path) -> None:
+def test_lines_of_a_run_before_are_not_repeated(tmp_path):
     path = tmp_path / "bad.jsonl"
     FaultLog(str(path)).report(NAN.at("a.record", 7))
     with path.open("a") as file:
@@ -46,7 +45,7 @@ def test_lines_of_a_run_before_are_not_repeated(tmp_path: pathlib.Path) -> None:
     assert len(path.read_text().splitlines()) == 2
 
 
-def test_failing_and_the_budget() -> None:
+def test_failing_and_the_budget():
     log = FaultLog()
     with pytest.raises(
         RecordFaultError, match=r"^f, record 3 \(source_id x\): bad\. Remedy: good$"
@@ -60,7 +59,7 @@ def test_failing_and_the_budget() -> None:
         log.report(CUT.at("f", 3), max_skipped=2)
 
 
-def test_threads(tmp_path: pathlib.Path) -> None:
+def test_threads(tmp_path):
     log = FaultLog(str(tmp_path / "bad.jsonl"))
 
     def report() -> None:
@@ -76,7 +75,7 @@ def test_threads(tmp_path: pathlib.Path) -> None:
     assert len((tmp_path / "bad.jsonl").read_text().splitlines()) == 200
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(log_module, "MAX_KEPT", 5)
     log = FaultLog()
     for record in range(9):

@@ -57,7 +57,7 @@ MASKS: Dict[str, np.ndarray] = {
 @pytest.mark.parametrize("kind", [*MASKS, "missing"])
 @pytest.mark.parametrize("policy", ["CLIP", "REFERENCE"])
 @pytest.mark.parametrize("mask_type", ["PNG_MASKS", "NUMERICAL_MASKS"])
-def test_masks_that_contradict_boxes(kind: str, policy: str, mask_type: str) -> None:
+def test_masks_that_contradict_boxes(kind, policy, mask_type):
     masks = MASKS.get(kind, _rectangles())
     values: Any = [encoded(mask * 255) for mask in masks]
     if mask_type == "NUMERICAL_MASKS":
@@ -69,7 +69,7 @@ def test_masks_that_contradict_boxes(kind: str, policy: str, mask_type: str) -> 
     assert [(fault.kind, fault.count) for fault in faults] == expected
 
 
-def test_a_mask_of_as_many_pixels_in_another_shape_is_a_fault() -> None:
+def test_a_mask_of_as_many_pixels_in_another_shape_is_a_fault():
     turned = {"image/object/mask": [encoded(mask.T * 255) for mask in MASKS[""]]}
     faults = _check_agreement(
         "load_instance_masks: true mask_type: PNG_MASKS", {**RECORDS[""], **turned}
@@ -80,7 +80,7 @@ def test_a_mask_of_as_many_pixels_in_another_shape_is_a_fault() -> None:
 
 @pytest.mark.parametrize("kind", RECORDS)
 @pytest.mark.parametrize("policy", ["CLIP", "REFERENCE"])
-def test_graph_and_python_agree(options: str, kind: str, policy: str) -> None:
+def test_graph_and_python_agree(options, kind, policy):
     faults = _check_agreement(options + f"bad_records {{ policy: {policy} }}", RECORDS[kind])
     assert [fault.kind for fault in faults] == ([kind] if kind else [])
 
@@ -111,7 +111,7 @@ def _check_agreement(text: str, features: Dict[str, Any]) -> List[RecordFault]:
 
 
 @pytest.mark.parametrize("height, width", [(0, 0), (-8, 12), (8, -(2**62)), (9, "missing")])
-def test_every_given_size_is_compared(height: int, width: Any) -> None:
+def test_every_given_size_is_compared(height, width):
     policy = make_policy(reader())
     sizes = {"image/height": height, "image/width": width}
     record = example({**RECORDS[""], **{key: x for key, x in sizes.items() if x != "missing"}})
@@ -124,13 +124,13 @@ def test_every_given_size_is_compared(height: int, width: Any) -> None:
     assert counts[COUNTED.index("size_mismatch")] == 1
 
 
-def test_labels_that_are_not_as_many_as_texts_contradict_them(options: str) -> None:
+def test_labels_that_are_not_as_many_as_texts_contradict_them(options):
     features = {"image/object/class/label": [2], "image/object/class/text": ["dog", "dog"]}
     (fault,) = _check_agreement(options, {**BOXES, **features})
     assert fault.kind == "label_contradiction" and "missing (1 labels)" in fault.message
 
 
-def test_frames_are_named() -> None:
+def test_frames_are_named():
     record = sequence(
         {},
         {

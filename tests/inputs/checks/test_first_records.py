@@ -25,7 +25,7 @@ def reading(folder: pathlib.Path, names: List[str], end: str = "", kind: str = "
     )
 
 
-def test_known_names_and_none_pass(tmp_path: pathlib.Path, caplog: Any) -> None:
+def test_known_names_and_none_pass(tmp_path, caplog):
     check_class_names(reading(tmp_path, ["cat", "/m/cat"]))
     check_class_names(reading(tmp_path, []))
     check_class_names(reader())
@@ -35,7 +35,7 @@ def test_known_names_and_none_pass(tmp_path: pathlib.Path, caplog: Any) -> None:
     assert not [record for record in caplog.records if record.name == "inputs.checks.first_records"]
 
 
-def test_some_unknown_names_are_a_warning(tmp_path: pathlib.Path, caplog: Any) -> None:
+def test_some_unknown_names_are_a_warning(tmp_path, caplog):
     check_class_names(reading(tmp_path, ["cat", "horse"], ".gz", "GZIP"))
     assert "of 6 boxes" in caplog.text and "'horse' (3)" in caplog.text
     with pytest.raises(ValueError, match=r"'Dog' \(3\).*did you mean 'dog'.*label_map_path"):
@@ -46,12 +46,12 @@ def _path(folder: pathlib.Path, *features: Any) -> str:
     return str(write(folder / "r", [example(values) for values in features]))
 
 
-def test_some_masks_or_no_boxes_pass(tmp_path: pathlib.Path) -> None:
+def test_some_masks_or_no_boxes_pass(tmp_path):
     check_masks(_path(tmp_path, BOXES, {**BOXES, **MASK}))
     check_masks(_path(tmp_path, {}, {}))
 
 
-def test_a_model_with_masks_is_not_trained_without(tmp_path: pathlib.Path) -> None:
+def test_a_model_with_masks_is_not_trained_without(tmp_path):
     text = f"""
     model {{ faster_rcnn {{ num_classes: 4 number_of_stages: 3 image_resizer {{
       fixed_shape_resizer {{ height: 6 width: 6 }} }} }} }}
@@ -66,9 +66,7 @@ def test_a_model_with_masks_is_not_trained_without(tmp_path: pathlib.Path) -> No
         inputs.create_train_input_fn(parse_pipeline(text), lambda images: (images, images))({})
 
 
-def test_a_cache_must_fit_into_half_of_the_memory(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_must_fit_into_half_of_the_memory(tmp_path, monkeypatch):
     """A million times the records of a file, each a picture of 8 x 12 pixels."""
     record = example(BOXES)
     path = write(tmp_path / "r", [record] * 3)

@@ -59,9 +59,9 @@ def records_of(batches: List[Any]) -> List[List[int]]:
     ],
 )  # fmt: skip
 def test_a_run_without_one_usable_record_ends(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, reader: str,
-    message: str, num_skipped: int,
-) -> None:  # fmt: skip
+    tmp_path, monkeypatch, limit, value, reader,
+    message, num_skipped
+):  # fmt: skip
     monkeypatch.setattr(guard, limit, value)
     log = FaultLog()
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -69,9 +69,7 @@ def test_a_run_without_one_usable_record_ends(
     assert log.counts()["skipped_records"] == num_skipped
 
 
-def test_a_record_that_waits_for_its_batch_is_no_fault(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_waits_for_its_batch_is_no_fault(tmp_path, monkeypatch):
     """Bad records that follow it are explained meanwhile; the batch does not miss them again."""
     monkeypatch.setattr(guard, "MAX_PENDING", 10)
     records = [example({}), *[example(BAD)] * 60, example({})]
@@ -86,9 +84,7 @@ def test_a_record_that_waits_for_its_batch_is_no_fault(
     assert log.counts() == {"undecodable_image": 120, "skipped_records": 120}
 
 
-def test_what_follows_damage_in_a_compressed_file_is_reported_as_lost(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_what_follows_damage_in_a_compressed_file_is_reported_as_lost(tmp_path):
     frames = frames_of([example({})] * 6)
     frames[2] = frames[2][:50] + b"damage" + frames[2][56:]
     (tmp_path / "r.gz").write_bytes(gzipped(b"".join(frames)))
@@ -99,9 +95,7 @@ def test_what_follows_damage_in_a_compressed_file_is_reported_as_lost(
     assert "decompress" in log.entries[-1].message
 
 
-def test_a_whole_compressed_file_and_a_dropped_remainder_have_no_faults(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_whole_compressed_file_and_a_dropped_remainder_have_no_faults(tmp_path):
     path = write(tmp_path / "r.gz", [example({})] * 3, "GZIP")
     log = FaultLog()
     config = reading(path, reader="num_epochs: 3")
@@ -112,7 +106,7 @@ def test_a_whole_compressed_file_and_a_dropped_remainder_have_no_faults(
     assert log.counts() == {}
 
 
-def test_patterns_without_files(tmp_path: pathlib.Path) -> None:
+def test_patterns_without_files(tmp_path):
     path = write(tmp_path / "r", [example({})] * 2)
     log = FaultLog()
     config = reading(tmp_path / "none-*", path, reader=f"{ONCE} {SKIP}")
@@ -128,7 +122,7 @@ def test_patterns_without_files(tmp_path: pathlib.Path) -> None:
         train(reading(write(tmp_path / "empty", [])), FaultLog())
 
 
-def test_a_deleted_file_is_reported(tmp_path: pathlib.Path) -> None:
+def test_a_deleted_file_is_reported(tmp_path):
     first = write(tmp_path / "a", [example({})] * 2)
     second = write(tmp_path / "b", [example({})] * 2)
     dataset = dataset_of(reading(first, second, reader=ONCE), FaultLog())
@@ -137,9 +131,7 @@ def test_a_deleted_file_is_reported(tmp_path: pathlib.Path) -> None:
         list(dataset)
 
 
-def test_what_the_examiner_cannot_explain_comes_with_tensorflows_reason(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_examiner_cannot_explain_comes_with_tensorflows_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(guard, "MAX_PENDING", 10)
     path = write(tmp_path / "r", [example({"image/source_id": "odd"})] * 3)
     config = reading(path)
@@ -154,7 +146,7 @@ def test_what_the_examiner_cannot_explain_comes_with_tensorflows_reason(
         next(dataset.as_numpy_iterator())
 
 
-def test_sequences_are_watched(tmp_path: pathlib.Path) -> None:
+def test_sequences_are_watched(tmp_path):
     good = sequence({}, {"image/encoded": [encoded(picture())], "image/source_id": ["f"]})
     bad = sequence({}, {"image/encoded": [b"rubbish"], "image/source_id": ["g"]})
     path = write(tmp_path / "r", [good, bad, good])
@@ -165,9 +157,7 @@ def test_sequences_are_watched(tmp_path: pathlib.Path) -> None:
     assert (fault.record, fault.source_id) == (1, "g") and "frame" in fault.message
 
 
-def test_clean_data_never_call_python(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clean_data_never_call_python(tmp_path, monkeypatch):
     """Nor does the guard add to checkpoints."""
 
     def refuse(*_: Any) -> Any:
@@ -186,7 +176,7 @@ def test_clean_data_never_call_python(
         assert not graph.get_collection(tf1.GraphKeys.SAVEABLE_OBJECTS)
 
 
-def test_each_pass_begins_at_the_first_record(tmp_path: pathlib.Path) -> None:
+def test_each_pass_begins_at_the_first_record(tmp_path):
     records = [example({**BOXES, **LABELS, **BAD}), *[example({**BOXES, **LABELS})] * 4]
     config = reading(write(tmp_path / "r", records), reader=f"{ONCE} drop_remainder: false {SKIP}")
     log = FaultLog()
@@ -198,9 +188,7 @@ def test_each_pass_begins_at_the_first_record(tmp_path: pathlib.Path) -> None:
             assert report.call_count == num_passes
 
 
-def test_a_file_that_becomes_shorter_is_reported(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_becomes_shorter_is_reported(tmp_path, monkeypatch):
     """Its number of records was known from the first pass, and is not expected again."""
     monkeypatch.setattr(guard, "MAX_STARTS", 3)
     good = example({**BOXES, **LABELS})
@@ -221,14 +209,14 @@ def test_a_file_that_becomes_shorter_is_reported(
             next(batches)
 
 
-def test_endless_epochs_of_nothing_are_refused(tmp_path: pathlib.Path) -> None:
+def test_endless_epochs_of_nothing_are_refused(tmp_path):
     config = reading(write(tmp_path / "r", [example({})]))
     context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1)
     with pytest.raises(ConfigError, match="1 records, too few for worker 2 of 2"):
         train_fn(config)(None, context)
 
 
-def test_the_guard_of_another_machine_has_no_python_in_its_graph(tmp_path: pathlib.Path) -> None:
+def test_the_guard_of_another_machine_has_no_python_in_its_graph(tmp_path):
     config = reading(write(tmp_path / "r", [example({**BOXES, **LABELS})] * 4))
     operations = {}
     for runs_elsewhere in (False, True):
@@ -240,7 +228,7 @@ def test_the_guard_of_another_machine_has_no_python_in_its_graph(tmp_path: pathl
     assert python & operations[False] and not python & operations[True]
 
 
-def test_the_guard_of_another_machine_ends_the_run_at_any_fault(tmp_path: pathlib.Path) -> None:
+def test_the_guard_of_another_machine_ends_the_run_at_any_fault(tmp_path):
     good = example({**BOXES, **LABELS})
     path = write(tmp_path / "r", [good, good, b"no record at all"])
     with pytest.raises(tf.errors.InvalidArgumentError):

@@ -19,7 +19,7 @@ def photo(width: int = 96, **options: Any) -> bytes:
     [{}, {"subsampling": 0}, {"quality": 20}, {"width": 200}],
     ids=str,
 )
-def test_missing_data_are_found_at_any_place(options: Any) -> None:
+def test_missing_data_are_found_at_any_place(options):
     whole = photo(**options)
     assert not lacks_data(whole)
     begin = whole.rindex(b"\xff\xda") + 20
@@ -30,7 +30,7 @@ def test_missing_data_are_found_at_any_place(options: Any) -> None:
     assert lacks_data(whole[:middle] + b"\xff\xff\xd9")
 
 
-def test_whole_images_lack_nothing() -> None:
+def test_whole_images_lack_nothing():
     """Flat ones, other modes and formats, and those with bytes behind their end included."""
     flat = np.full([100, 200, 3], 7, np.uint8)
     for mode in ("RGB", "L", "CMYK"):

@@ -47,7 +47,7 @@ def two_files(tmp_path) -> str:
     return str(tmp_path / "?.record")
 
 
-def test_everything_is_found_at_its_place(two_files) -> None:
+def test_everything_is_found_at_its_place(two_files):
     done = []
     result = run(two_files, advance=done.append)
     assert [os.path.basename(path) for path in result.files] == ["a.record", "b.record", "c.record"]
@@ -69,7 +69,7 @@ def test_everything_is_found_at_its_place(two_files) -> None:
     assert run(two_files, policy="SKIP").num_skipped == 2
 
 
-def test_images_that_training_decodes_as_they_are_get_a_report(tmp_path) -> None:
+def test_images_that_training_decodes_as_they_are_get_a_report(tmp_path):
     """A JPEG that lacks data, a rotated photo, and a copy: all are used."""
     jpeg = encoded(picture(60, 60), "JPEG")
     photo = encoded(picture(20, 30), "JPEG", exif=orientation(6))
@@ -108,12 +108,12 @@ check_processes({path!r})
 """
 
 
-def test_forked_processes_find_the_same_in_the_same_order(two_files, forker) -> None:
+def test_forked_processes_find_the_same_in_the_same_order(two_files, forker):
     checked = forker.program(IN_FORKS.format(path=two_files))
     assert checked.wait() == 0, checked.output()
 
 
-def test_compressed_files_are_read_from_the_beginning(tmp_path) -> None:
+def test_compressed_files_are_read_from_the_beginning(tmp_path):
     path = examples.write(tmp_path / "a.record.gz", [record(i) for i in range(5)], "GZIP")
     reader = examples.reader(f'tf_record_input_reader {{ input_path: "{path}" }}')
     assert scan.plan("r", make_policy(reader)).num_records is None
@@ -125,14 +125,14 @@ def test_compressed_files_are_read_from_the_beginning(tmp_path) -> None:
     assert (lost.kind, lost.record) == ("lost_records", -1)
 
 
-def test_a_limit_counts_for_each_file(two_files) -> None:
+def test_a_limit_counts_for_each_file(two_files):
     result = run(two_files, max_records=3)
     assert result.num_records == 8
     assert [e.kind for e in result.entries] == ["damaged_record", "undecodable_image"]
     assert run(two_files, max_records=1).entries == []
 
 
-def test_paths_and_files_without_records(tmp_path) -> None:
+def test_paths_and_files_without_records(tmp_path):
     empty = examples.write(tmp_path / "empty.record", [])
     packed = examples.write(tmp_path / "empty.record.gz", [], "GZIP")
     good = examples.write(tmp_path / "good.record", [record(1)])
@@ -153,7 +153,7 @@ def _die(policies: Any, task: scan.Task) -> None:
     os._exit(1)
 
 
-def test_a_process_that_dies_ends_the_check_with_a_remedy(two_files, monkeypatch) -> None:
+def test_a_process_that_dies_ends_the_check_with_a_remedy(two_files, monkeypatch):
     # A fork ends before it can need what no fork may use: TensorFlow.
     fork = multiprocessing.get_context("fork")
     monkeypatch.setattr(multiprocessing, "get_context", lambda kind: fork)

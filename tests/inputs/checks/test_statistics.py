@@ -25,7 +25,7 @@ def three_images() -> Columns:
     )
 
 
-def test_pixels_and_classes_of_area() -> None:
+def test_pixels_and_classes_of_area():
     columns = three_images()
     pixels = statistics.box_sizes(columns)
     np.testing.assert_allclose(pixels, [[20, 40], [50, 100], [100, 100], [0, 100]], rtol=1e-6)
@@ -34,7 +34,7 @@ def test_pixels_and_classes_of_area() -> None:
     np.testing.assert_array_equal(statistics.count_columns(columns)["areas"], [2, 1, 1])
 
 
-def test_sizes_after_resizing_are_worked_out_once_for_each_size() -> None:
+def test_sizes_after_resizing_are_worked_out_once_for_each_size():
     asked = []
 
     def rule(height: int, width: int) -> tuple:
@@ -53,14 +53,14 @@ def counted(name: str, columns: Columns) -> dict:
     return {range_: n for range_, n in zip(SCALES[name].names, counts) if n}
 
 
-def test_aspect_ratios() -> None:
+def test_aspect_ratios():
     boxes = [[0, 0, h / 10, w / 10] for h, w in [(1, 1), (1, 1.9), (10, 1), (0, 1), (1, 5)]]
     columns = collect((100, 100, boxes, [1] * 5))
     found = {"below 1:5": 1, "4:5 to 5:4": 1, "5:4 to 2:1": 1, "5:1 and above": 2}
     assert counted("ratios", columns) == found
 
 
-def test_joined_parts_are_as_one() -> None:
+def test_joined_parts_are_as_one():
     whole = three_images()
     first = collect((100, 200, whole.boxes[:3], [1, 2, 1]), (100, 200, [], []))
     last = ImageRow((400, 100), "image 2", whole.boxes[3:], [2])
@@ -73,7 +73,7 @@ def test_joined_parts_are_as_one() -> None:
     assert not any(any(statistics.count_columns(empty).get(key, ())) for key in SCALES)
 
 
-def test_images_by_rule() -> None:
+def test_images_by_rule():
     cut = statistics.first_boxes(three_images(), 2)
     np.testing.assert_array_equal(cut.images, [0, 0, 2])
     np.testing.assert_array_equal(cut.class_ids, [1, 2, 2])

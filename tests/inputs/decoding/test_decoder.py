@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pathlib
 import struct
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, Optional
 
 import numpy as np
 import pytest
@@ -54,9 +54,7 @@ FIXED = Resizer(lambda *_: (10, 12), spatial_shape=(10, 12))
         (160, 200, "PNG", [160, 200]),
     ],
 )
-def test_large_jpegs_are_decoded_smaller(
-    height: int, width: int, kind: str, decoded: List[int]
-) -> None:
+def test_large_jpegs_are_decoded_smaller(height, width, kind, decoded):
     smooth = np.broadcast_to(np.linspace(0, 255, width, dtype=np.uint8)[:, np.newaxis],
                              [height, width, 3])  # fmt: skip
     record = example({**BOXES, **LABELS, "image/encoded": encoded(smooth, kind)})
@@ -71,7 +69,7 @@ def test_large_jpegs_are_decoded_smaller(
 
 
 @pytest.mark.parametrize("options", ["", "fast_jpeg: true"])
-def test_images_are_decoded_once_and_kept(options: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_decoded_once_and_kept(options, monkeypatch):
     """A second decoding returns the pixels of the first; another image has its own."""
     noise = np.random.default_rng(0)
     images = [noise.integers(0, 255, size, np.uint8) for size in ((160, 200, 3), (20, 30, 3))]
@@ -110,7 +108,7 @@ PER_BOX = {
 
 
 @pytest.mark.parametrize("given", [{"weights", "area", "difficult"}, set(PER_BOX)])
-def test_a_number_of_boxes_needs_no_other(given: Set[str]) -> None:
+def test_a_number_of_boxes_needs_no_other(given):
     """The others have their defaults: area is that of boxes in an image of 8 x 12 pixels."""
     for names in (given, set(PER_BOX) - given):
         features = {PER_BOX[name][0]: PER_BOX[name][1] for name in names}
@@ -120,7 +118,7 @@ def test_a_number_of_boxes_needs_no_other(given: Set[str]) -> None:
             np.testing.assert_allclose(getattr(sample, name), expected, rtol=1e-6, err_msg=name)
 
 
-def test_no_boxes() -> None:
+def test_no_boxes():
     options = "load_instance_masks: true num_keypoints: 2 load_multiclass_scores: true"
     sample = decode({}, options)
     assert sample.boxes.shape == (0, 4)
@@ -138,7 +136,7 @@ def test_no_boxes() -> None:
         ("PNG", "P"), ("GIF", ""), ("BMP", ""), ("BMP", "L"),
     ],
 )  # fmt: skip
-def test_image_formats(kind: str, mode: str) -> None:
+def test_image_formats(kind, mode):
     rows = np.linspace(20, 200, 16).astype(np.uint8)
     image = np.repeat(np.repeat(rows[:, None, None], 24, 1), 3, 2)  # grey, so that all modes agree
     sample = decode({"image/encoded": encoded(image, kind, mode)})
@@ -148,7 +146,7 @@ def test_image_formats(kind: str, mode: str) -> None:
     assert np.abs(sample.image.astype(int) - image).max() <= tolerance
 
 
-def test_animation_gives_its_first_picture() -> None:
+def test_animation_gives_its_first_picture():
     red, blue = (np.full((4, 6, 3), color, np.uint8) for color in ((255, 0, 0), (0, 0, 255)))
     animation = encoded(red, "GIF", save_all=True, append_images=[Image.fromarray(blue)])
     sample = decode({"image/encoded": animation})
@@ -156,7 +154,7 @@ def test_animation_gives_its_first_picture() -> None:
     assert sample.image[0, 0].tolist() == [255, 0, 0]
 
 
-def test_text_wins_over_label(label_map: str) -> None:
+def test_text_wins_over_label(label_map):
     text = {"image/object/class/text": ["owl", "cat"]}
     assert decode({**BOXES, **LABELS, **text}, label_map).classes.tolist() == [4, 1]
     assert decode({**BOXES, **LABELS, **text}).classes.tolist() == [2, 1]  # nothing to look up
@@ -164,7 +162,7 @@ def test_text_wins_over_label(label_map: str) -> None:
 
 
 @pytest.mark.parametrize("mask_type", ["PNG_MASKS", "NUMERICAL_MASKS"])
-def test_masks(mask_type: str) -> None:
+def test_masks(mask_type):
     masks = np.zeros((2, 8, 12), np.uint8)
     masks[0, 2:5, 3:6] = 1
     masks[1, :, 7] = 1
@@ -185,7 +183,7 @@ def test_masks(mask_type: str) -> None:
         ([], [[0.1, 0.5], [NAN, 0.6], [0.3, 0.7], [NAN, NAN]], [1, 1, 1, 0]),
     ],
 )
-def test_keypoints(visibility: List[int], points: Any, visible: List[int]) -> None:
+def test_keypoints(visibility, points, visible):
     """Without visibilities, keypoints are visible if their x is a number."""
     features = {
         "image/object/keypoint/y": [0.1, NAN, 0.3, 0.4],
@@ -199,7 +197,7 @@ def test_keypoints(visibility: List[int], points: Any, visible: List[int]) -> No
     assert np.isnan(absent.keypoints).all() and not absent.keypoint_visibilities.any()
 
 
-def test_keypoints_by_text(label_map: str) -> None:
+def test_keypoints_by_text(label_map):
     features = {
         "image/object/keypoint/y": [0.1, 0.2, 0.3, 0.4],
         "image/object/keypoint/x": [0.5, 0.6, 0.7, 0.8],
@@ -214,7 +212,7 @@ def test_keypoints_by_text(label_map: str) -> None:
     assert sample.keypoint_visibilities.tolist() == [[True, True, False], [False, True, False]]
 
 
-def test_image_level_labels(label_map: str) -> None:
+def test_image_level_labels(label_map):
     features = {
         "image/class/text": ["owl", "horse", "dog"],
         "image/class/confidence": [1.0, 1.0, 0.0],
@@ -231,7 +229,7 @@ def test_image_level_labels(label_map: str) -> None:
     assert level[schema.IMAGE_CONFIDENCES].tolist() == [1]
 
 
-def test_hierarchy(tmp_path: pathlib.Path) -> None:
+def test_hierarchy(tmp_path):
     path = tmp_path / "map.pbtxt"
     path.write_text(
         'item { id: 1 name: "animal" descendant_ids: [2, 3] }'
@@ -264,7 +262,7 @@ def frames() -> bytes:
 
 
 @pytest.mark.parametrize(("index", "classes"), [(0, [1]), (1, []), (2, [2, 4])])
-def test_frame_of_a_sequence(label_map: str, index: int, classes: list) -> None:
+def test_frame_of_a_sequence(label_map, index, classes):
     options = label_map + f"input_type: TF_SEQUENCE_EXAMPLE frame_index: {index} "
     sample = decode_record(frames(), options + "load_context_features: true")
     level = sample.image_level
@@ -276,7 +274,7 @@ def test_frame_of_a_sequence(label_map: str, index: int, classes: list) -> None:
     assert level[schema.CONTEXT_FEATURES].tolist() == [[1, 2]]
 
 
-def test_boxes_of_a_frame() -> None:
+def test_boxes_of_a_frame():
     record = sequence(
         {"image/filename": "video"},
         {
@@ -298,7 +296,7 @@ def test_boxes_of_a_frame() -> None:
     assert sample.image_level[schema.IS_ANNOTATED]
 
 
-def test_any_frame_of_a_sequence(label_map: str) -> None:
+def test_any_frame_of_a_sequence(label_map):
     options = label_map + "input_type: TF_SEQUENCE_EXAMPLE"
     with tf.Graph().as_default(), tf1.Session() as session:
         seed = tf1.placeholder(tf.int32, [2])
@@ -312,7 +310,7 @@ def test_any_frame_of_a_sequence(label_map: str) -> None:
         decode_record(frames(), options + " frame_index: 3")
 
 
-def test_hash_needs_no_source_id() -> None:
+def test_hash_needs_no_source_id():
     records = [
         example({}),
         example({**BOXES, **LABELS}),
@@ -366,7 +364,7 @@ def test_hash_needs_no_source_id() -> None:
         ),
     ],
 )
-def test_errors_name_the_record(features: Dict[str, Any], options: str, message: str) -> None:
+def test_errors_name_the_record(features, options, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s)rec7.*{message}"):
         decode({**BOXES, **LABELS, **features}, options)
 
@@ -381,13 +379,13 @@ def test_errors_name_the_record(features: Dict[str, Any], options: str, message:
         ("LABEL_MAP use_keypoint_label_map: true", r"needs input_reader\.num_keypoints"),
     ],
 )
-def test_impossible_readers(options: str, message: str, label_map: str) -> None:
+def test_impossible_readers(options, message, label_map):
     with pytest.raises(ValueError, match=message):
         make_decoder(reader(options.replace("LABEL_MAP", label_map)))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])
-def test_pixels_in_the_header(kind: str) -> None:
+def test_pixels_in_the_header(kind):
     content = picture_bytes(kind, 300, 517)
     contents = [content, content[:10], b"ab", b"", b"II*\0" + b"\1" * 40]
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -404,6 +402,6 @@ def test_pixels_in_the_header(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("height", "pixels"), [(-7, 35), (2**31 - 1, 5 * 2.0**31)])
-def test_sides_of_a_bmp_may_be_negative_or_huge(height: int, pixels: float) -> None:
+def test_sides_of_a_bmp_may_be_negative_or_huge(height, pixels):
     content = b"BM" + b"\0" * 16 + struct.pack("<ii", 5, height)
     assert claimed_pixels(tf.constant(content)).numpy() == pixels

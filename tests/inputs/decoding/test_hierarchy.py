@@ -28,7 +28,7 @@ def _file(folder: pathlib.Path, content: Any) -> str:
     return str(path)
 
 
-def test_relations_are_those_of_the_reference(tmp_path: pathlib.Path) -> None:
+def test_relations_are_those_of_the_reference(tmp_path):
     path = _file(tmp_path, GOLDEN["hierarchy"])
     hierarchy = read_hierarchy(path, parse_label_map(LABEL_MAP))
     for relation, expected in (
@@ -43,7 +43,7 @@ def test_relations_are_those_of_the_reference(tmp_path: pathlib.Path) -> None:
     assert not hierarchy.upward[0].any() and not hierarchy.upward[:, 0].any()
 
 
-def test_classes_of_only_one_of_both_are_ignored(tmp_path: pathlib.Path) -> None:
+def test_classes_of_only_one_of_both_are_ignored(tmp_path):
     """A puppy is an animal without there being a class of dogs; a tree has no relatives."""
     path = _file(tmp_path, GOLDEN["hierarchy"])
     items = 'item { id: 1 name: "/m/animal" } item { id: 2 name: "/m/puppy" display_name: "puppy" }'
@@ -55,7 +55,7 @@ def test_classes_of_only_one_of_both_are_ignored(tmp_path: pathlib.Path) -> None
     np.testing.assert_array_equal(hierarchy.downward, expected.T)
 
 
-def test_a_reader_expands_by_the_file(tmp_path: pathlib.Path) -> None:
+def test_a_reader_expands_by_the_file(tmp_path):
     path = _file(tmp_path, GOLDEN["hierarchy"])
     label_map = tmp_path / "map.pbtxt"
     label_map.write_text(LABEL_MAP.replace('name: "/m/cat"', 'name: "/m/cat" ancestor_ids: 5'))
@@ -84,7 +84,7 @@ def test_a_reader_expands_by_the_file(tmp_path: pathlib.Path) -> None:
         ),
     ],
 )
-def test_files_that_are_no_hierarchy(tmp_path: pathlib.Path, content: Any, message: str) -> None:
+def test_files_that_are_no_hierarchy(tmp_path, content, message):
     with pytest.raises(ConfigError, match=message):
         read_hierarchy(_file(tmp_path, content), parse_label_map(LABEL_MAP))
     with pytest.raises(ConfigError, match="no such file"):

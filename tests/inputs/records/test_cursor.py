@@ -83,9 +83,7 @@ def resume(cursor: DataCursor) -> DataCursor:
         pytest.param("sample_1_of_n_examples: 2", marks=pytest.mark.exhaustive),
     ],
 )
-def test_each_order_of_records_is_resumed(
-    tmp_path: pathlib.Path, text: str, counts: Tuple[int, ...]
-) -> None:
+def test_each_order_of_records_is_resumed(tmp_path, text, counts):
     """Without decoding, which does not change the order."""
     reader = reading(files(tmp_path, 7, 6), f"train_input_reader {{ {text} }}").train_input_reader
     found = stream.list_files(reader)
@@ -114,7 +112,7 @@ def test_each_order_of_records_is_resumed(
     assert resumed == expected
 
 
-def test_each_record_comes_once_an_epoch_in_spite_of_interruptions(tmp_path: pathlib.Path) -> None:
+def test_each_record_comes_once_an_epoch_in_spite_of_interruptions(tmp_path):
     config = reading(files(tmp_path, 7, 6), "train_input_reader { num_epochs: 2 }")
     config.train_input_reader.drop_remainder = False
     cursor, names = DataCursor(), []
@@ -127,7 +125,7 @@ def test_each_record_comes_once_an_epoch_in_spite_of_interruptions(tmp_path: pat
     assert names[:13] != names[13:]
 
 
-def test_another_order_starts_again(tmp_path: pathlib.Path) -> None:
+def test_another_order_starts_again(tmp_path):
     paths = files(tmp_path, 3, 2)
 
     def begin(cursor: DataCursor, seed: Optional[int] = 4, **fields: Any) -> DataCursor:
@@ -152,7 +150,7 @@ def test_another_order_starts_again(tmp_path: pathlib.Path) -> None:
     assert again.state.count == 0
 
 
-def test_data_that_start_at_a_later_step_get_another_order() -> None:
+def test_data_that_start_at_a_later_step_get_another_order():
     assert DataCursor().begin(3, "").seed == 3
     later = DataCursor(first_step=6).begin(3, "").seed
     assert later == DataCursor(first_step=6).begin(3, "").seed
@@ -162,7 +160,7 @@ def test_data_that_start_at_a_later_step_get_another_order() -> None:
     assert DataCursor(saved, first_step=9).begin(3, "order") == saved
 
 
-def test_stream_indices_hold_stream_epoch_and_number() -> None:
+def test_stream_indices_hold_stream_epoch_and_number():
     first = int(cursor.first_stream_index(3, tf.constant(100_000, tf.int64)))
     data_cursor = DataCursor()
     data_cursor.begin(1, "")
@@ -172,7 +170,7 @@ def test_stream_indices_hold_stream_epoch_and_number() -> None:
     )
 
 
-def test_data_that_begin_again_begin_where_they_are() -> None:
+def test_data_that_begin_again_begin_where_they_are():
     saved = CursorState(5, 8, {0: StreamOffset(0, 8)}, "order")
     data = cursor.DataCursor(saved)
     assert data.begin(5, "order") == saved

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import collections
-import pathlib
 from typing import Any, List, Tuple
 
 import pytest
@@ -31,8 +30,8 @@ def _entering_model(config: Any, worker: Tuple[int, int], on_split: Any) -> List
     ("num_records", "num_workers"), [(300, 2), pytest.param(1000, 3, marks=pytest.mark.exhaustive)]
 )
 def test_every_record_enters_the_model_once_an_epoch(
-    tmp_path: pathlib.Path, num_records: int, num_workers: int, num_files: int, by: str
-) -> None:
+    tmp_path, num_records, num_workers, num_files, by
+):
     # Files of different lengths.
     ends = [round(num_records * (index / num_files) ** 1.5) for index in range(num_files + 1)]
     files = [[f"{k:04d}" for k in range(begin, end)] for begin, end in zip(ends, ends[1:])]
@@ -47,7 +46,7 @@ def test_every_record_enters_the_model_once_an_epoch(
     assert [split.to_json()["streams"][0]["divided_by"] for split in splits] == [by] * num_workers
 
 
-def test_the_split_in_words_and_as_json() -> None:
+def test_the_split_in_words_and_as_json():
     split = sharding.Split(3, [["a", "b", "c", "d"], ["e"]])
     assert split.describe(1) == (
         "worker 2 of 3 reads 1 of 4 files (not all workers read the same number of files, so an "

@@ -39,7 +39,7 @@ def _config(tmp_path: pathlib.Path, text: str = "") -> Any:
     return pipeline_of(tmp_path, files, text)
 
 
-def test_each_record_enters_the_model_once_an_epoch(tmp_path: pathlib.Path, address: str) -> None:
+def test_each_record_enters_the_model_once_an_epoch(tmp_path, address):
     config = _config(tmp_path, "num_epochs: 2")
     input_fn = inputs.create_train_input_fn(config, preprocess_of(config), 5, data_service=address)
     names, seeds = [], set()
@@ -52,7 +52,7 @@ def test_each_record_enters_the_model_once_an_epoch(tmp_path: pathlib.Path, addr
     assert len(seeds) == len(names)  # Each has an augmentation of its own in each epoch.
 
 
-def test_fields_of_the_reader_apply_without_a_service(tmp_path: pathlib.Path) -> None:
+def test_fields_of_the_reader_apply_without_a_service(tmp_path):
     """The splits alone: a sample of each file, and records in a buffer."""
     reader = _config(tmp_path, "shuffle_buffer_size: 1").train_input_reader
     paths = list_files(reader).paths
@@ -73,7 +73,7 @@ def test_fields_of_the_reader_apply_without_a_service(tmp_path: pathlib.Path) ->
     assert [number for _, number in numbers(shuffle=True)] != [0, 3, 6] * NUM_FILES
 
 
-def test_weights_are_refused(tmp_path: pathlib.Path) -> None:
+def test_weights_are_refused(tmp_path):
     config = _config(tmp_path, "sample_from_datasets_weights: 1")
     input_fn = inputs.create_train_input_fn(config, preprocess_of(config), data_service="h:1")
     with pytest.raises(ConfigError, match="sample_from_datasets_weights does not work with a tf"):

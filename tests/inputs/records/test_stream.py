@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import Any, List, Tuple
+from typing import Any, List
 
 import pytest
 
@@ -44,13 +44,13 @@ def config(folder: pathlib.Path, text: str = "", pattern: str = "r-*") -> Any:
 
 
 @pytest.mark.parametrize("end", ["", ".gz", ".zz"])
-def test_one_reader_keeps_the_order_of_files(tmp_path: pathlib.Path, end: str) -> None:
+def test_one_reader_keeps_the_order_of_files(tmp_path, end):
     expected = shards(tmp_path, end=end)
     options = config(tmp_path, "num_readers: 1")
     assert names(stream(options, shuffle=False, num_epochs=1)) == expected
 
 
-def test_only_regular_files_are_read(tmp_path: pathlib.Path) -> None:
+def test_only_regular_files_are_read(tmp_path):
     shards(tmp_path, files=1)
     os.mkfifo(tmp_path / "r-pipe")
     with pytest.raises(ConfigError, match=r"r-pipe, which is a named pipe; record files must be"):
@@ -60,16 +60,14 @@ def test_only_regular_files_are_read(tmp_path: pathlib.Path) -> None:
             records.find_files(str(path))
 
 
-def test_readers_take_turns_in_blocks(tmp_path: pathlib.Path) -> None:
+def test_readers_take_turns_in_blocks(tmp_path):
     shards(tmp_path, files=2, each=4)
     options = config(tmp_path, "num_readers: 2 read_block_length: 2")
     order = names(stream(options, shuffle=False, num_epochs=1))
     assert order == ["0.0", "0.1", "1.0", "1.1", "0.2", "0.3", "1.2", "1.3"]
 
 
-def test_every_epoch_is_one_pass_in_another_order_and_every_seed_has_its_own(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_every_epoch_is_one_pass_in_another_order_and_every_seed_has_its_own(tmp_path):
     expected = shards(tmp_path)
     dataset = stream(config(tmp_path), shuffle=True, seed=3, num_epochs=2)
     order = names(dataset)
@@ -82,9 +80,7 @@ def test_every_epoch_is_one_pass_in_another_order_and_every_seed_has_its_own(
 
 
 @pytest.mark.parametrize("field", ["shuffle_buffer_size", "filenames_shuffle_buffer_size"])
-def test_records_and_files_move_as_far_forward_as_their_buffer(
-    tmp_path: pathlib.Path, field: str
-) -> None:
+def test_records_and_files_move_as_far_forward_as_their_buffer(tmp_path, field):
     """One of a buffer of three is at most two places early."""
     of_files = field.startswith("filenames")
     expected = shards(tmp_path, files=9 if of_files else 1, each=1 if of_files else 9)
@@ -103,9 +99,7 @@ def test_records_and_files_move_as_far_forward_as_their_buffer(
     ("shard", "sample_1_of_n", "expected"),
     [((3, 0), 1, "03"), ((3, 2), 1, "25"), ((1, 0), 4, "04"), ((3, 1), 2, "1")],
 )
-def test_files_of_a_shared_stream_keep_their_order(
-    tmp_path: pathlib.Path, shard: Tuple[int, int], sample_1_of_n: int, expected: str
-) -> None:
+def test_files_of_a_shared_stream_keep_their_order(tmp_path, shard, sample_1_of_n, expected):
     """Workers draw different seeds: were files shuffled, they would read some records twice."""
     every = shards(tmp_path, files=2, each=3)  # fewer files than workers
     options = config(tmp_path, "num_readers: 1 shuffle_buffer_size: 1")
@@ -115,7 +109,7 @@ def test_files_of_a_shared_stream_keep_their_order(
         assert "".join(str(every.index(name)) for name in read) == expected
 
 
-def test_weights_choose_the_stream(tmp_path: pathlib.Path) -> None:
+def test_weights_choose_the_stream(tmp_path):
     shards(tmp_path, files=2, each=4)
     options = reader(
         f'tf_record_input_reader {{ input_path: ["{tmp_path}/r-0", "{tmp_path}/r-1"] }}'
@@ -126,7 +120,7 @@ def test_weights_choose_the_stream(tmp_path: pathlib.Path) -> None:
     assert 0.67 < share < 0.83
 
 
-def test_errors(tmp_path: pathlib.Path) -> None:
+def test_errors(tmp_path):
     with pytest.raises(ConfigError, match="has no input_path"):
         stream(reader("tf_record_input_reader {}"), shuffle=False)
     with pytest.raises(ConfigError, match="readers of other formats are not supported"):

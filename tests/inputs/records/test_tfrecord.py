@@ -30,21 +30,21 @@ def found(path: pathlib.Path) -> List[Any]:
 
 
 @pytest.mark.parametrize(("end", "kind"), [("", ""), (".gz", "GZIP"), (".zz", "ZLIB")])
-def test_reads_what_tensorflow_writes(tmp_path: pathlib.Path, end: str, kind: str) -> None:
+def test_reads_what_tensorflow_writes(tmp_path, end, kind):
     for data in (DATA, []):
         write(tmp_path / f"r{end}", data, kind)
         assert found(tmp_path / f"r{end}") == data
 
 
 @pytest.mark.parametrize("position", [0, 7, 9, 100])  # in the length, its checksum, the data
-def test_goes_on_after_damage(tmp_path: pathlib.Path, position: int) -> None:
+def test_goes_on_after_damage(tmp_path, position):
     frames = frames_of(DATA)
     frames[2] = changed(frames[2], position)
     (tmp_path / "r").write_bytes(b"".join(frames))
     assert found(tmp_path / "r") == [*DATA[:2], ("damaged_record", 36, 15016), *DATA[3:]]
 
 
-def test_searches_across_chunks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_across_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr(tfrecord, "CHUNK", 64)
     frames = frames_of(DATA)
     for shift in range(70):  # the next record begins anywhere in a chunk
@@ -55,7 +55,7 @@ def test_searches_across_chunks(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("missing", [1, 4, 6, 15, 18])
-def test_a_file_that_ends_too_early(tmp_path: pathlib.Path, missing: int) -> None:
+def test_a_file_that_ends_too_early(tmp_path, missing):
     content = b"".join(frames_of(DATA))
     (tmp_path / "r").write_bytes(content[:-missing])
     *records, damage = found(tmp_path / "r")
@@ -63,13 +63,13 @@ def test_a_file_that_ends_too_early(tmp_path: pathlib.Path, missing: int) -> Non
     assert damage == ("damaged_record", len(content) - 20, 20 - missing)
 
 
-def test_a_compressed_file_that_ends_too_early(tmp_path: pathlib.Path) -> None:
+def test_a_compressed_file_that_ends_too_early(tmp_path):
     content = gzipped(b"".join(frames_of([bytes(range(256)) * 40, b"last"])))
     (tmp_path / "r.gz").write_bytes(content[: len(content) - 12])
     assert found(tmp_path / "r.gz")[-1][0] == "lost_records"
 
 
-def test_damage_inside_a_compressed_file(tmp_path: pathlib.Path) -> None:
+def test_damage_inside_a_compressed_file(tmp_path):
     frames = frames_of(DATA)
     frames[1] = changed(frames[1], 13)
     (tmp_path / "r.gz").write_bytes(gzipped(b"".join(frames)))

@@ -32,7 +32,7 @@ def _explained(changes: Dict[str, Any], overrides: str = "") -> List[str]:
     return [re.search(r"--set (\S+)$", text)[1] for text in sentences]
 
 
-def test_classes() -> None:
+def test_classes():
     changes = {
         f"{HEAD}ClassPredictor/weights": [1, 1, 102, 273],
         f"{HEAD}ClassPredictor/biases": [273],
@@ -49,7 +49,7 @@ def test_classes() -> None:
     assert _explained({f"{HEAD}ClassPredictor/biases": None}) == []
 
 
-def test_classes_of_two_stages() -> None:
+def test_classes_of_two_stages():
     model = model_pb2.DetectionModel()
     model.faster_rcnn.num_classes = 37
     name = "SecondStageBoxPredictor/ClassPredictor/biases"
@@ -95,10 +95,10 @@ HALF = {  # widths at half of the depth multiplier
         ({**HALF, FIRST: [3, 3, 3, 4]}, []),  # no common factor: another network
     ],
 )
-def test_options_of_the_network(changes: Shapes, options: List[str]) -> None:
+def test_options_of_the_network(changes, options):
     assert _explained(changes) == options
 
 
-def test_another_network_is_not_explained() -> None:
+def test_another_network_is_not_explained():
     other = {f"FeatureExtractor/InceptionV2/{i}/weights": [1, 1, 8, 8] for i in range(9)}
     assert explain_shapes(small_config(), other, SHAPES) == []

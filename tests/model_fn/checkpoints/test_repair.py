@@ -45,15 +45,13 @@ def _state(folder: pathlib.Path) -> List[str]:
     return names
 
 
-def test_nothing_there(tmp_path: pathlib.Path) -> None:
+def test_nothing_there(tmp_path):
     assert prepare(str(tmp_path / "none")) is None
     assert prepare(str(tmp_path)) is None
     assert os.listdir(tmp_path) == []
 
 
-def test_sound_folder_is_left_alone(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_sound_folder_is_left_alone(tmp_path, caplog):
     _save(tmp_path, [0, 5, 10])
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     with caplog.at_level(logging.INFO, logger="model_fn"):
@@ -64,7 +62,7 @@ def test_sound_folder_is_left_alone(
 
 @pytest.mark.parametrize("part", ["index", "data-00000-of-00001"])
 @pytest.mark.parametrize("damage", ["empty", "short", "flipped", "gone"])
-def test_every_damage_is_found(tmp_path: pathlib.Path, part: str, damage: str) -> None:
+def test_every_damage_is_found(tmp_path, part, damage):
     _save(tmp_path, [3])
     prefix = tmp_path / "model.ckpt-3"
     assert find_damage(str(prefix)) is None
@@ -81,7 +79,7 @@ def test_every_damage_is_found(tmp_path: pathlib.Path, part: str, damage: str) -
     assert found is not None and f".{part.split('-')[0]} file" in found
 
 
-def test_falls_back_and_says_so(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_falls_back_and_says_so(tmp_path, caplog):
     _save(tmp_path, [0, 5, 10, 15])
     _cut(_data(tmp_path, 15), 20)
     _cut(tmp_path / "model.ckpt-10.index", 0)
@@ -97,7 +95,7 @@ def test_falls_back_and_says_so(tmp_path: pathlib.Path, caplog: pytest.LogCaptur
     assert prepare(str(tmp_path)) == 5 and not caplog.records
 
 
-def test_nothing_whole_is_no_new_run(tmp_path: pathlib.Path) -> None:
+def test_nothing_whole_is_no_new_run(tmp_path):
     _save(tmp_path, [5, 10])
     for step in (5, 10):
         _cut(_data(tmp_path, step), 20)
@@ -112,7 +110,7 @@ def test_nothing_whole_is_no_new_run(tmp_path: pathlib.Path) -> None:
         prepare(str(tmp_path))
 
 
-def test_first_checkpoint_cut_short_loses_nothing(tmp_path: pathlib.Path) -> None:
+def test_first_checkpoint_cut_short_loses_nothing(tmp_path):
     _save(tmp_path, [0])
     (tmp_path / STATE_FILE).unlink()
     _cut(tmp_path / "model.ckpt-0.index", 10)
@@ -121,9 +119,7 @@ def test_first_checkpoint_cut_short_loses_nothing(tmp_path: pathlib.Path) -> Non
 
 
 @pytest.mark.parametrize("content", [None, b"", b'model_checkpoint_path: "model', bytes(50)])
-def test_state_file_is_rebuilt(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, content: Any
-) -> None:
+def test_state_file_is_rebuilt(tmp_path, caplog, content):
     _save(tmp_path, [0, 5, 10, 100])
     path = tmp_path / STATE_FILE
     path.unlink()
@@ -138,7 +134,7 @@ def test_state_file_is_rebuilt(
     assert _state(tmp_path) == ["model.ckpt-100"]
 
 
-def test_state_file_names_deleted_files(tmp_path: pathlib.Path) -> None:
+def test_state_file_names_deleted_files(tmp_path):
     _save(tmp_path, [0, 5, 10])
     for path in tmp_path.glob("model.ckpt-10.*"):
         path.unlink()
@@ -146,7 +142,7 @@ def test_state_file_names_deleted_files(tmp_path: pathlib.Path) -> None:
     assert _state(tmp_path) == ["model.ckpt-0", "model.ckpt-5"]
 
 
-def test_killed_before_the_state_file_was_replaced(tmp_path: pathlib.Path) -> None:
+def test_killed_before_the_state_file_was_replaced(tmp_path):
     _save(tmp_path, [5, 10])
     old = (tmp_path / STATE_FILE).read_bytes()
     _save(tmp_path, [15])
@@ -155,7 +151,7 @@ def test_killed_before_the_state_file_was_replaced(tmp_path: pathlib.Path) -> No
     assert _state(tmp_path) == ["model.ckpt-5", "model.ckpt-10"]
 
 
-def test_state_file_edited_to_go_back_is_obeyed(tmp_path: pathlib.Path) -> None:
+def test_state_file_edited_to_go_back_is_obeyed(tmp_path):
     _save(tmp_path, [5, 10, 15])
     (tmp_path / STATE_FILE).write_text('model_checkpoint_path: "model.ckpt-5"\n')
     later = os.stat(tmp_path / "model.ckpt-15.index").st_mtime + 10
@@ -164,7 +160,7 @@ def test_state_file_edited_to_go_back_is_obeyed(tmp_path: pathlib.Path) -> None:
     assert find_damage(str(tmp_path / "model.ckpt-15")) is None
 
 
-def test_checkpoint_of_another_folder(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_of_another_folder(tmp_path):
     other, folder = tmp_path / "other", tmp_path / "folder"
     other.mkdir()
     folder.mkdir()
@@ -182,7 +178,7 @@ def test_checkpoint_of_another_folder(tmp_path: pathlib.Path) -> None:
     assert tf1.train.latest_checkpoint(str(moved)) == str(moved / "model.ckpt-7")
 
 
-def test_temporary_files_go(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_temporary_files_go(tmp_path, caplog):
     _save(tmp_path, [5])
     half = tmp_path / "model.ckpt-10_temp"
     half.mkdir()
@@ -228,9 +224,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> List[float]:
 @pytest.mark.parametrize(
     "name", ["model.ckpt-10.data-00000-of-00001", "model.ckpt-10.index", STATE_FILE]
 )
-def test_a_file_without_permission_is_no_damage(
-    tmp_path: pathlib.Path, no_pauses: List[float], name: str
-) -> None:
+def test_a_file_without_permission_is_no_damage(tmp_path, no_pauses, name):
     _save(tmp_path, [5, 10])
     before = sorted(os.listdir(tmp_path))
     (tmp_path / name).chmod(0)
@@ -280,13 +274,7 @@ _TRANSIENT = [
 
 @pytest.mark.parametrize("at", ["open", "tensor"])
 @pytest.mark.parametrize("error", _TRANSIENT, ids=lambda error: type(error).__name__)
-def test_an_error_of_reading_is_no_damage(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    no_pauses: List[float],
-    error: BaseException,
-    at: str,
-) -> None:
+def test_an_error_of_reading_is_no_damage(tmp_path, monkeypatch, no_pauses, error, at):
     _save(tmp_path, [5, 10])
     before = sorted(os.listdir(tmp_path))
     with monkeypatch.context() as patch:
@@ -300,9 +288,7 @@ def test_an_error_of_reading_is_no_damage(
 
 
 @pytest.mark.parametrize("at", ["open", "tensor"])
-def test_an_error_without_a_code_that_happens_once_is_no_damage(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
+def test_an_error_without_a_code_that_happens_once_is_no_damage(tmp_path, monkeypatch, at):
     _save(tmp_path, [5, 10])
     _fail(monkeypatch, RuntimeError("HTTP response code 503"), 1, at)
     assert prepare(str(tmp_path)) == 10

@@ -8,7 +8,6 @@ import types
 from typing import Any, Dict
 
 import numpy as np
-import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.variables import variables_to_restore
@@ -51,9 +50,7 @@ def _build(is_training: bool) -> Any:
     return types.SimpleNamespace(restore_map=restore_map)
 
 
-def test_every_variable_of_a_quantized_layer_is_restored(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_variable_of_a_quantized_layer_is_restored(tmp_path, caplog):
     """By a training that resumes, by fine-tuning and by an evaluation."""
     ends = [f"{kind}_quant/{end}" for kind in ("weights", "act") for end in ("min", "max")]
     averages = [
@@ -95,7 +92,7 @@ def test_every_variable_of_a_quantized_layer_is_restored(
     np.testing.assert_equal(found, expected)
 
 
-def test_the_saver_of_training_keeps_as_many_and_can_be_moved(tmp_path: pathlib.Path) -> None:
+def test_the_saver_of_training_keeps_as_many_and_can_be_moved(tmp_path):
     (tmp_path / "before").mkdir()
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.get_variable("v", [])

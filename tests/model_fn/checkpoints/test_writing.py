@@ -1,5 +1,4 @@
 import os
-import pathlib
 import re
 import resource
 import threading
@@ -12,7 +11,7 @@ from model_fn.checkpoints import writing
 from model_fn.checkpoints.errors import FolderNotWritableError
 
 
-def test_check_folder(tmp_path: pathlib.Path) -> None:
+def test_check_folder(tmp_path):
     writing.check_folder(str(tmp_path / "new" / "folder"), "model_dir")
     assert os.listdir(tmp_path / "new" / "folder") == []
     (tmp_path / "file").write_text("")
@@ -27,7 +26,7 @@ def test_check_folder(tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o775
 
 
-def test_free_space_is_told_where_it_matters(tmp_path: pathlib.Path) -> None:
+def test_free_space_is_told_where_it_matters(tmp_path):
     def text_of(number: int, folder: str) -> str:
         error = OSError(number, os.strerror(number), f"{folder}/a")
         return str(writing.explained(error, folder, "a", ""))
@@ -41,14 +40,14 @@ def test_free_space_is_told_where_it_matters(tmp_path: pathlib.Path) -> None:
         writing.check_folder("/proc/foo", "output_dir")
 
 
-def test_an_output_that_is_a_loop_of_links(tmp_path: pathlib.Path) -> None:
+def test_an_output_that_is_a_loop_of_links(tmp_path):
     (tmp_path / "a").symlink_to("a")
     refused = pytest.raises(FolderNotWritableError, match="it is a loop of symbolic links")
     with refused, writing.writable_file(str(tmp_path / "a"), "output"):
         raise AssertionError("not reached")
 
 
-def test_explained_errors(tmp_path: pathlib.Path) -> None:
+def test_explained_errors(tmp_path):
     folder = str(tmp_path)
     path = f"{folder}/eval_0/events.1"
     full: List[BaseException] = [
@@ -73,7 +72,7 @@ def test_explained_errors(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_event_files(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_event_files(tmp_path, capfd):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with tf.Graph().as_default():
         writer = tf1.summary.FileWriter(str(tmp_path))
@@ -97,7 +96,7 @@ def test_event_files(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) 
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_event_threads_are_silent(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_threads_are_silent(tmp_path, monkeypatch):
     shown: List[str] = []
     monkeypatch.setattr(threading, "excepthook", lambda told: shown.append(str(told.exc_value)))
 
@@ -116,7 +115,7 @@ def test_event_threads_are_silent(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     assert shown == ["a fault", "No space left on device"]
 
 
-def test_a_folder_without_results_is_removed(tmp_path: pathlib.Path) -> None:
+def test_a_folder_without_results_is_removed(tmp_path):
     with (
         pytest.raises(KeyError),
         writing.writable_folder(str(tmp_path / "new" / "deep"), "output_dir"),
@@ -129,7 +128,7 @@ def test_a_folder_without_results_is_removed(tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "new" / "result").exists()
 
 
-def test_files(tmp_path: pathlib.Path) -> None:
+def test_files(tmp_path):
     with writing.writable_file(str(tmp_path / "new" / "file"), "output"):
         (tmp_path / "new" / "file").write_text("old")
     with writing.writable_file(str(tmp_path / "new" / "file"), "output"):
@@ -143,7 +142,7 @@ def test_files(tmp_path: pathlib.Path) -> None:
     assert os.listdir(tmp_path / "new") == ["file"]
 
 
-def test_a_file_that_becomes_full(tmp_path: pathlib.Path) -> None:
+def test_a_file_that_becomes_full(tmp_path):
     path = str(tmp_path / "file")
     refused = pytest.raises(FolderNotWritableError, match="no space left")
     with refused, writing.writable_file(path, "output"):
@@ -152,7 +151,7 @@ def test_a_file_that_becomes_full(tmp_path: pathlib.Path) -> None:
         raise OSError(28, "No space left on device", "/elsewhere")
 
 
-def test_a_pipe_is_not_opened(tmp_path: pathlib.Path) -> None:
+def test_a_pipe_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with writing.writable_file(str(tmp_path / "pipe"), "output"):
         pass

@@ -52,7 +52,7 @@ def detector():
     return small_detector()
 
 
-def test_maps_and_anchors_are_those_of_the_network(real_extractor, monkeypatch) -> None:
+def test_maps_and_anchors_are_those_of_the_network(real_extractor, monkeypatch):
     monkeypatch.setattr(ssd, "make_extractor", real_extractor)
     detector = small_detector()
     coverage = anchor_coverage.measure(detector, collect(pixels_of((1, 1, 63, 63))))
@@ -68,7 +68,7 @@ def test_maps_and_anchors_are_those_of_the_network(real_extractor, monkeypatch) 
     assert (coverage.threshold, coverage.forced) == (0.5, True)
 
 
-def test_reasons(detector) -> None:
+def test_reasons(detector):
     exact = (8 - 3.2, 24 - 3.2, 8 + 3.2, 24 + 3.2)
     boxes = pixels_of(
         exact,
@@ -89,14 +89,14 @@ def test_reasons(detector) -> None:
     np.testing.assert_allclose(coverage.pixels[3], [60, 4], rtol=1e-5)
 
 
-def test_without_force_boxes_are_lost() -> None:
+def test_without_force_boxes_are_lost():
     detector = small_detector("matcher { argmax_matcher { force_match_for_each_row: false } }")
     coverage = anchor_coverage.measure(detector, collect(pixels_of((7, 7, 9, 9), (5, 21, 11, 27))))
     assert not coverage.forced
     np.testing.assert_array_equal(coverage.lost, [True, False])
 
 
-def test_numbers_of_anchors_are_those_of_target_assignment(detector, monkeypatch) -> None:
+def test_numbers_of_anchors_are_those_of_target_assignment(detector, monkeypatch):
     monkeypatch.setattr(anchor_coverage, "PAIRS_AT_ONCE", 56 * 9)  # several groups of images
     random = np.random.default_rng(3)
     counts = [3, 0, 5, 1, 9, 2]
@@ -129,7 +129,7 @@ def test_numbers_of_anchors_are_those_of_target_assignment(detector, monkeypatch
     np.testing.assert_array_equal(coverage.num_anchors, expected)
 
 
-def test_padding_shrinks_boxes() -> None:
+def test_padding_shrinks_boxes():
     detector = small_detector(
         "image_resizer { keep_aspect_ratio_resizer { min_dimension: 32 max_dimension: 64 "
         "pad_to_max_dimension: true } }"
@@ -140,7 +140,7 @@ def test_padding_shrinks_boxes() -> None:
     assert coverage.input_sizes == [(64, 64)]
 
 
-def test_inputs_of_several_sizes() -> None:
+def test_inputs_of_several_sizes():
     detector = small_detector("image_resizer { pad_to_multiple_resizer { multiple: 64 } }")
     rows = []
     for size in [(64, 64), (70, 100), (30, 20)]:
@@ -154,7 +154,7 @@ def test_inputs_of_several_sizes() -> None:
     np.testing.assert_allclose(coverage.best_iou[0], common / (64**2 + side**2 - common), rtol=1e-5)
 
 
-def test_no_boxes(detector) -> None:
+def test_no_boxes(detector):
     coverage = anchor_coverage.measure(detector, collect(np.zeros([0, 4])))
     assert len(coverage.below) == 0
     assert [level.num_best for level in coverage.maps] == [0, 0]
@@ -164,7 +164,7 @@ def test_no_boxes(detector) -> None:
 # The small detector of two stages: 24 pixels squared, at 2:1 and 1:2, every 8 pixels from 0 on.
 
 
-def test_anchors_of_the_first_stage() -> None:
+def test_anchors_of_the_first_stage():
     detector = two_stage.small_detector()
     assert anchor_coverage.has_anchors(detector)
     boxes = pixels_of(
@@ -186,7 +186,7 @@ def test_anchors_of_the_first_stage() -> None:
     assert coverage.reasons[SMALL].tolist() == [False, False, True]
 
 
-def test_first_stage_anchors_are_those_of_training(monkeypatch) -> None:
+def test_first_stage_anchors_are_those_of_training(monkeypatch):
     """On an image of another size, of the graph of training; here no network is built."""
     detector = two_stage.small_detector("image_resizer { identity_resizer {} }")
     columns = collect(np.array([[0.1, 0.2, 0.6, 0.7]]), size=(50, 75))

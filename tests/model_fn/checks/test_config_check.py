@@ -40,7 +40,7 @@ def make_config(folder: pathlib.Path, label_map: str, records: str, *more: str) 
     return small_config("model.ssd.num_classes=1", *paths, *more)
 
 
-def test_names_need_no_file(folder: pathlib.Path) -> None:
+def test_names_need_no_file(folder):
     config = make_config(folder, "none.pbtxt", "none.record", "model.ssd.feature_extractor.type=x")
     assert errors(config, NAMES) == ["model.ssd.feature_extractor.type"]
     fields = {"model.ssd.feature_extractor.type", LABEL_MAP, f"{RECORDS}[0]"}
@@ -49,7 +49,7 @@ def test_names_need_no_file(folder: pathlib.Path) -> None:
         assert config_check.check(config, depth).graphs is None
 
 
-def test_contents_are_read_after_files(folder: pathlib.Path) -> None:
+def test_contents_are_read_after_files(folder):
     os.mkfifo(folder / "a.pipe")
     for label_map, records, field in (
         ("other.pbtxt", "a.record", LABEL_MAP),
@@ -61,7 +61,7 @@ def test_contents_are_read_after_files(folder: pathlib.Path) -> None:
 
 
 @pytest.mark.usefixtures("small_network")
-def test_graphs_are_built_last(folder: pathlib.Path) -> None:
+def test_graphs_are_built_last(folder):
     checkpoint = [f"train_config.fine_tune_checkpoint={folder}/model.ckpt"]
     checkpoint.append("train_config.fine_tune_checkpoint_type=detection")
     (folder / "model.ckpt.index").write_bytes(b"x")
@@ -75,7 +75,7 @@ def test_graphs_are_built_last(folder: pathlib.Path) -> None:
     assert fields[0] == [] and len(fields[1]) == 1 and fields[2] == fields[1]
 
 
-def test_an_unknown_metrics_set_is_reported_once() -> None:
+def test_an_unknown_metrics_set_is_reported_once():
     config = small_config("eval_config.metrics_set=[unknown]")
     for depth in (NAMES, FILES):
         fields = [field for field in errors(config, depth) if "reader" not in field]

@@ -56,7 +56,7 @@ def check(config, **options) -> data_report.DataReport:
     return data_check.check_data(config, "x.config", progress=False, **options)
 
 
-def test_report_of_a_whole_configuration(config) -> None:
+def test_report_of_a_whole_configuration(config):
     report = check(config)
     train, evaluation = report.scans
     assert (train.reader, train.num_records, train.columns.num_images) == (
@@ -103,7 +103,7 @@ def test_report_of_a_whole_configuration(config) -> None:
     assert picture.width > 1000 and picture.height > 1000
 
 
-def test_the_settings_that_are_told_mend_it(no_anchors, config) -> None:
+def test_the_settings_that_are_told_mend_it(no_anchors, config):
     mend = data_report.repair(check(config).scans[0])
     assert mend is not None and mend.num_skipped == 1
     from estimator_det.config import pipeline
@@ -117,7 +117,7 @@ def test_the_settings_that_are_told_mend_it(no_anchors, config) -> None:
     assert too_many.field == "train_input_reader.bad_records.max_skipped"
 
 
-def test_one_reader_alone(no_anchors, config) -> None:
+def test_one_reader_alone(no_anchors, config):
     assert [scan.reader for scan in check(config, readers="train").scans] == ["train_input_reader"]
     report = check(config, readers="eval")
     assert report.anchors_of == "eval_input_reader[0]" and report.num_errors == 0
@@ -129,14 +129,14 @@ def test_one_reader_alone(no_anchors, config) -> None:
         check(config, readers="eval")
 
 
-def test_boxes_past_the_limit_do_not_meet_anchors(config) -> None:
+def test_boxes_past_the_limit_do_not_meet_anchors(config):
     config.train_input_reader.max_number_of_boxes = 1
     report = check(config, readers="train")
     assert report.anchors is not None and len(report.anchors.below) == 9
     assert report.scans[0].columns.num_boxes == 18
 
 
-def test_unreadable_label_map_leaves_the_rest_of_the_report(no_anchors, config, tmp_path) -> None:
+def test_unreadable_label_map_leaves_the_rest_of_the_report(no_anchors, config, tmp_path):
     (tmp_path / "map.pbtxt").write_text("item {")
     report = check(config, readers="train")
     assert [p.field for p in report.problems if p.severity == "error"] == [
@@ -150,7 +150,7 @@ def test_unreadable_label_map_leaves_the_rest_of_the_report(no_anchors, config, 
     assert any("1 (in no label map)" in line for line in data_report.text_lines(report))
 
 
-def test_models_that_cannot_be_made_leave_the_rest_of_the_report(config) -> None:
+def test_models_that_cannot_be_made_leave_the_rest_of_the_report(config):
     config.model.ssd.feature_extractor.type = "ssd_unheard_of"
     report = check(config, readers="train")
     assert report.anchors is None
@@ -158,7 +158,7 @@ def test_models_that_cannot_be_made_leave_the_rest_of_the_report(config) -> None
     assert report.scans[0].columns.num_images == 9
 
 
-def test_no_usable_record(no_anchors, config, tmp_path) -> None:
+def test_no_usable_record(no_anchors, config, tmp_path):
     examples.write(tmp_path / "train.record", [record("bad", **{"image/encoded": b"x"})])
     report = check(config, readers="train")
     assert any("not one record can be used" in p.message for p in report.problems)
@@ -166,9 +166,7 @@ def test_no_usable_record(no_anchors, config, tmp_path) -> None:
     assert data_report.text_lines(report)[0].startswith("train_input_reader: 1 file, 1 record;")
 
 
-def test_context_features_have_the_length_that_the_model_takes(
-    no_anchors, config, tmp_path
-) -> None:
+def test_context_features_have_the_length_that_the_model_takes(no_anchors, config, tmp_path):
     lengths = {"good": 5, "bad": 6}
     records = [
         record(name, **{
@@ -185,13 +183,13 @@ def test_context_features_have_the_length_that_the_model_takes(
     assert "context_config.context_feature_length of the model: 6, 5" in entry.message
 
 
-def test_no_path(config) -> None:
+def test_no_path(config):
     config.train_input_reader.ClearField("tf_record_input_reader")
     report = check(config, readers="train")
     assert report.scans == [] and report.problems[0].severity == "error"
 
 
-def test_bars_of_text() -> None:
+def test_bars_of_text():
     names = ("a", "b", "c", "d")
     table = tables.Table("title", "boxes", names, {"r": [0, 4, 1, 0], "s": [0, 0, 0, 0]})
     assert tables.text_bars(table, "r") == [
@@ -202,7 +200,7 @@ def test_bars_of_text() -> None:
     assert tables.text_bars(table, "s") == tables.text_bars(table, "other") == []
 
 
-def test_classes_of_all_parts_are_in_one_table() -> None:
+def test_classes_of_all_parts_are_in_one_table():
     counts = {"images": 1, "boxes": 3, "images_without_boxes": 0}
     tallies = {
         "train": {**counts, "classes": {"10": [1, 1], "2": [2, 1]}},
@@ -220,7 +218,7 @@ def test_classes_of_all_parts_are_in_one_table() -> None:
     ]
 
 
-def test_summaries_have_15_lines_at_most(no_anchors, config) -> None:
+def test_summaries_have_15_lines_at_most(no_anchors, config):
     """With the three lines that the program adds, whatever is wrong and however much."""
     report = check(config)
     short = data_report.summary_lines(report)
@@ -239,7 +237,7 @@ def test_summaries_have_15_lines_at_most(no_anchors, config) -> None:
 
 
 @pytest.mark.parametrize(("count", "num_lines"), [(40, 40), (90, 41)])
-def test_many_names_are_cut_in_the_middle(count: int, num_lines: int) -> None:
+def test_many_names_are_cut_in_the_middle(count, num_lines):
     table = tables.Table("title", "boxes", list(map(str, range(count))), {"r": [1] * count})
     lines = tables.text_bars(table, "r")
     assert len(lines) == 1 + num_lines and ("    … 50 between" in lines) == (count == 90)

@@ -31,12 +31,12 @@ def check_labels(of: Columns, is_training: bool = True, text: str = MAP):
     return list(data_problems.check_labels("reader", label_map, of, is_training=is_training))
 
 
-def test_gaps_in_label_maps() -> None:
+def test_gaps_in_label_maps():
     (gap,) = check_labels(columns(*[[1, 2, 4]] * 10))
     assert gap.severity == "warning" and "1 id below 4 is of no class: 3" in gap.message
 
 
-def test_unused_and_rare_classes_matter_in_training_alone() -> None:
+def test_unused_and_rare_classes_matter_in_training_alone():
     text = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" }'
     of = columns(*[[1] * 5] * 3)
     (unused,) = check_labels(of, text=text)
@@ -47,7 +47,7 @@ def test_unused_and_rare_classes_matter_in_training_alone() -> None:
     assert check_labels(of, text=text, is_training=False) == []
 
 
-def test_content() -> None:
+def test_content():
     assert list(data_problems.check_content("r", columns([1], [2]))) == []
     (nothing,) = data_problems.check_content("r", columns())
     assert nothing.severity == "error" and "not one record" in nothing.message
@@ -60,7 +60,7 @@ def test_content() -> None:
     assert repeated.message.startswith("1 source_id shared by several records")
 
 
-def test_duplicates_by_content_with_the_option_that_skips_them() -> None:
+def test_duplicates_by_content_with_the_option_that_skips_them():
     rows = []
     for number, content in enumerate([5, 0, 5, 7, 5, 0]):
         rows.append(ImageRow((9, 9), f"image {number}", [[0, 0, 1, 1]], [1], content))
@@ -72,7 +72,7 @@ def test_duplicates_by_content_with_the_option_that_skips_them() -> None:
     assert "--duplicates skip" in copies.remedy
 
 
-def test_images_in_training_and_evaluation() -> None:
+def test_images_in_training_and_evaluation():
     train = columns([1], [1], [1], names=["a", "b", ""])
     apart, shared = columns([1], [1], names=["c", ""]), columns([1], names=["b"])
     (problem,) = data_problems.check_overlap(train, {"eval[0]": apart, "eval[1]": shared})
@@ -104,7 +104,7 @@ def coverage(reasons: list, lost: list = (), forced: bool = True, pixels=(5.0, 5
     )
 
 
-def test_remedies_name_numbers() -> None:
+def test_remedies_name_numbers():
     (small,) = data_problems.check_anchors("model.ssd", coverage([SMALL, "", "", ""]))
     assert small.severity == "warning" and small.field == "model.ssd.anchor_generator"
     assert "1 of 4 boxes (25.0%) is too small" in small.message and "by force" in small.message
@@ -117,7 +117,7 @@ def test_remedies_name_numbers() -> None:
     assert "more densely" in between.remedy
 
 
-def test_remedies_of_two_stages() -> None:
+def test_remedies_of_two_stages():
     """Fields that they have: no matcher; and anchors across the border may be the ones missing."""
     model = "model.faster_rcnn"
     large = coverage([LARGE], pixels=(300.0, 300.0))
@@ -134,13 +134,13 @@ def test_remedies_of_two_stages() -> None:
     assert lost.field == "model.faster_rcnn.first_stage_anchor_generator"
 
 
-def test_boxes_that_are_near_enough_are_not_worth_a_warning() -> None:
+def test_boxes_that_are_near_enough_are_not_worth_a_warning():
     """Below the threshold, and still nearer than background: the best anchor learns them."""
     near = coverage([BETWEEN, BETWEEN])._replace(poor=np.array([False, False]))
     assert list(data_problems.check_anchors("model.faster_rcnn", near)) == []
 
 
-def test_lost_boxes() -> None:
+def test_lost_boxes():
     (taken,) = data_problems.check_anchors("m", coverage(["", ""], lost=[1]))
     assert taken.severity == "warning" and "taken by another box" in taken.message
     problems = list(
@@ -150,6 +150,6 @@ def test_lost_boxes() -> None:
     assert "force_match_for_each_row: true" in problems[0].remedy
 
 
-def test_tiny_boxes() -> None:
+def test_tiny_boxes():
     (tiny,) = data_problems.check_anchors("m", coverage([""], pixels=(3.0, 50.0)))
     assert tiny.field == "m.image_resizer" and "below 4 pixels" in tiny.message

@@ -56,9 +56,7 @@ def _label_map_problems(path: pathlib.Path, text: str = "") -> List[Problem]:
         ("", "error", "map.pbtxt: no such file", ""),
     ],
 )
-def test_label_maps(
-    tmp_path: pathlib.Path, text: str, severity: str, message: str, remedy: str
-) -> None:
+def test_label_maps(tmp_path, text, severity, message, remedy):
     (problem,) = _label_map_problems(tmp_path / "map.pbtxt", text)
     assert problem.field == "train_input_reader.label_map_path"
     assert problem.severity == severity and message in problem.message
@@ -67,15 +65,13 @@ def test_label_maps(
 
 
 @pytest.mark.parametrize("path", ["gs://nowhere/map.pbtxt", "PATH_TO_BE_CONFIGURED/map.pbtxt"])
-def test_remote_label_maps_and_placeholders_are_not_read(path: str) -> None:
+def test_remote_label_maps_and_placeholders_are_not_read(path):
     table = files.read_label_maps(readers(_config(path)), with_remote=False)
     assert [reader.labels for reader in table] == [None, None]
 
 
 @pytest.mark.parametrize("text", ["item { id: 1 name: 'circle' }", "item {"])
-def test_each_label_map_is_opened_once(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_each_label_map_is_opened_once(tmp_path, monkeypatch, text):
     (tmp_path / "map.pbtxt").write_text(text)
     config = _config(tmp_path / "map.pbtxt")
     for reader in (config.train_input_reader, *config.eval_input_reader):
@@ -92,7 +88,7 @@ def test_each_label_map_is_opened_once(
     assert opened == [str(tmp_path / "map.pbtxt")]
 
 
-def test_label_hierarchies(tmp_path: pathlib.Path) -> None:
+def test_label_hierarchies(tmp_path):
     labels, hierarchy = tmp_path / "map.pbtxt", tmp_path / "hierarchy.json"
     labels.write_text(A + B)
     field = "eval_input_reader[0].label_hierarchy_path"
@@ -116,7 +112,7 @@ def test_label_hierarchies(tmp_path: pathlib.Path) -> None:
     assert "hierarchy.json: no such file" in missing.message and missing.severity == "error"
 
 
-def test_files_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
+def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "folder.record").mkdir()
     (tmp_path / "a.record").write_bytes(b"x")
     os.mkfifo(tmp_path / "a.pipe")  # Opening it would wait without end.
@@ -158,7 +154,7 @@ def _foreign(config: Any) -> List[Problem]:
     return list(files.check_first_records(files.read_label_maps(readers(config))))
 
 
-def test_a_label_map_of_other_classes_is_an_error_of_its_reader(make_config: Any) -> None:
+def test_a_label_map_of_other_classes_is_an_error_of_its_reader(make_config):
     assert not _foreign(make_config("same", "same"))
     (problem,) = _foreign(make_config("same", "other"))
     assert (problem.severity, problem.field) == ("error", "eval_input_reader[0].label_map_path")
@@ -166,18 +162,14 @@ def test_a_label_map_of_other_classes_is_an_error_of_its_reader(make_config: Any
     assert len(_foreign(make_config("other", "other"))) == 2
 
 
-def test_training_refuses_the_label_map_of_an_evaluation_at_once(
-    make_config: Any, tmp_path: pathlib.Path
-) -> None:
+def test_training_refuses_the_label_map_of_an_evaluation_at_once(make_config, tmp_path):
     refused = r"names are \['owl'\].*Correct label_map"
     with pytest.raises(ConfigError, match=refused):
         runner.train_and_evaluate(make_config("same", "other"), str(tmp_path / "model"))
     assert not (tmp_path / "model").exists()
 
 
-def test_what_cannot_be_read_is_left_to_other_checks(
-    make_config: Any, tmp_path: pathlib.Path
-) -> None:
+def test_what_cannot_be_read_is_left_to_other_checks(make_config, tmp_path):
     (tmp_path / "b.record").write_bytes(b"no record")
     os.mkfifo(tmp_path / "pipe.record")  # Opening it would wait without end.
     assert not _foreign(make_config("cut", "gone"))

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-import pathlib
-
 import numpy as np
 import pytest
 
@@ -74,7 +70,7 @@ def test_modes_that_are_built(monkeypatch):
     assert built == ["train", "eval", "infer", "train", "infer"]
 
 
-def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path, builds_only):
+def test_warm_start_is_told_and_checked(tmp_path, builds_only):
     builds_only("train")
     name = "FeatureExtractor/First/weights"
     saved = checkpoints.save(tmp_path, {name: np.zeros([5, 5, 3, 16])})

@@ -1,5 +1,3 @@
-import pathlib
-
 import pytest
 
 from model_fn.checkpoints.errors import RunError
@@ -45,7 +43,7 @@ def test_too_little_memory_is_a_warning(monkeypatch):
     assert memory.check_memory(8 * 10**9, 4) == []
 
 
-def test_input_memory(small, tmp_path: pathlib.Path):
+def test_input_memory(small, tmp_path):
     path = tmp_path / "some.record"
     examples.write(path, [bytes(1000)] * 10)
     records = f'train_input_reader.tf_record_input_reader.input_path=["{path}"]'

@@ -35,7 +35,7 @@ def label_map(tmp_path: pathlib.Path) -> str:
     return f"eval_input_reader[0].label_map_path={path}"
 
 
-def test_misspelled_best_metrics_name_the_nearest(label_map: str) -> None:
+def test_misspelled_best_metrics_name_the_nearest(label_map):
     config = small_config(label_map, EVERY)
     for good in (None, MAP, "loss", "Loss/total_loss", "Loss/localization_loss"):
         check_best_metric(config, good)
@@ -57,7 +57,7 @@ def test_misspelled_best_metrics_name_the_nearest(label_map: str) -> None:
 
 
 @pytest.mark.usefixtures("small_network")
-def test_a_run_is_refused_before_its_folder_exists(label_map: str, tmp_path: pathlib.Path) -> None:
+def test_a_run_is_refused_before_its_folder_exists(label_map, tmp_path):
     folder, config = tmp_path / "run", small_config(label_map)
     with pytest.raises(ConfigError, match=r"^best_metric: 'mAP' is not evaluated"):
         runner.train_and_evaluate(
@@ -67,7 +67,7 @@ def test_a_run_is_refused_before_its_folder_exists(label_map: str, tmp_path: pat
 
 
 @pytest.mark.usefixtures("small_network")
-def test_the_names_are_those_of_an_evaluation(label_map: str) -> None:
+def test_the_names_are_those_of_an_evaluation(label_map):
     config = small_config(label_map)
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
@@ -81,7 +81,7 @@ def test_the_names_are_those_of_an_evaluation(label_map: str) -> None:
     assert found - pictures <= set(metric_names(config))
 
 
-def test_sets_that_the_label_map_does_not_fit(label_map: str) -> None:
+def test_sets_that_the_label_map_does_not_fit(label_map):
     def problems(*changes: str) -> List[Problem]:
         found = config_check.check(small_config(label_map, *changes)).problems
         fields = ("eval_config.metrics_set", "eval_config.parameterized_metric")
@@ -105,8 +105,6 @@ def test_sets_that_the_label_map_does_not_fit(label_map: str) -> None:
         ("eval_input_reader=[]", []),
     ],
 )
-def test_sets_whose_label_map_cannot_be_read_are_left_to_other_checks(
-    change: str, fields: List[str]
-) -> None:
+def test_sets_whose_label_map_cannot_be_read_are_left_to_other_checks(change, fields):
     problems = check_metrics(small_config(LVIS, change), None)
     assert [problem.field for problem in problems] == fields

@@ -24,7 +24,7 @@ def _problems(*assignments: str) -> List[Problem]:
     return names.check_names(_config(*assignments))
 
 
-def test_what_runs_is_accepted() -> None:
+def test_what_runs_is_accepted():
     assert _problems() == []
     assert _problems("eval_config.metrics_set=[]", "model.ssd.feature_extractor.type=") == []
     assert names.check_names(pipeline_pb2.TrainEvalPipelineConfig()) == []
@@ -73,9 +73,7 @@ def test_what_runs_is_accepted() -> None:
         ),
     ],
 )
-def test_what_no_run_can_make_is_refused(
-    assignment: str, field: str, message: str, remedy: str
-) -> None:
+def test_what_no_run_can_make_is_refused(assignment, field, message, remedy):
     (problem,) = _problems(assignment)
     assert (problem.severity, problem.field) == ("error", field)
     assert message in problem.message and remedy in problem.remedy
@@ -90,7 +88,7 @@ def _unused_fields(*assignments: str) -> List[str]:
     return [problem.field for problem in found]
 
 
-def test_what_is_used_is_not_reported() -> None:
+def test_what_is_used_is_not_reported():
     assert _unused_fields() == []
     assert _unused_fields("eval_config.include_metrics_per_category=true") == []
 
@@ -113,12 +111,12 @@ def test_what_is_used_is_not_reported() -> None:
         (["type=ssd_mobilenet_v9"], []),
     ],
 )
-def test_options_that_the_extractor_ignores(assignments: List[str], fields: List[str]) -> None:
+def test_options_that_the_extractor_ignores(assignments, fields):
     changes = [f"{EXTRACTOR}.{text}" for text in (*assignments, "num_layers=null")]
     assert _unused_fields(*changes) == [f"{EXTRACTOR}.{field}" for field in fields]
 
 
-def test_options_that_no_chosen_metrics_set_uses() -> None:
+def test_options_that_no_chosen_metrics_set_uses():
     # pascal_voc_detection_metrics never uses what COCO's metrics use.
     setting = "eval_config.include_metrics_per_category=true"
     assert "include_metrics_per_category" in EVAL_FIELDS["coco_detection_metrics"]
@@ -126,5 +124,5 @@ def test_options_that_no_chosen_metrics_set_uses() -> None:
     assert _unused_fields(setting, metrics) == ["eval_config.include_metrics_per_category"]
 
 
-def test_an_unknown_model_is_left_to_other_checks() -> None:
+def test_an_unknown_model_is_left_to_other_checks():
     assert _unused_fields("model={ center_net { } }") == []

@@ -27,19 +27,19 @@ def _configs() -> Dict[str, Any]:
     }
 
 
-def test_modules_and_packages_declare_advice() -> None:
+def test_modules_and_packages_declare_advice():
     assert "loss.localization_loss" in ADVICE["estimator_det.losses.localization"]
     assert "use_matmul_crop_and_resize" in ADVICE["estimator_det.nets.roi"]
     assert "feature_extractor" in ADVICE["estimator_det.extractors.ssd"]
 
 
-def test_a_module_that_has_declared_advice_declares_no_other() -> None:
+def test_a_module_that_has_declared_advice_declares_no_other():
     with pytest.raises(ValueError, match="declares advice about TPU twice"):
         tpu_advice.declare("estimator_det.boxes.coders", {"box_coder": "use another"})
 
 
 @pytest.mark.parametrize("module", ADVICE)
-def test_every_advice_names_a_field_of_a_detector(module: str) -> None:
+def test_every_advice_names_a_field_of_a_detector(module):
     fields = set()
     for kind, config in _configs().items():
         for path, _ in op_origin.advice_for(module.replace(".", "/"), config):
@@ -49,7 +49,7 @@ def test_every_advice_names_a_field_of_a_detector(module: str) -> None:
         assert any(f"{path}.".startswith(f"{field}.") for path in fields), field
 
 
-def test_a_file_without_advice_has_that_of_its_folder() -> None:
+def test_a_file_without_advice_has_that_of_its_folder():
     config = _configs()["ssd"]
     (folder, *_) = ADVICE["estimator_det.predictors"].items()
     field, remedy = next(op_origin.advice_for("estimator_det/predictors/base.py", config))
@@ -58,7 +58,7 @@ def test_a_file_without_advice_has_that_of_its_folder() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ssd", "faster_rcnn"])
-def test_rules_have_the_remedies_that_are_declared_as_theirs(kind: str) -> None:
+def test_rules_have_the_remedies_that_are_declared_as_theirs(kind):
     config = _configs()[kind]
     by_rule = {
         (module, f"model.{kind}.{field}")
@@ -77,7 +77,7 @@ def test_rules_have_the_remedies_that_are_declared_as_theirs(kind: str) -> None:
         assert remedies[module, path].startswith(f"--set {path}"), path
 
 
-def test_operations_of_other_code_have_no_location() -> None:
+def test_operations_of_other_code_have_no_location():
     with tf.Graph().as_default():
         origin = op_origin.origin_of(tf.constant(1).op, small_config())
     assert origin.location == "" and origin.field == "model.ssd"

@@ -51,7 +51,7 @@ def findings_of(config: Any, *modes: str) -> List[Any]:
     ],
 )
 @pytest.mark.usefixtures("small_network")
-def test_what_else_is_static(ssd: str) -> None:
+def test_what_else_is_static(ssd):
     assert findings_of(a_config(ssd), *tpu_graph.MODES) == []
 
 
@@ -81,7 +81,7 @@ def test_what_else_is_static(ssd: str) -> None:
     ],
 )
 @pytest.mark.usefixtures("small_network")
-def test_one_unfit_part_is_named(ssd: str, field: str, operations: List[str]) -> None:
+def test_one_unfit_part_is_named(ssd, field, operations):
     config = a_config()
     if "resizer" in ssd:
         config.model.ssd.ClearField("image_resizer")
@@ -94,7 +94,7 @@ def test_one_unfit_part_is_named(ssd: str, field: str, operations: List[str]) ->
         assert part in text
 
 
-def test_types_that_xla_does_not_know_and_gradients() -> None:
+def test_types_that_xla_does_not_know_and_gradients():
     config = a_config()
     with tf.Graph().as_default() as graph:
 
@@ -117,7 +117,7 @@ def test_types_that_xla_does_not_know_and_gradients() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_network")
-def test_xla_refuses_by_itself() -> None:
+def test_xla_refuses_by_itself():
     config = a_config("loss { hard_example_miner {} }")
     core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, 2)
     with core.graph.as_default():
@@ -131,7 +131,7 @@ def test_xla_refuses_by_itself() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_network")
-def test_evaluation_and_prediction_compile() -> None:
+def test_evaluation_and_prediction_compile():
     modes = (estimator.ModeKeys.EVAL, estimator.ModeKeys.PREDICT)
     findings, num_operations = tpu_graph.compile_check(a_config(), batch_per_core=2, modes=modes)
     assert findings == [] and num_operations > 1000
@@ -143,7 +143,7 @@ use_static_shapes: true use_matmul_gather_in_matcher: true use_matmul_crop_and_r
 
 
 @pytest.mark.usefixtures("small_network")
-def test_two_stages_are_static_in_training_and_evaluation() -> None:
+def test_two_stages_are_static_in_training_and_evaluation():
     config = a_config()
     model = two_stage_configs.small_config(STATIC_TWO_STAGE + two_stage_configs.MASKS)
     config.model.CopyFrom(model)
@@ -164,9 +164,7 @@ TWO_STAGE_TROUBLES = [
 
 @pytest.mark.usefixtures("small_network")
 @pytest.mark.parametrize(("unfit", "field", "remedy"), TWO_STAGE_TROUBLES)
-def test_an_unfit_part_of_a_two_stage_detector_is_named(
-    unfit: str, field: str, remedy: str
-) -> None:
+def test_an_unfit_part_of_a_two_stage_detector_is_named(unfit, field, remedy):
     config = a_config()
     config.model.CopyFrom(two_stage_configs.small_config(STATIC_TWO_STAGE + unfit))
     found = findings_of(config)
@@ -174,6 +172,6 @@ def test_an_unfit_part_of_a_two_stage_detector_is_named(
     assert all(remedy in problem.remedy for problem in found)
 
 
-def test_what_cannot_be_built_is_reported() -> None:
+def test_what_cannot_be_built_is_reported():
     (found,) = findings_of(a_config("num_classes: 0"))
     assert found.field == "model.ssd.num_classes" and "is 0; allowed are 1 to" in found.message

@@ -53,7 +53,7 @@ def test_total_of_hand_made_parts():
     assert memory.fitting(1 << 40) == tpu_memory.MOST_PER_CORE
 
 
-def test_estimate_of_a_small_model(small: CoreMemory):
+def test_estimate_of_a_small_model(small):
     # Adam keeps two slots of each trained variable, gradients one value more; statistics have none.
     assert 3 * small.gradients < small.variables < 3.1 * small.gradients
     shapes = {block.shape for block in small.kept}

@@ -129,7 +129,7 @@ def _replay(folder: pathlib.Path, *arguments: str) -> int:
 
 
 @pytest.mark.usefixtures("fake_detector")
-def test_a_poisoned_image(tmp_path: pathlib.Path) -> None:
+def test_a_poisoned_image(tmp_path):
     model_dir = tmp_path / "model"
     poisoned = _batch()
     poisoned[0][schema.IMAGE][1, 5, 6] = np.nan
@@ -165,11 +165,7 @@ def test_a_poisoned_image(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.usefixtures("fake_detector")
-def test_a_learning_rate_that_is_nan(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_learning_rate_that_is_nan(tmp_path, monkeypatch, capsys):
     def make_learning_rate(config: Any, global_step: tf.Tensor) -> tf.Tensor:
         return tf.where(global_step < 1, 0.001, np.nan)
 
@@ -189,7 +185,7 @@ def test_a_learning_rate_that_is_nan(
 
 
 @pytest.mark.usefixtures("fake_detector")
-def test_statistics_of_batch_norm_that_overflow(tmp_path: pathlib.Path) -> None:
+def test_statistics_of_batch_norm_that_overflow(tmp_path):
     """Their inverse is 0, so that loss and gradients are finite, but not what would be saved."""
     model_dir = tmp_path / "model"
     huge = _batch()
@@ -203,7 +199,7 @@ def test_statistics_of_batch_norm_that_overflow(tmp_path: pathlib.Path) -> None:
     assert report["first_non_finite"]["num_inf"] > 0
 
 
-def test_a_batch_that_was_not_kept(tmp_path: pathlib.Path) -> None:
+def test_a_batch_that_was_not_kept(tmp_path):
     bad_step._save_batch(str(tmp_path / replay.BATCH_FILE), {})
     with pytest.raises(RunError, match=r"batch\.npz is empty: this step cannot be repeated"):
         replay.replay(_config(tmp_path), str(tmp_path))
@@ -223,7 +219,7 @@ def _tall_box(tmp_path: pathlib.Path) -> Tuple[pathlib.Path, str]:
 
 
 @pytest.mark.slow
-def test_a_remedy_is_tried(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_remedy_is_tried(tmp_path, capsys):
     folder, remedy = _tall_box(tmp_path)
     report = json.loads((folder / "report.json").read_text())
     assert report["not_finite"][0] == "Loss/localization_loss"
@@ -244,6 +240,6 @@ def test_a_remedy_is_tried(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     assert "variables start from their initializers" in told
 
 
-def test_replay_of_another_folder(tmp_path: pathlib.Path) -> None:
+def test_replay_of_another_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no batch\.npz; give the folder bad_step-"):
         replay.replay(_config(tmp_path), str(tmp_path))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def _find(value: Any) -> Optional[FirstNonFinite]:
         ([np.nan, 1, 1, 1], FirstNonFinite("x:0", "Placeholder", "", False, [4], 1, 0, 1, 1)),
     ],
 )
-def test_the_first_tensor(values: List[float], expected: Optional[FirstNonFinite]) -> None:
+def test_the_first_tensor(values, expected):
     tensor = _find(values)
     assert tensor == expected
     if tensor is not None and tensor.layer:
@@ -41,7 +41,7 @@ def test_the_first_tensor(values: List[float], expected: Optional[FirstNonFinite
         assert tensor.sentence() == sentence
 
 
-def test_gradients_come_last() -> None:
+def test_gradients_come_last():
     # The logarithm of 0 is masked; the slope of the square root there is infinite.
     tensor = _find([0, 1, 1, 1])
     assert tensor is not None and tensor.is_gradient and tensor.num_inf == 1

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -35,7 +33,7 @@ def padded(function):
     ids=["nothing", "symmetric", "means", "means and deviations", "other order"],
 )
 @pytest.mark.parametrize("channels", [3, 5])
-def test_normalization_is_undone(function, channels) -> None:
+def test_normalization_is_undone(function, channels):
     image = np.random.default_rng(0).integers(0, 256, [1, 20, 30, channels]).astype(np.float32)
 
     def preprocess(x):  # Channels beyond colours are not shown.
@@ -48,7 +46,7 @@ def test_normalization_is_undone(function, channels) -> None:
     np.testing.assert_array_equal(pixels, image[0, ..., :3])
 
 
-def test_grey_is_shown_as_grey() -> None:
+def test_grey_is_shown_as_grey():
     weights = tf.constant([0.3, 0.6, 0.1])
 
     def function(x):
@@ -59,14 +57,14 @@ def test_grey_is_shown_as_grey() -> None:
     np.testing.assert_array_equal(to_pixels(np.full([2, 2, 1], 0.4, np.float32)), 102)
 
 
-def test_what_is_not_affine_is_scaled_to_range() -> None:
+def test_what_is_not_affine_is_scaled_to_range():
     to_pixels, exact = batch_grid.fit_pixels(padded(lambda x: tf.sqrt(x)))
     assert not exact
     image = np.array([[[-3, 0, 7]]], np.float32)
     np.testing.assert_array_equal(to_pixels(image), [[[0, 76, 255]]])
 
 
-def test_cells_take_the_valid_rows_and_name_all_classes() -> None:
+def test_cells_take_the_valid_rows_and_name_all_classes():
     features = {
         schema.IMAGE: np.zeros([2, 8, 8, 3], np.float32),
         schema.TRUE_IMAGE_SHAPE: np.array([[8, 6, 3], [8, 8, 3]]),
@@ -92,7 +90,7 @@ def test_cells_take_the_valid_rows_and_name_all_classes() -> None:
     assert first.masks[:, 0, 0].tolist() == [0, 1] and second.masks[:, 0, 0].tolist() == [3]
 
 
-def test_page_shows_pixels_boxes_and_the_border_of_the_real_image() -> None:
+def test_page_shows_pixels_boxes_and_the_border_of_the_real_image():
     pixels = np.full([50, 50, 3], 128, np.uint8)
     pixels[:, :25] = [200, 30, 30]
     mask = np.zeros([1, 50, 50])
@@ -109,7 +107,7 @@ def test_page_shows_pixels_boxes_and_the_border_of_the_real_image() -> None:
     assert np.abs(on_box - [200, 30, 30]).max() > 60
 
 
-def test_page_of_nothing_and_long_names() -> None:
+def test_page_of_nothing_and_long_names():
     with pytest.raises(ValueError, match="at least one"):
         batch_grid.draw_grid([])
     cell = Cell(np.zeros([10, 30, 3], np.uint8), [10, 30], np.zeros([0, 4]), [], [], "x" * 500)

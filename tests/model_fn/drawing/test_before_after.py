@@ -16,7 +16,7 @@ from tests.inputs.examples import reader
 CONFIGURED = [step("mixup { alpha: 3 }"), step("mixup { alpha: 4 }")]
 
 
-def test_find_step() -> None:
+def test_find_step():
     assert before_after.find_step("mixup", CONFIGURED).mixup.alpha == 3
     assert before_after.find_step("mixup: alpha: 7", CONFIGURED).mixup.alpha == 7
     assert before_after.find_step("mixup:", CONFIGURED).mixup.alpha == 1.5
@@ -52,7 +52,7 @@ def draw(text: str, samples: List[Sample], settings: str = "") -> Any:
     )
 
 
-def test_a_row_has_the_samples_and_the_results(drawn: List[Any]) -> None:
+def test_a_row_has_the_samples_and_the_results(drawn):
     page = draw("mixup { alpha: 2 }", [named("a"), named("b"), named("c")])
     title, columns, cells = drawn[0]
     assert (title, columns) == ("mixup { alpha: 2 }", 4)
@@ -65,20 +65,20 @@ def test_a_row_has_the_samples_and_the_results(drawn: List[Any]) -> None:
     assert page.width == 4 * 370 + 10
 
 
-def test_values_that_are_no_colours_are_scaled(drawn: List[Any]) -> None:
+def test_values_that_are_no_colours_are_scaled(drawn):
     draw("normalize_image { original_maxval: 255 }", [named("a")])
     before, after = drawn[0][2][:2]
     assert "0 to 1, drawn as 0 to 255" in after.name
     np.testing.assert_allclose(after.pixels, before.pixels, atol=1)
 
 
-def test_boxes_in_pixels_are_drawn_in_place(drawn: List[Any]) -> None:
+def test_boxes_in_pixels_are_drawn_in_place(drawn):
     draw("scale_boxes_to_pixel_coordinates { }", [named("a")])
     before, after = drawn[0][2][:2]
     np.testing.assert_allclose(after.boxes, before.boxes, atol=1e-6)
     np.testing.assert_allclose(after.keypoints, before.keypoints, atol=1e-6)
 
 
-def test_a_step_that_does_not_suit_the_reader(drawn: List[Any]) -> None:
+def test_a_step_that_does_not_suit_the_reader(drawn):
     with pytest.raises(ConfigError, match="copy_paste needs train_input_reader"):
         draw("copy_paste { }", [named("a")])

@@ -26,7 +26,7 @@ def _colored(image: np.ndarray) -> List[int]:
     return [rows.min(), columns.min(), rows.max(), columns.max()]
 
 
-def test_box_lies_where_it_should() -> None:
+def test_box_lies_where_it_should():
     drawn = draw_boxes(BLACK, np.array([[0.25, 0.5, 0.75, 1.0]], np.float32))
     assert drawn.shape == BLACK.shape and drawn.dtype == np.uint8
     # 0.25 * 39, 0.5 * 59, 0.75 * 39, 59, rounded half to even.
@@ -34,7 +34,7 @@ def test_box_lies_where_it_should() -> None:
     assert not BLACK.any()
 
 
-def test_score_and_count_decide_what_is_drawn() -> None:
+def test_score_and_count_decide_what_is_drawn():
     boxes = np.array([[0, 0, 0.3, 0.3], [0.5, 0.5, 0.9, 0.9]], np.float32)
     scores = np.array([0.4, 0.6], np.float32)
     options = DrawOptions(skip_scores=True)
@@ -47,7 +47,7 @@ def test_score_and_count_decide_what_is_drawn() -> None:
 @pytest.mark.parametrize(
     "box", [[np.nan, 0, 1, 1], [0.9, 0.9, 0.1, 0.1], [-5.0, -5.0, 7.0, np.inf], [2, 2, 3, 3]]
 )
-def test_odd_boxes_do_no_harm(box: List[float]) -> None:
+def test_odd_boxes_do_no_harm(box):
     boxes = np.array([box], np.float32)
     options = DrawOptions(same_object_iou=0.5)
     scores = np.array([0.9, 0.8], np.float32)
@@ -59,7 +59,7 @@ def _colors(image: np.ndarray) -> Set[Tuple[int, ...]]:
     return set(map(tuple, image.reshape(-1, 3).tolist())) & set(_PALETTE)
 
 
-def test_a_label_stays_at_its_box() -> None:
+def test_a_label_stays_at_its_box():
     assert place_labels([(20, 10, 60, 50)], [(10, 30)], (100, 100)) == [(10, 10, 19, 39)]
     at_top_right = place_labels([(0, 80, 60, 99)], [(10, 30)], (100, 100))
     assert at_top_right == [(0, 70, 9, 99)]
@@ -70,7 +70,7 @@ def test_a_label_stays_at_its_box() -> None:
     assert [place and place[0] for place in places] == [40, 50, 61, 30]
 
 
-def test_keypoints_and_their_edges() -> None:
+def test_keypoints_and_their_edges():
     box = np.float32([[0, 0, 1, 1]])
     points = np.array([[[0.5, 0.25], [0.5, 0.75], [np.nan, np.nan]]], np.float32)
 
@@ -86,7 +86,7 @@ def test_keypoints_and_their_edges() -> None:
     np.testing.assert_array_equal(drawn(((0, 2), (2, 1))), dots)
 
 
-def test_masks_are_translucent_and_the_first_is_on_top() -> None:
+def test_masks_are_translucent_and_the_first_is_on_top():
     grey = np.full((40, 60, 3), 100, np.uint8)
     boxes = np.float32([[0, 0, 0.5, 0.5], [0, 0, 0.5, 0.5]])
     inside = np.zeros((8, 10), bool)
@@ -102,7 +102,7 @@ def test_masks_are_translucent_and_the_first_is_on_top() -> None:
     assert (drawn[12, 6:16] == 100).all() and (grey == 100).all()
 
 
-def test_one_box_for_each_object() -> None:
+def test_one_box_for_each_object():
     """Limits of scores and overlaps belong to what is above."""
     # The whole image, and its upper half.
     boxes = np.float32([[0, 0, 1, 1], [0, 0, 19 / 39, 1]])
@@ -112,7 +112,7 @@ def test_one_box_for_each_object() -> None:
         assert len(_colors(draw_boxes(BLACK, boxes, scores=scores, options=options))) == count
 
 
-def test_each_label_has_the_score_of_its_box(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_label_has_the_score_of_its_box(monkeypatch):
     texts: List[str] = []
     monkeypatch.setattr(drawing_boxes, "write_label", lambda _, text, *__: texts.append(text))
     found = np.float32([[0, 0, 0.4, 0.4], [0.5, 0.5, 1, 1]])
@@ -121,7 +121,7 @@ def test_each_label_has_the_score_of_its_box(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("color", "text"), [((255, 255, 0), 0), ((0, 0, 120), 255)])
-def test_text_of_labels_is_dark_on_light_colours(color: Tuple[int, ...], text: int) -> None:
+def test_text_of_labels_is_dark_on_light_colours(color, text):
     canvas = Image.new("RGB", (60, 30))
     draw = ImageDraw.Draw(canvas)
     write_label(draw, "cat", (0, 0, 29, 59), color, sans(16))

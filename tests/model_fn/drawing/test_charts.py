@@ -24,7 +24,7 @@ def share_of_color(pixels: np.ndarray, number: int) -> float:
 
 
 @pytest.mark.parametrize("kind", ["bars", "histogram"])
-def test_legends_cover_no_bar(kind: str) -> None:
+def test_legends_cover_no_bar(kind):
     """Between title and chart, however long the names are and whatever the bars."""
     names = ["train_input_reader", "eval_input_reader[0]", "eval_input_reader[1]", "other"]
     series = {name: [9.0, 9.0, 9.0] for name in names}
@@ -43,7 +43,7 @@ def test_legends_cover_no_bar(kind: str) -> None:
     assert legend.x1 <= page.bbox.x1
 
 
-def test_histogram_marks_a_place() -> None:
+def test_histogram_marks_a_place():
     plain = charts.histogram("h", [1, 10, 100], {"n": [4, 2]}, log_x=True)
     marked = charts.histogram(
         "h", [1, 10, 100], {"n": [4, 2]}, log_x=True, marks={"here": 20}, ticks={1: "a"}
@@ -51,7 +51,7 @@ def test_histogram_marks_a_place() -> None:
     assert share_of_color(picture(plain), 3) == 0 < share_of_color(picture(marked), 3)
 
 
-def test_heatmap_is_darkest_at_the_greatest_value() -> None:
+def test_heatmap_is_darkest_at_the_greatest_value():
     matrix = np.zeros([30, 30])
     matrix[0, 0] = 9
     pixels = picture(charts.heatmap("m", matrix)).astype(int)
@@ -60,7 +60,7 @@ def test_heatmap_is_darkest_at_the_greatest_value() -> None:
     assert rows.mean() < pixels.shape[0] / 3 and columns.mean() < pixels.shape[1] / 3
 
 
-def test_panels_fill_rows_and_wide_ones_are_narrowed() -> None:
+def test_panels_fill_rows_and_wide_ones_are_narrowed():
     panel, state = charts.bar_chart("a", ["x"], {"n": [1]}), dict(matplotlib.rcParams)
     one = picture(panel)
     row = picture(panel, panel, panel)
@@ -87,11 +87,11 @@ def test_panels_fill_rows_and_wide_ones_are_narrowed() -> None:
     ],
     ids=lambda panel: panel.title,
 )
-def test_strange_contents_are_drawn_without_a_warning(panel) -> None:
+def test_strange_contents_are_drawn_without_a_warning(panel):
     assert picture(panel, title="\x1b $ a.config").shape[2] == 4
 
 
-def test_bars_of_series_stand_side_by_side_above_their_label() -> None:
+def test_bars_of_series_stand_side_by_side_above_their_label():
     axes = figure.Figure().add_subplot()
     charts._draw(axes, charts.bar_chart("t", ["a", "b"], {"one": [1, 2], "two": [3, 4]}))
     bars = [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for bar in axes.patches]

@@ -60,11 +60,11 @@ def overconfident(scores: np.ndarray) -> np.ndarray:
     return sigmoid(logit(scores) / 2 - 1)
 
 
-def test_every_kind_of_the_schema_is_fitted() -> None:
+def test_every_kind_of_the_schema_is_fitted():
     assert set(calibration.FITS) == set(CALIBRATIONS)
 
 
-def test_reliability_by_hand() -> None:
+def test_reliability_by_hand():
     # Bins of 1/15. Two detections of 0.5, one correct; one of 1.0, wrong; one of 0.01, wrong.
     found = calibration.reliability(np.float32([0.5, 0.5, 1.0, 0.01]), np.array([1, 0, 0, 0]))
     assert found.counts.tolist() == [1, *[0] * 6, 2, *[0] * 6, 1]
@@ -73,7 +73,7 @@ def test_reliability_by_hand() -> None:
     assert calibration.reliability(np.zeros(0), np.zeros(0, bool)).expected_error == 0.0
 
 
-def test_function_points_by_hand() -> None:
+def test_function_points_by_hand():
     # 100 detections of each score: two bins each. 20, 60 and 60 % are correct.
     scores = np.repeat(np.float32([0.8, 0.6, 0.3]), 100)
     correct = np.concatenate([np.arange(100) < count for count in (60, 60, 20)])
@@ -89,9 +89,7 @@ def test_function_points_by_hand() -> None:
 
 # The second needs steps of half the length.
 @pytest.mark.parametrize(("correct", "wrong", "low_score"), [(50, 50, 0.1), (1, 999, 0.5)])
-def test_sigmoid_of_separable_detections_is_finite(
-    correct: int, wrong: int, low_score: float
-) -> None:
+def test_sigmoid_of_separable_detections_is_finite(correct, wrong, low_score):
     scores = np.float32([0.9] * correct + [low_score] * wrong)
     found = ClassMatches(scores, np.arange(len(scores)) < correct, correct)
     a, b = calibration.sigmoid_parameters(found) or (0, 0)
@@ -102,7 +100,7 @@ def test_sigmoid_of_separable_detections_is_finite(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expected_error_falls_and_the_order_stays(kind: str) -> None:
+def test_the_expected_error_falls_and_the_order_stays(kind):
     known = overconfident if "temp" not in kind else lambda scores: sigmoid(logit(scores) / 2)
     matches = synthetic(known)
     scores = final()
@@ -127,7 +125,7 @@ def test_the_expected_error_falls_and_the_order_stays(kind: str) -> None:
     np.testing.assert_allclose(made, known(grid), atol=0.1)
 
 
-def test_inference_gives_what_the_fit_reports() -> None:
+def test_inference_gives_what_the_fit_reports():
     """`calibrate` equals the score converter that a detector has."""
     from estimator_det.boxes.score_conversion import make_score_converter
 
@@ -144,7 +142,7 @@ def test_inference_gives_what_the_fit_reports() -> None:
         np.testing.assert_allclose(made, served[0, :, 3:5].ravel(), rtol=1e-4)
 
 
-def test_classes_whose_high_scores_are_wrong_get_the_sigmoid_of_all() -> None:
+def test_classes_whose_high_scores_are_wrong_get_the_sigmoid_of_all():
     matches = synthetic(overconfident, classes=1, images=80)
     upside_down = synthetic(lambda scores: 0.5 - 0.4 * scores, classes=1, images=5)
     both = Matches([1, 2], ["right", "wrong"])
@@ -177,7 +175,7 @@ def test_classes_whose_high_scores_are_wrong_get_the_sigmoid_of_all() -> None:
         ),
     ],
 )
-def test_models_that_are_refused(kind: str, text: str, message: str) -> None:
+def test_models_that_are_refused(kind, text, message):
     with pytest.raises(ConfigError, match=message):
         calibration.fit(kind, synthetic(overconfident), final(text))
 
@@ -206,12 +204,12 @@ def beyond_one() -> Matches:
         ),
     ],
 )
-def test_detections_that_are_refused(kind: str, matches: Matches, message: str) -> None:
+def test_detections_that_are_refused(kind, matches, message):
     with pytest.raises(RunError, match=message):
         calibration.fit(kind, matches, final())
 
 
-def test_functions_of_many_classes_have_few_points() -> None:
+def test_functions_of_many_classes_have_few_points():
     matches = synthetic(overconfident, classes=400, images=100)
     config = calibration.fit("class_id_function_approximations", matches, final())
     table = config.class_id_function_approximations.class_id_xy_pairs_map
@@ -222,7 +220,7 @@ def test_functions_of_many_classes_have_few_points() -> None:
 
 
 @pytest.mark.parametrize("kind", PER_CLASS)
-def test_each_class_with_enough_detections_has_a_fit(kind: str) -> None:
+def test_each_class_with_enough_detections_has_a_fit(kind):
     precisions = (lambda scores: 0.5 * scores, lambda scores: 0.5 + 0.5 * scores)
     matches = Matches([1, 2, 3], ["too high", "too low", "rare"])
     nothing = np.zeros(0, int)
@@ -245,7 +243,7 @@ def pipeline_of(text: str = "score_converter: SIGMOID") -> pipeline_pb2.TrainEva
     return pipeline.merge_text(pipeline_pb2.TrainEvalPipelineConfig(), ssd)
 
 
-def test_text_picture_and_numbers(tmp_path: pathlib.Path) -> None:
+def test_text_picture_and_numbers(tmp_path):
     config = pipeline_of()
     calibrated = calibration.make(config, "function_approximation", synthetic(overconfident))
     assert calibrated.before.expected_error > 0.15 > 0.03 > calibrated.after.expected_error
@@ -262,7 +260,7 @@ def test_text_picture_and_numbers(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_round_trip_through_the_configuration(kind: str) -> None:
+def test_round_trip_through_the_configuration(kind):
     config = pipeline_of()
     scores = calibration.scores_of(config)
     fitted = calibration.fit(kind, synthetic(overconfident), scores)
@@ -272,9 +270,7 @@ def test_round_trip_through_the_configuration(kind: str) -> None:
     assert changed == config
 
 
-def test_long_texts_are_one_line_or_refused(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_texts_are_one_line_or_refused(tmp_path, monkeypatch):
     config, kind = pipeline_of(), "class_id_sigmoid_calibrations"
     scores = calibration.scores_of(config)
     matches = synthetic(overconfident, classes=300, images=100)
@@ -289,7 +285,7 @@ def test_long_texts_are_one_line_or_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_models_with_and_without_class_scores() -> None:
+def test_models_with_and_without_class_scores():
     config = pipeline_pb2.TrainEvalPipelineConfig()
     with pytest.raises(ConfigError, match="model has no class scores"):
         calibration.make(config, KINDS[0], Matches([1], ["cat"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from typing import Any, Dict, List
 
 import numpy as np
@@ -28,7 +27,7 @@ def details_of(*batches: EvaluatedBatch) -> Dict[str, Any]:
     return evaluation.results()[2]
 
 
-def test_kinds_of_mistakes_the_most_confident_first() -> None:
+def test_kinds_of_mistakes_the_most_confident_first():
     values = details_of(
         image([BOX], [1], [BOX, BOX], [0.9, 0.6], [1, 1]),
         image([BOX], [1], [BOX], [0.7], [2]),
@@ -52,7 +51,7 @@ def test_kinds_of_mistakes_the_most_confident_first() -> None:
     assert set(values["average_precisions"]) == {"cat"}
 
 
-def test_missed_objects_the_largest_first() -> None:
+def test_missed_objects_the_largest_first():
     values = details_of(
         image([BOX, LARGE], [1, 2], [BOX, LARGE], [0.9, 0.2], [1, 2]),
         image([BOX], [1], [], [], []),
@@ -65,7 +64,7 @@ def test_missed_objects_the_largest_first() -> None:
     assert missed[0]["box"] == LARGE and missed[0]["classes"] == ["cat", "<script>"]
 
 
-def test_few_examples_are_kept() -> None:
+def test_few_examples_are_kept():
     batches: List[EvaluatedBatch] = [
         image([BOX], [1], [ELSEWHERE], [score], [1]) for score in np.linspace(0.31, 0.9, 30)
     ]
@@ -74,7 +73,7 @@ def test_few_examples_are_kept() -> None:
     assert [each["image"] for each in values["missed"]] == list(range(details.EXAMPLES))
 
 
-def test_without_images_and_in_a_file(tmp_path: pathlib.Path) -> None:
+def test_without_images_and_in_a_file(tmp_path):
     values = details_of()
     assert values["mistakes"] == values["curves"] == []
     details.write(str(tmp_path), 7, values)

@@ -96,7 +96,7 @@ def _ops(detections: Detections, groundtruth: Groundtruth, features: Any, text: 
 
 
 @pytest.mark.parametrize("sizes", [ORIGINAL, None])
-def test_metrics_get_pixels_of_the_original_image(sizes: Any) -> None:
+def test_metrics_get_pixels_of_the_original_image(sizes):
     """Without its size, those of the real image in the network's input."""
     features = _features(**{schema.ORIGINAL_SPATIAL_SHAPE: sizes and tf.constant(sizes)})
     names = ("is_crowd", "difficult", "group_of", "verified_negatives", "not_exhaustive")
@@ -124,7 +124,7 @@ def test_metrics_get_pixels_of_the_original_image(sizes: Any) -> None:
     np.testing.assert_array_equal(batch.num_boxes, [2, 0])
 
 
-def test_pictures_show_what_metrics_compare() -> None:
+def test_pictures_show_what_metrics_compare():
     """Boxes of the real image at each side, also of images that nobody annotated."""
     features = _features(**{schema.ORIGINAL_IMAGE: tf.zeros([2, *PADDED, 3], tf.uint8)})
     groundtruth = _groundtruth(is_annotated=tf.constant([True, False]))
@@ -142,7 +142,7 @@ def test_pictures_show_what_metrics_compare() -> None:
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_a_graph_gives_what_a_loop_gives() -> None:
+def test_a_graph_gives_what_a_loop_gives():
     """Through one list of tensors, as a TPU sends them: those of two cores after each other."""
     config = eval_pb2.EvalConfig(metrics_set=["coco_detection_metrics", "pascal_voc_metrics"])
     crowd = [[True, False], [False, False]]
@@ -179,7 +179,7 @@ def test_a_graph_gives_what_a_loop_gives() -> None:
     assert 0 < results.metrics["PascalBoxes_Precision/mAP@0.5IOU"] <= 1
 
 
-def test_categories(tmp_path: Any) -> None:
+def test_categories(tmp_path):
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.model.ssd.num_classes = 2
     numbered = [{"id": 1, "name": "category_1"}, {"id": 2, "name": "category_2"}]
@@ -209,7 +209,7 @@ def with_keypoints() -> Any:
     )
 
 
-def test_keypoints_are_in_pixels_of_the_original_image() -> None:
+def test_keypoints_are_in_pixels_of_the_original_image():
     batch = _batch(*with_keypoints(), _features())
     for found in (batch.detection_keypoints, batch.keypoints):
         np.testing.assert_allclose(found, PIXELS.reshape(2, 2, 2, 2), rtol=1e-5)
@@ -242,7 +242,7 @@ MASKS = 'metrics_set: "coco_mask_metrics"'
         ),
     ],
 )
-def test_sets_need_what_models_find_and_readers_load(text: str, changes: Any, message: str) -> None:
+def test_sets_need_what_models_find_and_readers_load(text, changes, message):
     detections = _detections()._replace(**{name: pair[0] for name, pair in changes.items()})
     groundtruth = _groundtruth()._replace(**{name: pair[1] for name, pair in changes.items()})
     field = r"^eval_config\.(metrics_set|parameterized_metric\[0\]): .*"

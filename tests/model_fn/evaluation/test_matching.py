@@ -41,14 +41,14 @@ def _judged(*batches: EvaluatedBatch, k: int = 0) -> list[tuple[float, bool]]:
     return [(round(float(s), 3), bool(right)) for s, right in zip(found.scores, found.correct)]
 
 
-def test_a_box_is_found_once() -> None:
+def test_a_box_is_found_once():
     one = batch([BOX], [1], [NEAR, BOX], [0.9, 0.8], [1, 1])
     assert _judged(one) == [(0.9, True), (0.8, False)]
     half = batch([BOX], [1], [[0, 0, 10, 5]], [0.9], [1])  # The least overlap is enough.
     assert _judged(half) == [(0.9, True)]
 
 
-def test_detections_of_all_images_by_score() -> None:
+def test_detections_of_all_images_by_score():
     first = batch([BOX, FAR], [1, 2], [BOX, FAR], [0.5, 0.6], [1, 2])
     second = batch([BOX], [1], [FAR, BOX], [0.7, 0.4], [1, 5])
     found = matches_of(first, second)
@@ -64,7 +64,7 @@ def test_detections_of_all_images_by_score() -> None:
     assert half.classes().tolist() == [0, 2]
 
 
-def test_a_crowd_is_not_looked_for_and_excuses_what_is_inside() -> None:
+def test_a_crowd_is_not_looked_for_and_excuses_what_is_inside():
     # The detection of 10 x 10 lies in the crowd of 100 x 100, with an IoU of 0.01.
     inside = [60, 60, 70, 70]
     one = batch([FAR], [1], [inside, inside], [0.9, 0.8], [1, 1], is_crowd=[True])
@@ -78,7 +78,7 @@ def test_a_crowd_is_not_looked_for_and_excuses_what_is_inside() -> None:
     assert _judged(batch([FAR], [2], [inside], [0.9], [1], is_crowd=[True])) == [(0.9, False)]
 
 
-def test_a_difficult_box_excuses_what_matches_it() -> None:
+def test_a_difficult_box_excuses_what_matches_it():
     flags = {"difficult": [True, False]}
     one = batch([BOX, FAR], [1, 1], [NEAR, BOX, FAR], [0.9, 0.8, 0.7], [1, 1, 1], **flags)
     assert _judged(one) == [(0.7, True)]
@@ -88,7 +88,7 @@ def test_a_difficult_box_excuses_what_matches_it() -> None:
     assert _judged(both) == [(0.9, True)]
 
 
-def test_precision_at_recalls() -> None:
+def test_precision_at_recalls():
     # Right, wrong, right, of four boxes: precision 1 up to recall 1/4, 2/3 up to 1/2, then 0.
     found = ClassMatches(np.float32([0.9, 0.8, 0.7]), np.array([True, False, True]), 4)
     precision = matching.precision_curve(found)[[0, 25, 26, 50, 51]]

@@ -41,7 +41,7 @@ def has_color(pixels: np.ndarray, number: int) -> bool:
     return bool((pixels == _PALETTE[number]).all(axis=-1).any())
 
 
-def test_first_images_are_drawn_without_padding() -> None:
+def test_first_images_are_drawn_without_padding():
     pictures = Pictures(eval_pb2.EvalConfig(num_visualizations=3), [{"id": 1, "name": "cat"}])
     sizes = np.int32([[40, 60], [20, 30]])
     found = hand.image([], [(0.9, 1, 4, 6, 36, 54), (0.8, 2, 4, 6, 36, 54)])
@@ -57,7 +57,7 @@ def test_first_images_are_drawn_without_padding() -> None:
 
 
 @pytest.mark.parametrize(("channels", "shown"), [(2, [1, 1, 1]), (4, [1, 2, 3])])
-def test_additional_channels_are_a_third_picture(channels: int, shown: List[int]) -> None:
+def test_additional_channels_are_a_third_picture(channels, shown):
     values = np.arange(1, channels + 1, dtype=np.uint8)
     pictures = Pictures(eval_pb2.EvalConfig(skip_labels=True, num_visualizations=1), [])
     batch = hand.image([(1, 0, 0, 40, 60)], [])
@@ -68,7 +68,7 @@ def test_additional_channels_are_a_third_picture(channels: int, shown: List[int]
     np.testing.assert_array_equal(pixels[0, 60:120], pixels[0, 120:])  # the same box
 
 
-def test_masks_of_a_batch() -> None:
+def test_masks_of_a_batch():
     """Those of detections fill their boxes, those of groundtruth the padded image."""
     true = np.zeros((1, 2, 50, 70), np.float32)
     true[0, 0, 30:, 50:] = 1
@@ -82,7 +82,7 @@ def test_masks_of_a_batch() -> None:
     assert not pixels[35, 45].any() and not pixels[20, 60 + 45].any()
 
 
-def test_all_groundtruth_is_drawn_whatever_number_of_detections_is() -> None:
+def test_all_groundtruth_is_drawn_whatever_number_of_detections_is():
     boxes = [(1, 0, 0, 16, 24), (2, 20, 30, 40, 60)]
     batch = hand.image(boxes, [(0.9, *boxes[0]), (0.8, *boxes[1])])
     for limit in ({"max_num_boxes_to_visualize": 1}, {"min_score_threshold": 0.85}):
@@ -91,7 +91,7 @@ def test_all_groundtruth_is_drawn_whatever_number_of_detections_is() -> None:
         assert [has_color(pixels[:, 60:], k) for k in (1, 2)] == [True, True]
 
 
-def test_keypoints_and_their_edges() -> None:
+def test_keypoints_and_their_edges():
     points = np.float32([[[10, 15], [10, 45]]])
     batch = hand.image([(1, 0, 0, 40, 60)], [], keypoints=points)
     edge = eval_pb2.KeypointEdge(start=1, end=0)

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import Dict
-
 import pytest
 
 from model_fn.evaluation.report import is_main, print_results
@@ -33,9 +29,7 @@ from model_fn.evaluation.score_thresholds import Row
         ),
     ],
 )
-def test_the_line_of_an_evaluation(
-    capsys: pytest.CaptureFixture[str], metrics: Dict[str, float], line: str
-) -> None:
+def test_the_line_of_an_evaluation(capsys, metrics, line):
     print_results("0", {**metrics, "global_step": 7})
     assert capsys.readouterr().err.strip() == f"evaluation '0' at step 7 | {line}"
     assert not is_main("Loss/total_loss") and is_main("DetectionBoxes_Precision/mAP")

@@ -37,9 +37,7 @@ def judged(scores: list[float], correct: list[int], num_boxes: int) -> ClassMatc
         (judged([0.9, 0.8, 0.7, 0.6], [1, 0, 0, 1], 2), 0.9, 1, 1 / 2, 2 / 3),
     ],
 )
-def test_best_f1(
-    matches: ClassMatches, threshold: float, precision: float, recall: float, f1: float
-) -> None:
+def test_best_f1(matches, threshold, precision, recall, f1):
     row = best_f1("cat", matches, 7)
     assert row.threshold == pytest.approx(threshold)
     assert (row.precision, row.recall, row.f1) == pytest.approx((precision, recall, f1))
@@ -50,15 +48,13 @@ def test_best_f1(
     ("matches", "text"),
     [(judged([0.9], [0], 3), "no correct detection"), (judged([0.9], [0], 0), "no box")],
 )
-def test_without_boxes_or_correct_detections_no_threshold_is_best(
-    matches: ClassMatches, text: str
-) -> None:
+def test_without_boxes_or_correct_detections_no_threshold_is_best(matches, text):
     row = best_f1("cat", matches)
     assert row.threshold is row.precision is row.recall is row.f1 is None
     assert text in format_table(Table(row, ()))
 
 
-def test_table_of_an_evaluation() -> None:
+def test_table_of_an_evaluation():
     table = make_table(
         matches_of(
             batch([BOX, FAR], [1, 2], [BOX, FAR, BOX], [0.9, 0.4, 0.3], [1, 2, 2]),
@@ -72,7 +68,7 @@ def test_table_of_an_evaluation() -> None:
     assert (table.all_classes.threshold, table.all_classes.f1) == pytest.approx((0.4, 2 / 3))
 
 
-def test_printed_tables_are_short_and_escaped() -> None:
+def test_printed_tables_are_short_and_escaped():
     rows = [Row(f"class {k}", 100 - k, 5, 0.5, 0.25, 0.75, 0.375, class_id=k) for k in range(40)]
     rows[3] = Row("\x1b[2J" + "x" * 5000, 300, 5, class_id=3)
     text = format_table(Table(rows[0], tuple(rows)), "run/thresholds-2.json")
@@ -98,7 +94,7 @@ def write(folder: Any, config: Any, step: int = 20) -> str:
     return score_thresholds.write(str(folder), step, "0", TABLE, config.model)
 
 
-def test_files_of_a_checkpoint(config: Any, tmp_path: pathlib.Path) -> None:
+def test_files_of_a_checkpoint(config, tmp_path):
     prefix = str(tmp_path / "model.ckpt-20")
     assert score_thresholds.find_usable(config, prefix) is None
     path = write(tmp_path / "eval_0", config)
@@ -117,9 +113,7 @@ def test_files_of_a_checkpoint(config: Any, tmp_path: pathlib.Path) -> None:
     assert score_thresholds.find_usable(config, prefix) is None
 
 
-def test_thresholds_of_other_scores_are_refused_or_left_out(
-    config: Any, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_thresholds_of_other_scores_are_refused_or_left_out(config, tmp_path, caplog):
     path = write(tmp_path / "eval_0", config)
     config.model.ssd.post_processing.calibration_config.sigmoid_calibration.SetInParent()
     with pytest.raises(ConfigError, match=r"for other scores: model\.ssd\.post_processing was not"):
@@ -153,7 +147,7 @@ def changed_table(**change: Any) -> bytes:
         (changed_table(other=1), "unexpected keyword argument 'other'"),
     ],
 )
-def test_other_files_are_refused(content: bytes, message: str, tmp_path: pathlib.Path) -> None:
+def test_other_files_are_refused(content, message, tmp_path):
     path = tmp_path / "thresholds.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="is not a file of thresholds") as caught:
@@ -161,7 +155,7 @@ def test_other_files_are_refused(content: bytes, message: str, tmp_path: pathlib
     assert message in str(caught.value)
 
 
-def test_large_files_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(score_thresholds, "LONGEST_FILE", 3)
     (tmp_path / "a.json").write_text("{   }")
     with pytest.raises(ConfigError, match="has 5 bytes; allowed: 3"):

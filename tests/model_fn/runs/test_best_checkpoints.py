@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -22,7 +22,7 @@ def _with_label_map(path: pathlib.Path) -> Any:
     return config
 
 
-def test_exports_carry_the_label_map(readers: List[Any], tmp_path: pathlib.Path) -> None:
+def test_exports_carry_the_label_map(readers, tmp_path):
     path = tmp_path / "labels.pbtxt"
     path.write_text("item { id: 1 name: 'cat' } item { id: 3 name: 'cow' }")
     config = _with_label_map(path)
@@ -46,9 +46,7 @@ def test_exports_carry_the_label_map(readers: List[Any], tmp_path: pathlib.Path)
 
 
 @pytest.mark.parametrize("damage", ["missing", "a folder", "no text", "no label map"])
-def test_an_export_does_not_fail_for_its_label_map(
-    readers: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, damage: str
-) -> None:
+def test_an_export_does_not_fail_for_its_label_map(readers, tmp_path, caplog, damage):
     path = tmp_path / "labels.pbtxt"
     if damage == "a folder":
         path.mkdir()

@@ -32,7 +32,7 @@ def _set(monkeypatch: pytest.MonkeyPatch, settings: Optional[Dict[str, Any]]) ->
 
 
 @pytest.mark.parametrize("settings", LONE)
-def test_a_cluster_of_one_is_none(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+def test_a_cluster_of_one_is_none(monkeypatch, settings):
     _set(monkeypatch, settings)
     single = cluster.read_cluster()
     assert single == cluster.SINGLE
@@ -44,7 +44,7 @@ def test_a_cluster_of_one_is_none(monkeypatch: pytest.MonkeyPatch, settings: Any
     assert made.is_chief and not made.cluster_spec.jobs and made.master == ""
 
 
-def test_without_the_variable_or_with_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_variable_or_with_an_empty_one(monkeypatch):
     monkeypatch.delenv(cluster.VARIABLE, raising=False)
     assert cluster.read_cluster() == cluster.SINGLE
     with cluster.estimator_environment(cluster.SINGLE):
@@ -58,9 +58,7 @@ def test_without_the_variable_or_with_an_empty_one(monkeypatch: pytest.MonkeyPat
     ("kind", "index", "is_chief", "is_evaluator"),
     [("chief", 0, True, False), ("worker", 1, False, False), ("evaluator", 0, False, True)],
 )
-def test_tasks_of_several(
-    monkeypatch: pytest.MonkeyPatch, kind: str, index: int, is_chief: bool, is_evaluator: bool
-) -> None:
+def test_tasks_of_several(monkeypatch, kind, index, is_chief, is_evaluator):
     _set(monkeypatch, {"cluster": MANY, "task": {"type": kind, "index": index}})
     members = cluster.read_cluster()
     assert members.task == (kind, index) and not members.task.is_alone
@@ -71,7 +69,7 @@ def test_tasks_of_several(
 
 
 @pytest.mark.parametrize("jobs", [{"worker": ["h:1", "h:2"]}, {"chief": ["h:1"]}])
-def test_an_evaluator_is_in_a_cluster(monkeypatch: pytest.MonkeyPatch, jobs: Any) -> None:
+def test_an_evaluator_is_in_a_cluster(monkeypatch, jobs):
     _set(monkeypatch, {"cluster": jobs, "task": {"type": "evaluator", "index": 0}})
     members = cluster.read_cluster()
     assert members.is_evaluator and not members.task.is_alone and not members.is_chief
@@ -110,13 +108,13 @@ def test_an_evaluator_is_in_a_cluster(monkeypatch: pytest.MonkeyPatch, jobs: Any
         ('{"cluster": {}, "task": {"type": "evaluator", "index": 0}}', "an evaluator needs"),
     ],
 )
-def test_malformed(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+def test_malformed(monkeypatch, text, message):
     monkeypatch.setenv(cluster.VARIABLE, text)
     with pytest.raises(ConfigError, match=message):
         cluster.read_cluster()
 
 
-def test_pools_of_vertex_ai(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pools_of_vertex_ai(monkeypatch):
     monkeypatch.delenv(cluster.VARIABLE, raising=False)
     task = {"type": "workerpool1", "index": 1, "trial": "3"}
     settings = {"cluster": POOLS, "environment": "cloud", "task": task, "job": "{}"}
@@ -151,14 +149,14 @@ def test_pools_of_vertex_ai(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_malformed_pools(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+def test_malformed_pools(monkeypatch, text, message):
     monkeypatch.delenv(cluster.VARIABLE, raising=False)
     monkeypatch.setenv(cluster.VERTEX_VARIABLE, text)
     with pytest.raises(ConfigError, match=message):
         cluster.read_cluster()
 
 
-def test_who_evaluates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_evaluates(monkeypatch):
     for chief, evaluates in (("chief", False), ("master", True)):
         jobs = {chief: ["h:1"], "ps": ["h:2"]}
         _set(monkeypatch, {"cluster": jobs, "task": {"type": chief, "index": 0}})

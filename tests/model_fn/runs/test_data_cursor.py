@@ -54,9 +54,7 @@ def _read(folder: pathlib.Path, step: int) -> Optional[int]:
     return None if state is None else state.count
 
 
-def test_the_position_of_a_checkpoint(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_position_of_a_checkpoint(tmp_path, monkeypatch, caplog):
     worker = Worker(tmp_path, monkeypatch)
     for step in (2, 5, 8):
         worker.take(step)
@@ -74,9 +72,7 @@ def test_the_position_of_a_checkpoint(
     )
 
 
-def test_a_worker_that_ends_before_the_last_checkpoint(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_that_ends_before_the_last_checkpoint(tmp_path, monkeypatch, caplog):
     worker = Worker(tmp_path, monkeypatch)
     assert _read(tmp_path, 2) is None
     assert f"{tmp_path / FILE} has no entry up to step 2" in caplog.text
@@ -92,9 +88,7 @@ def test_a_worker_that_ends_before_the_last_checkpoint(
 @pytest.mark.parametrize(
     "content", ['{"4": {}}', '{"4": []}', '{"4": {"streams": {"0": 3}}}', "[]", "3", "", "\0"]
 )
-def test_entries_of_another_kind(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, content: str
-) -> None:
+def test_entries_of_another_kind(tmp_path, caplog, content):
     (tmp_path / FILE).write_text(content)
     (tmp_path / data_cursor.POSITION_FILE).write_text(content)
     assert _read(tmp_path, 4) is None
@@ -103,7 +97,7 @@ def test_entries_of_another_kind(
         assert str(tmp_path / file) in caplog.text and f"{text} begin with a new" in caplog.text
 
 
-def test_the_step_in_a_name(tmp_path: pathlib.Path) -> None:
+def test_the_step_in_a_name(tmp_path):
     assert find.newest_step(str(tmp_path)) is None
     names: List[str] = ["model.ckpt-3", "model.ckpt-12"]
     for name in names:
@@ -117,9 +111,7 @@ def test_the_step_in_a_name(tmp_path: pathlib.Path) -> None:
 JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
 
 
-def test_the_chief_writes_how_records_are_divided(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_chief_writes_how_records_are_divided(tmp_path, caplog):
     caplog.set_level("INFO")
     split = Split(3, [["a", "b", "c"]])
     for kind in ("worker", "chief"):

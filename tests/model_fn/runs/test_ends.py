@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import time
 from typing import Any, List
 
@@ -55,9 +54,7 @@ class _SessionStop(tf1.train.SessionRunHook):
     [(None, _Stop), (LoopOptions(), _Stop), (None, _SessionStop)],
     ids=["estimator", "loop", "hook of a session"],
 )
-def test_a_stop_before_a_step_ends_training_after_it(
-    readers: List[Any], tmp_path: pathlib.Path, loop: Any, hook: Any
-) -> None:
+def test_a_stop_before_a_step_ends_training_after_it(readers, tmp_path, loop, hook):
     fake.train(tmp_path, 6, hooks=[hook(2)], loop=loop)
     assert checkpoints.trained_steps(tmp_path) == 2
 
@@ -71,14 +68,7 @@ def test_a_stop_before_a_step_ends_training_after_it(
         ("train_config { num_steps: 9 }", False),
     ],
 )
-def test_a_run_without_end_says_so(
-    readers: List[Any],
-    tmp_path: pathlib.Path,
-    caplog: pytest.LogCaptureFixture,
-    loop: Any,
-    settings: str,
-    is_endless: bool,
-) -> None:
+def test_a_run_without_end_says_so(readers, tmp_path, caplog, loop, settings, is_endless):
     config = fake.pipeline_config(settings)
     fake.train(tmp_path, config=config, hooks=[_Stop(1)], loop=loop)
     lines = [record.getMessage() for record in caplog.records]
@@ -88,7 +78,7 @@ def test_a_run_without_end_says_so(
         assert "num_train_steps" in line and "num_epochs" in line and "Ctrl-C" in line
 
 
-def test_the_loop_refuses_a_hook_of_a_session(tmp_path: pathlib.Path) -> None:
+def test_the_loop_refuses_a_hook_of_a_session(tmp_path):
     with pytest.raises(ConfigError, match=r"hooks: _SessionStop needs a session.*model_fn\.Hook"):
         fake.train(tmp_path, hooks=[_SessionStop(1)], loop=LoopOptions())
     assert not list(tmp_path.iterdir())
@@ -116,9 +106,7 @@ class _Notes(Hook):
 
 
 @_ENGINES
-def test_hooks_of_the_user_get_the_same_with_each_engine(
-    readers: List[Any], tmp_path: pathlib.Path, loop: Any
-) -> None:
+def test_hooks_of_the_user_get_the_same_with_each_engine(readers, tmp_path, loop):
     notes = _Notes()
     fake.train(tmp_path, 2, hooks=[notes], loop=loop)
     assert notes.calls == [(2, 0), 0, (1, 1), 1, (2, 1), "end at 2"]
@@ -159,9 +147,7 @@ def _lose(monkeypatch: pytest.MonkeyPatch, attempts: List[int], until_step: int,
     monkeypatch.setattr(EstimatorBackend, "train", train_a_part)
 
 
-def test_lost_variables_without_progress_end_the_run(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, pauses: List[float]
-) -> None:
+def test_lost_variables_without_progress_end_the_run(readers, tmp_path, monkeypatch, pauses):
     attempts: List[int] = []
     _lose(monkeypatch, attempts, until_step=9, gain=0)
     with pytest.raises(RunError, match=r"lost 6 times .* more memory.* start all tasks again"):
@@ -170,9 +156,7 @@ def test_lost_variables_without_progress_end_the_run(
     assert len(pauses) >= 5 and min(pauses) > 0
 
 
-def test_lost_variables_with_progress_do_not(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, pauses: List[float]
-) -> None:
+def test_lost_variables_with_progress_do_not(readers, tmp_path, monkeypatch, pauses):
     attempts: List[int] = []
     _lose(monkeypatch, attempts, until_step=8, gain=1)
     fake.train(tmp_path, 10)
@@ -180,7 +164,7 @@ def test_lost_variables_with_progress_do_not(
     assert checkpoints.trained_steps(tmp_path) == 10
 
 
-def test_the_first_cause_counts() -> None:
+def test_the_first_cause_counts():
     stop = Stop()
     stop.raise_if_requested()
     assert not stop.is_requested

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from typing import Any, Dict, List
 
 import numpy as np
@@ -32,9 +31,7 @@ EXTRACTOR = "model { ssd { feature_extractor { type: 'ssd_mobilenet_v1' } } }"
 
 
 @pytest.mark.parametrize(("text", "size"), [("", (6, 10)), ("force_no_resize: true", (8, 12))])
-def test_images_keep_their_size_where_nothing_is_resized(
-    text: str, size: tuple[int, int], tmp_path: pathlib.Path
-) -> None:
+def test_images_keep_their_size_where_nothing_is_resized(text, size, tmp_path):
     config = pipeline(f"{EXTRACTOR} eval_config {{ {text} }}")
     path = write(tmp_path / "in.record", [example({**BOXES, "image/object/class/label": [2, 1]})])
     config.eval_input_reader[0].tf_record_input_reader.input_path.append(path)
@@ -54,9 +51,7 @@ def test_images_keep_their_size_where_nothing_is_resized(
     assert training[1:3] == [6, 10]
 
 
-def test_evaluate_and_continuous_eval(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluate_and_continuous_eval(readers, tmp_path, monkeypatch):
     config = fake.pipeline_config(
         "train_config { optimizer { use_moving_average: true moving_average_decay: 0.5 } }"
     )
@@ -93,12 +88,7 @@ def test_evaluate_and_continuous_eval(
     assert last["0"]["global_step"] == 4
 
 
-def test_faults_of_evaluated_records_are_told(
-    readers: List[Any],
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_faults_of_evaluated_records_are_told(readers, tmp_path, monkeypatch, capsys):
     fault = RecordFault("truncated_image", SKIP, message="cut", remedy="copy it again")
 
     def make_eval(config: Any, preprocess: Any, reader: Any, every: Any, log: Any) -> Any:
@@ -122,9 +112,7 @@ def test_faults_of_evaluated_records_are_told(
     assert fake.steps_with(tmp_path / "eval_0", "bad_records/truncated_image") == [2, 2]
 
 
-def test_damaged_checkpoints_are_not_evaluated(
-    readers: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_checkpoints_are_not_evaluated(readers, tmp_path, caplog):
     config = fake.pipeline_config()
     estimated = estimators.make_estimator(
         config, str(tmp_path), checkpoints=CheckpointOptions(steps=2)
@@ -157,12 +145,7 @@ class _DeleteBeforeRestore(tf1.train.SessionRunHook):
         tf1.train.remove_checkpoint(self._prefix)
 
 
-def test_checkpoints_that_are_deleted_before_they_are_read(
-    readers: List[Any],
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_checkpoints_that_are_deleted_before_they_are_read(readers, tmp_path, monkeypatch, caplog):
     config = fake.pipeline_config()
     model_dir = str(tmp_path)
     estimated = estimators.make_estimator(config, model_dir, checkpoints=CheckpointOptions(steps=1))
@@ -204,9 +187,7 @@ def test_checkpoints_that_are_deleted_before_they_are_read(
         runner.train(config, model_dir, num_train_steps=6, hooks=[hook], progress=False)
 
 
-def test_continuous_eval_ends_where_the_latest_checkpoint_is_missing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_continuous_eval_ends_where_the_latest_checkpoint_is_missing(tmp_path, monkeypatch):
     def wait(seconds: float) -> None:
         raise AssertionError("the time is over")
 
@@ -221,9 +202,7 @@ def test_continuous_eval_ends_where_the_latest_checkpoint_is_missing(
         find_checkpoint(str(tmp_path))
 
 
-def test_the_last_checkpoint_is_evaluated_however_soon_training_ends_after_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_last_checkpoint_is_evaluated_however_soon_training_ends_after_it(monkeypatch):
     saved = ["first"]
     monkeypatch.setattr(evaluator.tf1.train, "latest_checkpoint", lambda _: saved[-1])
     monkeypatch.setattr(evaluator, "modified", lambda _: 1)
@@ -239,7 +218,7 @@ def test_the_last_checkpoint_is_evaluated_however_soon_training_ends_after_it(
     assert list(evaluator._appearing("folder", 10**6, None, is_over)) == ["first", "last"]
 
 
-def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_continuous_eval_retries(readers, monkeypatch):
     calls: List[str] = []
 
     def broken(config: Any, engine: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
@@ -255,7 +234,7 @@ def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyP
     assert evaluator.continuous_eval(config, "folder", max_retries=-1) == {}
 
 
-def test_a_refused_evaluation_leaves_no_folder(readers: List[Any], tmp_path: pathlib.Path) -> None:
+def test_a_refused_evaluation_leaves_no_folder(readers, tmp_path):
     config, other = fake.pipeline_config(), str(tmp_path / "other")
     with pytest.raises(FileNotFoundError):
         evaluator.evaluate(config, str(tmp_path), model_dir=other)

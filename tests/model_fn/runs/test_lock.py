@@ -35,7 +35,7 @@ def _gone() -> int:
     return process.pid
 
 
-def test_one_at_a_time(tmp_path: pathlib.Path) -> None:
+def test_one_at_a_time(tmp_path):
     folder = str(tmp_path)
     with lock.locked(folder):
         said = json.loads((tmp_path / lock.LOCK_FILE).read_text())
@@ -49,9 +49,7 @@ def test_one_at_a_time(tmp_path: pathlib.Path) -> None:
         pass
 
 
-def test_a_folder_in_use_is_refused_before_devices_are_set_up(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_in_use_is_refused_before_devices_are_set_up(tmp_path, monkeypatch):
     set_up: List[Any] = []
     monkeypatch.setattr(strategies, "set_up", lambda *arguments: set_up.append(arguments))
     with lock.locked(str(tmp_path)), pytest.raises(FolderInUseError):
@@ -59,16 +57,14 @@ def test_a_folder_in_use_is_refused_before_devices_are_set_up(
     assert not set_up
 
 
-def test_left_over_file_is_no_lock(tmp_path: pathlib.Path) -> None:
+def test_left_over_file_is_no_lock(tmp_path):
     # The kernel's lock went with its process; what the file says does not matter.
     _hold(tmp_path, os.getppid(), socket.gethostname())
     with lock.locked(str(tmp_path)):
         assert str(os.getpid()) in (tmp_path / lock.LOCK_FILE).read_text()
 
 
-def test_a_file_system_without_locks_has_a_lease(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_locks_has_a_lease(tmp_path, monkeypatch):
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -107,7 +103,7 @@ def _write(folder: str, **holder: object) -> None:
     files.write_text(f"{folder}/{lock.LOCK_FILE}", json.dumps(said))
 
 
-def test_one_lease_at_a_time(remote: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_lease_at_a_time(remote, caplog):
     with lock.locked(remote) as check:
         refused = pytest.raises(FolderInUseError, match=f"process {os.getpid()} on")
         with refused, lock.locked(remote):
@@ -119,9 +115,7 @@ def test_one_lease_at_a_time(remote: str, caplog: pytest.LogCaptureFixture) -> N
         check()
 
 
-def test_a_lease_that_was_taken_over(
-    remote: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lease_that_was_taken_over(remote, monkeypatch, caplog):
     monkeypatch.setattr(lock, "BEAT_SECS", 2.0)  # Nothing is renewed before it is taken over.
     with lock.locked(remote) as check:
         _write(remote, lease="another")
@@ -134,16 +128,14 @@ def test_a_lease_that_was_taken_over(
         assert json.loads(file.read())["lease"] == "another"
 
 
-def test_two_that_come_at_once(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_that_come_at_once(remote, monkeypatch):
     monkeypatch.setattr(lock, "SETTLE_SECS", 0.01)
     monkeypatch.setattr(lock.time, "sleep", lambda _: _write(remote, lease="another"))
     with pytest.raises(FolderInUseError), lock.locked(remote):
         pass
 
 
-def test_nothing_is_saved_without_the_lease(
-    remote: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_saved_without_the_lease(remote, tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "BEAT_SECS", 60.0)
 
     def input_fn(*_: Any, **__: Any) -> Any:
@@ -157,9 +149,7 @@ def test_nothing_is_saved_without_the_lease(
     assert not tf.io.gfile.glob(f"{remote}/model.ckpt*")
 
 
-def test_a_lease_that_cannot_be_read_for_now(
-    remote: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lease_that_cannot_be_read_for_now(remote, monkeypatch, caplog):
     monkeypatch.setattr(lock, "BEAT_SECS", 60.0)
 
     def unavailable(*_: Any, **__: Any) -> Any:
@@ -174,9 +164,7 @@ def test_a_lease_that_cannot_be_read_for_now(
             check()
 
 
-def test_a_file_that_is_deleted_before_it_is_locked_is_no_lock(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_deleted_before_it_is_locked_is_no_lock(tmp_path, monkeypatch):
     """The holder before deletes it at its end, when this process has opened it already."""
     flock, num_deleted = lock.fcntl.flock, 0
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -11,7 +9,7 @@ from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
 from model_fn.runs.options import MULTI_WORKER, PARAMETER_SERVER, LoopOptions, check_loop
 
 
-def test_simulated_quantization_is_refused() -> None:
+def test_simulated_quantization_is_refused():
     config = TrainEvalPipelineConfig()
     config.train_config.batch_size = 1
     check_loop(config, LoopOptions())
@@ -39,7 +37,7 @@ def test_simulated_quantization_is_refused() -> None:
         ),
     ],
 )
-def test_what_a_strategy_does_not_have(text: str, allowed: str, refused: str, message: str) -> None:
+def test_what_a_strategy_does_not_have(text, allowed, refused, message):
     config = text_format.Parse(text, TrainEvalPipelineConfig())
     check_loop(config, LoopOptions(allowed))
     with pytest.raises(ConfigError, match=message):

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import os
-import pathlib
 import re
 import time
 import types
@@ -39,7 +38,7 @@ def _run(values: List[float], steps: int, num_steps: Optional[int] = None, **opt
     report.end(steps)
 
 
-def test_lines_tell_step_losses_rate_and_time() -> None:
+def test_lines_tell_step_losses_rate_and_time():
     stream = io.StringIO()
     _run([4.0, 3.0, 2.0, 1.0], 4, 4, every_steps=2, stream=stream)
     lines = stream.getvalue().splitlines()
@@ -52,7 +51,7 @@ def test_lines_tell_step_losses_rate_and_time() -> None:
     )
 
 
-def test_steps_of_other_workers_count() -> None:
+def test_steps_of_other_workers_count():
     """Three workers take turns: each of this worker's runs finds the step three further."""
     moments: List[progress.ProgressReport] = []
     report = progress.TrainingReport(8, every_steps=5, silent=True, listeners=[moments.append])
@@ -64,7 +63,7 @@ def test_steps_of_other_workers_count() -> None:
     assert moments[-1].seconds_left == 0 and (moments[1].seconds_left or 0) > 0
 
 
-def test_bar_on_a_terminal() -> None:
+def test_bar_on_a_terminal():
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -74,7 +73,7 @@ def test_bar_on_a_terminal() -> None:
     assert "3/3" in stream.getvalue() and "total" in stream.getvalue()
 
 
-def test_lines_on_a_terminal_without_size() -> None:
+def test_lines_on_a_terminal_without_size():
     parent, child = os.openpty()  # Nobody has given it a size.
     with os.fdopen(child, "w") as stream:
         assert stream.isatty()
@@ -86,9 +85,7 @@ def test_lines_on_a_terminal_without_size() -> None:
     assert "step 1/3" in told and "step 3/3" in told and "%|" not in told
 
 
-def test_evaluation_tells_how_far_it_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluation_tells_how_far_it_is(capsys, monkeypatch):
     monkeypatch.setattr(report, "REPORT_SECS", 0.0)
     reporter = report.EvaluationReport(4)
     with tf.Graph().as_default():
@@ -100,7 +97,7 @@ def test_evaluation_tells_how_far_it_is(
     assert re.fullmatch(r"evaluating: 8 images \| [\d.]+ images/s", lines[-1])
 
 
-def test_bad_loss_is_named_though_silent() -> None:
+def test_bad_loss_is_named_though_silent():
     stream = io.StringIO()
     with pytest.raises(
         progress.NotFiniteLossError, match=r"step 2: not finite: {'Loss/total_loss': nan}"
@@ -109,7 +106,7 @@ def test_bad_loss_is_named_though_silent() -> None:
     assert stream.getvalue() == ""
 
 
-def test_input_wait_is_a_share_of_the_time_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_wait_is_a_share_of_the_time_in_steps(monkeypatch):
     clock = iter([0.0, 1.0, 9.0, 9.0, 17.0])  # A step takes 8 s, 6 of which it waits.
     monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     moments: List[progress.ProgressReport] = []
@@ -121,7 +118,7 @@ def test_input_wait_is_a_share_of_the_time_in_steps(monkeypatch: pytest.MonkeyPa
     assert [moment.input_wait for moment in moments] == [None, 0.75]
 
 
-def test_a_step_waits_for_its_batch() -> None:
+def test_a_step_waits_for_its_batch():
     def make() -> np.float32:
         time.sleep(0.2)
         return np.float32(1)
@@ -133,7 +130,7 @@ def test_a_step_waits_for_its_batch() -> None:
     assert late >= 0.2 > soon
 
 
-def test_journal_goes_on_over_runs(tmp_path: pathlib.Path) -> None:
+def test_journal_goes_on_over_runs(tmp_path):
     path = tmp_path / progress.PROGRESS_FILE
     for first in (0.5, 0.25):
         listeners = [progress.RunFiles(str(tmp_path), None)]
@@ -148,7 +145,7 @@ def test_journal_goes_on_over_runs(tmp_path: pathlib.Path) -> None:
     assert times == sorted(times) and times[0].tzinfo is not None
 
 
-def test_figures_and_faults_of_the_data_in_tensorboard(tmp_path: pathlib.Path) -> None:
+def test_figures_and_faults_of_the_data_in_tensorboard(tmp_path):
     class Faults:
         def counts(self) -> Dict[str, int]:
             return {"box_nan": 3}
@@ -169,9 +166,7 @@ def test_figures_and_faults_of_the_data_in_tensorboard(tmp_path: pathlib.Path) -
 PICTURE = "Training_Inputs/0"
 
 
-def test_summaries_come_every_so_many_steps_of_one_set_of_fetches(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_summaries_come_every_so_many_steps_of_one_set_of_fetches(readers, tmp_path, monkeypatch):
     monkeypatch.setattr(estimator, "SUMMARY_STEPS", 2)
     run, fetched = tf1.Session.run, set()
 
@@ -203,7 +198,7 @@ def test_summaries_come_every_so_many_steps_of_one_set_of_fetches(
     assert steps["global_step/sec"] == [3]
 
 
-def test_a_resumed_run_says_so_to_tensorboard(readers: List[Any], tmp_path: pathlib.Path) -> None:
+def test_a_resumed_run_says_so_to_tensorboard(readers, tmp_path):
     fake.train(tmp_path, 2)
     fake.train(tmp_path, 4)
     statuses = [(event.session_log.status, event.step) for event in fake.events(tmp_path)]

@@ -25,9 +25,7 @@ NO_EXPORT = EvaluationOptions(export_final=False)
 PREFIX = "DetectionBoxes_Precision/mAP"
 
 
-def test_train_evaluate_resume_stop(
-    readers: List[Any], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_evaluate_resume_stop(readers, tmp_path, capsys):
     model_dir = tmp_path / "model"
     config = fake.pipeline_config("train_config { optimizer { use_moving_average: true } }")
     best = EvaluationOptions(best_metric="loss")
@@ -73,9 +71,7 @@ def test_train_evaluate_resume_stop(
     assert checkpoints.trained_steps(str(model_dir)) == 6
 
 
-def test_the_position_in_the_data_is_kept(
-    readers: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_position_in_the_data_is_kept(readers, tmp_path, caplog):
     def count(step: int) -> int:
         position = data_cursor.read_cursor_state(str(tmp_path), step)
         return -1 if position is None else position.count
@@ -107,9 +103,7 @@ def _reported_steps(model_dir: pathlib.Path) -> List[int]:
     return [entry["step"] for entry in entries]
 
 
-def test_the_last_step_is_reported_once(
-    readers: List[Any], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_last_step_is_reported_once(readers, tmp_path, capsys):
     config, model_dir = fake.pipeline_config(), str(tmp_path)
     runner.train(config, model_dir, num_train_steps=5, progress_steps=3)
     assert _reported_steps(tmp_path) == [1, 3, 5]
@@ -124,9 +118,7 @@ def test_the_last_step_is_reported_once(
 
 
 @pytest.mark.parametrize("program", ["train", "train_and_evaluate"])
-def test_a_refused_run_leaves_no_trace(
-    readers: List[Any], tmp_path: pathlib.Path, program: str
-) -> None:
+def test_a_refused_run_leaves_no_trace(readers, tmp_path, program):
     run: Any = getattr(runner, program)
     refused = fake.pipeline_config('train_config { freeze_variables: "." }')
     new = tmp_path / "new" / "model"
@@ -143,9 +135,7 @@ def test_a_refused_run_leaves_no_trace(
     assert history.last_step(str(new)) == 4 and len(list(new.iterdir())) == 2
 
 
-def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(tmp_path, monkeypatch):
     cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
     fake.set_cluster(monkeypatch, cluster, "evaluator")
 
@@ -166,12 +156,8 @@ def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(
 
 @pytest.mark.parametrize("loop", [None, LoopOptions("none")], ids=["estimator", "loop"])
 def test_restoring_finds_damage_and_training_falls_back(
-    readers: List[Any],
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    loop: Any,
-) -> None:
+    readers, tmp_path, monkeypatch, caplog, loop
+):
     options: Any = {"checkpoints": CheckpointOptions(steps=1), "loop": loop}
     fake.train(tmp_path, 2, **options)
     with monkeypatch.context() as patch:  # A whole checkpoint is read by restoring alone.

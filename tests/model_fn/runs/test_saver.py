@@ -66,7 +66,7 @@ def _train(
     return getattr(context.stop.cause, "signal_number", None)
 
 
-def test_saves_each_step_once(tmp_path: pathlib.Path) -> None:
+def test_saves_each_step_once(tmp_path):
     first = Listener()
     assert _train(tmp_path, 5, first) is None
     assert first.steps == [0, 2, 4] and first.ended
@@ -86,7 +86,7 @@ def _listed(folder: pathlib.Path) -> List[str]:
     return [path.rsplit("-", 1)[1] for path in state.all_model_checkpoint_paths]
 
 
-def test_older_checkpoints_are_deleted(tmp_path: pathlib.Path) -> None:
+def test_older_checkpoints_are_deleted(tmp_path):
     _train(tmp_path, 6, Listener(), keep=2)
     assert _listed(tmp_path) == ["4", "6"]
     text = (tmp_path / saving.GRAPH_FILE).read_text()
@@ -106,9 +106,7 @@ def test_older_checkpoints_are_deleted(tmp_path: pathlib.Path) -> None:
     assert _listed(tmp_path) == ["6", "8", "10", "12"]
 
 
-def test_one_checkpoint_in_so_many_hours_is_never_deleted(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_checkpoint_in_so_many_hours_is_never_deleted(tmp_path, monkeypatch):
     clock = itertools.count(0, 1800)  # half an hour from one look at it to the next
     monkeypatch.setattr(saving, "time", types.SimpleNamespace(time=lambda: next(clock)))
     kept = saving.KeptCheckpoints(str(tmp_path), 1, keep_every_n_hours=1.0)
@@ -121,7 +119,7 @@ def test_one_checkpoint_in_so_many_hours_is_never_deleted(
     assert _listed(tmp_path) == ["6"]
 
 
-def test_listeners_stop_training_and_signals_leave_them(tmp_path: pathlib.Path) -> None:
+def test_listeners_stop_training_and_signals_leave_them(tmp_path):
     asking = Listener({2: lambda: True})
     assert _train(tmp_path / "a", 100, asking) is None
     assert asking.steps == [0, 2] and asking.ended
@@ -132,7 +130,7 @@ def test_listeners_stop_training_and_signals_leave_them(tmp_path: pathlib.Path) 
     assert checkpoints.trained_steps(str(tmp_path / "b")) == 2
 
 
-def test_options_are_checked() -> None:
+def test_options_are_checked():
     assert CheckpointOptions().secs == 600 and CheckpointOptions(steps=3).secs is None
     with pytest.raises(ValueError, match="steps 1 and secs 2 exclude each other"):
         CheckpointOptions(steps=1, secs=2)
@@ -143,9 +141,7 @@ def test_options_are_checked() -> None:
         CheckpointOptions(keep_max=-1)
 
 
-def test_files_reach_the_disk_before_they_are_named(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_reach_the_disk_before_they_are_named(tmp_path, monkeypatch):
     calls: List[str] = []
     named: List[bool] = []
     sync = os.fsync
@@ -166,6 +162,6 @@ def test_files_reach_the_disk_before_they_are_named(
     assert "ckpt-2" in (tmp_path / repair.STATE_FILE).read_text()
 
 
-def test_nothing_is_synced_in_remote_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_synced_in_remote_storage(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("called"))
     repair.write_through("gs://bucket/model.ckpt-2")

@@ -79,7 +79,7 @@ def _signal_number(stop: Stop) -> Optional[int]:
 
 
 @pytest.mark.parametrize("number", stopping.SIGNALS)
-def test_raises_unless_deferred(number: int) -> None:
+def test_raises_unless_deferred(number):
     before = [signal.getsignal(each) for each in stopping.SIGNALS]
     stop = Stop()
     with pytest.raises(Stopped) as caught, StopSignals(stop):
@@ -89,7 +89,7 @@ def test_raises_unless_deferred(number: int) -> None:
     assert [signal.getsignal(each) for each in stopping.SIGNALS] == before
 
 
-def test_deferred_is_noted_and_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_deferred_is_noted_and_told(capfd):
     stop = Stop()
     with StopSignals(stop) as signals:
         signals.defer()
@@ -103,7 +103,7 @@ def test_deferred_is_noted_and_told(capfd: pytest.CaptureFixture[str]) -> None:
     assert "SIGTERM: finishing this step and saving" in capfd.readouterr().err
 
 
-def test_a_stop_by_another_process_is_not_the_first_signal_here() -> None:
+def test_a_stop_by_another_process_is_not_the_first_signal_here():
     stop = Stop()
     with StopSignals(stop) as signals:
         signals.defer()
@@ -112,7 +112,7 @@ def test_a_stop_by_another_process_is_not_the_first_signal_here() -> None:
         assert _signal_number(stop) == signal.SIGTERM
 
 
-def test_a_signal_after_the_stop_of_a_hook_is_the_cause() -> None:
+def test_a_signal_after_the_stop_of_a_hook_is_the_cause():
     stop = Stop()
     with StopSignals(stop) as signals:
         signals.defer()
@@ -122,7 +122,7 @@ def test_a_signal_after_the_stop_of_a_hook_is_the_cause() -> None:
     assert _signal_number(stop) == signal.SIGINT
 
 
-def test_handlers_that_are_replaced_past_python() -> None:
+def test_handlers_that_are_replaced_past_python():
     install = ctypes.CDLL(None).signal
     install.restype = None
     install.argtypes = [ctypes.c_int, ctypes.c_void_p]
@@ -138,7 +138,7 @@ def test_handlers_that_are_replaced_past_python() -> None:
         assert _signal_number(stop) == signal.SIGTERM
 
 
-def test_immediate_within_deferred() -> None:
+def test_immediate_within_deferred():
     stop = Stop()
     with StopSignals(stop) as signals:
         signals.defer()
@@ -148,7 +148,7 @@ def test_immediate_within_deferred() -> None:
         assert _signal_number(stop) == signal.SIGINT
 
 
-def test_other_threads_have_no_signals() -> None:
+def test_other_threads_have_no_signals():
     handlers: List[object] = []
 
     def run() -> None:
@@ -174,7 +174,7 @@ class _Interrupting:
         raise AttributeError
 
 
-def test_no_stop_is_lost() -> None:
+def test_no_stop_is_lost():
     def lost() -> None:
         with pytest.raises(AttributeError):
             tf.nest.flatten(_Interrupting())
@@ -190,7 +190,7 @@ def test_no_stop_is_lost() -> None:
         lost()
 
 
-def test_a_stop_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stop_in_a_destructor_is_not_lost(capsys):
     class Dying:
         def __del__(self) -> None:
             _kill(signal.SIGTERM)
@@ -200,9 +200,7 @@ def test_a_stop_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
-def test_an_object_that_a_stop_leaves_half_made_is_silent(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_object_that_a_stop_leaves_half_made_is_silent(capsys):
     class HalfMade:
         def __init__(self) -> None:
             _kill(signal.SIGTERM)
@@ -217,7 +215,7 @@ def test_an_object_that_a_stop_leaves_half_made_is_silent(
     assert capsys.readouterr().err == ""
 
 
-def test_an_error_after_a_noted_signal_is_an_error() -> None:
+def test_an_error_after_a_noted_signal_is_an_error():
     with pytest.raises(OSError), StopSignals(Stop()) as signals:
         signals.defer()
         _kill(signal.SIGTERM)
@@ -235,7 +233,7 @@ def test_an_error_after_a_noted_signal_is_an_error() -> None:
 @pytest.mark.parametrize(
     "place", ["building", "step", "computing", "notebook", "program", "after a run"]
 )
-def test_the_second_signal_ends_the_process(number: int, place: str) -> None:
+def test_the_second_signal_ends_the_process(number, place):
     ended = subprocess.run(
         [sys.executable, "-c", SECOND_SIGNAL, str(int(number)), place],
         capture_output=True,
@@ -251,7 +249,7 @@ def test_the_second_signal_ends_the_process(number: int, place: str) -> None:
 
 @pytest.mark.parametrize("sink", sinks.SINKS)
 @pytest.mark.parametrize("place", ["step", "computing", "program"])
-def test_the_second_signal_ends_a_process_that_cannot_write(place: str, sink: str) -> None:
+def test_the_second_signal_ends_a_process_that_cannot_write(place, sink):
     program = [sys.executable, "-c", SECOND_SIGNAL, str(int(signal.SIGINT)), place, sink]
     ended = subprocess.run(program, cwd=TESTS.parent, timeout=60, check=False)
     assert ended.returncode == 130
@@ -274,14 +272,14 @@ sys.exit(console.run(main))
 
 
 @pytest.mark.parametrize("sink", sinks.SINKS)
-def test_a_stopped_program_ends_though_it_cannot_say_so(sink: str) -> None:
+def test_a_stopped_program_ends_though_it_cannot_say_so(sink):
     program = [sys.executable, "-c", STOPPED_PROGRAM, sink]
     ended = subprocess.run(program, cwd=TESTS.parent, timeout=60, check=False)
     # Where the last line waits for its reader, the second signal ends the process.
     assert ended.returncode == (-signal.SIGTERM if sink == "full pipe" else 143)
 
 
-def test_an_ignored_signal_stays_ignored() -> None:
+def test_an_ignored_signal_stays_ignored():
     """As of a job in the background, which the shell starts so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stop = Stop()

@@ -13,7 +13,6 @@ from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.signals import Stop
 from model_fn.runs.task_watch import TaskWatch, is_listening
 from tests import sinks
-from tests.programs.forking import Forker
 
 JOBS = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1"]}
 CLUSTER = Cluster(JOBS, Task("worker", 0))
@@ -42,7 +41,7 @@ class World:
         self.watch.look()
 
 
-def test_a_task_may_be_missing_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_may_be_missing_for_a_while(monkeypatch):
     world = World(monkeypatch)
     world.there = set()  # Nobody has started yet.
     world.look_at(9)
@@ -59,7 +58,7 @@ def test_a_task_may_be_missing_for_a_while(monkeypatch: pytest.MonkeyPatch) -> N
     assert world.asked == {"c:1", "w:2", "p:1"} and not world.left  # not itself
 
 
-def test_a_missing_worker_ends_the_process_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_worker_ends_the_process_later(monkeypatch):
     world = World(monkeypatch)
     world.there.remove("w:2")
     world.look_at(5)
@@ -73,7 +72,7 @@ def test_a_missing_worker_ends_the_process_later(monkeypatch: pytest.MonkeyPatch
     assert world.left == [world.stop.cause]
 
 
-def test_a_missing_server_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_ends_the_process_at_once(monkeypatch):
     world = World(monkeypatch)
     world.there = {"c:1", "w:2"}
     world.look_at(10)
@@ -84,16 +83,14 @@ def test_a_missing_server_ends_the_process_at_once(monkeypatch: pytest.MonkeyPat
     assert "--task_timeout_secs" in str(error)
 
 
-def test_a_missing_worker_ends_the_process_at_once_where_all_are_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_worker_ends_the_process_at_once_where_all_are_needed(monkeypatch):
     world = World(monkeypatch, needs_all=True)
     world.there.remove("w:2")
     world.look_at(10)
     assert world.left == [world.stop.cause]
 
 
-def test_when_training_is_over_tasks_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_training_is_over_tasks_leave(monkeypatch):
     over: List[bool] = []
     world = World(monkeypatch, is_over=lambda: bool(over))
     over.append(True)
@@ -103,7 +100,7 @@ def test_when_training_is_over_tasks_leave(monkeypatch: pytest.MonkeyPatch) -> N
     world.stop.raise_if_requested()
 
 
-def test_the_thread_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_looks(monkeypatch):
     monkeypatch.setattr("model_fn.runs.task_watch.POLL_SECS", 0.001)
     world = World(monkeypatch, is_over=lambda: True)
     with world.watch.watching():
@@ -134,11 +131,11 @@ with watch.watching():
 
 
 @pytest.mark.parametrize("sink", sinks.SINKS)
-def test_a_missing_task_ends_a_process_that_cannot_write(forker: Forker, sink: str) -> None:
+def test_a_missing_task_ends_a_process_that_cannot_write(forker, sink):
     assert forker.program(MISSING_TASK.format(sink=sink)).wait(60) == 1
 
 
-def test_storage_that_is_away_does_not_hide_a_missing_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_that_is_away_does_not_hide_a_missing_task(monkeypatch):
     def is_over() -> bool:
         raise tf.errors.UnavailableError(None, None, "storage is away")
 
@@ -148,7 +145,7 @@ def test_storage_that_is_away_does_not_hide_a_missing_task(monkeypatch: pytest.M
     assert isinstance(world.stop.cause, MissingTaskError)
 
 
-def test_what_listens() -> None:
+def test_what_listens():
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{server.getsockname()[1]}"

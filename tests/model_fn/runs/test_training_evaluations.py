@@ -22,7 +22,7 @@ from tests.model_fn import fake
 from tests.model_fn.runs.test_runner import PREFIX
 
 
-def test_several_readers_and_training_data(readers: List[Any], tmp_path: pathlib.Path) -> None:
+def test_several_readers_and_training_data(readers, tmp_path):
     config = fake.pipeline_config("eval_input_reader { name: 'second' }")
     evaluation = EvaluationOptions(sample_1_of_n=7, on_training_data=True, export_final=False)
     fake.train_and_evaluate(tmp_path, config=config, evaluation=evaluation)
@@ -31,7 +31,7 @@ def test_several_readers_and_training_data(readers: List[Any], tmp_path: pathlib
     assert folders == {"eval_0", "eval_second", "eval_training_data"}
 
 
-def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathlib.Path) -> None:
+def test_evaluates_by_steps_and_stops_early(readers, tmp_path):
     # Nothing is learned, so that no evaluation is better than the first.
     config = fake.pipeline_config("train_config { num_steps: 50 }")
     rate = config.train_config.optimizer.momentum_optimizer.learning_rate
@@ -67,9 +67,7 @@ def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathli
     assert train(more)["global_step"] == steps[-1] + 2
 
 
-def test_an_evaluation_saves_its_checkpoint(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_saves_its_checkpoint(readers, tmp_path, monkeypatch):
     def evaluate(config: Any, engine: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
         return history.Evaluation(reader.name, int(checkpoint.rpartition("-")[2]), {})
 
@@ -99,9 +97,7 @@ def test_an_evaluation_saves_its_checkpoint(
     assert evaluated() == [3, 6, 7, 9, 10]
 
 
-def test_evaluation_leaves_the_training_session_and_its_data_alone(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluation_leaves_the_training_session_and_its_data_alone(readers, tmp_path, monkeypatch):
     graphs = []
     made = model_fn.make_detector
 
@@ -152,9 +148,7 @@ _MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", _MOMENTS)
-def test_a_kill_does_not_lose_the_best_checkpoint(
-    readers: List[Any], tmp_path: pathlib.Path, moment: str
-) -> None:
+def test_a_kill_does_not_lose_the_best_checkpoint(readers, tmp_path, moment):
     # Nothing is learned, so that no evaluation is better than the first.
     config, model_dir = fake.pipeline_config(), str(tmp_path)
     rate = config.train_config.optimizer.momentum_optimizer.learning_rate
@@ -176,9 +170,7 @@ def test_a_kill_does_not_lose_the_best_checkpoint(
     assert versions and all((version / "saved_model.pb").exists() for version in versions)
 
 
-def test_a_line_of_the_first_reader_says_that_all_is_kept(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_of_the_first_reader_says_that_all_is_kept(readers, tmp_path, monkeypatch):
     seen = []
 
     def append(path: str, line: Any) -> None:
@@ -193,7 +185,7 @@ def test_a_line_of_the_first_reader_says_that_all_is_kept(
     assert seen == [("second", True), ("0", True)]
 
 
-def test_a_kill_does_not_lose_the_final_export(readers: List[Any], tmp_path: pathlib.Path) -> None:
+def test_a_kill_does_not_lose_the_final_export(readers, tmp_path):
     with _killed_at(saved_model, "rewrite_as_constants"):
         fake.train_and_evaluate(tmp_path, 1)
     assert len(history.read(str(tmp_path), "0")) == 1
@@ -204,9 +196,7 @@ def test_a_kill_does_not_lose_the_final_export(readers: List[Any], tmp_path: pat
     assert len(history.read(str(tmp_path), "0")) == 1
 
 
-def test_two_versions_of_the_best_export_are_kept(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_versions_of_the_best_export_are_kept(readers, tmp_path, monkeypatch):
     """A server loads the newest, or still the one before."""
     written, present = [], []
 

@@ -61,7 +61,7 @@ def _assert_same(graph: tf.Graph, outputs: List[str]) -> Counter[str]:
     return collections.Counter(node.op for node in folded.node)
 
 
-def test_convolutions_and_depthwise_convolutions_contain_their_batch_norm() -> None:
+def test_convolutions_and_depthwise_convolutions_contain_their_batch_norm():
     with tf.Graph().as_default() as graph:
         inputs = tf1.placeholder(tf.float32, [None, None, None, 4], name="inputs")
         first = tf.nn.relu6(_norm(_convolve(inputs, _filters(3, 3, 4, 6)), "first"))
@@ -74,7 +74,7 @@ def test_convolutions_and_depthwise_convolutions_contain_their_batch_norm() -> N
 
 
 @pytest.mark.parametrize("second", [0.1, 1.0])
-def test_signatures_share_folded_filters_unless_the_epsilon_differs(second: float) -> None:
+def test_signatures_share_folded_filters_unless_the_epsilon_differs(second):
     with tf.Graph().as_default() as graph:
         inputs = tf1.placeholder(tf.float32, [None, None, None, 4], name="inputs")
         filters = _filters(3, 3, 4, 5)
@@ -92,7 +92,7 @@ def test_signatures_share_folded_filters_unless_the_epsilon_differs(second: floa
 
 
 @pytest.mark.parametrize("reason", ["shared filters", "read twice", "output", "training"])
-def test_where_batch_norm_stays(reason: str) -> None:
+def test_where_batch_norm_stays(reason):
     outputs = ["one"]
     with tf.Graph().as_default() as graph:
         inputs = tf1.placeholder(tf.float32, [None, None, None, 4], name="inputs")
@@ -111,7 +111,7 @@ def test_where_batch_norm_stays(reason: str) -> None:
     assert count["FusedBatchNormV3"] > 0 and not count["BiasAdd"]
 
 
-def test_weights_that_are_not_constants() -> None:
+def test_weights_that_are_not_constants():
     with tf.Graph().as_default() as graph:
         inputs = tf1.placeholder(tf.float32, [None, None, None, 4], name="inputs")
         quantized = tf.quantization.fake_quant_with_min_max_args(_filters(3, 3, 4, 5))
@@ -129,7 +129,7 @@ def _network(end: str) -> Any:
     return graph.as_graph_def()
 
 
-def test_the_network_alone_computes_in_bfloat16() -> None:
+def test_the_network_alone_computes_in_bfloat16():
     graph = _network("end")
     narrow = compute_in_bfloat16(graph, ["end", "pruned"])
     types = collections.defaultdict(set)
@@ -142,6 +142,6 @@ def test_the_network_alone_computes_in_bfloat16() -> None:
         np.testing.assert_allclose(actual, expected, atol=0.02 * np.abs(expected).max())
 
 
-def test_a_graph_without_a_network_is_refused() -> None:
+def test_a_graph_without_a_network_is_refused():
     with pytest.raises(RunError, match="found nothing in the network"):
         compute_in_bfloat16(_network("end"), ["inputs"])

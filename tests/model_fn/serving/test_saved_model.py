@@ -1,7 +1,5 @@
 """Limits and label maps of SavedModels."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest
@@ -19,13 +17,13 @@ from tests.model_fn import fake
         (tf.bfloat16, 2**29, True),
     ],
 )
-def test_a_file_has_less_than_two_gigabytes(dtype: tf.DType, size: int, fits: bool) -> None:
+def test_a_file_has_less_than_two_gigabytes(dtype, size, fits):
     with tf.Graph().as_default():
         weights = tf1.get_variable("weights", [size], dtype)
         assert saved_model.fits_in_constants([weights]) == fits
 
 
-def test_label_map_of_an_export(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_label_map_of_an_export(tmp_path, caplog):
     one, other, missing = (str(tmp_path / name) for name in ("one", "other", "missing"))
     for path in (one, other):
         pathlib.Path(path).write_text("item { id: 1 name: 'cat' }")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 
@@ -39,9 +39,7 @@ IMAGES = ("image_tensor", tf.uint8, [None, None, None, 3])
         ),
     ],
 )
-def test_shapes(
-    tmp_path: pathlib.Path, inputs: Dict[str, Any], shapes: List[Dict[str, Tuple[int, ...]]]
-) -> None:
+def test_shapes(tmp_path, inputs, shapes):
     definition = _definition(**inputs)
     path = warmup.write_requests(str(tmp_path), {"serving_default": definition}, 2)
     assert path == str(tmp_path / "assets.extra" / "tf_serving_warmup_requests")
@@ -50,7 +48,7 @@ def test_shapes(
     assert pathlib.Path(path).stat().st_size < 20_000
 
 
-def test_equal_signatures_have_one_request(tmp_path: pathlib.Path) -> None:
+def test_equal_signatures_have_one_request(tmp_path):
     one, other = (_definition(inputs=(name, tf.uint8, [None] * 4)) for name in "ab")
     definitions = {"serving_default": one, "predict": one, "other": other, "copy": one}
     requests = read_requests(warmup.write_requests(str(tmp_path), definitions))
@@ -58,7 +56,7 @@ def test_equal_signatures_have_one_request(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_examples_have_the_additional_channels(tmp_path: pathlib.Path, count: int) -> None:
+def test_examples_have_the_additional_channels(tmp_path, count):
     definition = _definition(serialized_example=("tf_example", tf.string, [None]))
     path = warmup.write_requests(
         str(tmp_path), {"serving_default": definition}, num_additional_channels=count
@@ -69,7 +67,7 @@ def test_examples_have_the_additional_channels(tmp_path: pathlib.Path, count: in
     assert len(channels) == count
 
 
-def test_numbers_of_fields_are_those_of_tensorflow_serving() -> None:
+def test_numbers_of_fields_are_those_of_tensorflow_serving():
     """The path to a signature's name and to the inputs, see tensorflow_serving/apis."""
     log = prediction_log_pb2.ServingPredictionLog()
     request = log.predict_log.request

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import io
-import pathlib
 
 import numpy as np
 from PIL import Image
@@ -13,7 +10,7 @@ from model_fn.training import input_images
 from tests.detectors import configs
 
 
-def test_pictures_show_pixels_and_boxes(tmp_path: pathlib.Path) -> None:
+def test_pictures_show_pixels_and_boxes(tmp_path):
     labels = tmp_path / "labels.pbtxt"
     labels.write_text("item { id: 1 name: 'cat' } item { id: 2 name: 'dog' }")
     reader = input_reader_pb2.InputReader(label_map_path=str(labels))

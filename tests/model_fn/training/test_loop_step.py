@@ -190,14 +190,14 @@ def _assert_equal(found: Dict[str, Any], num_steps: int, tolerance: float) -> No
 
 
 @pytest.mark.usefixtures("small_network")
-def test_a_batch_without_boxes_is_trained_on() -> None:
+def test_a_batch_without_boxes_is_trained_on():
     config, arrays = _config(freeze_batchnorm=True), _arrays([0, 0])
     expected = _by_model_fn(config, arrays, 1)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     _assert_equal(_by_loop(strategy, config, [arrays], expected, 2), 1, 1e-5)
 
 
-def test_replicas_keep_their_own_statistics() -> None:
+def test_replicas_keep_their_own_statistics():
     found = _run({"updates": 2})["updates"]
     # Statistics of two images magnify the order of summation.
     _assert_equal(found, 2, 1e-3)
@@ -206,13 +206,13 @@ def test_replicas_keep_their_own_statistics() -> None:
 
 
 @pytest.mark.exhaustive
-def test_twenty_steps() -> None:
+def test_twenty_steps():
     for found in _run({"replicas": 20, "parts": 20, "images": 20}).values():
         _assert_equal(found, 20, 1e-5)
 
 
 @pytest.mark.exhaustive
-def test_two_workers() -> None:
+def test_two_workers():
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     chief, worker = (f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
     for each in sockets:

@@ -36,7 +36,7 @@ def _values(scale: LossScale) -> List[float]:
     return [float(variable) for variable in scale.variables().values()]
 
 
-def test_overflowing_steps_are_repeated_with_half_the_scale() -> None:
+def test_overflowing_steps_are_repeated_with_half_the_scale():
     scale = LossScale()
     assert float(_run(scale, limit=1e6).gradients["w"]) == FIRST_SCALE
     found = _run(scale, limit=5000.0)
@@ -49,7 +49,7 @@ def test_overflowing_steps_are_repeated_with_half_the_scale() -> None:
     assert float(_run(again, limit=0.5, loss=np.nan).gradients["w"]) == FIRST_SCALE
 
 
-def test_the_scale_is_doubled_after_enough_steps(monkeypatch) -> None:
+def test_the_scale_is_doubled_after_enough_steps(monkeypatch):
     monkeypatch.setattr(loss_scale, "GROWTH_STEPS", 3)
     scale, values = LossScale(), []
     for _ in range(6):

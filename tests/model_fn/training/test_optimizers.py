@@ -45,7 +45,7 @@ def _proto(name: str, case: Dict[str, Any]) -> optimizer_pb2.LearningRate:
 
 # The linear warm-up of exponential decay has no field in the configuration.
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name != "exp_warmup"])
-def test_schedules_agree_with_the_reference(name: str) -> None:
+def test_schedules_agree_with_the_reference(name):
     with tf.Graph().as_default(), tf1.Session() as session:
         step = tf1.placeholder(tf.int64, [])
         rate = schedules.make_learning_rate(_proto(name, SETTINGS[name]), step)
@@ -71,7 +71,7 @@ def test_schedules_agree_with_the_reference(name: str) -> None:
         ("exponential_decay_learning_rate { decay_steps: 0 }", "decay_steps must be positive"),
     ],
 )
-def test_contradictions_are_named(text: str, message: str) -> None:
+def test_contradictions_are_named(text, message):
     config = text_format.Parse(text, optimizer_pb2.LearningRate())
     with pytest.raises(ValueError, match=message):
         schedules.make_learning_rate(config, tf.constant(0, tf.int64))
@@ -88,7 +88,7 @@ def test_contradictions_are_named(text: str, message: str) -> None:
         ),
     ],
 )
-def test_slots_take_tf1_names(text: str, slots: List[str]) -> None:
+def test_slots_take_tf1_names(text, slots):
     """There are averages by default, as in the reference."""
     text = text.replace("RATE", "learning_rate { constant_learning_rate {} }")
     config = text_format.Parse(text, optimizer_pb2.Optimizer())
@@ -139,12 +139,12 @@ RMS_STEPS = 0.5 * 2 / (1.75 + 2) ** 0.5, 0.5 * 4 / (5.3125 + 2) ** 0.5
         ("adam", "epsilon: 1e-12", [4], 0.5),
     ],
 )
-def test_steps_by_hand(kind: str, options: str, gradients: List[float], change: float) -> None:
+def test_steps_by_hand(kind, options, gradients, change):
     text = f"{kind}_optimizer {{ {CONSTANT} {options} }}"
     assert _after(text, gradients) == pytest.approx(3 - change)
 
 
-def test_moving_averages_follow_the_step_and_frozen_variables_have_one_too() -> None:
+def test_moving_averages_follow_the_step_and_frozen_variables_have_one_too():
     config = text_format.Parse(
         f"momentum_optimizer {{ {CONSTANT} momentum_optimizer_value: 0 }}"
         " moving_average_decay: 0.75",
@@ -166,7 +166,7 @@ def test_moving_averages_follow_the_step_and_frozen_variables_have_one_too() -> 
         assert session.run(averages) == expected
 
 
-def test_optimizer_must_be_set() -> None:
+def test_optimizer_must_be_set():
     with pytest.raises(ValueError, match=r"train_config\.optimizer"):
         optimizers.make_optimizer(optimizer_pb2.Optimizer(), tf.constant(0, tf.int64))
 
@@ -181,7 +181,7 @@ def test_optimizer_must_be_set() -> None:
         ("adam_optimizer { RATE } moving_average_decay: nan", "moving_average_decay is nan"),
     ],
 )
-def test_numbers_with_which_every_update_is_nan(text: str, message: str) -> None:
+def test_numbers_with_which_every_update_is_nan(text, message):
     rate = "learning_rate { constant_learning_rate { learning_rate: 0.1 } }"
     config = text_format.Parse(text.replace("RATE", rate), optimizer_pb2.Optimizer())
     with tf.Graph().as_default(), pytest.raises(ConfigError, match=message):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import types
 
 import numpy as np
@@ -9,7 +7,7 @@ from estimator_det.nets.quantization import QuantizedTensor
 from model_fn.training.step import range_summaries
 
 
-def test_the_table_shows_ranges_and_what_they_cut_off() -> None:
+def test_the_table_shows_ranges_and_what_they_cut_off():
     with tf.Graph().as_default(), tf1.Session() as session:
         values = tf.constant([-1.0, 0.0, 2.0, 7.0])
         tensors = [

@@ -64,7 +64,7 @@ def _gradients(
         ("relu6", True, tf.bfloat16),
     ],
 )
-def test_gradients_are_the_same(activation: str, is_training: bool, dtype: tf.DType) -> None:
+def test_gradients_are_the_same(activation, is_training, dtype):
     wanted, kept, again = (
         _gradients(setting, activation, is_training, dtype)[0] for setting in (None, OFF, ON)
     )
@@ -74,7 +74,7 @@ def test_gradients_are_the_same(activation: str, is_training: bool, dtype: tf.DT
             np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_follows_a_convolution_is_computed_again_once() -> None:
+def test_what_follows_a_convolution_is_computed_again_once():
     _, kept = _gradients(OFF, "relu6", True)
     _, again = _gradients(ON, "relu6", True)
     added = {kind: again[kind] - kept[kind] for kind in ("Conv2D", "DepthwiseConv2dNative")}
@@ -86,16 +86,14 @@ def test_what_follows_a_convolution_is_computed_again_once() -> None:
 @pytest.mark.parametrize(
     "memory,has_gpu,doubles", [(1000, False, True), (10**9, False, False), (1000, True, False)]
 )
-def test_auto_decides_by_memory(
-    monkeypatch: pytest.MonkeyPatch, memory: int, has_gpu: bool, doubles: bool
-) -> None:
+def test_auto_decides_by_memory(monkeypatch, memory, has_gpu, doubles):
     monkeypatch.setattr(recompute, "available_memory", lambda: memory)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["it"] * has_gpu)
     _, counts = _gradients(AUTO, "relu", True)
     assert counts["Relu"] == (6 if doubles else 3)
 
 
-def test_a_network_without_batch_norm_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_network_without_batch_norm_is_reported(caplog):
     with tf.Graph().as_default(), contextlib.ExitStack() as stack:
         stack.enter_context(caplog.at_level(logging.WARNING))
         with recompute.recomputable():
@@ -105,7 +103,7 @@ def test_a_network_without_batch_norm_is_reported(caplog: pytest.LogCaptureFixtu
     assert "train_config.recompute has no effect" in caplog.text
 
 
-def test_training_keeps_less(small_network: None) -> None:
+def test_training_keeps_less(small_network):
     kept, again = (
         graphs.examine(small_config(f"train_config.recompute={setting}", "eval_input_reader=[]"))
         for setting in ("OFF", "ON")

@@ -38,13 +38,13 @@ def _train(slopes: List[float], aggregate: int, closed_at: int = -1) -> Tuple[fl
     return float(result[0]), int(result[1])
 
 
-def test_each_step_applies_the_mean() -> None:
+def test_each_step_applies_the_mean():
     weight, step = _train([1.0, 3.0, 5.0, 7.0], aggregate=2)
     assert step == 2
     np.testing.assert_allclose(weight, 1 - 0.5 * 2 - 0.5 * 6, rtol=1e-6)
 
 
-def test_a_rejected_step_sends_no_gradient() -> None:
+def test_a_rejected_step_sends_no_gradient():
     weight, step = _train([1.0, 100.0, 3.0], aggregate=2, closed_at=1)
     assert step == 1
     np.testing.assert_allclose(weight, 1 - 0.5 * 2, rtol=1e-6)
@@ -54,8 +54,8 @@ def test_a_rejected_step_sends_no_gradient() -> None:
     ("aggregate", "num_replicas", "first", "each_step"), [(1, 3, 0, 3), (3, 1, 2, 3), (2, 2, 0, 2)]
 )
 def test_nobody_waits_for_a_token_that_never_comes(
-    monkeypatch: pytest.MonkeyPatch, aggregate: int, num_replicas: int, first: int, each_step: int
-) -> None:
+    monkeypatch, aggregate, num_replicas, first, each_step
+):
     numbers: List[int] = []
     synchronizing = tf1.train.SyncReplicasOptimizer
     monkeypatch.setattr(
@@ -71,6 +71,6 @@ def test_nobody_waits_for_a_token_that_never_comes(
     assert numbers == [first, each_step]
 
 
-def test_the_numbers_are_checked() -> None:
+def test_the_numbers_are_checked():
     with pytest.raises(ConfigError, match="replicas_to_aggregate is 0; it must be 1 or more"):
         SyncReplicas(tf1.train.GradientDescentOptimizer(0.5), 0, 2)

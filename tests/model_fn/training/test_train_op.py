@@ -50,7 +50,7 @@ def _moves(**fields: Any) -> List[float]:
     return [-float(values[name]) for name in NAMES]
 
 
-def test_a_step_moves_what_the_loss_reaches() -> None:
+def test_a_step_moves_what_the_loss_reaches():
     assert _moves() == [3.0, 4.0, 12.0]
     values = _step(train_pb2.TrainConfig(), updates=True)
     assert values["step"] == values["moved"] == 1
@@ -59,7 +59,7 @@ def test_a_step_moves_what_the_loss_reaches() -> None:
 @pytest.mark.parametrize(
     "bad", ["loss", "gradient", "learning rate", "applied norm", "moving average"]
 )
-def test_a_step_that_is_not_finite_is_not_taken(bad: str) -> None:
+def test_a_step_that_is_not_finite_is_not_taken(bad):
     with tf.Graph().as_default(), tf1.Session() as session:
         weight = tf1.get_variable("w", initializer=1.0)
         other = tf1.get_variable("v", initializer=1.0)
@@ -97,7 +97,7 @@ def test_a_step_that_is_not_finite_is_not_taken(bad: str) -> None:
         assert session.run([step, mean]) == [2, 2.0]
 
 
-def test_patterns_are_found_anywhere_in_the_name() -> None:
+def test_patterns_are_found_anywhere_in_the_name():
     assert _moves(freeze_variables=["conv"]) == [0.0, 0.0, 12.0]
     assert _moves(update_trainable_variables=["^FeatureExtractor"]) == [3.0, 4.0, 0.0]
     assert _moves(freeze_variables=["biases$"]) == [3.0, 0.0, 12.0]
@@ -108,7 +108,7 @@ def test_patterns_are_found_anywhere_in_the_name() -> None:
     assert _moves(**both) == [3.0, 0.0, 12.0]
 
 
-def test_patterns_that_find_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_patterns_that_find_nothing(caplog):
     assert _moves(freeze_variables=["FeatureExtractr"]) == [3.0, 4.0, 12.0]
     assert "freeze_variables: 'FeatureExtractr' matches no variable" in caplog.text
     with pytest.raises(ValueError, match="leave no variable to train"):
@@ -117,7 +117,7 @@ def test_patterns_that_find_nothing(caplog: pytest.LogCaptureFixture) -> None:
         _moves(update_trainable_variables=["unreached"])
 
 
-def test_bias_multiplier_then_global_norm() -> None:
+def test_bias_multiplier_then_global_norm():
     assert _moves(bias_grad_multiplier=2.0) == [3.0, 8.0, 12.0]
     # The norm of (3, 4, 12) is 13.
     np.testing.assert_allclose(_moves(gradient_clipping_by_norm=6.5), [1.5, 2.0, 6.0], rtol=1e-6)
@@ -130,7 +130,7 @@ def test_bias_multiplier_then_global_norm() -> None:
     )
 
 
-def test_gradients_are_reported_before_clipping() -> None:
+def test_gradients_are_reported_before_clipping():
     config = train_pb2.TrainConfig(bias_grad_multiplier=2.0, gradient_clipping_by_norm=5.0)
     with tf.Graph().as_default(), tf1.Session() as session:
         bias = tf1.get_variable("layer/biases", initializer=0.0)
@@ -151,12 +151,12 @@ def test_gradients_are_reported_before_clipping() -> None:
 
 @pytest.mark.parametrize("field", ["bias_grad_multiplier", "gradient_clipping_by_norm"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_numbers_that_are_not_finite(field: str, value: float) -> None:
+def test_numbers_that_are_not_finite(field, value):
     with pytest.raises(ConfigError, match=f"train_config.{field} is {value}, not a finite number"):
         _moves(**{field: value})
 
 
-def test_moving_averages_take_the_place_of_variables(tmp_path: Any) -> None:
+def test_moving_averages_take_the_place_of_variables(tmp_path):
     values = {"w": 1.0, "w/ExponentialMovingAverage": 2.0, "bn/moving_mean": 3.0}
     prefix = save(tmp_path, values)
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -173,7 +173,7 @@ def test_moving_averages_take_the_place_of_variables(tmp_path: Any) -> None:
         assert session.run(weight) == 2.0
 
 
-def test_gradient_summaries() -> None:
+def test_gradient_summaries():
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         summaries = train.gradient_summaries({"w": tf.constant([3.0, 4.0])})
         assert not graph.get_collection(tf1.GraphKeys.SUMMARIES)

@@ -31,7 +31,7 @@ def checkpoint(tmp_path: pathlib.Path) -> str:
     return save(tmp_path, {"net/w": [1.0, 2.0], "net/b": [3.0, 4.0, 5.0], "net/old": 6.0})
 
 
-def test_table_tells_each_fate(checkpoint: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_table_tells_each_fate(checkpoint, caplog):
     config = train_pb2.TrainConfig(
         fine_tune_checkpoint=checkpoint, load_all_detection_checkpoint_vars=True
     )
@@ -72,7 +72,7 @@ class _WithHeads(_Restores):
 
 
 @pytest.mark.parametrize(("kind", "is_told"), [("detection", True), ("classification", False)])
-def test_an_option_that_restores_heads_is_told(checkpoint: str, kind: str, is_told: bool) -> None:
+def test_an_option_that_restores_heads_is_told(checkpoint, kind, is_told):
     config = train_pb2.TrainConfig(fine_tune_checkpoint=checkpoint, fine_tune_checkpoint_type=kind)
     text = "load_all_detection_checkpoint_vars=true restores 1 variable of the heads, too"
     shapes = {"net/w": [2], "net/b": [3], "net/old": [2]}
@@ -84,13 +84,13 @@ def test_an_option_that_restores_heads_is_told(checkpoint: str, kind: str, is_to
         assert text not in warm_start.table_of(detector, config).heading()
 
 
-def test_missing_checkpoint_is_named(tmp_path: pathlib.Path) -> None:
+def test_missing_checkpoint_is_named(tmp_path):
     for path in (str(tmp_path / "PATH_TO_BE_CONFIGURED"), str(tmp_path)):
         with pytest.raises(FileNotFoundError, match="no checkpoint"):
             warm_start.restore_table(path, {})
 
 
-def test_resuming_does_not_look_at_it(checkpoint: str, tmp_path: pathlib.Path) -> None:
+def test_resuming_does_not_look_at_it(checkpoint, tmp_path):
     config = train_pb2.TrainConfig(fine_tune_checkpoint="gone")
     model_dir = str(pathlib.Path(checkpoint).parent)
     detector: Any = _Restores({})
@@ -106,7 +106,7 @@ def _backboned(names: Dict[str, tf.Variable], backbone: Dict[str, tf.Variable]) 
     return Detector(names)
 
 
-def test_share_of_the_backbone_and_least_share(tmp_path: pathlib.Path) -> None:
+def test_share_of_the_backbone_and_least_share(tmp_path):
     path = save(
         tmp_path,
         {
@@ -172,9 +172,7 @@ def _planned(backbone: str, *, shape: int = 1, **settings: Any) -> warm_start.Re
         (V1, V1, 2, "use the depth_multiplier and the other options of the feature extractor"),
     ],
 )
-def test_another_network_is_refused_by_name(
-    tmp_path: pathlib.Path, stored: str, wanted: str, shape: int, remedy: str
-) -> None:
+def test_another_network_is_refused_by_name(tmp_path, stored, wanted, shape, remedy):
     """Also where the heads fit, which `load_all_detection_checkpoint_vars` restores."""
     others = {f"{stored}/Conv2d_{i}/weights/Momentum": [1.0] for i in range(3)}
     checkpoint = save(
@@ -193,9 +191,7 @@ def test_another_network_is_refused_by_name(
 
 @pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("is_training", [True, False])
-def test_neutral_statistics_of_an_import_are_warned_of(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, marked: bool, is_training: bool
-) -> None:
+def test_neutral_statistics_of_an_import_are_warned_of(tmp_path, caplog, marked, is_training):
     checkpoint = save(tmp_path, {"w": [1.0], **({NEUTRAL_STATISTICS: 7} if marked else {})})
     config = train_pb2.TrainConfig(fine_tune_checkpoint=checkpoint)
     with tf.Graph().as_default():

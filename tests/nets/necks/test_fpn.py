@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,7 @@ from tests.graphs import shapes
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 3, 2), (None, 2, 3, 2), (None, None, None, 2)])
-def test_upsampling_repeats_every_pixel(shape: tuple) -> None:
+def test_upsampling_repeats_every_pixel(shape):
     values = np.arange(12, dtype=np.float32).reshape(1, 2, 3, 2)
     double = tf.function(fpn.upsample_twofold, input_signature=[tf.TensorSpec(shape, tf.float32)])
     np.testing.assert_array_equal(double(values), values.repeat(2, axis=1).repeat(2, axis=2))
@@ -17,7 +15,7 @@ def test_upsampling_repeats_every_pixel(shape: tuple) -> None:
     assert found[1:3] == ([4, 6] if shape[1] else [None, None]) and found[3] == 2
 
 
-def test_levels_add_the_one_above() -> None:
+def test_levels_add_the_one_above():
     fine = np.random.default_rng(0).normal(size=(2, 4, 6, 3)).astype(np.float32)
     coarse = np.random.default_rng(1).normal(size=(2, 2, 3, 5)).astype(np.float32)
     ones = tf1.ones_initializer()
@@ -44,7 +42,7 @@ def test_levels_add_the_one_above() -> None:
     np.testing.assert_allclose(low[..., 0], np.maximum(smoothed, 0), atol=1e-5)
 
 
-def test_odd_sizes() -> None:
+def test_odd_sizes():
     with tf.Graph().as_default():
         end_points = [tf.zeros([1, 5, 7, 3]), tf.zeros([1, 3, 4, 3])]
         with pytest.raises(ValueError, match=r"\[5, 7\].*\[6, 8\].*pad_to_multiple: 32"):
@@ -55,7 +53,7 @@ def test_odd_sizes() -> None:
         assert [m.shape.as_list() for m in maps] == [[1, 5, 7, 2], [1, 3, 4, 2]]
 
 
-def test_unknown_sizes_are_cut_at_run_time() -> None:
+def test_unknown_sizes_are_cut_at_run_time():
     with tf.Graph().as_default(), tf1.Session() as session:
         fine = tf1.placeholder(tf.float32, [1, None, None, 3])
         coarse = tf1.placeholder(tf.float32, [1, None, None, 3])
@@ -65,7 +63,7 @@ def test_unknown_sizes_are_cut_at_run_time() -> None:
         assert [m.shape for m in session.run(maps, fed)] == [(1, 5, 7, 2), (1, 3, 4, 2)]
 
 
-def test_pooled_maps_keep_the_largest() -> None:
+def test_pooled_maps_keep_the_largest():
     features = tf.reshape(tf.range(15.0), [1, 3, 5, 1])
     maps = fpn.pooled_maps(features)
     assert maps[0] is features and len(maps) == 6

@@ -22,7 +22,7 @@ def maps(height: int, width: int, depths: tuple = (4, 8, 6)) -> List[tf.Tensor]:
 
 
 @pytest.mark.parametrize("explicit_padding", [False, True])
-def test_shrinking_pools_and_zero_padding_counts(explicit_padding: bool) -> None:
+def test_shrinking_pools_and_zero_padding_counts(explicit_padding):
     padding = layers.choose_padding(explicit_padding)
     features = -tf.reshape(tf.range(1.0, 65.0), [1, 8, 8, 1])
     for stride, sizes in ((2, 4), (4, 2)):
@@ -33,7 +33,7 @@ def test_shrinking_pools_and_zero_padding_counts(explicit_padding: bool) -> None
     assert pooled[0, 1, 1, 0] == (-28.0 if explicit_padding else -37.0)
 
 
-def test_cells_add_their_inputs_where_channels_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_add_their_inputs_where_channels_agree(monkeypatch):
     monkeypatch.setattr(mnasfpn, "NUM_CELLS", 1)
     with tf.Graph().as_default(), slim.arg_scope(list(BATCH_NORMS), is_training=False):
         inputs = maps(16, 8)
@@ -65,6 +65,6 @@ def test_cells_add_their_inputs_where_channels_agree(monkeypatch: pytest.MonkeyP
     np.testing.assert_allclose(outputs[3], pooled * scale, rtol=1e-5, atol=1e-6)
 
 
-def test_sides_must_halve() -> None:
+def test_sides_must_halve():
     with tf.Graph().as_default(), pytest.raises(ValueError, match="multiples of 64"):
         mnasfpn.mnasfpn(maps(16, 12), OPTIONS)

@@ -38,7 +38,7 @@ def read(folder: pathlib.Path, entries: Any, wanted: Wanted = BOXES) -> Detectio
     return read_detections(str(path), NAMES, wanted)
 
 
-def test_coco_results(tmp_path: pathlib.Path) -> None:
+def test_coco_results(tmp_path):
     detections = read(
         tmp_path,
         [
@@ -62,7 +62,7 @@ def test_coco_results(tmp_path: pathlib.Path) -> None:
     assert detections.image_detections(1, 400, 200).class_ids.tolist() == [2]
 
 
-def test_lines_of_detect(tmp_path: pathlib.Path) -> None:
+def test_lines_of_detect(tmp_path):
     lines = [
         line(),
         line(file="other/a.jpg", detections=[]),
@@ -92,7 +92,7 @@ def compressed() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("segmentation", [RUNS, compressed()])
-def test_masks(segmentation: Any, tmp_path: pathlib.Path) -> None:
+def test_masks(segmentation, tmp_path):
     entries = [result(segmentation=segmentation), result(segmentation=segmentation, score=0.75)]
     del entries[0]["bbox"]
     detections = read(tmp_path, entries, MASKS)
@@ -107,7 +107,7 @@ def test_masks(segmentation: Any, tmp_path: pathlib.Path) -> None:
     assert lines.image_detections(0, 6, 4).masks[0] == compressed()["counts"].encode()
 
 
-def test_keypoints(tmp_path: pathlib.Path) -> None:
+def test_keypoints(tmp_path):
     entries = [
         result(keypoints=[10, 20, 2, 30, 5, 0], score=0.9),
         result(keypoints=[1, 2, 2, 3, 4, 2], score=0.8),
@@ -190,9 +190,7 @@ FAULTS_OF_KEYPOINTS = [
         *(([entry], Wanted(num_keypoints=2), "", m) for entry, m in FAULTS_OF_KEYPOINTS),
     ],
 )
-def test_faults(
-    entries: Any, wanted: Wanted, place: str, message: str, tmp_path: pathlib.Path
-) -> None:
+def test_faults(entries, wanted, place, message, tmp_path):
     if wanted == MASKS:  # Masks are not read unless they are wanted.
         assert len(read(tmp_path, entries)) == 1
     with pytest.raises(RunError) as caught:
@@ -202,7 +200,7 @@ def test_faults(
     assert "\x1b" not in text and len(text) < 1000
 
 
-def test_files_that_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_refused(tmp_path, monkeypatch):
     with pytest.raises(RunError) as caught:
         read(tmp_path, [result(score="high")] * 50)
     assert str(caught.value).count("\n") == detection_file.MAX_FAULTS

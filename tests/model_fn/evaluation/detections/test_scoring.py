@@ -90,9 +90,7 @@ def _find(lookup: Lookup, source_id: str, filename: str = "") -> int:
         (0, "a", "000000000000.jpg"),
     ],
 )
-def test_images_are_found_by_source_id_and_file_name(
-    image: Any, source_id: str, filename: str, tmp_path: pathlib.Path
-) -> None:
+def test_images_are_found_by_source_id_and_file_name(image, source_id, filename, tmp_path):
     lookup = lookup_of(tmp_path, [image, "other"])
     assert _find(lookup, "none", "none.jpg") == 0
     assert _find(lookup, source_id, filename) == 1
@@ -108,16 +106,14 @@ def test_images_are_found_by_source_id_and_file_name(
         (["x/a.jpg", "y/a.jpg"], ["a.jpg"], "'x/a.jpg' and 'y/a.jpg' may both be the image"),
     ],
 )
-def test_names_that_are_not_unique_are_refused(
-    images: list[str], names: list[str], message: str, tmp_path: pathlib.Path
-) -> None:
+def test_names_that_are_not_unique_are_refused(images, names, message, tmp_path):
     lookup = lookup_of(tmp_path, images)
     with pytest.raises(RunError, match=message):
         for name in names:
             _find(lookup, name)
 
 
-def test_files_of_other_images_are_refused(tmp_path: pathlib.Path) -> None:
+def test_files_of_other_images_are_refused(tmp_path):
     lookup = lookup_of(tmp_path, [9, "z\x1b[2J"])
     for name in ("1", "2"):
         _find(lookup, name)
@@ -129,7 +125,7 @@ def test_files_of_other_images_are_refused(tmp_path: pathlib.Path) -> None:
     lookup_of(tmp_path, []).check_any()
 
 
-def test_warnings(tmp_path: pathlib.Path) -> None:
+def test_warnings(tmp_path):
     found = [(image, k, CAT, 0.9) for image in (1, 2, 3, 4, 5) for k in (1, 1, 90)]
     lookup = Lookup(read_detections(write_results(tmp_path, found), NAMES, Wanted()))
     for name in ("1", "a", "b", "c", "d"):
@@ -142,7 +138,7 @@ def test_warnings(tmp_path: pathlib.Path) -> None:
     ]
 
 
-def test_a_configuration_without_a_reader_is_refused(tmp_path: pathlib.Path) -> None:
+def test_a_configuration_without_a_reader_is_refused(tmp_path):
     config = write_records(tmp_path, [])
     del config.eval_input_reader[:]
     with pytest.raises(ConfigError, match="eval_input_reader: the configuration has none"):
@@ -172,7 +168,7 @@ def golden_images(folder: pathlib.Path) -> tuple[Any, list[Any]]:
     return config, results
 
 
-def test_golden_boxes_and_masks(tmp_path: pathlib.Path) -> None:
+def test_golden_boxes_and_masks(tmp_path):
     config, results = golden_images(tmp_path)
     config.eval_config.metrics_set.extend(
         [

@@ -81,7 +81,7 @@ def _cocoeval(images: List[ImageObjects], ids: List[int], limits: List[int]) -> 
 
 
 @pytest.mark.parametrize("limits", [[1, 10, 100], [2, 4]])
-def test_tables_are_those_of_cocoeval(limits: List[int]) -> None:
+def test_tables_are_those_of_cocoeval(limits):
     random = np.random.default_rng(7)
     images = [_image(random) for _ in range(25)]
     ids = [1, 2, 4, 9]  # 3 is no category; 9 does not occur.
@@ -96,7 +96,7 @@ def test_tables_are_those_of_cocoeval(limits: List[int]) -> None:
     assert (tables.precision[:, :, 3] == -1).all() and (tables.recall[:, 3] == -1).all()
 
 
-def test_areas_include_both_ends() -> None:
+def test_areas_include_both_ends():
     """An object of 32 x 32 pixels is small and medium."""
     matches = CocoMatches([1])
     one = np.ones(1)

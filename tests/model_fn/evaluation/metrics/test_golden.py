@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pathlib
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
@@ -153,7 +152,7 @@ def _check(results: Dict[str, float], expected: Dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize("name", EQUAL)
-def test_values(name: str) -> None:
+def test_values(name):
     images = images_of(CASES[name])
     expected = {
         key: value
@@ -197,7 +196,7 @@ COMPONENT: Dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", COMPONENT)
-def test_values_of_the_component(case: str) -> None:
+def test_values_of_the_component(case):
     settings, arrays = golden_component("metrics")
     options, given = COMPONENT[case]
     images = [f"img{k}" for k in range(6)]
@@ -211,7 +210,7 @@ def test_values_of_the_component(case: str) -> None:
     _check(results, settings["results"][case])
 
 
-def test_all_sets_in_one_pass() -> None:
+def test_all_sets_in_one_pass():
     """A batch with all fields gives each set the same as one with its own fields only."""
     chosen = ["coco_masks", "oid_challenge_segmentation", "pascal_masks", "coco_masks_no_area"]
     sets = [_metrics(CASES[name]) for name in chosen[:3]]
@@ -222,7 +221,7 @@ def test_all_sets_in_one_pass() -> None:
         _check(metrics.results(), RESULTS[name])
 
 
-def test_boxes_of_lvis() -> None:
+def test_boxes_of_lvis():
     metrics = LvisBoxMetrics(SETTINGS["lvis_categories"])
     fields = ["area", "verified_neg", "not_exhaustive"]
     metrics.add(make_batch([f"seg{k}" for k in range(8)], fields, []))
@@ -242,13 +241,13 @@ def test_boxes_of_lvis() -> None:
         ),
     ],
 )
-def test_average_precision_outside_of_sets(name: str, options: ApOptions) -> None:
+def test_average_precision_outside_of_sets(name, options):
     metrics = AveragePrecision(CATEGORIES, options)
     metrics.add(_batch(name))
     _check(metrics.results(), {key: x for key, x in RESULTS[name].items() if "CorLoc" not in key})
 
 
-def test_groups_without_weight() -> None:
+def test_groups_without_weight():
     """What the reference counts in a second evaluation, when it has forgotten the weight."""
     options = ApOptions(
         "OpenImagesDetectionChallenge_", group_of_weight=0.0, of_labeled_classes=True
@@ -259,7 +258,7 @@ def test_groups_without_weight() -> None:
 
 
 @pytest.mark.parametrize("kind", ["boxes", "segmentation"])
-def test_labels_of_an_image_are_classes_not_numbers(kind: str) -> None:
+def test_labels_of_an_image_are_classes_not_numbers(kind):
     """The multi-hot vector gives what the list of ids gives; the reference reads it as ids."""
     name = f"oid_challenge_{kind}"
     batch = _batch(f"{name}_multihot_labels")
@@ -271,7 +270,7 @@ def test_labels_of_an_image_are_classes_not_numbers(kind: str) -> None:
     )
 
 
-def test_coordinates_that_are_no_numbers_never_match() -> None:
+def test_coordinates_that_are_no_numbers_never_match():
     """They count as not labeled: visible ones give what invisible ones do."""
     name = "keypoint_cat1_nan_visible"
     batch = _batch(name)
@@ -283,7 +282,7 @@ def test_coordinates_that_are_no_numbers_never_match() -> None:
 
 
 @pytest.mark.parametrize("kind", ["boxes", "masks"])
-def test_super_categories_are_means_of_what_has_groundtruth(kind: str) -> None:
+def test_super_categories_are_means_of_what_has_groundtruth(kind):
     results = _results(f"coco_{kind}_per_category_all_super")
     (prefix,) = {name.split("_")[0] for name in results}
     for summary in ("Precision/mAP", "Recall/AR@100 (large)"):
@@ -296,7 +295,7 @@ def test_super_categories_are_means_of_what_has_groundtruth(kind: str) -> None:
 # Where the reference fails.
 
 
-def test_labeled_classes_are_not_required() -> None:
+def test_labeled_classes_are_not_required():
     """skip_predictions_for_unlabeled_class without labels skips nothing."""
     name = "coco_boxes_skip_unlabeled_but_no_labels"
     (plain,) = make_metrics(eval_pb2.EvalConfig(), CATEGORIES)
@@ -304,14 +303,14 @@ def test_labeled_classes_are_not_required() -> None:
     assert _results(name) == plain.results()
 
 
-def test_panoptic_without_crowds() -> None:
+def test_panoptic_without_crowds():
     name = "panoptic_no_crowd_field"
     batch = _batch(name)
     no_crowds = batch._replace(is_crowd=np.zeros(batch.classes.shape, bool))
     assert _results(name) == _results(name, no_crowds)
 
 
-def test_panoptic_ignores_classes_outside_of_the_categories() -> None:
+def test_panoptic_ignores_classes_outside_of_the_categories():
     metrics = CocoPanopticMetrics(CATEGORIES[:3])
     metrics.add(_batch("panoptic_unknown_class"))
     results = metrics.results()
@@ -323,7 +322,7 @@ def test_panoptic_ignores_classes_outside_of_the_categories() -> None:
     assert results["NumTotalClasses"] == 3
 
 
-def test_panoptic_of_an_image_without_detections() -> None:
+def test_panoptic_of_an_image_without_detections():
     """Its objects are missed."""
     batch = _batch("panoptic", ["seg2"])
     nothing = batch._replace(
@@ -334,7 +333,7 @@ def test_panoptic_of_an_image_without_detections() -> None:
     assert results["NumValidClasses"] > 0
 
 
-def test_lvis_without_lists_of_classes() -> None:
+def test_lvis_without_lists_of_classes():
     """A missing list is an empty one; metrics of each category do not exist."""
     metrics = _metrics({**CASES["lvis_masks_per_category"], "include_metrics_per_category": True})
     batch = _batch("lvis_masks_no_lists")
@@ -342,7 +341,7 @@ def test_lvis_without_lists_of_classes() -> None:
     _check(metrics.results(), RESULTS["lvis_masks_no_lists"])
 
 
-def test_the_copies_are_those_of_the_reference(shared: pathlib.Path) -> None:
+def test_the_copies_are_those_of_the_reference(shared):
     folder = shared / "golden" / "metrics"
     original = json.loads((folder / "metrics_more.json").read_text())["settings"]
     for key in ("categories", "lvis_categories", "keypoints", "oks_sigmas", "hierarchy_expansion"):

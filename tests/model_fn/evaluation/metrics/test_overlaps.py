@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
@@ -17,7 +15,7 @@ from tests.model_fn.evaluation.metrics import hand
 BOXES = np.float32([[0, 0, 10, 10], [0, 5, 10, 15], [20, 20, 30, 30], [5, 5, 5, 9], [9, 9, 2, 2]])
 
 
-def test_boxes() -> None:
+def test_boxes():
     """Half of a box is shared: 50 / 150, and 50 / 100; boxes without area share nothing."""
     assert box_area(BOXES).tolist() == [100, 100, 100, 0, 0]
     np.testing.assert_allclose(box_iou(BOXES[:1], BOXES), [[1, 1 / 3, 0, 0, 0]])
@@ -28,14 +26,14 @@ def test_boxes() -> None:
     np.testing.assert_array_equal(box_iou(BOXES[3:], BOXES[3:]), np.zeros((2, 2)))
 
 
-def test_boxes_of_a_batch() -> None:
+def test_boxes_of_a_batch():
     batch = np.stack([BOXES, BOXES[::-1]])
     np.testing.assert_array_equal(box_iou(batch, batch[:, :2])[1], box_iou(batch[1], batch[1, :2]))
     assert box_iou(batch[:, :0], batch).shape == (2, 0, 5)
     assert box_ioa(batch, batch[:, :0]).shape == (2, 5, 0)
 
 
-def test_areas_of_groundtruth_and_masks() -> None:
+def test_areas_of_groundtruth_and_masks():
     """The given area, else that of the box; of a detection, that of its mask."""
     box = (1, 0, 0, 10, 10)
     batch = hand.image([box, box], [(0.9, *box)], area=[7.0, 0.0], is_crowd=[False, True])
@@ -47,7 +45,7 @@ def test_areas_of_groundtruth_and_masks() -> None:
     assert objects.overlaps[0] == pytest.approx([0.5, 1.0])  # A crowd covers all of it.
 
 
-def test_frames_of_detections_and_groundtruth() -> None:
+def test_frames_of_detections_and_groundtruth():
     """A padded input of half the size, and a mask of 2 x 2 that fills the left half of its box."""
     inputs = np.zeros((1, 2, 16, 20), np.float32)
     inputs[0, 0, 2:6, 1:5] = 1  # of 12 x 10 real pixels

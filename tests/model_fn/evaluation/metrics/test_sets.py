@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def results_of(name: str, *batches: EvaluatedBatch) -> Dict[str, float]:
 
 
 @pytest.mark.parametrize("name", sorted(METRICS))
-def test_every_set_has_values_for_its_names_without_objects(name: str) -> None:
+def test_every_set_has_values_for_its_names_without_objects(name):
     config = eval_pb2.EvalConfig(metrics_set=[name], include_metrics_per_category=True)
     points = {"keypoints": np.zeros((0, 3, 2)), "detection_keypoints": np.zeros((0, 3, 2))}
     empty = hand.with_masks(hand.image([], [], **points))
@@ -57,7 +57,7 @@ def test_every_set_has_values_for_its_names_without_objects(name: str) -> None:
     assert metrics.needs <= {"masks", "keypoints", "detection_keypoints"}
 
 
-def test_names_of_different_sets_differ() -> None:
+def test_names_of_different_sets_differ():
     chosen = chosen_metrics(eval_pb2.EvalConfig(metrics_set=sorted(METRICS)))
     config = eval_pb2.EvalConfig(metrics_set=chosen, include_metrics_per_category=True)
     names = [name for metrics in make_metrics(config, CATEGORIES) for name in metrics.names]
@@ -79,12 +79,12 @@ def test_names_of_different_sets_differ() -> None:
         ["lvis_box_metrics", "lvis_detection_metrics"],
     ],
 )
-def test_other_names_of_a_set_given_together_make_one(names: List[str]) -> None:
+def test_other_names_of_a_set_given_together_make_one(names):
     several = eval_pb2.EvalConfig(metrics_set=[*names, "coco_detection_metrics", names[0]])
     assert chosen_metrics(several) == [names[0], "coco_detection_metrics"]
 
 
-def test_images_of_a_batch_have_no_padding() -> None:
+def test_images_of_a_batch_have_no_padding():
     detections = [(0.9, 1, 0, 0, 1, 1), (0.8, 2, 0, 0, 2, 2), (0.7, 9, 0, 0, 3, 3)]
     batch = hand.with_masks(hand.image([CAT, FAR], detections, labeled_classes=[1, 0, 1]))
     (image,) = batch._replace(num_boxes=[1], num_detections=[2]).images()
@@ -98,7 +98,7 @@ def test_images_of_a_batch_have_no_padding() -> None:
     assert has_class(image.labeled_classes, ids).tolist() == [True, False, True, *[False] * 3]
 
 
-def test_lvis_counts_the_300_best_of_an_image_of_any_class() -> None:
+def test_lvis_counts_the_300_best_of_an_image_of_any_class():
     detections: List[Any] = [(0.9, 2, 60, 60, 70, 70)] * 299 + [(0.8, *CAT), (0.7, 1, 0, 0, 10, 9)]
     both = [CAT, (1, 0, 0, 10, 9)]
     image = hand.image(both, detections)
@@ -123,17 +123,17 @@ def test_lvis_counts_the_300_best_of_an_image_of_any_class() -> None:
         ),
     ],
 )
-def test_matches_of_pascal_voc(boxes: Any, detections: Any, expected: float) -> None:
+def test_matches_of_pascal_voc(boxes, detections, expected):
     assert results_of(VOC, hand.image(boxes, detections))["cat"] == expected
 
 
-def test_pascal_voc_of_images_without_boxes_or_detections() -> None:
+def test_pascal_voc_of_images_without_boxes_or_detections():
     wrong, found = hand.image([], [(0.9, *CAT)]), hand.image([CAT], [(0.8, *CAT)])
     results = results_of(VOC, hand.image([], []), hand.image([CAT], []), wrong, found)
     assert results["cat"] == pytest.approx(0.25)
 
 
-def test_scores_of_groups_stand_with_those_of_their_image() -> None:
+def test_scores_of_groups_stand_with_those_of_their_image():
     """Results do not depend on the size of batches, also where scores are equal."""
     group = [(1, 0, 0, 100, 50)]
     images = [hand.image(group, [(0.9, *CAT)]), hand.image([FAR], [(0.9, 1, 0, 0, 9, 9)])]
@@ -144,7 +144,7 @@ def test_scores_of_groups_stand_with_those_of_their_image() -> None:
 
 
 @pytest.mark.parametrize("bounds", [(0.5, 0.4), (-0.1, 1.0), (0.0, 1.1), (float("nan"), 1.0)])
-def test_bounds_that_contain_no_recall_are_errors(bounds: Tuple[float, float]) -> None:
+def test_bounds_that_contain_no_recall_are_errors(bounds):
     config = eval_pb2.EvalConfig(metrics_set=["precision_at_recall_detection_metrics"])
     config.recall_lower_bound, config.recall_upper_bound = bounds
     with pytest.raises(ConfigError, match=r"eval_config\.recall_lower_bound is"):
@@ -156,7 +156,7 @@ def keypoint_config(text: str = 'class_label: "cat"') -> eval_pb2.EvalConfig:
     return text_format.Parse(inner, eval_pb2.EvalConfig())
 
 
-def test_keypoints_of_all_classes_that_no_parameterized_metric_names() -> None:
+def test_keypoints_of_all_classes_that_no_parameterized_metric_names():
     config = eval_pb2.EvalConfig(metrics_set=["coco_keypoint_metrics"])
     (every,) = make_metrics(config, CATEGORIES)
     assert every.num_keypoints == 3
@@ -187,7 +187,7 @@ def test_keypoints_of_all_classes_that_no_parameterized_metric_names() -> None:
         ),
     ],
 )
-def test_keypoint_metrics_that_are_refused(text: str, message: str) -> None:
+def test_keypoint_metrics_that_are_refused(text, message):
     field = r"^eval_config\.parameterized_metric\[0\]\.coco_keypoint_metrics\."
     with pytest.raises(ConfigError, match=field + message):
         make_metrics(keypoint_config(text), CATEGORIES)
@@ -210,14 +210,14 @@ def test_keypoint_metrics_that_are_refused(text: str, message: str) -> None:
         ),
     ],
 )
-def test_configurations_that_are_refused(text: str, message: str) -> None:
+def test_configurations_that_are_refused(text, message):
     with_keypoints = "class_label" in text
     categories = CATEGORIES if with_keypoints else [hand.CATEGORIES[0], {"id": 2, "name": "dog"}]
     with pytest.raises(ConfigError, match=message):
         make_metrics(text_format.Parse(text, eval_pb2.EvalConfig()), categories)
 
 
-def test_coco_warns_that_no_groundtruth_has_a_class(caplog: pytest.LogCaptureFixture) -> None:
+def test_coco_warns_that_no_groundtruth_has_a_class(caplog):
     with caplog.at_level(logging.WARNING):
         results = results_of("coco_detection_metrics", hand.image([(9, 0, 0, 9, 9)], []))
     assert set(results.values()) == {-1.0}
@@ -225,7 +225,7 @@ def test_coco_warns_that_no_groundtruth_has_a_class(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_masks_as_a_model_finds_them() -> None:
+def test_masks_as_a_model_finds_them():
     """Masks of the whole image, as boxes that fill it, have the golden values."""
     settings, arrays = golden_component("metrics")
     images = ["mask0", "mask1", "mask2"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List
 
 import numpy as np
 import pytest
@@ -93,7 +93,7 @@ def _read(result: _Result) -> Any:
     return int(worker), outcome
 
 
-def test_a_call_has_its_steps(tmp_path: pathlib.Path) -> None:
+def test_a_call_has_its_steps(tmp_path):
     backend, pool = _backend(tmp_path), _Pool(_good)
     assert backend.steps_per_call == 32
     taken = backend._steps_of_workers(pool, pool.begin, _read, 7)
@@ -108,13 +108,13 @@ def test_a_call_has_its_steps(tmp_path: pathlib.Path) -> None:
     np.testing.assert_array_equal(merged.batches[0][0][schema.IMAGE], [[0.0], [0.0]])
 
 
-def test_a_worker_without_a_step() -> None:
+def test_a_worker_without_a_step():
     merged = coordinator._merged([(1, _good(3, True))], 3)
     assert [len(each[schema.STREAM_INDEX]) for each in merged.positions] == [0, 2, 0]
     assert merged.positions[0][schema.AUGMENTATION_SEED].shape == [0, 2]
 
 
-def test_no_step_begins_after_one_that_is_not_finite(tmp_path: pathlib.Path) -> None:
+def test_no_step_begins_after_one_that_is_not_finite(tmp_path):
 
     def bad(number: int, wants_batch: bool) -> Outcome:
         is_finite = number != 1
@@ -129,9 +129,7 @@ def test_no_step_begins_after_one_that_is_not_finite(tmp_path: pathlib.Path) -> 
     np.testing.assert_array_equal(merged.batches[0][0][schema.IMAGE], [[1.0], [1.0]])
 
 
-def test_no_step_begins_while_a_task_is_missing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_step_begins_while_a_task_is_missing(tmp_path, monkeypatch):
     backend, pool = _backend(tmp_path), _Pool(_good)
     sleep = coordinator.time.sleep
 
@@ -157,9 +155,7 @@ def test_no_step_begins_while_a_task_is_missing(
     ("missing", "message"),
     [("worker 0 is missing", "^worker 0 is missing"), (None, "no step of the workers has ended")],
 )
-def test_steps_that_do_not_end(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, missing: Optional[str], message: str
-) -> None:
+def test_steps_that_do_not_end(tmp_path, monkeypatch, missing, message):
     backend, pool = _backend(tmp_path, task_timeout_secs=0.1), _Pool(_good)
     pool.ends = False
 
@@ -176,7 +172,7 @@ def test_steps_that_do_not_end(
         backend._steps_of_workers(pool, pool.begin, _read, 20)
 
 
-def test_a_step_that_another_worker_took_over() -> None:
+def test_a_step_that_another_worker_took_over():
     taken = [(1, _good(number, number == 0)) for number in (1, 2, 3, 0)]  # as they ended
     merged = coordinator._merged(taken, 2)
     found = merged.positions[1][schema.STREAM_INDEX].numpy().tolist()
@@ -192,17 +188,13 @@ def test_a_step_that_another_worker_took_over() -> None:
         ({"chief": ["h:1"], "ps": ["h:2"]}, "cluster.worker is missing"),
     ],
 )
-def test_clusters_that_cannot_train(
-    monkeypatch: pytest.MonkeyPatch, jobs: Any, message: str
-) -> None:
+def test_clusters_that_cannot_train(monkeypatch, jobs, message):
     fake.set_cluster(monkeypatch, jobs, next(iter(jobs)))
     with pytest.raises(ConfigError, match=message):
         strategies.set_up(IN_LOOP, read_cluster(), 9.0)
 
 
-def test_fields_of_synchronous_replicas(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_fields_of_synchronous_replicas(tmp_path, caplog):
     with pytest.raises(ConfigError, match="sync_replicas is true"):
         _backend(tmp_path, "train_config { sync_replicas: true }")
     assert not caplog.records
@@ -212,7 +204,7 @@ def test_fields_of_synchronous_replicas(
     assert "one that cannot be used ends the run" in caplog.text
 
 
-def test_a_worker_that_cannot_use_a_record() -> None:
+def test_a_worker_that_cannot_use_a_record():
     message = "Graph execution error:\n\nDetected at node x\n\nUnknown image file format."
     refused = pytest.raises(RunError, match=r"worker failed: Unknown image file format\. If a rec")
     with refused, coordinator._explained_errors():
@@ -220,9 +212,7 @@ def test_a_worker_that_cannot_use_a_record() -> None:
 
 
 @pytest.mark.parametrize("job", ["chief", "worker", "ps"])
-def test_a_data_service_is_refused_in_every_task(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, job: str
-) -> None:
+def test_a_data_service_is_refused_in_every_task(tmp_path, monkeypatch, job):
     fake.set_cluster(monkeypatch, JOBS, job)
     with pytest.raises(ConfigError, match="tf_data_service works with Estimator alone"):
         runner.train(fake.pipeline_config(), str(tmp_path), loop=IN_LOOP, data_service="h:1")

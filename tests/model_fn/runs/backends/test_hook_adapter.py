@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any, List
 
 import pytest
@@ -60,7 +59,7 @@ class _Assign(tf1.train.SessionRunHook):
         session.run(self._assignment)
 
 
-def test_steps_of_other_workers_end_training(tmp_path: pathlib.Path) -> None:
+def test_steps_of_other_workers_end_training(tmp_path):
     """The step is that of all workers; training ends once it is reached or passed."""
     notes = _train(fake.run_context(tmp_path, num_train_steps=10), [3.0, 2.0, 1.0], 3, first=4)
     assert (notes.started_at, notes.ended_at) == (4, 10)
@@ -68,7 +67,7 @@ def test_steps_of_other_workers_end_training(tmp_path: pathlib.Path) -> None:
     assert [dict(each.scalars) for each in notes.results] == [{"loss": 3.0}, {"loss": 2.0}]
 
 
-def test_a_step_that_is_not_finite_was_not_taken(tmp_path: pathlib.Path) -> None:
+def test_a_step_that_is_not_finite_was_not_taken(tmp_path):
     notes = _train(fake.run_context(tmp_path, num_train_steps=1), [float("nan")], 1)
     (result,) = notes.results
     assert not result.is_finite and result.num_taken == 0

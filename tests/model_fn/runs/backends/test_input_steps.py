@@ -36,9 +36,7 @@ def input_fn(model_dir: pathlib.Path, on_tpu: Any = None) -> None:
     make_backend(context).input_fn([], 4, FaultLog())
 
 
-def test_one_process_and_the_cores_of_a_tpu(
-    asked: List[Dict[str, Any]], tmp_path: pathlib.Path
-) -> None:
+def test_one_process_and_the_cores_of_a_tpu(asked, tmp_path):
     input_fn(tmp_path)
     input_fn(tmp_path, TpuOptions(num_shards=2, rehearses=True))
     alone, shared = asked
@@ -46,9 +44,7 @@ def test_one_process_and_the_cores_of_a_tpu(
     assert (shared["first_step"], shared["images_per_step"]) == (4, 6)
 
 
-def test_a_cluster_does_not_know_the_step(
-    asked: List[Dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_does_not_know_the_step(asked, tmp_path, monkeypatch):
     for task in ("chief", "worker"):
         fake.set_cluster(monkeypatch, CLUSTER, task)
         input_fn(tmp_path)

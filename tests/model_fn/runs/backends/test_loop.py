@@ -77,9 +77,7 @@ def _reports(folder: pathlib.Path) -> List[Dict[str, Any]]:
         pytest.param(RMS, marks=pytest.mark.exhaustive),
     ],
 )
-def test_the_loop_and_an_estimator_take_the_same_steps(
-    tmp_path: pathlib.Path, optimizer: str
-) -> None:
+def test_the_loop_and_an_estimator_take_the_same_steps(tmp_path, optimizer):
     clipped = "train_config { gradient_clipping_by_norm: 0.1 summarize_gradients: true }"
     config = fake.pipeline_config(clipped + optimizer)
     folder = tmp_path / "both"
@@ -97,7 +95,7 @@ def test_the_loop_and_an_estimator_take_the_same_steps(
     assert position is not None and position.count == 14
 
 
-def test_the_loop_and_an_estimator_write_the_same_tags(tmp_path: pathlib.Path) -> None:
+def test_the_loop_and_an_estimator_write_the_same_tags(tmp_path):
     config = fake.pipeline_config("train_config { summarize_gradients: true }")
     for name, loop in (("estimator", None), ("loop", LOOP)):
         _train(tmp_path / name, config, 1, loop)
@@ -105,7 +103,7 @@ def test_the_loop_and_an_estimator_write_the_same_tags(tmp_path: pathlib.Path) -
     assert "Loss/total_loss" in tags and tags == set(fake.figures(tmp_path / "estimator"))
 
 
-def test_the_loop_starts_at_random_values_that_the_seed_repeats(tmp_path: pathlib.Path) -> None:
+def test_the_loop_starts_at_random_values_that_the_seed_repeats(tmp_path):
     config = fake.pipeline_config(AVERAGED)
     for name in ("first", "second"):
         _train(tmp_path / name, config, 1)
@@ -119,7 +117,7 @@ def test_the_loop_starts_at_random_values_that_the_seed_repeats(tmp_path: pathli
     assert (first["FeatureExtractor/BatchNorm/moving_variance"] == 1).all()
 
 
-def test_the_loop_fine_tunes(tmp_path: pathlib.Path) -> None:
+def test_the_loop_fine_tunes(tmp_path):
     source = _train(tmp_path / "source", fake.pipeline_config(), 2)
     text = (
         f"train_config {{ fine_tune_checkpoint: '{tmp_path / 'source'}'"
@@ -149,9 +147,7 @@ def _poisoned(number: int) -> Any:
     return input_fn
 
 
-def test_a_step_that_is_not_finite_changes_nothing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     _train(tmp_path, fake.pipeline_config(), 2)
     monkeypatch.setattr(
         input_pipeline, "create_train_input_fn", lambda *_, **__: _poisoned(number=2)
@@ -166,7 +162,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
     assert _reports(tmp_path / "bad")[-1]["step"] == 3
 
 
-def test_checkpoints_in_the_middle_of_a_call(tmp_path: pathlib.Path) -> None:
+def test_checkpoints_in_the_middle_of_a_call(tmp_path):
     loop = LoopOptions(steps_per_call=4)
     saving = CheckpointOptions(steps=3)
     _train(tmp_path, fake.pipeline_config(), 7, loop, checkpoints=saving, progress_steps=1)
@@ -175,7 +171,7 @@ def test_checkpoints_in_the_middle_of_a_call(tmp_path: pathlib.Path) -> None:
     assert [each["step"] for each in _reports(tmp_path)] == [3, 4, 6, 7]
 
 
-def test_evaluations_and_signals(tmp_path: pathlib.Path) -> None:
+def test_evaluations_and_signals(tmp_path):
     with pytest.raises(Stopped, match="at step 3, which is saved"):
         fake.train_and_evaluate(
             tmp_path,
@@ -205,18 +201,14 @@ class _ConfirmedSignal(fake.SignalAt):
             time.sleep(0.01)
 
 
-def test_a_signal_ends_a_call_of_several_steps(
-    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signal_ends_a_call_of_several_steps(tmp_path, capfd):
     hook = _ConfirmedSignal(2, capfd)
     # The second call would take steps 5 to 8.
     with pytest.raises(Stopped, match="at step 5, which is saved"):
         _train(tmp_path, fake.pipeline_config(), 9, LoopOptions(steps_per_call=4), hooks=[hook])
 
 
-def test_the_input_wait_is_that_of_all_steps_of_a_call(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_input_wait_is_that_of_all_steps_of_a_call(tmp_path, monkeypatch):
     # A step waits for 10 s, and a call of 4 steps takes 80 s.
     monkeypatch.setattr(step, "measure_input_wait", lambda batch: tf.constant(10.0, tf.float64))
     clock = itertools.count(0.0, 80.0)
@@ -247,15 +239,11 @@ def _frozen() -> Any:
         pytest.param(LoopOptions("mirrored"), marks=pytest.mark.exhaustive),
     ],
 )
-def test_other_ways_to_the_same_steps(
-    tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], loop: LoopOptions
-) -> None:
+def test_other_ways_to_the_same_steps(tmp_path, plain, loop):
     _assert_equal(_train(tmp_path, _frozen(), 3, loop), plain)
 
 
-def test_the_position_has_the_streams_of_all_steps_of_a_call(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_position_has_the_streams_of_all_steps_of_a_call(tmp_path, monkeypatch):
     second = int(first_stream_index(1, tf.constant(0, tf.int64)))
 
     def make_input_fn(*_: Any, cursor: Any = None, **__: Any) -> Any:
@@ -275,7 +263,7 @@ def test_the_position_has_the_streams_of_all_steps_of_a_call(
     assert {stream: at.number for stream, at in position.streams.items()} == {0: 6, 1: 8}
 
 
-def test_counts_are_means_over_accumulated_parts(tmp_path: pathlib.Path) -> None:
+def test_counts_are_means_over_accumulated_parts(tmp_path):
     _train(tmp_path, _frozen(), 1, LoopOptions(accumulate_steps=2))
     # Two images with a box each, in two parts.
     assert [count for _, count in fake.figures(tmp_path)["Counted/boxes"]] == [1.0]
@@ -289,9 +277,7 @@ def test_counts_are_means_over_accumulated_parts(tmp_path: pathlib.Path) -> None
         ("mixed_bfloat16", None),  # an Estimator
     ],
 )
-def test_mixed_precision_stays_near_float32(
-    tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], precision: str, loop: Any
-) -> None:
+def test_mixed_precision_stays_near_float32(tmp_path, plain, precision, loop):
     found = _train(tmp_path, _frozen(), 3, loop, precision=precision)
     if loop is None:  # An Estimator starts from values of its own.
         plain = _train(tmp_path / "float32", _frozen(), 3, loop)
@@ -305,7 +291,7 @@ def test_mixed_precision_stays_near_float32(
     assert max(differences) > 0.0  # it did compute in the narrow type
 
 
-def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_loop_refuses(tmp_path, monkeypatch):
     config = fake.pipeline_config()
     for options, message in (
         ({"strategy": "parameter_server", "jit_compile": True}, "variables of another machine"),
@@ -341,7 +327,7 @@ def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
         _train(tmp_path, config, 1, workers)
 
 
-def test_checkpoints_that_do_not_fit(tmp_path: pathlib.Path) -> None:
+def test_checkpoints_that_do_not_fit(tmp_path):
     _train(tmp_path, fake.pipeline_config(), 1)
     with pytest.raises(RunError, match="use_moving_average=false"):
         _train(tmp_path, fake.pipeline_config(AVERAGED), 2)

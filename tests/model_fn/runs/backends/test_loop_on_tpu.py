@@ -75,12 +75,7 @@ def _train(
         pytest.param(RMS, {"precision": "mixed_bfloat16"}, marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_core_takes_the_same_steps(
-    tmp_path: pathlib.Path,
-    made: List[tpu_stand_in.Runnable],
-    optimizer: str,
-    options: Dict[str, Any],
-) -> None:
+def test_a_core_takes_the_same_steps(tmp_path, made, optimizer, options):
     config = fake.pipeline_config(FIXED + CLIPPED + optimizer)
     expected = _train(tmp_path / "cpu", config, 7, strategy=NONE, **options)
     # By turns: it resumes from another strategy's checkpoint, and another from its own.
@@ -96,9 +91,7 @@ def test_a_core_takes_the_same_steps(
     assert made[-1].operations.count("TPUReplicateMetadata") == 1
 
 
-def test_a_step_that_is_not_finite_is_rejected(
-    tmp_path: pathlib.Path, made: List[tpu_stand_in.Runnable], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_is_not_finite_is_rejected(tmp_path, made, monkeypatch):
     config = fake.pipeline_config(FIXED + MOMENTUM)
     before = _train(tmp_path, config, 2, **ON_TPU)
     monkeypatch.setattr(optimizers, "make_learning_rate", lambda *_: tf.constant(1e38))
@@ -109,7 +102,7 @@ def test_a_step_that_is_not_finite_is_rejected(
         np.testing.assert_array_equal(after[name], value)
 
 
-def test_shapes_must_be_fixed(tmp_path: pathlib.Path, made: List[tpu_stand_in.Runnable]) -> None:
+def test_shapes_must_be_fixed(tmp_path, made):
     open_shape = "model { ssd { image_resizer { keep_aspect_ratio_resizer {} } } }"
     with pytest.raises(ConfigError, match="does not suit a TPU"):
         _train(tmp_path, fake.pipeline_config(open_shape + MOMENTUM), 2, **ON_TPU)
@@ -125,12 +118,12 @@ def test_shapes_must_be_fixed(tmp_path: pathlib.Path, made: List[tpu_stand_in.Ru
         ({"strategy": NONE}, "tpu_name is for strategy 'tpu'"),
     ],
 )
-def test_options_that_a_tpu_does_not_have(options: Dict[str, Any], message: str) -> None:
+def test_options_that_a_tpu_does_not_have(options, message):
     with pytest.raises(ConfigError, match=message):
         LoopOptions(**{**ON_TPU, **options})
 
 
-def test_a_tpu_has_no_float16() -> None:
+def test_a_tpu_has_no_float16():
     with pytest.raises(ConfigError, match="a TPU has mixed_bfloat16"):
         TrainOptions(loop=LoopOptions(**ON_TPU), precision="mixed_float16")
 
@@ -142,6 +135,6 @@ def test_a_tpu_has_no_float16() -> None:
         ("grpc://127.0.0.1:1", "nothing listens at 127.0.0.1:1"),
     ],
 )
-def test_a_tpu_that_cannot_be_reached(name: str, message: str) -> None:
+def test_a_tpu_that_cannot_be_reached(name, message):
     with pytest.raises(strategies.NoTpuError, match=message):
         strategies.set_up(LoopOptions(TPU, tpu_name=name), SINGLE, 9.0)

@@ -89,25 +89,23 @@ def _statistics(*numbers: int) -> Dict[str, np.ndarray]:
     }
 
 
-def test_saved_statistics_are_means_over_replicas(model_dir: pathlib.Path) -> None:
+def test_saved_statistics_are_means_over_replicas(model_dir):
     found = stored(str(model_dir / "model.ckpt-1"))
     for name, value in _statistics(0, 1).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5)
         assert np.abs(found[name] - _statistics(0)[name]).max() > 1e-4
 
 
-def test_the_position_in_the_data_is_that_after_the_images_of_all_replicas(
-    model_dir: pathlib.Path,
-) -> None:
+def test_the_position_in_the_data_is_that_after_the_images_of_all_replicas(model_dir):
     position = data_cursor.read_cursor_state(str(model_dir), 1)
     assert position is not None and position.count == 4
 
 
-def test_reported_counts_are_means_over_replicas(model_dir: pathlib.Path) -> None:
+def test_reported_counts_are_means_over_replicas(model_dir):
     assert fake.figures(model_dir)["Counted/boxes"] == [(1, 1.5)]
 
 
-def test_a_step_that_one_replica_rejects_changes_no_replica(model_dir: pathlib.Path) -> None:
+def test_a_step_that_one_replica_rejects_changes_no_replica(model_dir):
     (folder,) = model_dir.glob("bad_step-2")
     before, after = stored(str(model_dir / "model.ckpt-1")), stored(str(folder / "model.ckpt"))
     for name, value in before.items():

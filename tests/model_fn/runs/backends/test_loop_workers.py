@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import pathlib
 import socket
 import threading
-from typing import Any, Callable, List
+from typing import Callable, List
 
 import pytest
 
@@ -43,7 +42,7 @@ def _in_thread(errors: List[Exception], cluster: Cluster, secs: float) -> thread
     return thread
 
 
-def test_workers_wait_until_all_have_come(members: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_wait_until_all_have_come(members, monkeypatch):
     monkeypatch.setattr(workers, "_POLL_SECS", 0.01)
     errors: List[Exception] = []
     first = _in_thread(errors, members("chief", 0), 60)
@@ -59,7 +58,7 @@ def test_workers_wait_until_all_have_come(members: Any, monkeypatch: pytest.Monk
     assert not errors
 
 
-def test_a_worker_that_does_not_come(members: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_come(members, monkeypatch):
     monkeypatch.setattr(workers, "_POLL_SECS", 0.01)
     chief = members("chief", 0)
     with pytest.raises(MissingTaskError, match="worker 0 of the cluster is missing: nothing has"):
@@ -69,7 +68,7 @@ def test_a_worker_that_does_not_come(members: Any, monkeypatch: pytest.MonkeyPat
         workers.wait_for_others(chief, 60)
 
 
-def test_an_address_that_no_server_can_have() -> None:
+def test_an_address_that_no_server_can_have():
     with socket.socket() as taken:
         taken.bind(("", 0))
         address = f"localhost:{taken.getsockname()[1]}"
@@ -77,7 +76,7 @@ def test_an_address_that_no_server_can_have() -> None:
             workers.wait_for_others(Cluster({"chief": [address]}, Task("chief", 0)), 60)
 
 
-def test_a_lost_worker_is_named(members: Any) -> None:
+def test_a_lost_worker_is_named(members):
     chief = members("chief", 0)
     with contextlib.ExitStack() as stack:
         host, _, port = chief.address(Task("worker", 1)).rpartition(":")
@@ -89,7 +88,7 @@ def test_a_lost_worker_is_named(members: Any) -> None:
             raise tf.errors.InternalError(None, None, "Connection reset by peer")
 
 
-def test_other_errors_stay_what_they_are(members: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_stay_what_they_are(members, monkeypatch):
     monkeypatch.setattr(workers, "is_listening", lambda address: True)
     monkeypatch.setattr(task_watch, "is_listening", lambda address: True)
     with pytest.raises(tf.errors.InternalError), workers.together(members("chief", 0), 60):
@@ -104,9 +103,7 @@ def test_other_errors_stay_what_they_are(members: Any, monkeypatch: pytest.Monke
             raise tf.errors.UnavailableError(None, None, message)
 
 
-def test_an_error_of_a_hook_is_no_lost_machine(
-    members: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_an_error_of_a_hook_is_no_lost_machine(members, monkeypatch, tmp_path):
     class Saving(Hook):
         def begin(self, context: RunContext, step: int) -> None:
             raise tf.errors.UnavailableError(None, None, "HTTP 503 of the storage")
@@ -126,13 +123,13 @@ def test_an_error_of_a_hook_is_no_lost_machine(
         raise tf.errors.UnavailableError(None, None, message)
 
 
-def test_a_folder_that_a_worker_does_not_see(tmp_path: pathlib.Path) -> None:
+def test_a_folder_that_a_worker_does_not_see(tmp_path):
     workers.check_folder(str(tmp_path))
     with pytest.raises(RunError, match="all tasks of a cluster need the same folder"):
         workers.check_folder(str(tmp_path / "model"))
 
 
-def test_the_number_of_the_first_one() -> None:
+def test_the_number_of_the_first_one():
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     (step,) = first_worker_values(strategy, lambda: [tf.constant(2**40, tf.int64)])
     assert step == 2**40

@@ -95,7 +95,7 @@ _CHANGES = {
         ("tpu_estimator", "num_classes"),
     ],
 )
-def test_it_is_refused_and_nothing_changes(tmp_path: pathlib.Path, backend: str, name: str) -> None:
+def test_it_is_refused_and_nothing_changes(tmp_path, backend, name):
     change, remedies = _CHANGES[name]
 
     def train(config: Any, num_steps: int) -> None:

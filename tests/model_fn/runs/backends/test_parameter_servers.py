@@ -18,9 +18,7 @@ def _context(folder: pathlib.Path, text: str = "") -> RunContext:
     return fake.run_context(folder, fake.pipeline_config(text), num_train_steps=100)
 
 
-def test_the_cluster_chooses_the_backend(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_the_cluster_chooses_the_backend(monkeypatch, tmp_path):
     for kind in ("chief", "worker"):
         fake.set_cluster(monkeypatch, JOBS, kind)
         made = make_backend(_context(tmp_path))
@@ -30,16 +28,14 @@ def test_the_cluster_chooses_the_backend(
     assert not isinstance(made, parameter_servers.ParameterServerBackend)
 
 
-def test_newer_tensorflow_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_newer_tensorflow_is_refused(monkeypatch, tmp_path):
     fake.set_cluster(monkeypatch, JOBS, "chief")
     monkeypatch.setattr(tf, "__version__", "2.16.1")
     with pytest.raises(ConfigError, match=r"need TensorFlow 2\.15; this is 2\.16\.1.*--strategy"):
         make_backend(_context(tmp_path))
 
 
-def test_data_that_end_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def test_data_that_end_are_refused(monkeypatch, tmp_path):
     fake.set_cluster(monkeypatch, JOBS, "worker")
     text = "train_input_reader { num_epochs: 2 }"
     with pytest.raises(ConfigError, match=r"^train_input_reader\.num_epochs: in a cluster data do"):
@@ -64,13 +60,7 @@ def test_data_that_end_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: pa
         ("train_config { sync_replicas: true replicas_to_aggregate: 3 }", ""),
     ],
 )
-def test_fields_without_effect_beside_others(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: pathlib.Path,
-    caplog: pytest.LogCaptureFixture,
-    text: str,
-    message: str,
-) -> None:
+def test_fields_without_effect_beside_others(monkeypatch, tmp_path, caplog, text, message):
     fake.set_cluster(monkeypatch, JOBS, "chief")
     make_backend(_context(tmp_path, text))
     assert message in caplog.text and bool(message) == bool(caplog.text)
@@ -85,5 +75,5 @@ def test_fields_without_effect_beside_others(
         ("train_config { startup_delay_steps: 40 sync_replicas: true }", 0),
     ],
 )
-def test_when_workers_start(tmp_path: pathlib.Path, text: str, first: int) -> None:
+def test_when_workers_start(tmp_path, text, first):
     assert parameter_servers._first_step(_context(tmp_path, text)) == first

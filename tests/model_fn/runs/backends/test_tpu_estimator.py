@@ -71,7 +71,7 @@ def _scalars(model_dir: pathlib.Path) -> Dict[str, List[Tuple[int, float]]]:
     return fake.figures(model_dir, f"*{tpu_step.FILE_SUFFIX}")
 
 
-def test_rehearsal_writes_what_a_tpu_would(tmp_path: pathlib.Path) -> None:
+def test_rehearsal_writes_what_a_tpu_would(tmp_path):
     stream = io.StringIO()
     runner = _train(tmp_path, _config(), 6, stream=stream)
     assert int(runner.get_variable_value("global_step")) == 6
@@ -87,7 +87,7 @@ def test_rehearsal_writes_what_a_tpu_would(tmp_path: pathlib.Path) -> None:
     assert f"total {losses[-1]:.4g}" in lines[-1] and "gradient_norm" not in lines[-1]
 
 
-def test_rehearsal_trains_as_an_estimator_does(tmp_path: pathlib.Path) -> None:
+def test_rehearsal_trains_as_an_estimator_does(tmp_path):
     config = _config("train_config { gradient_clipping_by_norm: 0.1 }" + AVERAGED)
     rehearsed = _train(tmp_path / "tpu", config, 3)
     plain = estimator.Estimator(
@@ -103,7 +103,7 @@ def test_rehearsal_trains_as_an_estimator_does(tmp_path: pathlib.Path) -> None:
         )
 
 
-def test_warm_start_reaches_variables_and_averages(tmp_path: pathlib.Path) -> None:
+def test_warm_start_reaches_variables_and_averages(tmp_path):
     source = _train(tmp_path / "source", _config(), 3)
     prefix = tf1.train.latest_checkpoint(str(tmp_path / "source"))
     text = (
@@ -119,7 +119,7 @@ def test_warm_start_reaches_variables_and_averages(tmp_path: pathlib.Path) -> No
     np.testing.assert_array_equal(averages, expected)
 
 
-def test_evaluation_and_export_by_the_same_estimator(tmp_path: pathlib.Path) -> None:
+def test_evaluation_and_export_by_the_same_estimator(tmp_path):
     config = _config("eval_config { batch_size: 2 num_examples: 5 }" + AVERAGED)
     _train(tmp_path, config, 2)
     make_estimator = functools.partial(tpu.make_estimator, config, str(tmp_path), tpu=REHEARSAL)
@@ -147,15 +147,13 @@ def test_evaluation_and_export_by_the_same_estimator(tmp_path: pathlib.Path) -> 
         )
 
 
-def test_a_loss_that_is_not_finite_ends_the_training(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_that_is_not_finite_ends_the_training(tmp_path, monkeypatch):
     monkeypatch.setattr(optimizers, "make_learning_rate", lambda *_: tf.constant(1e38))
     with pytest.raises(NotFiniteLossError, match="not finite in the steps up to 2"):
         _train(tmp_path, _config(), 6, silent=True)
 
 
-def test_reported_scalars_are_means_over_cores(tmp_path: pathlib.Path) -> None:
+def test_reported_scalars_are_means_over_cores(tmp_path):
     graph = TrainGraph()
     make_spec = model_fn.create_model_fn(_config(), use_tpu=True, graph=graph)
     run_config = tpu.make_estimator(_config(), str(tmp_path), tpu=REHEARSAL).config
@@ -191,7 +189,7 @@ def _step_of_core(config: Any) -> Dict[str, np.ndarray]:
     return {name: before[name] - after[name] for name in variables}
 
 
-def test_the_gradient_of_all_cores_is_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_of_all_cores_is_clipped(monkeypatch):
     # The gradient of another core has 0.05 for each weight.
     operations = importlib.import_module("tensorflow.python.tpu.ops.tpu_ops")
     monkeypatch.setattr(operations, "cross_replica_sum", lambda value, *_: value + 0.05)
@@ -203,7 +201,7 @@ def test_the_gradient_of_all_cores_is_clipped(monkeypatch: pytest.MonkeyPatch) -
         np.testing.assert_allclose(clipped[name], value * 0.1 / norm, rtol=1e-4, atol=1e-7)
 
 
-def test_batches_for_cores_are_static_and_hold_no_strings() -> None:
+def test_batches_for_cores_are_static_and_hold_no_strings():
     specs = tpu.fed(_input_fn)({"batch_size": 4}).element_spec
     assert set(specs[0]) == {schema.IMAGE, schema.TRUE_IMAGE_SHAPE} <= set(tpu.FEATURES)
     for spec in tf.nest.flatten(specs):
@@ -216,7 +214,7 @@ def test_batches_for_cores_are_static_and_hold_no_strings() -> None:
         tpu.fed(open_shape)({"batch_size": 4})
 
 
-def test_each_host_reads_its_part() -> None:
+def test_each_host_reads_its_part():
     class Context:
         def current_input_fn_deployment(self) -> Tuple[str, int, int, int]:
             return "/job:worker", 1, 4, 8
@@ -232,7 +230,7 @@ def test_each_host_reads_its_part() -> None:
     assert seen[0].get_per_replica_batch_size(4) == 4
 
 
-def test_unfit_configurations_are_refused_with_the_edit(tmp_path: pathlib.Path) -> None:
+def test_unfit_configurations_are_refused_with_the_edit(tmp_path):
     config = _config("model { ssd { inplace_batchnorm_update: false } }")
     with pytest.raises(ConfigError, match=r"--set model\.ssd\.inplace_batchnorm_update=true"):
         tpu.make_estimator(config, str(tmp_path), tpu=REHEARSAL)
@@ -246,7 +244,7 @@ def test_unfit_configurations_are_refused_with_the_edit(tmp_path: pathlib.Path) 
         TpuOptions()
 
 
-def test_a_missing_tpu_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_missing_tpu_is_told(tmp_path):
     on_tpu = TpuOptions(name="local", num_shards=2)
     runner = tpu.make_estimator(_config(), str(tmp_path), tpu=on_tpu)
     refused = pytest.raises(tpu.NoTpuError, match="no cores that this machine can reach")
@@ -259,7 +257,7 @@ def test_a_missing_tpu_is_told(tmp_path: pathlib.Path) -> None:
         )
 
 
-def test_run_config(tmp_path: pathlib.Path) -> None:
+def test_run_config(tmp_path):
     runner = tpu.make_estimator(_config(), str(tmp_path), tpu=REHEARSAL)
     made = runner.config
     assert isinstance(made, tpu_estimator.RunConfig)
@@ -307,7 +305,7 @@ def _graph_of_tpu(model_dir: pathlib.Path, config: Any, monkeypatch: pytest.Monk
     return hook.graph
 
 
-def test_graph_of_a_real_tpu(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_of_a_real_tpu(tmp_path, monkeypatch):
     _train(tmp_path / "source", _config(), 1)
     text = (
         f"train_config {{ batch_size: 16 fine_tune_checkpoint: '{tmp_path / 'source'}'"
