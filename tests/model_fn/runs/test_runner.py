@@ -135,7 +135,8 @@ def test_a_refused_run_leaves_no_trace(readers, tmp_path, program):
     assert history.last_step(str(new)) == 4 and len(list(new.iterdir())) == 2
 
 
-def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(tmp_path, monkeypatch):
+@pytest.mark.parametrize("program", ["train", "train_and_evaluate"])
+def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(tmp_path, monkeypatch, program):
     cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
     fake.set_cluster(monkeypatch, cluster, "evaluator")
 
@@ -150,7 +151,7 @@ def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(tmp_path, mo
     monkeypatch.setattr(runner, "evaluation_readers", lambda *_, **__: [])
     monkeypatch.setattr(runner, "follow", evaluate)
     with pytest.raises(Stopped):
-        runner.train_and_evaluate(fake.pipeline_config(), str(tmp_path))
+        getattr(runner, program)(fake.pipeline_config(), str(tmp_path))
     assert not (tmp_path / "export").exists()
 
 
