@@ -253,6 +253,8 @@ def train_and_evaluate(config: Any, folder: pathlib.Path) -> None:
     config.train_config.fine_tune_checkpoint = str(folder / "first" / "model.ckpt-2")
     config.train_config.fine_tune_checkpoint_type = ""
     config.train_config.from_detection_checkpoint = True
+    config.train_input_reader.ClearField("max_number_of_boxes")
+    config.train_config.max_number_of_boxes = 20
     runner.train(config, str(folder / "second"))
 
 

@@ -110,7 +110,7 @@ def test_options_with_dashes(capsys):
         (
             ["train", str(CONFIG), "--model_dir=r", "--num_train_steps=-5"],
             2,
-            "setting num_train_steps=-5: must be between 0 and 4,294,967,295",
+            "setting num_train_steps=-5: allowed are 0 to 4,294,967,295 steps",
         ),
         (["train", "--model_dir", "run"], 2, "--pipeline_config_path"),
         (["check-config"], 2, "no configuration is given"),
