@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any, Callable, Dict, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from estimator_det.compat import tf
 from estimator_det.config.check import check_augmentation
@@ -111,14 +111,11 @@ def create_train_input_fn(
             merge_boxes=train.merge_multiple_label_boxes,
             use_multiclass_scores=train.use_multiclass_scores,
         )
-        refuse(check_augmentation(train.data_augmentation_options, collate.num_classes))
-        steps = make_steps(train.data_augmentation_options)
-        check_steps(steps, reader)
         examples = ExampleOptions(
             reader,
             collate,
             _policy(reader, collate),
-            steps,
+            _augmentation(train, reader, collate.num_classes),
             batch_size,
             first_step=run.first_step,
             images_per_step=images if input_context is None else images // shard[0],
@@ -130,6 +127,14 @@ def create_train_input_fn(
         return _batches(examples, order, fault_log, run, predicts_masks(pipeline_config.model))
 
     return input_fn
+
+
+def _augmentation(train_config: Any, reader: Any, num_classes: int) -> List[Any]:
+    """The steps of augmentation, which suit the reader and the classes."""
+    refuse(check_augmentation(train_config.data_augmentation_options, num_classes))
+    steps = make_steps(train_config.data_augmentation_options)
+    check_steps(steps, reader)
+    return steps
 
 
 def create_eval_input_fn(
