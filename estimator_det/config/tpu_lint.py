@@ -30,10 +30,10 @@ def fix(config: Config, target: Target) -> Tuple[Config, List[Problem]]:
     """`config` with every safe edit applied, and the problems that had them.
 
     One edit may require another, as a batch size does of a shuffle buffer; edits are applied until
-    none is left.
+    there is no new one.
     """
     applied: List[Problem] = []
-    while safe := [problem for problem in lint(config, target) if problem.safe]:
+    while safe := [each for each in lint(config, target) if each.safe and each not in applied]:
         applied += safe
         config = apply_overrides(config, [edit for problem in safe for edit in problem.edits])
     return config, applied
