@@ -199,7 +199,7 @@ def evaluation_ops(
         detections, groundtruth, sizes, (pixels, channels) = restored(arrays)
         batch = evaluated_batch(detections, groundtruth, sizes, has_masks=has_masks)
         accumulator.add(batch)
-        if pixels is not None:
+        if pixels is not None and not pictures.are_complete:
             every = groundtruth._replace(is_annotated=None)  # images that nobody annotated, too
             masks = detections.masks, groundtruth.masks
             pictures.add(evaluated_batch(detections, every, sizes), sizes, pixels, channels, masks)

@@ -35,6 +35,11 @@ class Pictures:
         )
         self._pngs: List[bytes] = []
 
+    @property
+    def are_complete(self) -> bool:
+        """True if no more images are drawn."""
+        return len(self._pngs) >= self._max_images
+
     def add(
         self,
         batch: EvaluatedBatch,
