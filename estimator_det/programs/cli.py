@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import importlib.metadata
 import platform
 import sys
@@ -13,15 +12,32 @@ from typing import Any, Iterable, List, Optional, Sequence
 import estimator_det
 from estimator_det.config import printing
 from estimator_det.programs import console, model_flags
+from estimator_det.programs.verbs import (
+    benchmark,
+    check_config,
+    check_data,
+    convert,
+    data_worker,
+    demo,
+    detect,
+    evaluate,
+    export,
+    import_model,
+    init,
+    pretrained,
+    replay,
+    report,
+    show_data,
+    submit,
+    sync,
+    train,
+)
 
 DESCRIPTION = "Trains, evaluates, exports and runs object detectors."
-VERBS = tuple(
-    importlib.import_module(f"estimator_det.programs.verbs.{name}")
-    for name in (
-        "demo", "convert", "init", "check_config", "check_data", "show_data", "pretrained",
-        "import_model", "train", "submit", "data_worker", "replay", "evaluate", "report", "export",
-        "detect", "sync", "benchmark",
-    )
+# In the order of the help.
+VERBS = (
+    demo, convert, init, check_config, check_data, show_data, pretrained, import_model, train,
+    submit, data_worker, replay, evaluate, report, export, detect, sync, benchmark,
 )  # fmt: skip
 
 
