@@ -191,12 +191,15 @@ class LoopStep:
         def compute(scale: tf.Tensor) -> Any:
             return self._strategy.run(self._replica.compute, (*share, scale, stops))
 
+        def first(values: Any) -> Any:
+            return _local(self._strategy, values)[0]
+
         if self._loss_scale is None:
             reduced = compute(tf.constant(1.0))
         else:
-            reduced = self._loss_scale.compute(compute, self._put_back, self._first)
+            reduced = self._loss_scale.compute(compute, self._put_back, first)
         return _applied_if_finite(
-            tf.nest.map_structure(self._first, reduced),
+            first(reduced),
             self._learning_rate(),
             lambda: self._apply(reduced),
             lambda: self._put_back(reduced),
@@ -215,14 +218,7 @@ class LoopStep:
                 lambda: self._replica.put_back(reduced.statistics),
             )
 
-        outcome: Outcome = tf.nest.map_structure(
-            self._first, self._strategy.run(take, (*share, stops))
-        )
-        return outcome
-
-    def _first(self, value: Any) -> tf.Tensor:
-        """Value of the first replica."""
-        return self._strategy.experimental_local_results(value)[0]
+        return _local(self._strategy, self._strategy.run(take, (*share, stops)))[0]
 
     def _apply(self, reduced: Reduced) -> None:
         pairs = [
@@ -317,9 +313,10 @@ def _used(batch: Any) -> Tuple[Any, ...]:
     return tuple(map(used_by_step, batch))
 
 
-def _local(strategy: Any, batch: Any) -> Tuple[Any, ...]:
-    flat = [strategy.experimental_local_results(each) for each in tf.nest.flatten(batch)]
-    return tuple(tf.nest.pack_sequence_as(batch, list(each)) for each in zip(*flat))
+def _local(strategy: Any, values: Any) -> Tuple[Any, ...]:
+    """The values of each replica of this process."""
+    flat = [strategy.experimental_local_results(each) for each in tf.nest.flatten(values)]
+    return tuple(tf.nest.pack_sequence_as(values, list(each)) for each in zip(*flat))
 
 
 def _position(batches: Tuple[Any, ...]) -> Tensors:
