@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import pathlib
 import shutil
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 from PIL import Image
@@ -28,8 +29,6 @@ MODELS = {  # name -> configuration, description
 }
 CONFIG_FILE = MODELS["ssd"][0]
 MAP_50 = "DetectionBoxes_Precision/mAP@.50IOU"
-ROWS = {"boxes": "DetectionBoxes_Precision", "masks": "DetectionMasks_Precision"}
-COLUMNS = ("mAP", "mAP@.50IOU", "mAP@.75IOU")
 SUMMARY_FILE = "summary.json"
 PICTURE_FILE = "detections.png"
 MARKER_FILE = ".estimator-det-demo"  # marks the folder of a demo, which a later demo may replace
@@ -41,43 +40,29 @@ MIN_SCORE = 0.3  # focal loss gives low scores
 TEST_SEED_OFFSET = 2_000_003  # test images are neither training nor evaluation images
 
 
-def run_demo(
-    output_dir: str,
-    *,
-    model: str = "ssd",
-    seed: int = 0,
-    size: str = "small",
-    num_train_steps: Optional[int] = None,
-    assignments: Sequence[str] = (),
-) -> None:
+def run_demo(options: argparse.Namespace) -> None:
     """Makes data, trains, evaluates, exports and detects below `output_dir`; reports each step.
 
-    Args:
-        output_dir: A new or empty folder, or that of an earlier demo, which is replaced.
-        model: What to train, a name in `MODELS`.
-        seed: Of the data, the initial weights and the order of the records.
-        size: Of the data set, a name in `inputs.datasets.shapes.SIZES`.
-        num_train_steps: Replaces the configured number; the learning rate schedule is scaled.
-        assignments: Changes to the configuration, as `--set` takes them.
+    The folder is new or empty, or that of an earlier demo, which is replaced. A number of steps
+    replaces the configured one, and scales the learning-rate schedule.
     """
-    if model not in MODELS:
-        raise ValueError(f"model {model!r} is not one of {sorted(MODELS)}")
+    output_dir, seed = options.output_dir, options.seed
     _prepare_folder(output_dir)
     data, model_dir, exported, test_images, detections = (
         os.path.join(output_dir, name) for name in FOLDERS
     )
     summary, picture = (os.path.join(output_dir, name) for name in (SUMMARY_FILE, PICTURE_FILE))
     seconds: Dict[str, float] = {}
-    with _step(seconds, "data", f"shapes on textured backgrounds ({size}, seed {seed})"):
-        files = _make_data(data, seed, size)
-    config = demo_config(files, num_train_steps, assignments, model)
+    with _step(seconds, "data", f"shapes on textured backgrounds ({options.size}, seed {seed})"):
+        files = _make_data(data, seed, options.size)
+    config = demo_config(files, options.num_train_steps, options.set, options.model)
     console.check_config(config)
     steps, batch = config.train_config.num_steps, config.train_config.batch_size
     with _step(
         seconds,
         "training and evaluation",
-        f"{MODELS[model][1]} from scratch, {steps} steps of {batch} images, then COCO metrics on "
-        f"{files.num_eval} held-out images",
+        f"{MODELS[options.model][1]} from scratch, {steps} steps of {batch} images, then COCO "
+        f"metrics on {files.num_eval} held-out images",
     ):
         metrics = _train(config, model_dir, seed)
     with _step(seconds, "export", "SavedModel and frozen graph of the last checkpoint"):
@@ -96,9 +81,8 @@ def run_demo(
         "num_train_steps": steps,
     }
     pathlib.Path(summary).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    console.print_line(f"\non {files.num_eval} held-out images:")
-    for line in figures_table(metrics):
-        console.print_line(f"  {line}")
+    title = f"\nmetrics on {files.num_eval} held-out images, also in {model_dir}/eval_0:"
+    console.say_metrics(title, metrics)
     console.print_line(f"{sum(seconds.values()):.0f} s in total; summary: {summary}")
 
 
@@ -109,16 +93,6 @@ def _step(seconds: Dict[str, float], name: str, description: str) -> Iterator[No
     started = time.monotonic()
     yield
     seconds[name] = round(time.monotonic() - started, 1)
-
-
-def figures_table(metrics: Mapping[str, float]) -> List[str]:
-    """COCO's averages of boxes, and of masks where the model finds masks, as lines of text."""
-    lines = [f"{'':<6}" + "".join(f"{column:>12}" for column in COLUMNS)]
-    for name, prefix in ROWS.items():
-        values = [metrics.get(f"{prefix}/{column}") for column in COLUMNS]
-        if None not in values:
-            lines.append(f"{name:<6}" + "".join(f"{value:>12.3f}" for value in values))
-    return lines
 
 
 def demo_config(
@@ -159,7 +133,6 @@ def _train(config: Any, model_dir: str, seed: int) -> Dict[str, float]:
     console.print_line(
         f"  checkpoint and event files: {model_dir} (tensorboard --logdir {model_dir})"
     )
-    console.say_metrics(f"  metrics of the last step, also in {model_dir}/eval_0:", metrics)
     return metrics
 
 

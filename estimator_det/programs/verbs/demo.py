@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options, add_set_argument
 
 SUMMARY = "Makes a data set of shapes; trains, evaluates, exports and runs a small detector"
@@ -13,27 +12,19 @@ EXAMPLE = "--output_dir demo_output --seed 1"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "ssd (default), or mask_rcnn: two stages, with masks; takes longer"
-    add_options(parser, str, {"--model": text}, default="ssd")
+    add_options(parser, str, {"--model": text}, default="ssd", choices=("ssd", "mask_rcnn"))
     add_options(parser, str, {"--output_dir": "(default: %(default)s)"}, default="demo_output")
     text = "of the data and the initial weights (default: %(default)s)"
     add_options(parser, int, {"--seed": text}, default=0)
     add_options(parser, int, {"--num_train_steps": "default: train_config.num_steps"})
-    text = "of the data set: tiny, small (default) or large"
-    add_options(parser, str, {"--size": text}, default="small")
+    text = "of the data set (default: %(default)s)"
+    add_options(parser, str, {"--size": text}, default="small", choices=("tiny", "small", "large"))
     add_set_argument(parser)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     from estimator_det.programs import demo
     from model_fn.checkpoints import writing
 
     with writing.writable_folder(options.output_dir, "output_dir"):
-        demo.run_demo(
-            options.output_dir,
-            model=options.model,
-            seed=options.seed,
-            size=options.size,
-            num_train_steps=options.num_train_steps,
-            assignments=options.set,
-        )
-    return console.EXIT_OK
+        demo.run_demo(options)
