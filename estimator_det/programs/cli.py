@@ -117,7 +117,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return console.run(lambda: _run(options))
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> Any:
     """Imports plug-ins, then runs the verb, which does not see their option."""
     from estimator_det.config import plugins
 
@@ -125,7 +125,7 @@ def _run(options: argparse.Namespace) -> int:
     runs = () if options.verb == "check-config" else ("model_dir", "checkpoint_dir")
     folders = (getattr(options, name, None) for name in runs)
     plugins.load(vars(options).pop("plugins"), folders)
-    return int(options.run(options))
+    return options.run(options)
 
 
 def _parse(arguments: List[str]) -> argparse.Namespace:

@@ -182,8 +182,8 @@ def say_metrics(title: str, metrics: Mapping[str, float], *, verbose: bool = Fal
         )
 
 
-def run(main: Callable[[], int]) -> int:
-    """Runs a program body; prints the errors a user can fix in one line, for an exit code.
+def run(main: Callable[[], Optional[int]]) -> int:
+    """Runs a program body, which may return an exit code; prints errors a user can fix in a line.
 
     SIGTERM interrupts it as SIGINT does, unless it handles signals itself. Errors of other kinds
     are bugs and keep their traceback. With ESTIMATOR_DET_DEBUG=1 every error does.
@@ -196,7 +196,7 @@ def run(main: Callable[[], int]) -> int:
     try:
         # Without a watching thread: programs that train have one of their own.
         with bars.closed_at_end(), signals.StopSignals(Stop(), watches=False):
-            return main()
+            return main() or EXIT_OK
     except signals.Stopped as stop:
         with signals.deadly():
             printing.report(stop, sys.stderr)

@@ -80,7 +80,7 @@ def _log_level(verbosity: int) -> int:
     return int(getattr(logging, names[min(verbosity, 1) + 3]))
 
 
-def _run(values: flags.FlagValues) -> int:
+def _run(values: flags.FlagValues) -> None:
     from estimator_det.config import pipeline, plugins
 
     flag: Dict[str, Any] = values.flag_values_dict()
@@ -91,7 +91,8 @@ def _run(values: flags.FlagValues) -> int:
         num_train_steps=flag["num_train_steps"],
     )
     if flag["checkpoint_dir"] or flag["mode"] == "eval":
-        return _evaluate(config, flag)
+        _evaluate(config, flag)
+        return
     options = _train_options(flag)
     console.check_training(config, flag["model_dir"], options)
     from model_fn.runs import runner
@@ -104,7 +105,6 @@ def _run(values: flags.FlagValues) -> int:
             metrics = runner.train_and_evaluate(config, flag["model_dir"], options)
     if metrics:
         console.say_metrics("last evaluation:", metrics)
-    return console.EXIT_OK
 
 
 def _copied_events(model_dir: str) -> ContextManager[None]:
@@ -145,11 +145,11 @@ def _train_options(flag: Dict[str, Any]) -> TrainOptions:
     )
 
 
-def _evaluate(config: Any, flag: Dict[str, Any]) -> int:
+def _evaluate(config: Any, flag: Dict[str, Any]) -> None:
     on_training_data = flag["eval_training_data"]
     # The reference has a flag of each name, with different defaults.
     sampling = "eval_on_train_examples" if on_training_data else "eval_examples"
-    return evaluate.run_evaluation(
+    evaluate.run_evaluation(
         config,
         flag["checkpoint_dir"] or flag["model_dir"],
         continuous=not flag["run_once"],

@@ -15,7 +15,6 @@ FOLDER = "benchmark"  # in the folder of the export
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     parser.add_argument(
         "model", metavar="PATH", help="folder of an export, or one of the models in it"
     )
@@ -42,7 +41,6 @@ def _numbers(text: str) -> Tuple[int, ...]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
     from exporters import formats
     from exporters.benchmark import compare, report
     from model_fn.checkpoints import writing

@@ -28,7 +28,6 @@ FINDINGS_FILE = "findings.jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     add_config_arguments(parser)
     parser.add_argument(
         "--reader",
@@ -50,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
     config = load(options)
     from model_fn.checkpoints import writing
     from model_fn.checks import data_check, data_report

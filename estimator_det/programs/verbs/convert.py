@@ -37,7 +37,6 @@ def format_name(text: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     parser.add_argument(
         "--from",
         dest="source_format",
@@ -126,8 +125,7 @@ _TO_COCO = ("records", "output", "dataset", "write_images")
 _BOTH = ("label_map", "source_format", "target_format", "verb", "run")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
+def run(options: argparse.Namespace) -> None:
     check_format(options.source_format)
     to_coco = options.target_format == COCO
     if to_coco != (options.source_format == TFRECORD):
@@ -149,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
     from model_fn.checkpoints.errors import RunError
 
     try:
-        return _to_coco(arguments) if to_coco else to_records(arguments)
+        (_to_coco if to_coco else to_records)(arguments)
     except (ConversionError, ProcessDiedError) as error:
         raise RunError(str(error)) from error
 
@@ -161,7 +159,7 @@ def check_format(name: str) -> None:
         raise console.UsageError(f"--from: the dataset format {what}. {remedy}")
 
 
-def _to_coco(arguments: Dict[str, Any]) -> int:
+def _to_coco(arguments: Dict[str, Any]) -> None:
     from inputs.conversion import to_coco
     from model_fn.checkpoints import writing
 
@@ -171,11 +169,10 @@ def _to_coco(arguments: Dict[str, Any]) -> int:
     images = printing.counted(exported.images, "image")
     annotations = printing.counted(exported.annotations, "annotation")
     console.print_line(f"{images} and {annotations}: {arguments['output']}")
-    return console.EXIT_OK
 
 
-def to_records(arguments: Dict[str, Any]) -> int:
-    """Converts by the options of the verb; returns an exit code."""
+def to_records(arguments: Dict[str, Any]) -> None:
+    """Converts by the options of the verb."""
     from inputs.conversion import beam_pipeline, engine
     from inputs.conversion.images import ImageOptions
     from inputs.conversion.splits import parse_splits
@@ -205,7 +202,6 @@ def to_records(arguments: Dict[str, Any]) -> int:
                 progress=_progress(bars),
             )
         _report(conversion, arguments)
-    return console.EXIT_OK
 
 
 def _fields_of(options: Any, arguments: Dict[str, Any]) -> Dict[str, Any]:

@@ -17,7 +17,6 @@ EXAMPLE = "--model exported photos/ image.jpg --output_dir detections"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     parser.add_argument(
         "images", nargs="+", metavar="IMAGE", help="images, videos, folders of images"
     )
@@ -47,7 +46,6 @@ def _threshold(text: str) -> Union[float, str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
     from exporters import Detector, video
     from exporters.detect_files import Filter
     from exporters.image_files import list_images

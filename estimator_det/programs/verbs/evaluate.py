@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(group, str, {"--label_map FILE": "without a configuration: label map"})
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     # The older spelling had both names, with --model_dir for what is now --output_dir.
     if options.checkpoint_dir or options.detections:
         # Both at once would leave one of the folders unused.
@@ -75,13 +75,14 @@ def run(options: argparse.Namespace) -> int:
         options.model_dir = options.config
     _check_options(options)
     if options.detections:
-        return _evaluate_file(options)
+        _evaluate_file(options)
+        return
     from model_fn.checkpoints.find import refuse_model
 
     refuse_model(options.model_dir)  # before its configuration is missing
     if not (options.config or options.pipeline_config_path):
         _check_run(options.model_dir)
-    return run_evaluation(
+    run_evaluation(
         load(options, os.path.join(options.model_dir, CONFIG_FILE)),
         options.model_dir,
         continuous=options.continuous,
@@ -135,7 +136,7 @@ def _check_options(options: argparse.Namespace) -> None:
         )
 
 
-def _evaluate_file(options: argparse.Namespace) -> int:
+def _evaluate_file(options: argparse.Namespace) -> None:
     from model_fn.evaluation.detections import scoring
 
     if options.records:
@@ -157,7 +158,7 @@ def _evaluate_file(options: argparse.Namespace) -> int:
         folder,
         on_training_data=options.eval_training_data,
     )
-    return _evaluate(evaluate, config, folder, options.calibrate, verbose=options.verbose)
+    _evaluate(evaluate, config, folder, options.calibrate, verbose=options.verbose)
 
 
 def run_evaluation(
@@ -170,8 +171,8 @@ def run_evaluation(
     calibrate: Optional[str] = None,
     verbose: bool = False,
     **settings: Any,
-) -> int:
-    """Checks the configuration, evaluates and prints the metrics; returns an exit code.
+) -> None:
+    """Checks the configuration, evaluates and prints the metrics.
 
     `calibrate` is a kind of `model_fn.evaluation.calibration`. The settings are those of
     `model_fn.runs.evaluator`.
@@ -189,7 +190,7 @@ def run_evaluation(
     if not (settings["model_dir"] or continuous or tf.io.gfile.isdir(checkpoint_dir)):
         folder = os.path.dirname(checkpoint_dir) or "."
     evaluate = functools.partial(evaluate, config, checkpoint_dir, **settings)
-    return _evaluate(evaluate, config, folder, calibrate, verbose=verbose)
+    _evaluate(evaluate, config, folder, calibrate, verbose=verbose)
 
 
 def _evaluate(
@@ -199,8 +200,8 @@ def _evaluate(
     calibrate: Optional[str],
     *,
     verbose: bool,
-) -> int:
-    """Evaluates into a folder, prints the metrics, and calibrates; returns an exit code."""
+) -> None:
+    """Evaluates into a folder, prints the metrics, and calibrates."""
     from model_fn.checkpoints import writing
     from model_fn.evaluation import calibration
 
@@ -215,7 +216,6 @@ def _evaluate(
         if calibrate:
             step = int(next(iter(results.values())).get("global_step", 0))
             _calibrate(config, calibrate, matches, folder, step)
-    return console.EXIT_OK
 
 
 def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, step: int) -> None:

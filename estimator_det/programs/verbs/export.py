@@ -50,7 +50,6 @@ TFLITE_OPTIONS = (*TFLITE_NUMBERS, *TFLITE_CHOICES, "quantize")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     add_config_arguments(parser, default=f"{CONFIG_FILE} in model_dir")
     texts = {
         "--model_dir": "folder of a run, whose latest checkpoint is exported",
@@ -152,8 +151,7 @@ def _tflite_options(options: argparse.Namespace) -> Dict[str, Any]:
     return {"quantize": chosen.pop("quantize", None), "tflite": TfliteOptions(**chosen)}
 
 
-def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
+def run(options: argparse.Namespace) -> None:
     if options.precision != "float32" and "saved_model" not in names_of(options.format):
         raise console.UsageError("--precision: for SavedModels only; add saved_model to --format")
     side_options = [f"--{name}" for name in SIDE_INPUTS if getattr(options, name)]
@@ -175,7 +173,6 @@ def run(options: argparse.Namespace) -> int:
 
     with writing.writable_folder(options.output_dir, "output_dir"):
         _report(_export(config, checkpoint, options), names_of(options.format))
-    return console.EXIT_OK
 
 
 def _export(config: Any, checkpoint: str, options: argparse.Namespace) -> Any:

@@ -19,7 +19,6 @@ _LOG = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     parser.add_argument(
         "path",
         metavar="PATH",
@@ -59,8 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, bool, {"--overwrite": "replace an earlier import"})
 
 
-def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
+def run(options: argparse.Namespace) -> None:
     path = options.pipeline_config_path
     config = None
     if path is not None:
@@ -93,4 +91,3 @@ def run(options: argparse.Namespace) -> int:
     console.print_line(f"configuration: {imported.pipeline_config}")
     console.print_line(f"label map:     {imported.label_map or 'none in the file'}")
     console.print_line(f"report:        {imported.report}")
-    return console.EXIT_OK

@@ -46,9 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(length, positive, {"--num_train_steps N": "steps to train"})
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     if options.list:
-        return _print_list()
+        _print_list()
+        return
     _check_usage(options)
     path = os.path.join(options.output_dir, CONFIG_FILE)
     if os.path.exists(path) and not options.overwrite:
@@ -72,7 +73,6 @@ def run(options: argparse.Namespace) -> int:
         console.print_line(line)
     console.print_line(f"configuration: {path}; train it by")
     console.print_line(f"  {command}")
-    return console.EXIT_OK
 
 
 def _check_usage(options: argparse.Namespace) -> None:
@@ -88,7 +88,7 @@ def _check_usage(options: argparse.Namespace) -> None:
             raise console.UsageError(f"--{name} has no effect with --records; remove it")
 
 
-def _print_list() -> int:
+def _print_list() -> None:
     from estimator_det.programs import pretrained, starter
 
     console.print_line(
@@ -102,7 +102,6 @@ def _print_list() -> int:
         )
     console.print_line("time: of training an image on a CPU; 1 is that of ssd_mobilenet_v1")
     console.print_line("published: the name of these weights, for --pretrained")
-    return console.EXIT_OK
 
 
 def _convert(options: argparse.Namespace) -> str:

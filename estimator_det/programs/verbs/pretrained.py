@@ -14,7 +14,6 @@ EXAMPLE = "ssd_mobilenet_v2_coco"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     parser.add_argument(
         "name",
         nargs="?",
@@ -29,15 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, str, {"--cache_dir DIR": text})
 
 
-def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
+def run(options: argparse.Namespace) -> None:
     from estimator_det.programs import pretrained
 
     if options.list == (options.name is not None):
         raise console.UsageError("give the name of a model, or --list, which prints all names")
     if options.list:
         _print_list(pretrained)
-        return console.EXIT_OK
+        return
     weights = pretrained.resolve(options.name, options.cache_dir)
     console.print_line(f"folder:        {weights.folder}")
     console.print_line(f"checkpoint:    {weights.checkpoint}")
@@ -49,7 +47,6 @@ def run(options: argparse.Namespace) -> int:
     for assignment in weights.assignments:
         end = "" if assignment == weights.assignments[-1] else " \\"
         console.print_line(f"    --set {shlex.quote(assignment)}{end}")
-    return console.EXIT_OK
 
 
 def _print_list(pretrained: Any) -> None:

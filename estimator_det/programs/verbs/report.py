@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, str, texts)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     if len(options.runs) > 2:
         raise console.UsageError(f"{len(options.runs)} runs are given: give one or two")
     if options.benchmark and len(options.runs) > 1:
@@ -38,4 +38,3 @@ def run(options: argparse.Namespace) -> int:
         page = report.render(options.runs, options.benchmark).encode("utf-8", "replace")
         files.write_text(path, page)
     console.print_line(f"page: {path} ({len(page) / 1e6:.1f} MB)")
-    return console.EXIT_OK

@@ -23,7 +23,6 @@ NUM_IMAGES, NUM_RECORDS = 16, 4  # drawn by default, of batches and of augmentat
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
     add_config_arguments(parser)
     add_options(parser, str, {"--output FILE.png": "default: %(default)s"}, default="data.png")
     text = (
@@ -44,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, bool, {"--eval": "draw evaluation batches, which are not augmented"})
 
 
-def run(options: argparse.Namespace) -> int:
-    """Runs the verb; returns an exit code."""
+def run(options: argparse.Namespace) -> None:
     if options.num_images is None:
         options.num_images = NUM_RECORDS if options.augmentation else NUM_IMAGES
     if options.augmentation and options.eval:
@@ -62,10 +60,10 @@ def run(options: argparse.Namespace) -> int:
                 f"--output is {options.output}, and show-data writes PNG files: name a file that "
                 "ends in .png"
             )
-        return draw(config, options)
+        draw(config, options)
 
 
-def _draw_steps(config: Any, options: argparse.Namespace) -> int:
+def _draw_steps(config: Any, options: argparse.Namespace) -> None:
     """A picture for each `--augmentation`; the names of several go into the names of the files."""
     from model_fn.drawing import before_after
 
@@ -95,7 +93,6 @@ def _draw_steps(config: Any, options: argparse.Namespace) -> int:
         unusable = printing.counted(read.num_unusable, "record")
         console.print_line(f"skipped {unusable} that cannot be used; run check-data")
     _say_rotated(read.rotated)
-    return console.EXIT_OK
 
 
 def _save(page: Any, file: str) -> None:
@@ -128,7 +125,7 @@ def _rotated(reader: Any, features: Any) -> List[str]:
     return names
 
 
-def _draw_batches(config: Any, options: argparse.Namespace) -> int:
+def _draw_batches(config: Any, options: argparse.Namespace) -> None:
     from inputs.bad_records.log import FaultLog
     from model_fn.checkpoints.errors import RunError
     from model_fn.drawing import batch_grid
@@ -164,7 +161,6 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> int:
     without = sum(not cell.labels for cell in cells)
     note = f", {without} of them without boxes" if without else ""
     console.print_line(f"{printing.counted(len(cells), 'image')}{note}: {options.output}")
-    return console.EXIT_OK
 
 
 def _batches(

@@ -136,7 +136,7 @@ def _add_rehearsal(group: Any) -> None:
     add_options(group, positive, texts)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     from estimator_det.config import pipeline, plugins
     from model_fn.checkpoints import writing
 
@@ -181,7 +181,6 @@ def run(options: argparse.Namespace) -> int:
         printing.report(f"warning: {ai_platform.CLOSED}", sys.stderr)
     if options.runs:
         _execute(command)
-    return console.EXIT_OK
 
 
 def _execute(command: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(group, above_zero, texts)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     from estimator_det.programs.cloud import following, storage
 
     *sources, destination = options.paths
@@ -56,11 +56,10 @@ def run(options: argparse.Namespace) -> int:
             timeout_secs=options.timeout_secs,
             threads=options.threads,
         )
-        return console.EXIT_OK
+        return
     copy = storage.download if downloads else storage.upload
     done = copy(sources, destination, exclude=options.exclude, threads=options.threads)
     console.print_line(
         f"copied to {destination}: {done.files} ({done.size / 1e6:.1f} MB); already there: "
         f"{done.same}"
     )
-    return console.EXIT_OK

@@ -186,7 +186,7 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     from estimator_det.config import files, pipeline
     from model_fn.runs import cluster
 
@@ -235,4 +235,3 @@ def run(options: argparse.Namespace) -> int:
     if metrics:
         console.say_metrics("last evaluation:", metrics, verbose=options.verbose)
     console.print_line(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")
-    return console.EXIT_OK
