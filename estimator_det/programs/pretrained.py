@@ -5,11 +5,9 @@ Nothing is downloaded before `resolve` is called with a name of the zoo.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import glob
 import gzip
-import hashlib
 import logging
 import os
 import re
@@ -17,7 +15,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional
+from typing import Any, Iterator, List, NamedTuple, Optional
 
 from estimator_det.config import bars
 from estimator_det.config.text import ConfigError, nearest
@@ -153,37 +151,15 @@ def _is_path(text: str) -> bool:
     return os.path.isfile(text) or os.sep in text or text.endswith((".tar.gz", ".tgz"))
 
 
-class _Progress:
-    """Progress of a download in the form that pooch calls."""
-
-    def __init__(self) -> None:
-        self.total = 0  # bytes; set before the first update
-        self._bar = contextlib.ExitStack()
-        self._advance: Optional[Callable[[int], Any]] = None
-
-    def update(self, size: int) -> None:
-        """Adds bytes."""
-        if self._advance is None:
-            bar = bars.progress_bar("download", self.total or None, "bytes")
-            self._advance = self._bar.enter_context(bar)
-        self._advance(size)
-
-    def reset(self) -> None:
-        """Nothing: pooch sets the count to zero, and then to the total again."""
-
-    def close(self) -> None:
-        """Ends the line."""
-        self._bar.close()
-        self._advance = None
-
-
 def download(model: ZooModel, cache: str) -> str:
     """Path of the archive in the cache, downloaded if it is not there."""
+    import pooch
+
     path = os.path.join(cache, model.file)
     if not os.path.isfile(path):
         _fetch(model, cache, path)
     algorithm, _, published = (model.checksum or "sha256:").partition(":")
-    checksum = _digest(path, algorithm)
+    checksum = pooch.file_hash(path, algorithm)
     if published and checksum != published:
         raise RunError(
             f"{path} has the {algorithm} {checksum}; that of {model.name} is {published}. Delete "
@@ -207,11 +183,8 @@ def _fetch(model: ZooModel, cache: str, path: str) -> None:
         urls={model.file: model.url},
         retry_if_failed=RETRIES,
     )
-    downloader = pooch.HTTPDownloader(
-        progressbar=_Progress(), chunk_size=2**16, timeout=TIMEOUT_SECS
-    )
     try:
-        source.fetch(model.file, downloader=downloader)
+        source.fetch(model.file, downloader=_download)
     except requests.exceptions.RequestException as error:
         host = model.url.split("/")[2]
         is_offline = isinstance(error, requests.exceptions.ConnectionError)
@@ -225,6 +198,18 @@ def _fetch(model: ZooModel, cache: str, path: str) -> None:
         f"{model.name} cannot be downloaded: {cause}. Run the command again, or get {model.url} "
         f"by other means and put it at {path}"
     )
+
+
+def _download(url: str, path: str, _: Any) -> None:
+    """Writes a file, with progress; pooch calls it for each attempt."""
+    import requests
+
+    with requests.get(url, stream=True, timeout=TIMEOUT_SECS) as response:
+        response.raise_for_status()
+        size = int(response.headers.get("Content-Length", 0)) or None
+        with open(path, "wb") as file, bars.progress_bar("download", size, "bytes") as advance:
+            for block in response.iter_content(2**16):
+                advance(file.write(block))
 
 
 class _Gzip(gzip.GzipFile):
@@ -243,9 +228,11 @@ def unpack(archive: str, cache: str) -> str:
     Files and folders are written under names inside that folder only, with the permissions of new
     files. An archive with anything else is refused as a whole.
     """
+    import pooch
+
     stem = re.sub(r"(\.tar)?\.t?gz$", "", os.path.basename(archive))
     # By content: a file that another one replaces gets another folder.
-    folder = os.path.join(cache, f"{stem}-{_digest(archive, 'sha256')[:12]}")
+    folder = os.path.join(cache, f"{stem}-{pooch.file_hash(archive)[:12]}")
     if os.path.isdir(folder):
         return folder
     os.makedirs(cache, exist_ok=True)
@@ -303,14 +290,6 @@ def _checked(tar: tarfile.TarFile, archive: str) -> Iterator[tarfile.TarInfo]:
                 "files and folders of plain names; get this one from its publisher again"
             )
         yield member
-
-
-def _digest(path: str, algorithm: str) -> str:
-    digest = hashlib.new(algorithm)
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(2**20), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _read_folder(folder: str, name: str) -> Pretrained:
