@@ -5,15 +5,15 @@ PyAV (extra `video`) reads and writes clips; it is imported only here, when a vi
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import time
-from typing import Any, Iterator, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from estimator_det.config import files, json_lines
+from estimator_det.files import atomic
 from exporters.detect_files import ALL_GOOD, Filter, json_entries
 from exporters.detector import Detector
 from model_fn.checkpoints.errors import RunError
@@ -55,8 +55,8 @@ def detect_video(
     started = time.perf_counter()
     try:
         with (
-            _complete_file(clip) as new_clip,
-            _complete_file(lines_file) as new_lines,
+            atomic.replaced(clip) as new_clip,
+            atomic.replaced(lines_file) as new_lines,
             av.open(path) as source,
         ):
             count = _annotate(detector, source, new_clip, new_lines, passes)
@@ -128,15 +128,3 @@ def check_installed() -> None:
 def _upright(frame: Any) -> np.ndarray:
     """The pixels of a frame, uint8 [h, w, 3], rotated as its display matrix states."""
     return np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), frame.rotation // 90))
-
-
-@contextlib.contextmanager
-def _complete_file(path: str) -> Iterator[str]:
-    """Context manager: a path beside a file, which takes its place if no error is raised."""
-    partial = f"{path}.unfinished"
-    try:
-        yield partial
-        os.replace(partial, path)
-    finally:
-        if os.path.exists(partial):
-            os.remove(partial)

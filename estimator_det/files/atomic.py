@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
-from typing import Union
+from typing import Iterator, Union
 
 AnyPath = Union[str, "os.PathLike[str]"]
 
@@ -14,6 +15,18 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+@contextlib.contextmanager
+def replaced(path: str) -> Iterator[str]:
+    """Context manager: the path of a new local file, which replaces `path` if there is no error."""
+    # Two processes may write the same file.
+    unfinished = f"{path}.tmp-{os.getpid()}"
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    finally:
+        pathlib.Path(unfinished).unlink(missing_ok=True)
+
+
 def write(path: AnyPath, content: Union[str, bytes]) -> None:
     """Writes text as UTF-8, or bytes; missing folders are created.
 
@@ -21,29 +34,25 @@ def write(path: AnyPath, content: Union[str, bytes]) -> None:
         OSError: if the file cannot be written, or TensorFlow's error for a remote one.
     """
     path = os.fspath(path)
-    # Two processes may write the same file.
-    unfinished = f"{path}.tmp-{os.getpid()}"
     content = content.encode() if isinstance(content, str) else content
     if is_remote(path):
-        _write_remote(path, unfinished, content)
+        _write_remote(path, content)
         return
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     try:
-        with open(unfinished, "wb") as file:
-            file.write(content)
-        os.replace(unfinished, path)
+        with replaced(path) as unfinished:
+            pathlib.Path(unfinished).write_bytes(content)
     except OSError as error:
         if error.errno is None:
             raise
         # The error of a write names no file.
         raise OSError(error.errno, error.strerror, path) from error
-    finally:
-        pathlib.Path(unfinished).unlink(missing_ok=True)
 
 
-def _write_remote(path: str, unfinished: str, content: bytes) -> None:
+def _write_remote(path: str, content: bytes) -> None:
     from estimator_det.compat import tf
 
+    unfinished = f"{path}.tmp-{os.getpid()}"
     tf.io.gfile.makedirs(path.rpartition("/")[0])
     with tf.io.gfile.GFile(unfinished, "wb") as file:
         file.write(content)

@@ -13,7 +13,6 @@ import collections
 import itertools
 import json
 import os
-import pathlib
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -42,7 +41,6 @@ from inputs.records.stream import find_files
 
 DATASET_END = ".dataset.json"
 FIRST_KEYS = ("info", "licenses")  # the order of keys in COCO's own files
-UNFINISHED = ".incomplete"
 
 
 @dataclass(frozen=True)
@@ -116,27 +114,23 @@ def export_coco(
     folder = os.path.dirname(os.path.abspath(options.output))
     os.makedirs(folder, exist_ok=True)
     writer.number(_records(paths))
-    unfinished = pathlib.Path(options.output + UNFINISHED)
-    try:
-        with (
-            unfinished.open("w", encoding="utf-8") as file,
-            tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder) as annotations,
-        ):
-            file.write("{")
-            for key in dict.fromkeys((*FIRST_KEYS, *dataset)):
-                if key in dataset:
-                    file.write(f"{json.dumps(key)}: {json.dumps(dataset[key])},\n")
-            file.write('"images": [\n')
-            for record in _records(paths):
-                writer.write(record, file, annotations)
-                advance(1)
-            file.write('],\n"annotations": [\n')
-            annotations.seek(0)
-            shutil.copyfileobj(annotations, file)
-            file.write(f'],\n"categories": {json.dumps(categories)}}}\n')
-        os.replace(unfinished, options.output)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with (
+        atomic.replaced(options.output) as unfinished,
+        open(unfinished, "w", encoding="utf-8") as file,
+        tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder) as annotations,
+    ):
+        file.write("{")
+        for key in dict.fromkeys((*FIRST_KEYS, *dataset)):
+            if key in dataset:
+                file.write(f"{json.dumps(key)}: {json.dumps(dataset[key])},\n")
+        file.write('"images": [\n')
+        for record in _records(paths):
+            writer.write(record, file, annotations)
+            advance(1)
+        file.write('],\n"annotations": [\n')
+        annotations.seek(0)
+        shutil.copyfileobj(annotations, file)
+        file.write(f'],\n"categories": {json.dumps(categories)}}}\n')
     return Exported(writer.num_images, writer.num_annotations)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import logging
 import os
-import pathlib
 import types
 from typing import Any, Callable
 
 import google_crc32c
 
+from estimator_det.files import atomic
 from estimator_det.programs.cloud.connection import (
     Connection,
     MissingError,
@@ -91,9 +91,7 @@ def download_file(connection: Connection, blob: Any, local: str, advance: Advanc
             "Upload it again without -z, -Z or -j of gcloud and gsutil",
         )
     os.makedirs(os.path.dirname(os.path.abspath(local)), exist_ok=True)
-    # A reader never sees half a file, and two processes do not share one.
-    unfinished = f"{local}.tmp-{os.getpid()}"
-    try:
+    with atomic.replaced(local) as unfinished:
         received = _fetch(connection, blob, unfinished, advance)
         if received != expected:
             what = f"{path}: the bytes received have the checksum {received}, not {expected}"
@@ -105,9 +103,6 @@ def download_file(connection: Connection, blob: Any, local: str, advance: Advanc
                     "disk does",
                     "Check the proxy and the disk, then run the command again",
                 )
-        os.replace(unfinished, local)
-    finally:
-        pathlib.Path(unfinished).unlink(missing_ok=True)
     # TensorBoard and evaluators order files by their times.
     if updated is not None:
         os.utime(local, (updated.timestamp(), updated.timestamp()))
