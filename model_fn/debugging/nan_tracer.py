@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set
 
 import numpy as np
 
@@ -55,11 +55,16 @@ def find_first(
     reach a target, such as the logarithm of 0 behind a `where`, is not the cause.
     """
     graph = tf1.get_default_graph()
+    fed = {tensor.op for tensor in feeds}
+    origins = _reached(
+        [tensor.op for tensor in targets],
+        lambda operation: () if operation in fed else [x.op for x in operation.inputs],
+    )
     # Operations are listed as they were made, which follows the computation.
     order = {operation: i for i, operation in enumerate(graph.get_operations())}
     tensors = [
         tensor
-        for operation in sorted(_origins(targets, {x.op for x in feeds}), key=order.__getitem__)
+        for operation in sorted(origins, key=order.__getitem__)
         if operation.type not in _UNASKABLE
         for tensor in operation.outputs[: _NUM_RESULTS.get(operation.type)]
         if tensor.dtype.is_floating and graph.is_fetchable(tensor)
@@ -68,31 +73,25 @@ def find_first(
     flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
     finite = session.run([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in flat], feeds)
     bad = {tensor.ref() for tensor, is_finite in zip(tensors, finite) if not is_finite}
-    seen: Set[Any] = set()
-    open_ends = [tensor for tensor in targets if tensor.ref() in bad]
-    while open_ends:
-        tensor = open_ends.pop()
-        if tensor.ref() in seen:
-            continue
-        seen.add(tensor.ref())
-        open_ends += [source for source in tensor.op.inputs if source.ref() in bad]
-    if not seen:
+    causes = _reached(
+        bad.intersection(tensor.ref() for tensor in targets),
+        lambda ref: bad.intersection(source.ref() for source in ref.deref().op.inputs),
+    )
+    if not causes:
         return None
-    first = min((ref.deref() for ref in seen), key=lambda tensor: order[tensor.op])
+    first = min((ref.deref() for ref in causes), key=lambda tensor: order[tensor.op])
     return _describe(first, session.run(first, feeds))
 
 
-def _origins(targets: Sequence[tf.Tensor], stop: Set[tf.Operation]) -> Set[tf.Operation]:
-    """Operations that targets are computed from, those that give `stop` included."""
-    reached: Set[tf.Operation] = set()
-    open_ends = [tensor.op for tensor in targets]
+def _reached(starts: Iterable[Any], sources_of: Callable[[Any], Iterable[Any]]) -> Set[Any]:
+    """The starts, their sources, the sources of these, and so on."""
+    reached: Set[Any] = set()
+    open_ends = list(starts)
     while open_ends:
-        operation = open_ends.pop()
-        if operation in reached:
-            continue
-        reached.add(operation)
-        if operation not in stop:
-            open_ends += [tensor.op for tensor in operation.inputs]
+        end = open_ends.pop()
+        if end not in reached:
+            reached.add(end)
+            open_ends += sources_of(end)
     return reached
 
 

@@ -135,10 +135,7 @@ def _iou(first: PixelBox, second: PixelBox) -> float:
 
 
 def _text(
-    i: int,
-    labels: Optional[Sequence[str]],
-    scores: Optional[np.ndarray],
-    options: DrawOptions,
+    i: int, labels: Optional[Sequence[str]], scores: Optional[np.ndarray], options: DrawOptions
 ) -> str:
     parts = [] if labels is None or options.skip_labels else [labels[i]]
     if scores is not None and not options.skip_scores:

@@ -6,11 +6,11 @@ without a graph, `add` is called in a loop.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Sequence
 
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.matching import Matches
-from model_fn.evaluation.metrics.base import EvaluatedBatch, Metrics, make_named_metrics
+from model_fn.evaluation.metrics.base import EvaluatedBatch, make_named_metrics
 
 
 class Results(NamedTuple):
@@ -34,14 +34,9 @@ class Accumulator:
     """
 
     def __init__(self, eval_config: Any, categories: Sequence[Dict[str, Any]]) -> None:
-        self._eval_config, self._categories = eval_config, categories
-        self._start()
-
-    def _start(self) -> None:
-        config, categories = self._eval_config, self._categories
-        self.named_sets: List[Tuple[str, Metrics]] = make_named_metrics(config, categories)
+        self.named_sets = make_named_metrics(eval_config, categories)
         self.needs = {need for _, metrics in self.named_sets for need in metrics.needs}
-        self._diagnostics = EvalDiagnostics(categories, config.min_score_threshold)
+        self._diagnostics = EvalDiagnostics(categories, eval_config.min_score_threshold)
 
     def add(self, batch: EvaluatedBatch) -> None:
         for _, metrics in self.named_sets:
@@ -49,10 +44,8 @@ class Accumulator:
         self._diagnostics.add(batch)
 
     def results(self) -> Results:
-        """Results of all batches so far; starts a new evaluation."""
+        """Results of all batches; nothing is added after it."""
         values: Dict[str, float] = {}
         for _, metrics in self.named_sets:
             values.update(metrics.results())
-        results = Results(values, *self._diagnostics.results())
-        self._start()
-        return results
+        return Results(values, *self._diagnostics.results())

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    List,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -29,15 +20,9 @@ from model_fn.evaluation.pictures import IMAGES_TAG, Pictures
 
 MetricOps = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 
-_SAME_IN_GROUNDTRUTH = (
-    "keypoint_visibilities",
-    "is_crowd",
-    "area",
-    "difficult",
-    "group_of",
-    "labeled_classes",
-    "verified_negatives",
-    "not_exhaustive",
+# Fields that groundtruth and an evaluated batch share; those left out change their units.
+_SAME_IN_GROUNDTRUTH = {*EvaluatedBatch._fields}.intersection(Groundtruth._fields).difference(
+    ["boxes", "classes", "keypoints", "masks"]
 )
 # Categories of a detector that finds objects of any class.
 AGNOSTIC_CATEGORIES: List[Dict[str, Any]] = [{"id": 1, "name": "object"}]

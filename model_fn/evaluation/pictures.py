@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, resize_mask
+from estimator_det.boxes.mask_regions import paste_mask, resize_mask
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, fast_png, picture_summary
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.run_lengths import Sizes
@@ -68,22 +68,18 @@ class Pictures:
     ) -> np.ndarray:
         size = height, width = pixels[0].shape[0], pixels[0].shape[1]
 
-        def detected_mask(i: int) -> MaskRegion:
-            return paste_mask(detected[i], image.detection_boxes[i], size)
-
-        def true_mask(i: int) -> MaskRegion:
-            return resize_mask(true[i, :height, :width], size)
-
+        boxes = image.detection_boxes
         left = draw_boxes(
             pixels[0],
-            image.detection_boxes,
+            boxes,
             self._labels(image.detection_classes),
             image.detection_scores,
             colors=image.detection_classes,
             keypoints=image.detection_keypoints,
-            mask_of=None if detected is None else detected_mask,
+            mask_of=None if detected is None else lambda i: paste_mask(detected[i], boxes[i], size),
             options=self._options,
         )
+        masks = None if true is None else true[:, :height, :width]
         groundtruth = [
             draw_boxes(
                 background,
@@ -91,7 +87,7 @@ class Pictures:
                 self._labels(image.classes),
                 colors=image.classes,
                 keypoints=image.keypoints,
-                mask_of=None if true is None else true_mask,
+                mask_of=None if masks is None else lambda i: resize_mask(masks[i], size),
                 options=dataclasses.replace(self._options, max_boxes=None),
             )
             for background in pixels
@@ -102,9 +98,8 @@ class Pictures:
         return [self._names.get(k, str(k)) for k in classes.tolist()]
 
     def summary(self) -> bytes:
-        """A serialized Summary of the pictures, which Estimator writes; forgets them."""
-        pngs, self._pngs = self._pngs, []
-        return picture_summary({f"{IMAGES_TAG}/{i}": png for i, png in enumerate(pngs)})
+        """A serialized Summary of the pictures, which Estimator writes."""
+        return picture_summary({f"{IMAGES_TAG}/{i}": png for i, png in enumerate(self._pngs)})
 
 
 def _normalized(image: EvaluatedBatch, size: np.ndarray) -> EvaluatedBatch:

@@ -103,14 +103,13 @@ class CocoMatches:
             last_of_equal=True,  # the order of COCOeval
         )
         is_matched = matched >= 0
-        at = np.where(is_matched, matched, 0)
         is_left_out = self._outside(image.areas[chosen])
         if image.keeps_unmatched is not None:
             is_left_out = is_left_out | ~image.keeps_unmatched[chosen]
-        is_ignored = np.broadcast_to(is_left_out[:, np.newaxis], matched.shape)
-        if ignored.size:
-            ignored_match = ignored[np.arange(len(ignored))[:, np.newaxis, np.newaxis], at]
-            is_ignored = np.where(is_matched, ignored_match, is_ignored)
+        # The last column is for detections without a match, whose column is -1.
+        columns = np.pad(ignored, [(0, 0), (0, 1)])[:, np.newaxis]
+        ignored_match = np.take_along_axis(columns, matched, axis=2)
+        is_ignored = np.where(is_matched, ignored_match, is_left_out[:, np.newaxis])
         flags = np.stack([is_matched & ~is_ignored, ~is_matched & ~is_ignored])
         packed = np.packbits(flags.reshape(self._width, len(chosen)).T, axis=1)
         scores = np.asarray(image.scores[chosen], np.float64)
@@ -142,11 +141,9 @@ class CocoMatches:
             present = np.flatnonzero(self._counts[k])
             totals = self._counts[k, present, np.newaxis, np.newaxis]
             for m, limit in enumerate(self._limits):
-                counts = ranks[mine] < limit
-                right = np.cumsum(hits[present][..., counts], axis=2, dtype=np.float64)
-                last = right[..., -1:] if right.shape[2] else np.zeros((*right.shape[:2], 1))
-                recall[:, k, present, m] = (last / totals)[..., 0].T
-            wrong = np.cumsum(misses[present], axis=2, dtype=np.float64)
+                found = hits[present][..., ranks[mine] < limit].sum(axis=2, keepdims=True)
+                recall[:, k, present, m] = (found / totals)[..., 0].T
+            right, wrong = (np.cumsum(x[present], axis=2, dtype=np.float64) for x in (hits, misses))
             recalls, shares = right / totals, right / (wrong + right + np.spacing(1))
             for row, t in np.ndindex(*right.shape[:2]):
                 curve = precision_at_recalls(recalls[row, t], shares[row, t])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, Mapping, Sequence
 
 import numpy as np
 
@@ -40,20 +40,11 @@ class CocoPanopticMetrics:
         self._summary_names = [
             f"{kind}Quality{at}" for kind in ("Panoptic", "Segmentation", "Recognition")
         ]
-        self._category_names: List[str] = []
-        if per_category:
-            category_names = [names[int(number)] for number in self._ids]
-            self._category_names = [
-                f"PanopticQuality{at}_ByCategory/{name}" for name in category_names
-            ]
-        self.names = [
-            *self._summary_names,
-            "NumValidClasses",
-            "NumTotalClasses",
-            *dict.fromkeys(self._category_names),
-        ]
+        start = f"{self._summary_names[0]}_ByCategory"
+        self._category_names = [f"{start}/{names[k]}" for k in sorted(names) if per_category]
         # IoU of matched pairs; matches; detections without one; missed groundtruth.
         self._sums = np.zeros((4, len(self._ids)))
+        self.names = list(self.results())
 
     def add(self, batch: EvaluatedBatch) -> None:
         for image in batch.images():
