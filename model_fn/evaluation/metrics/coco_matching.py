@@ -9,12 +9,9 @@ K categories, M limits of detections per image.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-
-_LOG = logging.getLogger(__name__)
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0.0, 1.0, 101)
@@ -69,24 +66,17 @@ class CocoMatches:
         self._ranges = np.array([AREAS[name] for name in areas])
         self._limits = tuple(limits)
         self._width = 2 * len(areas) * len(THRESHOLDS)  # flags of a detection
-        self._num_images = 0
-        self._num_objects = 0  # groundtruth, of any category
-        # True once there is an object of a known category, ignored ones included.
-        self._has_groundtruth = False
         self._counts = np.zeros((len(self._ids), len(self._ranges)), np.int64)
         # Category row, rank within it, score and flags of the detections of each image.
         empty = np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float64)
         self._detections = [(*empty, np.zeros((0, (self._width + 7) // 8), np.uint8))]
 
     def add(self, image: ImageObjects) -> None:
-        self._num_images += 1
-        self._num_objects += len(image.true_categories)
         known = np.isin(image.true_categories, self._ids)
         outside = self._outside(image.true_areas[known])
         ignored = image.is_ignored[known] | outside
         rows = np.searchsorted(self._ids, image.true_categories[known])
         np.add.at(self._counts, rows, ~ignored.T)
-        self._has_groundtruth |= bool(known.any())
         chosen = np.argsort(-image.scores, kind="stable")
         chosen = chosen[np.isin(image.categories[chosen], self._ids)]
         rows = np.searchsorted(self._ids, image.categories[chosen])
@@ -121,15 +111,7 @@ class CocoMatches:
         return (areas < low) | (areas > high)
 
     def finish(self) -> Tables:
-        """Tables of what was added; warns if every metric is -1."""
-        if not self._has_groundtruth:
-            _LOG.warning(
-                "COCO metrics are -1: none of the %d groundtruth boxes of the %d images has a "
-                "class of the label map (ids %s). Check eval_input_reader's records and label map",
-                self._num_objects,
-                self._num_images,
-                self._ids[:10].tolist(),
-            )
+        """Tables of what was added."""
         sizes = (len(THRESHOLDS), len(RECALLS), len(self._ids), len(self._ranges))
         precision = -np.ones(sizes)
         recall = -np.ones((sizes[0], sizes[2], sizes[3], len(self._limits)))
