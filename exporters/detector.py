@@ -250,7 +250,7 @@ class Detector:
                 "(estimator-det evaluate --model_dir RUN), then export it again, or give "
                 "--threshold a number"
             )
-        table = score_thresholds.read(path).table
+        table = score_thresholds.read(path)
         if table.all_classes.threshold is None:
             raise RunError(
                 f"{plain(path)}: no threshold is best, since the evaluation had no correct "

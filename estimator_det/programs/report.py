@@ -134,10 +134,8 @@ def _with_evaluation(run: Run) -> Run:
             return run._replace(missing=str(error))
         step, steps = evaluation.step, {evaluation.step: evaluation}
         values = details.read(folder, step)
-    thresholds = score_thresholds.read(score_thresholds.path_for(folder, step))
-    return run._replace(
-        chosen=steps[step], is_best=step == best, table=thresholds.table, details=values or {}
-    )
+    table = score_thresholds.read(score_thresholds.path_for(folder, step))
+    return run._replace(chosen=steps[step], is_best=step == best, table=table, details=values or {})
 
 
 def _json(*parts: str) -> Dict[str, Any]:

@@ -75,8 +75,8 @@ def report(
     bad_records = faults.counts()
     figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
     write_figures(folder, figures, step, flush=True)
-    table = score_thresholds.make_table(results.matches)
-    path = score_thresholds.write(folder, step, reader, table, model)
+    table = score_thresholds.make_table(results.matches, model)
+    path = score_thresholds.write(folder, step, reader, table)
     details.write(folder, step, results.details)
     if shown == LINE:
         print_results(reader, values, table.all_classes)

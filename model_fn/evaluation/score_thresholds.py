@@ -15,7 +15,7 @@ import json
 import logging
 import math
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -61,17 +61,11 @@ class Table:
 
     all_classes: Row
     classes: Tuple[Row, ...]
-
-    def to_json(self) -> Dict[str, Any]:
-        return {
-            "match_iou": MATCH_IOU,
-            "all_classes": dataclasses.asdict(self.all_classes),
-            "classes": [dataclasses.asdict(row) for row in self.classes],
-        }
+    scores: Optional[str] = None  # `FinalScores.fingerprint` of the evaluated model; None: no model
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Table:
-        """The table of `to_json`; KeyError or TypeError if a part is missing or wrong."""
+        """The table that `asdict` gave; KeyError or TypeError if a part is missing or wrong."""
         rows = [Row(**row) for row in (values["all_classes"], *values["classes"])]
         for row in rows:
             is_float = isinstance(row.threshold, float) and math.isfinite(row.threshold)
@@ -79,7 +73,7 @@ class Table:
                 row.class_id, (int, type(None))
             ):
                 raise TypeError(f"not a row of a table: {row}")
-        return cls(rows[0], tuple(rows[1:]))
+        return cls(rows[0], tuple(rows[1:]), values.get("scores"))
 
     def per_class(self) -> Dict[int, float]:
         """Id -> threshold of each class that has one."""
@@ -90,11 +84,13 @@ class Table:
         }
 
 
-def make_table(matches: Matches) -> Table:
-    """The thresholds of an evaluation."""
+def make_table(matches: Matches, model: Optional[Any] = None) -> Table:
+    """The thresholds of an evaluation; `model` is the `DetectionModel` proto that was evaluated."""
+    scores = None if model is None else final_scores(model)
     classes = zip(matches.class_ids, matches.class_names, matches.per_class())
     rows = tuple(best_f1(name, matches, class_id) for class_id, name, matches in classes)
-    return Table(best_f1(ALL_CLASSES, matches.all_classes_merged()), rows)
+    every = best_f1(ALL_CLASSES, matches.all_classes_merged())
+    return Table(every, rows, None if scores is None else scores.fingerprint())
 
 
 def best_f1(name: str, matches: ClassMatches, class_id: Optional[int] = None) -> Row:
@@ -142,42 +138,25 @@ def _line(row: Row) -> str:
     return start + "".join(f"{x:>{w}.3f}" for x, w in zip(numbers, (11, 11, 8, 7)))
 
 
-class Thresholds(NamedTuple):
-    """The content of a file."""
-
-    table: Table
-    scores: Optional[str]  # `FinalScores.fingerprint` of the evaluated model; None: no model
-
-
 def path_for(folder: str, step: int) -> str:
     """Path of an evaluation's thresholds, in the folder of its events."""
     return os.path.join(folder, f"thresholds-{step}.json")
 
 
-def write(folder: str, step: int, reader: str, table: Table, model: Optional[Any] = None) -> str:
-    """Writes the thresholds of an evaluation; returns the path.
-
-    Args:
-        model: `DetectionModel` proto that made the scores; None if none did.
-    """
-    scores = None if model is None else final_scores(model)
+def write(folder: str, step: int, reader: str, table: Table) -> str:
+    """Writes the thresholds of an evaluation; returns the path."""
     path = path_for(folder, step)
-    content = {
-        "reader": reader,
-        "step": step,
-        "scores": None if scores is None else scores.fingerprint(),
-        **table.to_json(),
-    }
+    about = {"reader": reader, "step": step, "match_iou": MATCH_IOU}
+    content = {**about, **dataclasses.asdict(table)}
     files.write_text(path, json_lines.dumps(content, indent=1, allow_nan=False) + "\n")
     return path
 
 
-def read(path: str) -> Thresholds:
+def read(path: str) -> Table:
     """The thresholds in a file of `write`."""
     content = files.read_bytes(path, LONGEST_FILE)
     try:
-        values = json.loads(content)
-        table = Table.from_json(values)
+        return Table.from_json(json.loads(content))
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise ConfigError(
             None,
@@ -185,13 +164,12 @@ def read(path: str) -> Thresholds:
             f"{plain(repr(error))}",
             "evaluate the checkpoint again, and export it again",
         ) from None
-    return Thresholds(table, values.get("scores"))
 
 
 def check(path: str, model: Any) -> None:
     """Refuses thresholds for other scores than those of a `DetectionModel` proto."""
     measured, scores = read(path).scores, final_scores(model)
-    if None in (measured, scores) or scores is None or measured == scores.fingerprint():
+    if measured is None or scores is None or measured == scores.fingerprint():
         return
     raise ConfigError(
         None,
@@ -212,17 +190,17 @@ def find_usable(
     readers = pipeline_config.eval_input_reader
     name = readers[0].name if readers and readers[0].name else "0"
     folder = os.path.dirname(checkpoint)
-    for place in [folder, os.path.dirname(folder)] if model_dir is None else [model_dir]:
-        path = path_for(os.path.join(place, EVALUATION_FOLDER + name), step_of(checkpoint))
-        if not tf.io.gfile.exists(path):
-            continue
-        try:
+    places = [folder, os.path.dirname(folder)] if model_dir is None else [model_dir]
+    folders = [os.path.join(place, EVALUATION_FOLDER + name) for place in places]
+    paths = (path_for(folder, step_of(checkpoint)) for folder in folders)
+    path = next(filter(tf.io.gfile.exists, paths), None)
+    try:
+        if path is not None:
             check(path, pipeline_config.model)
-            return path
-        except ConfigError as error:
-            _LOG.warning("Exporting without thresholds: %s", error)
-            return None
-    return None
+    except ConfigError as error:
+        _LOG.warning("Exporting without thresholds: %s", error)
+        return None
+    return path
 
 
 def add_to_export(path: str, saved_model_dir: str) -> None:

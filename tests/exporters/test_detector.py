@@ -1,3 +1,4 @@
+import dataclasses
 import importlib
 import json
 import os
@@ -13,6 +14,7 @@ from pycocotools import mask as coco_masks
 
 import exporters
 from estimator_det.config import pipeline
+from estimator_det.config.derived_models import final_scores
 from estimator_det.programs import cli
 from exporters import Detections, Detector, image_files
 from exporters.detect_files import Filter, detect_files
@@ -314,7 +316,9 @@ def test_export_verb(trained, model, pictures, tmp_path, capsys):
     arguments += ["--additional-output-tensor-names=Postprocessor/raw_box_scores"]
     arguments += ["--write_inference_graph", "--use_side_inputs=False"]
     arguments += ["--trainable", "--max-batch", "2", "--input_shape=-1,50,None,3"]
-    thresholds = score_thresholds.write(str(tmp_path), 1, "0", THRESHOLDS, trained.config.model)
+    scores = final_scores(trained.config.model).fingerprint()
+    table = dataclasses.replace(THRESHOLDS, scores=scores)
+    thresholds = score_thresholds.write(str(tmp_path), 1, "0", table)
     arguments += ["--thresholds", thresholds]
     assert cli.main(arguments) == 0
     assert (tmp_path / "out" / "inference_graph.pbtxt").exists()
@@ -323,7 +327,7 @@ def test_export_verb(trained, model, pictures, tmp_path, capsys):
     assert "weights:       variables" in shown and "scores differ by" in shown
     assert f"thresholds:    {thresholds}" in shown
     copied = tmp_path / "out" / "saved_model" / score_thresholds.IN_EXPORTS
-    assert score_thresholds.read(str(copied)).table == THRESHOLDS
+    assert score_thresholds.read(str(copied)) == table
     saved = pipeline.read_pipeline(str(tmp_path / "out" / "pipeline.config"))
     assert saved.eval_config.batch_size == 3
     found = Detector(SavedModelDetector(str(tmp_path / "out"), "tf_example"))(pictures[1])

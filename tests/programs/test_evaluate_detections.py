@@ -55,7 +55,7 @@ def test_without_a_configuration(tmp_path, capsys, caplog):
         "records_without_detections": 1,
     }
     path = score_thresholds.path_for(str(run / "eval_0"), 0)
-    assert score_thresholds.read(path).table.per_class() == pytest.approx({1: 0.9, 2: 0.8})
+    assert score_thresholds.read(path).per_class() == pytest.approx({1: 0.9, 2: 0.8})
     assert score_thresholds.read(path).scores is None  # of no model, so exports may be given it
     assert list((run / "eval_0").glob("events*"))
     captured = capsys.readouterr()

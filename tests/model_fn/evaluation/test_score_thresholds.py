@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from estimator_det.config.derived_models import final_scores
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation import score_thresholds
@@ -91,7 +93,8 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def write(folder: Any, config: Any, step: int = 20) -> str:
-    return score_thresholds.write(str(folder), step, "0", TABLE, config.model)
+    scores = final_scores(config.model).fingerprint()
+    return score_thresholds.write(str(folder), step, "0", dataclasses.replace(TABLE, scores=scores))
 
 
 def test_files_of_a_checkpoint(config, tmp_path):
@@ -99,7 +102,7 @@ def test_files_of_a_checkpoint(config, tmp_path):
     assert score_thresholds.find_usable(config, prefix) is None
     path = write(tmp_path / "eval_0", config)
     assert path == str(tmp_path / "eval_0" / "thresholds-20.json")
-    assert score_thresholds.read(path).table == TABLE
+    assert dataclasses.replace(score_thresholds.read(path), scores=None) == TABLE
     assert "\u202e" not in pathlib.Path(path).read_text()
     assert score_thresholds.find_usable(config, prefix) == path
     # A copy of the checkpoint in best/; another step; another folder for the evaluation.
@@ -127,7 +130,7 @@ def test_thresholds_of_other_scores_are_refused_or_left_out(config, tmp_path, ca
 
 
 def changed_table(**change: Any) -> bytes:
-    values = TABLE.to_json()
+    values = json.loads(json.dumps(dataclasses.asdict(TABLE)))
     values["classes"][0].update(change)
     return json.dumps(values).encode()
 

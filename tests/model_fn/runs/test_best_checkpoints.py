@@ -40,7 +40,7 @@ def test_exports_carry_the_label_map(readers, tmp_path):
         (asset,) = (exported / "assets").iterdir()
         assert (asset.name, asset.read_bytes()) == ("labels.pbtxt", content)
         thresholds = score_thresholds.read(str(exported / score_thresholds.IN_EXPORTS))
-        assert [row.name for row in thresholds.table.classes] == ["cat", "cow"]
+        assert [row.name for row in thresholds.classes] == ["cat", "cow"]
         predictor = SavedModelDetector(str(model_dir / "export" / name))
         assert [predictor.name(class_id) for class_id in (1, 2, 3)] == ["cat", "2", "cow"]
 
