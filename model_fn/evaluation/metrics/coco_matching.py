@@ -123,8 +123,8 @@ class CocoMatches:
             present = np.flatnonzero(self._counts[k])
             totals = self._counts[k, present, np.newaxis, np.newaxis]
             for m, limit in enumerate(self._limits):
-                found = hits[present][..., ranks[mine] < limit].sum(axis=2, keepdims=True)
-                recall[:, k, present, m] = (found / totals)[..., 0].T
+                counts = hits[present][..., ranks[mine] < limit].sum(axis=2, keepdims=True)
+                recall[:, k, present, m] = (counts / totals)[..., 0].T
             right, wrong = (np.cumsum(x[present], axis=2, dtype=np.float64) for x in (hits, misses))
             recalls, shares = right / totals, right / (wrong + right + np.spacing(1))
             for row, t in np.ndindex(*right.shape[:2]):
