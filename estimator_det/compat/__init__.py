@@ -25,6 +25,7 @@ tf: Any = versions.import_tensorflow()
 
 from estimator_det.compat import patches
 from estimator_det.compat.coordination import WorkerPool, iterator_spec
+from estimator_det.compat.patches import keras_initializer, track_tf1_style_variables
 from estimator_det.compat.private import num_tpu_shards, quick_callable, registered_kernels
 from estimator_det.compat.replicas import (
     apply_summed,
@@ -35,6 +36,7 @@ from estimator_det.compat.replicas import (
     quiet_layers,
     shared_state,
 )
+from estimator_det.compat.versions import require_v2_behavior
 
 patches.apply_needed()
 patches.hide_deprecations()
@@ -43,9 +45,6 @@ tf1: Any = tf.compat.v1
 estimator: Any = versions.import_estimator()
 tpu_estimator: Any = versions.import_tpu_estimator()
 slim: Any = versions.import_slim()
-require_v2_behavior = versions.require_v2_behavior
-keras_initializer = patches.keras_initializer
-track_tf1_style_variables = patches.track_tf1_style_variables
 
 __all__ = [
     "WorkerPool",

@@ -12,7 +12,7 @@ import logging
 import sys
 import types
 import warnings
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, List
 
 import tensorflow as tf
 from tensorflow.python.layers import normalization as _normalization
@@ -24,42 +24,26 @@ from estimator_det.compat import removed, versions
 tf1: Any = tf.compat.v1
 
 
-Patch = Callable[[], bool]  # adds what is missing in this process; True if anything was
-
-
-def _names(module_name: str, **members: Any) -> Patch:
-    """Adds names to a module."""
-
-    def add() -> bool:
-        module = importlib.import_module(module_name)
+def _add_names(module_name: str, **members: Any) -> None:
+    module = importlib.import_module(module_name)
+    for name, value in members.items():
         # In the module's dict, because getattr may import a name lazily.
-        missing = {name: value for name, value in members.items() if name not in vars(module)}
-        vars(module).update(missing)
-        return bool(missing)
-
-    return add
+        vars(module).setdefault(name, value)
 
 
-def _module(module_name: str, make: Callable[[str], types.ModuleType]) -> Patch:
-    """Adds a module."""
-    parent, _, child = module_name.rpartition(".")
-
-    def add() -> bool:
-        if module_name in sys.modules or importlib.util.find_spec(module_name) is not None:
-            return False
+def _add_module(module_name: str, make: Callable[[str], types.ModuleType]) -> None:
+    if module_name not in sys.modules and importlib.util.find_spec(module_name) is None:
         module = make(module_name)
         # Both places: `import a.b` reads the first, `a.b` as an attribute the second.
         sys.modules[module_name] = module
+        parent, _, child = module_name.rpartition(".")
         setattr(importlib.import_module(parent), child, module)
-        return True
-
-    return add
 
 
-def _label_estimator_names() -> bool:
+def _label_estimator_names() -> None:
     """Adds the API name under which Estimator registers its exports in TensorFlow 2.15."""
     if hasattr(_tf_export, "ESTIMATOR_API_NAME"):
-        return False
+        return
     # The class has a private name, so it is taken from an entry.
     labels = type(_tf_export.API_ATTRS[_tf_export.TENSORFLOW_API_NAME])
     _tf_export.ESTIMATOR_API_NAME = "estimator"
@@ -67,7 +51,6 @@ def _label_estimator_names() -> bool:
     _tf_export.API_ATTRS_V1["estimator"] = labels(
         "_estimator_api_names_v1", "_estimator_api_constants_v1"
     )
-    return True
 
 
 def _keras_package() -> str:
@@ -75,57 +58,39 @@ def _keras_package() -> str:
     return "keras" if versions.release(tf.__version__) < versions.WITHOUT_ESTIMATOR else "tf_keras"
 
 
-def _find_legacy_batch_norm() -> bool:
+def _find_legacy_batch_norm() -> None:
     """Corrects the lazy import of the TF1 batch norm layer."""
     name = f"{_keras_package()}.src.legacy_tf_layers.normalization"
-    if _normalization.normalization.__name__ == name:
-        return False
-    # Still lazy: Keras takes a second to import, and most runs never use it.
-    _normalization.normalization = _lazy_loader.LazyLoader(
-        "normalization", vars(_normalization), name
-    )
-    return True
+    if _normalization.normalization.__name__ != name:
+        # Still lazy: Keras takes a second to import, and most runs never use it.
+        _normalization.normalization = _lazy_loader.LazyLoader(
+            "normalization", vars(_normalization), name
+        )
 
 
-PATCHES: Dict[str, Patch] = {
+def apply_needed() -> None:
+    """Adds what this TensorFlow lacks; parts that it still has are never replaced."""
     # From 2.13 on, for tf-slim: parts that moved to other modules.
-    "control flow": _names(
+    _add_names(
         "tensorflow.python.ops.control_flow_ops",
         Assert=tf1.Assert,
         case=tf1.case,
         cond=tf1.cond,
         while_loop=tf1.while_loop,
-    ),
-    "stack and unstack": _names(
-        "tensorflow.python.ops.array_ops", stack=tf1.stack, unstack=tf1.unstack
-    ),
-    "tensor classes": _names(
+    )
+    _add_names("tensorflow.python.ops.array_ops", stack=tf1.stack, unstack=tf1.unstack)
+    _add_names(
         "tensorflow.python.framework.ops", Tensor=tf1.Tensor, IndexedSlices=tf1.IndexedSlices
-    ),
-    "variable": _names("tensorflow.python.ops.variable_scope", variable=tf1.Variable),
+    )
+    _add_names("tensorflow.python.ops.variable_scope", variable=tf1.Variable)
     # The lazy import behind slim.batch_norm names a folder that Keras moved under keras.src.
-    "TF1 batch norm layer": _find_legacy_batch_norm,
+    _find_legacy_batch_norm()
     # From 2.16 on, for tensorflow-estimator: parts that no longer exist.
-    "names of Estimator's API": _label_estimator_names,
-    "distribution strategies in RunConfig": _module(
-        "tensorflow.python.distribute.estimator_training", removed.estimator_training
-    ),
-    "health of TPU workers": _module(
-        "tensorflow.python.tpu.session_support", removed.session_support
-    ),
-    "TPU embedding": _module("tensorflow.python.tpu.tpu_embedding", removed.tpu_embedding),
-    "gradients of TPU embedding": _module(
-        "tensorflow.python.tpu.tpu_embedding_gradient", removed.tpu_embedding_gradient
-    ),
-}
-
-
-def apply_needed() -> Tuple[str, ...]:
-    """Applies the patches that this TensorFlow needs; returns their names.
-
-    Parts that TensorFlow still has are never replaced.
-    """
-    return tuple(name for name, add_missing in PATCHES.items() if add_missing())
+    _label_estimator_names()
+    _add_module("tensorflow.python.distribute.estimator_training", removed.estimator_training)
+    _add_module("tensorflow.python.tpu.session_support", removed.session_support)
+    _add_module("tensorflow.python.tpu.tpu_embedding", removed.tpu_embedding)
+    _add_module("tensorflow.python.tpu.tpu_embedding_gradient", removed.tpu_embedding_gradient)
 
 
 def keras_initializer(name: str) -> Any:

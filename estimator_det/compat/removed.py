@@ -16,16 +16,12 @@ tf1: Any = tf.compat.v1
 _WORKS_ON = "It works on TensorFlow 2.15: pip install 'tensorflow==2.15.1'"
 
 
-def _refuse(feature: str) -> NoReturn:
-    raise NotImplementedError(
-        f"{feature} is not available on TensorFlow {tf.__version__}, which does not contain it. "
-        f"{_WORKS_ON}"
-    )
-
-
 def _refuse_calls(feature: str) -> Any:
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        _refuse(feature)
+        raise NotImplementedError(
+            f"{feature} is not available on TensorFlow {tf.__version__}, which does not contain "
+            f"it. {_WORKS_ON}"
+        )
 
     return refuse
 
@@ -42,17 +38,11 @@ def estimator_training(name: str) -> types.ModuleType:
     Without a strategy, RunConfig does not use this module; parameter servers through TF_CONFIG do
     not need it either.
     """
-
-    def should_run_distribute_coordinator(config: Any) -> bool:
-        """Returns False."""
-        del config
-        return False
-
     strategies = "train_distribute, eval_distribute and experimental_distribute of RunConfig"
     return _module(
         name,
         estimator_training.__doc__ or "",
-        should_run_distribute_coordinator=should_run_distribute_coordinator,
+        should_run_distribute_coordinator=lambda config: False,
         init_run_config=_refuse_calls(strategies),
         train_and_evaluate=_refuse_calls(strategies),
         estimator_train=_refuse_calls(strategies),

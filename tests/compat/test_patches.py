@@ -16,8 +16,13 @@ from tests.conftest import TESTS
 NEWER = versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR
 
 
-def test_nothing_is_left_to_patch():
-    assert patches.apply_needed() == ()
+def test_what_is_there_is_not_replaced():
+    from tensorflow.python.layers import normalization
+    from tensorflow.python.ops import control_flow_ops
+
+    before = control_flow_ops.cond, normalization.normalization, dict(sys.modules)
+    patches.apply_needed()
+    assert before == (control_flow_ops.cond, normalization.normalization, sys.modules)
 
 
 @pytest.mark.skipif(NEWER, reason="what 2.15 has must not be supplied")
