@@ -143,7 +143,7 @@ def _take_layer(mapped: Mapped, ours: Convolution, theirs: Convolution) -> None:
         sources.append(scale.name)
         scale = None
     if ours.norm is not None and theirs.norm is not None and is_copied:
-        _copy_norm(mapped, ours.norm, theirs.norm)
+        _take_norm(mapped, ours.norm, theirs.norm, COPIED)
     elif ours.norm is not None:
         _rebuild_norm(mapped, ours.norm, scale, offset)
     # Zeros would hide that the file's bias belongs to another model.
@@ -167,36 +167,31 @@ def _compose(norm: Norm, scale: Optional[Named], offset: Optional[Named]) -> Tup
     return Named(norm.variance.name, product), Named(norm.mean.name, shift * factor + beta)
 
 
-def _copy_norm(mapped: Mapped, ours: Norm, theirs: Norm) -> None:
+def _take_norm(mapped: Mapped, ours: Norm, theirs: Norm, state: str) -> None:
     size = mapped.shapes[ours.mean.name]
-    if ours.gamma is not None:
-        gamma = theirs.gamma or Named("", np.ones(size))
-        mapped.put(ours.gamma.name, gamma.values, COPIED, [gamma.name])
-    if ours.beta is not None:
-        beta = theirs.beta or Named("", np.zeros(size))
-        mapped.put(ours.beta.name, beta.values, COPIED, [beta.name])
-    mapped.put(ours.mean.name, theirs.mean.values, COPIED, [theirs.mean.name])
     # Our epsilon may be another one; the sum of both is what counts.
     variance = theirs.variance.values + (theirs.epsilon - ours.epsilon)
-    mapped.put(ours.variance.name, variance, COPIED, [theirs.variance.name])
+    for part, source in (
+        (ours.gamma, theirs.gamma or Named("", np.ones(size))),
+        (ours.beta, theirs.beta or Named("", np.zeros(size))),
+        (ours.mean, theirs.mean),
+        (ours.variance, theirs.variance._replace(values=variance)),
+    ):
+        if part is not None:
+            mapped.put(part.name, source.values, state, [source.name])
 
 
 def _rebuild_norm(
     mapped: Mapped, ours: Norm, scale: Optional[Named], offset: Optional[Named]
 ) -> None:
-    size = mapped.shapes[ours.mean.name]
-    scale, offset = scale or Named("", np.ones(size)), offset or Named("", np.zeros(size))
-    if ours.gamma is not None:
-        mapped.put(ours.gamma.name, scale.values, REBUILT, [scale.name])
-    mean = np.zeros(size)
-    if ours.beta is not None:
-        mapped.put(ours.beta.name, offset.values, REBUILT, [offset.name])
-    else:
+    mean = np.zeros(mapped.shapes[ours.mean.name])
+    if ours.beta is None and offset is not None:
         # Without beta the mean carries the offset; a factor of 0 leaves nothing to shift.
-        mean = -offset.values / np.where(scale.values == 0, 1, scale.values)
-    mapped.put(ours.mean.name, mean, REBUILT, [])
+        factor = 1 if scale is None else np.where(scale.values == 0, 1, scale.values)
+        mean = -offset.values / factor
     # Variance + epsilon = 1, so that gamma alone is the factor.
-    mapped.put(ours.variance.name, np.full(size, 1 - ours.epsilon), REBUILT, [])
+    variance = Named("", np.ones_like(mean))
+    _take_norm(mapped, ours, Norm("", scale, offset, Named("", mean), variance, 0.0), REBUILT)
     mapped.folded.append(ours)
 
 
