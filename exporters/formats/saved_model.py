@@ -22,9 +22,15 @@ from estimator_det.config.text import ConfigError
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.frozen_graph import VARIABLES, publish
 from exporters.importing import functions
-from exporters.importing.checkpoint import checkpoint_reader, float_variables
 from exporters.importing.graphs import CONVOLUTIONS
-from exporters.importing.published import Published, as_float32, damaged, other_format
+from exporters.importing.published import (
+    Published,
+    as_float32,
+    checkpoint_reader,
+    damaged,
+    float_variables,
+    other_format,
+)
 from exporters.loaded_model import (
     SAVED_MODEL_FOLDER,
     LoadedModel,

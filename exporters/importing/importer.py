@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from exporters.formats import FORMATS
 from exporters.formats.base import ExportFormat
 from exporters.image_files import list_images
 from exporters.importing import anchors
-from exporters.importing.checkpoint import read_checkpoint
 from exporters.importing.mapping import (
     COPIED,
     MISSING,
@@ -29,10 +28,11 @@ from exporters.importing.mapping import (
 from exporters.importing.matching import align_names
 from exporters.importing.own_model import OwnModel, build_own_model, calibrate
 from exporters.importing.proposal import explain_shapes
-from exporters.importing.published import Published, refuse_not_finite
+from exporters.importing.published import Published, Structure, float_variables, refuse_not_finite
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
-from model_fn.checkpoints.variables import NEUTRAL_STATISTICS
+from model_fn.checkpoints.find import find_checkpoint
+from model_fn.checkpoints.variables import NEUTRAL_STATISTICS, num_neutral_layers
 
 CHECKPOINT = "checkpoint"  # in --from, beside the formats of exports
 CHECKPOINT_NAME = "model.ckpt"
@@ -45,13 +45,6 @@ _MEANINGS = {
     OTHER_SHAPE: "in the file with another shape; not in the checkpoint",
     MISSING: "not in the file; not in the checkpoint",
 }
-
-
-class Note(NamedTuple):
-    """A line about an import."""
-
-    text: str
-    is_warning: bool = False
 
 
 class Imported(NamedTuple):
@@ -106,25 +99,26 @@ def import_model(
             f"{mapped.rows[0].variable}. Give the configuration of this model, or the right format "
             "with --from"
         )
-    notes = [Note(text) for text in naming]
-    notes += _apply_anchor_order(model, published, mapped, pipeline_config.model, anchor_order)
-    warnings = _absent(mapped, published, pipeline_config.model) + _of_zeros(mapped, published)
+    notes, warnings = _apply_anchor_order(
+        model, published, mapped, pipeline_config.model, anchor_order
+    )
+    notes = [*naming, *notes]
+    warnings += _absent(mapped, published, pipeline_config.model) + _of_zeros(mapped, published)
     num_neutral = len(mapped.folded) + published.num_neutral
     if images and mapped.folded:
         notes.append(_recompute_statistics(model, mapped, num_neutral, images))
         num_neutral = 0
     else:
         warnings += _of_statistics(num_neutral, bool(mapped.folded), bool(images))
-    notes += [Note(text, is_warning=True) for text in warnings]
     tf.io.gfile.makedirs(output_dir)
     write_checkpoint(os.path.join(output_dir, CHECKPOINT_NAME), mapped.values, num_neutral)
-    return _write_beside(output_dir, published, mapped, notes, pipeline_config)
+    return _write_beside(output_dir, published, mapped, notes, warnings, pipeline_config)
 
 
 def _recompute_statistics(
     model: OwnModel, mapped: Mapped, num_neutral: int, images: Sequence[str]
-) -> Note:
-    """Replaces the statistics of folded batch norm by those of the images."""
+) -> str:
+    """Replaces the statistics of folded batch norm by those of the images; returns a note."""
     missing = [row.variable for row in mapped.rows if row.variable not in mapped.values]
     if missing:
         raise ConfigError(
@@ -135,11 +129,11 @@ def _recompute_statistics(
         )
     mapped.values.update(calibrate(model, mapped.values, mapped.folded, images))
     layers, photos = counted(num_neutral, "layer"), counted(len(images), "image")
-    return Note(f"statistics of {layers} recomputed from {photos}")
+    return f"statistics of {layers} recomputed from {photos}"
 
 
 def read_published(source_format: str, path: str) -> Published:
-    """The content of a model file, or of a folder with a model.
+    """The content of a model file, of a folder with a model, or of a checkpoint.
 
     Raises:
         ConfigError: if the format is not known, or only exported.
@@ -156,7 +150,10 @@ def read_published(source_format: str, path: str) -> Published:
             plugins.HINT,
         )
     if source_format == CHECKPOINT:
-        published = read_checkpoint(path)
+        # Only the model's variables are taken from it, by their names.
+        prefix = find_checkpoint(path)
+        published = Published(float_variables(prefix), Structure((), {}, {}), has_names=True)
+        published = published._replace(num_neutral=num_neutral_layers(prefix))
     elif tf.io.gfile.exists(path):
         published = FORMATS.get(source_format)().read(path)
     else:
@@ -214,10 +211,10 @@ def _of_statistics(num_neutral: int, has_folded: bool, calibrates: bool) -> List
 
 def _apply_anchor_order(
     own_model: OwnModel, published: Published, mapped: Mapped, model: Any, chosen: Optional[str]
-) -> List[Note]:
-    """Permutes heads of the order of 2017; returns lines for the report."""
+) -> Tuple[List[str], List[str]]:
+    """Permutes heads of the order of 2017; returns notes and warnings."""
     layouts = anchors.layouts_of(model, own_model.places)
-    notes = []
+    notes, warnings = [], []
     order = chosen
     if published.anchors is not None and own_model.anchors is not None:
         order, difference = anchors.find_order(published.anchors, own_model.anchors, layouts)
@@ -227,45 +224,37 @@ def _apply_anchor_order(
                 f"--anchor_order {chosen}: the anchors in the file have the order {order}",
                 "leave the option out",
             )
-        counts = len(published.anchors), len(own_model.anchors)
-        notes.append(_anchor_note(order, difference, *counts))
+        if order is None:
+            warnings.append(
+                f"the anchors of the file, {len(published.anchors)}, are not those of the "
+                f"configuration, {len(own_model.anchors)}; they differ by up to {difference:.3g} "
+                "of an image's side. Correct the anchor_generator, or boxes are wrong"
+            )
+        else:
+            notes.append(
+                "anchors: those of the file and of the configuration are equal (largest "
+                f"difference {difference:.1g} of an image's side); order of anchors: {order}"
+            )
         order = chosen or order
     elif chosen is None and layouts is not None:
         notes.append(
-            Note(
-                "anchors: the file contains none. If boxes are wrong, the model may be of 2017; "
-                f"try --anchor_order {anchors.ORDER_2017}"
-            )
+            "anchors: the file contains none. If boxes are wrong, the model may be of 2017; "
+            f"try --anchor_order {anchors.ORDER_2017}"
         )
     if order == anchors.ORDER_2017:
         permuted = anchors.permute_heads(mapped.values, layouts)
         notes.append(
-            Note(f"anchor order of 2017: {counted(len(permuted), 'variable')} of heads permuted")
+            f"anchor order of 2017: {counted(len(permuted), 'variable')} of heads permuted"
         )
-    return notes
-
-
-def _anchor_note(
-    order: Optional[str], difference: float, num_published: int, num_configured: int
-) -> Note:
-    if order is None:
-        return Note(
-            f"the anchors of the file, {num_published}, are not those of the configuration, "
-            f"{num_configured}; they differ by up to {difference:.3g} of an image's side. Correct "
-            "the anchor_generator, or boxes are wrong",
-            is_warning=True,
-        )
-    return Note(
-        "anchors: those of the file and of the configuration are equal (largest difference "
-        f"{difference:.1g} of an image's side); order of anchors: {order}"
-    )
+    return notes, warnings
 
 
 def _write_beside(
     output_dir: str,
     published: Published,
     mapped: Mapped,
-    notes: Sequence[Note],
+    notes: List[str],
+    warnings: List[str],
     config: Any,
 ) -> Imported:
     """Writes label map, report and configuration beside the checkpoint."""
@@ -274,31 +263,30 @@ def _write_beside(
         write_label_map(published.label_map, label_map)
     elif tf.io.gfile.exists(label_map):  # left by an earlier import
         tf.io.gfile.remove(label_map)
+    counts = Counter(row.state for row in mapped.rows)
+    summary = [
+        f"{counts[state]} of {len(mapped.rows)} variables: {state}, {meaning}"
+        for state, meaning in _MEANINGS.items()
+        if counts[state]
+    ]
+    summary += notes
     report_file = os.path.join(output_dir, REPORT_FILE)
-    files.write_text(report_file, _report_text(published, mapped, notes))
+    files.write_text(report_file, _report_text(published, mapped, summary, warnings))
     return Imported(
         os.path.join(output_dir, CHECKPOINT_NAME),
         pipeline.save_pipeline(config, output_dir),
         label_map if published.label_map else None,
         report_file,
-        _summary(mapped) + [note.text for note in notes if not note.is_warning],
-        [note.text for note in notes if note.is_warning],
+        summary,
+        warnings,
     )
 
 
-def _summary(mapped: Mapped) -> List[str]:
-    """A line for each state of variables."""
-    counts = Counter(row.state for row in mapped.rows)
-    return [
-        f"{counts[state]} of {len(mapped.rows)} variables: {state}, {meaning}"
-        for state, meaning in _MEANINGS.items()
-        if counts[state]
-    ]
-
-
-def _report_text(published: Published, mapped: Mapped, notes: Sequence[Note]) -> str:
-    lines = [f"Import of {published.format} {published.path}", "", *_summary(mapped)]
-    lines += [f"warning: {note.text}" if note.is_warning else note.text for note in notes]
+def _report_text(
+    published: Published, mapped: Mapped, summary: Sequence[str], warnings: Sequence[str]
+) -> str:
+    lines = [f"Import of {published.format} {published.path}", "", *summary]
+    lines += [f"warning: {text}" for text in warnings]
     lines += ["", "Variables: state, name, names in the file"]
     lines += [f"  {row.state:<8} {row.variable}: {row.source}" for row in mapped.rows]
     lines += ["", f"Layers whose batch norm is rebuilt: {len(mapped.folded)}"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
 from estimator_det.config.printing import plain
 from model_fn.checkpoints.errors import RunError
+from model_fn.checkpoints.repair import require_whole
 
 
 class Named(NamedTuple):
@@ -77,7 +78,6 @@ class Published(NamedTuple):
     path: str = ""  # file or folder that it read
 
 
-NO_STRUCTURE = Structure((), {}, {})
 _GET_AGAIN = "Get the model again from its publisher, or export it again"
 
 
@@ -95,6 +95,20 @@ def as_float32(values: np.ndarray) -> np.ndarray:
     """Half-precision numbers as float32; others as they are."""
     is_half = values.dtype in (np.float16, tf.bfloat16.as_numpy_dtype)
     return values.astype(np.float32) if is_half else values
+
+
+def checkpoint_reader(prefix: str) -> Any:
+    """A reader of a checkpoint whose files are whole; RunError names what is missing."""
+    require_whole(prefix)
+    return tf1.train.NewCheckpointReader(prefix)
+
+
+def float_variables(prefix: str) -> Dict[str, np.ndarray]:
+    """The floating-point variables of a checkpoint by name, half precision as float32."""
+    reader = checkpoint_reader(prefix)
+    kinds = reader.get_variable_to_dtype_map()
+    names = [name for name, kind in kinds.items() if kind.is_floating]
+    return {name: as_float32(reader.get_tensor(name)) for name in names}
 
 
 def refuse_not_finite(published: Published) -> None:

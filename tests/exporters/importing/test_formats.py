@@ -14,7 +14,7 @@ from exporters.formats.frozen_graph import FrozenGraph
 from exporters.formats.saved_model import SavedModel
 from exporters.formats.tfjs import Tfjs, read_graph_model
 from exporters.importing import importer
-from exporters.importing.checkpoint import read_checkpoint
+from exporters.importing.published import float_variables
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import folded, to_tflite, write_old_tfjs, write_tfjs
@@ -267,4 +267,4 @@ def test_a_checkpoint_that_is_cut_off(original, tmp_path):
     importer.write_checkpoint(str(tmp_path / "model.ckpt"), values, 0)
     data = tmp_path / "model.ckpt.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-4])
-    _refused(read_checkpoint, tmp_path / "model.ckpt", "is damaged")
+    _refused(float_variables, tmp_path / "model.ckpt", "is damaged")
