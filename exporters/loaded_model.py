@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image
@@ -47,13 +47,12 @@ class LoadedModel(abc.ABC):
         path: str,
         class_names: Optional[Mapping[int, str]] = None,
         thresholds_file: Optional[str] = None,
-        batch_size: Optional[int] = None,
     ) -> None:
         self.path = path
         if class_names is None:
             class_names = read_class_names(label_map_of(parent_folder(path)))
         self.class_names = dict(class_names)
-        self.batch_size = batch_size
+        self.batch_size: Optional[int] = None
         self.image_size: Tuple[Optional[int], Optional[int]] = (None, None)
         self.thresholds_file = (
             thresholds_beside(path) if thresholds_file is None else thresholds_file
@@ -148,20 +147,16 @@ def read_class_names(label_map: Optional[str]) -> Dict[int, str]:
     return {} if label_map is None else dict(read_label_map(label_map).names)
 
 
-def image_feed(name: str, dtype: Any, rank: Optional[int]) -> Callable[[np.ndarray], np.ndarray]:
-    """A function from images, uint8 [B, h, w, 3], to the value of a model's input.
-
-    Args:
-        name: Of the placeholder: files and examples are both strings.
-        rank: 0 for models that take one serialized example.
-    """
-    if dtype in (tf.uint8, tf.float32):
-        return lambda images: images.astype(dtype.as_numpy_dtype)
-    if rank == 0:
-        return lambda images: np.array(_as_example(images[0]), object)
-    if name.startswith("encoded_image_string_tensor"):
-        return lambda images: np.array([encode_image(each, "png") for each in images], object)
-    return lambda images: np.array([_as_example(each) for each in images], object)
+def image_feed(placeholder: tf.Tensor, images: np.ndarray) -> np.ndarray:
+    """The value of a model's input for images, uint8 [B, h, w, 3]."""
+    if placeholder.dtype in (tf.uint8, tf.float32):
+        return images.astype(placeholder.dtype.as_numpy_dtype)
+    if placeholder.shape.rank == 0:  # one serialized example
+        return np.array(_as_example(images[0]), object)
+    # Files and examples are both strings, so that the name decides.
+    if placeholder.name.startswith("encoded_image_string_tensor"):
+        return np.array([encode_image(each, "png") for each in images], object)
+    return np.array([_as_example(each) for each in images], object)
 
 
 def _as_example(pixels: np.ndarray) -> bytes:

@@ -190,8 +190,8 @@ class RestoredNetwork:
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
         """The detections of the checkpoint in images, uint8 [B, h, w, 3]; see `LoadedModel.run`."""
         (placeholder,) = self.first.receiver.placeholders.values()
-        feed = image_feed(placeholder.op.name, placeholder.dtype, placeholder.shape.rank)
-        return dict(self.session.run(self.first.outputs, {placeholder: feed(images)}))
+        feed = {placeholder: image_feed(placeholder, images)}
+        return dict(self.session.run(self.first.outputs, feed))
 
 
 @contextlib.contextmanager

@@ -84,12 +84,10 @@ class GraphDetector(LoadedModel):
             if node.outputs and "/" not in node.name and node.name.startswith(OUTPUT_PREFIXES)
         }
         self.refuse_unless(True, [self._placeholder.op.name], self._outputs)
-        self._feed = image_feed(
-            self._placeholder.name, self._placeholder.dtype, self._placeholder.shape.rank
-        )
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
-        return dict(self._session.run(self._outputs, {self._placeholder: self._feed(images)}))
+        feed = {self._placeholder: image_feed(self._placeholder, images)}
+        return dict(self._session.run(self._outputs, feed))
 
     def _find_input(self, graph: tf.Graph) -> tf.Tensor:
         placeholders = [

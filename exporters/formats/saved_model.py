@@ -9,7 +9,7 @@ Serving.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -149,16 +149,15 @@ class SavedModelDetector(LoadedModel):
         if signature not in known:
             raise RunError(f"{folder} has no signature {signature!r}; it has {sorted(known)}")
         self._signature = known[signature]
-        self._input_key, spec = self._find_input()
-        placeholder = self._signature.inputs[0].name
-        self._feed = image_feed(placeholder, spec.dtype, spec.shape.rank)
+        self._input_key = self._find_input()
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
-        outputs = self._signature(**{self._input_key: tf.constant(self._feed(images))})
+        feed = image_feed(self._signature.inputs[0], images)
+        outputs = self._signature(**{self._input_key: tf.constant(feed)})
         return {key: value.numpy() for key, value in outputs.items()}
 
-    def _find_input(self) -> Tuple[str, Any]:
-        """The signature's input key and `TensorSpec`."""
+    def _find_input(self) -> str:
+        """The key of the signature's input."""
         specs = self._signature.structured_input_signature[1]
         if schema.CONTEXT_FEATURES in specs:
             raise RunError(
@@ -168,7 +167,7 @@ class SavedModelDetector(LoadedModel):
         self.refuse_unless(len(specs) == 1, specs, self._signature.structured_outputs)
         ((key, spec),) = specs.items()
         self.take_input(spec.shape, "call the SavedModel's signature directly")
-        return key, spec
+        return str(key)
 
 
 def _folder(path: str) -> str:

@@ -68,7 +68,8 @@ class TfliteDetector(LoadedModel):
                 f"{path} is not a detector of color images: its inputs have shapes {shapes}, and "
                 "must be one image, [1, height, width, 3]"
             )
-        super().__init__(path, names or None, batch_size=1)
+        super().__init__(path, names or None)
+        self.batch_size = 1
         self._normalization = normalization or _USUAL
         self._interpreter, self._input = interpreter, inputs[0]
         self._postprocess, self._keeps_raw = postprocess, keeps_raw

@@ -65,7 +65,8 @@ class _BatchOfTwo(LoadedModel):
     """Takes two images at a time, and returns the first value of each as a score."""
 
     def __init__(self):
-        super().__init__("model", {1: "cat"}, "", batch_size=2)
+        super().__init__("model", {1: "cat"}, "")
+        self.batch_size = 2
 
     def run(self, images):
         assert len(images) == 2
