@@ -15,7 +15,8 @@ from estimator_det.compat import tf
 from estimator_det.config import printing
 from estimator_det.detectors.base import Detections
 from estimator_det.protos import pipeline_pb2
-from exporters.formats.base import FORMATS, check_runtime, num_bytes
+from exporters.formats import FORMATS, FoundModel
+from exporters.formats.base import num_bytes
 from exporters.formats.check import CheckpointDetector, compare
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel, resized
 from inputs import pipeline as input_pipeline
@@ -193,9 +194,7 @@ def _of_status(name: str) -> Optional[int]:
 def _load(task: Task) -> LoadedModel:
     if task.name == CHECKPOINT:
         return CheckpointDetector(_parsed(task.config), task.path)
-    chosen = FORMATS.get(task.name)()
-    check_runtime(chosen)
-    return chosen.load(task.path)
+    return FoundModel(FORMATS.get(task.name)(), task.path).load()
 
 
 def _difference(task: Task, model: LoadedModel) -> Optional[Dict[str, float]]:

@@ -19,9 +19,10 @@ from exporters.formats import (  # noqa: F401  (imports fill the registry)
     tfjs,
     tflite,
 )
-from exporters.formats.base import FORMATS, ExportFormat, check_runtime
+from exporters.formats.base import FORMATS, ExportFormat, missing_runtime
 from exporters.formats.exchange import current
 from exporters.loaded_model import LoadedModel, parent_folder
+from model_fn.checkpoints.errors import RunError
 
 __all__ = ["FORMATS", "FoundModel", "exported_models", "load_model", "resolve_formats"]
 
@@ -42,8 +43,9 @@ class FoundModel(NamedTuple):
         return parent_folder(folder) if is_inside else folder
 
     def load(self) -> LoadedModel:
-        """The model, ready to run."""
-        check_runtime(self.format)
+        """The model, ready to run; RunError if its runtime is not installed."""
+        if missing := missing_runtime(self.format):
+            raise RunError(missing)
         return self.format.load(self.path)
 
 

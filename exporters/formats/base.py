@@ -12,7 +12,6 @@ from estimator_det.config.registry import Registry
 from exporters.importing.published import Published
 from exporters.loaded_model import LoadedModel
 from exporters.network import ExportOptions, RestoredNetwork, Variant
-from model_fn.checkpoints.errors import RunError
 
 START_BYTES = 16  # bytes of a file that tell its format
 IMAGE_INPUT_TYPES = ("image_tensor", "float_image_tensor")
@@ -89,13 +88,6 @@ class ExportFormat:
 
 
 FORMATS: Registry[Type[ExportFormat]] = Registry("export format")
-
-
-def check_runtime(chosen: ExportFormat) -> None:
-    """Refuses a format whose models cannot run here."""
-    missing = missing_runtime(chosen)
-    if missing:
-        raise RunError(missing)
 
 
 def missing_runtime(chosen: ExportFormat) -> str:

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from estimator_det.config.text import ConfigError
-from exporters.formats import base, converters
+from exporters.formats import FoundModel, base, converters
 from model_fn.checkpoints.errors import RunError
 
 
@@ -59,7 +59,7 @@ def test_all_that_is_missing_is_named_at_once():
     with pytest.raises(ConfigError, match="no module none_d;"):
         converters.find_converter(chosen[3], None)
     with pytest.raises(RunError, match=r"^c models need none_c"):
-        base.check_runtime(chosen[2])
+        FoundModel(chosen[2], "model").load()
 
 
 def _write(graph, image, outputs, path):
