@@ -6,6 +6,7 @@ A model takes a normalized image, and ends in raw predictions or in TFLite's own
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -15,13 +16,7 @@ from flatbuffers import flexbuffers
 from estimator_det.compat import tf, tf1
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
-from exporters.formats.base import (
-    EXACT,
-    FORMATS,
-    ExportFormat,
-    Tolerance,
-    is_quantized,
-)
+from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.samples import CALIBRATED, sample_images
 from exporters.formats.tflite_detector import TfliteDetector
 from exporters.formats.tflite_metadata import Normalization, add_metadata, pack
@@ -60,10 +55,8 @@ class TfliteGraph(NamedTuple):
     """A graph that the converter takes."""
 
     graph_def: Any  # constants for weights
-    outputs: Tuple[str, ...]  # names of tensors
     image_shape: Tuple[int, int, int, int]  # shape of INPUT
     normalization: Normalization
-    is_quantized: bool  # True if it has ranges of training
     options: Dict[str, Any]  # options of POSTPROCESS; empty if the graph does not end in it
 
 
@@ -178,18 +171,14 @@ def check_tflite(config: Any, options: TfliteOptions) -> None:
             f"{nms.soft_nms_sigma}, and {POSTPROCESS} suppresses without it",
             "set use_hard_nms: true",
         )
-    _check_options(options, ssd.num_classes)
-
-
-def _check_options(options: TfliteOptions, num_classes: int) -> None:
     for name in ("max_detections", "max_classes_per_detection", "detections_per_class"):
         if getattr(options, name) < 1:
             raise ConfigError(None, f"--{name}: is {getattr(options, name)}; it must be 1 or more")
-    if options.max_classes_per_detection > num_classes:
+    if options.max_classes_per_detection > ssd.num_classes:
         raise ConfigError(
             None,
             f"--max_classes_per_detection: is {options.max_classes_per_detection}, "
-            f"and the model has {counted(num_classes, 'class', 'classes')}",
+            f"and the model has {counted(ssd.num_classes, 'class', 'classes')}",
         )
 
 
@@ -205,14 +194,13 @@ def build_tflite_graph(network: RestoredNetwork) -> TfliteGraph:
             network.folded_graph_of(RAW_OUTPUTS), {receiver.inputs.name: images}, name=""
         )
     graph_def = tf1.graph_util.extract_sub_graph(graph.as_graph_def(), list(RAW_OUTPUTS))
-    anchors = center_sizes(network.session.run(f"{_RAW_ANCHORS}:0"))
     normalization = measure_normalization(network.detector.preprocess.normalize)
-    is_quantized = any(node.op == "FakeQuantWithMinMaxVars" for node in graph_def.node)
-    if not options.add_postprocessing_op:
-        return TfliteGraph(graph_def, RAW_OUTPUTS, shape, normalization, is_quantized, {})
-    attributes = postprocessing_options(network.config.model.ssd, options)
-    add_postprocessing(graph_def, anchors, attributes)
-    return TfliteGraph(graph_def, OUTPUTS, shape, normalization, is_quantized, attributes)
+    attributes: Dict[str, Any] = {}
+    if options.add_postprocessing_op:
+        attributes = postprocessing_options(network.config.model.ssd, options)
+        anchors = center_sizes(network.session.run(f"{_RAW_ANCHORS}:0"))
+        add_postprocessing(graph_def, anchors, attributes)
+    return TfliteGraph(graph_def, shape, normalization, attributes)
 
 
 def center_sizes(boxes: np.ndarray) -> np.ndarray:
@@ -260,17 +248,16 @@ def postprocessing_options(ssd: Any, options: TfliteOptions) -> Dict[str, Any]:
     """
     nms = ssd.post_processing.batch_non_max_suppression
     coder = ssd.box_coder.faster_rcnn_box_coder
+    fields = dataclasses.asdict(options)
+    del fields["add_postprocessing_op"]
     return {
+        **fields,
         "_output_quantized": True,
         "_support_output_type_float_in_quantized_op": True,
-        "detections_per_class": options.detections_per_class,
         "h_scale": float(coder.height_scale),
-        "max_classes_per_detection": options.max_classes_per_detection,
-        "max_detections": options.max_detections,
         "nms_iou_threshold": float(nms.iou_threshold),
         "nms_score_threshold": float(nms.score_threshold),
         "num_classes": ssd.num_classes,
-        "use_regular_nms": options.use_regular_nms,
         "w_scale": float(coder.width_scale),
         "x_scale": float(coder.x_scale),
         "y_scale": float(coder.y_scale),
@@ -302,7 +289,7 @@ def convert(
     """Converts a graph.
 
     Args:
-        graph: If it has ranges of training, the result is uint8 with these.
+        graph: If it simulates quantization, the result is uint8 with the ranges of training.
         quantize: "int8", "float16", "dynamic", or None for float.
         representative: For "int8": yields [one network input] for each image.
     """
@@ -311,10 +298,11 @@ def convert(
         None,
         None,
         input_arrays_with_shape=[(INPUT, list(graph.image_shape))],
-        output_arrays=list(graph.outputs),
+        output_arrays=list(OUTPUTS if graph.options else RAW_OUTPUTS),
     )
     converter.allow_custom_ops = True  # custom operations, of which POSTPROCESS is the only one
-    if graph.is_quantized:
+    has_ranges = any(node.op == "FakeQuantWithMinMaxVars" for node in graph.graph_def.node)
+    if has_ranges:
         # The kernels of int8 need weights whose range is symmetric, and those of training are not.
         converter.inference_type = converter.inference_input_type = tf.uint8
         converter.quantized_input_stats = {INPUT: input_range(graph.normalization)}
@@ -322,7 +310,7 @@ def convert(
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if quantize == "float16":
         converter.target_spec.supported_types = [tf.float16]
-    if quantize == "int8" and not graph.is_quantized:
+    if quantize == "int8" and not has_ranges:
         converter.inference_input_type = tf.uint8
         converter.representative_dataset = representative
     content = bytes(converter.convert())

@@ -154,7 +154,7 @@ def test_ranges_of_training(tmp_path):
     options = tflite.postprocessing_options(config.model.ssd, TfliteOptions())
     options["num_classes"] = 2
     tflite.add_postprocessing(graph_def, anchors, options)
-    made = tflite.TfliteGraph(graph_def, tflite.OUTPUTS, (1, 8, 8, 3), NORMALIZATION, True, options)
+    made = tflite.TfliteGraph(graph_def, (1, 8, 8, 3), NORMALIZATION, options)
     content = tflite.convert(made)
     names = operation_names(content)
     assert "FAKE_QUANT" not in names and names[-1] == POSTPROCESS
