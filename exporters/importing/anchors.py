@@ -65,11 +65,13 @@ def computed_anchors(graph_def: Any, graph: Graph, path: str) -> Optional[np.nda
                     raise RunError(
                         f"{path}: {plain(each.name)} has more than {MAX_NUMBERS} numbers"
                     )
-            return _as_anchors(session.run(computing.get_tensor_by_name(f"{name}:0")))
+            values = session.run(computing.get_tensor_by_name(f"{name}:0"))
     # The errors by which TensorFlow refuses a damaged graph.
     except (ValueError, tf.errors.OpError) as error:
         reason = plain(str(error).split("\n")[0])
         raise damaged(f"{path}: the anchors cannot be computed: {reason}") from error
+    is_boxes = values.ndim > 1 and values.shape[-1] == 4 and values.dtype.kind == "f"
+    return values.reshape(-1, 4).astype(np.float32) if is_boxes else None
 
 
 def _arithmetic(graph_def: Any, graph: Graph, name: str) -> Optional[Any]:
@@ -93,12 +95,6 @@ def _arithmetic(graph_def: Any, graph: Graph, name: str) -> Optional[Any]:
     return part
 
 
-def _as_anchors(values: Optional[np.ndarray]) -> Optional[np.ndarray]:
-    if values is None or values.ndim < 2 or values.shape[-1] != 4 or values.dtype.kind != "f":
-        return None
-    return values.reshape(-1, 4).astype(np.float32)
-
-
 class Layout(NamedTuple):
     """Anchors of one feature map: how many at each place, and where 2017 has ours."""
 
@@ -112,13 +108,14 @@ def layouts_of(model: Any, places: Sequence[int]) -> Optional[List[Layout]]:
     Args:
         places: Height times width of each feature map.
     """
-    if model.WhichOneof("model") != "ssd":
+    ssd = model.ssd  # empty in other models
+    parts = (
+        ssd.anchor_generator.WhichOneof("anchor_generator_oneof"),
+        ssd.box_predictor.WhichOneof("box_predictor_oneof"),
+    )
+    if parts != ("ssd_anchor_generator", "convolutional_box_predictor"):
         return None
-    if model.ssd.anchor_generator.WhichOneof("anchor_generator_oneof") != "ssd_anchor_generator":
-        return None
-    if model.ssd.box_predictor.WhichOneof("box_predictor_oneof") != "convolutional_box_predictor":
-        return None
-    message = model.ssd.anchor_generator.ssd_anchor_generator
+    message = ssd.anchor_generator.ssd_anchor_generator
     ratios = list(message.aspect_ratios) or [1.0, 2.0, 0.5, 3.0, 1.0 / 3]
     has_interpolated = message.interpolated_scale_aspect_ratio > 0 and 1.0 in ratios
     layouts = []

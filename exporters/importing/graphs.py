@@ -6,6 +6,7 @@ layers are found by what operations do. Names decide only which layer is which.
 
 from __future__ import annotations
 
+import collections
 import math
 from typing import (
     Any,
@@ -79,7 +80,11 @@ def from_graph_def(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Graph:
 
 def read_structure(graph: Graph) -> Structure:
     """The convolutions of a graph in its order."""
-    users = _users(graph)
+    users: Dict[str, List[Node]] = collections.defaultdict(list)
+    for node in graph.nodes.values():
+        if node.op not in _NOT_DATA:
+            for name in dict.fromkeys(node.inputs):
+                users[name].append(node)
     convolutions: List[Convolution] = []
     tokens: Dict[str, Tuple[object, ...]] = {}
     for node in graph.nodes.values():
@@ -118,24 +123,25 @@ def leaf(graph: Graph, name: str) -> Optional[str]:
     return None
 
 
-def evaluate(graph: Graph, name: str) -> Optional[np.ndarray]:
-    """The value of an operation on constants; None if it depends on anything else."""
-    return _evaluate(graph, name, {}, 0)
-
-
-def _evaluate(
-    graph: Graph, name: str, known: Dict[str, Optional[np.ndarray]], depth: int
+def evaluate(
+    graph: Graph, name: str, known: Optional[Dict[str, Any]] = None, depth: int = 0
 ) -> Optional[np.ndarray]:
-    """As `evaluate`; `known` keeps a chain of `y = x * x` from being walked 2 ** n times."""
+    """The value of an operation on constants; None if it depends on anything else.
+
+    Args:
+        known: Values so far, so that a chain of `y = x * x` is not walked 2 ** n times.
+        depth: Number of operations from the first one.
+    """
+    known = {} if known is None else known
     if name in graph.arrays:
         return np.asarray(graph.arrays[name])
     node = graph.nodes.get(name)
     if name in known or node is None or not node.inputs or depth > _MAX_DEPTH:
         return known.get(name)
     if node.op in SAME_VALUE:
-        known[name] = _evaluate(graph, node.inputs[0], known, depth + 1)
+        known[name] = evaluate(graph, node.inputs[0], known, depth + 1)
     elif node.op in _ARITHMETIC:
-        values = [_evaluate(graph, each, known, depth + 1) for each in node.inputs]
+        values = [evaluate(graph, each, known, depth + 1) for each in node.inputs]
         present = [value for value in values if value is not None]
         known[name] = _compute(node.op, present) if len(present) == len(values) else None
     return known.get(name)
@@ -169,15 +175,6 @@ _ARITHMETIC: Dict[str, Tuple[int, Callable[..., Any]]] = {
     "Reshape": (2, lambda x, shape: np.reshape(x, shape.astype(int))),
     "Transpose": (2, np.transpose),
 }
-
-
-def _users(graph: Graph) -> Dict[str, List[Node]]:
-    users: Dict[str, List[Node]] = {}
-    for node in graph.nodes.values():
-        if node.op not in _NOT_DATA:
-            for name in dict.fromkeys(node.inputs):
-                users.setdefault(name, []).append(node)
-    return users
 
 
 def _named(graph: Graph, name: str) -> Optional[Named]:
