@@ -38,11 +38,10 @@ from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import Detector, make_detector
+from estimator_det.detectors.base import Context, Detector, make_detector
 from exporters import signatures
 from exporters.loaded_model import image_feed
-from exporters.side_inputs import SideInput, check_side_inputs, make_placeholders
-from inputs import serving
+from inputs import schema, serving
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.repair import restoring
@@ -79,7 +78,7 @@ class ExportOptions:
     # Batch, height, width and channels for the types that take image tensors; None for any size.
     input_shape: Optional[Sequence[Optional[int]]] = None
     # For models that attend to context features; None for others.
-    side_inputs: Optional[Sequence[SideInput]] = None
+    side_inputs: Optional[Sequence[signatures.SideInput]] = None
     # Label map that becomes an asset; default: the one that the configuration names, if it
     # exists.
     label_map_path: Optional[str] = None
@@ -271,9 +270,15 @@ def _build_signatures(
     """
     channels = serving.additional_channels(config)
     built, definitions = [], {}
-    further, context = make_placeholders(check_side_inputs(config.model, options.side_inputs))
+    further = {
+        side.name: tf1.placeholder(side.dtype, side.shape, name=side.name)
+        for side in signatures.check_side_inputs(config.model, options.side_inputs)
+    }
+    context = None
+    if further:
+        context = Context(further[schema.CONTEXT_FEATURES], further[schema.VALID_CONTEXT_SIZE])
     for index, input_type in enumerate(options.input_types):
-        is_string = input_type in signatures.STRING_INPUT_TYPES
+        is_string = serving.INPUT_TYPES.get(input_type) is tf.string
         # With several input types the shape applies to those that take image tensors, since
         # serialized examples have no height and width of their own.
         shape = None if is_string and len(options.input_types) > 1 else options.input_shape

@@ -30,8 +30,8 @@ class Receiver(NamedTuple):
 
 INPUT_TYPES: Registry[Any] = Registry("input_type")  # dtype of the placeholder of this name
 INPUT_TYPES.register("image_tensor")(tf.uint8)
-INPUT_TYPES.register("float_image_tensor")(tf.float32)
 INPUT_TYPES.register(FILES, "tf_example")(tf.string)
+INPUT_TYPES.register("float_image_tensor")(tf.float32)
 
 
 def make_receiver(

@@ -14,7 +14,6 @@ from exporters.loaded_model import LoadedModel
 from exporters.network import ExportOptions, RestoredNetwork, Variant
 
 START_BYTES = 16  # bytes of a file that tell its format
-IMAGE_INPUT_TYPES = ("image_tensor", "float_image_tensor")
 
 
 class Tolerance(NamedTuple):

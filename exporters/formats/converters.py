@@ -16,17 +16,14 @@ import tempfile
 import textwrap
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
+from estimator_det.compat import tf
 from estimator_det.config.check_model import context_shape
 from estimator_det.config.derived_models import with_static_shapes
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
-from exporters.formats.base import (
-    IMAGE_INPUT_TYPES,
-    ExportFormat,
-    is_quantized,
-    missing_runtime,
-)
+from exporters.formats.base import ExportFormat, is_quantized, missing_runtime
 from exporters.network import ExportOptions, RestoredNetwork
+from inputs.serving import INPUT_TYPES
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import named_outputs, serve
 
@@ -84,12 +81,13 @@ class GraphFormat(ExportFormat):
     uses_tensorflow = False
 
     def check(self, config: Any, options: ExportOptions) -> None:
-        if options.input_types[0] not in IMAGE_INPUT_TYPES:
+        tensors = [name for name in INPUT_TYPES if INPUT_TYPES.get(name) is not tf.string]
+        if options.input_types[0] not in tensors:
             raise ConfigError(
                 None,
                 f"--format {self.name} takes images as tensors, and the first --input_type is "
                 f"{options.input_types[0]}",
-                f"put one of {', '.join(IMAGE_INPUT_TYPES)} first",
+                f"put one of {', '.join(tensors)} first",
             )
         if context_shape(config.model) is not None:
             raise ConfigError(

@@ -11,8 +11,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
-from exporters import export_saved_model, signatures
+from exporters import export_saved_model
 from inputs.datasets import writer
+from inputs.serving import INPUT_TYPES
 from model_fn.serving import saved_model as served
 from tests.exporters.conftest import assert_same
 from tests.inputs.examples import example
@@ -89,9 +90,9 @@ def test_exported_checkpoint_is_the_trained_one(exported, trained):
 
 def test_all_input_types_agree(loaded_all, pictures, expected):
     signatures_by_name = loaded_all.signatures
-    names = {"serving_default", "tensorflow/serving/predict", *signatures.INPUT_TYPES}
+    names = {"serving_default", "tensorflow/serving/predict", *INPUT_TYPES}
     assert set(signatures_by_name) == names
-    for name in signatures.INPUT_TYPES:
+    for name in INPUT_TYPES:
         (placeholder,) = signatures_by_name[name].inputs[:1]
         assert placeholder.name == f"{name}:0"
     assert signatures_by_name["tf_example"].inputs[0].shape.as_list() == [None]
@@ -148,7 +149,7 @@ def test_warmup_requests_run(request, name, sizes):
     folder = request.getfixturevalue(f"exported_{name}") / "saved_model"
     requests = read_requests(str(folder / "assets.extra" / "tf_serving_warmup_requests"))
     runs = request.getfixturevalue(f"loaded_{name}").signatures
-    keys = ["serving_default", *signatures.INPUT_TYPES[1:]]
+    keys = ["serving_default", *list(INPUT_TYPES)[1:]]
     assert [key for key, _ in requests] == [key for key in keys for _ in sizes]
     scores = []
     for (key, inputs), size in zip(requests, sizes * len(keys)):

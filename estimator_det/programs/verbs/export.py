@@ -232,7 +232,7 @@ def _compared(difference: Optional[Any]) -> str:
 def _side_inputs(options: argparse.Namespace, config: Any) -> Optional[Any]:
     if not options.use_side_inputs:
         return None
-    from exporters.side_inputs import parse_side_inputs
+    from exporters.signatures import parse_side_inputs
 
     return parse_side_inputs(
         options.side_input_shapes, options.side_input_types, options.side_input_names, config.model
