@@ -9,7 +9,7 @@ has its own), S picks.
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, NamedTuple, Optional, Tuple
+from typing import Callable, NamedTuple, Tuple
 
 import numpy as np
 
@@ -176,7 +176,7 @@ def _rows_with_candidates(
 def _suppress(
     boxes: Boxes,
     ranking: _Ranking,
-    windows: Optional[tf.Tensor],
+    windows: tf.Tensor,
     options: NmsOptions,
     *,
     num_anchors: tf.Tensor,
@@ -210,11 +210,8 @@ def _suppress(
         tf.gather(ranking.scores, kept, batch_dims=1),
         tf.gather(ranking.classes, kept, batch_dims=1),
         tf.gather(ranking.anchors, kept, batch_dims=1),
-        valid,
+        valid & tf.gather(has_area(candidates, windows), kept, batch_dims=1),
     )
-    if windows is not None:
-        visible = tf.gather(has_area(candidates, windows), kept, batch_dims=1)
-        picks = picks._replace(valid=valid & visible)
     return picks, tf.reduce_sum(tf.cast(valid, tf.int32), axis=1)
 
 
@@ -260,9 +257,7 @@ def _attempt_until_complete(
     return picks
 
 
-def hard_picks(
-    boxes: Boxes, scores: tf.Tensor, windows: Optional[tf.Tensor], options: NmsOptions
-) -> Picks:
+def hard_picks(boxes: Boxes, scores: tf.Tensor, windows: tf.Tensor, options: NmsOptions) -> Picks:
     """Greedy suppression of overlapping boxes, class by class, then the best of all classes.
 
     A pick depends only on candidates with higher scores. Suppression therefore runs on the best
@@ -347,7 +342,7 @@ def _suppress_softly(
 
 
 def soft_picks(
-    boxes: tf.Tensor, scores: tf.Tensor, windows: Optional[tf.Tensor], options: NmsOptions
+    boxes: tf.Tensor, scores: tf.Tensor, windows: tf.Tensor, options: NmsOptions
 ) -> Picks:
     """Soft suppression (https://arxiv.org/abs/1704.04503): overlap lowers scores, class by class.
 

@@ -67,34 +67,13 @@ def make_nms_options(config: Any) -> NmsOptions:
     )
 
 
-def _check_shapes(
-    boxes: Boxes, scores: tf.Tensor, masks: Optional[tf.Tensor], windows: Optional[tf.Tensor]
-) -> None:
-    if scores.shape.rank != 3 or scores.shape[2] is None:
-        raise ValueError(f"scores must be [B, A, C] with C known; given shape: {scores.shape}")
-    if boxes.shape.rank != 4 or boxes.shape[3] != 4 or boxes.shape[2] not in (1, scores.shape[2]):
-        raise ValueError(
-            f"boxes must be [B, A, q, 4] with q = 1 or C = {scores.shape[2]}; "
-            f"given shape: {boxes.shape}"
-        )
-    if masks is not None and (masks.shape.rank != 5 or masks.shape[2] not in (1, scores.shape[2])):
-        raise ValueError(
-            f"masks must be [B, A, q, h, w] with q = 1 or C = {scores.shape[2]}; "
-            f"given shape: {masks.shape}"
-        )
-    if windows is not None and (windows.shape.rank != 2 or windows.shape[1] != 4):
-        raise ValueError(f"clip_windows must be [B, 4]; given shape: {windows.shape}")
-
-
 def _zero_past(rows: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
     """Replaces rows [B, N, ...] by zeros where `valid` [B, N] is False."""
     shape = tf.concat([tf.shape(valid), tf.ones([rows.shape.rank - 2], tf.int32)], axis=0)
     return tf.where(tf.reshape(valid, shape), rows, tf.zeros([], rows.dtype))
 
 
-def _pick(
-    boxes: Boxes, scores: tf.Tensor, options: NmsOptions, windows: Optional[tf.Tensor]
-) -> Picks:
+def _pick(boxes: Boxes, scores: tf.Tensor, options: NmsOptions, windows: tf.Tensor) -> Picks:
     num_anchors, num_classes = scores.shape[1], scores.shape[2]
     max_per_class = options.max_per_class
     if options.class_agnostic and options.max_total:
@@ -115,7 +94,7 @@ def _pick(
 
 
 def _pick_across_classes(
-    boxes: Boxes, scores: tf.Tensor, options: NmsOptions, windows: Optional[tf.Tensor]
+    boxes: Boxes, scores: tf.Tensor, options: NmsOptions, windows: tf.Tensor
 ) -> Picks:
     """Does as `_pick`, with the best class of each anchor only and all classes counted as one."""
     best_class = tf.argmax(scores, axis=2, output_type=tf.int32)
@@ -133,7 +112,7 @@ def multiclass_nms(
     boxes: Boxes,
     scores: tf.Tensor,
     options: NmsOptions,
-    clip_windows: Optional[tf.Tensor] = None,
+    clip_windows: tf.Tensor,
     num_valid: Optional[tf.Tensor] = None,
     masks: Optional[tf.Tensor] = None,
     fields: Optional[Dict[str, tf.Tensor]] = None,
@@ -155,12 +134,6 @@ def multiclass_nms(
     Returns:
         The detections; N is `options.max_total`.
     """
-    _check_shapes(boxes, scores, masks, clip_windows)
-    if options.change_frame and clip_windows is None:
-        raise ValueError(
-            "change_frame (change_coordinate_frame) makes boxes relative to clip_windows; "
-            "given: None. Pass windows or set change_frame to False"
-        )
     if num_valid is not None:
         real = tf.sequence_mask(num_valid, tf.shape(scores)[1])
         scores = tf.where(real[:, :, None], scores, -float("inf"))
@@ -168,11 +141,10 @@ def multiclass_nms(
     picks = pick(boxes, scores, options, clip_windows)
 
     kept_boxes = gather_picks(boxes, picks.anchors, picks.classes)
-    if clip_windows is not None:
-        windows = clip_windows[:, None, :]
-        kept_boxes = geometry.clip_to_window(kept_boxes, windows)
-        if options.change_frame:
-            kept_boxes = geometry.change_frame(kept_boxes, windows)
+    windows = clip_windows[:, None, :]
+    kept_boxes = geometry.clip_to_window(kept_boxes, windows)
+    if options.change_frame:
+        kept_boxes = geometry.change_frame(kept_boxes, windows)
     kept_masks = None
     if masks is not None:
         kept_masks = _zero_past(gather_picks(masks, picks.anchors, picks.classes), picks.valid)

@@ -7,7 +7,7 @@ picks.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Tuple
 
 from estimator_det.boxes.nms.kernels import NmsOptions, Picks, score_floor
 from estimator_det.boxes.nms.rows import gather_picks, has_area
@@ -106,19 +106,10 @@ def _first_state(remaining: tf.Tensor, batch: Any, max_total: int) -> _State:
     )
 
 
-def _is_visible(
-    boxes: tf.Tensor, anchor: tf.Tensor, label: tf.Tensor, windows: Optional[tf.Tensor]
-) -> Any:
-    """True [B] if picks have an area inside their windows."""
-    if windows is None:
-        return True
-    return has_area(gather_picks(boxes, anchor[:, None], label[:, None]), windows)[:, 0]
-
-
 def static_picks(
     boxes: tf.Tensor,
     scores: tf.Tensor,
-    windows: Optional[tf.Tensor],
+    windows: tf.Tensor,
     options: NmsOptions,
 ) -> Picks:
     """Picks detections like `hard_picks` or, with `soft_sigma` above 0, `soft_picks`.
@@ -155,7 +146,8 @@ def static_picks(
         num_picked = state.num_picked + tf.cast(is_label & active[:, None], tf.int32)
         best = _put(state.best, is_label, tf.reduce_max(column, axis=1))
         best = tf.where(num_picked < options.max_per_class, best, _SUPPRESSED)
-        visible = active & _is_visible(boxes, anchor, label, windows)
+        box = gather_picks(boxes, anchor[:, None], label[:, None])
+        visible = active & has_area(box, windows)[:, 0]
         is_slot = tf.equal(places, state.num[:, None]) & visible[:, None]
         picks = _with_pick(state.picks, is_slot, score, label, anchor)
         remaining = tf.tensor_scatter_nd_update(
