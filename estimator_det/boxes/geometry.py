@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Protocol, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
@@ -31,36 +31,35 @@ def from_centers_and_sizes(
     return tf.stack([*low, y_center + half_height, x_center + half_width], axis=-1)
 
 
-def pairwise_intersection(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
-    """Intersection areas of all pairs: [..., N, 4], [..., M, 4] -> [..., N, M].
-
-    Leading dimensions broadcast: boxes [B, G, 4] against anchors [A, 4] give [B, G, A].
-    """
-    # One plane of pairs per coordinate: pairs of (y, x) in a last axis are slower on CPU.
-    ymin_a, xmin_a, ymax_a, xmax_a = tf.unstack(tf.expand_dims(boxes_a, -2), num=4, axis=-1)
-    ymin_b, xmin_b, ymax_b, xmax_b = tf.unstack(tf.expand_dims(boxes_b, -3), num=4, axis=-1)
+def intersection(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
+    """Intersection areas of boxes whose leading dimensions broadcast: [..., 4] twice -> [...]."""
+    # One plane per coordinate: pairs of (y, x) in a last axis are slower on CPU.
+    ymin_a, xmin_a, ymax_a, xmax_a = tf.unstack(boxes_a, num=4, axis=-1)
+    ymin_b, xmin_b, ymax_b, xmax_b = tf.unstack(boxes_b, num=4, axis=-1)
     heights = tf.nn.relu(tf.minimum(ymax_a, ymax_b) - tf.maximum(ymin_a, ymin_b))
     widths = tf.nn.relu(tf.minimum(xmax_a, xmax_b) - tf.maximum(xmin_a, xmin_b))
     return heights * widths
 
 
-def pairwise_iou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
-    """Intersection over union of all pairs: [..., N, 4], [..., M, 4] -> [..., N, M].
+def matched_iou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
+    """Intersection over union, like `intersection`; 0 without overlap, also of empty boxes."""
+    common = intersection(boxes_a, boxes_b)
+    return tf.math.divide_no_nan(common, area(boxes_a) + area(boxes_b) - common)
 
-    Pairs that do not overlap give 0, also where both boxes are empty.
+
+def pairwise_iou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
+    """`matched_iou` of all pairs: [..., N, 4], [..., M, 4] -> [..., N, M].
+
+    Leading dimensions broadcast: boxes [B, G, 4] against anchors [A, 4] give [B, G, A].
     """
-    intersection = pairwise_intersection(boxes_a, boxes_b)
-    areas_a, areas_b = tf.expand_dims(area(boxes_a), -1), tf.expand_dims(area(boxes_b), -2)
-    return tf.math.divide_no_nan(intersection, areas_a + areas_b - intersection)
+    return matched_iou(tf.expand_dims(boxes_a, -2), tf.expand_dims(boxes_b, -3))
 
 
 def pairwise_ioa(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
-    """Intersection over the area of the *second* box: [..., N, 4], [..., M, 4] -> [..., N, M].
-
-    Empty second boxes give 0.
-    """
-    intersection = pairwise_intersection(boxes_a, boxes_b)
-    return tf.math.divide_no_nan(intersection, tf.expand_dims(area(boxes_b), -2))
+    """Intersection over the area of the *second* box, like `pairwise_iou`; empty ones give 0."""
+    columns = tf.expand_dims(boxes_b, -3)
+    common = intersection(tf.expand_dims(boxes_a, -2), columns)
+    return tf.math.divide_no_nan(common, area(columns))
 
 
 def pairwise_neg_sq_dist(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
@@ -78,16 +77,6 @@ def _area_between(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     return sides[..., 0] * sides[..., 1]
 
 
-def matched_iou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
-    """Intersection over union of box pairs: [..., 4], [..., 4] -> [...]; 0 without overlap."""
-    intersection = _area_between(
-        tf.maximum(boxes_a[..., :2], boxes_b[..., :2]),
-        tf.minimum(boxes_a[..., 2:], boxes_b[..., 2:]),
-    )
-    union = area(boxes_a) + area(boxes_b) - intersection
-    return tf.math.divide_no_nan(intersection, union)
-
-
 def matched_giou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
     """Generalized IoU of box pairs: [..., 4], [..., 4] -> [...], within -1..1.
 
@@ -96,10 +85,10 @@ def matched_giou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
     """
     low_a, high_a = boxes_a[..., :2], boxes_a[..., 2:]
     low_b, high_b = boxes_b[..., :2], boxes_b[..., 2:]
-    intersection = _area_between(tf.maximum(low_a, low_b), tf.minimum(high_a, high_b))
-    union = _area_between(low_a, high_a) + _area_between(low_b, high_b) - intersection
+    common = intersection(boxes_a, boxes_b)
+    union = _area_between(low_a, high_a) + _area_between(low_b, high_b) - common
     hull = _area_between(tf.minimum(low_a, low_b), tf.maximum(high_a, high_b))
-    iou = tf.math.divide_no_nan(intersection, union)
+    iou = tf.math.divide_no_nan(common, union)
     return iou - tf.math.divide_no_nan(hull - union, hull)
 
 
@@ -125,35 +114,19 @@ def change_frame(boxes: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     )
 
 
-class Similarity(Protocol):
-    """Similarity of each groundtruth box to each anchor; higher is closer."""
-
-    def __call__(
-        self, groundtruth: tf.Tensor, anchors: tf.Tensor, classes: Optional[tf.Tensor] = None
-    ) -> tf.Tensor:
-        """Compares groundtruth [..., G, 4] with anchors [..., A, 4]: [..., G, A].
-
-        `classes` [..., G, C], the class targets of the groundtruth, is read only by similarities
-        that weigh boxes by class.
-        """
-
+# Similarity of each groundtruth box [..., G, 4] to each anchor [..., A, 4]: [..., G, A], higher is
+# closer. A third argument, the class targets of the groundtruth [..., G, C], may be missing.
+Similarity = Callable[..., tf.Tensor]
 
 SIMILARITIES: Registry[Callable[[Any], Similarity]] = Registry("region similarity")
 
 
 def _ignoring_classes(pairwise: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Similarity:
-    def similarity(
-        groundtruth: tf.Tensor, anchors: tf.Tensor, classes: Optional[tf.Tensor] = None
-    ) -> tf.Tensor:
-        del classes
-        return pairwise(groundtruth, anchors)
-
-    return similarity
+    return lambda groundtruth, anchors, classes=None: pairwise(groundtruth, anchors)
 
 
 IOU_SIMILARITY = _ignoring_classes(pairwise_iou)
 NEG_SQ_DIST_SIMILARITY = _ignoring_classes(pairwise_neg_sq_dist)
-
 
 SIMILARITIES.register("iou_similarity")(lambda _: IOU_SIMILARITY)
 SIMILARITIES.register("ioa_similarity")(lambda _: _ignoring_classes(pairwise_ioa))

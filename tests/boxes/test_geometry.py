@@ -35,8 +35,7 @@ def test_golden_similarities(case):
 def test_areas_and_overlaps_by_hand():
     square = tf.constant([SQUARE])
     assert geometry.area(BOXES).numpy().tolist() == [1, 1, 0.25, 1, 0]
-    intersection = geometry.pairwise_intersection(square, BOXES)
-    assert intersection.numpy().tolist() == [[1, 0.25, 0.25, 0, 0]]
+    assert geometry.intersection(square, BOXES).numpy().tolist() == [1, 0.25, 0.25, 0, 0]
     iou = geometry.pairwise_iou(square, BOXES)
     np.testing.assert_allclose(iou, [[1, 0.25 / 1.75, 0.25, 0, 0]], rtol=1e-6)
     ioa = geometry.pairwise_ioa(square, BOXES)
@@ -53,7 +52,6 @@ def test_pairs_broadcast_over_the_batch():
         geometry.pairwise_iou,
         geometry.pairwise_ioa,
         geometry.pairwise_neg_sq_dist,
-        geometry.pairwise_intersection,
     ):
         together = function(batch, anchors)
         assert together.shape == [2, 5, 3]
