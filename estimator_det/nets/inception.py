@@ -60,9 +60,9 @@ Block = Union[Conv, Pool, Mixed]  # each has one named activation
 
 
 def conv(name: str, depth: int, stride: int = 1, **settings: Any) -> Conv:
-    """A convolution whose name ends with its kernel: `Conv2d_0b_1x7`."""
-    height, width = name.rsplit("_", 1)[1].split("x")
-    return Conv(name, (int(height), int(width)), depth, stride, **settings)
+    """A convolution whose name ends with its kernel: "0b_1x7" is `Conv2d_0b_1x7`."""
+    height, width = name.rpartition("_")[2].split("x")
+    return Conv(f"Conv2d_{name}", (int(height), int(width)), depth, stride, **settings)
 
 
 # Initial deviations of v2's 1x1 convolutions.
@@ -77,17 +77,14 @@ def _v2_mixed(
     return Mixed(
         f"Mixed_{letters}",
         (
-            (conv("Conv2d_0a_1x1", plain),),
+            (conv("0a_1x1", plain),),
+            (conv("0a_1x1", triple[0], stddev=BEFORE_LARGER), conv("0b_3x3", triple[1])),
             (
-                conv("Conv2d_0a_1x1", triple[0], stddev=BEFORE_LARGER),
-                conv("Conv2d_0b_3x3", triple[1]),
+                conv("0a_1x1", double[0], stddev=BEFORE_LARGER),
+                conv("0b_3x3", double[1]),
+                conv("0c_3x3", double[1]),
             ),
-            (
-                conv("Conv2d_0a_1x1", double[0], stddev=BEFORE_LARGER),
-                conv("Conv2d_0b_3x3", double[1]),
-                conv("Conv2d_0c_3x3", double[1]),
-            ),
-            (Pool(pool), conv("Conv2d_0b_1x1", last, stddev=AFTER_POOLING)),
+            (Pool(pool), conv("0b_1x1", last, stddev=AFTER_POOLING)),
         ),
     )
 
@@ -97,14 +94,11 @@ def _v2_halving(letters: str, first: Tuple[int, int], second: Tuple[int, int]) -
     return Mixed(
         f"Mixed_{letters}",
         (
+            (conv("0a_1x1", first[0], stddev=BEFORE_LARGER), conv("1a_3x3", first[1], 2)),
             (
-                conv("Conv2d_0a_1x1", first[0], stddev=BEFORE_LARGER),
-                conv("Conv2d_1a_3x3", first[1], 2),
-            ),
-            (
-                conv("Conv2d_0a_1x1", second[0], stddev=BEFORE_LARGER),
-                conv("Conv2d_0b_3x3", second[1]),
-                conv("Conv2d_1a_3x3", second[1], 2),
+                conv("0a_1x1", second[0], stddev=BEFORE_LARGER),
+                conv("0b_3x3", second[1]),
+                conv("1a_3x3", second[1], 2),
             ),
             (Pool("max", 2),),
         ),
@@ -112,10 +106,10 @@ def _v2_halving(letters: str, first: Tuple[int, int], second: Tuple[int, int]) -
 
 
 V2_BLOCKS: Tuple[Block, ...] = (
-    conv("Conv2d_1a_7x7", 64, 2, stddev=1.0, is_separable=True),
+    conv("1a_7x7", 64, 2, stddev=1.0, is_separable=True),
     Pool("max", 2, name="MaxPool_2a_3x3"),
-    conv("Conv2d_2b_1x1", 64, stddev=0.1),
-    conv("Conv2d_2c_3x3", 192),
+    conv("2b_1x1", 64, stddev=0.1),
+    conv("2c_3x3", 192),
     Pool("max", 2, name="MaxPool_3a_3x3"),
     _v2_mixed("3b", 64, (64, 64), (64, 96), "avg", 32),
     _v2_mixed("3c", 64, (64, 96), (64, 96), "avg", 64),
@@ -130,17 +124,15 @@ V2_BLOCKS: Tuple[Block, ...] = (
 )
 
 
-def _v3_35(
-    letters: str, last: int, names: Tuple[str, str] = ("Conv2d_0a_1x1", "Conv2d_0b_5x5")
-) -> Mixed:
+def _v3_35(letters: str, second: Tuple[Conv, Conv], last: int) -> Mixed:
     """Block of four branches at 35x35: 1x1; 1x1 and 5x5; 1x1 and two 3x3; pooling and 1x1."""
     return Mixed(
         f"Mixed_{letters}",
         (
-            (conv("Conv2d_0a_1x1", 64),),
-            (conv(names[0], 48), conv(names[1], 64)),
-            (conv("Conv2d_0a_1x1", 64), conv("Conv2d_0b_3x3", 96), conv("Conv2d_0c_3x3", 96)),
-            (Pool("avg"), conv("Conv2d_0b_1x1", last)),
+            (conv("0a_1x1", 64),),
+            second,
+            (conv("0a_1x1", 64), conv("0b_3x3", 96), conv("0c_3x3", 96)),
+            (Pool("avg"), conv("0b_1x1", last)),
         ),
     )
 
@@ -150,20 +142,16 @@ def _v3_17(letters: str, inner: int) -> Mixed:
     return Mixed(
         f"Mixed_{letters}",
         (
-            (conv("Conv2d_0a_1x1", 192),),
+            (conv("0a_1x1", 192),),
+            (conv("0a_1x1", inner), conv("0b_1x7", inner), conv("0c_7x1", 192)),
             (
-                conv("Conv2d_0a_1x1", inner),
-                conv("Conv2d_0b_1x7", inner),
-                conv("Conv2d_0c_7x1", 192),
+                conv("0a_1x1", inner),
+                conv("0b_7x1", inner),
+                conv("0c_1x7", inner),
+                conv("0d_7x1", inner),
+                conv("0e_1x7", 192),
             ),
-            (
-                conv("Conv2d_0a_1x1", inner),
-                conv("Conv2d_0b_7x1", inner),
-                conv("Conv2d_0c_1x7", inner),
-                conv("Conv2d_0d_7x1", inner),
-                conv("Conv2d_0e_1x7", 192),
-            ),
-            (Pool("avg"), conv("Conv2d_0b_1x1", 192)),
+            (Pool("avg"), conv("0b_1x1", 192)),
         ),
     )
 
@@ -173,38 +161,34 @@ def _v3_8(letters: str, second_arm: str) -> Mixed:
     return Mixed(
         f"Mixed_{letters}",
         (
-            (conv("Conv2d_0a_1x1", 320),),
-            (conv("Conv2d_0a_1x1", 384), Fork((conv("Conv2d_0b_1x3", 384), conv(second_arm, 384)))),
+            (conv("0a_1x1", 320),),
+            (conv("0a_1x1", 384), Fork((conv("0b_1x3", 384), conv(second_arm, 384)))),
             (
-                conv("Conv2d_0a_1x1", 448),
-                conv("Conv2d_0b_3x3", 384),
-                Fork((conv("Conv2d_0c_1x3", 384), conv("Conv2d_0d_3x1", 384))),
+                conv("0a_1x1", 448),
+                conv("0b_3x3", 384),
+                Fork((conv("0c_1x3", 384), conv("0d_3x1", 384))),
             ),
-            (Pool("avg"), conv("Conv2d_0b_1x1", 192)),
+            (Pool("avg"), conv("0b_1x1", 192)),
         ),
     )
 
 
 V3_BLOCKS: Tuple[Block, ...] = (
-    conv("Conv2d_1a_3x3", 32, 2, padding="VALID"),
-    conv("Conv2d_2a_3x3", 32, padding="VALID"),
-    conv("Conv2d_2b_3x3", 64),
+    conv("1a_3x3", 32, 2, padding="VALID"),
+    conv("2a_3x3", 32, padding="VALID"),
+    conv("2b_3x3", 64),
     Pool("max", 2, "VALID", "MaxPool_3a_3x3"),
-    conv("Conv2d_3b_1x1", 80, padding="VALID"),
-    conv("Conv2d_4a_3x3", 192, padding="VALID"),
+    conv("3b_1x1", 80, padding="VALID"),
+    conv("4a_3x3", 192, padding="VALID"),
     Pool("max", 2, "VALID", "MaxPool_5a_3x3"),
-    _v3_35("5b", 32),
-    _v3_35("5c", 64, ("Conv2d_0b_1x1", "Conv_1_0c_5x5")),
-    _v3_35("5d", 64),
+    _v3_35("5b", (conv("0a_1x1", 48), conv("0b_5x5", 64)), 32),
+    _v3_35("5c", (conv("0b_1x1", 48), Conv("Conv_1_0c_5x5", (5, 5), 64)), 64),
+    _v3_35("5d", (conv("0a_1x1", 48), conv("0b_5x5", 64)), 64),
     Mixed(
         "Mixed_6a",
         (
             (Conv("Conv2d_1a_1x1", (3, 3), 384, 2, "VALID"),),
-            (
-                conv("Conv2d_0a_1x1", 64),
-                conv("Conv2d_0b_3x3", 96),
-                Conv("Conv2d_1a_1x1", (3, 3), 96, 2, "VALID"),
-            ),
+            (conv("0a_1x1", 64), conv("0b_3x3", 96), Conv("Conv2d_1a_1x1", (3, 3), 96, 2, "VALID")),
             (Pool("max", 2, "VALID"),),
         ),
     ),
@@ -215,29 +199,25 @@ V3_BLOCKS: Tuple[Block, ...] = (
     Mixed(
         "Mixed_7a",
         (
-            (conv("Conv2d_0a_1x1", 192), conv("Conv2d_1a_3x3", 320, 2, padding="VALID")),
+            (conv("0a_1x1", 192), conv("1a_3x3", 320, 2, padding="VALID")),
             (
-                conv("Conv2d_0a_1x1", 192),
-                conv("Conv2d_0b_1x7", 192),
-                conv("Conv2d_0c_7x1", 192),
-                conv("Conv2d_1a_3x3", 192, 2, padding="VALID"),
+                conv("0a_1x1", 192),
+                conv("0b_1x7", 192),
+                conv("0c_7x1", 192),
+                conv("1a_3x3", 192, 2, padding="VALID"),
             ),
             (Pool("max", 2, "VALID"),),
         ),
     ),
-    _v3_8("7b", "Conv2d_0b_3x1"),
-    _v3_8("7c", "Conv2d_0c_3x1"),
+    _v3_8("7b", "0b_3x1"),
+    _v3_8("7c", "0c_3x1"),
 )
 
 Depth = Callable[[float], int]
 
 
 def _convolve(net: tf.Tensor, conv: Conv, depth: Depth) -> tf.Tensor:
-    settings: Dict[str, Any] = {
-        "stride": conv.stride,
-        "padding": conv.padding,
-        "scope": conv.name,
-    }
+    settings: Dict[str, Any] = {"stride": conv.stride, "padding": conv.padding, "scope": conv.name}
     if conv.stddev is not None:
         settings["weights_initializer"] = truncated_normal(conv.stddev)
     channels = depth(conv.depth)
@@ -268,13 +248,6 @@ def mix(net: tf.Tensor, branches: Branches, depth: Depth = int) -> tf.Tensor:
     return tf.concat(outputs, axis=-1)
 
 
-def _build(net: tf.Tensor, block: Block, depth: Depth) -> tf.Tensor:
-    if not isinstance(block, Mixed):
-        return _apply(net, block, depth)
-    with tf1.variable_scope(block.name):
-        return mix(net, block.branches, depth)
-
-
 def inception(
     inputs: tf.Tensor, depth: Depth = int, blocks: Sequence[Block] = V2_BLOCKS
 ) -> Dict[str, tf.Tensor]:
@@ -288,5 +261,10 @@ def inception(
     end_points: Dict[str, tf.Tensor] = {}
     net = inputs
     for block in blocks:
-        net = end_points[block.name] = _build(net, block, depth)
+        if isinstance(block, Mixed):
+            with tf1.variable_scope(block.name):
+                net = mix(net, block.branches, depth)
+        else:
+            net = _apply(net, block, depth)
+        end_points[block.name] = net
     return end_points

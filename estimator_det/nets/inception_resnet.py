@@ -32,29 +32,29 @@ class Residual(NamedTuple):
 
 
 STEM: Tuple[Block, ...] = (
-    conv("Conv2d_1a_3x3", 32, 2),
-    conv("Conv2d_2a_3x3", 32),
-    conv("Conv2d_2b_3x3", 64),
+    conv("1a_3x3", 32, 2),
+    conv("2a_3x3", 32),
+    conv("2b_3x3", 64),
     Pool("max", 2, name="MaxPool_3a_3x3"),
-    conv("Conv2d_3b_1x1", 80),
-    conv("Conv2d_4a_3x3", 192),
+    conv("3b_1x1", 80),
+    conv("4a_3x3", 192),
     Pool("max", 2, name="MaxPool_5a_3x3"),
     Mixed(
         "Mixed_5b",
         (
-            (conv("Conv2d_1x1", 96),),
-            (conv("Conv2d_0a_1x1", 48), conv("Conv2d_0b_5x5", 64)),
-            (conv("Conv2d_0a_1x1", 64), conv("Conv2d_0b_3x3", 96), conv("Conv2d_0c_3x3", 96)),
-            (Pool("avg"), conv("Conv2d_0b_1x1", 64)),
+            (conv("1x1", 96),),
+            (conv("0a_1x1", 48), conv("0b_5x5", 64)),
+            (conv("0a_1x1", 64), conv("0b_3x3", 96), conv("0c_3x3", 96)),
+            (Pool("avg"), conv("0b_1x1", 64)),
         ),
     ),
 )
 BLOCK35 = Residual(
     "block35",
     (
-        (conv("Conv2d_1x1", 32),),
-        (conv("Conv2d_0a_1x1", 32), conv("Conv2d_0b_3x3", 32)),
-        (conv("Conv2d_0a_1x1", 32), conv("Conv2d_0b_3x3", 48), conv("Conv2d_0c_3x3", 64)),
+        (conv("1x1", 32),),
+        (conv("0a_1x1", 32), conv("0b_3x3", 32)),
+        (conv("0a_1x1", 32), conv("0b_3x3", 48), conv("0c_3x3", 64)),
     ),
     scale=0.17,
     repeats=10,
@@ -62,8 +62,8 @@ BLOCK35 = Residual(
 BLOCK17 = Residual(
     "block17",
     (
-        (conv("Conv2d_1x1", 192),),
-        (conv("Conv2d_0a_1x1", 128), conv("Conv2d_0b_1x7", 160), conv("Conv2d_0c_7x1", 192)),
+        (conv("1x1", 192),),
+        (conv("0a_1x1", 128), conv("0b_1x7", 160), conv("0c_7x1", 192)),
     ),
     scale=0.1,
     repeats=20,
@@ -71,8 +71,8 @@ BLOCK17 = Residual(
 BLOCK8 = Residual(
     "block8",
     (
-        (conv("Conv2d_1x1", 192),),
-        (conv("Conv2d_0a_1x1", 192), conv("Conv2d_0b_1x3", 224), conv("Conv2d_0c_3x1", 256)),
+        (conv("1x1", 192),),
+        (conv("0a_1x1", 192), conv("0b_1x3", 224), conv("0c_3x1", 256)),
     ),
     scale=0.2,
     repeats=9,
@@ -85,27 +85,23 @@ def _mixed_6a(stride: int) -> Mixed:
     return Mixed(
         "Mixed_6a",
         (
-            (conv("Conv2d_1a_3x3", 384, stride),),
-            (
-                conv("Conv2d_0a_1x1", 256),
-                conv("Conv2d_0b_3x3", 256),
-                conv("Conv2d_1a_3x3", 384, stride),
-            ),
+            (conv("1a_3x3", 384, stride),),
+            (conv("0a_1x1", 256), conv("0b_3x3", 256), conv("1a_3x3", 384, stride)),
             (Pool("max", stride),),
         ),
     )
 
 
 def _halving(depth: int) -> Conv:
-    return conv("Conv2d_1a_3x3", depth, 2, padding="VALID")
+    return conv("1a_3x3", depth, 2, padding="VALID")
 
 
 MIXED_7A = Mixed(
     "Mixed_7a",
     (
-        (conv("Conv2d_0a_1x1", 256), _halving(384)),
-        (conv("Conv2d_0a_1x1", 256), _halving(288)),
-        (conv("Conv2d_0a_1x1", 256), conv("Conv2d_0b_3x3", 288), _halving(320)),
+        (conv("0a_1x1", 256), _halving(384)),
+        (conv("0a_1x1", 256), _halving(288)),
+        (conv("0a_1x1", 256), conv("0b_3x3", 288), _halving(320)),
         (Pool("max", 2, "VALID"),),
     ),
 )
