@@ -162,7 +162,7 @@ EDGETPU_LAYERS: Layers = (
 
 
 @contextlib.contextmanager
-def arg_scope(batch_norm_decay: float = BATCH_NORM_DECAY) -> Iterator[None]:
+def arg_scope() -> Iterator[None]:
     """Argument scope of the reference's detectors on these backbones.
 
     The scopes around it decide if batch norm learns, and where its averages are updated. A
@@ -170,7 +170,7 @@ def arg_scope(batch_norm_decay: float = BATCH_NORM_DECAY) -> Iterator[None]:
     activations and the offset and factor of batch norms.
     """
     with (
-        slim.arg_scope(list(BATCH_NORMS), decay=batch_norm_decay),
+        slim.arg_scope(list(BATCH_NORMS), decay=BATCH_NORM_DECAY),
         slim.arg_scope(
             [slim.conv2d, slim.separable_conv2d],
             weights_initializer=truncated_normal(WEIGHT_STDDEV),
@@ -212,13 +212,7 @@ def _block(inputs: tf.Tensor, block: Block, depth: Depth, padding: str) -> Dict[
             outputs["expansion_output"] = net
         if not block.fused:
             net = separable_conv2d(
-                net,
-                None,
-                kernel,
-                depth_multiplier=1,
-                stride=stride,
-                padding=padding,
-                scope="depthwise",
+                net, None, kernel, stride=stride, padding=padding, scope="depthwise"
             )
             outputs["depthwise_output"] = net
         if block.squeeze:

@@ -7,7 +7,7 @@ be restored.
 
 from __future__ import annotations
 
-from typing import Callable, ContextManager, Dict, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf
 from estimator_det.nets.hyperparams import truncated_normal
@@ -94,25 +94,14 @@ def mobilenet_v1(
         for number, layer in enumerate(layers, start=first_number):
             name = f"Conv2d_{number}"
             channels = depth(layer.depth)
+            filter_settings: Dict[str, Any] = {"stride": layer.stride, "padding": padding}
             if not layer.separable:
-                net = conv2d(
-                    net, channels, KERNEL, stride=layer.stride, padding=padding, scope=name
-                )
+                net = conv2d(net, channels, KERNEL, scope=name, **filter_settings)
                 end_points[name] = net
                 continue
-            name = f"Conv2d_{number}_depthwise"
             # None outputs: only the depthwise half, so that it has a batch norm, too.
-            net = separable_conv2d(
-                net,
-                None,
-                KERNEL,
-                depth_multiplier=1,
-                stride=layer.stride,
-                padding=padding,
-                scope=name,
-            )
-            end_points[name] = net
-            name = f"Conv2d_{number}_pointwise"
-            net = conv2d(net, channels, 1, padding="SAME", scope=name)
-            end_points[name] = net
+            net = separable_conv2d(net, None, KERNEL, scope=f"{name}_depthwise", **filter_settings)
+            end_points[f"{name}_depthwise"] = net
+            net = conv2d(net, channels, 1, padding="SAME", scope=f"{name}_pointwise")
+            end_points[f"{name}_pointwise"] = net
     return end_points

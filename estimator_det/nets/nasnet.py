@@ -161,7 +161,6 @@ def _separable(net: tf.Tensor, depth: int, kernel: int, stride: int) -> tf.Tenso
             tf.nn.relu(net),
             depth,
             kernel,
-            depth_multiplier=1,
             stride=stride if number == 1 else 1,
             scope=f"separable_{name}",
         )

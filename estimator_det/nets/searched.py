@@ -199,17 +199,12 @@ def _apply(
     net = inputs
     if inner is not None:
         net = conv2d(net, inner, 1, activation_fn=activation)
-    spatial = {"stride": layer.stride, "activation_fn": activation}
+    spatial: Dict[str, Any] = {"stride": layer.stride, "activation_fn": activation}
     if filters is not None:
         net = conv2d(net, filters, layer.kernel, **spatial)
     else:
         net = separable_conv2d(
-            net,
-            None,
-            layer.kernel,
-            depth_multiplier=1,
-            weights_initializer=he_depthwise(layer.kernel),
-            **spatial,
+            net, None, layer.kernel, weights_initializer=he_depthwise(layer.kernel), **spatial
         )
     if excites:
         hidden = rounded_depth(net.shape[-1], SQUEEZE)

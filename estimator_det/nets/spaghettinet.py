@@ -199,7 +199,7 @@ def _layer(
     else:
         if layer.kind == "separable":  # the depthwise half is linear, with a bias
             spatial.update(activation_fn=None, normalizer_fn=None)
-        net = separable_conv2d(net, None, depth_multiplier=1, scope="depthwise", **spatial)
+        net = separable_conv2d(net, None, scope="depthwise", **spatial)
     if layer.kind == "separable":
         return slim.conv2d(net, depth, 1, scope="pointwise")
     return slim.conv2d(net, depth, 1, activation_fn=None, scope="projection")

@@ -64,9 +64,7 @@ class ConvolutionalBoxHead:
     def _layer(self, net: tf.Tensor, depth: int, name: str, **settings: Any) -> tf.Tensor:
         kernel_size = self.head.kernel_size
         if self.head.use_depthwise:
-            net = separable_conv2d(
-                net, None, kernel_size, depth_multiplier=1, scope=f"{name}_depthwise"
-            )
+            net = separable_conv2d(net, None, kernel_size, scope=f"{name}_depthwise")
             kernel_size = 1
         with base.plain_output():
             return conv2d(net, depth, kernel_size, scope=name, **settings)
@@ -177,11 +175,8 @@ class WeightSharedBoxHead:
             return self._convolution(net, depth, name, **settings)
 
     def _convolution(self, net: tf.Tensor, depth: int, name: str, **settings: Any) -> tf.Tensor:
-        if self.head.use_depthwise:
-            return separable_conv2d(
-                net, depth, self.head.kernel_size, depth_multiplier=1, scope=name, **settings
-            )
-        return conv2d(net, depth, self.head.kernel_size, scope=name, **settings)
+        convolve = separable_conv2d if self.head.use_depthwise else conv2d
+        return convolve(net, depth, self.head.kernel_size, scope=name, **settings)
 
     def _tower(self, net: tf.Tensor, name: str, number: int) -> tf.Tensor:
         with tf1.variable_scope(name):

@@ -41,11 +41,9 @@ def upsample_twofold(features: tf.Tensor) -> tf.Tensor:
 
 
 def _convolution(net: tf.Tensor, options: LayerOptions, stride: int, name: str) -> tf.Tensor:
+    convolve = separable_conv2d if options.use_depthwise else conv2d
     padding = choose_padding(options.explicit_padding)
-    settings = {"stride": stride, "padding": padding, "scope": name}
-    if options.use_depthwise:
-        return separable_conv2d(net, options.depth, KERNEL, depth_multiplier=1, **settings)
-    return conv2d(net, options.depth, KERNEL, **settings)
+    return convolve(net, options.depth, KERNEL, stride=stride, padding=padding, scope=name)
 
 
 def _upsample_to(coarse: tf.Tensor, lateral: tf.Tensor, cut: bool) -> tf.Tensor:

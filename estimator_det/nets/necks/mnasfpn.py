@@ -103,7 +103,6 @@ def _block(
         tf.nn.relu6(net),
         options.scale_depth(options.depth),
         block.kernel,
-        depth_multiplier=1,
         padding=choose_padding(options.explicit_padding),
         activation_fn=None,
         normalizer_fn=batch_norm,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.nets.layers import choose_padding, conv2d, separable_conv2d
@@ -55,11 +55,9 @@ def extended_maps(
         half, full = depth(table_depth / 2), depth(table_depth)
         net = conv2d(result[-1], half, 1, padding="SAME", scope=f"{base}_1_Conv2d_{row}_1x1_{half}")
         name = f"{base}_2_Conv2d_{row}_{kernel_size}x{kernel_size}_s2_{full}"
-        strided = {"stride": 2, "padding": choose_padding(explicit_padding)}
+        strided: Dict[str, Any] = {"stride": 2, "padding": choose_padding(explicit_padding)}
         if use_depthwise:
-            net = separable_conv2d(
-                net, None, kernel_size, depth_multiplier=1, scope=f"{name}_depthwise", **strided
-            )
+            net = separable_conv2d(net, None, kernel_size, scope=f"{name}_depthwise", **strided)
             net = conv2d(net, full, 1, padding="SAME", scope=name)
         else:
             net = conv2d(net, full, kernel_size, scope=name, **strided)
