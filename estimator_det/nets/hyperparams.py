@@ -64,9 +64,8 @@ def make_regularizer(config: Any) -> Optional[Callable[[tf.Tensor], Optional[tf.
     kind = config.WhichOneof("regularizer_oneof")
     if kind is None:
         return None
-    if kind == "l1_regularizer":
-        return slim.l1_regularizer(scale=float(config.l1_regularizer.weight))
-    return slim.l2_regularizer(scale=float(config.l2_regularizer.weight))
+    make = slim.l1_regularizer if kind == "l1_regularizer" else slim.l2_regularizer
+    return make(scale=getattr(config, kind).weight)
 
 
 def make_initializer(config: Any) -> Optional[Any]:
@@ -74,20 +73,15 @@ def make_initializer(config: Any) -> Optional[Any]:
     kind = config.WhichOneof("initializer_oneof")
     if kind is None:
         return None
+    settings = getattr(config, kind)
     if kind == "truncated_normal_initializer":
-        settings = config.truncated_normal_initializer
         return truncated_normal(settings.stddev, settings.mean)
     if kind == "random_normal_initializer":
-        settings = config.random_normal_initializer
         return random_normal(settings.stddev, settings.mean)
     if kind == "variance_scaling_initializer":
-        settings = config.variance_scaling_initializer
-        return slim.variance_scaling_initializer(
-            factor=settings.factor,
-            mode=_SCALING.Mode.Name(settings.mode),
-            uniform=settings.uniform,
-        )
-    return _keras_initializer(config.keras_initializer_by_name)
+        mode = _SCALING.Mode.Name(settings.mode)
+        return slim.variance_scaling_initializer(settings.factor, mode, settings.uniform)
+    return _keras_initializer(settings)
 
 
 def _keras_initializer(name: str) -> Any:
@@ -126,13 +120,8 @@ def _batch_norm_settings(config: Any, is_training: bool) -> Dict[str, Any]:
     if kind not in ("batch_norm", "sync_batch_norm"):
         return {}
     norm = getattr(config, kind)
-    return {
-        "decay": norm.decay,
-        "center": norm.center,
-        "scale": norm.scale,
-        "epsilon": norm.epsilon,
-        "is_training": is_training and norm.train,
-    }
+    settings = {name: getattr(norm, name) for name in ("decay", "center", "scale", "epsilon")}
+    return {**settings, "is_training": is_training and norm.train}
 
 
 def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
@@ -143,14 +132,10 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
     Batch norm learns with `is_training`, unless the message has `train: false`.
     """
     dense = config.op == _PROTO.FC
-    layers: List[Any] = (
-        [slim.fully_connected]
-        if dense
-        else [slim.conv2d, slim.separable_conv2d, slim.conv2d_transpose]
-    )
-    regularizer = make_regularizer(config.regularizer)
+    convolutions = [slim.conv2d, slim.separable_conv2d, slim.conv2d_transpose]
+    layers: List[Any] = [slim.fully_connected] if dense else convolutions
     settings: Dict[str, Any] = {
-        "weights_regularizer": regularizer,
+        "weights_regularizer": make_regularizer(config.regularizer),
         "activation_fn": ACTIVATIONS[config.activation],
     }
     initializer = make_initializer(config.initializer)
@@ -165,20 +150,17 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
         with_bias(normalizer) if normalizer and config.force_use_bias else normalizer
     )
     norm_settings = _batch_norm_settings(config, is_training)
-    skip_depthwise_regularizer = (
-        not dense and config.HasField("regularize_depthwise") and not config.regularize_depthwise
-    )
+    depthwise_settings: Dict[str, Any] = {}
+    if not dense and config.HasField("regularize_depthwise") and not config.regularize_depthwise:
+        depthwise_settings["weights_regularizer"] = None
 
     @contextlib.contextmanager
     def scope() -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            if norm_settings:
-                stack.enter_context(slim.arg_scope(list(BATCH_NORMS), **norm_settings))
-            stack.enter_context(slim.arg_scope(layers, **settings))
-            if skip_depthwise_regularizer:
-                stack.enter_context(
-                    slim.arg_scope([slim.separable_conv2d], weights_regularizer=None)
-                )
+        with (
+            slim.arg_scope(list(BATCH_NORMS), **norm_settings),
+            slim.arg_scope(layers, **settings),
+            slim.arg_scope([slim.separable_conv2d], **depthwise_settings),
+        ):
             yield
 
     return scope

@@ -39,26 +39,20 @@ class Convolution(NamedTuple):
 def _parameters(channels: int, center: bool, scale: bool) -> _Parameters:
     """Variables in the open variable scope; constants instead of unused ones."""
 
-    def variable(name: str, start: Any) -> Any:
-        return tf1.get_variable(name, [channels], tf.float32, initializer=start)
+    def variable(name: str, start: float, **settings: Any) -> Any:
+        initializer = tf1.constant_initializer(start)
+        return tf1.get_variable(name, [channels], tf.float32, initializer=initializer, **settings)
 
-    def average(name: str, start: Any) -> Any:
-        return tf1.get_variable(
-            name,
-            [channels],
-            tf.float32,
-            initializer=start,
-            trainable=False,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf1.VariableAggregation.MEAN,
-        )
-
-    zeros, ones = tf1.constant_initializer(0.0), tf1.constant_initializer(1.0)
+    average = {
+        "trainable": False,
+        "synchronization": tf.VariableSynchronization.ON_READ,
+        "aggregation": tf1.VariableAggregation.MEAN,
+    }
     return _Parameters(
-        gamma=variable("gamma", ones) if scale else tf.ones([channels]),
-        beta=variable("beta", zeros) if center else tf.zeros([channels]),
-        moving_mean=average("moving_mean", zeros),
-        moving_variance=average("moving_variance", ones),
+        gamma=variable("gamma", 1.0) if scale else tf.ones([channels]),
+        beta=variable("beta", 0.0) if center else tf.zeros([channels]),
+        moving_mean=variable("moving_mean", 0.0, **average),
+        moving_variance=variable("moving_variance", 1.0, **average),
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, List, Tuple
 
+import numpy as np
+
 from estimator_det.compat import tf
 from estimator_det.config import tpu_advice
 
@@ -105,9 +107,7 @@ def pool_position_sensitive(
 def _bin_boxes(boxes: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
     """Cuts boxes [B, N, 4] into a grid: [B, rows * columns, N, 4]."""
     ymin, xmin, ymax, xmax = tf.unstack(boxes[:, tf.newaxis], num=4, axis=-1)
-    row = tf.constant([index for index in range(rows) for _ in range(columns)], tf.float32)
-    column = tf.constant([index for _ in range(rows) for index in range(columns)], tf.float32)
-    row, column = row[:, tf.newaxis], column[:, tf.newaxis]
+    row, column = np.indices((rows, columns), np.float32).reshape(2, -1, 1)
     height, width = (ymax - ymin) / rows, (xmax - xmin) / columns
     corners = [
         ymin + row * height,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.hyperparams import truncated_normal
@@ -185,27 +185,19 @@ def _apply(
     inputs: tf.Tensor, layer: Layer, depth: int, activation: Activation, excites: bool
 ) -> tf.Tensor:
     """Builds a row of a table: [B, h, w, c] -> [B, ceil(h / stride), ceil(w / stride), depth]."""
-    channels = inputs.shape[-1]
-    inner: Optional[int] = None  # channels of a 1x1 convolution before the spatial kernel
-    filters: Optional[int] = None  # output channels of the spatial kernel; None for depthwise
-    if layer.kind == "IBN":
-        inner = channels * layer.expansion
-    elif layer.kind == "FusedConv":
-        filters = channels * layer.expansion
-    elif layer.kind == "TuckerConv":
-        inner = rounded_depth(channels, layer.ranks[0])
-        filters = rounded_depth(depth, layer.ranks[1])
-
     net = inputs
-    if inner is not None:
-        net = conv2d(net, inner, 1, activation_fn=activation)
     spatial: Dict[str, Any] = {"stride": layer.stride, "activation_fn": activation}
-    if filters is not None:
-        net = conv2d(net, filters, layer.kernel, **spatial)
+    widened = net.shape[-1] * layer.expansion
+    if layer.kind == "TuckerConv":
+        net = conv2d(net, rounded_depth(net.shape[-1], layer.ranks[0]), 1, activation_fn=activation)
+        net = conv2d(net, rounded_depth(depth, layer.ranks[1]), layer.kernel, **spatial)
+    elif layer.kind == "FusedConv":
+        net = conv2d(net, widened, layer.kernel, **spatial)
     else:
-        net = separable_conv2d(
-            net, None, layer.kernel, weights_initializer=he_depthwise(layer.kernel), **spatial
-        )
+        if layer.kind == "IBN":
+            net = conv2d(net, widened, 1, activation_fn=activation)
+        initializer = he_depthwise(layer.kernel)
+        net = separable_conv2d(net, None, layer.kernel, weights_initializer=initializer, **spatial)
     if excites:
         hidden = rounded_depth(net.shape[-1], SQUEEZE)
         with tf1.variable_scope("SqueezeExcite"):
