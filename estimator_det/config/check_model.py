@@ -11,6 +11,7 @@ from estimator_det.config.problem import Problem, error, warning
 from estimator_det.protos import (
     faster_rcnn_pb2,
     input_reader_pb2,
+    model_pb2,
     pipeline_pb2,
     ssd_anchor_generator_pb2,
     ssd_pb2,
@@ -53,13 +54,18 @@ def check_model(config: Config) -> Iterator[Problem]:
             "is missing",
             "set it to the number of classes in the label map, without background",
         )
-    if kind == "ssd":
-        yield from _check_ssd(model, path)
-    elif kind == "faster_rcnn":
-        yield from _check_faster_rcnn(model, path)
-        yield from _check_mask_readers(config)
+    yield from check_detector(config.model)
+    yield from _check_mask_readers(config)
     if kind in ("ssd", "faster_rcnn"):
         yield from _check_batches(config, model.image_resizer, f"{path}.image_resizer")
+
+
+def check_detector(model: model_pb2.DetectionModel) -> Iterator[Problem]:
+    """Missing pieces of a model, and options that exclude others."""
+    if model.HasField("ssd"):
+        yield from _check_ssd(model.ssd, "model.ssd")
+    elif model.HasField("faster_rcnn"):
+        yield from _check_faster_rcnn(model.faster_rcnn, "model.faster_rcnn")
 
 
 def readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]]:
@@ -224,7 +230,7 @@ def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator
         yield from _missing_parts(model, path, ("second_stage_box_predictor",))
         if not model.second_stage_box_predictor.HasField("rfcn_box_predictor"):
             yield from _missing_parts(model, path, _CROP_PARTS)
-    yield from check_context(model, path)
+    yield from _check_context(model, path)
     predictor = model.second_stage_box_predictor.mask_rcnn_box_predictor
     head = f"{path}.second_stage_box_predictor.mask_rcnn_box_predictor"
     where = f"{head}.predict_instance_masks"
@@ -306,7 +312,7 @@ def check_context_reader(reader: Any, model: Any, path: str) -> Iterator[Problem
         )
 
 
-def check_context(model: Any, path: str) -> Iterator[Problem]:
+def _check_context(model: Any, path: str) -> Iterator[Problem]:
     """Problems of the `context_config` of a `FasterRcnn` message, if it has one."""
     if not model.HasField("context_config"):
         return

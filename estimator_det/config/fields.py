@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, Iterator, NamedTuple, Tuple
 from google.protobuf.message import Message
 
 from estimator_det.config.problem import Problem, error, warning
-from estimator_det.config.text import ConfigError, entries, is_repeated
+from estimator_det.config.text import entries, is_repeated
 
 _PACKAGE = "estimator_det.protos."
 
@@ -157,10 +157,13 @@ def non_default_fields(message: Message, names: Iterable[str]) -> Tuple[str, ...
     return tuple(name for name in names if is_set_to_non_default(message, fields[name]))
 
 
-def check_fields(config: Message) -> Iterator[Problem]:
-    """An error for each field that no run supports, a warning for each that has no effect."""
+def check_fields(message: Message, prefix: str = "") -> Iterator[Problem]:
+    """An error for each field that no run supports, a warning for each that has no effect.
+
+    `prefix` is the path of `message`, with a point at its end.
+    """
     seen = set()
-    for path, parent, field, _ in entries(config):
+    for path, parent, field, _ in entries(message, prefix):
         if is_repeated(field):
             path = path.rpartition("[")[0]
         name = schema_name(field)
@@ -181,12 +184,3 @@ def no_effect(path: str, reason: str, *, deprecated: bool = False) -> Problem:
     """A warning for a field that a run does not use."""
     what = "is deprecated and has no effect" if deprecated else "has no effect"
     return warning(path, f"{what}: {reason}", "remove it")
-
-
-def check_supported(message: Message, path: str) -> None:
-    """Refuses fields of `message`, but not of messages in it, that no component supports."""
-    for field, _ in message.ListFields():
-        refusal = REFUSED.get(schema_name(field))
-        if refusal is not None and is_set_to_non_default(message, field):
-            name = f"{path}.{field.name}" if path else field.name
-            raise ConfigError(name, refusal.message, refusal.remedy)

@@ -67,6 +67,13 @@ def refuse(problems: Iterable[Problem], heading: str = "") -> None:
         raise ConfigError(None, "\n".join(filter(None, [heading, *map(str, listed)])))
 
 
+def raise_first(problems: Iterable[Problem]) -> None:
+    """Raises the first error as a ConfigError; warnings are left to `config.check`."""
+    for problem in problems:
+        if problem.severity == "error":
+            raise problem.as_error()
+
+
 def error(field: str, message: str, remedy: str) -> Problem:
     """A problem that stops a run or makes it useless."""
     return Problem("error", field, message, remedy)

@@ -15,6 +15,9 @@ from estimator_det.boxes.nms.kernels import NmsOptions
 from estimator_det.boxes.nms.multiclass import multiclass_nms
 from estimator_det.boxes.nms.rows import Boxes
 from estimator_det.compat import tf
+from estimator_det.config.check_model import check_detector
+from estimator_det.config.fields import check_fields
+from estimator_det.config.problem import raise_first
 from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.registry import Registry
 from estimator_det.images.preprocess import Preprocessor
@@ -281,6 +284,7 @@ def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = No
             its range.
     """
     check_ranges_or_raise(model_config, "model.")
+    raise_first([*check_fields(model_config, "model."), *check_detector(model_config)])
     detector: Detector = DETECTORS.make_chosen(model_config, "model", "model", is_training)
     if graph_rewriter is None:
         return detector

@@ -16,7 +16,6 @@ from estimator_det.boxes.coders import BoxCoder, make_box_coder
 from estimator_det.boxes.nms.multiclass import make_nms_options
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
     DETECTORS,
@@ -86,7 +85,6 @@ class SsdDetector:
                 raw = self.predictor.predict(feature_maps, self.anchor_generator.num_per_location)
         sizes = [height_and_width(features) for features in feature_maps]
         anchors = self.anchor_generator.generate(sizes, height_and_width(inputs))
-        _check_counts(raw.box_encodings, anchors, self.box_coder.code_size)
         predictions = Predictions(
             inputs,
             feature_maps,
@@ -171,33 +169,6 @@ def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tens
     return tf.concat(parts, axis=1)
 
 
-def _check_counts(encodings: tf.Tensor, anchors: tf.Tensor, code_size: int) -> None:
-    if encodings.shape[-1] != code_size:
-        raise ConfigError(
-            "ssd.box_predictor.box_code_size",
-            f"is {encodings.shape[-1]}, but the box coder has {code_size} numbers per box",
-            f"set box_code_size: {code_size}",
-        )
-    num_boxes, num_anchors = encodings.shape[1], anchors.shape[0]
-    if num_boxes is not None and num_anchors is not None and num_boxes != num_anchors:
-        raise ConfigError(
-            "ssd.anchor_generator",
-            f"makes {num_anchors} anchors, but the box predictor makes {num_boxes} boxes",
-            "set strides and layers that fit the feature maps",
-        )
-
-
-def _check_model(config: Any) -> None:
-    check_supported(config, "ssd")
-    if config.add_background_class and config.explicit_background_class:
-        raise ConfigError(
-            "ssd.add_background_class",
-            "cannot be combined with explicit_background_class, which makes the background one "
-            "of num_classes",
-            "set add_background_class: false",
-        )
-
-
 @PREPROCESSORS.register("ssd")
 def make_ssd_preprocessor(config: Any) -> Preprocessor:
     """Builds the preprocessing of an `Ssd` message; ConfigError if a part is unknown."""
@@ -208,7 +179,6 @@ def make_ssd_preprocessor(config: Any) -> Preprocessor:
 @DETECTORS.register("ssd")
 def make_ssd(config: Any, is_training: bool) -> SsdDetector:
     """Builds the detector of an `Ssd` message, but no graph."""
-    _check_model(config)
     norm_is_training = is_training and not config.freeze_batchnorm
     has_background = config.add_background_class or config.explicit_background_class
     return SsdDetector(

@@ -219,13 +219,7 @@ def default_depth(num_features: int, num_classes: int) -> int:
 
 
 def make_mask_head(config: Any, num_classes: int, is_training: bool) -> MaskHead:
-    """Builds the mask head of a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
-    if not config.HasField("conv_hyperparams"):
-        raise ConfigError(
-            f"{MASK_RCNN}.conv_hyperparams",
-            "is missing, and predict_instance_masks needs it for the layers of the mask head",
-            "add conv_hyperparams { regularizer { … } initializer { … } }",
-        )
+    """Builds the mask head of a `MaskRCNNBoxPredictor` message."""
     return MaskHead(
         num_classes=num_classes,
         conv_scope=make_arg_scope(config.conv_hyperparams, is_training),

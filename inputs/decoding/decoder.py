@@ -17,8 +17,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.check import check_reader
-from estimator_det.config.fields import check_supported
-from estimator_det.config.problem import refuse
+from estimator_det.config.fields import check_fields
+from estimator_det.config.problem import raise_first
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import Resizer
 from estimator_det.protos import input_reader_pb2
@@ -84,8 +84,7 @@ def make_decoder(
     """
     policy = make_policy(config) if policy is None else policy
     label_map = policy.label_map
-    check_supported(config, "input_reader")
-    refuse(check_reader(config, "input_reader"))
+    raise_first([*check_fields(config, "input_reader."), *check_reader(config, "input_reader")])
     tables = _make_tables(config, label_map)
     hierarchy = None
     if label_map is not None and config.expand_labels_hierarchy:

@@ -16,7 +16,8 @@ from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from estimator_det.config.fields import check_supported
+from estimator_det.config.fields import check_fields
+from estimator_det.config.problem import raise_first
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL
@@ -126,7 +127,7 @@ def match_files(pattern: str) -> List[str]:
 
 def input_patterns(config: input_reader_pb2.InputReader) -> List[str]:
     """The path patterns of a reader."""
-    check_supported(config, "input_reader")
+    raise_first(check_fields(config, "input_reader."))
     patterns = list(config.tf_record_input_reader.input_path)
     if not patterns:
         raise ConfigError(

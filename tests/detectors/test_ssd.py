@@ -246,12 +246,19 @@ def test_restore_map():
         ("num_classes: 0", "^model.ssd.num_classes is 0; allowed are 1 to 100,000 classes"),
         (
             "explicit_background_class: true",
-            "add_background_class cannot be combined with explicit_background_class",
+            "explicit_background_class: excludes add_background_class",
         ),
         ("mask_head_config {}", "mask_head_config is not supported"),
+        (
+            "feature_extractor { bifpn {} }",
+            r"^model\.ssd\.feature_extractor\.bifpn is not supported",
+        ),
         ("feature_extractor { type: 'ssd_mobilenet' }", "'ssd_mobilenet' is not known"),
         ("feature_extractor { num_layers: 3 }", "has 2 layers.*makes 3"),
-        ("box_coder { keypoint_box_coder { num_keypoints: 1 } }", "set box_code_size: 6"),
+        (
+            "box_coder { keypoint_box_coder { num_keypoints: 1 } }",
+            "keypoint_box_coder has codes of 6 numbers; set it to 6",
+        ),
     ],
 )
 def test_errors(overrides, message):

@@ -27,23 +27,18 @@ def unsupported(kind: str, *texts: str) -> Iterator[Tuple[str, str, Tuple[int, i
 
 
 REFUSALS = [
-    *unsupported(
-        "ssd_mobilenet_v1", "fpn {}", "spaghettinet_arch_name: 'a'", "use_hardswish: true"
-    ),
-    *unsupported("ssd_mobilenet_v1", "replace_preprocessor_with_placeholder: true", "bifpn {}"),
+    *unsupported("ssd_mobilenet_v1", "fpn {}", "spaghettinet_arch_name: 'a'"),
     *unsupported("ssd_mobilenet_v1_fpn", "num_layers: 5"),
     *unsupported("ssd_mobilenet_v1_ppn", "fpn {}", "num_layers: 5"),
     *unsupported(EMBEDDED, "num_layers: 4"),
     *unsupported("ssd_mobilenet_v2", "fpn {}"),
     *unsupported("ssd_mobilenet_v2_fpn", "num_layers: 4"),
     *unsupported("ssd_mobilenet_v3_large", "num_layers: 4"),
-    *unsupported("ssd_mobilenet_v3_small", "use_hardswish: true"),
     *unsupported("ssd_mobiledet_cpu", "num_layers: 4"),
     *unsupported("ssd_mobiledet_gpu", MNASFPN_LEVELS),
     *unsupported(MNASFPN, "num_layers: 4"),
     *unsupported("ssd_spaghettinet", MNASFPN_LEVELS),
     *unsupported("ssd_resnet50_v1_ppn", "fpn {}", "num_layers: 4"),
-    *unsupported("ssd_resnet50_v1_fpn", "bifpn {}"),
     *(
         (kind, text, (256, 256), message)
         for kind, text, message in (

@@ -12,8 +12,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
-from estimator_det.config.check_model import check_context
-from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
     DETECTORS,
@@ -310,10 +308,6 @@ def _make_second_stage(config: Any, extractor: RecipeExtractor, is_training: boo
 
 def _check_model(config: Any) -> None:
     """Raises ConfigError for options that are not supported or contradict each other."""
-    check_supported(config, "faster_rcnn")
-    for problem in check_context(config, "faster_rcnn"):
-        if problem.severity == "error":
-            raise problem.as_error()
     crops = config.second_stage_box_predictor.HasField("mask_rcnn_box_predictor")
     for field in ("output_final_box_features", "output_final_box_rpn_features"):
         if getattr(config, field) and (config.number_of_stages == 1 or not crops):

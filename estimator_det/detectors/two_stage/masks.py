@@ -146,17 +146,10 @@ tpu_advice.declare(__name__, {"use_matmul_crop_and_resize": tpu_advice.BY_RULE})
 
 
 def make_mask_stage(config: Any, is_training: bool) -> MaskStage:
-    """Builds the third stage of a `FasterRcnn` message, or raises ConfigError."""
-    predictor = config.second_stage_box_predictor
-    if not predictor.mask_rcnn_box_predictor.predict_instance_masks:
-        raise ConfigError(
-            "faster_rcnn.number_of_stages",
-            "is 3, which needs second_stage_box_predictor { mask_rcnn_box_predictor { "
-            "predict_instance_masks: true } }",
-            "set it, or 2 stages",
-        )
+    """Builds the third stage of a `FasterRcnn` message."""
+    predictor = config.second_stage_box_predictor.mask_rcnn_box_predictor
     return MaskStage(
-        head=make_mask_head(predictor.mask_rcnn_box_predictor, config.num_classes, is_training),
+        head=make_mask_head(predictor, config.num_classes, is_training),
         assigner=make_region_assigner(config),
         loss_weight=config.second_stage_mask_prediction_loss_weight,
         resizes_masks=config.resize_masks,

@@ -12,7 +12,6 @@ from typing import Any, Callable, ClassVar, Dict, NamedTuple, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import tpu_advice
-from estimator_det.config.fields import check_supported
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
@@ -218,7 +217,6 @@ def _run_all_layers(last: tf.Tensor, maps: Tuple[tf.Tensor, ...]) -> Tuple[tf.Te
 
 def _make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
     """Reads the options of a type; fields that the type ignores have their defaults."""
-    check_supported(config, "feature_extractor")
     _check_fields(config.type, recipe, config)
     effective_config = recipe.effective_fields(config)
     scope = no_scope

@@ -19,7 +19,6 @@ from typing import Any, Callable, ClassVar, Iterator, Optional, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config import tpu_advice
-from estimator_det.config.fields import check_supported
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
@@ -150,7 +149,6 @@ class RecipeExtractor:
 
 def _make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
     """Reads the options of a type; fields that the type ignores have their defaults."""
-    check_supported(config, "feature_extractor")
     stride = config.first_stage_features_stride
     if stride not in recipe.strides:
         allowed = " or ".join(map(str, recipe.strides))

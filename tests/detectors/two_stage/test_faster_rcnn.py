@@ -249,8 +249,8 @@ def test_images_without_boxes_and_sizes_known_at_run_time():
         ("number_of_stages: 4", "number_of_stages is 4; allowed are 1 to 3 stages"),
         ("first_stage_max_proposals: 0", "is 0; allowed are 1 to 100,000 boxes"),
         ("context_config { use_long_term_attention: false }", "nothing attends"),
-        ("number_of_stages: 3", "predict_instance_masks: true"),
-        (f"{RFCN} number_of_stages: 3", "predict_instance_masks: true"),
+        ("number_of_stages: 3", "predict_instance_masks is false, and a third stage predicts"),
+        (f"{RFCN} number_of_stages: 3", "predict_instance_masks is false, and a third stage"),
         (
             "number_of_stages: 3 second_stage_box_predictor { mask_rcnn_box_predictor { "
             "predict_instance_masks: true } }",
