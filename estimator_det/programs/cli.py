@@ -129,7 +129,7 @@ def _run(options: argparse.Namespace) -> Any:
 
 
 def _parse(arguments: List[str]) -> argparse.Namespace:
-    """The options; what follows `--` is `passed_on` by the verbs that start another program."""
+    """The options; what follows `--` is `passed_on` by `submit`, which starts another program."""
     parser = make_parser()
     name = arguments[0] if arguments else ""
     if name.startswith("-"):
@@ -141,11 +141,10 @@ def _parse(arguments: List[str]) -> argparse.Namespace:
             model_flags.refuse_old_flags(arguments[1:])
         except console.UsageError as error:
             parser.error(str(error))
-    if name not in [name_of(verb) for verb in VERBS if hasattr(verb, "PASSES_ON")]:
-        return parser.parse_args([_with_underscores(text) for text in arguments])
-    end = arguments.index("--") if "--" in arguments else len(arguments)
+    end = arguments.index("--") if name == "submit" and "--" in arguments else len(arguments)
     options = parser.parse_args([_with_underscores(text) for text in arguments[:end]])
-    options.passed_on = arguments[end + 1 :]
+    if name == "submit":
+        options.passed_on = arguments[end + 1 :]
     return options
 
 

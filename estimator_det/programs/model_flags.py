@@ -60,9 +60,11 @@ _NUMBERS: Dict[str, Tuple[Optional[int], str]] = {  # name -> default, help
     "num_shards": (8, "TPU cores; each gets an equal part of the batch."),
     "iterations_per_loop": (100, "Steps per loop on the TPU."),
 }
-_MAY_BE_NEGATIVE = ("max_eval_retries",)
-# Flag -> its replacement, for the error if a required flag is missing.
-_OR = {"model_dir": ", or --job-dir, AIP_MODEL_DIR, AIP_CHECKPOINT_DIR or JOB_DIR"}
+# Required flag -> what may replace it.
+_REQUIRED = {
+    "model_dir": ", or --job-dir, AIP_MODEL_DIR, AIP_CHECKPOINT_DIR or JOB_DIR",
+    "pipeline_config_path": "",
+}
 # Flags that some runs do not read, which is reported.
 _UNUSED_WITHOUT_WAITING = ("eval_timeout_secs", "max_eval_retries")
 _UNUSED_WITHOUT_EVALUATION = (
@@ -118,7 +120,7 @@ def define_flags() -> flags.FlagValues:
         default = "" if name == "config_override" else None
         flags.DEFINE_string(name, default, text, flag_values=values)
     for name, (number, text) in _NUMBERS.items():
-        low = None if name in _MAY_BE_NEGATIVE else 1
+        low = None if name == "max_eval_retries" else 1
         flags.DEFINE_integer(name, number, text, lower_bound=low, flag_values=values)
     flags.DEFINE_float(
         "task_timeout_secs",
@@ -178,9 +180,9 @@ def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
     )
     for note in notes:
         printing.report(note, sys.stderr)
-    for name in ("model_dir", "pipeline_config_path"):
+    for name, replacement in _REQUIRED.items():
         if not values[name].value:
-            raise console.UsageError(f"--{name} is required{_OR.get(name, '')}")
+            raise console.UsageError(f"--{name} is required{replacement}")
     if values["checkpoint_dir"].value and mode not in (None, "eval"):
         raise console.UsageError(
             f"--checkpoint_dir evaluates without training, --mode={mode} trains: give one of them"

@@ -10,12 +10,12 @@ Cloud Storage; `--rehearse_tpu` runs the same loop on this machine, without a TP
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 from typing import Any, ContextManager, Dict, Optional, Sequence
 
 from absl import flags
+from absl.logging import converter
 
 from estimator_det.config import printing
 from estimator_det.config.text import ConfigError
@@ -67,17 +67,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         printing.report(f"error: {error}\nAll flags: --help", sys.stderr)
         return console.EXIT_USAGE
     console.quiet_logging(
-        _log_level(int(values["verbosity"].value or 0)),
+        converter.absl_to_standard(min(values["verbosity"].value or 0, converter.ABSL_DEBUG)),
         of_libraries=bool(values["logtostderr"].value or values["alsologtostderr"].value),
     )
     return console.run(lambda: _run(values))
-
-
-def _log_level(verbosity: int) -> int:
-    """The level of `logging` for a verbosity of absl."""
-    names = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
-    # absl counts from -3 (fatal) to 1 (debug).
-    return int(getattr(logging, names[min(verbosity, 1) + 3]))
 
 
 def _run(values: flags.FlagValues) -> None:

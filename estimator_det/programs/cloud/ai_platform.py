@@ -7,15 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
-from estimator_det.programs.cloud.jobs import (
-    CHIEF,
-    EVALUATOR,
-    MODULE,
-    PARAMETER_SERVER,
-    WORKER,
-    Job,
-    Pool,
-)
+from estimator_det.programs.cloud.jobs import CHIEF, MODULE, ROLES, WORKER, Job, Machine, Pool
 
 CLOSED = (
     "AI Platform Training is closed since January 31, 2025: the command is printed, no job can be "
@@ -24,12 +16,7 @@ CLOSED = (
 RUNTIME_VERSION = "2.11"  # the last one
 PYTHON_VERSION = "3.7"
 
-_FIELDS = {
-    CHIEF: "master",
-    WORKER: "worker",
-    PARAMETER_SERVER: "parameterServer",
-    EVALUATOR: "evaluator",
-}
+_FIELDS = dict(zip(ROLES, ("master", "worker", "parameterServer", "evaluator")))
 
 
 def job_spec(job: Job) -> Dict[str, Any]:
@@ -62,11 +49,8 @@ def _pools(job: Job) -> List[Pool]:
     if not job.uses_tpu:
         return list(job.pools)
     (pool,) = job.pools
-    host = pool.machine._replace(
-        machine_type="n1-standard-8", accelerator_type="", accelerator_count=0, tpu_topology=""
-    )
     tpu = pool.machine._replace(machine_type="cloud_tpu")
-    return [Pool(CHIEF, host, 1), Pool(WORKER, tpu, 1)]
+    return [Pool(CHIEF, Machine("n1-standard-8"), 1), Pool(WORKER, tpu, 1)]
 
 
 def command(job: Job, spec_path: str) -> List[str]:

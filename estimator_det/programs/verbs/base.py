@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import os
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from estimator_det.config import json_lines, printing
 from estimator_det.files import atomic
@@ -46,9 +47,10 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, default: str = "") 
     add_change_arguments(group)
 
 
-def add_old_name(parser: Any, action: argparse.Action, name: str) -> None:
-    """Accepts an earlier spelling of an option, which the help does not show."""
-    parser._option_string_actions[name] = action
+def add_output_dir(parser: Any, text: str) -> None:
+    """`--output_dir`; its name in the reference is accepted, too, but not in the help."""
+    action = parser.add_argument("--output_dir", required=True, help=text)
+    parser._option_string_actions["--output_directory"] = action
 
 
 def add_change_arguments(parser: Any) -> None:
@@ -105,6 +107,12 @@ def print_report(document: Any, lines: Sequence[str], *, as_json: bool) -> None:
         return
     for line in lines:
         console.print_line(line)
+
+
+def fields_of(options: Any, arguments: Mapping[str, Any]) -> Dict[str, Any]:
+    """The arguments that are fields of a dataclass of options."""
+    names = {field.name for field in dataclasses.fields(options)}
+    return {name: value for name, value in arguments.items() if name in names}
 
 
 def names_of(text: str) -> List[str]:

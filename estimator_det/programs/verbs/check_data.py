@@ -29,12 +29,8 @@ FINDINGS_FILE = "findings.jsonl"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
-    parser.add_argument(
-        "--reader",
-        default="all",
-        choices=("train", "eval", "all"),
-        help="whose records are read (default: %(default)s)",
-    )
+    text = "whose records are read (default: %(default)s)"
+    add_options(parser, str, {"--reader": text}, choices=("train", "eval", "all"), default="all")
     text = (
         f"folder for {FINDINGS_FILE}, report.txt, report.json and histograms.png "
         "(default: %(default)s)"

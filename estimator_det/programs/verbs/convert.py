@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 from typing import Any, Callable, Dict, Optional
 
 from estimator_det.config import printing
@@ -13,6 +12,7 @@ from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     add_options,
     add_report_arguments,
+    fields_of,
     positive,
     print_report,
     score,
@@ -81,25 +81,17 @@ def _add_record_arguments(group: Any) -> None:
     )
     group.add_argument("--encode", choices=("jpeg", "png"), help="encode all images again")
     add_options(group, int, {"--quality": "of JPEG files encoded again (92)"})
-    group.add_argument(
-        "--exif", choices=("refuse", "apply"), help="what to do with rotation by EXIF (refuse)"
-    )
+    text = "what to do with rotation by EXIF (refuse)"
+    add_options(group, str, {"--exif": text}, choices=("refuse", "apply"))
 
 
 def _add_run_arguments(group: Any) -> None:
-    group.add_argument(
-        "--verify", choices=("decode", "header"), help="how much of an image is checked (decode)"
-    )
-    group.add_argument(
-        "--on_error",
-        choices=("stop", "skip"),
-        help="report all faults and stop (default), or skip the data",
-    )
-    group.add_argument(
-        "--duplicates",
-        choices=("keep", "skip", "stop"),
-        help="what to do with copies of an image in one split (keep)",
-    )
+    text = "how much of an image is checked (decode)"
+    add_options(group, str, {"--verify": text}, choices=("decode", "header"))
+    text = "report all faults and stop (default), or skip the data"
+    add_options(group, str, {"--on_error": text}, choices=("stop", "skip"))
+    text = "what to do with copies of an image in one split (keep)"
+    add_options(group, str, {"--duplicates": text}, choices=("keep", "skip", "stop"))
     add_options(group, bool, {"--overwrite": "replace earlier records"})
     add_options(group, positive, {"--jobs": "processes (default: one for each CPU)"})
     texts = {
@@ -163,7 +155,7 @@ def _to_coco(arguments: Dict[str, Any]) -> None:
     from inputs.conversion import to_coco
     from model_fn.checkpoints import writing
 
-    export = to_coco.ExportOptions(**_fields_of(to_coco.ExportOptions, arguments))
+    export = to_coco.ExportOptions(**fields_of(to_coco.ExportOptions, arguments))
     with writing.writable_file(export.output, "output"), contextlib.ExitStack() as bars:
         exported = to_coco.export_coco(export, advance=_progress(bars)("writing", None))
     images = printing.counted(exported.images, "image")
@@ -183,10 +175,10 @@ def to_records(arguments: Dict[str, Any]) -> None:
             raise console.UsageError(f"--{name} has no effect without --{needs[0]}; remove it")
     options = engine.ConvertOptions(
         format=arguments["source_format"],
-        source=SourceOptions(**_fields_of(SourceOptions, arguments)),
+        source=SourceOptions(**fields_of(SourceOptions, arguments)),
         splits=parse_splits(arguments.get("split", "train")),
-        image=ImageOptions(**_fields_of(ImageOptions, arguments)),
-        **_fields_of(engine.ConvertOptions, arguments),
+        image=ImageOptions(**fields_of(ImageOptions, arguments)),
+        **fields_of(engine.ConvertOptions, arguments),
     )
     run_shards = None
     if "runner" in arguments:
@@ -202,12 +194,6 @@ def to_records(arguments: Dict[str, Any]) -> None:
                 progress=_progress(bars),
             )
         _report(conversion, arguments)
-
-
-def _fields_of(options: Any, arguments: Dict[str, Any]) -> Dict[str, Any]:
-    """The arguments that are fields of a dataclass of options."""
-    names = {field.name for field in dataclasses.fields(options)}
-    return {name: value for name, value in arguments.items() if name in names}
 
 
 def _progress(bars: contextlib.ExitStack) -> Callable[[str, Optional[int]], Callable[[int], Any]]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     CONFIG_FILE,
     add_config_arguments,
-    add_old_name,
     add_options,
+    add_output_dir,
+    fields_of,
     load,
     names_of,
 )
@@ -36,17 +37,6 @@ SIDE_INPUTS = {
     "side_input_types": "types with commas between, e.g. float,int",
     "side_input_names": "names with commas between, e.g. context_features,valid_context_size",
 }
-# Options of TFLite alone: those of the reference's exporter for it, and quantization.
-TFLITE_NUMBERS = {
-    "max_detections": "detections of an image; default: 10",
-    "max_classes_per_detection": "classes of a detection, without --use_regular_nms; default: 1",
-    "detections_per_class": "detections of a class, with --use_regular_nms; default: 100",
-}
-TFLITE_CHOICES = {
-    "use_regular_nms": "suppress boxes of each class by themselves: slower; default: false",
-    "add_postprocessing_op": "false: the model returns raw boxes and scores; default: true",
-}
-TFLITE_OPTIONS = (*TFLITE_NUMBERS, *TFLITE_CHOICES, "quantize")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trained_checkpoint_prefix PREFIX": "another checkpoint, e.g. run/model.ckpt-2000",
     }
     add_options(parser, str, texts)
-    folder = parser.add_argument("--output_dir", required=True, help="new folder for the export")
-    add_old_name(parser, folder, "--output_directory")
+    add_output_dir(parser, "new folder for the export")
     text = (
         "with commas between, of saved_model, frozen_graph, tflite, onnx, tfjs, openvino "
         "(default: %(default)s)"
@@ -130,25 +119,20 @@ def _add_format_arguments(parser: argparse.ArgumentParser) -> None:
         "faster on processors with avx512_bf16 or amx_bf16, and slower on others",
     )
     group = parser.add_argument_group("TFLite")
-    group.add_argument(
-        "--quantize",
-        choices=("int8", "float16", "dynamic"),
-        help="weights and activations as int8, weights as float16, or weights as int8",
-    )
-    add_options(group, int, {f"--{name} N": text for name, text in TFLITE_NUMBERS.items()})
-    _add_choices(group, TFLITE_CHOICES, None)
-
-
-def _tflite_options(options: argparse.Namespace) -> Dict[str, Any]:
-    """Fields of `ExportOptions` for TFLite."""
-    from exporters.network import TfliteOptions
-
-    chosen = {name: getattr(options, name) for name in TFLITE_OPTIONS}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
-    if chosen and "tflite" not in names_of(options.format):
-        names = ", ".join(f"--{name}" for name in chosen)
-        raise console.UsageError(f"{names}: for TFLite only; add tflite to --format")
-    return {"quantize": chosen.pop("quantize", None), "tflite": TfliteOptions(**chosen)}
+    text = "weights and activations as int8, weights as float16, or weights as int8"
+    add_options(group, str, {"--quantize": text}, choices=("int8", "float16", "dynamic"))
+    numbers = {
+        "--max_detections N": "detections of an image; default: 10",
+        "--max_classes_per_detection N": "classes of a detection, without --use_regular_nms; "
+        "default: 1",
+        "--detections_per_class N": "detections of a class, with --use_regular_nms; default: 100",
+    }
+    add_options(group, int, numbers)
+    choices = {
+        "use_regular_nms": "suppress boxes of each class by themselves: slower; default: false",
+        "add_postprocessing_op": "false: the model returns raw boxes and scores; default: true",
+    }
+    _add_choices(group, choices, None)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -179,20 +163,25 @@ def _export(config: Any, checkpoint: str, options: argparse.Namespace) -> Any:
     from exporters import formats, network, signatures
     from exporters.formats.export import export_formats
 
+    tflite = fields_of(network.TfliteOptions, vars(options))
+    tflite = {name: value for name, value in tflite.items() if value is not None}
+    chosen = [name for name in (*tflite, "quantize") if getattr(options, name) is not None]
+    if chosen and "tflite" not in names_of(options.format):
+        flags = ", ".join(f"--{name}" for name in chosen)
+        raise console.UsageError(f"{flags}: for TFLite only; add tflite to --format")
+    side_inputs = None
+    if options.use_side_inputs:
+        shapes, types, names = (getattr(options, name) for name in SIDE_INPUTS)
+        side_inputs = signatures.parse_side_inputs(shapes, types, names, config.model)
+    values = fields_of(network.ExportOptions, vars(options))
+    values["input_shape"] = signatures.parse_input_shape(options.input_shape)
     export_options = network.ExportOptions(
         input_types=names_of(options.input_type),
-        input_shape=signatures.parse_input_shape(options.input_shape),
-        label_map_path=options.label_map_path,
-        side_inputs=_side_inputs(options, config),
-        thresholds=options.thresholds,
+        side_inputs=side_inputs,
         output_tensors=list(filter(None, names_of(options.additional_output_tensor_names))),
         inference_graph=options.write_inference_graph,
-        trainable=options.trainable,
-        max_batch=options.max_batch,
-        precision=options.precision,
-        sample_images=options.sample_images,
-        converter_python=options.converter_python,
-        **_tflite_options(options),
+        tflite=network.TfliteOptions(**tflite),
+        **values,
     )
     return export_formats(
         config,
@@ -205,9 +194,14 @@ def _export(config: Any, checkpoint: str, options: argparse.Namespace) -> Any:
 
 
 def _report(export: Any, formats: Sequence[str]) -> None:
+    from exporters.formats.check import describe
+
     for each in export.models:
-        what = f"{each.path} ({each.num_bytes / 1e6:.1f} MB)"
-        console.print_line(f"{each.name + ':':<14} {what}{_compared(each.difference)}")
+        compared = "not compared: it does not make detections of one color image"
+        if each.difference is not None:
+            compared = describe(each.difference)
+        size = f"{each.num_bytes / 1e6:.1f} MB"
+        console.print_line(f"{each.name + ':':<14} {each.path} ({size}); {compared}")
     console.print_line(f"inputs:        {', '.join(export.input_types)}")
     if "saved_model" in [each.name for each in export.models]:
         kind = "variables" if export.has_variables else "constants"
@@ -218,22 +212,4 @@ def _report(export: Any, formats: Sequence[str]) -> None:
     console.print_line(f"label map:     {export.label_map or 'none (give --label_map_path)'}")
     console.print_line(
         f"thresholds:    {export.thresholds or 'none (evaluate the checkpoint first)'}"
-    )
-
-
-def _compared(difference: Optional[Any]) -> str:
-    if difference is None:
-        return "; not compared: it does not make detections of one color image"
-    from exporters.formats.check import describe
-
-    return f"; {describe(difference)}"
-
-
-def _side_inputs(options: argparse.Namespace, config: Any) -> Optional[Any]:
-    if not options.use_side_inputs:
-        return None
-    from exporters.signatures import parse_side_inputs
-
-    return parse_side_inputs(
-        options.side_input_shapes, options.side_input_types, options.side_input_names, config.model
     )

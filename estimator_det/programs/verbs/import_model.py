@@ -6,7 +6,7 @@ import argparse
 import logging
 
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_change_arguments, add_old_name, add_options
+from estimator_det.programs.verbs.base import add_change_arguments, add_options, add_output_dir
 
 NAME = "import"
 SUMMARY = "Makes a checkpoint of a published model, for fine-tuning and export"
@@ -36,13 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, str, {"--pipeline_config_path FILE": text})
     add_change_arguments(parser)
-    folder = parser.add_argument(
-        "--output_dir",
-        required=True,
-        help="new folder for the checkpoint, the configuration, the report and the label map, if "
-        "the file contains one",
+    text = (
+        "new folder for the checkpoint, the configuration, the report and the label map, if the "
+        "file contains one"
     )
-    add_old_name(parser, folder, "--output_directory")
+    add_output_dir(parser, text)
     text = (
         "images or folders; recompute the statistics of batch norm that is folded in the file, "
         "which fine-tuning needs"

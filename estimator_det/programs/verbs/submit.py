@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, Tuple
 
 from absl import flags
 
@@ -26,18 +26,6 @@ from estimator_det.programs.cloud import (
     source_package,
     vertex,
 )
-from estimator_det.programs.cloud.jobs import (
-    CHIEF,
-    CONFIG_FILE,
-    EVALUATOR,
-    PARAMETER_SERVER,
-    TPUS,
-    WORKER,
-    Job,
-    Machine,
-    Pool,
-    parse_accelerator,
-)
 from estimator_det.programs.verbs.base import (
     CONFIG_EXAMPLE,
     add_config_arguments,
@@ -49,8 +37,6 @@ from model_fn.checkpoints.errors import RunError
 
 SUMMARY = "Checks, rehearses and submits a training job of Google Cloud"
 EXAMPLE = f"{CONFIG_EXAMPLE} --job_dir gs://bucket/run --region us-central1 --rehearse --dry_run"
-PASSES_ON = True  # arguments after `--`, flags of model_main
-
 PLATFORMS: Dict[str, Any] = {"vertex": vertex, "ai-platform": ai_platform}
 SPEC_FILE = "job.json"  # gcloud reads YAML, which JSON is
 _MACHINE_TYPE = "n1-standard-8"
@@ -79,12 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     add_options(parser, str, required, required=True)
     add_options(parser, str, {"--project": "default: that of gcloud"}, default="")
-    parser.add_argument(
-        "--platform",
-        choices=PLATFORMS,
-        default="vertex",
-        help="vertex (default), or ai-platform: closed since January 2025, prints the command only",
-    )
+    text = "vertex (default), or ai-platform: closed since January 2025, prints the command only"
+    add_options(parser, str, {"--platform": text}, choices=PLATFORMS, default="vertex")
     add_options(parser, str, {"--service_account": "that the job runs as"}, default="")
     texts = {
         "--name": "of the job; default: estimator-det- and the time",
@@ -111,7 +93,7 @@ def _add_machines(group: Any) -> None:
         "--executor_image": "prebuilt image of Vertex AI; default: by region and machine",
     }
     add_options(group, str, texts)
-    group.add_argument("--tpu", choices=TPUS, help="one machine with a TPU instead")
+    group.add_argument("--tpu", choices=jobs.TPUS, help="one machine with a TPU instead")
     counts = {
         "--workers": "besides the chief",
         "--parameter_servers": "number of them",
@@ -167,7 +149,7 @@ def run(options: argparse.Namespace) -> None:
             num_records=options.rehearse_records or _RECORDS,
             reuses_packages=options.reuse_packages,
         )
-    config_file, spec_file = folder / CONFIG_FILE, folder / SPEC_FILE
+    config_file, spec_file = folder / jobs.CONFIG_FILE, folder / SPEC_FILE
     remote = pipeline.apply_overrides(config, [f"{each.field}={each.remote}" for each in staged])
     config_file.write_text(pipeline.format_pipeline(remote), encoding="utf-8")
     spec = json.dumps(platform.job_spec(job), indent=2)
@@ -179,20 +161,14 @@ def run(options: argparse.Namespace) -> None:
     printing.report(shlex.join(command), whole=True)
     if options.platform == "ai-platform":
         printing.report(f"warning: {ai_platform.CLOSED}", sys.stderr)
-    if options.runs:
-        _execute(command)
-
-
-def _execute(command: Sequence[str]) -> None:
-    code = subprocess.run(command, check=False).returncode
-    if code:
+    if options.runs and (code := subprocess.run(command, check=False).returncode):
         raise RunError(
             f"gcloud ended with exit code {code}, its message is above. After the remedy, run the "
             "printed command again: all that it needs is uploaded"
         )
 
 
-def _job(options: argparse.Namespace) -> Job:
+def _job(options: argparse.Namespace) -> jobs.Job:
     """The job that the options describe."""
     pools = _pools(options)
     image = options.container_image or options.executor_image
@@ -212,7 +188,7 @@ def _job(options: argparse.Namespace) -> Job:
         job_flags += jobs.tpu_flags(options.tpu, job_flags)
         if options.platform == "vertex":  # AI Platform names the TPU in the variable TPU_CONFIG.
             job_flags.append("--tpu_name=local")
-    return Job(
+    return jobs.Job(
         name=options.name or f"estimator-det-{datetime.datetime.now():%Y%m%d-%H%M%S}",
         region=options.region,
         project=options.project,
@@ -227,25 +203,25 @@ def _job(options: argparse.Namespace) -> Job:
     )
 
 
-def _pools(options: argparse.Namespace) -> Tuple[Pool, ...]:
+def _pools(options: argparse.Namespace) -> Tuple[jobs.Pool, ...]:
     machine_type = options.machine_type or _MACHINE_TYPE
-    machine = Machine(machine_type)
+    machine = jobs.Machine(machine_type)
     if options.accelerator:
-        machine = Machine(machine_type, *parse_accelerator(options.accelerator))
+        machine = jobs.Machine(machine_type, *jobs.parse_accelerator(options.accelerator))
     if options.tpu:
-        machine = TPUS[options.tpu]
+        machine = jobs.TPUS[options.tpu]
         if options.platform == "ai-platform" and machine.tpu_topology:
             raise console.UsageError(
                 f"--tpu {options.tpu}: AI Platform has no such TPU. Give v2-8 or v3-8"
             )
-    server = Machine(options.parameter_server_machine_type or machine_type)
+    server = jobs.Machine(options.parameter_server_machine_type or machine_type)
     counts = (
-        (WORKER, machine, options.workers),
-        (PARAMETER_SERVER, server, options.parameter_servers),
-        (EVALUATOR, machine, options.evaluators),
+        (jobs.WORKER, machine, options.workers),
+        (jobs.PARAMETER_SERVER, server, options.parameter_servers),
+        (jobs.EVALUATOR, machine, options.evaluators),
     )
-    others = [Pool(role, kind, count) for role, kind, count in counts if count]
-    return (Pool(CHIEF, machine, 1), *others)
+    others = [jobs.Pool(role, kind, count) for role, kind, count in counts if count]
+    return (jobs.Pool(jobs.CHIEF, machine, 1), *others)
 
 
 def _check_options(options: argparse.Namespace) -> None:
@@ -268,7 +244,7 @@ def _check_options(options: argparse.Namespace) -> None:
             raise console.UsageError(f"--{name} requires --{second}: add it, or remove --{name}")
 
 
-def _check_flags(job: Job) -> None:
+def _check_flags(job: jobs.Job) -> None:
     """Checks the job's flags by the parser of `model_main`."""
     # The classic service names its TPU in the job only.
     tpu_name = ["--tpu_name=local"] if job.uses_tpu else []

@@ -17,6 +17,7 @@ from estimator_det.programs.verbs.base import (
     add_config_arguments,
     add_options,
     add_verbose_argument,
+    fields_of,
     load,
     positive,
 )
@@ -114,8 +115,7 @@ def _add_loop_arguments(group: Any) -> None:
 
 def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
     """The options of the TF2 loop; None without --strategy."""
-    fields = [field.name for field in dataclasses.fields(run_options.LoopOptions)]
-    values = {name: getattr(arguments, name, None) for name in fields}
+    values = fields_of(run_options.LoopOptions, vars(arguments))
     chosen = {name: value for name, value in values.items() if value is not None}
     if arguments.strategy is None and chosen:
         option = next(iter(chosen))
@@ -172,10 +172,7 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
         evaluation=EvaluationOptions(
             every_steps=flags.eval_every_steps,
             throttle_secs=flags.eval_throttle_secs,
-            best_metric=flags.best_metric,
-            keep_best=flags.keep_best,
-            patience=flags.patience,
-            min_delta=flags.min_delta,
+            **fields_of(EvaluationOptions, vars(flags)),
         ),
         loop=_loop(flags),
         tpu=tpu,
