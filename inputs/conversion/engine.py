@@ -31,7 +31,7 @@ from inputs.checks.statistics import Tally, add_tallies
 from inputs.conversion import index, shards
 from inputs.conversion.images import ImageOptions
 from inputs.conversion.objects import ExampleOptions
-from inputs.conversion.shards import ENTRIES, FAULTS, PUBLISHING, RESULT, Job, ShardResult
+from inputs.conversion.shards import ENTRIES, FAULTS, RESULT, Job, ShardResult
 from inputs.conversion.splits import Split
 from inputs.datasets import paths, writer
 from inputs.datasets.converters import open_source
@@ -43,6 +43,7 @@ LABEL_MAP_FILE = "label_map.pbtxt"
 FAULTS_FILE = "faults.jsonl"
 # In WORK_DIR:
 LOCK, SCRATCH = "lock", "scratch"
+PUBLISHING = "publishing"  # exists while shards are moved to the output folder
 FIRST_FAULTS = "faults-index.jsonl"  # faults of the first pass
 IMAGES_PER_SHARD = 1000
 MAX_SHARDS = 99_999
@@ -199,14 +200,15 @@ def _record_files(options: ConvertOptions) -> List[str]:
     return sorted(filter(pattern.fullmatch, os.listdir(options.output_dir)))
 
 
-def _remove_records(options: ConvertOptions) -> None:
-    for name in _record_files(options):
-        os.remove(os.path.join(options.output_dir, name))
-
-
 def _check_free(options: ConvertOptions, work_dir: str) -> None:
+    """Refuses to replace records; those that a killed conversion moved to their place go back."""
     records = _record_files(options)
-    if records and not options.overwrite and not os.path.exists(os.path.join(work_dir, PUBLISHING)):
+    marker = os.path.join(work_dir, PUBLISHING)
+    if os.path.exists(marker):
+        for name in records:
+            os.replace(os.path.join(options.output_dir, name), os.path.join(work_dir, name))
+        os.remove(marker)
+    elif records and not options.overwrite:
         others = f" and {counted(len(records) - 1, 'more file')}" if len(records) > 1 else ""
         raise FileExistsError(
             f"{options.output_dir} contains {records[0]}{others} of the same splits: name another "
@@ -224,8 +226,6 @@ def _check_faults(options: ConvertOptions, work_dir: str, faults: Tally) -> None
             rows = add_tallies([rows, {kind: row}])
     if options.on_error == SKIP or not rows:
         return
-    if os.path.exists(os.path.join(work_dir, PUBLISHING)):  # a part of an earlier conversion
-        _remove_records(options)
     shutil.rmtree(work_dir)
     total = sum(row["count"] for row in rows.values())
     lines = [f"{counted(total, 'fault')} of the source; nothing is written"]
@@ -310,14 +310,11 @@ def _publish(
     options: ConvertOptions, job: Job, source: Source, names: Dict[int, str], label_map: str
 ) -> None:
     """Gives all files their names, and deletes the temporary ones."""
-    marker = os.path.join(job.work_dir, PUBLISHING)
-    if not os.path.exists(marker) or files.read_text(marker) != job.key:
-        _remove_records(options)  # --overwrite is set, or they are a part of another conversion
-        files.write_text(marker, job.key)
+    for name in _record_files(options):  # --overwrite is set
+        os.remove(os.path.join(options.output_dir, name))
+    files.write_text(os.path.join(job.work_dir, PUBLISHING), "")
     for split, shard in itertools.product(options.splits, range(job.num_shards)):
-        unfinished, final = job.record_files(split.name, shard)
-        if os.path.exists(unfinished):
-            os.replace(unfinished, final)
+        os.replace(*job.record_files(split.name, shard))
     if not options.label_map:
         writer.write_label_map(names, label_map)
     for split in options.splits if source.dataset is not None else ():

@@ -23,7 +23,6 @@ from inputs.conversion.splits import Split, split_of
 from inputs.datasets import writer
 from inputs.datasets.source import SourceFault
 
-PUBLISHING = "publishing"  # in the work folder while shards are moved to the output folder
 ENTRIES, FAULTS, RESULT = "entries", "faults", "result"  # files of a shard in the work folder
 
 
@@ -102,12 +101,9 @@ def read_result(job: Job, shard: int) -> Optional[ShardResult]:
         return None
     if result.key != _key(job, shard):
         return None
-    # Without the mark, files in the output folder are those of an older conversion, which
-    # --overwrite replaces.
-    is_publishing = os.path.exists(os.path.join(job.work_dir, PUBLISHING))
     for name, size in result.sizes.items():
-        candidates = job.record_files(name, shard)[: 2 if is_publishing else 1]
-        if size not in map(os.path.getsize, filter(os.path.exists, candidates)):
+        path, _ = job.record_files(name, shard)
+        if not os.path.exists(path) or os.path.getsize(path) != size:
             return None
     return result
 

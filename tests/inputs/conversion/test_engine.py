@@ -171,7 +171,7 @@ def test_a_conversion_killed_in_its_last_step_can_be_made_again(tmp_path, monkey
     def remove_the_mark_alone(folder: str, **options: Any) -> None:
         if not folder.endswith(engine.WORK_DIR):
             return remove(folder, **options)
-        os.remove(os.path.join(folder, shards.PUBLISHING))
+        os.remove(os.path.join(folder, engine.PUBLISHING))
         raise Interrupted
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
