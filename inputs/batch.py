@@ -144,7 +144,7 @@ def _labels(
     if sample.masks is not None:
         labels[schema.MASKS] = options.resizer.resize_masks(sample.masks)
     for key, spec in schema.LABELS.items():
-        value = getattr(sample, spec.sample_field) if spec.sample_field else None
+        value = getattr(sample, spec.field, None)
         if spec.image_level_key:
             value = level.get(spec.image_level_key)
         if key in labels or value is None:

@@ -25,19 +25,17 @@ class FeatureSpec(NamedTuple):
 class LabelSpec(NamedTuple):
     """One label of a batch, from the record to the detector.
 
-    `inputs.batch` copies a label from `sample_field` or `image_level_key`, or computes it. Padding
-    is 0.
+    `inputs.batch` copies a label from `Sample`, or computes it. Padding is 0.
     """
 
     dtype: str
     shape: str  # letters of the module's docstring and numbers, e.g. "B G 4"
-    sample_field: str = ""  # the field of `Sample` that holds it
+    field: str = ""  # its field in Groundtruth and, unless `image_level_key` is set, in `Sample`
     image_level_key: str = ""  # the key of `Sample.image_level` that holds it
     is_k_hot: bool = False  # the ids under `image_level_key` become a k-hot vector
     record_key: str = ""  # key in a record of one number for each box, float32 or int64
     default: Optional[float] = 0  # without `record_key`; None: the decoder computes it
     reader_field: str = ""  # the field of InputReader that must be set to load it
-    groundtruth_field: str = ""  # the field of the detectors' Groundtruth that takes it
     on_tpu: bool = True  # whether a loss or metric on TPU cores may need it
 
     @property
@@ -103,61 +101,32 @@ FEATURES: Dict[str, FeatureSpec] = {
 # The one table of labels. Parser, decoder, examiner, padding, Groundtruth and TPU step read it.
 LABELS: Dict[str, LabelSpec] = {
     NUM_BOXES: LabelSpec("int32", "B"),
-    BOXES: LabelSpec("float32", "B G 4", sample_field="boxes", groundtruth_field="boxes"),
-    CLASSES: LabelSpec("float32", "B G K", groundtruth_field="classes"),
+    BOXES: LabelSpec("float32", "B G 4", "boxes"),
+    CLASSES: LabelSpec("float32", "B G K", "classes"),
     CONFIDENCES: LabelSpec(
-        "float32", "B G K", "confidences", record_key="image/object/class/confidence", default=1.0,
-        groundtruth_field="confidences",
+        "float32", "B G K", "confidences", record_key="image/object/class/confidence", default=1.0
     ),
-    WEIGHTS: LabelSpec(
-        "float32", "B G", "weights", record_key="image/object/weight", default=1.0,
-        groundtruth_field="weights",
-    ),
-    AREA: LabelSpec(
-        "float32", "B G", "area", record_key="image/object/area", default=None,
-        groundtruth_field="area",
-    ),
-    IS_CROWD: LabelSpec(
-        "bool", "B G", "is_crowd", record_key="image/object/is_crowd", groundtruth_field="is_crowd"
-    ),
-    DIFFICULT: LabelSpec(
-        "bool", "B G", "difficult", record_key="image/object/difficult",
-        groundtruth_field="difficult",
-    ),
-    GROUP_OF: LabelSpec(
-        "bool", "B G", "group_of", record_key="image/object/group_of", groundtruth_field="group_of"
-    ),
-    MASKS: LabelSpec(
-        "float32", "B G H W", reader_field="load_instance_masks", groundtruth_field="masks"
-    ),
-    KEYPOINTS: LabelSpec(
-        "float32", "B G P 2", "keypoints", reader_field="num_keypoints",
-        groundtruth_field="keypoints",
-    ),
+    WEIGHTS: LabelSpec("float32", "B G", "weights", record_key="image/object/weight", default=1.0),
+    AREA: LabelSpec("float32", "B G", "area", record_key="image/object/area", default=None),
+    IS_CROWD: LabelSpec("bool", "B G", "is_crowd", record_key="image/object/is_crowd"),
+    DIFFICULT: LabelSpec("bool", "B G", "difficult", record_key="image/object/difficult"),
+    GROUP_OF: LabelSpec("bool", "B G", "group_of", record_key="image/object/group_of"),
+    MASKS: LabelSpec("float32", "B G H W", "masks", reader_field="load_instance_masks"),
+    KEYPOINTS: LabelSpec("float32", "B G P 2", "keypoints", reader_field="num_keypoints"),
     KEYPOINT_VISIBILITIES: LabelSpec(
-        "bool", "B G P", "keypoint_visibilities", reader_field="num_keypoints",
-        groundtruth_field="keypoint_visibilities",
+        "bool", "B G P", "keypoint_visibilities", reader_field="num_keypoints"
     ),
-    LABELED_CLASSES: LabelSpec(
-        "float32", "B K", image_level_key=IMAGE_CLASSES, is_k_hot=True,
-        groundtruth_field="labeled_classes",
-    ),
+    LABELED_CLASSES: LabelSpec("float32", "B K", "labeled_classes", IMAGE_CLASSES, is_k_hot=True),
     VERIFIED_NEG_CLASSES: LabelSpec(
-        "float32", "B K", image_level_key=VERIFIED_NEG_CLASSES, is_k_hot=True,
-        groundtruth_field="verified_negatives",
+        "float32", "B K", "verified_negatives", VERIFIED_NEG_CLASSES, is_k_hot=True
     ),
     NOT_EXHAUSTIVE_CLASSES: LabelSpec(
-        "float32", "B K", image_level_key=NOT_EXHAUSTIVE_CLASSES, is_k_hot=True,
-        groundtruth_field="not_exhaustive",
+        "float32", "B K", "not_exhaustive", NOT_EXHAUSTIVE_CLASSES, is_k_hot=True
     ),
     IMAGE_CLASSES: LabelSpec("int64", "B K", image_level_key=IMAGE_CLASSES, on_tpu=False),
-    IMAGE_CONFIDENCES: LabelSpec(
-        "float32", "B K", image_level_key=IMAGE_CONFIDENCES, on_tpu=False
-    ),
-    IS_ANNOTATED: LabelSpec(
-        "bool", "B", image_level_key=IS_ANNOTATED, groundtruth_field="is_annotated"
-    ),
-}  # fmt: skip
+    IMAGE_CONFIDENCES: LabelSpec("float32", "B K", image_level_key=IMAGE_CONFIDENCES, on_tpu=False),
+    IS_ANNOTATED: LabelSpec("bool", "B", "is_annotated", IS_ANNOTATED),
+}
 
 # Labels of one number for each box, which a record may lack.
 PER_BOX_NUMBERS = tuple(spec for spec in LABELS.values() if spec.record_key)

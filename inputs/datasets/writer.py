@@ -139,7 +139,7 @@ def _add_objects(feature: Any, annotations: Annotations) -> None:
     if annotations.masks is not None:
         _add(feature["image/object/mask"].bytes_list, annotations.masks)
     for spec in PER_BOX_NUMBERS:
-        numbers = getattr(annotations, spec.sample_field)
+        numbers = getattr(annotations, spec.field)
         if numbers is not None and spec.dtype == "float32":
             _add(feature[spec.record_key].float_list, map(float, numbers))
         elif numbers is not None:

@@ -237,7 +237,7 @@ def _boxes(
         # The list has all values or none.
         default = box_area if spec.default is None else tf.fill([num_boxes], spec.default)
         values = tf.concat([values, tf.cast(default, values.dtype)], 0)
-        fields[spec.sample_field] = values > 0 if spec.dtype == "bool" else values
+        fields[spec.field] = values > 0 if spec.dtype == "bool" else values
     return Sample(image, boxes, classes, masks=masks, **fields), kept, counts
 
 

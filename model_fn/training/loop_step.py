@@ -26,7 +26,7 @@ GLOBAL_STEP = "global_step"
 # Features and labels that the network and its loss read.
 _READ = (
     *(key for key, spec in schema.FEATURES.items() if spec.in_train_step),
-    *(key for key, spec in schema.LABELS.items() if spec.groundtruth_field),
+    *(key for key, spec in schema.LABELS.items() if spec.field),
     schema.NUM_BOXES,
 )
 

@@ -70,11 +70,7 @@ class TrainStep(NamedTuple):
 
 def groundtruth_from_labels(labels: Tensors) -> Groundtruth:
     """Labels under the keys of `inputs.schema` as the detector takes them."""
-    fields = {
-        spec.groundtruth_field: labels.get(key)
-        for key, spec in schema.LABELS.items()
-        if spec.groundtruth_field
-    }
+    fields = {spec.field: labels.get(key) for key, spec in schema.LABELS.items() if spec.field}
     valid = tf.sequence_mask(labels[schema.NUM_BOXES], tf.shape(labels[schema.BOXES])[1])
     valid.set_shape(labels[schema.BOXES].shape[:2])
     fields["classes"] = tf.cast(labels[schema.CLASSES], tf.float32)
