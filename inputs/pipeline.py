@@ -34,7 +34,7 @@ from inputs.checks.guard import GraphGuard, Guard
 from inputs.examples import ExampleOptions, make_example_fn, make_retry, mix_records
 from inputs.machine import available_cpus
 from inputs.records import sharding, splits
-from inputs.records.cursor import DataCursor, order_fingerprint
+from inputs.records.cursor import OF_WORKER, DataCursor, derived_seed, order_fingerprint
 from inputs.records.stream import Files, Order, list_files, record_dataset
 from inputs.records.tfrecord import file_size
 
@@ -121,7 +121,7 @@ def create_train_input_fn(
             images_per_step=images if input_context is None else images // shard[0],
         )
         order = Order(
-            sharding.seed_of_part(seed, shard), reader.num_epochs or None,
+            derived_seed(seed, OF_WORKER, shard[1]), reader.num_epochs or None,
             reader.sample_1_of_n_examples, shard, reader.drop_remainder,
         )  # fmt: skip
         return _batches(examples, order, fault_log, run, predicts_masks(pipeline_config.model))

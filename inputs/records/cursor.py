@@ -36,6 +36,10 @@ LAST_NUMBER = 2**_NUMBER_BITS - 1
 LAST_EPOCH = 2**_EPOCH_BITS - 1
 
 
+# Names for `derived_seed`.
+FROM_STEP, OF_WORKER = "from step", "of worker"
+
+
 class StreamOffset(NamedTuple):
     """The position of a record in its stream; both fields count from 0."""
 
@@ -91,7 +95,7 @@ class DataCursor:
             self.state = self._saved
         else:
             self.is_rejected = self._saved is not None
-            new = seed_at(seed, self._first_step)
+            new = derived_seed(seed, FROM_STEP, self._first_step)
             new = random.SystemRandom().randrange(2**31) if new is None else new
             self.state = CursorState(new, order=order)
         return self.state
@@ -107,14 +111,15 @@ class DataCursor:
         self.state = dataclasses.replace(self.state, count=count, streams=streams)
 
 
-def seed_at(seed: Optional[int], step: int) -> Optional[int]:
-    """The seed of data that start at a step: `seed` itself at step 0, else another one.
+def derived_seed(seed: Optional[int], name: str, number: int) -> Optional[int]:
+    """The seed of a worker, or of data that start at a step: `seed` itself for number 0.
 
-    The same seed would repeat the records and augmentations of the first run.
+    With the same seed, workers would augment the images that they read at the same time alike, and
+    a later start would repeat the records and augmentations of the first run.
     """
-    if seed is None or step == 0:
+    if seed is None or number == 0:
         return seed
-    return zlib.crc32(f"{seed} from step {step}".encode()) & 0x7FFFFFFF
+    return zlib.crc32(f"{seed} {name} {number}".encode()) & 0x7FFFFFFF
 
 
 def first_stream_index(stream: int, epoch: tf.Tensor) -> tf.Tensor:

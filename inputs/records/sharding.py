@@ -8,23 +8,12 @@ they are everything, whatever seeds the workers draw.
 
 from __future__ import annotations
 
-import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 Shard = Tuple[int, int]  # the number of workers, and the index of one
 WHOLE: Shard = (1, 0)
 
 BY_FILES, BY_RECORDS = "files", "records"
-
-
-def seed_of_part(seed: Optional[int], shard: Shard) -> Optional[int]:
-    """The seed of one worker: the first one has `seed` itself.
-
-    With the same seed, the images that workers read at the same time would be augmented alike.
-    """
-    if seed is None or shard[1] == 0:
-        return seed
-    return zlib.crc32(f"{seed} of worker {shard[1]}".encode()) & 0x7FFFFFFF
 
 
 class Split(NamedTuple):

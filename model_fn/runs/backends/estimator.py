@@ -11,7 +11,7 @@ from estimator_det.compat import estimator, tf, tf1
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import FaultLog
-from inputs.records.cursor import DataCursor, seed_at
+from inputs.records.cursor import FROM_STEP, DataCursor, derived_seed
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
 from model_fn.checkpoints.variables import check_resumable
@@ -191,7 +191,7 @@ def make_train_input_fn(
     input_fn: Callable[..., Any] = input_pipeline.create_train_input_fn(
         config,
         make_preprocessor(config.model),
-        seed=seed if cursor is not None else seed_at(seed, first_step),
+        seed=seed if cursor is not None else derived_seed(seed, FROM_STEP, first_step),
         fault_log=fault_log,
         cursor=cursor,
         data_service=context.options.data_service,

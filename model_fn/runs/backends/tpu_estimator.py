@@ -12,7 +12,7 @@ from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.bad_records.log import FaultLog
-from inputs.records.cursor import DataCursor, seed_at
+from inputs.records.cursor import FROM_STEP, DataCursor, derived_seed
 from model_fn.evaluation.accumulator import OnResults, Results
 from model_fn.model_fn import create_model_fn
 from model_fn.runs import progress
@@ -217,7 +217,7 @@ class TpuBackend(EstimatorBackend):
             input_pipeline.create_train_input_fn(
                 config,
                 make_preprocessor(config.model),
-                seed=seed_at(self._context.options.seed, first_step),
+                seed=derived_seed(self._context.options.seed, FROM_STEP, first_step),
                 fault_log=fault_log,
                 cursor=None,
                 runs_elsewhere=not self._tpu.has_local_files,
