@@ -58,7 +58,7 @@ class Explainer:
         if known == number > 0:
             return range(0)
         try:
-            if tfrecord.is_compressed(path):
+            if tfrecord.compression_of(path):
                 self._report_compressed_rest(path, number)
                 return range(0)
             size_now = tfrecord.file_size(path)

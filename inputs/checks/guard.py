@@ -27,7 +27,7 @@ from inputs.checks.explain import Explainer, Retry
 from inputs.decoding.example import require
 from inputs.records.cursor import CursorState
 from inputs.records.stream import unpack_record_ids
-from inputs.records.tfrecord import is_compressed
+from inputs.records.tfrecord import compression_of
 
 # Keys inside the pipeline that the guard removes from the batch.
 SEQUENCE_NUMBER = "sequence_number"  # counts records in the dataset, bad ones included
@@ -172,7 +172,7 @@ class GraphGuard:
     """A `guard.Guard` of TensorFlow operations alone: any fault raises InvalidArgumentError."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        compressed = [path for path in paths if is_compressed(path)]
+        compressed = [path for path in paths if compression_of(path)]
         if compressed:
             raise ConfigError(
                 None,

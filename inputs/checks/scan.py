@@ -176,4 +176,4 @@ def _records(task: Task) -> Iterator[Tuple[int, tfrecord.Record]]:
 
 def _is_sequential(path: str) -> bool:
     """True unless records can be read from any one on: of a remote or compressed file."""
-    return files.is_remote(path) or tfrecord.is_compressed(path)
+    return files.is_remote(path) or tfrecord.compression_of(path) != ""

@@ -56,11 +56,6 @@ def compression_of(path: str) -> str:
     return next((kind for end, kind in COMPRESSIONS.items() if path.endswith(end)), "")
 
 
-def is_compressed(path: str) -> bool:
-    """Whether a file is compressed, by its suffix."""
-    return bool(compression_of(path))
-
-
 def read_records(path: str) -> Iterator[Tuple[int, Record]]:
     """The number of every record of a file, and its bytes or damage."""
     with contextlib.closing(_Source(path)) as source:
@@ -74,7 +69,7 @@ def read_record(path: str, number: int) -> Record:
     The offsets of a file's records are cached, so that reading several is fast, except in
     compressed files, which are read from their beginning each time.
     """
-    if is_compressed(path):
+    if compression_of(path):
         for index, record in read_records(path):
             if index == number:
                 return record
@@ -88,7 +83,7 @@ def read_record(path: str, number: int) -> Record:
 
 def count_records(path: str) -> int:
     """Records of a file, with one for each gap; fast for a local file that is not compressed."""
-    if is_compressed(path):
+    if compression_of(path):
         return sum(1 for _ in read_records(path))
     return len(_cached_frames(path, *_identity(path)))
 
@@ -127,7 +122,7 @@ class _Source:
 
     def __init__(self, path: str) -> None:
         self.error = ""  # why a compressed file cannot be read to its end
-        self._is_compressed = is_compressed(path)
+        self._is_compressed = compression_of(path) != ""
         # Bytes of the file; None if only reading it would show.
         self.size = None if self._is_compressed else file_size(path)
         self._file: Any
