@@ -1,18 +1,17 @@
-"""The log of record faults, in memory and as JSON lines. No TensorFlow for local files."""
+"""The log of record faults: counts, and a file of JSON lines. No TensorFlow for local files."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 import threading
-from typing import Counter, Dict, List, Optional, Set, Tuple
+from typing import Counter, Dict, Optional, Set, Tuple
 
 from estimator_det.config import json_lines
 from estimator_det.config.printing import counted
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, effect
 
 LOG_FILE = "bad_records.jsonl"  # in model_dir
-MAX_KEPT = 1000  # entries of each kind that stay in memory; the file has all of them
 
 
 class RecordFaultError(ValueError):
@@ -33,21 +32,14 @@ class FaultLog:
         self.path = path
         self.stop_reason = ""
         self._lock = threading.RLock()
-        self._entries: List[RecordFault] = []
         self._seen: Set[Tuple[str, int, str]] = set()
         lines = [] if path is None else json_lines.read(path, ("file", "record", "kind"))
-        self._written = {(line["file"], line["record"], line["kind"]) for line in lines}
+        self._earlier = {(line["file"], line["record"], line["kind"]) for line in lines}
         self._counts: Counter[str] = collections.Counter()
-        self._entries_of: Counter[str] = collections.Counter()
+        self._record_counts: Counter[str] = collections.Counter()
         self._action_counts: Counter[Tuple[str, str]] = collections.Counter()
         self._skipped: Set[Tuple[str, int]] = set()
         self.has_new_faults = False
-
-    @property
-    def entries(self) -> List[RecordFault]:
-        """In the order found, at most MAX_KEPT of each kind."""
-        with self._lock:
-            return list(self._entries)
 
     def counts(self) -> Dict[str, int]:
         """Kind -> boxes, records or files, each counted once; and "skipped_records"."""
@@ -90,7 +82,7 @@ class FaultLog:
                 row = KINDS[kind]
                 text = counted(self._action_counts[kind, action], row.unit)
                 if row.unit == "box":
-                    text += f" in {counted(self._entries_of[kind], 'record')}"
+                    text += f" in {counted(self._record_counts[kind], 'record')}"
                 lines.append(f"  {kind}: {row.description}: {text}, {effect(kind, action)}")
             head = f"Record faults ({counted(len(self._skipped), 'record')} skipped):"
             tail = [f"  All of them are in {self.path}"] if self.path else []
@@ -98,13 +90,10 @@ class FaultLog:
 
     def _add(self, fault: RecordFault, key: Tuple[str, int, str]) -> None:
         self._counts[fault.kind] += fault.count
-        self._entries_of[fault.kind] += 1
+        self._record_counts[fault.kind] += 1
         self._action_counts[fault.kind, fault.action] += fault.count
-        if self._entries_of[fault.kind] <= MAX_KEPT:
-            self._entries.append(fault)
-        if key in self._written:
+        if key in self._earlier:
             return
         self.has_new_faults = True
-        self._written.add(key)
         if self.path is not None:
             json_lines.append(self.path, dataclasses.asdict(fault))

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import inputs
 from estimator_det.compat import tf, tf1
+from estimator_det.config import json_lines
 from estimator_det.images.resize import make_resizer
+from inputs.bad_records.log import FaultLog
 
 
 def train_fn(config: Any, *arguments: Any, **options: Any) -> Any:
     """The input function of training, whose preprocessing only resizes images."""
     resize = make_resizer(config.model.ssd.image_resizer).resize
     return inputs.create_train_input_fn(config, resize, *arguments, **options)
+
+
+def entries_of(log: FaultLog) -> List[Dict[str, Any]]:
+    """The JSON lines of a log's file."""
+    assert log.path is not None
+    return json_lines.read(log.path)
 
 
 def run_in_graph(input_fn: Callable[[], Any], count: Optional[int] = None) -> List[Any]:

@@ -14,7 +14,7 @@ from inputs.checks import guard
 from inputs.examples import with_partners
 from inputs.records.cursor import DataCursor
 from tests.inputs.examples import BOXES, encoded, example, picture, write
-from tests.inputs.reading import train_fn
+from tests.inputs.reading import entries_of, train_fn
 from tests.inputs.records.test_cursor import LABELS, files, read, reading
 
 IN_ORDER = "train_input_reader { shuffle: false num_readers: 1 read_block_length: 1 }"
@@ -70,16 +70,16 @@ def test_bad_records_are_no_partners(tmp_path):
     text = "train_input_reader { bad_records { policy: SKIP exception { kind: 'too_many_boxes' "
     text += "policy: FAIL } } }" + IN_ORDER + mixing("mixup {}")
     config = reading([write(tmp_path / "r", records)], text)
-    log = FaultLog()
+    log = FaultLog(str(tmp_path / "log"))
     batches = batches_of(config, 3, log)
     assert sources(batches) == [[0, 3], [2, 0], [3, 2]] * 2
     assert [labels[schema.NUM_BOXES].tolist() for _, labels in batches] == [[3, 3]] * 3
     assert log.counts()["skipped_records"] == 1
-    counted = [one for one in log.entries if one.action == "clip"]
-    assert [(one.kind, one.source_id) for one in counted] == [
+    counted = [one for one in entries_of(log) if one["action"] == "clip"]
+    assert [(one["kind"], one["source_id"]) for one in counted] == [
         ("too_many_boxes", number) for number in "023"
     ]
-    assert all("max_number_of_boxes: 1, dropped" in one.message for one in counted)
+    assert all("max_number_of_boxes: 1, dropped" in one["message"] for one in counted)
 
 
 @pytest.mark.parametrize("stops", [(3,), pytest.param((1, 2), marks=pytest.mark.exhaustive)])

@@ -17,7 +17,7 @@ from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.datasets import shapes, writer
 from tests.inputs.examples import pipeline
 from tests.inputs.faults import DAMAGES, MAX_BOXES, file_bytes
-from tests.inputs.reading import run_in_graph, train_fn
+from tests.inputs.reading import entries_of, run_in_graph, train_fn
 
 FileAndRecord = Tuple[int, int]
 
@@ -145,7 +145,7 @@ def test_clip_corrects_boxes_in_every_epoch(storm, tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["FAIL", "REFERENCE"])
-def test_the_first_fault_stops_the_run(storm, policy):
+def test_the_first_fault_stops_the_run(storm, policy, tmp_path):
     config = configured(storm, BadRecords.Policy.Value(policy))
     config.train_input_reader.shuffle = False
     config.train_input_reader.num_readers = 1
@@ -159,21 +159,21 @@ def test_the_first_fault_stops_the_run(storm, policy):
         for key, kind in storm.damaged.items()
         if policy == "FAIL" or references[kind] not in (KEEP, "clip")
     )
-    log = FaultLog()
+    log = FaultLog(str(tmp_path / LOG_FILE))
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         used(train_fn(config, 3, log))
     file, record = stops[0]
     assert f"{storm.paths[file]}, record {record}" in str(caught.value)
     assert "Remedy: " in str(caught.value)
-    last = log.entries[-1]
-    assert (last.file, last.record, last.action) == (storm.paths[file], record, "fail")
-    assert last.kind == storm.damaged[stops[0]]
+    last = entries_of(log)[-1]
+    assert (last["file"], last["record"], last["action"]) == (storm.paths[file], record, "fail")
+    assert last["kind"] == storm.damaged[stops[0]]
 
 
-def test_more_than_max_skipped_stop_the_run(storm):
-    log = FaultLog()
+def test_more_than_max_skipped_stop_the_run(storm, tmp_path):
+    log = FaultLog(str(tmp_path / LOG_FILE))
     config = configured(storm, BadRecords.SKIP, max_skipped=5)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"max_skipped: 5.*The last one: "):
         used(train_fn(config, 3, log))
     assert log.counts()["skipped_records"] == 6
-    assert {entry.action for entry in log.entries} <= {SKIP, KEEP, "clip"}
+    assert {entry["action"] for entry in entries_of(log)} <= {SKIP, KEEP, "clip"}

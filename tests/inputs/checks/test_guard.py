@@ -17,7 +17,7 @@ from inputs.bad_records.log import FaultLog
 from inputs.checks import explain, guard
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, sequence, write
 from tests.inputs.faults import frames_of, gzipped
-from tests.inputs.reading import train_fn
+from tests.inputs.reading import entries_of, train_fn
 
 LABELS = {"image/object/class/label": [2, 1]}
 BAD = {"image/encoded": b"rubbish", "image/source_id": "bad"}
@@ -89,10 +89,10 @@ def test_what_follows_damage_in_a_compressed_file_is_reported_as_lost(tmp_path):
     frames[2] = frames[2][:50] + b"damage" + frames[2][56:]
     (tmp_path / "r.gz").write_bytes(gzipped(b"".join(frames)))
     config = reading(tmp_path / "r.gz", reader=f"num_epochs: 2 {SKIP}")
-    log = FaultLog()
+    log = FaultLog(str(tmp_path / "log"))
     assert records_of(train(config, log)) == [[0, 0], [0, 1]] * 2
     assert log.counts() == {"damaged_record": 1, "lost_records": 3, "skipped_records": 1}
-    assert "decompress" in log.entries[-1].message
+    assert "decompress" in entries_of(log)[-1]["message"]
 
 
 def test_a_whole_compressed_file_and_a_dropped_remainder_have_no_faults(tmp_path):
@@ -151,10 +151,10 @@ def test_sequences_are_watched(tmp_path):
     bad = sequence({}, {"image/encoded": [b"rubbish"], "image/source_id": ["g"]})
     path = write(tmp_path / "r", [good, bad, good])
     config = reading(path, reader=f"input_type: TF_SEQUENCE_EXAMPLE {ONCE} {SKIP}")
-    log = FaultLog()
+    log = FaultLog(str(tmp_path / "log"))
     assert records_of(train(config, log)) == [[0, 0], [0, 2]]
-    (fault,) = log.entries
-    assert (fault.record, fault.source_id) == (1, "g") and "frame" in fault.message
+    (fault,) = entries_of(log)
+    assert (fault["record"], fault["source_id"]) == (1, "g") and "frame" in fault["message"]
 
 
 def test_clean_data_never_call_python(tmp_path, monkeypatch):
