@@ -1,14 +1,14 @@
 """Random crops around the boxes; boxes of which too little remains are dropped, with all fields.
 
 Source of the crop sampling: Liu et al., SSD: Single Shot MultiBox Detector (2016), section 2.2.
-An operation has bounds for the share of some box in the crop, and for the crop's shape and size.
+An operation has bounds for the share of some box in the crop, and for the crop's shape and size. It
+is a message with the fields of `SSDRandomCropOperation`, such as that of `random_crop_image`.
 
 Images may be uint8 or float32 and keep their dtype.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
@@ -32,18 +32,6 @@ WHOLE_IMAGE = (0.0, 0.0, 1.0, 1.0)
 Pair = Tuple[float, float]
 
 
-@dataclasses.dataclass(frozen=True)
-class Operation:
-    """Bounds of one kind of crop."""
-
-    min_object_covered: float = 0.0  # share of at least one box that the crop must contain
-    aspect_ratio: Pair = (0.5, 2.0)  # minimum and maximum width over height, in pixels
-    area: Pair = (0.1, 1.0)  # minimum and maximum share of the image's area
-    overlap_thresh: float = 0.0  # a box stays if this share of it lies in the crop
-    clip_boxes: bool = True  # clip boxes to the crop, and set keypoints outside to NaN
-    random_coef: float = 0.15  # probability of not cropping the image
-
-
 class Window(NamedTuple):
     """A rectangle of an image."""
 
@@ -65,15 +53,24 @@ class Crop(NamedTuple):
     window: Window
 
 
-def draw_crop(sample: Sample, seed: tf.Tensor, operations: Sequence[Operation]) -> Crop:
-    """Draws one of the operations, all equally likely, and a window within its bounds."""
+def draw_crop(
+    sample: Sample,
+    seed: tf.Tensor,
+    operations: Sequence[Any],
+    aspect_ratio: Optional[float] = None,
+) -> Crop:
+    """Draws one of the operations, all equally likely, and a window within its bounds.
+
+    `aspect_ratio`, width over height in pixels, replaces those of the operations.
+    """
     draw_seed, window_seed = split_seed(seed, 2)
     fractions = uniform([2], draw_seed)
     index = tf.cast(fractions[0] * len(operations), tf.int32)
-    return Crop(index, fractions[1], _sample_window(sample, window_seed, operations, index))
+    window = _sample_window(sample, window_seed, operations, index, aspect_ratio)
+    return Crop(index, fractions[1], window)
 
 
-def apply_crop(sample: Sample, operations: Sequence[Operation], selection: Crop) -> Sample:
+def apply_crop(sample: Sample, operations: Sequence[Any], selection: Crop) -> Sample:
     """Crops a sample, or returns it whole with the selected operation's `random_coef`."""
     coef = gather_option(operations, "random_coef", selection.index)
     is_whole = (coef > 0.0) & (selection.fraction <= coef)
@@ -88,28 +85,36 @@ def apply_crop(sample: Sample, operations: Sequence[Operation], selection: Crop)
 
 
 def _sample_window(
-    sample: Sample, seed: tf.Tensor, operations: Sequence[Operation], index: tf.Tensor
+    sample: Sample,
+    seed: tf.Tensor,
+    operations: Sequence[Any],
+    index: tf.Tensor,
+    aspect_ratio: Optional[float],
 ) -> Window:
     """Draws a window within the bounds of the selected operation."""
     shape = tf.shape(sample.image)
     boxes = tf.clip_by_value(sample.boxes, 0.0, 1.0)[tf.newaxis]
     covered = gather_option(operations, "min_object_covered", index)
 
-    def sample_box(aspect_ratio: Pair, area: Pair) -> Window:
+    def sample_box(shape_range: Pair, area_range: Pair) -> Window:
         begin, size, box = tf.image.stateless_sample_distorted_bounding_box(
             shape,
             boxes,
             seed,
             min_object_covered=covered,
-            aspect_ratio_range=aspect_ratio,
-            area_range=area,
+            aspect_ratio_range=shape_range,
+            area_range=area_range,
             max_attempts=MAX_ATTEMPTS,
             use_image_if_no_bounding_boxes=True,
         )
         return Window(begin[:2], size[:2], tf.reshape(box, [4]))
 
     # The ranges are attributes of the op: all operations with equal ranges share one op.
-    ranges = [(op.aspect_ratio, op.area) for op in operations]
+    if aspect_ratio is None:
+        shapes = [(op.min_aspect_ratio, op.max_aspect_ratio) for op in operations]
+    else:
+        shapes = [(aspect_ratio, aspect_ratio)] * len(operations)
+    ranges = list(zip(shapes, ((op.min_area, op.max_area) for op in operations)))
     distinct = sorted(set(ranges))
     if len(distinct) == 1:
         return sample_box(*distinct[0])
@@ -199,23 +204,10 @@ def crop_to_aspect_ratio(
     return crop(sample, window, tf.constant(overlap_thresh), clip_boxes)
 
 
-def make_operation(config: Any, aspect_ratio: Optional[Pair] = None) -> Operation:
-    """Reads an operation from a message; `aspect_ratio` replaces the message's."""
-    return Operation(
-        min_object_covered=config.min_object_covered,
-        aspect_ratio=aspect_ratio or (config.min_aspect_ratio, config.max_aspect_ratio),
-        area=(config.min_area, config.max_area),
-        overlap_thresh=config.overlap_thresh,
-        clip_boxes=config.clip_boxes,
-        random_coef=config.random_coef,
-    )
-
-
 @AUGMENTATIONS.register("random_crop_image")
 def random_crop_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Crops by the operation of the step."""
-    operations = [make_operation(config)]
-    return apply_crop(sample, operations, draw_crop(sample, seed, operations))
+    return apply_crop(sample, [config], draw_crop(sample, seed, [config]))
 
 
 @AUGMENTATIONS.register("random_crop_to_aspect_ratio")

@@ -11,15 +11,14 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import AUGMENTATIONS, checked_by, image_size, split_seed
 from inputs.augment.crop import (
-    Operation,
     Pair,
     apply_crop,
     crop_to_aspect_ratio,
     draw_crop,
     gather_option,
-    make_operation,
 )
 from inputs.augment.pad import check_color, mean_color, random_pad, random_pad_to_aspect_ratio
 from inputs.schema import Sample
@@ -46,12 +45,16 @@ class Padding:
 
 COVERED = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 SSD_OPERATIONS = tuple(
-    Operation(min_object_covered=share, overlap_thresh=share) for share in COVERED
-)
+    preprocessor_pb2.SSDRandomCropOperation(
+        min_object_covered=share, overlap_thresh=share, min_aspect_ratio=0.5, max_aspect_ratio=2.0,
+        min_area=0.1, max_area=1.0, random_coef=0.15,
+    )
+    for share in COVERED
+)  # fmt: skip
 
 
 def _random_crop_pad(
-    sample: Sample, seed: tf.Tensor, operations: Sequence[Operation], paddings: Sequence[Padding]
+    sample: Sample, seed: tf.Tensor, operations: Sequence[Any], paddings: Sequence[Padding]
 ) -> Sample:
     crop_seed, pad_seed = split_seed(seed, 2)
     size = tf.cast(image_size(sample.image), tf.float32)
@@ -73,14 +76,9 @@ def color_of_crop(cropped: Sample, paddings: Sequence[Padding], index: tf.Tensor
     return tf.gather(tf.constant([list(padding.color or ()) for padding in paddings]), index)
 
 
-def _operations(config: Any, aspect_ratio: Optional[Pair] = None) -> List[Operation]:
+def _operations(config: Any) -> List[Any]:
     """Operations of the step, or the seven of the SSD paper."""
-    if config.operations:
-        return [make_operation(op, aspect_ratio) for op in config.operations]
-    return [
-        dataclasses.replace(op, aspect_ratio=aspect_ratio or op.aspect_ratio)
-        for op in SSD_OPERATIONS
-    ]
+    return list(config.operations or SSD_OPERATIONS)
 
 
 def _ratios(config: Any) -> Padding:
@@ -95,12 +93,12 @@ def _ratios(config: Any) -> Padding:
     return Padding(**bounds)
 
 
-def _crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
+def _crop_pad_parts(config: Any) -> Tuple[List[Any], List[Padding]]:
     padding = dataclasses.replace(_ratios(config), color=tuple(config.pad_color) or None)
-    return [make_operation(config)], [padding]
+    return [config], [padding]
 
 
-def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
+def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Any], List[Padding]]:
     """Operations and paddings: listed operations have a colour, the standard ones the mean colour.
 
     The standard ones are `SSD_OPERATIONS` without the first one, which requires no overlap.
@@ -149,9 +147,9 @@ def ssd_random_crop_pad(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 def ssd_random_crop_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Crops to one aspect ratio, also images that are not cropped otherwise."""
     ratio = config.aspect_ratio
-    operations = _operations(config, (ratio, ratio))
+    operations = _operations(config)
     crop_seed, cut_seed = split_seed(seed, 2)
-    selection = draw_crop(sample, crop_seed, operations)
+    selection = draw_crop(sample, crop_seed, operations, ratio)
     cropped = apply_crop(sample, operations, selection)
     # The operation that was drawn decides about the second crop as well.
     clip = gather_option(operations, "clip_boxes", selection.index)

@@ -20,7 +20,6 @@ from inputs.augment.crop import (
     apply_crop,
     crop,
     gather_option,
-    make_operation,
     size_of_aspect_ratio,
     window_at,
 )
@@ -155,7 +154,7 @@ def _cut(sample: Sample, ratio: float, thresh: float, clip: Any, drawn: Dict[str
 
 def _crop_fixed(sample: Sample, config: Any, drawn: Dict[str, Any]) -> Sample:
     ratio = config.aspect_ratio
-    operations = _operations(config, (ratio, ratio))
+    operations = _operations(config)
     cropped = _cropped(sample, operations, drawn)
     clip = gather_option(operations, "clip_boxes", tf.constant(drawn["selector"]))
     return _cut(cropped, ratio, SECOND_CROP_OVERLAP, clip, drawn)
@@ -179,8 +178,7 @@ def _jittered(sample: Sample, config: Any, drawn: Dict[str, Any]) -> Sample:
 def _blackened(sample: Sample, config: Any, drawn: Dict[str, Any]) -> Sample:
     values = np.array(drawn["u_ymin_xmin_per_patch"], np.float32)
     is_drawn = values[:, 0] <= config.probability
-    image = blacken(sample.image, values[:, 1:], is_drawn, config.size_to_image_ratio)
-    return sample._replace(image=image)
+    return blacken(sample, values[:, 1:], is_drawn, config.size_to_image_ratio)
 
 
 def _noisy(sample: Sample, config: Any, drawn: Dict[str, Any]) -> Sample:
@@ -210,7 +208,7 @@ FORCED: Dict[str, Callable[[Sample, Any, Dict[str, Any]], Sample]] = {
     "random_adjust_hue": lambda s, _, d: rotate_hue(s, d["adjust_hue"]),
     "random_distort_color": _distorted,
     "random_jitter_boxes": _jittered,
-    "random_crop_image": lambda s, c, d: _cropped(s, [make_operation(c)], d),
+    "random_crop_image": lambda s, c, d: _cropped(s, [c], d),
     "random_pad_image": _padded,
     "random_absolute_pad_image": _padded,
     "random_crop_pad_image": lambda s, c, d: _crop_padded(s, _crop_pad_parts(c), d),
@@ -251,8 +249,8 @@ MOVES: Dict[str, Callable[[Sample, float], Sample]] = {
     "Rotate": operations.rotate,
     "ShearX": operations.shear_x,
     "ShearY": operations.shear_y,
-    "TranslateX": lambda sample, pixels: operations.translate(sample, tf.constant([0.0, pixels])),
-    "TranslateY": lambda sample, pixels: operations.translate(sample, tf.constant([pixels, 0.0])),
+    "TranslateX": operations.translate_x,
+    "TranslateY": operations.translate_y,
 }
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
+from estimator_det.protos.preprocessor_pb2 import SSDRandomCropOperation
 from inputs.augment.color import compress
-from inputs.augment.crop import Crop, Operation, Window, apply_crop, crop
+from inputs.augment.crop import Crop, Window, apply_crop, crop, draw_crop
 from inputs.augment.geometry import _target_pixels, resize
 from inputs.augment.square import Frame, border_size, to_square
 from inputs.augment.ssd_crop import (
@@ -125,7 +126,7 @@ def test_images_are_left_whole_up_to_random_coef():
     window = Window(tf.constant([2, 4]), tf.constant([5, 10]), tf.constant([0.1] * 4))
     for coef, fraction, is_whole in ((0.15, 0.15, True), (0.15, 0.16, False), (0.0, 0.0, False)):
         drawn = Crop(tf.constant(0), tf.constant(fraction), window)
-        result = apply_crop(sample, [Operation(random_coef=coef)], drawn)
+        result = apply_crop(sample, [SSDRandomCropOperation(random_coef=coef)], drawn)
         assert (result.image.shape == sample.image.shape) == is_whole
 
 
@@ -142,39 +143,44 @@ def test_operations_of_different_ranges_are_all_drawn():
 
 
 def test_standard_operations_are_those_of_the_reference():
-    assert [op.min_object_covered for op in SSD_OPERATIONS] == [0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
+    covered = np.array([op.min_object_covered for op in SSD_OPERATIONS], np.float32)
+    assert covered.tolist() == np.float32([0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]).tolist()
     for operation in SSD_OPERATIONS:
         assert operation.overlap_thresh == operation.min_object_covered
-        assert (operation.aspect_ratio, operation.area) == ((0.5, 2.0), (0.1, 1.0))
-        assert (operation.clip_boxes, operation.random_coef) == (True, 0.15)
+        assert (operation.min_aspect_ratio, operation.max_aspect_ratio) == (0.5, 2.0)
+        assert (operation.min_area, operation.max_area) == (np.float32(0.1), 1.0)
+        assert (operation.clip_boxes, operation.random_coef) == (True, np.float32(0.15))
     plain, padded = config_of("ssd_random_crop {}"), config_of("ssd_random_crop_pad {}")
     assert _operations(plain) == list(SSD_OPERATIONS)
     operations, paddings = _ssd_crop_pad_parts(padded)
     assert operations == list(SSD_OPERATIONS[1:])
     assert paddings == [Padding((1.0, 1.0), (2.0, 2.0), None)] * 6
-    fixed = config_of("ssd_random_crop_fixed_aspect_ratio {}")
-    shaped = [dataclasses.replace(op, aspect_ratio=(1.5, 1.5)) for op in SSD_OPERATIONS]
-    assert _operations(fixed, (1.5, 1.5)) == shaped
+    assert _operations(config_of("ssd_random_crop_fixed_aspect_ratio {}")) == list(SSD_OPERATIONS)
     assert _ratios(config_of("ssd_random_crop_pad_fixed_aspect_ratio {}")) == paddings[0]
 
 
-def test_every_field_of_an_operation_is_read():
-    settings = """min_object_covered: 0.25 min_aspect_ratio: 0.75 max_aspect_ratio: 1.25
-        min_area: 0.125 max_area: 0.5 overlap_thresh: 0.375 random_coef: 0.625"""
-    expected = Operation(0.25, (0.75, 1.25), (0.125, 0.5), 0.375, True, 0.625)
+def test_an_aspect_ratio_replaces_those_of_the_operations():
+    sample = sample_of("full")._replace(image=tf.zeros([240, 320, 3]), masks=None)
+    for ratio in (None, 0.5):
+        windows = [
+            draw_crop(sample, tf.constant([seed, 3]), SSD_OPERATIONS, ratio).window.size
+            for seed in range(20)
+        ]
+        found = {round(int(width) / int(height), 1) for height, width in windows}
+        assert (found <= {0.5, 1.3}) == (ratio is not None)  # 1.3 is the whole image
+
+
+def test_every_field_of_a_padding_is_read():
+    settings = "min_area: 0.125 max_area: 0.5 random_coef: 0.625"
     padding = "min_padded_size_ratio: [1.25, 1.5] max_padded_size_ratio: [2, 3]"
     sizes = Padding((1.25, 1.5), (2.0, 3.0))
-    listed = f"operations {{ {settings} }} operations {{ {settings} clip_boxes: false }}"
-    both = [expected, dataclasses.replace(expected, clip_boxes=False)]
-    assert _operations(config_of(f"ssd_random_crop {{ {listed} }}")) == both
     colors = "pad_color_r: 1 pad_color_g: 2 pad_color_b: 3"
-    operations, paddings = _ssd_crop_pad_parts(
-        config_of(f"ssd_random_crop_pad {{ operations {{ {settings} {padding} {colors} }} }}")
-    )
-    assert operations == [expected]
+    listed = config_of(f"ssd_random_crop_pad {{ operations {{ {settings} {padding} {colors} }} }}")
+    operations, paddings = _ssd_crop_pad_parts(listed)
+    assert operations == list(listed.operations)
     assert paddings == [dataclasses.replace(sizes, color=(1.0, 2.0, 3.0))]
     one = config_of(f"random_crop_pad_image {{ {settings} {padding} pad_color: [4, 5, 6] }}")
-    assert _crop_pad_parts(one) == ([expected], [dataclasses.replace(sizes, color=(4.0, 5.0, 6.0))])
+    assert _crop_pad_parts(one) == ([one], [dataclasses.replace(sizes, color=(4.0, 5.0, 6.0))])
     plain = config_of(f"random_crop_pad_image {{ {settings} }}")
     assert _crop_pad_parts(plain)[1] == [Padding()]
 
