@@ -12,6 +12,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from inputs.augment.base import (
     AUGMENTATIONS,
+    StepFunction,
     apply_with_probability,
     change_if,
     check_order,
@@ -106,29 +107,24 @@ def _move_randomly(
     return apply_with_probability(sample, seed, config.probability, change)
 
 
-def _flip_randomly(sample: Sample, seed: tf.Tensor, config: Any, axis: int, step: str) -> Sample:
-    if sample.keypoints is not None and not config.keypoint_flip_permutation:
-        raise ConfigError(
-            step,
-            "the samples have keypoints, but keypoint_flip_permutation is not set",
-            "list for each keypoint the one that replaces it in a flipped image",
-        )
-    move = functools.partial(flip, axis=axis)
-    return _move_randomly(sample, seed, config, move, f"{step}.keypoint_flip_permutation")
+def _flipping(axis: int, step: str) -> StepFunction:
+    """A step that flips an axis with a probability; keypoints need a permutation."""
+
+    def flip_randomly(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+        if sample.keypoints is not None and not config.keypoint_flip_permutation:
+            raise ConfigError(
+                step,
+                "the samples have keypoints, but keypoint_flip_permutation is not set",
+                "list for each keypoint the one that replaces it in a flipped image",
+            )
+        move = functools.partial(flip, axis=axis)
+        return _move_randomly(sample, seed, config, move, f"{step}.keypoint_flip_permutation")
+
+    return StepFunction(flip_randomly, _check_move("keypoint_flip_permutation"))
 
 
-@AUGMENTATIONS.register("random_horizontal_flip")
-@checked_by(_check_move("keypoint_flip_permutation"))
-def random_horizontal_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Flips left and right with a probability; keypoints need a permutation."""
-    return _flip_randomly(sample, seed, config, 1, "random_horizontal_flip")
-
-
-@AUGMENTATIONS.register("random_vertical_flip")
-@checked_by(_check_move("keypoint_flip_permutation"))
-def random_vertical_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Flips top and bottom with a probability; keypoints need a permutation."""
-    return _flip_randomly(sample, seed, config, 0, "random_vertical_flip")
+AUGMENTATIONS.register("random_horizontal_flip")(_flipping(1, "random_horizontal_flip"))
+AUGMENTATIONS.register("random_vertical_flip")(_flipping(0, "random_vertical_flip"))
 
 
 @AUGMENTATIONS.register("random_rotation90")

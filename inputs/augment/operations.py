@@ -269,9 +269,14 @@ class Warp(NamedTuple):
     pivot: float = 0.0
 
 
-def translate(sample: Sample, pixels: tf.Tensor) -> Sample:
-    """Moves everything up and left by float32 [2] pixels."""
-    return warp(sample, Warp(tf.eye(2), tf.convert_to_tensor(pixels, tf.float32)))
+def translate_x(sample: Sample, pixels: Any) -> Sample:
+    """Moves everything to the left."""
+    return warp(sample, Warp(tf.eye(2), tf.stack([0.0, pixels])))
+
+
+def translate_y(sample: Sample, pixels: Any) -> Sample:
+    """Moves everything up."""
+    return warp(sample, Warp(tf.eye(2), tf.stack([pixels, 0.0])))
 
 
 def shear_x(sample: Sample, level: Any) -> Sample:

@@ -5,7 +5,7 @@ Images [h, w, C] may be uint8 or float32; noise makes them float32.
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any
 
 from estimator_det.compat import tf
 from inputs.augment.base import (
@@ -18,31 +18,28 @@ from inputs.augment.base import (
     split_seed,
     uniform,
 )
-from inputs.augment.operations import overwrite
+from inputs.augment.operations import apply_in_turn, overwrite
 from inputs.schema import Sample
 
 
 def blacken(
-    image: tf.Tensor, places: tf.Tensor, is_selected: tf.Tensor, size_to_image_ratio: float
-) -> tf.Tensor:
+    sample: Sample, places: tf.Tensor, is_selected: tf.Tensor, size_to_image_ratio: float
+) -> Sample:
     """Covers squares with black: `places` float32 [k, 2] of 0 to 1, `is_selected` bool [k].
 
     A side is `size_to_image_ratio` of the shorter side of the image; places are the first row and
     column as a share of the image.
     """
-    size = tf.cast(image_size(image), tf.float32)
+    size = tf.cast(image_size(sample.image), tf.float32)
     side = tf.cast(tf.reduce_min(size) * size_to_image_ratio, tf.int32)
-    black = tf.zeros(tf.stack([side, side, tf.shape(image)[2]]), image.dtype)
+    black = tf.zeros(tf.stack([side, side, tf.shape(sample.image)[2]]), sample.image.dtype)
     corners = tf.cast(tf.boolean_mask(places, is_selected) * size, tf.int32)
 
-    def cover(number: tf.Tensor, covered_image: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-        return number + 1, overwrite(covered_image, tf.pad(corners[number], [[0, 1]]), black)
+    def cover(current: Sample, number: tf.Tensor) -> Sample:
+        image = overwrite(current.image, tf.pad(corners[number], [[0, 1]]), black)
+        return current._replace(image=image)
 
-    count = tf.shape(corners)[0]
-    _, covered_image = tf.while_loop(
-        lambda number, _: number < count, cover, (tf.constant(0), image)
-    )
-    return covered_image
+    return apply_in_turn(sample, tf.shape(corners)[0], cover)
 
 
 @AUGMENTATIONS.register("random_black_patches")
@@ -52,7 +49,7 @@ def random_black_patches(sample: Sample, seed: tf.Tensor, config: Any) -> Sample
     count, ratio = config.max_black_patches, config.size_to_image_ratio
     is_selected = uniform([count], chance_seed) < config.probability
     places = random_between(place_seed, 0.0, 1.0 - ratio, [count, 2])
-    return sample._replace(image=blacken(sample.image, places, is_selected, ratio))
+    return blacken(sample, places, is_selected, ratio)
 
 
 def add_noise(image: tf.Tensor, first: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:

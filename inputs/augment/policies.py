@@ -127,14 +127,6 @@ def _signed(change: Callable[[Sample, tf.Tensor], Sample]) -> Apply:
     return apply
 
 
-def _translate_x(sample: Sample, pixels: tf.Tensor) -> Sample:
-    return operations.translate(sample, tf.stack([0.0, pixels]))
-
-
-def _translate_y(sample: Sample, pixels: tf.Tensor) -> Sample:
-    return operations.translate(sample, tf.stack([pixels, 0.0]))
-
-
 def _cutout(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
     size = image_size(sample.image)
     center = random_integers(seed, tf.zeros_like(size), size)
@@ -182,12 +174,12 @@ OPERATIONS: Dict[str, Operation] = {
     "Sharpness": Operation(_pixels(operations.sharpness), _factor),
     "Cutout": Operation(_cutout, _truncated(100)),
     "BBox_Cutout": Operation(_cutout_in_box, _per_level(0.75)),
-    "TranslateX_BBox": Operation(_signed(_translate_x), _per_level(250)),
-    "TranslateY_BBox": Operation(_signed(_translate_y), _per_level(250)),
+    "TranslateX_BBox": Operation(_signed(operations.translate_x), _per_level(250)),
+    "TranslateY_BBox": Operation(_signed(operations.translate_y), _per_level(250)),
     "ShearX_BBox": Operation(_signed(operations.shear_x), _per_level(0.3)),
     "ShearY_BBox": Operation(_signed(operations.shear_y), _per_level(0.3)),
     "Rotate_BBox": Operation(_signed(operations.rotate), _per_level(30)),
-    "TranslateY_Only_BBoxes": Operation(_signed(_translate_y), _per_level(120), True),
+    "TranslateY_Only_BBoxes": Operation(_signed(operations.translate_y), _per_level(120), True),
     "ShearX_Only_BBoxes": Operation(_signed(operations.shear_x), _per_level(0.3), True),
     "ShearY_Only_BBoxes": Operation(_signed(operations.shear_y), _per_level(0.3), True),
     "Equalize_Only_BBoxes": Operation(_equalize, float, True),

@@ -56,13 +56,10 @@ def _solarize(rgb: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
     return operations.solarize(rgb, 256 - tf.cast(tf.round(256.0 * tf.abs(strength)), tf.int32))
 
 
-def _translate(axis: int) -> Operation:
-    def apply(sample: Sample, strength: tf.Tensor) -> Sample:
-        side = tf.cast(image_size(sample.image)[axis], tf.float32)
-        pixels = tf.round(MAX_SHIFT * strength * side)
-        return operations.translate(sample, tf.stack([pixels, 0.0] if axis == 0 else [0.0, pixels]))
-
-    return apply
+def _shift(sample: Sample, strength: tf.Tensor, axis: int) -> tf.Tensor:
+    """Pixels of a move along an axis."""
+    side = tf.cast(image_size(sample.image)[axis], tf.float32)
+    return tf.round(MAX_SHIFT * strength * side)
 
 
 OPERATIONS: Dict[str, Operation] = {
@@ -78,8 +75,8 @@ OPERATIONS: Dict[str, Operation] = {
     "sharpness": _enhance(operations.sharpness),
     "shear_x": lambda sample, strength: operations.shear_x(sample, MAX_SHEAR * strength),
     "shear_y": lambda sample, strength: operations.shear_y(sample, MAX_SHEAR * strength),
-    "translate_x": _translate(1),
-    "translate_y": _translate(0),
+    "translate_x": lambda sample, x: operations.translate_x(sample, _shift(sample, x, 1)),
+    "translate_y": lambda sample, x: operations.translate_y(sample, _shift(sample, x, 0)),
 }
 
 

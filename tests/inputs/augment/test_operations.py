@@ -26,14 +26,14 @@ def test_colours_are_the_first_three_channels(channels):
 
 def test_boxes_that_leave_the_image_stay_at_its_edge():
     for pixels, box in ((9.0, [0.0, 0.0, 0.5, 0.05]), (-9.0, [0.0, 0.95, 0.5, 1.0])):
-        moved = operations.translate(small_sample(), tf.constant([0.0, pixels]))
+        moved = operations.translate_x(small_sample(), pixels)
         np.testing.assert_allclose(moved.boxes, [box], atol=1e-6)
         np.testing.assert_allclose(moved.area, [0.0])
 
 
 def test_a_box_within_a_pixel_keeps_that_pixel():
     sample = small_sample()._replace(boxes=tf.constant([[0.55, 0.3, 0.9, 0.45]]))
-    moved = operations.translate(sample, tf.constant([0.0, -1.0]))
+    moved = operations.translate_x(sample, -1.0)
     np.testing.assert_allclose(moved.boxes, [[0.5, 0.5, 1.0, 0.75]])
 
 
@@ -44,7 +44,7 @@ def test_a_box_within_a_pixel_keeps_that_pixel():
         lambda sample: operations.rotate(sample, -35.0),
         lambda sample: operations.shear_x(sample, 0.3),
         lambda sample: operations.shear_y(sample, -0.2),
-        lambda sample: operations.translate(sample, tf.constant([-3.0, 5.0])),
+        lambda sample: operations.translate_x(operations.translate_y(sample, -3.0), 5.0),
     ],
 )
 def test_masks_boxes_and_keypoints_move_with_the_pixels(change):
@@ -80,7 +80,7 @@ def test_content_of_boxes_changes_in_order():
 
     def change(region: Sample, index: tf.Tensor) -> Sample:
         calls.append(int(index))
-        return operations.translate(region, tf.constant([0.0, 1.0]))
+        return operations.translate_x(region, 1.0)
 
     moved = operations.change_boxes(sample, tf.constant([0]), change)
     before, after = np.array(sample.image), np.array(moved.image)
