@@ -11,7 +11,7 @@ import pytest
 
 from estimator_det.programs import cli
 from inputs.bad_records.kinds import KINDS
-from inputs.datasets.converters import CONVERTERS, options_of
+from inputs.datasets.converters import CONVERTERS
 from inputs.datasets.converters.base import FIELDS
 from tests.conftest import ROOT
 
@@ -41,7 +41,7 @@ def test_commands_of_converting_data_are_parsed_and_name_what_the_format_takes()
         options = cli.make_parser().parse_args(shlex.split(command))
         formats.add(options.source_format)
         if options.source_format in CONVERTERS:
-            known = options_of(options.source_format)
+            known = CONVERTERS.get(options.source_format)
             for field in FIELDS[1:]:
                 is_given = getattr(options, field) is not None
                 assert is_given >= (field in known.required), command

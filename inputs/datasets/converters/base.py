@@ -3,63 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Callable, Dict, NamedTuple, Tuple
+from typing import Any, Callable, NamedTuple, Tuple
 
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from inputs.datasets.source import Source, SourceOptions
 
-Converter = Callable[[SourceOptions], Source]
-
-CONVERTERS: Registry[Converter] = Registry("dataset format")
-
-
 # Fields of SourceOptions that are options of `convert`.
 FIELDS = tuple(field.name for field in fields(SourceOptions) if field.name != "scratch")
 
 
-class ConverterOptions(NamedTuple):
-    """Options of a converter besides its files."""
+class Converter(NamedTuple):
+    """The function of a format, and the options that it takes."""
 
+    read: Callable[[SourceOptions], Source]
     required: Tuple[str, ...]  # fields of SourceOptions
-    optional: Tuple[str, ...] = ()
-    masks: bool = False  # whether the format has masks
-    masks_from: str = ""  # the field that names them; "" if they are among the annotations
+    optional: Tuple[str, ...]
+    masks: bool  # whether the format has masks
+    masks_from: str  # the field that names them; "" if they are among the annotations
 
 
-_TAKES: Dict[Converter, ConverterOptions] = {}
+CONVERTERS: Registry[Any] = Registry("dataset format")  # the entries are `Converter`s
 
 
 def takes(
     *required: str, optional: Tuple[str, ...] = (), masks: bool = False, masks_from: str = ""
-) -> Callable[[Converter], Converter]:
+) -> Callable[[Callable[[SourceOptions], Source]], Converter]:
     """Decorator that names the fields of `SourceOptions` that a converter uses."""
-
-    def enter(converter: Converter) -> Converter:
-        _TAKES[converter] = ConverterOptions(required, optional, masks, masks_from)
-        return converter
-
-    return enter
-
-
-def options_of(name: str) -> ConverterOptions:
-    """Options that the converter of a format accepts."""
-    return _TAKES[CONVERTERS.get(name)]
+    return lambda read: Converter(read, required, optional, masks, masks_from)
 
 
 def open_source(name: str, options: SourceOptions, *, masks: bool = False) -> Source:
     """The data set of a format."""
-    convert, known = CONVERTERS.get(name), options_of(name)
+    converter = CONVERTERS.get(name)
     for field in FIELDS:
         is_given = getattr(options, field) not in ("", None)
-        if field in known.required and not is_given:
+        if field in converter.required and not is_given:
             raise ConfigError(None, f"--from {name} needs --{field}", "add it")
-        if is_given and field not in (*known.required, *known.optional):
+        if is_given and field not in (*converter.required, *converter.optional):
             raise ConfigError(None, f"--{field} has no effect with --from {name}", "remove it")
-    if masks and not known.masks:
+    if masks and not converter.masks:
         raise ConfigError(
             None, f"--masks has no effect with --from {name}, which has none", "remove it"
         )
-    if masks and known.masks_from and not getattr(options, known.masks_from):
-        raise ConfigError(None, f"--masks needs --{known.masks_from} with --from {name}", "add it")
-    return convert(options)
+    if masks and converter.masks_from and not getattr(options, converter.masks_from):
+        raise ConfigError(
+            None, f"--masks needs --{converter.masks_from} with --from {name}", "add it"
+        )
+    return converter.read(options)

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from estimator_det.config.text import ConfigError
-from inputs.datasets.converters import CONVERTERS, open_source, options_of
+from inputs.datasets.converters import CONVERTERS, open_source
 from inputs.datasets.source import ConversionError, SourceOptions
 from tests.fuzz.mutate import mutate_bytes, mutate_text
 from tests.inputs.conversion import samples
@@ -140,7 +140,7 @@ def test_a_wrong_size_is_reported(name, tmp_path):
 @every_format
 def test_files_that_are_not_there_are_refused_by_option(name, tmp_path):
     sample = samples.make(tmp_path, name)
-    for field in options_of(name).required:
+    for field in CONVERTERS.get(name).required:
         given = {**sample.options.__dict__, field: str(tmp_path / "nowhere")}
         changed = sample._replace(options=SourceOptions(**given))
         with pytest.raises(ConfigError, match=f"--{field} is .*nowhere.*there is no such"):
@@ -153,13 +153,13 @@ def test_files_that_are_not_there_are_refused_by_option(name, tmp_path):
 @every_format
 def test_options_without_effect_are_refused(name, tmp_path):
     sample = samples.make(tmp_path, name)
-    known = {*options_of(name).required, *options_of(name).optional}
+    known = {*CONVERTERS.get(name).required, *CONVERTERS.get(name).optional}
     for field, value in (("classes", "x"), ("image_labels", "x"), ("min_score", 0.0)):
         if field not in known:
             given = SourceOptions(**{**sample.options.__dict__, field: value})
             with pytest.raises(ConfigError, match=f"--{field} has no effect with --from {name}"):
                 open_source(name, given)
-    if not options_of(name).masks:
+    if not CONVERTERS.get(name).masks:
         with pytest.raises(ConfigError, match="--masks has no effect"):
             open_source(name, sample.options, masks=True)
 
@@ -189,7 +189,7 @@ def test_damage_anywhere_gives_records_or_a_fault(name, seeds, tmp_path):
         path.write_bytes(
             mutate_text(sound.decode(), seed).encode() if is_text else mutate_bytes(sound, seed)
         )
-        masks = options_of(name).masks and seed % 3 == 0
+        masks = CONVERTERS.get(name).masks and seed % 3 == 0
         try:
             samples.convert(sample, tmp_path / "out", on_error="skip", masks=masks, overwrite=True)
         except (ConfigError, ConversionError) as error:
