@@ -18,7 +18,6 @@ from estimator_det.files import run_lengths
 from estimator_det.files.image_header import PILLOW_ERRORS
 
 MAX_FILE_PIXELS = 100_000_000  # pixels of the file of a mask
-MAX_OVERSHOOT = 1.0  # multiple of the image's side; farther points of a polygon are an error
 _Size = Tuple[int, int]  # height and width
 
 
@@ -33,8 +32,8 @@ def from_polygons(polygons: Sequence[Sequence[float]], size: _Size) -> np.ndarra
         if len(polygon) < 6 or len(polygon) % 2:
             raise MaskError(f"a polygon has {len(polygon)} coordinates, not 3 or more pairs")
         for values, side in ((polygon[0::2], width), (polygon[1::2], height)):
-            reach = MAX_OVERSHOOT * side
-            if not all(-reach <= value <= side + reach for value in values):
+            # Outside of the image a polygon may reach as far as the image is long.
+            if not all(-side <= value <= 2 * side for value in values):
                 raise MaskError(
                     f"a polygon has coordinates from {min(values):.6g} to {max(values):.6g} in an "
                     f"image of {width} x {height} pixels"

@@ -8,18 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.config.printing import LONGEST_LINE, plain, shortened
 from estimator_det.config.text import ConfigError
@@ -131,7 +120,7 @@ class SourceOptions:
 class Source(NamedTuple):
     """A data set that is being read."""
 
-    images: Iterator[AnnotatedImage]  # read once
+    images: Iterable[AnnotatedImage]  # read once
     # Class id -> name, complete when all images are read; None: names of the objects, sorted.
     names: Optional[Dict[int, str]] = None
     dataset: Optional[Dict[str, Any]] = None  # facts about all images, kept beside the records
@@ -145,7 +134,7 @@ def fault_image(error: SourceError) -> AnnotatedImage:
 
 def read_images(
     read: Callable[[Any], AnnotatedImage], parts: Iterable[Any]
-) -> Iterator[AnnotatedImage]:
+) -> Iterable[AnnotatedImage]:
     """The image of each part of a source, or the fault if `read` raises SourceError."""
     for part in parts:
         try:
