@@ -5,7 +5,7 @@ Each rule has an argument `ArrayOps` with the few operations that differ between
 
 from __future__ import annotations
 
-import functools
+import math
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -24,8 +24,6 @@ class ArrayOps(NamedTuple):
     """Operations on arrays or tensors [n, k]; reductions are along the last axis."""
 
     any: Callable[[Any], Any]
-    all: Callable[[Any], Any]
-    is_finite: Callable[[Any], Any]
     equal: Callable[[Any, Any], Any]
     clip: Callable[[Any, float, float], Any]
     max: Callable[[Any, int], Any]  # along an axis; at least 0
@@ -36,8 +34,6 @@ class ArrayOps(NamedTuple):
 
 NUMPY = ArrayOps(
     any=lambda x: x.any(-1),
-    all=lambda x: x.all(-1),
-    is_finite=np.isfinite,
     equal=np.equal,
     clip=np.clip,
     max=lambda x, axis: x.max(axis),
@@ -47,8 +43,6 @@ NUMPY = ArrayOps(
 )
 TENSORFLOW = ArrayOps(
     any=lambda x: tf.reduce_any(x, -1),
-    all=lambda x: tf.reduce_all(x, -1),
-    is_finite=tf.math.is_finite,
     equal=tf.equal,
     clip=tf.clip_by_value,
     max=tf.reduce_max,
@@ -106,7 +100,7 @@ def box_flags(record_boxes: Boxes, num_classes: Any, ops: ArrayOps) -> Dict[str,
     # False for every box, in either library.
     no_boxes = is_known & ~is_known
     flags = {
-        "box_nan": ops.any(~ops.is_finite(boxes)),
+        "box_nan": ops.any(~(abs(boxes) < math.inf)),
         "box_inverted": ops.any(extent < 0),
         "box_degenerate": ops.any(ops.equal(extent, 0)),
         "box_outside": ops.any(abs(boxes - 0.5) > 0.5 + OUTSIDE_TOLERANCE),
@@ -118,11 +112,9 @@ def box_flags(record_boxes: Boxes, num_classes: Any, ops: ArrayOps) -> Dict[str,
     }
     if record_boxes.masks is not None:
         is_empty, is_misplaced = mask_flags(boxes, record_boxes.masks, ops)
-        other_faults = ("box_nan", "box_inverted", "box_degenerate", "box_outside")
-        has_other_fault = functools.reduce(
-            lambda a, b: a | b, (flags[kind] for kind in other_faults)
-        )
-        flags.update(mask_empty=is_empty, mask_mismatch=is_misplaced & ~has_other_fault)
+        is_faulty = flags["box_nan"] | flags["box_inverted"]
+        is_faulty |= flags["box_degenerate"] | flags["box_outside"]
+        flags.update(mask_empty=is_empty, mask_mismatch=is_misplaced & ~is_faulty)
     return {kind: flags[kind] for kind in BOX_FAULTS}
 
 
@@ -150,15 +142,13 @@ def correct_boxes(
         Boxes [n, 4], clipped to the image if the policy corrects box_outside; bool [n], True for
         boxes to drop.
     """
-    drops: List[Any] = [
-        flags[kind]
-        for kind in BOX_FAULTS
-        if actions[kind] == CLIP and kind not in ("box_outside", "label_contradiction")
-    ]
+    dropped = flags["box_nan"] & ~flags["box_nan"]
+    for kind in BOX_FAULTS:
+        if actions[kind] == CLIP and kind not in ("box_outside", "label_contradiction"):
+            dropped |= flags[kind]
     if actions["box_outside"] == CLIP:
         # Boxes that were empty before are dropped only by the rule for degenerate boxes.
-        had_extent = ops.all(boxes[:, :2] < boxes[:, 2:])
+        was_empty = ops.any(~(boxes[:, :2] < boxes[:, 2:]))
         boxes = ops.clip(boxes, 0.0, 1.0)
-        drops.append(had_extent & ops.any(boxes[:, :2] >= boxes[:, 2:]))
-    no_boxes = flags["box_nan"] & ~flags["box_nan"]
-    return boxes, functools.reduce(lambda a, b: a | b, drops, no_boxes)
+        dropped |= ~was_empty & ops.any(boxes[:, :2] >= boxes[:, 2:])
+    return boxes, dropped

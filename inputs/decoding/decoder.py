@@ -54,8 +54,6 @@ from inputs.decoding.images import claimed_pixels, decode_image, make_image_deco
 from inputs.label_map import LabelMap
 from inputs.schema import PER_BOX_NUMBERS, Sample
 
-Decoder = Callable[..., Sample]
-
 HASH_BUCKETS = 2**31  # so that a hash fits a non-negative int32
 
 # COCO's keypoint visibilities: 0 not labelled, 1 labelled but hidden, 2 visible.
@@ -74,7 +72,7 @@ def make_decoder(
     config: input_reader_pb2.InputReader,
     policy: Optional[BadRecordPolicy] = None,
     resizer: Optional[Resizer] = None,
-) -> Decoder:
+) -> Callable[..., Sample]:
     """Builds the function (serialized scalar string, seed=None) -> `Sample`, for the current graph.
 
     `seed` (integers [2]) chooses the frame of a sequence record if `frame_index` is -1; without it
