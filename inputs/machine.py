@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -22,9 +21,7 @@ _ARENAS = 2
 
 def available_cpus() -> int:
     """CPUs that this process may use; a container may have fewer than its machine."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def available_memory() -> int:
@@ -57,7 +54,7 @@ def return_freed_memory() -> None:
     is_set = any(name.startswith("MALLOC_") for name in os.environ)
     if is_set or "GLIBC_TUNABLES" in os.environ:
         return
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
         set_option(_MMAP_THRESHOLD, _LARGE_BYTES)
         set_option(_ARENA_MAX, _ARENAS)
@@ -92,8 +89,12 @@ def run_in_processes(
         initargs=(lifeline, shared),
     )
     try:
-        with _interrupts_held():
+        # The processes never receive Ctrl-C: this one does, and ends them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             futures = [pool.submit(_run_task, function, task) for task in tasks]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for future in futures:
             try:
                 yield future.result()
@@ -109,19 +110,6 @@ def run_in_processes(
         held.close()  # ends processes that are still working
         pool.shutdown(wait=False, cancel_futures=True)
         lifeline.close()
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Processes started within never receive Ctrl-C: the main process does, and ends them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _SHARED: List[Any] = []  # in a process of `run_in_processes`
