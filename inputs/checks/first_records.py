@@ -22,7 +22,7 @@ from inputs.decoding.example import MASKS, OBJECT, PARSE_ERRORS, SIDES
 from inputs.decoding.images import KEPT_SCALE
 from inputs.label_map import LabelMap, read_label_map
 from inputs.machine import available_memory
-from inputs.records.stream import first_files
+from inputs.records.stream import find_files, input_patterns
 from inputs.records.tfrecord import Damage, read_records
 
 NUM_RECORDS = 32  # some megabytes at most; enough to meet the common classes
@@ -46,7 +46,7 @@ def check_class_names(
     if not reader.label_map_path or reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
         return
     label_map = label_map or read_label_map(reader.label_map_path)
-    path = (paths or first_files(reader))[0]
+    path = (paths or find_files(input_patterns(reader)[0]))[0]
     names: Counter[str] = collections.Counter()
     for example in first_examples(path):
         texts = example.features.feature[OBJECT + "class/text"].bytes_list.value

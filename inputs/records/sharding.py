@@ -13,8 +13,6 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 Shard = Tuple[int, int]  # the number of workers, and the index of one
 WHOLE: Shard = (1, 0)
 
-BY_FILES, BY_RECORDS = "files", "records"
-
 
 class Split(NamedTuple):
     """How all records of a run are divided."""
@@ -46,8 +44,8 @@ class Split(NamedTuple):
         streams: List[Dict[str, Any]] = []
         for files in self.streams:
             if len(files) < self.num_workers:
-                streams.append({"divided_by": BY_RECORDS, "files": files})
+                streams.append({"divided_by": "records", "files": files})
                 continue
             parts = [files[index :: self.num_workers] for index in range(self.num_workers)]
-            streams.append({"divided_by": BY_FILES, "files_of_workers": parts})
+            streams.append({"divided_by": "files", "files_of_workers": parts})
         return {"num_workers": self.num_workers, "streams": streams}

@@ -136,12 +136,6 @@ def input_patterns(config: input_reader_pb2.InputReader) -> List[str]:
     return patterns
 
 
-def first_files(config: input_reader_pb2.InputReader) -> List[str]:
-    """The files of a reader's first pattern, sorted."""
-    patterns = input_patterns(config)
-    return find_files(patterns[0])
-
-
 def list_files(
     config: input_reader_pb2.InputReader,
     policy: Optional[BadRecordPolicy] = None,

@@ -16,7 +16,7 @@ from estimator_det.config.text import ConfigError
 from inputs.checks.first_records import check_class_names
 from inputs.decoding.hierarchy import make_hierarchy
 from inputs.label_map import LabelMap, read_label_map
-from inputs.records.stream import first_files
+from inputs.records.stream import find_files, input_patterns
 
 RENUMBER = "number the classes from 1 without gaps, in the label map and in the records"
 _FILES_AT_ONCE = 16
@@ -122,7 +122,7 @@ def check_first_records(table: Iterable[Reader]) -> Iterator[Problem]:
         if reader.label_map is None:
             continue
         try:
-            paths = first_files(reader.config)
+            paths = find_files(input_patterns(reader.config)[0])
         except (ConfigError, OSError, tf.errors.OpError):
             continue
         try:

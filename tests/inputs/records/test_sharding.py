@@ -23,7 +23,7 @@ def _entering_model(config: Any, worker: Tuple[int, int], on_split: Any) -> List
 
 @pytest.mark.parametrize(
     ("num_files", "by"),
-    [(7, sharding.BY_FILES), (1, sharding.BY_RECORDS)],
+    [(7, "files"), (1, "records")],
     ids=["files", "records"],
 )
 @pytest.mark.parametrize(
