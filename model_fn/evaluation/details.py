@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -27,27 +27,30 @@ DUPLICATE, MISPLACED = "duplicate", "misplaced"
 OTHER_CLASS, BACKGROUND = "other class", "background"
 
 
+class _Example(NamedTuple):
+    rank: float  # score of a mistake, area of a missed object
+    number: int  # of the image
+    image: MatchedImage
+    index: int  # of the detection or the box
+
+
 class Examples:
-    """Collects examples of an evaluation: JSON values.
+    """Collects examples of an evaluation.
 
     An object is missed if no detection of `min_score` or more finds it.
-
-    Attributes:
-        mistakes: The most confident ones first.
-        missed: The largest objects first.
     """
 
     def __init__(self, names: Sequence[str], min_score: float) -> None:
         self._names, self._min_score = names, min_score
-        self.mistakes: List[Dict[str, Any]] = []
-        self.missed: List[Dict[str, Any]] = []
+        self._mistakes: List[_Example] = []
+        self._missed: List[_Example] = []
 
     def add(self, number: int, image: MatchedImage) -> None:
         wrong = np.flatnonzero(image.counts & (image.matched < 0))
         if len(wrong):
             # One mistake of an image, so that a crowded image does not fill the list.
             first = int(wrong[np.argmax(image.scores[wrong])])
-            self._offer(self.mistakes, image.scores[first], self._mistake, number, image, first)
+            self._mistakes.append(_Example(float(image.scores[first]), number, image, first))
         hits = image.matched[image.scores >= self._min_score]
         is_missed = image.is_counted.copy()
         is_missed[hits[hits >= 0]] = False
@@ -55,26 +58,21 @@ class Examples:
         if len(missed):
             areas = box_area(image.true_boxes)
             largest = int(missed[np.argmax(areas[missed])])
-            self._offer(self.missed, areas[largest], self._miss, number, image, largest)
+            self._missed.append(_Example(float(areas[largest]), number, image, largest))
+        for kept in (self._mistakes, self._missed):
+            kept.sort(key=lambda example: -example.rank)  # stable: of equal ones the first stay
+            del kept[EXAMPLES:]
 
-    def _offer(
-        self,
-        kept: List[Dict[str, Any]],
-        rank: float,
-        make: Callable[[MatchedImage, int], Dict[str, Any]],
-        number: int,
-        image: MatchedImage,
-        index: int,
-    ) -> None:
-        """Keeps an example that is among those of the highest rank; the first of equal ones."""
-        # Examples are made only if they are kept: most images of a large evaluation are not.
-        if len(kept) == EXAMPLES and rank <= kept[-1]["rank"]:
-            return
-        kept.append(
-            {"rank": float(rank), **make(image, index), "image": number, **self._objects(image)}
-        )
-        kept.sort(key=lambda example: -example["rank"])
-        del kept[EXAMPLES:]
+    def results(self) -> Dict[str, List[Dict[str, Any]]]:
+        """JSON values: `mistakes`, the most confident first, and `missed` objects, largest first."""
+        kinds = {"mistakes": (self._mistakes, self._mistake), "missed": (self._missed, self._miss)}
+        return {
+            name: [
+                {"rank": rank, **describe(image, index), "image": number, **self._objects(image)}
+                for rank, number, image, index in examples
+            ]
+            for name, (examples, describe) in kinds.items()
+        }
 
     def _mistake(self, image: MatchedImage, index: int) -> Dict[str, Any]:
         iou = np.where(image.is_counted, image.iou[index], 0.0)

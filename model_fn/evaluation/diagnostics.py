@@ -63,30 +63,27 @@ class EvalDiagnostics:
 
     def add(self, batch: EvaluatedBatch) -> None:
         for image in batch.images():
-            self._add_image(image)
-
-    def _add_image(self, image: EvaluatedBatch) -> None:
-        scores, corners = image.detection_scores, image.detection_boxes
-        image = image._replace(
-            classes=self._known(image.classes, self._unknown_boxes),
-            detection_classes=self._known(image.detection_classes, self._unknown_detections),
-        )
-        is_finite = np.isfinite(scores) & np.isfinite(corners).all(axis=1)
-        self._not_finite += int(np.sum(~is_finite))
-        # NaN compares false with every threshold: such detections would vanish without a count.
-        chosen = image.with_detections(is_finite & (image.detection_classes >= 0))
-        matched = matching.match_image(chosen)
-        self._count(matched)
-        self._confuse(matched)
-        self._examples.add(self._images, matched)
-        counts = matched.counts
-        self._matches.add_image(
-            matched.true_classes[matched.is_counted],
-            matched.classes[counts],
-            matched.scores[counts],
-            matched.matched[counts] >= 0,
-        )
-        self._images += 1
+            scores, corners = image.detection_scores, image.detection_boxes
+            image = image._replace(
+                classes=self._known(image.classes, self._unknown_boxes),
+                detection_classes=self._known(image.detection_classes, self._unknown_detections),
+            )
+            is_finite = np.isfinite(scores) & np.isfinite(corners).all(axis=1)
+            self._not_finite += int(np.sum(~is_finite))
+            # NaN compares false with every threshold: such detections would vanish without a count.
+            chosen = image.with_detections(is_finite & (image.detection_classes >= 0))
+            matched = matching.match_image(chosen)
+            self._count(matched)
+            self._confuse(matched)
+            self._examples.add(self._images, matched)
+            counts = matched.counts
+            self._matches.add_image(
+                matched.true_classes[matched.is_counted],
+                matched.classes[counts],
+                matched.scores[counts],
+                matched.matched[counts] >= 0,
+            )
+            self._images += 1
 
     def _known(self, class_ids: np.ndarray, unknown: Counter[int]) -> np.ndarray:
         """Position of each class id; ids without category give -1 and are counted in `unknown`."""
@@ -165,8 +162,7 @@ class EvalDiagnostics:
                 **{name: values.tolist() for name, values in reliability._asdict().items()},
                 "expected_error": reliability.expected_error,
             },
-            "mistakes": self._examples.mistakes,
-            "missed": self._examples.missed,
+            **self._examples.results(),
         }
         chart = charts.figure(self._panels(frequent, values)) if self._images else b""
         return self._matches, chart, values
