@@ -12,7 +12,6 @@ from __future__ import annotations
 import array
 import collections
 import os
-import re
 from typing import Any, Counter, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -43,7 +42,6 @@ MAX_PIXELS = 1e7  # distance of a coordinate from the image
 LONGEST_NAME = 4_096  # characters of an image id or path
 MAX_FAULTS = 10  # that an error lists
 SIDES = ("ymin", "xmin", "ymax", "xmax")
-_NUMBER_AT_END = re.compile(r"(?:^|_)0*(\d+)$")
 
 
 class ImageDetections(NamedTuple):
@@ -196,15 +194,6 @@ def names_of_image(name: str) -> List[str]:
     """Names that may mean the same image: as given, without folders, and also without suffix."""
     base = os.path.basename(name)
     return [alias for alias in dict.fromkeys([name, base, os.path.splitext(base)[0]]) if alias]
-
-
-def number_of_image(name: str) -> List[str]:
-    """The number at the end of a file name as text, by which COCO names its images.
-
-    It is 139 for `COCO_val2014_000000000139.jpg`; an empty list without a number.
-    """
-    match = _NUMBER_AT_END.search(os.path.splitext(os.path.basename(name))[0])
-    return [match.group(1)] if match else []
 
 
 def _add_result(file: DetectionFile, entry: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import re
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import diagnostics, eval_ops, history
 from model_fn.evaluation.accumulator import Accumulator, Results
 from model_fn.evaluation.detections import file as detection_file
-from model_fn.evaluation.detections.file import DetectionFile, ImageDetections, Wanted
+from model_fn.evaluation.detections.file import DetectionFile, Wanted
 from model_fn.evaluation.history import Evaluation, Metrics
 from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.report import (
@@ -41,6 +42,8 @@ _LOG = logging.getLogger(__name__)
 STEP = 0  # that files and events of such an evaluation name
 MAX_BOXES = 1_000  # boxes of a record, without a configuration
 _SHOWN = 3  # images that a message names
+# COCO names an image by it: 139 for COCO_val2014_000000000139.jpg.
+_NUMBER_AT_END = re.compile(r"(?:^|_)0*(\d+)$")
 
 
 def config_of_records(records: Sequence[str], label_map: str) -> Any:
@@ -176,11 +179,16 @@ class Lookup:
 
     def detections(self, features: Dict[str, np.ndarray]) -> Detections:
         """Detections of an image, under the keys of `inputs.schema`, in a batch of one."""
-        height, width = features[schema.ORIGINAL_SPATIAL_SHAPE][0]
-        image = self.find(
-            features[schema.SOURCE_ID][0], features[schema.FILENAME][0], (int(height), int(width))
-        )
-        boxes, scores, class_ids, masks, keypoints = (x[np.newaxis] for x in image)
+        names = features[schema.SOURCE_ID][0], features[schema.FILENAME][0]
+        record = names[0].decode("utf-8", "replace"), names[1].decode("utf-8", "replace")
+        image = self._image(record)
+        if image is None:
+            self._records_without.append(record[0])
+            parts = self._file.nothing()
+        else:
+            size = features[schema.ORIGINAL_SPATIAL_SHAPE][0].tolist()
+            parts = self._file.image_detections(image, *size)
+        boxes, scores, class_ids, masks, keypoints = (x[np.newaxis] for x in parts)
         return Detections(
             boxes=boxes,
             scores=scores,
@@ -192,22 +200,14 @@ class Lookup:
             keypoints=keypoints if self._file.wanted.num_keypoints else None,
         )
 
-    def find(self, source_id: bytes, filename: bytes, size: Tuple[int, int]) -> ImageDetections:
-        """The detections of a record whose image has this height and width."""
-        record = (source_id.decode("utf-8", "replace"), filename.decode("utf-8", "replace"))
-        image = self._image(record)
-        if image is None:
-            self._records_without.append(record[0])
-            return self._file.nothing()
-        return self._file.image_detections(image, *size)
-
     def _image(self, record: Tuple[str, str]) -> Optional[int]:
+        """Number of the image in the file of a record's source id and file name."""
         names = list(record)
         for name in record:
             names += detection_file.names_of_image(name)
         if self._file.is_coco:
             for name in reversed(record):
-                names += detection_file.number_of_image(name)
+                names += _NUMBER_AT_END.findall(os.path.splitext(os.path.basename(name))[0])
         images = next((self._aliases[name] for name in names if name in self._aliases), [])
         if len(images) > 1:
             both = " and ".join(quoted(self._file.names[image]) for image in images[:2])

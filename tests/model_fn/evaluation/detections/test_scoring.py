@@ -11,6 +11,7 @@ import pytest
 
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
+from inputs import schema
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.detections.file import Wanted, read_detections
@@ -73,8 +74,12 @@ def lookup_of(folder: pathlib.Path, images: Sequence[Any]) -> Lookup:
 
 def _find(lookup: Lookup, source_id: str, filename: str = "") -> int:
     """How many detections a record of 40 x 50 pixels gets."""
-    found = lookup.find(source_id.encode(), filename.encode(), (40, 50))
-    return len(found.scores)
+    features = {
+        schema.SOURCE_ID: [source_id.encode()],
+        schema.FILENAME: [filename.encode()],
+        schema.ORIGINAL_SPATIAL_SHAPE: np.array([[40, 50]]),
+    }
+    return int(lookup.detections(features).num[0])
 
 
 @pytest.mark.parametrize(
