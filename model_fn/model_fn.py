@@ -91,13 +91,11 @@ def _train_spec(
     # Before the optimizer: moving averages start where variables do.
     if table:
         warm_start.initialize_from(table)
+    # Workers, with the chief, that share variables of parameter servers.
+    is_shared = batch.run_config is not None and batch.run_config.num_ps_replicas
+    num_replicas = batch.run_config.num_worker_replicas if is_shared else None
     train_step = step.make_train_step(
-        detector,
-        forward,
-        batch.features,
-        batch.labels,
-        pipeline_config,
-        _num_replicas(batch.run_config),
+        detector, forward, batch.features, batch.labels, pipeline_config, num_replicas
     )
     saver = make_saver(train_config, _keep_checkpoint_max(batch))
     graph.saver, graph.step = saver, train_step
@@ -131,13 +129,6 @@ def _forward(
     model_dir = batch.run_config and batch.run_config.model_dir
     table = warm_start.plan_warm_start(detector, train_config, model_dir, pipeline_config.model)
     return detector, forward, table
-
-
-def _num_replicas(run_config: Optional[Any]) -> Optional[int]:
-    """Number of workers, with the chief, that share variables of parameter servers; else None."""
-    if run_config is None or not run_config.num_ps_replicas:
-        return None
-    return int(run_config.num_worker_replicas)
 
 
 def _train_spec_for_tpu(

@@ -111,19 +111,18 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
             saver.restore(session, prefix)
             steps: List[Step] = []
             while len(steps) < num_steps and all(step.is_finite for step in steps):
-                # Before the step: a step that is fine changes the variables.
-                before = int(session.run(step_tensor))
+                if steps:
+                    session.run(graph.step.train_op, feeds)
+                number = int(session.run(step_tensor)) + 1
                 fetched = session.run({"values": scalars, "norms": norms, "checks": checks}, feeds)
                 values = {name: float(value) for name, value in fetched["values"].items()}
                 for name, value in fetched["checks"].items():
                     if not math.isfinite(value):
                         values[name] = float(value)
-                step = Step(before + 1, values, _by_size(fetched["norms"]), None)
+                step = Step(number, values, _by_size(fetched["norms"]), None)
                 if not step.is_finite:
                     step = step._replace(first_non_finite=find_first(session, targets, feeds))
                 steps.append(step)
-                if step.is_finite and len(steps) < num_steps:
-                    session.run(graph.step.train_op, feeds)
     return Replay(steps, len(fitting), sorted(variables.keys() - fitting))
 
 

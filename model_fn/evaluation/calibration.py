@@ -109,11 +109,10 @@ def check_model(kind: str, scores: FinalScores) -> None:
 
 
 def fit(kind: str, matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
-    """The calibration of one kind for the detections of an evaluation.
+    """The calibration of one kind for detections of a model that `check_model` accepts.
 
     Raises RunError if there are too few detections, or higher scores are not more precise.
     """
-    check_model(kind, scores)
     every = matches.all_classes_merged()
     if not has_enough(every):
         raise RunError(
@@ -144,17 +143,16 @@ def calibrate(config: calibration_pb2.CalibrationConfig, scores: Array, columns:
     named += config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
     num_columns = max([int(columns.max(initial=0)), *named]) + 1
     inputs = _logits(scores) if is_temperature else np.asarray(scores)
-    score_columns = []
+    calibrated = np.zeros(len(inputs), np.float32)
     with eagerly():
         convert = tf.sigmoid if is_temperature else tf.identity
         function = CALIBRATIONS.make_chosen(config, "calibrator", "calibration_config", convert)
         for start in range(0, len(inputs), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
+            places = np.arange(len(inputs[part])), columns[part]
             rows = np.zeros([len(inputs[part]), num_columns], np.float32)
-            rows[np.arange(len(rows)), columns[part]] = inputs[part]
-            values = function(tf.constant(rows)).numpy()
-            score_columns.append(values[np.arange(len(rows)), columns[part]])
-    calibrated: Array = np.concatenate([np.zeros(0, np.float32), *score_columns])
+            rows[places] = inputs[part]
+            calibrated[part] = function(tf.constant(rows)).numpy()[places]
     return calibrated
 
 

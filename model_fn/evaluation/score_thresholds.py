@@ -15,7 +15,7 @@ import json
 import logging
 import math
 import os
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -62,18 +62,6 @@ class Table:
     all_classes: Row
     classes: Tuple[Row, ...]
     scores: Optional[str] = None  # `FinalScores.fingerprint` of the evaluated model; None: no model
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Table:
-        """The table that `asdict` gave; KeyError or TypeError if a part is missing or wrong."""
-        rows = [Row(**row) for row in (values["all_classes"], *values["classes"])]
-        for row in rows:
-            is_float = isinstance(row.threshold, float) and math.isfinite(row.threshold)
-            if not (row.threshold is None or is_float) or not isinstance(
-                row.class_id, (int, type(None))
-            ):
-                raise TypeError(f"not a row of a table: {row}")
-        return cls(rows[0], tuple(rows[1:]), values.get("scores"))
 
     def per_class(self) -> Dict[int, float]:
         """Id -> threshold of each class that has one."""
@@ -156,7 +144,14 @@ def read(path: str) -> Table:
     """The thresholds in a file of `write`."""
     content = files.read_bytes(path, LONGEST_FILE)
     try:
-        return Table.from_json(json.loads(content))
+        values = json.loads(content)
+        rows = [Row(**row) for row in (values["all_classes"], *values["classes"])]
+        for row in rows:
+            is_float = isinstance(row.threshold, float) and math.isfinite(row.threshold)
+            is_id = isinstance(row.class_id, (int, type(None)))
+            if not is_id or not (row.threshold is None or is_float):
+                raise TypeError(f"not a row of a table: {row}")
+        return Table(rows[0], tuple(rows[1:]), values.get("scores"))
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise ConfigError(
             None,

@@ -40,12 +40,11 @@ def write_requests(
     """
     path = os.path.join(folder, WARMUP_FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
-    distinct = {
-        value.SerializeToString(deterministic=True): key
-        for key, value in reversed(definitions.items())
-    }
+    distinct: Dict[bytes, str] = {}
+    for key, value in definitions.items():
+        distinct.setdefault(value.SerializeToString(deterministic=True), key)
     with tf.io.TFRecordWriter(path) as records:
-        for key in sorted(distinct.values(), key=list(definitions).index):
+        for key in distinct.values():
             for batch in _batches(definitions[key], max_batch):
                 log = prediction_log_pb2.ServingPredictionLog()
                 request = log.predict_log.request
