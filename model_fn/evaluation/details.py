@@ -64,7 +64,7 @@ class Examples:
             del kept[EXAMPLES:]
 
     def results(self) -> Dict[str, List[Dict[str, Any]]]:
-        """JSON values: `mistakes`, the most confident first, and `missed` objects, largest first."""
+        """JSON values: `mistakes`, most confident ones first; `missed` objects, largest first."""
         kinds = {"mistakes": (self._mistakes, self._mistake), "missed": (self._missed, self._miss)}
         return {
             name: [
