@@ -29,9 +29,9 @@ OTHER_CLASS, BACKGROUND = "other class", "background"
 
 class _Example(NamedTuple):
     rank: float  # score of a mistake, area of a missed object
-    number: int  # of the image
+    number: int  # number of the image
     image: MatchedImage
-    index: int  # of the detection or the box
+    index: int  # row of the detection, or of the box
 
 
 class Examples:
