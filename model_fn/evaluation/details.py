@@ -31,7 +31,7 @@ class _Example(NamedTuple):
     rank: float  # score of a mistake, area of a missed object
     number: int  # number of the image
     image: MatchedImage
-    index: int  # row of the detection, or of the box
+    row: int  # its detection or its box
 
 
 class Examples:
