@@ -10,7 +10,6 @@ import functools
 from typing import Any, Callable, Optional
 
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 
@@ -57,13 +56,6 @@ class ClassificationLoss:
 
 CLASSIFICATION_LOSSES: Registry[Callable[[Any], ClassificationLoss]] = Registry(
     "classification loss"
-)
-tpu_advice.declare(
-    __name__,
-    {
-        "loss.classification_loss": "use weighted_sigmoid_focal",
-        "second_stage_classification_loss": "use weighted_softmax",
-    },
 )
 
 
