@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from estimator_det.programs.cloud import following
+from estimator_det.programs.cloud import storage
 from estimator_det.programs.cloud.connection import connect
 from estimator_det.programs.cloud.paths import parse
 from tests.cloud.emulator import Emulator
@@ -40,8 +40,8 @@ def _write(name: str, data: bytes) -> None:
 
 
 def _follow(training: _Training, folder: pathlib.Path) -> None:
-    with mock.patch.object(following, "time", training):
-        following.follow([RUN], str(folder), timeout_secs=60)
+    with mock.patch.object(storage, "time", training):
+        storage.follow([RUN], str(folder), timeout_secs=60)
 
 
 def _found(folder: pathlib.Path) -> Dict[str, bytes]:

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from estimator_det.programs import cli
-from estimator_det.programs.cloud import following
+from estimator_det.programs.cloud import storage
 
 
 def test_up_and_down(emulator, tmp_path, capsys):
@@ -23,7 +23,7 @@ def test_up_and_down(emulator, tmp_path, capsys):
 
 def test_follow(emulator, tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(following, "follow", lambda *args, **named: calls.append((args, named)))
+    monkeypatch.setattr(storage, "follow", lambda *args, **named: calls.append((args, named)))
     assert cli.main(["sync", "gs://data/x", "run", "--follow", "--timeout_secs=5"]) == 0
     ((sources, folder), named) = calls[0]
     assert (sources, folder) == (["gs://data/x"], "run")

@@ -13,7 +13,6 @@ from estimator_det.programs import (
     cli,
     console,
     starter,
-    starter_anchors,
     starter_plan,
     starter_text,
     step_speed,
@@ -245,7 +244,7 @@ def test_anchors_follow_from_elongated_boxes(model):
     extents = generator.uniform([0.03, 0.3], [0.06, 0.5], [40, 2])  # wide and low
     columns = columns_of(np.concatenate([corners, corners + extents], axis=1).tolist())
     before = data_check.coverage_of(draft.config, columns, progress=False)
-    after = starter_anchors.set_anchors(draft, columns, has_heads=False)
+    after = starter_plan.set_anchors(draft, columns, has_heads=False)
     assert after.best_iou.mean() > before.best_iou.mean() + 0.1
     (reason,) = draft.reasons.values()
     assert f"{after.best_iou.mean():.2f} on average" in reason

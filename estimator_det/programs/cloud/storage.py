@@ -15,7 +15,8 @@ import functools
 import logging
 import os
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.config.bars import progress_bar
 from estimator_det.config.files import special_kind
@@ -51,6 +52,7 @@ NEVER = (
 # Name others, which must be there first: these last, in this order.
 _LAST = ("*.index", "saved_model.pb", "checkpoint")
 _PASSES = 3
+FOLLOW_SECS = 30.0  # between two copies of a folder that is followed
 
 _LOG = logging.getLogger(__name__)
 
@@ -126,6 +128,51 @@ def download(
     )
 
 
+def follow(
+    sources: Sequence[str],
+    folder: str,
+    *,
+    exclude: Sequence[str] = (),
+    interval_secs: float = FOLLOW_SECS,
+    timeout_secs: Optional[float] = None,
+    threads: int = THREADS,
+) -> None:
+    """Downloads again and again what has changed, until it is interrupted or nothing new comes.
+
+    Like `download`, but the sources may be empty at first. Local files stay when the training
+    deletes theirs.
+
+    Args:
+        interval_secs: From the end of a copy to the next listing.
+        timeout_secs: Ends after this time without anything new; None for never.
+    """
+    parsed = [parse(source) for source in sources]
+    connection = connect(threads)
+    generations: Dict[str, int] = {}  # generation of each local copy by path below the folder
+    last_change = time.monotonic()
+    while True:
+        listed = remote_files(connection, parsed, exclude, may_be_empty=True)
+        new = {below: b for below, b in listed.items() if generations.get(below) != b.generation}
+        if not generations and not listed:
+            _LOG.info("%s: nothing there yet", ", ".join(sources))
+        if new:
+            last_change = time.monotonic()
+            listed_generations = {below: blob.generation for below, blob in new.items()}
+            copied, deleted = fetch(connection, new, folder)
+            if deleted:  # The next listing shows what became of them.
+                _LOG.info("%s was deleted or replaced while it was copied", deleted[0])
+            else:
+                generations.update(listed_generations)
+            _LOG.info(
+                "%d files copied, %.1f MB; %d unchanged",
+                *(copied.files, copied.size / 1e6, copied.same),
+            )
+        if timeout_secs is not None and time.monotonic() - last_change >= timeout_secs:
+            _LOG.info("nothing new for %g s: done", timeout_secs)
+            return
+        time.sleep(interval_secs)
+
+
 def remote_files(
     connection: Connection,
     sources: Sequence[CloudPath],
@@ -182,7 +229,7 @@ def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[C
 
 def run_all(
     connection: Connection,
-    sizes: Mapping[str, int],
+    sizes: Dict[str, int],
     transfer: Callable[[str, Advance], None],
     title: str,
 ) -> None:

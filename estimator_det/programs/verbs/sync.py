@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from estimator_det.programs.cloud import following, storage
+    from estimator_det.programs.cloud import storage
 
     *sources, destination = options.paths
     if not sources:
@@ -48,11 +48,11 @@ def run(options: argparse.Namespace) -> None:
     if options.follow:
         if not downloads:
             raise console.UsageError("--follow is for downloads: give gs:// sources, or remove it")
-        following.follow(
+        storage.follow(
             sources,
             destination,
             exclude=options.exclude,
-            interval_secs=options.interval_secs or following.INTERVAL_SECS,
+            interval_secs=options.interval_secs or storage.FOLLOW_SECS,
             timeout_secs=options.timeout_secs,
             threads=options.threads,
         )
