@@ -102,11 +102,7 @@ class _VerbParser(_Parser):
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Runs the command; `argv` is without the program's name, `sys.argv[1:]` by default.
-
-    Returns:
-        An exit code of `estimator_det.programs.console`.
-    """
+    """Runs the command; returns an exit code of `console`. `argv` is `sys.argv[1:]` by default."""
     printing.open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:

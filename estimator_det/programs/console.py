@@ -238,13 +238,10 @@ def error_text(error: BaseException) -> str:
     text = text.split("\n\nOriginal stack trace")[0].split("\n\t [[")[0].strip()
     _, failed, values = text.partition(_ASSERTION)
     if failed and values.endswith("]"):
-        return _unescaped(values[:-1].replace("] [", " "))
+        # TensorFlow writes C escapes, those of UTF-8 byte by byte.
+        text = values[:-1].replace("] [", " ").encode().decode("unicode_escape")
+        return text.encode("latin-1").decode("utf-8", "replace")
     return text
-
-
-def _unescaped(text: str) -> str:
-    """Text from C escapes, as TensorFlow writes it; UTF-8 bytes are escaped one by one."""
-    return text.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
 
 
 def _not_installed(error: BaseException) -> str:

@@ -40,14 +40,7 @@ def help_text(values: flags.FlagValues) -> str:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Runs the program.
-
-    Args:
-        argv: Program name and flags; `sys.argv` by default.
-
-    Returns:
-        An exit code of `estimator_det.programs.console`.
-    """
+    """Runs the program; returns an exit code of `console`. `argv` is `sys.argv` by default."""
     printing.open_closed_streams()
     values = define_flags()
     # Before flags are parsed, so that their errors are JSON in a cloud job as well.

@@ -10,18 +10,20 @@ from estimator_det.compat import tf, tf1
 from estimator_det.programs.cloud import event_files
 
 
-def test_event_files_are_copied_while_they_grow(tmp_path):
+def test_event_files_are_copied_while_they_grow(tmp_path, monkeypatch):
+    monkeypatch.setattr(event_files, "EVERY_SECS", 0.01)
     run, logs = tmp_path / "run", tmp_path / "logs"
     (run / "eval_0").mkdir(parents=True)
     (run / "eval_0" / "events.out.tfevents.2").write_bytes(b"eval")
     (run / "model.ckpt-1.index").write_bytes(b"index")
-    with event_files.copied(f"{run}/", f"{logs}/", every_secs=0.01):
+    with event_files.copied(f"{run}/", f"{logs}/"):
         copy = logs / "eval_0" / "events.out.tfevents.2"
         while not copy.exists():
             time.sleep(0.01)
         (run / "events.out.tfevents.1").write_bytes(b"one")
         while not (logs / "events.out.tfevents.1").exists():
             time.sleep(0.01)
+    monkeypatch.undo()
     with event_files.copied(str(run), str(logs)):  # only at the end
         (run / "events.out.tfevents.1").write_bytes(b"one and two")
     found = {str(p.relative_to(logs)): p.read_bytes() for p in logs.rglob("*") if p.is_file()}
@@ -80,7 +82,8 @@ def test_the_copies_go_on_after_an_error_of_any_kind(tmp_path, monkeypatch, capl
         copy(*arguments, **options)
 
     monkeypatch.setattr(tf.io.gfile, "copy", copy_late)
-    with event_files.copied(str(run), str(logs), every_secs=0.01):
+    monkeypatch.setattr(event_files, "EVERY_SECS", 0.01)
+    with event_files.copied(str(run), str(logs)):
         failed.wait(60)
         (thread,) = [each for each in threading.enumerate() if each.name == "event files"]
         while thread.is_alive() and not (logs / "events.out.tfevents.1").exists():

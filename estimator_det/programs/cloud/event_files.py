@@ -11,29 +11,26 @@ from typing import Dict, Iterator
 
 from estimator_det.compat import tf, tf1
 
-EVERY_SECS = 60.0
+EVERY_SECS = 60.0  # between two copies
 _EVENTS = "tfevents"
 
 _LOG = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def copied(model_dir: str, log_dir: str, *, every_secs: float = EVERY_SECS) -> Iterator[None]:
+def copied(model_dir: str, log_dir: str) -> Iterator[None]:
     """Context manager: copies event files of a run now and then, and once more at the end.
 
-    A copy that fails is a warning, and the next one tries again. `log_dir` may be inside of
-    `model_dir`, as for jobs whose `baseOutputDirectory` is their model_dir.
-
-    Args:
-        log_dir: Receives the files under the same paths.
-        every_secs: Between two copies.
+    A copy that fails is a warning, and the next one tries again. `log_dir` receives the files under
+    the same paths. It may be inside of `model_dir`, as for jobs whose `baseOutputDirectory` is
+    their model_dir.
     """
     sizes: Dict[str, int] = {}
     copy = functools.partial(_copy_grown, model_dir.rstrip("/"), log_dir.rstrip("/"), sizes)
     ended = threading.Event()
 
     def work() -> None:
-        while not ended.wait(every_secs):
+        while not ended.wait(EVERY_SECS):
             copy()
 
     thread = threading.Thread(target=work, name="event files", daemon=True)

@@ -32,13 +32,9 @@ _PREFIXES = ("AIP_", "PYTHON")
 
 class _Process(NamedTuple):
     role: str
-    number: int  # among those of its role
+    name: str  # the role, and the number among those of it
     process: subprocess.Popen[bytes]
     log: pathlib.Path
-
-    @property
-    def name(self) -> str:
-        return f"{self.role} {self.number}"
 
 
 def run(job: Job, command: Sequence[str], folder: pathlib.Path) -> None:
@@ -94,7 +90,7 @@ def _start(
             stderr=subprocess.STDOUT,
         )
     console.print_line(f"rehearsal: {role} {index} runs; log: {log}")
-    return _Process(role, index, process, log)
+    return _Process(role, f"{role} {index}", process, log)
 
 
 def clean_environment() -> Dict[str, str]:

@@ -35,11 +35,8 @@ def path_of(blob: Any) -> CloudPath:
 
 def is_same(local: str, blob: Any) -> bool:
     """True if a local file exists and has the size and checksum of a stored one."""
-    try:
-        # Cheaper than the checksum, which reads the whole file.
-        if os.stat(local).st_size != blob.size:
-            return False
-    except FileNotFoundError:
+    # The size is cheaper than the checksum, which reads the whole file.
+    if not os.path.isfile(local) or os.path.getsize(local) != blob.size:
         return False
     checksum = google_crc32c.Checksum()
     with open(local, "rb") as file:

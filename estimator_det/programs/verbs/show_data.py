@@ -87,17 +87,12 @@ def _draw_steps(config: Any, options: argparse.Namespace) -> None:
         if len(steps) > 1:
             stem, extension = os.path.splitext(file)
             file = f"{stem}-{number + 1}-{step.WhichOneof('preprocessing_step')}{extension}"
-        _save(page, file)
+        page.save(file)
         console.print_line(f"{step.WhichOneof('preprocessing_step')}: {file}")
     if read.num_unusable:
         unusable = printing.counted(read.num_unusable, "record")
         console.print_line(f"skipped {unusable} that cannot be used; run check-data")
     _say_rotated(read.rotated)
-
-
-def _save(page: Any, file: str) -> None:
-    os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
-    page.save(file, "PNG")
 
 
 def _say_rotated(names: Sequence[str]) -> None:
@@ -155,7 +150,7 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> None:
         )
     title = f"{'evaluation' if options.eval else 'training'} batches of {config_path(options)}"
     page = batch_grid.draw_grid(cells, title=title, columns=options.columns)
-    _save(page, options.output)
+    page.save(options.output)
     report.print_faults(faults)
     _say_rotated(rotated)
     without = sum(not cell.labels for cell in cells)
