@@ -60,6 +60,8 @@ class CocoBoxMetrics:
     needs = NO_NEEDS
     objects = staticmethod(box_objects)
     num_keypoints = 0
+    summaries = SUMMARIES
+    limits: Sequence[int] = (1, 10, 100)  # detections of an image and category that count
 
     def __init__(
         self,
@@ -72,10 +74,10 @@ class CocoBoxMetrics:
     ) -> None:
         self._skip_unlabeled = skip_unlabeled
         names = {int(c["id"]): str(c["name"]) for c in categories}
-        self._matches = CocoMatches(list(names))
+        self._matches = CocoMatches(list(names), limits=self.limits)
         # Name of a metric -> its summary, and the categories in the tables.
         self._summaries: Dict[str, Tuple[Summary, Any]] = {}
-        self._add_all(SUMMARIES, "", ALL)
+        self._add_all(self.summaries, "", ALL)
         positions = {names[number]: k for k, number in enumerate(sorted(names))}
         details = SUMMARIES if all_per_category else {}
         for name, position in positions.items() if per_category else ():
@@ -91,11 +93,11 @@ class CocoBoxMetrics:
             chosen = [positions[member] for member in members]
             self._add_all({f"PerformanceBySuperCategory/{name}": MEAN}, "", chosen)
             self._add_all(details, f" BySuperCategory/{name}", chosen)
-        self.names = list(self._summaries)
 
     def _add_all(self, summaries: Mapping[str, Summary], suffix: str, categories: Any) -> None:
         for name, summary in summaries.items():
             self._summaries[f"{self.prefix}{name}{suffix}"] = (summary, categories)
+        self.names = list(self._summaries)
 
     def add(self, batch: EvaluatedBatch) -> None:
         for image in batch.images():

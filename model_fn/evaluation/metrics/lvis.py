@@ -13,10 +13,9 @@ import numpy as np
 
 from estimator_det.config.printing import listed
 from estimator_det.config.text import ConfigError
-from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
-from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary
-from model_fn.evaluation.metrics.coco_matching import CocoMatches
-from model_fn.evaluation.metrics.overlaps import box_objects, mask_objects
+from model_fn.evaluation.metrics.base import EvaluatedBatch, has_class, register
+from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, CocoBoxMetrics, Summary
+from model_fn.evaluation.metrics.overlaps import mask_objects
 
 MAX_DETECTIONS = 300  # detections of an image
 FREQUENCIES = ("r", "c", "f")  # rare, common, frequent
@@ -34,24 +33,23 @@ SUMMARIES: Dict[str, Summary] = {
 }
 
 
-class LvisBoxMetrics:
+class LvisBoxMetrics(CocoBoxMetrics):
     """Average precision and recall of boxes, and precision of rare, common and frequent classes.
 
     There are no crowds; the 300 best detections of an image count. Each category has a "frequency",
     one of `FREQUENCIES`.
     """
 
-    prefix = "DetectionBoxes_"
-    needs = NO_NEEDS
-    objects = staticmethod(box_objects)
-    num_keypoints = 0
+    summaries = SUMMARIES
+    limits = (MAX_DETECTIONS,)
 
     def __init__(self, categories: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(categories)
         frequencies = {int(c["id"]): str(c["frequency"]) for c in categories}
         ordered = np.array([frequencies[number] for number in sorted(frequencies)])
-        self._of_frequency = {f: np.flatnonzero(ordered == f) for f in FREQUENCIES}
-        self._matches = CocoMatches(list(frequencies), limits=[MAX_DETECTIONS])
-        self.names = [self.prefix + name for name in (*SUMMARIES, "APr", "APc", "APf")]
+        for frequency in FREQUENCIES:
+            columns = np.flatnonzero(ordered == frequency)
+            self._add_all({f"AP{frequency}": SUMMARIES["AP"]}, "", columns)
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch of arrays; without lists of classes, those of the groundtruth count."""
@@ -64,13 +62,6 @@ class LvisBoxMetrics:
             incomplete = has_class(image.not_exhaustive, image.detection_classes)
             objects = self.objects(image._replace(is_crowd=np.zeros_like(image.is_crowd)))
             self._matches.add(objects._replace(keeps_unmatched=~incomplete))
-
-    def results(self) -> Dict[str, float]:
-        tables = self._matches.finish()
-        results = {self.prefix + name: summary.of(tables) for name, summary in SUMMARIES.items()}
-        for frequency, columns in self._of_frequency.items():
-            results[f"{self.prefix}AP{frequency}"] = SUMMARIES["AP"].of(tables, columns)
-        return results
 
 
 class LvisMaskMetrics(LvisBoxMetrics):
