@@ -149,18 +149,15 @@ class RestoredNetwork:
         """The graph with constants for weights; None and a warning if a file cannot hold it."""
         outputs = served.output_operations(self.definitions.values())
         outputs += [name for names in self.variants.values() for name in names]
-        graph = self.session.graph
-        with graph.as_default():
-            if served.fits_in_constants(tf1.global_variables()):
-                return tf1.graph_util.convert_variables_to_constants(
-                    self.session, graph.as_graph_def(), outputs
-                )
-        _LOG.warning(
-            "The model has more weights than a graph file can contain, which is %.1f GB: the "
-            "SavedModel has variables, which makes it slower, and there is no frozen graph",
-            served.MAX_FILE_BYTES / 1e9,
-        )
-        return None
+        with self.session.graph.as_default():
+            constants = served.constant_graph(self.session, outputs)
+        if constants is None:
+            _LOG.warning(
+                "The model has more weights than a graph file can contain, which is %.1f GB: the "
+                "SavedModel has variables, which makes it slower, and there is no frozen graph",
+                served.MAX_FILE_BYTES / 1e9,
+            )
+        return constants
 
     @property
     def has_variables(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.files import is_remote
@@ -32,11 +32,15 @@ def fits_in_constants(variables: Iterable[Any]) -> bool:
     return bool(weights + GRAPH_BYTES <= MAX_FILE_BYTES)
 
 
-def constant_graph(session: Any, definitions: Iterable[Any]) -> Any:
-    """`GraphDef` of what signatures need, the session's variables as constants of their names."""
-    return tf1.graph_util.convert_variables_to_constants(
-        session, session.graph.as_graph_def(), output_operations(definitions)
-    )
+def constant_graph(session: Any, outputs: Sequence[str]) -> Optional[Any]:
+    """`GraphDef` of some operations, the current graph's variables as constants of their names.
+
+    None if a file cannot hold it.
+    """
+    if not fits_in_constants(tf1.global_variables()):
+        return None
+    graph_def = session.graph.as_graph_def()
+    return tf1.graph_util.convert_variables_to_constants(session, graph_def, outputs)
 
 
 def output_operations(definitions: Iterable[Any]) -> List[str]:
@@ -86,8 +90,7 @@ def rewrite_as_constants(
         definitions = {
             key: value for key, value in meta.signature_def.items() if value.method_name == predict
         }
-        fits = fits_in_constants(tf1.global_variables())
-        graph_def = constant_graph(session, definitions.values()) if fits else None
+        graph_def = constant_graph(session, output_operations(definitions.values()))
     # Object stores have no folders to rename.
     beside = os.path.dirname(source if is_remote(folder) else folder)
     unfinished = os.path.join(beside, UNFINISHED + os.path.basename(folder))

@@ -21,12 +21,6 @@ IMAGE_SIZE = (480, 640)  # size of the images if the model takes any size
 GRAY = 128
 
 
-def batch_sizes(max_batch: Optional[int]) -> List[int]:
-    """1, 2, 4, … and `max_batch`; only 1 without it."""
-    largest = max_batch or 1
-    return [*(2**i for i in range(16) if 2**i < largest), largest]
-
-
 def write_requests(
     folder: str,
     definitions: Dict[str, Any],
@@ -35,8 +29,8 @@ def write_requests(
 ) -> str:
     """Writes requests of gray images to a SavedModel's folder; returns the path of the file.
 
-    There is a request for each signature and each batch size of `batch_sizes`. Signatures that are
-    equal have requests together.
+    There is a request for each signature and each of its batch sizes. Signatures that are equal
+    have requests together.
     """
     path = os.path.join(folder, WARMUP_FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
@@ -57,10 +51,14 @@ def write_requests(
 
 
 def _batches(definition: Any, max_batch: Optional[int]) -> List[int]:
-    """Batch sizes of a signature's requests: its own if an input has one, 1 for scalars."""
+    """Batch sizes of a signature's requests: its own if an input has one, 1 for scalars.
+
+    Else they are 1, 2, 4, … and `max_batch`, only 1 without it.
+    """
     shapes = [info.tensor_shape.dim for info in definition.inputs.values()]
     fixed = [shape[0].size if shape else 1 for shape in shapes if not shape or shape[0].size >= 0]
-    return fixed[:1] or batch_sizes(max_batch)
+    largest = max_batch or 1
+    return fixed[:1] or [*(2**i for i in range(16) if 2**i < largest), largest]
 
 
 def _input(info: Any, batch: int, num_additional_channels: int) -> Any:
