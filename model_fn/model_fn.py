@@ -13,6 +13,7 @@ from model_fn.checkpoints.savers import EvaluationSaver, Saver, make_saver, make
 from model_fn.checkpoints.variables import inference_variables
 from model_fn.evaluation import eval_ops
 from model_fn.evaluation.accumulator import OnResults
+from model_fn.evaluation.eval_ops import AGNOSTIC_CATEGORIES
 from model_fn.serving import graph as serving_graph
 from model_fn.training import optimizers, step, tpu_step, warm_start
 from model_fn.training.sync_replicas import SyncReplicasHook
@@ -195,8 +196,8 @@ def _eval_spec(
         terms = detector.loss(predictions, groundtruth, detections).terms
         losses = step.with_total(terms, penalties or [])
     if detector.is_class_agnostic:
-        groundtruth = eval_ops.without_classes(groundtruth)
-        categories = eval_ops.AGNOSTIC_CATEGORIES
+        one_class = tf.ones_like(groundtruth.classes[:, :, :1])
+        groundtruth, categories = groundtruth._replace(classes=one_class), AGNOSTIC_CATEGORIES
     # An export's checkpoint has no step; the evaluation then reports step 0.
     global_step = tf1.train.get_or_create_global_step()
     return tpu_estimator.TPUEstimatorSpec(

@@ -49,11 +49,6 @@ def make_categories(
     return [{"id": k, "name": f"category_{k}"} for k in range(1, count + 1)]
 
 
-def without_classes(groundtruth: Groundtruth) -> Groundtruth:
-    """Groundtruth of one class, to compare with detections that have none."""
-    return groundtruth._replace(classes=tf.ones_like(groundtruth.classes[:, :, :1]))
-
-
 def sizes_of(features: Dict[str, tf.Tensor]) -> Sizes:
     """Sizes under the keys of `inputs.schema`."""
     real = features[schema.TRUE_IMAGE_SHAPE][:, :2]
@@ -184,7 +179,7 @@ def evaluation_ops(
         detections, groundtruth, sizes, (pixels, channels) = restored(arrays)
         batch = evaluated_batch(detections, groundtruth, sizes, has_masks=has_masks)
         accumulator.add(batch)
-        if pixels is not None and not pictures.are_complete:
+        if pixels is not None and pictures.num_missing:
             every = groundtruth._replace(is_annotated=None)  # images that nobody annotated, too
             masks = detections.masks, groundtruth.masks
             pictures.add(evaluated_batch(detections, every, sizes), sizes, pixels, channels, masks)

@@ -36,9 +36,9 @@ class Pictures:
         self._pngs: List[bytes] = []
 
     @property
-    def are_complete(self) -> bool:
-        """True if no more images are drawn."""
-        return len(self._pngs) >= self._max_images
+    def num_missing(self) -> int:
+        """Number of images that are still drawn."""
+        return self._max_images - len(self._pngs)
 
     def add(
         self,
@@ -55,8 +55,7 @@ class Pictures:
             channels: Additional channels, uint8 [B, H, W, A].
             masks: Of detections and groundtruth, as `encode_masks` takes them.
         """
-        missing = self._max_images - len(self._pngs)
-        for row, image in enumerate(itertools.islice(batch.images(), missing)):
+        for row, image in enumerate(itertools.islice(batch.images(), self.num_missing)):
             height, width = sizes.real[row]
             pixels = [x[row, :height, :width] for x in (images, channels) if x is not None]
             image_masks = [None if x is None else x[row] for x in masks]

@@ -32,7 +32,6 @@ _LOG = logging.getLogger(__name__)
 IN_EXPORTS = "assets.extra/thresholds.json"  # under the folder of the SavedModel
 EVALUATION_FOLDER = "eval_"  # and the name of the reader
 LONGEST_FILE = 64_000_000  # bytes
-ALL_CLASSES = "all classes"
 MAX_ROWS_PRINTED = 10
 _NAME_WIDTH = 24
 
@@ -77,7 +76,7 @@ def make_table(matches: Matches, model: Optional[Any] = None) -> Table:
     scores = None if model is None else final_scores(model)
     classes = zip(matches.class_ids, matches.class_names, matches.per_class())
     rows = tuple(best_f1(name, matches, class_id) for class_id, name, matches in classes)
-    every = best_f1(ALL_CLASSES, matches.all_classes_merged())
+    every = best_f1("all classes", matches.all_classes_merged())
     return Table(every, rows, None if scores is None else scores.fingerprint())
 
 

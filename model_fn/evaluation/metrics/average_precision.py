@@ -100,7 +100,8 @@ class AveragePrecision:
             ]
         counted = np.isin(image.classes, self._ids) & has_mask & ~is_difficult
         box_weights = np.where(is_group, weight, 1.0)[counted]
-        np.add.at(self._num_boxes, self._index_of(image.classes[counted]), box_weights)
+        rows = np.searchsorted(self._ids, image.classes[counted])
+        np.add.at(self._num_boxes, rows, box_weights)
 
         same = image.detection_classes[:, np.newaxis] == image.classes
         verdicts = np.full(len(scores), _FALSE)
@@ -139,11 +140,8 @@ class AveragePrecision:
         detections = np.flatnonzero(reaches & (verdicts == _FALSE))
         return detections, overlaps.argmax(axis=1)[detections]
 
-    def _index_of(self, classes: np.ndarray) -> np.ndarray:
-        return np.searchsorted(self._ids, classes)
-
     def _keep(self, classes: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> None:
-        rows = self._index_of(classes).astype(np.int32)
+        rows = np.searchsorted(self._ids, classes).astype(np.int32)
         self._counted.append((rows, scores.astype(np.float64), weights.astype(np.float32)))
 
     def results(self) -> Dict[str, float]:
@@ -222,7 +220,6 @@ SETS = {
         of_labeled_classes=True,
     ),
 }
-PRECISION_AT_RECALL = "precision_at_recall_detection_metrics"
 
 
 def _register(names: Sequence[str], options: ApOptions) -> None:
@@ -237,7 +234,7 @@ for _names, _options in SETS.items():
 
 
 @register(
-    PRECISION_AT_RECALL,
+    "precision_at_recall_detection_metrics",
     eval_fields=(
         "recall_lower_bound",
         "recall_upper_bound",

@@ -127,7 +127,6 @@ PARAMETERIZED: Registry[Callable[[Any, str, Sequence[Dict[str, Any]]], Metrics]]
 EVAL_FIELDS: Dict[str, Tuple[str, ...]] = {}
 # Names of metrics sets that need more of a label map than names.
 NEED_LABEL_MAP: Set[str] = set()
-DEFAULT_METRICS = "coco_detection_metrics"
 NO_NEEDS: FrozenSet[str] = frozenset()
 
 
@@ -160,7 +159,7 @@ def chosen_metrics(eval_config: Any) -> List[str]:
     chosen: Dict[Any, str] = {}
     for name in eval_config.metrics_set:
         chosen.setdefault(METRICS.get(name) if name in METRICS else name, name)
-    return list(chosen.values()) or [DEFAULT_METRICS]
+    return list(chosen.values()) or ["coco_detection_metrics"]
 
 
 def make_named_metrics(

@@ -10,16 +10,18 @@ from model_fn.evaluation.metrics.base import EvaluatedBatch, register
 from model_fn.evaluation.metrics.coco_matching import greedy_match
 from model_fn.evaluation.metrics.overlaps import mask_iou
 
-IOU_THRESHOLD = 0.5  # from which a detection matches
-IOA_THRESHOLD = 0.5  # part inside a crowd from which a detection does not count
-
 
 class CocoPanopticMetrics:
     """Quality of segmentation, of recognition, and their product, averaged over categories.
 
     Detections match in the order given, not by score. Categories without groundtruth and
     detections do not count; if there are no others, all is NaN. Objects of other categories are
-    ignored. `per_category` adds the panoptic quality of every category.
+    ignored.
+
+    Args:
+        per_category: Adds the panoptic quality of every category.
+        iou_threshold: IoU from which a detection matches.
+        ioa_threshold: Part inside a crowd from which a detection does not count.
     """
 
     needs = frozenset({"masks"})
@@ -30,8 +32,8 @@ class CocoPanopticMetrics:
         categories: Sequence[Mapping[str, Any]],
         *,
         per_category: bool = False,
-        iou_threshold: float = IOU_THRESHOLD,
-        ioa_threshold: float = IOA_THRESHOLD,
+        iou_threshold: float = 0.5,
+        ioa_threshold: float = 0.5,
     ) -> None:
         names = {int(c["id"]): str(c["name"]) for c in categories}
         self._ids = np.array(sorted(names))
@@ -50,18 +52,15 @@ class CocoPanopticMetrics:
         for image in batch.images():
             overlaps = mask_iou(image.masks.detections, image.masks.groundtruth, image.is_crowd)
             for k, number in enumerate(self._ids):
-                true = image.classes == number
-                class_overlaps = overlaps[image.detection_classes == number][:, true]
-                self._add_class(k, class_overlaps, image.is_crowd[true])
-
-    def _add_class(self, k: int, overlaps: np.ndarray, crowd: np.ndarray) -> None:
-        covers_crowd = (overlaps[:, crowd] >= self._ioa_threshold).any(axis=1)
-        iou = overlaps[:, ~crowd]
-        columns = greedy_match(iou, [self._iou_threshold])[0, 0]
-        matched = columns >= 0
-        unmatched = (~matched & ~covers_crowd).sum()
-        missed = iou.shape[1] - matched.sum()
-        self._sums[:, k] += iou[matched, columns[matched]].sum(), matched.sum(), unmatched, missed
+                is_of_class = image.classes == number
+                class_overlaps = overlaps[image.detection_classes == number]
+                ioa = class_overlaps[:, is_of_class & image.is_crowd]
+                iou = class_overlaps[:, is_of_class & ~image.is_crowd]
+                columns = greedy_match(iou, [self._iou_threshold])[0, 0]
+                matched = columns >= 0
+                unmatched = ~matched & ~(ioa >= self._ioa_threshold).any(axis=1)
+                counts = matched.sum(), unmatched.sum(), iou.shape[1] - matched.sum()
+                self._sums[:, k] += iou[matched, columns[matched]].sum(), *counts
 
     def results(self) -> Dict[str, float]:
         iou, matched, unmatched, missed = self._sums
