@@ -16,7 +16,7 @@ from typing import Any, Iterator, List, Sequence, Tuple
 from estimator_det.config.assignments import assign
 from estimator_det.config.check_evaluation import check_evaluation
 from estimator_det.config.check_model import check_context_reader, check_model, readers
-from estimator_det.config.fields import check_fields, is_set_to_non_default, no_effect
+from estimator_det.config.fields import check_fields, no_effect, non_default_fields
 from estimator_det.config.files import is_remote
 from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, warning
@@ -33,7 +33,6 @@ _ENDLESS = sys.maxsize  # steps of a training that has no last one
 CHECKPOINT_TYPES = ("classification", "detection", "full")
 # Fields of train_config without effect outside a cluster.
 FOR_CLUSTER = ("replicas_to_aggregate", "startup_delay_steps", "sync_replicas")
-_LATER_CHECKPOINT_TYPES = ("fine_tune",)  # types of the reference's schema, for TensorFlow 2 alone
 INTEGER_BITS = 8  # bits of the integers that TFLite computes with
 # Fields of steps that contain ids of the label map.
 LABEL_FIELDS = {
@@ -97,9 +96,8 @@ def _check_training(config: Config) -> Iterator[Problem]:
             )
     if train.use_bfloat16:
         yield no_effect("train_config.use_bfloat16", "only a TPU computes in bfloat16")
-    for name in FOR_CLUSTER:
-        if is_set_to_non_default(train, train.DESCRIPTOR.fields_by_name[name]):
-            yield no_effect(f"train_config.{name}", "it is for a cluster with parameter servers")
+    for name in non_default_fields(train, FOR_CLUSTER):
+        yield no_effect(f"train_config.{name}", "it is for a cluster with parameter servers")
     yield from _check_optimizer(train.optimizer, train.num_steps)
     yield from _check_fine_tuning(config)
     kind = config.model.WhichOneof("model")
@@ -233,7 +231,7 @@ def _check_fine_tuning(config: Config) -> Iterator[Problem]:
     path = "train_config.fine_tune_checkpoint_type"
     if kind and kind not in CHECKPOINT_TYPES:
         what = f"is not known{nearest(kind, list(CHECKPOINT_TYPES))}"
-        if kind in _LATER_CHECKPOINT_TYPES:
+        if kind == "fine_tune":  # the reference has it, for TensorFlow 2 alone
             what = "is not supported yet"
         yield error(path, f"{quoted(kind)} {what}", f"use one of {', '.join(CHECKPOINT_TYPES)}")
     # The older field that says the same is reported among the deprecated ones.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Collection, Dict, Generic, Iterator, Optional, Tuple, TypeVar
+from typing import Any, Callable, Collection, Dict, Generic, Iterator, Tuple, TypeVar
 
 from estimator_det.config import plugins
 from estimator_det.config.text import ConfigError, nearest
@@ -24,7 +24,6 @@ class Registry(Generic[Maker]):
         self.kind = kind
         self.reserved = reserved
         self._makers: Dict[str, Maker] = {}
-        self._functions: Optional[Registry[Callable[..., Any]]] = None
 
     def register(self, *names: str) -> Callable[[Maker], Maker]:
         """Decorator that enters a maker under each of `names`; ConfigError if one is taken."""
@@ -42,21 +41,18 @@ class Registry(Generic[Maker]):
 
     def custom(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorator that enters a function of a plug-in as `custom { name: … }`."""
-        return self._customs().register(name)
+        return self._customs.register(name)
 
+    @functools.cached_property
     def _customs(self) -> Registry[Callable[..., Any]]:
-        # Not in the constructor, because each registry would make another one.
-        if self._functions is None:
-            self._functions = Registry(f"custom {self.kind}")
-        return self._functions
+        return Registry(f"custom {self.kind}")
 
     def custom_function(self, config: Any) -> functools.partial[Any]:
         """The function that a `Custom` message names, with its parameters."""
-        customs = self._customs()
         try:
-            if config.name not in customs:
-                raise ConfigError("name", *customs.refusal(config.name))
-            return plugins.bind(customs.get(config.name), config.parameters, config.name)
+            if config.name not in self._customs:
+                raise ConfigError("name", *self._customs.refusal(config.name))
+            return plugins.bind(self._customs.get(config.name), config.parameters, config.name)
         except ConfigError as error:
             raise ConfigError(f"custom.{error.field}", error.message, error.remedy) from None
 

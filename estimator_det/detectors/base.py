@@ -20,8 +20,7 @@ from estimator_det.config.fields import check_fields
 from estimator_det.config.problem import raise_first
 from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.registry import Registry
-from estimator_det.images.preprocess import Preprocessor
-from estimator_det.images.resize import height_and_width
+from estimator_det.images.resize import Preprocessor, height_and_width
 from estimator_det.losses.classification import ClassificationLoss
 from estimator_det.losses.localization import LocalizationLoss
 from estimator_det.nets.context_attention import Context

@@ -68,13 +68,13 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
         try:
             paths += match_files(pattern)
         except FileNotFoundError as error:
-            entries.append(_entry(policy, "no_file", pattern, str(error)))
+            entries.append(policy.fault("no_file", str(error)).at(pattern))
     tasks: List[Task] = []
     total: Optional[int] = 0
     for path in paths:
         if kind := files.special_kind(path):
             message = f"it cannot be read: it is {kind}, not a regular file"
-            entries.append(_entry(policy, "lost_records", path, message))
+            entries.append(policy.fault("lost_records", message).at(path))
             continue
         if _is_sequential(path):
             tasks.append(Task(reader, path, 0, max_records))
@@ -83,10 +83,10 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
         try:
             count = tfrecord.count_records(path)
         except OSError as error:
-            entries.append(_entry(policy, "lost_records", path, f"it cannot be read: {error}"))
+            entries.append(policy.fault("lost_records", f"it cannot be read: {error}").at(path))
             continue
         if not count:
-            entries.append(_entry(policy, "empty_file", path, "the file contains no record"))
+            entries.append(policy.fault("empty_file", "the file contains no record").at(path))
         stop = count if max_records is None else min(count, max_records)
         for start in range(0, stop, RECORDS_PER_TASK):
             tasks.append(Task(reader, path, start, min(start + RECORDS_PER_TASK, stop)))
@@ -131,10 +131,6 @@ def run(
     return scans
 
 
-def _entry(policy: BadRecordPolicy, kind: str, file: str, message: str) -> RecordFault:
-    return policy.fault(kind, message).at(file)
-
-
 def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:
     policy = policies[task.reader]
     rows: List[ImageRow] = []
@@ -159,9 +155,9 @@ def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:
                     )
                 )  # fmt: skip
     except (OSError, tf.errors.OpError) as error:
-        entries.append(_entry(policy, "lost_records", task.file, f"it cannot be read: {error}"))
+        entries.append(policy.fault("lost_records", f"it cannot be read: {error}").at(task.file))
     if task.stop is None and not count and not entries:
-        entries.append(_entry(policy, "empty_file", task.file, "the file contains no record"))
+        entries.append(policy.fault("empty_file", "the file contains no record").at(task.file))
     return Scan(task.reader, [task.file], count, columns_of(rows), entries)
 
 

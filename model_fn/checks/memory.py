@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple
+from typing import Any, Dict, Iterable, Iterator, NamedTuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.problem import Problem, warning
@@ -113,17 +113,14 @@ def input_memory(pipeline_config: Any, memory: Memory, cores: int) -> InputMemor
     )
 
 
-def check_memory(needed: int, batch_size: int) -> List[Problem]:
+def check_memory(needed: int, batch_size: int) -> Iterator[Problem]:
     """A warning if this machine has less memory than the `needed` bytes."""
     present = available_memory()
-    if needed <= present:
-        return []
-    return [
-        warning(
+    if needed > present:
+        yield warning(
             "train_config.batch_size",
             f"training takes about {needed / 1e9:.1f} GB at batch {batch_size}, this machine has "
             f"{present / 1e9:.1f} GB",
             "lower it, the size in image_resizer or shuffle_buffer_size, or train on a machine "
             "with more memory",
         )
-    ]

@@ -21,6 +21,7 @@ import inputs
 from benchmarks.speed import components
 from estimator_det.compat import tf
 from estimator_det.config import check, check_model, fields, pipeline
+from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError, is_map, is_repeated
 from estimator_det.detectors import base as detectors
 from estimator_det.detectors import make_detector
@@ -268,7 +269,7 @@ def fields_read(tmp_path_factory: pytest.TempPathFactory) -> Set[str]:
     files = shapes.make_dataset(str(folder / "data"), seed=0, size="tiny")
     run = demo.demo_config(files, num_train_steps=2)
     with recorded_reads() as reads, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(augment.AUGMENTATIONS, "_functions", None)
+        patch.setattr(augment.AUGMENTATIONS, "_customs", Registry("x"))
         augment.AUGMENTATIONS.custom("x")(lambda sample, seed: sample)
         run_augmentations()
         with pytest.MonkeyPatch.context() as small:

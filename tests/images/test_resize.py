@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf
 from estimator_det.images import resize
-from estimator_det.images.preprocess import Preprocessor
+from estimator_det.images.resize import Preprocessor
 from estimator_det.protos import image_resizer_pb2
 from tests.conftest import golden_component
 

@@ -35,8 +35,7 @@ from estimator_det.extractors.two_stage.recipe import (
     RecipeExtractor,
     make_extractor,
 )
-from estimator_det.images.preprocess import Preprocessor
-from estimator_det.images.resize import make_resizer
+from estimator_det.images.resize import Preprocessor, make_resizer
 from estimator_det.nets.context_attention import AttentionContext
 from estimator_det.nets.quantization import Quantization
 

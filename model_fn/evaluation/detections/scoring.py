@@ -13,8 +13,7 @@ import numpy as np
 from estimator_det.compat import eagerly, tf, tf1
 from estimator_det.config.printing import listed, plain, quoted
 from estimator_det.detectors.base import Detections
-from estimator_det.images.preprocess import Preprocessor
-from estimator_det.images.resize import make_resizer
+from estimator_det.images.resize import Preprocessor, make_resizer
 from estimator_det.protos import image_resizer_pb2, pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs import schema
