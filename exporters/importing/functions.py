@@ -8,7 +8,7 @@ it gets the names of the calls in front of it, as `call/name`.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Collection, Dict, Iterable, List, Mapping, NamedTuple, Tuple
 
 from estimator_det.compat import tf1
 from estimator_det.compat.private import operation_definition
@@ -78,30 +78,22 @@ class InlinedGraph:
         They are read from the operations that restore the variables, since several variables may
         have one name in TensorFlow 2.
         """
-        keys = {}
+        variable_keys = {}
         for key, node in self._nodes.items():
-            inputs = self._inputs[key]
-            if node.op == "AssignVariableOp" and len(inputs) > 1:
-                restored = self._restored_key(self._origin(inputs[1]))
-                if restored is not None:
-                    keys[self._origin(inputs[0]).key[1]] = restored
-        return keys
-
-    def _restored_key(self, value: _Tensor) -> Optional[str]:
-        """The key in the checkpoint of a value that `RestoreV2` reads; None of any other value."""
-        for _ in range(_MAX_STEPS):
-            if self._nodes[value.key].op not in SAME_VALUE or not self._inputs[value.key]:
-                break
-            value = self._origin(self._inputs[value.key][0])
-        inputs = self._inputs[value.key]
-        if self._nodes[value.key].op != "RestoreV2" or len(inputs) < 3:
-            return None
-        constants = (self._nodes[self._origin(each).key] for each in inputs[1:3])
-        keys, slices = (each.attr["value"].tensor.string_val for each in constants)
-        # A slice is not the whole variable, which is then reported as one that is not restored.
-        if value.position >= len(keys) or any(slices):
-            return None
-        return str(keys[value.position], "utf-8", "replace")
+            if node.op != "AssignVariableOp" or len(self._inputs[key]) < 2:
+                continue
+            variable, value = self._inputs[key][:2]
+            value = self._origin(value, through=SAME_VALUE)
+            inputs = self._inputs[value.key]
+            if self._nodes[value.key].op != "RestoreV2" or len(inputs) < 3:
+                continue
+            constants = (self._nodes[self._origin(each).key] for each in inputs[1:3])
+            keys, slices = (each.attr["value"].tensor.string_val for each in constants)
+            # A slice is not the whole variable, which is then reported as one that is not restored.
+            if value.position < len(keys) and not any(slices):
+                name = self._origin(variable).key[1]
+                variable_keys[name] = str(keys[value.position], "utf-8", "replace")
+        return variable_keys
 
     def _add(
         self, scope: str, nodes: Mapping[str, Any], arguments: Mapping[str, _Tensor], depth: int = 0
@@ -161,15 +153,23 @@ class InlinedGraph:
             raise self._damaged(f"{plain(name)} is no tensor")
         return _Tensor((scope, operation), _flat_index(nodes[operation], output, int(index)))
 
-    def _origin(self, tensor: _Tensor) -> _Tensor:
-        """The output of an operation that a tensor is, which may be an output of a call."""
+    def _origin(self, tensor: _Tensor, through: Collection[str] = ()) -> _Tensor:
+        """The output of an operation that a tensor is, which may be an output of a call.
+
+        Args:
+            through: Operations whose first input is taken in place of their output.
+        """
         for _ in range(_MAX_STEPS):
             if tensor.key in self._nodes:
-                return tensor
-            if tensor not in self._results:
+                inputs = self._inputs[tensor.key]
+                if self._nodes[tensor.key].op not in through or not inputs:
+                    return tensor
+                tensor = inputs[0]
+            elif tensor in self._results:
+                tensor = self._results[tensor]
+            else:
                 what = f"the function of {plain(tensor.key[1])} has no output {tensor.position}"
                 raise self._damaged(what)
-            tensor = self._results[tensor]
         raise self._damaged(f"the calls before {plain(tensor.key[1])} have no end")
 
     def _names(self, keys: Iterable[_Key]) -> Dict[_Key, str]:
