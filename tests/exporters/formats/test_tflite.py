@@ -13,7 +13,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from exporters import Detector
 from exporters.formats import check, tflite
-from exporters.formats.tflite_detector import TfliteDetector
+from exporters.formats.tflite import TfliteDetector
 from exporters.formats.tflite_metadata import Normalization, add_metadata, read_normalization
 from exporters.formats.tflite_reader import (
     POSTPROCESS,

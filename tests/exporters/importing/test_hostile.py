@@ -17,7 +17,7 @@ from estimator_det.config import pipeline
 from estimator_det.programs import cli
 from exporters.formats import FORMATS
 from exporters.formats.tfjs import Tfjs
-from exporters.formats.tflite_detector import TfliteDetector
+from exporters.formats.tflite import TfliteDetector
 from exporters.formats.tflite_metadata import pack
 from exporters.importing import graphs
 from exporters.importing.published import Published
