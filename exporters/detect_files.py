@@ -72,9 +72,8 @@ def detect_files(
                 reason = str(error)
                 if isinstance(error, tf.errors.OpError):
                     reason = f"{path}: the model fails: {failures.reason(error)}"
-                result = FileResult(path, None, None, reason)
-                lines.write(json_lines.dumps({"file": path, "error": result.error}) + "\n")
-                yield result
+                lines.write(json_lines.dumps({"file": path, "error": reason}) + "\n")
+                yield FileResult(path, None, None, reason)
                 continue
             detections = passes.apply(detections)
             drawing = os.path.join(output_dir, _drawing_name(path, used_names))

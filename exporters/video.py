@@ -79,7 +79,9 @@ def _annotate(detector: Detector, source: Any, clip: str, lines_file: str, passe
         open(lines_file, "w", encoding="utf-8") as lines,
     ):
         for frame in source.decode(video):
-            pixels = _upright(frame)
+            # Rotated as the display matrix of the frame states.
+            pixels = np.rot90(frame.to_ndarray(format="rgb24"), frame.rotation // 90)
+            pixels = np.ascontiguousarray(pixels)
             # One frame at a time: memory does not depend on the length of the clip.
             detections = passes.apply(detector.detect_batch(pixels[np.newaxis])[0])
             # H.264 has half as many rows and columns of colors, so that their numbers are even.
@@ -123,8 +125,3 @@ def check_installed() -> None:
             "videos need the package av, which is not installed; run pip install "
             "'estimator-det[video]'"
         )
-
-
-def _upright(frame: Any) -> np.ndarray:
-    """The pixels of a frame, uint8 [h, w, 3], rotated as its display matrix states."""
-    return np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), frame.rotation // 90))

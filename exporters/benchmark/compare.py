@@ -6,7 +6,6 @@ import logging
 import os
 import platform
 import sys
-import warnings
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -109,10 +108,11 @@ def _measured(task: Task) -> Tuple[Dict[str, Any], Sequence[Outputs]]:
 def _measure_alone(modules: Sequence[str], task: Task) -> Any:
     # The new process inherits the path for modules, but no imported module.
     plugins.load(modules)
-    # tf-slim calls layers by a method that Keras has renamed.
-    warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    return measure(task)
+    try:
+        return measure(task)
+    except tf.errors.OpError as error:  # which other processes cannot get
+        raise RunError(str(error.message).split("\n")[0]) from error
 
 
 def _config_of(folder: str) -> Optional[Any]:

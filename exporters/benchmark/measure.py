@@ -21,7 +21,6 @@ from exporters.formats.check import CheckpointDetector, compare
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel, resized
 from inputs import pipeline as input_pipeline
 from inputs import schema
-from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.detections.scoring import identity_preprocessor, score, without_resizing
 from model_fn.serving.graph import CLASS_OFFSET
 
@@ -63,13 +62,6 @@ def measure(task: Task) -> Tuple[Dict[str, Any], List[Outputs]]:
     Returns:
         The entry of the model in benchmark.json, and for CHECKPOINT the outputs for each image.
     """
-    try:
-        return _measure(task)
-    except tf.errors.OpError as error:  # which other processes cannot get
-        raise RunError(str(error.message).split("\n")[0]) from error
-
-
-def _measure(task: Task) -> Tuple[Dict[str, Any], List[Outputs]]:
     entry: Dict[str, Any] = {"format": task.name, "path": task.path}
     entry["bytes"] = size_of_files(task.path, task.name)
     before, started = memory_now(), time.perf_counter()
@@ -109,9 +101,6 @@ def evaluate_model(
     (reader,) = config.eval_input_reader
     make_dataset = input_pipeline.create_eval_input_fn(config, identity_preprocessor(), reader)
 
-    def first_images() -> tf.data.Dataset:
-        return make_dataset().take(-1 if num_images is None else num_images)
-
     def detect(features: Dict[str, np.ndarray]) -> Detections:
         pixels = features[schema.IMAGE][0].astype(np.uint8)
         outputs = model.run(resized(pixels, model.image_size)[None])
@@ -125,7 +114,8 @@ def evaluate_model(
             raw_scores=scores[..., tf.newaxis],
         )
 
-    return score(first_images, detect, config).metrics
+    count = -1 if num_images is None else num_images
+    return score(lambda: make_dataset().take(count), detect, config).metrics
 
 
 def time_batches(

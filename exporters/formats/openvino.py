@@ -64,9 +64,13 @@ class OpenvinoDetector(LoadedModel):
 
         # The label map is beside the model's folder, not in it.
         super().__init__(path if tf.io.gfile.isdir(path) else parent_folder(path))
-        core = runtime.Core()
+        core, file = runtime.Core(), _model_file(path)
+        source: Tuple[Union[str, bytes], ...] = (file,)
+        if files.is_remote(file):  # OpenVINO reads local files only
+            weights = f"{os.path.splitext(file)[0]}.bin"
+            source = (files.read_bytes(file), files.read_bytes(weights))
         try:
-            model = core.read_model(*_readable(_model_file(path)))
+            model = core.read_model(*source)
             # By default OpenVINO computes in bfloat16 on CPUs that have it.
             compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         except RuntimeError as error:
@@ -99,11 +103,3 @@ class OpenvinoDetector(LoadedModel):
 
 def _model_file(path: str) -> str:
     return os.path.join(path, MODEL_FILE) if tf.io.gfile.isdir(path) else path
-
-
-def _readable(model_file: str) -> Tuple[Union[str, bytes], ...]:
-    """Argument by which OpenVINO reads a model: its file, or the contents of remote ones."""
-    if not files.is_remote(model_file):
-        return (model_file,)
-    weights_file = os.path.splitext(model_file)[0] + ".bin"
-    return files.read_bytes(model_file), files.read_bytes(weights_file)

@@ -21,25 +21,12 @@ def sample_images(config: Any, paths: Sequence[str], most: int) -> List[np.ndarr
     """Up to `most` images, each uint8 [h, w, 3] RGB.
 
     Args:
-        paths: Image files and folders; if empty, the images are those of the records of the
-            configuration, of evaluation if it has some, else of training.
+        paths: Image files and folders; if empty, the images are those of the first reader of the
+            configuration that has records, those of evaluation first.
         most: Not all are read.
     """
     if paths:
         return [read_image(path).pixels for path in list_images(paths)[:most]]
-    return _images_of_records(config, most)
-
-
-def images_to_compare(config: Any, paths: Sequence[str]) -> List[np.ndarray]:
-    """COMPARED images of `sample_images`; drawn shapes where the configuration has no records."""
-    images = sample_images(config, paths, COMPARED)
-    # Detectors answer noise with next to nothing, so that a comparison would show little.
-    shape_images = [shapes.make_image((0, i)).pixels for i in range(COMPARED)]
-    return [*images, *shape_images][:COMPARED]
-
-
-def _images_of_records(config: Any, most: int) -> List[np.ndarray]:
-    """Images of the first reader that has records."""
     for reader in [*config.eval_input_reader, config.train_input_reader]:
         patterns = reader.tf_record_input_reader.input_path
         paths = sorted(path for pattern in patterns for path in tf.io.gfile.glob(pattern))
@@ -59,3 +46,11 @@ def _images_of_records(config: Any, most: int) -> List[np.ndarray]:
         if images:
             return images[:most]
     return []
+
+
+def images_to_compare(config: Any, paths: Sequence[str]) -> List[np.ndarray]:
+    """COMPARED images of `sample_images`; drawn shapes where the configuration has no records."""
+    images = sample_images(config, paths, COMPARED)
+    # Detectors answer noise with next to nothing, so that a comparison would show little.
+    shape_images = [shapes.make_image((0, i)).pixels for i in range(COMPARED)]
+    return [*images, *shape_images][:COMPARED]

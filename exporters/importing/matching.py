@@ -15,7 +15,6 @@ from exporters.importing.published import Convolution, Named, Norm, Published, S
 from model_fn.checkpoints.errors import RunError
 
 _MAX_PARTS = 32  # parts of a name; names of layers have ten at most
-_Links = Mapping[str, Sequence[str]]
 
 
 def scope_of(name: str) -> str:
@@ -103,7 +102,7 @@ def _groups(structure: Structure) -> Dict[Hashable, List[str]]:
     return groups
 
 
-def _colors(structure: Structure, links: _Links) -> Dict[str, int]:
+def _colors(structure: Structure, links: Mapping[str, Sequence[str]]) -> Dict[str, int]:
     """Colors by layer (color refinement): equal if all linked layers have equal tokens."""
     colors = {name: hash(token) for name, token in structure.tokens.items()}
     # Each round looks one layer farther; no path is longer than the number of layers.
