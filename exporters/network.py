@@ -19,18 +19,7 @@ import functools
 import logging
 import os
 from dataclasses import dataclass, field
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -196,7 +185,7 @@ def restored_network(
     checkpoint_prefix: str,
     folder: str,
     options: ExportOptions,
-    variants: Iterable[Variant] = (),
+    variants: Sequence[Variant] = (),
 ) -> Iterator[RestoredNetwork]:
     """Context manager: builds and restores the network from which all formats are written.
 

@@ -10,9 +10,6 @@ from estimator_det.compat import tf
 from estimator_det.config import files, json_lines, printing
 from model_fn.drawing import charts
 
-TEXT_FILE = "benchmark.txt"
-JSON_FILE = "benchmark.json"
-PICTURE_FILE = "benchmark.png"
 MAP = "DetectionBoxes_Precision/mAP"
 MAP_50 = "DetectionBoxes_Precision/mAP@.50IOU"
 
@@ -123,7 +120,7 @@ def _by_batch(models: Sequence[Dict[str, Any]], field: str) -> Dict[str, List[fl
 
 def write(document: Dict[str, Any], folder: str) -> List[str]:
     """Writes text, JSON and charts to a folder; returns their paths."""
-    paths = [os.path.join(folder, name) for name in (TEXT_FILE, JSON_FILE, PICTURE_FILE)]
+    paths = [os.path.join(folder, f"benchmark.{suffix}") for suffix in ("txt", "json", "png")]
     tf.io.gfile.makedirs(folder)
     files.write_text(paths[0], printing.printable("\n".join(text_lines(document))) + "\n")
     files.write_text(paths[1], json_lines.dumps(_finite(document), indent=2) + "\n")

@@ -32,11 +32,10 @@ class ExportFormat:
     """Base class of export formats; each is a subclass in a file of its own.
 
     Attributes:
-        name: In `--format`.
+        name: In `--format`; also the extra of the package with the modules below.
         file: File or folder of the model inside the folder of an export.
         converter: Modules that `write` needs in the environment of converters.
         runtime: Modules that `load` needs in this one.
-        extra: Of the package, `pip install 'estimator-det[EXTRA]'`, with these modules.
         variant: Adds tensors to the network's graph that `write` needs.
         start: How files of the format begin, of START_BYTES; None if `recognizes` looks further.
     """
@@ -45,7 +44,6 @@ class ExportFormat:
     file: str
     converter: Tuple[str, ...] = ()
     runtime: Tuple[str, ...] = ()
-    extra = ""
     variant: Optional[Variant] = None
     start: Optional[re.Pattern[bytes]] = None
 
@@ -98,7 +96,7 @@ def missing_runtime(chosen: ExportFormat) -> str:
         return ""
     return (
         f"{chosen.name} models need {', '.join(missing)}, which is not installed; "
-        f"run pip install 'estimator-det[{chosen.extra}]'"
+        f"run pip install 'estimator-det[{chosen.name}]'"
     )
 
 

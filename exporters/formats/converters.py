@@ -147,7 +147,7 @@ def find_converter(chosen: ExportFormat, given_python: Optional[str]) -> str:
     raise ConfigError(
         None,
         f"--format {chosen.name}: its converter is not installed: {named} has no module {missing}; "
-        f"run pip install 'estimator-det[{chosen.extra}]', or set {CONVERTERS_VARIABLE} to an "
+        f"run pip install 'estimator-det[{chosen.name}]', or set {CONVERTERS_VARIABLE} to an "
         "environment that has it",
     )
 

@@ -128,7 +128,7 @@ def export_formats(
     is_new = _check_folder(output_dir, overwrite)
     has_other_inputs = additional_channels(pipeline_config) or options.side_inputs
     is_compared = compare and not has_other_inputs
-    variants = dict.fromkeys(each.variant for each in formats if each.variant is not None)
+    variants = list(dict.fromkeys(each.variant for each in formats if each.variant is not None))
     with unfinished(output_dir) as folder:
         with restored_network(
             pipeline_config, checkpoint_prefix, folder, options, variants

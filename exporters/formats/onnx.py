@@ -13,7 +13,6 @@ from exporters.formats.converters import GraphFormat
 from exporters.loaded_model import LoadedModel
 from model_fn.checkpoints.errors import RunError
 
-MODEL_FILE = "model.onnx"
 _TYPES = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
 # Field 1 of `ModelProto`, its IR version, is 3 or more; SavedModels have a field 1 of 1.
 _VERSION = re.compile(rb"\x08[\x03-\xff].", re.DOTALL)
@@ -50,10 +49,9 @@ class Onnx(GraphFormat):
     """The exchange format of onnxruntime, TensorRT and others."""
 
     name = "onnx"
-    file = MODEL_FILE
+    file = "model.onnx"
     converter = ("tf2onnx", "tensorflow")
     runtime = ("onnxruntime",)
-    extra = "onnx"
     convert = staticmethod(_convert)
     uses_tensorflow = True
     start = _VERSION

@@ -14,7 +14,6 @@ from exporters.formats.converters import GraphFormat
 from exporters.loaded_model import LoadedModel, parent_folder
 from model_fn.checkpoints.errors import RunError
 
-MODEL_FOLDER = "openvino"
 MODEL_FILE = "model.xml"
 _TYPES = {"u8": np.uint8, "f32": np.float32}
 
@@ -35,10 +34,9 @@ class Openvino(GraphFormat):
     """The format of Intel's runtime."""
 
     name = "openvino"
-    file = MODEL_FOLDER
+    file = "openvino"
     converter = ("openvino",)
     runtime = ("openvino",)
-    extra = "openvino"
     convert = staticmethod(_convert)
 
     def recognizes(self, path: str) -> bool:

@@ -64,7 +64,9 @@ class SavedModel(ExportFormat):
 
     def write(self, network: RestoredNetwork, path: str) -> bool:
         """Writes the SavedModel with its warm-up requests and thresholds."""
-        definitions = _by_key(network.definitions)
+        definitions = network.definitions
+        default = dict.fromkeys((SERVING_DEFAULT, PREDICT), next(iter(definitions.values())))
+        definitions = {**default, **definitions} if len(definitions) > 1 else default
         if not network.has_variables:
             outputs = served.output_operations(definitions.values())
             if network.options.precision == BFLOAT16:
@@ -144,7 +146,13 @@ class SavedModelDetector(LoadedModel):
         thresholds = os.path.join(folder, score_thresholds.IN_EXPORTS)
         super().__init__(folder, read_class_names(asset_label_map(folder)), thresholds)
         # The module owns the variables; a signature does not keep them alive.
-        self._module = _load(folder)
+        try:
+            self._module = tf.saved_model.load(folder)
+        except (tf.errors.OpError, OSError) as error:
+            raise damaged(
+                f"{folder} cannot be loaded: {failures.reason(error)}. Its files are damaged or "
+                "incomplete"
+            ) from error
         known = dict(self._module.signatures)
         if signature not in known:
             raise RunError(f"{folder} has no signature {signature!r}; it has {sorted(known)}")
@@ -174,12 +182,6 @@ def _folder(path: str) -> str:
     return os.path.dirname(path) or "." if os.path.basename(path) == _GRAPH_FILE else path
 
 
-def _by_key(definitions: Dict[str, Any]) -> Dict[str, Any]:
-    """SignatureDefs by key of the SavedModel, from those by input type."""
-    signatures = dict.fromkeys((SERVING_DEFAULT, PREDICT), next(iter(definitions.values())))
-    return {**signatures, **definitions} if len(definitions) > 1 else signatures
-
-
 def find_saved_model(model_dir: str) -> str:
     """The folder with `saved_model.pb`; see `model_dir` of `SavedModelDetector`."""
     candidates = [model_dir, os.path.join(model_dir, SAVED_MODEL_FOLDER)]
@@ -193,17 +195,6 @@ def find_saved_model(model_dir: str) -> str:
     raise FileNotFoundError(
         f"no SavedModel in {model_dir}: there is no {_GRAPH_FILE} in {', '.join(candidates)}"
     )
-
-
-def _load(saved_model_dir: str) -> Any:
-    """The SavedModel in a folder; RunError if its files are damaged or incomplete."""
-    try:
-        return tf.saved_model.load(saved_model_dir)
-    except (tf.errors.OpError, OSError) as error:
-        raise damaged(
-            f"{saved_model_dir} cannot be loaded: {failures.reason(error)}. Its files are damaged "
-            "or incomplete"
-        ) from error
 
 
 def _read_graph(meta_graph: Any, folder: str, file: str) -> Published:

@@ -83,7 +83,6 @@ class Tfjs(GraphFormat):
     name = "tfjs"
     file = MODEL_FOLDER
     converter = ("tensorflowjs",)
-    extra = "tfjs"
     convert = staticmethod(_convert)
 
     def recognizes(self, path: str) -> bool:

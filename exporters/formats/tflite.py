@@ -46,7 +46,6 @@ from inputs.serving import COLOR_CHANNELS, additional_channels
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import CLASS_OFFSET
 
-MODEL_FILE = "model.tflite"
 INPUT = "normalized_input_image_tensor"
 RAW_OUTPUTS = ("raw_outputs/box_encodings", "raw_outputs/class_predictions")
 OUTPUTS = (
@@ -90,7 +89,7 @@ class Tflite(ExportFormat):
     """The format of phones and small boards."""
 
     name = "tflite"
-    file = MODEL_FILE
+    file = "model.tflite"
     variant = staticmethod(raw_outputs)
     start = re.compile(b"(?s).{4}" + IDENTIFIER)
 

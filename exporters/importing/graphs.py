@@ -8,19 +8,7 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -63,18 +51,14 @@ class Graph(NamedTuple):
     arrays: Mapping[str, np.ndarray]
 
 
-def operation_names(inputs: Iterable[str]) -> Tuple[str, ...]:
-    """`["a:1", "^b", "c"]` -> `("a", "c")`."""
-    return tuple(name.split(":")[0] for name in inputs if not name.startswith("^"))
-
-
 def from_graph_def(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Graph:
     """The graph of a `GraphDef` message."""
     nodes = {}
     for node in graph_def.node:
         epsilon = node.attr["epsilon"].f if "epsilon" in node.attr else _DEFAULT_EPSILON
         # An epsilon of 0 is a protobuf default that the file left out.
-        nodes[node.name] = Node(node.name, node.op, operation_names(node.input), epsilon or 1e-3)
+        inputs = tuple(name.split(":")[0] for name in node.input if not name.startswith("^"))
+        nodes[node.name] = Node(node.name, node.op, inputs, epsilon or 1e-3)
     return Graph(nodes, arrays)
 
 

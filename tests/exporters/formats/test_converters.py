@@ -24,7 +24,7 @@ def test_the_interpreter_of_converters(monkeypatch, tmp_path):
 
 def _format(name="x", **modules):
     chosen = base.ExportFormat()
-    chosen.name, chosen.extra = name, f"{name}-extra"
+    chosen.name = name
     for attribute, names in modules.items():
         setattr(chosen, attribute, names)
     return chosen
@@ -52,7 +52,7 @@ def test_all_that_is_missing_is_named_at_once():
     assert len(lines) == 3
     for name, line in zip("acd", lines):
         assert f"no module none_{name};" in line or f"need none_{name}, " in line
-        assert f"run pip install 'estimator-det[{name}-extra]'" in line
+        assert f"run pip install 'estimator-det[{name}]'" in line
     with pytest.raises(RunError, match=r"^c models need none_c"):
         converters.check_installed(chosen[1:3], None)
     converters.check_installed(chosen[1:2], None)
