@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import resource
 import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -27,7 +25,6 @@ from model_fn.serving.graph import CLASS_OFFSET
 CHECKPOINT = "checkpoint"  # in place of a format
 WARM_UP_RUNS = 3  # TensorFlow optimizes a graph in its first runs
 MIN_RUNS = 10
-_STATUS_FILE = "/proc/self/status"
 
 Outputs = Dict[str, np.ndarray]
 
@@ -64,7 +61,7 @@ def measure(task: Task) -> Tuple[Dict[str, Any], List[Outputs]]:
     """
     entry: Dict[str, Any] = {"format": task.name, "path": task.path}
     entry["bytes"] = size_of_files(task.path, task.name)
-    before, started = memory_now(), time.perf_counter()
+    before, started = memory("VmRSS"), time.perf_counter()
     model = _load(task)
     entry["load_seconds"] = time.perf_counter() - started
     size = task.images[0].shape[:2]
@@ -75,7 +72,7 @@ def measure(task: Task) -> Tuple[Dict[str, Any], List[Outputs]]:
             printing.report(f"{task.name}: batches of {count}, {task.seconds:g} s", sys.stderr)
             timings.append(time_batches(model.run, images, count, task.seconds)._asdict())
     # Before anything else needs memory.
-    entry.update(memory_before_bytes=before, memory_peak_bytes=peak_memory(), timings=timings)
+    entry.update(memory_before_bytes=before, memory_peak_bytes=memory("VmHWM"), timings=timings)
     outputs: List[Outputs] = []
     if task.name == CHECKPOINT:
         outputs = [model.run(pixels[None]) for pixels in task.images]
@@ -156,28 +153,13 @@ def size_of_files(path: str, name: str) -> int:
     return sum(map(num_bytes, [f"{path}.index", *tf.io.gfile.glob(f"{path}.data-*")]))
 
 
-def memory_now() -> int:
-    """Bytes that this process has in memory."""
-    return _of_status("VmRSS") or peak_memory()
+def memory(field: str) -> int:
+    """Bytes of main memory of this process in Linux: VmRSS is now, VmHWM is at most.
 
-
-def peak_memory() -> int:
-    """The most bytes that this process has had in memory.
-
-    Not that of `getrusage` on Linux, which counts the process that started this one.
+    The maximum of `getrusage` also counts the process that started this one.
     """
-    peak = _of_status("VmHWM")
-    if peak is not None:
-        return peak
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _of_status(name: str) -> Optional[int]:
-    if not os.path.exists(_STATUS_FILE):
-        return None
-    with open(_STATUS_FILE, encoding="ascii") as file:
-        (line,) = (line for line in file if line.startswith(f"{name}:"))
+    with open("/proc/self/status", encoding="ascii") as file:
+        (line,) = (line for line in file if line.startswith(f"{field}:"))
     return int(line.split()[1]) * 1024
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import List, NamedTuple, Sequence
 
@@ -25,8 +26,6 @@ from exporters.loaded_model import LoadedModel, parent_folder
 from model_fn.checkpoints.errors import RunError
 
 __all__ = ["FORMATS", "FoundModel", "exported_models", "load_model", "resolve_formats"]
-
-_FIRST = "saved_model"
 
 
 class FoundModel(NamedTuple):
@@ -67,12 +66,11 @@ def exported_models(path: str) -> List[FoundModel]:
     if not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"no such model: {plain(path)}")
     # The SavedModel first: it contains its label map and thresholds.
-    names = sorted(FORMATS, key=lambda name: (name != _FIRST, name))
-    formats = [FORMATS.get(name)() for name in names]
+    names = sorted(FORMATS, key=lambda name: (name != "saved_model", name))
     models = [
         FoundModel(each, place)
-        for each in formats
-        if (place := next(filter(each.recognizes, _places(each, path)), None)) is not None
+        for each in (FORMATS.get(name)() for name in names)
+        for place in itertools.islice(filter(each.recognizes, _places(each, path)), 1)
     ]
     if not models:
         raise FileNotFoundError(
@@ -92,8 +90,7 @@ def _places(chosen: ExportFormat, path: str) -> List[str]:
     if not tf.io.gfile.isdir(path):
         return [path]
     suffix = os.path.splitext(chosen.file)[1]
-    names = sorted(tf.io.gfile.listdir(path))
-    names = [chosen.file] * (chosen.file in [name.rstrip("/") for name in names]) + [
-        name for name in names if suffix and name.endswith(suffix) and name != chosen.file
-    ]
+    names = [name.rstrip("/") for name in tf.io.gfile.listdir(path)]
+    names = [name for name in names if name == chosen.file or (suffix and name.endswith(suffix))]
+    names.sort(key=lambda name: (name != chosen.file, name))
     return [*(os.path.join(path, name) for name in names), path]

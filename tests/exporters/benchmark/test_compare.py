@@ -125,7 +125,7 @@ def test_each_model_has_its_own_process(exported, records, tmp_path):
     options = compare.BenchmarkOptions([records], **OPTIONS)
     checkpoint, *others = compare.benchmark(str(exported), options)["models"]
     assert checkpoint["error"]
-    before = measure.memory_now()
+    before = measure.memory("VmRSS")
     for model in others:
         assert model["memory_before_bytes"] < model["memory_peak_bytes"]
         assert model["memory_before_bytes"] != before
