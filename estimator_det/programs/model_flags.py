@@ -209,10 +209,8 @@ def _report_unused(values: flags.FlagValues, *, evaluates_only: bool) -> None:
 def _find_tpu(values: flags.FlagValues) -> None:
     """Takes what the flags do not say of the TPU from the environment."""
     if not values["tpu_name"].value:
-        address = environment.read_tpu_address(os.environ)
-        values["tpu_name"].value = address.name
-        values["tpu_zone"].value = values["tpu_zone"].value or address.zone
-        values["gcp_project"].value = values["gcp_project"].value or address.project
+        for name, value in environment.read_tpu_address(os.environ).items():
+            values[name].value = values[name].value or value
     if not values["tpu_name"].value:
         raise console.UsageError(
             "--use_tpu requires --tpu_name: the name of a Cloud TPU, its address such as "

@@ -6,7 +6,7 @@ Imports no TensorFlow.
 from __future__ import annotations
 
 import json
-from typing import List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from estimator_det.config.text import ConfigError
 
@@ -54,16 +54,8 @@ def is_cloud_job(environment: Mapping[str, str]) -> bool:
     return any(environment.get(name) for name in JOB_VARIABLES)
 
 
-class TpuAddress(NamedTuple):
-    """Address of a TPU; fields that the environment does not set are None."""
-
-    name: Optional[str] = None  # or its addresses, grpc://host:port, with commas between
-    zone: Optional[str] = None
-    project: Optional[str] = None
-
-
-def read_tpu_address(environment: Mapping[str, str]) -> TpuAddress:
-    """The TPU of the first of these variables that is set.
+def read_tpu_address(environment: Mapping[str, str]) -> Dict[str, Optional[str]]:
+    """`tpu_name`, `tpu_zone` and `gcp_project` from the first of these variables that is set.
 
     * KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, set by Kubernetes Engine: addresses with commas between.
     * TPU_NAME, set on virtual machines: a name or an address.
@@ -73,15 +65,15 @@ def read_tpu_address(environment: Mapping[str, str]) -> TpuAddress:
     hosts = [endpoint.strip() for endpoint in endpoints if endpoint.strip()]
     if hosts:
         named = (host if host.startswith(_PREFIX) else _PREFIX + host for host in hosts)
-        return TpuAddress(",".join(named))
+        return {"tpu_name": ",".join(named)}
     if environment.get(NAME_VARIABLE):
-        return TpuAddress(environment[NAME_VARIABLE])
+        return {"tpu_name": environment[NAME_VARIABLE]}
     if environment.get(CONFIG_VARIABLE):
         return _read_config(environment[CONFIG_VARIABLE])
-    return TpuAddress()
+    return {}
 
 
-def _read_config(text: str) -> TpuAddress:
+def _read_config(text: str) -> Dict[str, Optional[str]]:
     try:
         settings = json.loads(text)
     except json.JSONDecodeError as error:
@@ -98,4 +90,5 @@ def _read_config(text: str) -> TpuAddress:
             "object with tpu_node_name, zone and project",
             "Correct or unset it, or give --tpu_name",
         )
-    return TpuAddress(str(name), settings.get("zone"), settings.get("project"))
+    zone, project = settings.get("zone"), settings.get("project")
+    return {"tpu_name": str(name), "tpu_zone": zone, "gcp_project": project}

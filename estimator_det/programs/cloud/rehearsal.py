@@ -24,7 +24,6 @@ from estimator_det.programs.cloud.jobs import CONFIG_FILE, MODULE, Job
 from estimator_det.programs.cloud.replicas import LAST_LINES, clean_environment
 from model_fn.checkpoints.errors import RunError
 
-_PATH_FILE = "rehearsal.pth"
 _FOLDERS = ("environment", "records", "work", "logs", "output")
 
 
@@ -95,17 +94,17 @@ def install(package: pathlib.Path, folder: pathlib.Path, reuses_packages: bool) 
     pip += ["--disable-pip-version-check", "install"]
     failed = f"{package.name} cannot be installed"
     if reuses_packages:
-        query = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-        site = pathlib.Path(_run(query, failed, folder).strip())
+        site = sysconfig.get_path("purelib", "posix_prefix", {"base": str(folder)})
         # Only a folder on the path: what is installed there as editable stays hidden.
-        (site / _PATH_FILE).write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+        path_file = pathlib.Path(site, "rehearsal.pth")
+        path_file.write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
         pip += ["--no-deps", "--no-build-isolation"]
     _run([*pip, str(package)], failed, folder)
     return python
 
 
-def _run(command: Sequence[str], what: str, folder: pathlib.Path) -> str:
-    """Standard output of a command; `what` has failed if its exit code is not 0."""
+def _run(command: Sequence[str], what: str, folder: pathlib.Path) -> None:
+    """Runs a command; `what` has failed if its exit code is not 0."""
     done = subprocess.run(
         command,
         cwd=folder.parent,
@@ -120,7 +119,6 @@ def _run(command: Sequence[str], what: str, folder: pathlib.Path) -> str:
             f"rehearsal: {what} in {folder}: {shlex.join(command)} ended with exit code "
             f"{done.returncode}:\n{printing.printable(last)}"
         )
-    return done.stdout
 
 
 def first_records(config: Any, folder: pathlib.Path, count: int) -> Any:
@@ -160,11 +158,10 @@ def _copy_records(source: str, target: pathlib.Path, count: int) -> None:
     from estimator_det.compat import tf
     from inputs.records.stream import compression_of
 
-    records = tf.data.TFRecordDataset(source, compression_of(source)).take(count)
-    number = 0
+    dataset = tf.data.TFRecordDataset(source, compression_of(source)).take(count)
+    records = list(dataset.as_numpy_iterator())
+    if not records:
+        raise RunError(f"{source}: the file has no records; name a file with records")
     with tf.io.TFRecordWriter(str(target)) as writer:
         for record in records:
-            writer.write(record.numpy())
-            number += 1
-    if not number:
-        raise RunError(f"{source}: the file has no records; name a file with records")
+            writer.write(record)

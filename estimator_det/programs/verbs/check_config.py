@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     from model_fn.checks import config_check
 
     config = load(options)
-    targets_tpu = tpu_checks.wanted(options)
+    targets_tpu = bool(options.tpu or options.fix or options.compile_step)
     if options.print_config:
         printing.report(pipeline.format_pipeline(config), whole=True)
     depth = config_check.CONTENTS if options.no_build else config_check.GRAPHS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from typing import Any, Dict
+from typing import Any
 
 from estimator_det.programs import console
 from estimator_det.programs.verbs import convert
@@ -108,11 +108,8 @@ def _convert(options: argparse.Namespace) -> str:
     """Converts the data set; returns the folder of its records."""
     convert.check_format(options.source_format)
     folder = os.path.join(options.output_dir, "records")
-    arguments: Dict[str, Any] = {
-        "source_format": options.source_format, "images": options.images, "output_dir": folder,
-        "annotations": options.annotations, "classes": options.classes,
-        "split": options.split or "train=0.8,val=0.2", "overwrite": options.overwrite,
-    }  # fmt: skip
+    split = options.split or "train=0.8,val=0.2"
+    arguments = {**vars(options), "output_dir": folder, "split": split}
     convert.to_records({name: value for name, value in arguments.items() if value})
     return folder
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from typing import Any
 
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options
@@ -34,7 +33,12 @@ def run(options: argparse.Namespace) -> None:
     if options.list == (options.name is not None):
         raise console.UsageError("give the name of a model, or --list, which prints all names")
     if options.list:
-        _print_list(pretrained)
+        models = pretrained.zoo()
+        names = max(len(model.name) for model in models)
+        extractors = max(len(model.extractor) for model in models)
+        for model in models:
+            extractor = f"{model.extractor:<{extractors}}"
+            console.print_line(f"{model.name:<{names}}  {extractor}  {model.published}")
         return
     weights = pretrained.resolve(options.name, options.cache_dir)
     console.print_line(f"folder:        {weights.folder}")
@@ -47,13 +51,3 @@ def run(options: argparse.Namespace) -> None:
     for assignment in weights.assignments:
         end = "" if assignment == weights.assignments[-1] else " \\"
         console.print_line(f"    --set {shlex.quote(assignment)}{end}")
-
-
-def _print_list(pretrained: Any) -> None:
-    models = pretrained.zoo()
-    names = max(len(model.name) for model in models)
-    extractors = max(len(model.extractor) for model in models)
-    for model in models:
-        console.print_line(
-            f"{model.name:<{names}}  {model.extractor:<{extractors}}  {model.published}"
-        )

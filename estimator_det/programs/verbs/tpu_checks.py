@@ -31,11 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(group, str, {"--model_dir": "folder of the checkpoints"})
 
 
-def wanted(options: argparse.Namespace) -> bool:
-    """Whether the options ask for a check for TPU."""
-    return bool(options.tpu or options.fix or options.compile_step)
-
-
 def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build: bool) -> List[Any]:
     """Runs the checks that the options name; returns the problems, and prints all but errors.
 

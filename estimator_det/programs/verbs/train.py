@@ -131,9 +131,7 @@ def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
         )
     # Services set the TPU's address in the environment; an option comes first.
     if arguments.strategy == run_options.TPU and arguments.tpu_name is None:
-        address = environment.read_tpu_address(os.environ)
-        named = {"tpu_name": address.name, "tpu_zone": address.zone, "gcp_project": address.project}
-        chosen = {**named, **chosen}
+        chosen = {**environment.read_tpu_address(os.environ), **chosen}
     return run_options.LoopOptions(**chosen) if chosen else None
 
 
