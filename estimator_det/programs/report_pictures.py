@@ -12,11 +12,9 @@ from PIL import Image
 
 from estimator_det.compat import eagerly
 from estimator_det.config.text import ConfigError
-from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, rgb
 from model_fn.evaluation.detections import scoring
-from model_fn.evaluation.report import named_readers
 
 PICTURE_SIDE = 300  # pixels
 JPEG_QUALITY = 80
@@ -68,10 +66,7 @@ def _images(
 
     An image without the boxes of its example is left out: the records have changed since.
     """
-    config = scoring.without_resizing(config)
-    make_dataset = input_pipeline.create_eval_input_fn(
-        config, scoring.identity_preprocessor(), named_readers(config)[reader]
-    )
+    make_dataset = scoring.original_images(config, reader)
     with eagerly():
         # Images are known by their number in the fixed order of an evaluation, so all before the
         # last one are decoded, too.

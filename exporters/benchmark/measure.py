@@ -17,9 +17,9 @@ from exporters.formats import FORMATS, FoundModel
 from exporters.formats.base import num_bytes
 from exporters.formats.check import CheckpointDetector, compare
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel, resized
-from inputs import pipeline as input_pipeline
 from inputs import schema
-from model_fn.evaluation.detections.scoring import identity_preprocessor, score, without_resizing
+from model_fn.evaluation.detections.scoring import original_images, score
+from model_fn.evaluation.report import named_readers
 from model_fn.serving.graph import CLASS_OFFSET
 
 CHECKPOINT = "checkpoint"  # in place of a format
@@ -94,9 +94,8 @@ def evaluate_model(
             `scoring.config_of_records`.
         num_images: Evaluates only the first ones; None for all.
     """
-    config = without_resizing(records_config)
-    (reader,) = config.eval_input_reader
-    make_dataset = input_pipeline.create_eval_input_fn(config, identity_preprocessor(), reader)
+    (reader_name,) = named_readers(records_config)
+    make_dataset = original_images(records_config, reader_name)
 
     def detect(features: Dict[str, np.ndarray]) -> Detections:
         pixels = features[schema.IMAGE][0].astype(np.uint8)
@@ -112,7 +111,7 @@ def evaluate_model(
         )
 
     count = -1 if num_images is None else num_images
-    return score(lambda: make_dataset().take(count), detect, config).metrics
+    return score(lambda: make_dataset().take(count), detect, records_config).metrics
 
 
 def time_batches(

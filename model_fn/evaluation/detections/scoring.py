@@ -73,11 +73,10 @@ def evaluate_detections(
         pipeline_config: `TrainEvalPipelineConfig` proto; of its model only `num_classes` counts.
         matches: Gets the matches of each reader, by its name.
     """
-    config = without_resizing(pipeline_config)
-    readers = named_readers(config, on_training_data=on_training_data)
-    categories = eval_ops.make_categories(config)
+    readers = named_readers(pipeline_config, on_training_data=on_training_data)
+    categories = eval_ops.make_categories(pipeline_config)
     # Masks and keypoints are read only if a metrics set compares them.
-    needs = Accumulator(config.eval_config, categories).needs
+    needs = Accumulator(pipeline_config.eval_config, categories).needs
     num_keypoints = max(reader.num_keypoints for reader in readers.values())
     detections = detection_file.read_detections(
         path,
@@ -85,10 +84,15 @@ def evaluate_detections(
         Wanted("masks" in needs, num_keypoints if "detection_keypoints" in needs else 0),
     )
     metrics = {}
-    for name, reader in readers.items():
-        evaluation, results = _evaluate_reader(
-            config, reader, name, evaluation_folder(model_dir, name), detections
+    for name in readers:
+        folder = evaluation_folder(model_dir, name)
+        faults = FaultLog(os.path.join(folder, LOG_FILE))
+        make_dataset = original_images(
+            pipeline_config, name, faults, on_training_data=on_training_data
         )
+        lookup = Lookup(detections)
+        results = score(make_dataset, lookup.detections, pipeline_config)
+        evaluation = _report(name, folder, results, lookup, faults)
         history.record(model_dir, evaluation)
         metrics[name] = evaluation.metrics
         if matches is not None:
@@ -96,15 +100,9 @@ def evaluate_detections(
     return metrics
 
 
-def _evaluate_reader(
-    config: Any, reader: Any, name: str, folder: str, detections: DetectionFile
-) -> Tuple[Evaluation, Results]:
-    lookup = Lookup(detections)
-    faults = FaultLog(os.path.join(folder, LOG_FILE))
-    make_dataset = input_pipeline.create_eval_input_fn(
-        config, identity_preprocessor(), reader, fault_log=faults
-    )
-    results = score(make_dataset, lookup.detections, config)
+def _report(
+    name: str, folder: str, results: Results, lookup: Lookup, faults: FaultLog
+) -> Evaluation:
     lookup.check_any()
     values = {**results.metrics, **lookup.counts()}
     event_writer(folder).add_summary(diagnostics.chart_summary(results.chart), STEP)
@@ -114,27 +112,32 @@ def _evaluate_reader(
     evaluation = report(None, name, folder, values, results, faults)
     for line in lookup.warnings():
         _LOG.warning("%s", line)
-    return evaluation, results
+    return evaluation
 
 
-def without_resizing(pipeline_config: Any) -> Any:
-    """The configuration with images in the size of the records, one by one, and their names."""
+def original_images(
+    pipeline_config: Any,
+    reader_name: str,
+    fault_log: Optional[FaultLog] = None,
+    *,
+    on_training_data: bool = False,
+) -> Callable[[], tf.data.Dataset]:
+    """Input function of one of `named_readers`: images in the size of the records, one by one.
+
+    Their features have the names of the images.
+    """
     config = copy.deepcopy(pipeline_config)
     config.eval_config.force_no_resize = True
     # Images of their own size do not stack.
     config.eval_config.batch_size = 1
     # They are the images themselves, without resizing.
     config.eval_config.retain_original_images = False
-    for reader in (*config.eval_input_reader, config.train_input_reader):
-        reader.include_source_id = True
-    return config
-
-
-def identity_preprocessor() -> Preprocessor:
-    """Leaves images as they are."""
+    reader = named_readers(config, on_training_data=on_training_data)[reader_name]
+    reader.include_source_id = True
     resizer = image_resizer_pb2.ImageResizer()
     resizer.identity_resizer.SetInParent()
-    return Preprocessor(make_resizer(resizer), lambda pixels: pixels)
+    preprocess = Preprocessor(make_resizer(resizer), lambda pixels: pixels)
+    return input_pipeline.create_eval_input_fn(config, preprocess, reader, fault_log=fault_log)
 
 
 def score(
