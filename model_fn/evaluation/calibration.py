@@ -80,8 +80,18 @@ def reliability(scores: Array, correct: Array) -> Reliability:
     )
 
 
-def check_model(kind: str, scores: FinalScores) -> None:
-    """Refuses post-processing whose scores this kind of calibration cannot be fitted for."""
+def scores_of(pipeline_config: Any, kind: str) -> FinalScores:
+    """The part of a configuration that gets a calibration of one kind.
+
+    Refuses scores that this kind cannot be fitted for.
+    """
+    scores = final_scores(pipeline_config.model)
+    if scores is None:
+        raise ConfigError(
+            "model",
+            "has no class scores that a calibration could change",
+            "calibrate an ssd, or a faster_rcnn with number_of_stages of 2 or 3",
+        )
     FITS.get(kind)
     config, path = scores.post_processing, scores.path
     if config.HasField("calibration_config"):
@@ -106,10 +116,11 @@ def check_model(kind: str, scores: FinalScores) -> None:
             "a detection does not give its logits otherwise",
             f"use one of {others}",
         )
+    return scores
 
 
 def fit(kind: str, matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
-    """The calibration of one kind for detections of a model that `check_model` accepts.
+    """The calibration of one kind for the detections of an evaluation; see `scores_of`.
 
     Raises RunError if there are too few detections, or higher scores are not more precise.
     """
@@ -331,21 +342,9 @@ class Calibrated(NamedTuple):
     held_out_error: Optional[float]
 
 
-def scores_of(pipeline_config: Any) -> FinalScores:
-    """The part of a configuration that gets the calibration."""
-    scores = final_scores(pipeline_config.model)
-    if scores is None:
-        raise ConfigError(
-            "model",
-            "has no class scores that a calibration could change",
-            "calibrate an ssd, or a faster_rcnn with number_of_stages of 2 or 3",
-        )
-    return scores
-
-
-def make(pipeline_config: Any, kind: str, matches: Matches) -> Calibrated:
+def make(kind: str, matches: Matches, scores: FinalScores) -> Calibrated:
     """Fits a calibration, and measures what it changes; errors are those of `fit`."""
-    scores, every = scores_of(pipeline_config), matches.all_classes_merged()
+    every = matches.all_classes_merged()
     config = fit(kind, matches, scores)
     return Calibrated(
         config,

@@ -206,8 +206,7 @@ def _evaluate(
     from model_fn.evaluation import calibration
 
     # A model that cannot be calibrated is refused before the evaluation, not after it.
-    if calibrate:
-        calibration.check_model(calibrate, calibration.scores_of(config))
+    scores = calibration.scores_of(config, calibrate) if calibrate else None
     matches: Dict[str, Any] = {}
     with writing.writable_folder(folder, "model_dir"):
         results = evaluate(matches=matches) if calibrate else evaluate()
@@ -215,18 +214,17 @@ def _evaluate(
             console.say_metrics(f"evaluation {name}:", metrics, verbose=verbose)
         if calibrate:
             step = int(next(iter(results.values())).get("global_step", 0))
-            _calibrate(config, calibrate, matches, folder, step)
+            _calibrate(scores, calibrate, matches, folder, step)
 
 
-def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, step: int) -> None:
+def _calibrate(scores: Any, kind: str, matches: Dict[str, Any], model_dir: str, step: int) -> None:
     """Fits a calibration to the first reader's evaluation, writes it, and prints how to use it."""
     from model_fn.evaluation import calibration
     from model_fn.evaluation.report import evaluation_folder
 
     # Exports use the thresholds and calibration of the first reader, too.
     reader, class_matches = next(iter(matches.items()))
-    calibrated = calibration.make(config, kind, class_matches)
-    scores = calibration.scores_of(config)
+    calibrated = calibration.make(kind, class_matches, scores)
     folder = evaluation_folder(model_dir, reader)
     text, picture = calibration.write(calibrated, scores, folder, step)
     before, after = calibrated.before.expected_error, calibrated.after.expected_error

@@ -177,7 +177,7 @@ def test_classes_whose_high_scores_are_wrong_get_the_sigmoid_of_all():
 )
 def test_models_that_are_refused(kind, text, message):
     with pytest.raises(ConfigError, match=message):
-        calibration.check_model(kind, final(text))
+        calibration.scores_of(pipeline_of(text), kind)
 
 
 def beyond_one() -> Matches:
@@ -244,25 +244,23 @@ def pipeline_of(text: str = "score_converter: SIGMOID") -> pipeline_pb2.TrainEva
 
 
 def test_text_picture_and_numbers(tmp_path):
-    config = pipeline_of()
-    calibrated = calibration.make(config, "function_approximation", synthetic(overconfident))
+    scores = final()
+    calibrated = calibration.make("function_approximation", synthetic(overconfident), scores)
     assert calibrated.before.expected_error > 0.15 > 0.03 > calibrated.after.expected_error
     # Slightly worse than on the detections of the fit, and still far better than before.
     assert calibrated.after.expected_error <= calibrated.held_out_error < 0.04
-    scores = calibration.scores_of(config)
     text, picture_path = calibration.write(calibrated, scores, str(tmp_path / "eval_0"), 20)
     assert pathlib.Path(text).name == "calibration-20.pbtxt"
     assert pathlib.Path(text).read_text() == calibration.override_text(calibrated.config, scores)
     with Image.open(picture_path) as picture:
         assert picture.width > picture.height > 100
-    few = calibration.make(config, "sigmoid_calibration", synthetic(overconfident, images=1))
+    few = calibration.make("sigmoid_calibration", synthetic(overconfident, images=1), scores)
     assert few.held_out_error is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_round_trip_through_the_configuration(kind):
-    config = pipeline_of()
-    scores = calibration.scores_of(config)
+    config, scores = pipeline_of(), final()
     fitted = calibration.fit(kind, synthetic(overconfident), scores)
     changed = pipeline.merge_text(config, calibration.override_text(fitted, scores))
     assert changed.model.ssd.post_processing.calibration_config == fitted
@@ -271,10 +269,9 @@ def test_round_trip_through_the_configuration(kind):
 
 
 def test_long_texts_are_one_line_or_refused(tmp_path, monkeypatch):
-    config, kind = pipeline_of(), "class_id_sigmoid_calibrations"
-    scores = calibration.scores_of(config)
+    config, kind, scores = pipeline_of(), "class_id_sigmoid_calibrations", final()
     matches = synthetic(overconfident, classes=300, images=100)
-    calibrated = calibration.make(config, kind, matches)
+    calibrated = calibration.make(kind, matches, scores)
     text = calibration.override_text(calibrated.config, scores)
     assert text.count("\n") == 1
     processing = pipeline.merge_text(config, text).model.ssd.post_processing
@@ -288,9 +285,9 @@ def test_long_texts_are_one_line_or_refused(tmp_path, monkeypatch):
 def test_models_with_and_without_class_scores():
     config = pipeline_pb2.TrainEvalPipelineConfig()
     with pytest.raises(ConfigError, match="model has no class scores"):
-        calibration.make(config, KINDS[0], Matches([1], ["cat"]))
+        calibration.scores_of(config, KINDS[0])
     config.model.faster_rcnn.number_of_stages = 1
     with pytest.raises(ConfigError, match="model has no class scores"):
-        calibration.scores_of(config)
+        calibration.scores_of(config, KINDS[0])
     config.model.faster_rcnn.number_of_stages = 2
-    assert calibration.scores_of(config).path.endswith("second_stage_post_processing")
+    assert calibration.scores_of(config, KINDS[0]).path.endswith("second_stage_post_processing")
