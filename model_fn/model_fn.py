@@ -13,7 +13,6 @@ from model_fn.checkpoints.savers import EvaluationSaver, Saver, make_saver, make
 from model_fn.checkpoints.variables import inference_variables
 from model_fn.evaluation import eval_ops
 from model_fn.evaluation.accumulator import OnResults
-from model_fn.evaluation.eval_ops import AGNOSTIC_CATEGORIES
 from model_fn.serving import graph as serving_graph
 from model_fn.training import optimizers, step, tpu_step, warm_start
 from model_fn.training.sync_replicas import SyncReplicasHook
@@ -70,7 +69,7 @@ def create_model_fn(
                 )
             return _train_spec(pipeline_config, batch, train_graph, compute_dtype)
         if mode == ModeKeys.EVAL:
-            categories = eval_ops.make_categories(pipeline_config, label_map)
+            categories = eval_ops.evaluated_categories(pipeline_config, label_map)
             spec = _eval_spec(
                 pipeline_config, batch, categories, handle_results, is_on_core=is_on_core
             )
@@ -196,8 +195,7 @@ def _eval_spec(
         terms = detector.loss(predictions, groundtruth, detections).terms
         losses = step.with_total(terms, penalties or [])
     if detector.is_class_agnostic:
-        one_class = tf.ones_like(groundtruth.classes[:, :, :1])
-        groundtruth, categories = groundtruth._replace(classes=one_class), AGNOSTIC_CATEGORIES
+        groundtruth = groundtruth._replace(classes=tf.ones_like(groundtruth.classes[:, :, :1]))
     # An export's checkpoint has no step; the evaluation then reports step 0.
     global_step = tf1.train.get_or_create_global_step()
     return tpu_estimator.TPUEstimatorSpec(

@@ -20,8 +20,8 @@ from inputs.augment import check_steps, make_steps
 from inputs.label_map import LabelMap
 from model_fn.checkpoints.errors import RunError
 from model_fn.checks.memory import Memory, training_memory
-from model_fn.checks.metric_names import evaluated_categories
 from model_fn.checks.names import component_problem
+from model_fn.evaluation.eval_ops import evaluated_categories
 from model_fn.evaluation.metrics.base import NEED_LABEL_MAP, make_metrics
 from model_fn.model_fn import create_model_fn
 from model_fn.training import warm_start

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 from estimator_det.compat import tf1
-from estimator_det.config.check_model import is_class_agnostic
 from estimator_det.config.printing import listed
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import masks, proposals, regions
-from inputs.label_map import LabelMap
-from model_fn.evaluation.eval_ops import AGNOSTIC_CATEGORIES, make_categories
+from model_fn.evaluation.eval_ops import evaluated_categories
 from model_fn.evaluation.metrics import make_metrics
 from model_fn.training import step
 
@@ -36,15 +34,6 @@ def metric_names(pipeline_config: Any) -> List[str]:
     sets = make_metrics(pipeline_config.eval_config, evaluated_categories(pipeline_config))
     names = [name for metrics in sets for name in metrics.names]
     return [*names, *_loss_names(pipeline_config), "learning_rate", tf1.GraphKeys.GLOBAL_STEP]
-
-
-def evaluated_categories(
-    pipeline_config: Any, label_map: Optional[LabelMap] = None
-) -> List[Dict[str, Any]]:
-    """Categories of an evaluation; those of a detector without classes are one."""
-    if is_class_agnostic(pipeline_config.model):
-        return AGNOSTIC_CATEGORIES
-    return make_categories(pipeline_config, label_map)
 
 
 def _loss_names(pipeline_config: Any) -> List[str]:

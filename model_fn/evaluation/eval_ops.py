@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 import numpy as np
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.check_model import is_class_agnostic
 from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detections, Groundtruth
@@ -24,8 +25,6 @@ MetricOps = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 _SAME_IN_GROUNDTRUTH = {*EvaluatedBatch._fields}.intersection(Groundtruth._fields).difference(
     ["boxes", "classes", "keypoints", "masks"]
 )
-# Categories of a detector that finds objects of any class.
-AGNOSTIC_CATEGORIES: List[Dict[str, Any]] = [{"id": 1, "name": "object"}]
 
 
 def make_categories(
@@ -47,6 +46,15 @@ def make_categories(
     # A model that is not supported may have none; a typing error must not take all memory.
     count = min(getattr(model, "num_classes", 0), MOST_CLASSES)
     return [{"id": k, "name": f"category_{k}"} for k in range(1, count + 1)]
+
+
+def evaluated_categories(
+    pipeline_config: Any, label_map: Optional[LabelMap] = None
+) -> List[Dict[str, Any]]:
+    """Categories of a model's evaluation: one for a detector that finds objects of any class."""
+    if is_class_agnostic(pipeline_config.model):
+        return [{"id": 1, "name": "object"}]
+    return make_categories(pipeline_config, label_map)
 
 
 def sizes_of(features: Dict[str, tf.Tensor]) -> Sizes:
