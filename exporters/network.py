@@ -25,7 +25,6 @@ import numpy as np
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Context, Detector, make_detector
 from exporters import signatures
@@ -193,7 +192,6 @@ def restored_network(
     made if the model is accepted. Errors are those of `export_formats`.
     """
     require_v2_behavior()
-    check_ranges_or_raise(pipeline_config.model, "model.")
     checkpoint = find_checkpoint(checkpoint_prefix)
     label_map = options.label_map_path or served.find_label_map(pipeline_config)
     if label_map and not tf.io.gfile.exists(label_map):

@@ -28,16 +28,12 @@ def with_static_shapes(model: model_pb2.DetectionModel) -> model_pb2.DetectionMo
     """A copy of a model's configuration whose tensors all have static shapes, for TPU and XLA."""
     static = copy.deepcopy(model)
     if static.HasField("ssd"):
-        suppression = static.ssd.post_processing.batch_non_max_suppression
+        static.ssd.post_processing.batch_non_max_suppression.static_kernel = True
     elif static.HasField("faster_rcnn"):
         static.faster_rcnn.use_static_shapes = True
         static.faster_rcnn.use_static_shapes_for_eval = True
         post_processing = static.faster_rcnn.second_stage_post_processing
-        suppression = post_processing.batch_non_max_suppression
-    else:
-        return static
-    suppression.use_static_shapes = True
-    suppression.static_kernel = True
+        post_processing.batch_non_max_suppression.static_kernel = True
     return static
 
 

@@ -55,16 +55,9 @@ def read_pipeline(path: AnyPath) -> pipeline_pb2.TrainEvalPipelineConfig:
 def format_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig) -> str:
     """The text form of `config`, which `parse_pipeline` turns back into an equal message.
 
-    Characters that do not show as themselves are escaped.
+    Characters beyond ASCII are escaped.
     """
-    text = text_format.MessageToString(config)
-    # Newer releases of protobuf write all but quotes and backslashes as they are.
-    return "".join(
-        char
-        if char.isprintable() or char == "\n"
-        else "".join(f"\\{byte:03o}" for byte in char.encode())
-        for char in text
-    )
+    return text_format.MessageToString(config, as_utf8=False)
 
 
 def save_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: AnyPath) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files, pipeline, plugins
 from estimator_det.config.printing import counted, escaped
-from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError, nearest
 from exporters.formats import FORMATS
 from exporters.formats.base import ExportFormat
@@ -81,7 +80,6 @@ def import_model(
         ConfigError: if an option or the model of the configuration is not valid.
         RunError: if the file has numbers that are not finite, or no weights of the model.
     """
-    check_ranges_or_raise(pipeline_config.model, "model.")
     images = list_images(calibration_images)
     if tf.io.gfile.exists(output_dir) and tf.io.gfile.listdir(output_dir) and not overwrite:
         raise FileExistsError(

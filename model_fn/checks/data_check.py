@@ -28,7 +28,6 @@ from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_report import DataReport
 from model_fn.checks.files import check_label_maps, read_label_maps
 from model_fn.checks.names import component_problem
-from model_fn.checks.tables import make_tables
 
 TRAIN, EVAL, ALL = "train", "eval", "all"
 READERS = (TRAIN, EVAL, ALL)
@@ -78,12 +77,10 @@ def check_data(
         names=names,
         resized=resized,
         tallies=tallies,
-        tables=make_tables(tallies, names),
         problems=sorted(
             [*problems, *problems_of_anchors], key=lambda problem: problem.severity != "error"
         ),
         anchors=coverage,
-        anchors_of=scans[0].reader if scans else "",
     )
 
 

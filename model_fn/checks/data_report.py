@@ -34,9 +34,8 @@ class DataReport(NamedTuple):
     resized: Dict[str, np.ndarray]  # reader -> [M, 2], boxes in pixels of the network's input
     problems: List[Problem]
     tallies: Dict[str, Tally]  # reader -> counts
-    tables: List[Table]  # the same for people
-    anchors: Optional[Coverage] = None  # None: this model has no anchors to compare with
-    anchors_of: str = ""  # the reader whose boxes are compared with the anchors
+    # For the boxes of the first reader; None if the model has no anchors to compare with.
+    anchors: Optional[Coverage] = None
 
     @property
     def num_errors(self) -> int:
@@ -59,6 +58,7 @@ def severity(entry: RecordFault) -> str:
 def text_lines(report: DataReport) -> List[str]:
     """The whole report."""
     lines: List[str] = []
+    all_tables = tables.make_tables(report.tallies, report.names)
     for scan in report.scans:
         lines += ["", _heading(scan)]
         for heading, remedy, entries in _findings(scan):
@@ -68,12 +68,12 @@ def text_lines(report: DataReport) -> List[str]:
                 *tables.examples(places, len(entries)),
                 f"    Remedy: {remedy}",
             ]
-        for table in report.tables:
+        for table in all_tables:
             lines += tables.text_bars(table, scan.reader)
         if scan.columns.num_images:
             lines.append(_sizes_line(scan))
     if report.anchors is not None and len(report.anchors.below):
-        lines += ["", *_anchor_lines(report.anchors, report.anchors_of)]
+        lines += ["", *_anchor_lines(report.anchors, report.scans[0].reader)]
     if report.problems:
         lines += ["", "beyond single records"]
         lines += [f"  {problem}" for problem in report.problems]
@@ -251,7 +251,7 @@ def _anchor_dictionary(report: DataReport) -> Optional[Dict[str, Any]]:
     if coverage is None:
         return None
     return {
-        "reader": report.anchors_of,
+        "reader": report.scans[0].reader,
         "boxes": len(coverage.below),
         "threshold": coverage.threshold,
         "forced": coverage.forced,
@@ -285,7 +285,7 @@ def panels(report: DataReport) -> List[charts.Panel]:
     counts = {reader: [of.get(size, 0) for size in frequent] for reader, of in sizes.items()}
     labels = [f"{width}×{height}" for height, width in frequent]
     result = [
-        *map(tables.panel, report.tables),
+        *map(tables.panel, tables.make_tables(report.tallies, report.names)),
         tables.panel(Table("most frequent sizes of images", "images", labels, counts)),
         charts.histogram(
             "size of boxes",

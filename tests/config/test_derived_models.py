@@ -53,7 +53,7 @@ def test_fingerprint():
     assert other is not None and other.fingerprint() == prints[1]
 
 
-SUPPRESSION = "batch_non_max_suppression { use_static_shapes: true static_kernel: true }"
+SUPPRESSION = "batch_non_max_suppression { static_kernel: true }"
 TWO_STAGES = "use_static_shapes: true use_static_shapes_for_eval: true second_stage_post_processing"
 
 
