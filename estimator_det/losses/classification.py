@@ -54,9 +54,7 @@ class ClassificationLoss:
         return zero_images(self._function(predictions, targets, weights), losses_mask)
 
 
-CLASSIFICATION_LOSSES: Registry[Callable[[Any], ClassificationLoss]] = Registry(
-    "classification loss"
-)
+CLASSIFICATION_LOSSES: Registry[Callable[[Any], _LossFunction]] = Registry("classification loss")
 
 
 def sigmoid_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -170,10 +168,8 @@ def dice(
     weighted_targets = weights * targets
     common = tf.reduce_sum(weighted_predictions * weighted_targets, axis=1)
     if squared_normalization:
-        weighted_predictions, weighted_targets = (
-            tf.square(weighted_predictions),
-            tf.square(weighted_targets),
-        )
+        weighted_predictions = tf.square(weighted_predictions)
+        weighted_targets = tf.square(weighted_targets)
     total = tf.reduce_sum(weighted_predictions + weighted_targets, axis=1)
     return 1.0 - tf.math.divide_no_nan(2.0 * common, total)
 
@@ -182,35 +178,32 @@ def make_classification_loss(config: Any) -> ClassificationLoss:
     """Builds the loss of a `ClassificationLoss` message; ConfigError if none is set."""
     if config.HasField("custom"):
         return ClassificationLoss(CLASSIFICATION_LOSSES.custom_function(config.custom))
-    return CLASSIFICATION_LOSSES.make_chosen(config, "classification_loss", "classification_loss")
+    kind = "classification_loss"
+    return ClassificationLoss(CLASSIFICATION_LOSSES.make_chosen(config, kind, kind))
 
 
-def _softmax_loss(config: Any, kind: str, loss: Callable[..., tf.Tensor]) -> ClassificationLoss:
+def _softmax_loss(config: Any, kind: str, loss: Callable[..., tf.Tensor]) -> _LossFunction:
     if config.logit_scale == 0.0:
         raise ConfigError(f"{kind}.logit_scale", "divides the logits and must not be 0; given: 0")
-    return ClassificationLoss(functools.partial(loss, logit_scale=config.logit_scale))
+    return functools.partial(loss, logit_scale=config.logit_scale)
 
 
 @CLASSIFICATION_LOSSES.register("weighted_sigmoid_focal")
-def _make_focal(config: Any) -> ClassificationLoss:
+def _make_focal(config: Any) -> _LossFunction:
     alpha = config.alpha if config.HasField("alpha") else None
-    return ClassificationLoss(functools.partial(sigmoid_focal, gamma=config.gamma, alpha=alpha))
+    return functools.partial(sigmoid_focal, gamma=config.gamma, alpha=alpha)
 
 
 @CLASSIFICATION_LOSSES.register("weighted_dice_classification_loss")
-def _make_dice(config: Any) -> ClassificationLoss:
-    return ClassificationLoss(
-        functools.partial(
-            dice,
-            squared_normalization=config.squared_normalization,
-            from_probabilities=config.is_prediction_probability,
-        )
+def _make_dice(config: Any) -> _LossFunction:
+    return functools.partial(
+        dice,
+        squared_normalization=config.squared_normalization,
+        from_probabilities=config.is_prediction_probability,
     )
 
 
-CLASSIFICATION_LOSSES.register("weighted_sigmoid")(
-    lambda _: ClassificationLoss(sigmoid_cross_entropy)
-)
+CLASSIFICATION_LOSSES.register("weighted_sigmoid")(lambda _: sigmoid_cross_entropy)
 CLASSIFICATION_LOSSES.register("weighted_softmax")(
     lambda config: _softmax_loss(config, "weighted_softmax", softmax_cross_entropy)
 )
@@ -218,12 +211,10 @@ CLASSIFICATION_LOSSES.register("weighted_logits_softmax")(
     lambda config: _softmax_loss(config, "weighted_logits_softmax", softmax_against_logits)
 )
 CLASSIFICATION_LOSSES.register("bootstrapped_sigmoid")(
-    lambda config: ClassificationLoss(
-        functools.partial(bootstrapped_sigmoid, alpha=config.alpha, hard=config.hard_bootstrap)
+    lambda config: functools.partial(
+        bootstrapped_sigmoid, alpha=config.alpha, hard=config.hard_bootstrap
     )
 )
 CLASSIFICATION_LOSSES.register("penalty_reduced_logistic_focal_loss")(
-    lambda config: ClassificationLoss(
-        functools.partial(penalty_reduced_focal, alpha=config.alpha, beta=config.beta)
-    )
+    lambda config: functools.partial(penalty_reduced_focal, alpha=config.alpha, beta=config.beta)
 )

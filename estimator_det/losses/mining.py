@@ -41,11 +41,8 @@ class MinedLosses(NamedTuple):
     def counts(self) -> Dict[str, tf.Tensor]:
         """Means over images, for summaries."""
         return {
-            f"HardExampleMiner/{name}": tf.reduce_mean(tf.cast(number, tf.float32))
-            for name, number in (
-                ("num_positives", self.num_positives),
-                ("num_negatives", self.num_negatives),
-            )
+            f"HardExampleMiner/{name}": tf.reduce_mean(tf.cast(getattr(self, name), tf.float32))
+            for name in ("num_positives", "num_negatives")
         }
 
 

@@ -25,11 +25,14 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth, Losses, WeightedLosses, padded_window
 from estimator_det.images.resize import Length, height_and_width
-from estimator_det.losses.classification import make_classification_loss
-from estimator_det.losses.localization import make_localization_loss
+from estimator_det.losses.classification import (
+    ClassificationLoss,
+    make_classification_loss,
+    softmax_cross_entropy,
+)
+from estimator_det.losses.localization import LocalizationLoss, smooth_l1
 from estimator_det.nets.hyperparams import make_arg_scope
 from estimator_det.predictors.two_stage import ProposalHead
-from estimator_det.protos import losses_pb2
 
 RPN_LOCALIZATION = "Loss/RPNLoss/localization_loss"
 RPN_OBJECTNESS = "Loss/RPNLoss/objectness_loss"
@@ -258,14 +261,9 @@ def make_weighted_losses(
     localization_weight: float, classification_weight: float, classification: Any = None
 ) -> WeightedLosses:
     """Builds smooth L1 and a `ClassificationLoss` message, softmax by default."""
-    localization = losses_pb2.LocalizationLoss()
-    localization.weighted_smooth_l1.SetInParent()
-    if classification is None or classification.WhichOneof("classification_loss") is None:
-        classification = losses_pb2.ClassificationLoss()
-        classification.weighted_softmax.SetInParent()
+    loss = ClassificationLoss(softmax_cross_entropy)
+    if classification is not None and classification.WhichOneof("classification_loss"):
+        loss = make_classification_loss(classification)
     return WeightedLosses(
-        make_localization_loss(localization),
-        make_classification_loss(classification),
-        localization_weight,
-        classification_weight,
+        LocalizationLoss(smooth_l1), loss, localization_weight, classification_weight
     )
