@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import pkgutil
 from typing import Any, Callable, Collection, Dict, Generic, Iterator, Tuple, TypeVar
 
 from estimator_det.config import plugins
 from estimator_det.config.text import ConfigError, nearest
 
 Maker = TypeVar("Maker", bound=Callable[..., object])
+
+
+def import_modules(package: str, path: Collection[str]) -> None:
+    """Imports every module of a package, so that a component in a new file is registered."""
+    for module in pkgutil.walk_packages(path, f"{package}."):
+        importlib.import_module(module.name)
 
 
 class Registry(Generic[Maker]):

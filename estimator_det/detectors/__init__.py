@@ -1,31 +1,13 @@
-"""Detectors by model name. Importing the package imports its modules, which register them."""
+"""Detectors by model name."""
 
-from __future__ import annotations
+from estimator_det.config.registry import import_modules
+from estimator_det.detectors.base import DETECTORS as DETECTORS
+from estimator_det.detectors.base import Context as Context
+from estimator_det.detectors.base import Detections as Detections
+from estimator_det.detectors.base import Detector as Detector
+from estimator_det.detectors.base import Groundtruth as Groundtruth
+from estimator_det.detectors.base import Predictions as Predictions
+from estimator_det.detectors.base import make_detector as make_detector
+from estimator_det.detectors.base import make_preprocessor as make_preprocessor
 
-import importlib
-import pkgutil
-
-from estimator_det.detectors.base import (
-    DETECTORS,
-    Context,
-    Detections,
-    Detector,
-    Groundtruth,
-    Predictions,
-    make_detector,
-    make_preprocessor,
-)
-
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
-
-__all__ = [
-    "DETECTORS",
-    "Context",
-    "Detections",
-    "Detector",
-    "Groundtruth",
-    "Predictions",
-    "make_detector",
-    "make_preprocessor",
-]
+import_modules(__name__, __path__)

@@ -1,13 +1,5 @@
-"""Feature extractors by type string.
+"""Feature extractors by type string."""
 
-Importing the package imports every module below it, so that a component in a new file is
-registered.
-"""
+from estimator_det.config.registry import import_modules
 
-from __future__ import annotations
-
-import importlib
-import pkgutil
-
-for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
-    importlib.import_module(_module.name)
+import_modules(__name__, __path__)

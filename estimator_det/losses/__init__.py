@@ -2,14 +2,8 @@
 
 Letters in shapes: B images, A anchors, C class columns. Losses are float32 even if the network
 is not; they are returned per anchor (or per anchor and class), already weighted and not summed.
-
-Importing the package imports every module in it, so that a component in a new file is registered.
 """
 
-from __future__ import annotations
+from estimator_det.config.registry import import_modules
 
-import importlib
-import pkgutil
-
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+import_modules(__name__, __path__)

@@ -1,9 +1,5 @@
-"""Box heads by message name. Importing the package imports its modules, which register them."""
+"""Box heads by message name."""
 
-from __future__ import annotations
+from estimator_det.config.registry import import_modules
 
-import importlib
-import pkgutil
-
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+import_modules(__name__, __path__)
