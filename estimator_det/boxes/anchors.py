@@ -30,10 +30,6 @@ class AnchorGenerator(Protocol):
     def num_per_location(self) -> List[int]:
         """Number of anchors at each location of each feature map."""
 
-    @property
-    def normalized(self) -> bool:
-        """True if coordinates are fractions of the image, False if they are pixels."""
-
     def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
         """Generates anchors float32 [A, 4] of maps in the padded image that enters the network."""
 
@@ -48,11 +44,6 @@ def _check(is_valid: bool, message: str) -> None:
 
 def _static_size(size: Any) -> Any:
     """Returns an int if the value of a size is known, else the tensor itself."""
-    if size is None:
-        raise ValueError(
-            "sizes of feature maps and images must be ints or scalar tensors; given: None. "
-            "Use tf.shape for sizes that are not static"
-        )
     value = tf.get_static_value(size) if tf.is_tensor(size) else size
     return size if value is None else int(value)
 
@@ -76,38 +67,26 @@ def _tile(
     x = (_indices(shape[1]) * stride[1] + offset[1])[None, :, None]
     corners = [y - heights / 2, x - widths / 2, y + heights / 2, x + widths / 2]
     boxes_shape = [shape[0], shape[1], heights.shape[0]]
-    if any(tf.is_tensor(values) for values in (*corners, *shape)):
-        planes = [tf.broadcast_to(corner, boxes_shape) for corner in corners]
-        return tf.reshape(tf.stack(planes, axis=-1), [-1, 4])
-    planes = [np.broadcast_to(corner, boxes_shape) for corner in corners]
-    return np.stack(planes, axis=-1).reshape(-1, 4)
+    library: Any = tf if any(map(tf.is_tensor, (*corners, *shape))) else np
+    planes = [library.broadcast_to(corner, boxes_shape) for corner in corners]
+    return library.reshape(library.stack(planes, axis=-1), [-1, 4])
 
 
 def _concat(tiles: Sequence[Any]) -> tf.Tensor:
     """Concatenates the boxes of all maps, as a constant if all are known."""
-    if any(tf.is_tensor(tile) for tile in tiles):
+    if any(map(tf.is_tensor, tiles)):
         return tf.concat(tiles, axis=0)
     return tf.constant(np.concatenate(tiles), tf.float32)
 
 
-def _static_sizes(
-    shapes: Sequence[Shape], image_shape: Shape, num_maps: int
-) -> Tuple[List[Shape], Shape]:
+def _static_sizes(*shapes: Shape) -> List[Shape]:
     """Replaces tensors of known value by ints."""
-    _check(
-        len(shapes) == num_maps,
-        f"the anchor generator has boxes for {num_maps} feature maps; given: {len(shapes)}. "
-        "Make num_layers (or levels, or grids) agree with the feature extractor",
-    )
-    first, *others = [
-        (_static_size(height), _static_size(width)) for height, width in (image_shape, *shapes)
-    ]
-    return others, first
+    return [(_static_size(height), _static_size(width)) for height, width in shapes]
 
 
 @dataclasses.dataclass(frozen=True)
 class SsdAnchors:
-    """Anchors in fractions of the image, with a scale and an aspect ratio for each box of a map.
+    """Anchors as fractions of the image, with a scale and an aspect ratio for each box of a map.
 
     A box of scale s and ratio r is s / sqrt(r) high and s * sqrt(r) wide, times `base_size`, in
     units of the shorter side of the image: on a wide image boxes keep their shape in pixels.
@@ -135,12 +114,8 @@ class SsdAnchors:
     def num_per_location(self) -> List[int]:
         return [len(boxes) for boxes in self.boxes]
 
-    @property
-    def normalized(self) -> bool:
-        return True
-
     def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
-        shapes, image = _static_sizes(feature_map_shapes, image_shape, len(self.boxes))
+        image, *shapes = _static_sizes(image_shape, *feature_map_shapes)
         height, width = _number(image[0]), _number(image[1])
         is_static = not any(tf.is_tensor(side) for side in image)
         shorter = min(height, width) if is_static else tf.minimum(height, width)
@@ -192,7 +167,7 @@ class PixelAnchors:
         return [len(grid.sizes) for grid in self.grids]
 
     def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
-        shapes, image = _static_sizes(feature_map_shapes, image_shape, len(self.grids))
+        image, *shapes = _static_sizes(image_shape, *feature_map_shapes)
         tiles = []
         for grid, shape in zip(self.grids, shapes):
             offset = _offset_by_side(image, grid.stride) if grid.offset is None else grid.offset
