@@ -33,7 +33,6 @@ from estimator_det.compat.replicas import (
     global_seed,
     limit_waiting,
     make_slots,
-    quiet_layers,
     shared_state,
 )
 from estimator_det.compat.versions import require_v2_behavior
@@ -58,7 +57,6 @@ __all__ = [
     "make_slots",
     "num_tpu_shards",
     "quick_callable",
-    "quiet_layers",
     "registered_kernels",
     "require_v2_behavior",
     "shared_state",

@@ -130,8 +130,8 @@ def hide_deprecations() -> None:
         return not record.getMessage().startswith(prefixes)
 
     logging.getLogger("tensorflow").addFilter(is_shown)
-    # tf-slim calls layers by a method that Keras renamed.
-    warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
+    # tf-slim uses parts of layers that Keras renamed, or does not need in TensorFlow 2.
+    warnings.filterwarnings("ignore", r"`layer\.(apply|updates)`", UserWarning)
 
 
 def _folders(package: str) -> List[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import tensorflow as tf
 from tensorflow.python.distribute import multi_worker_util as _multi_worker_util
@@ -54,14 +52,6 @@ def shared_state(optimizer: Any) -> Dict[str, Any]:
     `optimizer.variables()` omits such variables created under a strategy of several replicas.
     """
     return {name: variable for (name, _), variable in optimizer._non_slot_dict.items()}
-
-
-@contextlib.contextmanager
-def quiet_layers() -> Iterator[None]:
-    """Context manager: TF1 layers do not warn of TF2 alternatives; for the tracing of functions."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"`layer\.(apply|updates)`", UserWarning)
-        yield
 
 
 def eagerly() -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
-from estimator_det.compat import apply_summed, make_slots, quiet_layers, tf, tf1
+from estimator_det.compat import apply_summed, make_slots, tf, tf1
 from inputs import schema
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training import input_images, step
@@ -105,7 +105,7 @@ class LoopStep:
         def forward(batch: Any) -> Any:
             return strategy.run(self._replica.build, _used(batch))
 
-        with strategy.scope(), quiet_layers():
+        with strategy.scope():
             forward.get_concrete_function()
             self._replica.choose_variables()
             if self._is_on_tpu:
@@ -158,7 +158,7 @@ class LoopStep:
         return self._traced(call), example[-1]
 
     def _traced(self, call: Any) -> Any:
-        with self._strategy.scope(), quiet_layers():
+        with self._strategy.scope():
             traced = call.get_concrete_function()
         # Here, because an optimizer returns its variables only without a default graph.
         extra = {} if self._loss_scale is None else self._loss_scale.variables()
