@@ -14,7 +14,6 @@ weights are the moving averages.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import logging
 import os
@@ -231,18 +230,17 @@ def restored_network(
 
 def _remove_unused_functions(graph_def: Any) -> None:
     """Removes functions that no operation calls, such as loops of another variant."""
-    functions = {each.signature.name: each for each in graph_def.library.function}
-    used: Dict[str, Any] = {}
+    library = graph_def.library.function
+    unused = {each.signature.name: each for each in library}
     nodes = list(graph_def.node)
     while nodes:
         for attribute in nodes.pop().attr.values():
-            for name in (each.name for each in (attribute.func, *attribute.list.func)):
-                if name in functions and name not in used:
-                    used[name] = functions[name]
-                    nodes += functions[name].node_def
-    kept = [copy.deepcopy(each) for name, each in functions.items() if name in used]
-    del graph_def.library.function[:]
-    graph_def.library.function.extend(kept)
+            for each in (attribute.func, *attribute.list.func):
+                if each.name in unused:
+                    nodes += unused.pop(each.name).node_def
+    for position in reversed(range(len(library))):
+        if library[position].signature.name in unused:
+            del library[position]
 
 
 def _build_signatures(
