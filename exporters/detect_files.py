@@ -47,10 +47,7 @@ class FileResult(NamedTuple):
 
 
 def detect_files(
-    detector: Detector,
-    paths: Iterable[str],
-    output_dir: str,
-    passes: Filter = ALL_GOOD,
+    detector: Detector, paths: Iterable[str], output_dir: str, passes: Filter = ALL_GOOD
 ) -> Iterator[FileResult]:
     """Runs the detector on image files; writes a drawing and a JSON line for each.
 

@@ -34,9 +34,6 @@ _FIND = (
     "sys.path = [p for p in sys.path if p]; "  # not a folder of this name in the current one
     "sys.exit(','.join(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None) or 0)"
 )
-_HEAD = (
-    "from __future__ import annotations\nimport json, sys\n"  # begins the program of a converter
-)
 _SCOPE = "static_outputs"
 
 
@@ -187,7 +184,10 @@ def run_converter(
             ) from error
     else:
         source = textwrap.dedent(inspect.getsource(chosen.convert))
-        program = f"{_HEAD}{source}{chosen.convert.__name__}(*json.loads(sys.argv[1]))"
+        program = (
+            f"from __future__ import annotations\nimport json, sys\n{source}"
+            f"{chosen.convert.__name__}(*json.loads(sys.argv[1]))"
+        )
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
         result = subprocess.run(
             [python, "-c", program, json.dumps(arguments)], env=environment,

@@ -21,12 +21,7 @@ from estimator_det.config.text import ConfigError
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.samples import CALIBRATED, sample_images
-from exporters.formats.tflite_metadata import (
-    Normalization,
-    add_metadata,
-    pack,
-    read_normalization,
-)
+from exporters.formats.tflite_metadata import Normalization, add_metadata, pack, read_normalization
 from exporters.formats.tflite_reader import (
     DAMAGE,
     IDENTIFIER,
@@ -48,10 +43,8 @@ from model_fn.serving.graph import CLASS_OFFSET
 
 INPUT = "normalized_input_image_tensor"
 RAW_OUTPUTS = ("raw_outputs/box_encodings", "raw_outputs/class_predictions")
-OUTPUTS = (
-    POSTPROCESS,
-    *(f"{POSTPROCESS}:{i}" for i in (1, 2, 3)),
-)  # boxes, classes, scores, number
+# Boxes, classes, scores, number.
+OUTPUTS = (POSTPROCESS, *(f"{POSTPROCESS}:{i}" for i in (1, 2, 3)))
 _ANCHORS = "anchors"
 _RAW_ANCHORS = "raw_outputs/anchors"
 # Normalization of SSD MobileNets, which published files without metadata mostly are.

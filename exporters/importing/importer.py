@@ -16,14 +16,7 @@ from exporters.formats import FORMATS
 from exporters.formats.base import ExportFormat
 from exporters.image_files import list_images
 from exporters.importing import anchors
-from exporters.importing.mapping import (
-    COPIED,
-    MISSING,
-    OTHER_SHAPE,
-    REBUILT,
-    Mapped,
-    map_variables,
-)
+from exporters.importing.mapping import COPIED, MISSING, OTHER_SHAPE, REBUILT, Mapped, map_variables
 from exporters.importing.matching import align_names
 from exporters.importing.own_model import OwnModel, build_own_model, calibrate
 from exporters.importing.proposal import explain_shapes
