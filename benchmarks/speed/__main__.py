@@ -19,24 +19,12 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-GOALS = (50, 70, 80)  # mAP@.50 in percent
+from benchmarks.speed.parts import GOALS, PARTS
+
 TURNS = 3  # measurements of each place
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 
 Place = Tuple[str, str]  # interpreter and checkout
-PARTS = (
-    "floor",
-    "step",
-    "start",
-    "memory",
-    "input",
-    "augmentations",
-    "evaluation",
-    "serving",
-    "conversion",
-    "scaling",
-    "accuracy",
-)
 
 
 def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
@@ -168,9 +156,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     arguments = _parse(argv)
     if arguments.part:
-        from benchmarks.speed import parts
-
-        print(json.dumps(parts.PARTS[arguments.part](arguments)))
+        print(json.dumps(PARTS[arguments.part](arguments)))
         return 0
     trees = [ROOT, *([os.path.abspath(arguments.against)] if arguments.against else [])]
     compare(argv, [(sys.executable, tree) for tree in trees])

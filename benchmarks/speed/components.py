@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+import timeit
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
@@ -125,13 +126,7 @@ def _sample_values(height: int, width: int, *, masks: bool, scores: bool) -> Dic
 
 def _fastest(run: Callable[[], Any]) -> float:
     """Least processor time of a call, after one that does not count, in seconds."""
-    run()
-    times = []
-    for _ in range(REPEATS):
-        start = time.process_time()
-        run()
-        times.append(time.process_time() - start)
-    return min(times)
+    return min(timeit.repeat(run, timer=time.process_time, number=1, repeat=1 + REPEATS)[1:])
 
 
 def _kernel_seconds(session: Any, outputs: Any, feeds: Any) -> float:

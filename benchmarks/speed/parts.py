@@ -6,11 +6,11 @@ import argparse
 import contextlib
 import functools
 import os
-import pathlib
 import resource
 import shutil
 import statistics
 import time
+import timeit
 from typing import Any, Callable, Dict, Iterator, List
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -18,7 +18,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 
 from benchmarks.speed import components
-from benchmarks.speed.__main__ import GOALS
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.programs.demo import MAP_50
@@ -29,6 +28,7 @@ REPEATS = 16
 SERVED_BATCHES = (1, 8)
 EVALUATED_IMAGES = 10
 INPUT_RECORDS = 1000
+GOALS = (50, 70, 80)  # mAP@.50 in percent
 MEMORY_STEPS = 30
 ACCURACY_EVALUATIONS = 16
 REQUESTS = 200  # served with images of mixed sizes, to see if memory grows
@@ -51,15 +51,7 @@ def _config(arguments: argparse.Namespace) -> Any:
 
 def _seconds(run: Callable[[], Any]) -> float:
     """Median time of a call, after some that do not count."""
-    for _ in range(WARM_UP):
-        run()
-    return statistics.median(_timed(run) for _ in range(REPEATS))
-
-
-def _timed(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+    return statistics.median(timeit.repeat(run, number=1, repeat=WARM_UP + REPEATS)[WARM_UP:])
 
 
 @contextlib.contextmanager
@@ -166,13 +158,6 @@ def _next_batch(config: Any) -> Any:
     return iterator.get_next()
 
 
-def _train_spec(config: Any, features: Any, labels: Any) -> Any:
-    from model_fn.model_fn import create_model_fn
-
-    tf1.train.get_or_create_global_step()
-    return create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
-
-
 def step(arguments: argparse.Namespace) -> Figures:
     """Training step with its input pipeline, and on one batch held in memory."""
     config = _config(arguments)
@@ -198,24 +183,15 @@ def _images_per_second(batches: Any, batch_size: int, count: int = 150) -> float
     return count * batch_size / (time.perf_counter() - start)
 
 
-def _repeat_records(source: str, target: str) -> None:
-    """Writes the records of a file again and again, until they are at least INPUT_RECORDS."""
-    records = list(tf.data.TFRecordDataset(source).as_numpy_iterator())
-    with tf.io.TFRecordWriter(target) as writer:
-        for record in records * -(-INPUT_RECORDS // len(records)):
-            writer.write(record)
-
-
 def input_pipeline(arguments: argparse.Namespace) -> Figures:
     """Training input alone, against reading, decoding and resizing.
 
     Both read the same file of many records: beginning a pass over the data takes as long as reading
     a record, which counts only if a pass has a few of them.
     """
-    path = str(arguments.scratch / "input.record")
-    _repeat_records(arguments.record, path)
-    arguments.record = path
-    config, size = _config(arguments), _image_size(_config(arguments))
+    arguments.record = _first_examples(arguments, INPUT_RECORDS)
+    config = _config(arguments)
+    size = _image_size(config)
 
     def decode_and_resize(serialized: tf.Tensor) -> tf.Tensor:
         keys = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
@@ -224,7 +200,7 @@ def input_pipeline(arguments: argparse.Namespace) -> Figures:
         return tf1.image.resize(image, size)
 
     decoded = (
-        tf.data.TFRecordDataset(path)
+        tf.data.TFRecordDataset(arguments.record)
         .repeat()
         .map(decode_and_resize, num_parallel_calls=tf.data.AUTOTUNE)
         .batch(arguments.batch_size, drop_remainder=True)
@@ -239,11 +215,14 @@ def input_pipeline(arguments: argparse.Namespace) -> Figures:
 @contextlib.contextmanager
 def _training(config: Any, batch: Any = None) -> Iterator[Callable[[], Any]]:
     """A function that runs a training step, with its input or on a batch held in memory."""
+    from model_fn.model_fn import create_model_fn
+
     with tf.Graph().as_default():
         tensors = tf.nest.map_structure(tf.constant, batch) if batch else _next_batch(config)
-        train_op = _train_spec(config, *tensors).train_op
+        tf1.train.get_or_create_global_step()
+        spec = create_model_fn(config)(*tensors, estimator.ModeKeys.TRAIN, {})
         with _session() as session:
-            yield functools.partial(session.run, train_op)
+            yield functools.partial(session.run, spec.train_op)
 
 
 class _FirstStep(tf1.train.SessionRunHook):
@@ -293,29 +272,26 @@ def evaluation(arguments: argparse.Namespace) -> Figures:
     """Evaluation of ten images from start to end, and its speed once the graph is warm."""
     from model_fn.runs import evaluator
 
-    config = _config(arguments)
-    record = _first_examples(arguments.record, arguments.scratch, EVALUATED_IMAGES)
-    config = pipeline.override(config, eval_input_path=str(record))
-    model_dir = str(arguments.scratch / "model")
-    start = time.perf_counter()
-    evaluator.evaluate(config, model_dir)
-    figures = {"evaluate_seconds": time.perf_counter() - start}
-    many = _first_examples(arguments.record, arguments.scratch, 10 * EVALUATED_IMAGES)
-    config = pipeline.override(config, eval_input_path=str(many))
-    start = time.perf_counter()
-    evaluator.evaluate(config, model_dir)
-    longer = time.perf_counter() - start
-    figures["evaluate_images_per_second"] = (
-        9 * EVALUATED_IMAGES / max(longer - figures["evaluate_seconds"], 1e-3)
-    )
-    return figures
+    seconds = []
+    for count in (EVALUATED_IMAGES, 10 * EVALUATED_IMAGES):
+        config = pipeline.override(
+            _config(arguments), eval_input_path=_first_examples(arguments, count)
+        )
+        start = time.perf_counter()
+        evaluator.evaluate(config, str(arguments.scratch / "model"))
+        seconds.append(time.perf_counter() - start)
+    few, many = seconds
+    return {
+        "evaluate_seconds": few,
+        "evaluate_images_per_second": 9 * EVALUATED_IMAGES / max(many - few, 1e-3),
+    }
 
 
-def _first_examples(record: str, folder: pathlib.Path, count: int) -> pathlib.Path:
+def _first_examples(arguments: argparse.Namespace, count: int) -> str:
     """A record of `count` examples, which repeats the given one if that has fewer."""
-    path = folder / f"first_{count}.record"
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for example in tf.data.TFRecordDataset(record).repeat().take(count):
+    path = str(arguments.scratch / f"first_{count}.record")
+    with tf.io.TFRecordWriter(path) as writer:
+        for example in tf.data.TFRecordDataset(arguments.record).repeat().take(count):
             writer.write(example.numpy())
     return path
 
