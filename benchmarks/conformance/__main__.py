@@ -42,7 +42,6 @@ def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument(
         "--golden", type=pathlib.Path, required=True, help="folder of golden numbers"
     )
-    parser.add_argument("--data", type=pathlib.Path, help="folder of images; unused by SSD records")
     parser.add_argument("--only", default="*", help="glob over the names, e.g. 'ssd_mobilenet_v1*'")
     parser.add_argument(
         "--threads", type=int, help="threads per op; by default 1, then 2 if training differs"
