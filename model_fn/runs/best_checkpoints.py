@@ -63,23 +63,13 @@ class BestCheckpoints:
             return []
         return kept if metric == self._metric else []  # Others cannot be compared.
 
-    def offer(
-        self,
-        evaluation: Evaluation,
-        checkpoint: str,
-        export: Callable[[], None] = lambda: None,
-    ) -> bool:
-        """Keeps a checkpoint that is good enough; the very best is exported before it is listed.
-
-        Returns True for the very best so far.
-        """
+    def offer(self, evaluation: Evaluation, checkpoint: str, export: Callable[[], None]) -> None:
+        """Keeps a checkpoint that is good enough; the very best is exported before it is listed."""
         value = evaluation.value(self._metric)
         before = [entry for entry in self.kept() if entry["step"] != evaluation.step]
-        if math.isnan(value):
-            return False
         better = [e for e in before if not is_better(self._metric, value, e["value"])]
-        if len(better) >= self._keep:
-            return False
+        if math.isnan(value) or len(better) >= self._keep:
+            return
         name = os.path.basename(checkpoint)
         self._copy(checkpoint, name)
         if not better:
@@ -90,7 +80,6 @@ class BestCheckpoints:
         for old in kept[self._keep :]:
             for path in tf.io.gfile.glob(os.path.join(self._folder, f"{old['checkpoint']}.*")):
                 tf.io.gfile.remove(path)
-        return not better
 
     def _copy(self, checkpoint: str, name: str) -> None:
         tf.io.gfile.makedirs(self._folder)

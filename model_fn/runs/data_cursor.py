@@ -16,7 +16,7 @@ import logging
 import math
 import os
 import time
-from typing import Any, Deque, Dict, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.files import atomic
@@ -36,31 +36,17 @@ _LOOK_SECS = 1.0  # between two searches of a worker for a new checkpoint
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)  # errors for any other content
 
 
-def resume_cursors(
-    model_dir: str, files: Sequence[str], step: Optional[int], first_step: int, *, is_exact: bool
-) -> Dict[str, DataCursor]:
-    """Positions at the checkpoint that training resumes from, by the files where they are saved.
-
-    Args:
-        step: In the name of that checkpoint; None if there is none.
-        first_step: Where training begins.
-        is_exact: False in a cluster, whose workers save positions at steps of their own.
-    """
-    states = {
-        file: None if step is None else read_cursor_state(model_dir, step, file, is_exact=is_exact)
-        for file in files
-    }
-    return {file: DataCursor(state, first_step) for file, state in states.items()}
-
-
 def read_cursor_state(
-    model_dir: str, step: int, file: str = POSITION_FILE, *, is_exact: bool = True
+    model_dir: str, step: Optional[int], file: str = POSITION_FILE, *, is_exact: bool = True
 ) -> Optional[CursorState]:
     """Position at the checkpoint of a step; None, which is logged, without one.
 
     Args:
+        step: In the name of the checkpoint that training resumes from; None if there is none.
         is_exact: False takes the last position up to the step, as a worker of a cluster saves it.
     """
+    if step is None:
+        return None
     path = os.path.join(model_dir, file)
     reason = f"{path} has no entry {'for' if is_exact else 'up to'} step {step}"
     try:

@@ -125,10 +125,6 @@ class Evaluations:
         for reader in readers:
             check_class_names(reader.config)
 
-    def so_far(self, up_to_step: int) -> List[Evaluation]:
-        """The recorded evaluations on the first reader."""
-        return history.read(self._evaluator.model_dir, self._readers[0].name, up_to_step)
-
     def evaluate(self, checkpoint: str) -> List[Evaluation]:
         return [
             evaluate_reader(self._config, self._evaluator, reader, checkpoint, shown=self._shown)

@@ -33,7 +33,6 @@ from model_fn.runs.options import (
     TrainOptions,
     with_precision,
 )
-from model_fn.runs.saver import CheckpointListener
 from model_fn.runs.signals import StopSignals
 from model_fn.runs.task_watch import Tasks
 from model_fn.runs.training_evaluations import TrainingEvaluations
@@ -131,7 +130,7 @@ def _other_part(context: RunContext) -> Optional[Callable[[RunContext], Optional
 
 
 def _train(
-    context: RunContext, backend: Backend, listener: Optional[CheckpointListener] = None
+    context: RunContext, backend: Backend, evaluations: Optional[TrainingEvaluations] = None
 ) -> None:
     """Trains to the last step; begins again if a checkpoint is damaged or variables are lost.
 
@@ -144,7 +143,7 @@ def _train(
     while True:
         try:
             with running(context, backend, verify) as run:
-                run.train(listener)
+                run.train(evaluations)
             return
         except DamagedCheckpointsError:
             if verify:

@@ -16,35 +16,14 @@ from model_fn.runs import data_cursor
 from model_fn.runs.backends import Backend
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.signals import Stopped, StopSignals
+from model_fn.runs.training_evaluations import TrainingEvaluations
 
 GRAPH_FILE = "graph.pbtxt"  # the training graph as text
 _NAME = "model.ckpt"
 
 
-class CheckpointListener:
-    """Base class of what follows from checkpoints."""
-
-    def begin(self, step: int) -> bool:
-        """Called once the step where training starts is saved; True if training is to stop."""
-        del step
-        return False
-
-    def wants_checkpoint(self, step: int) -> bool:
-        """True if this step, or one since the last checkpoint, is to be saved."""
-        del step
-        return False
-
-    def after_save(self, step: int) -> bool:
-        """Called after a checkpoint; True if training is to stop."""
-        del step
-        return False
-
-    def end(self, step: int) -> None:
-        """Called after the last checkpoint, unless a signal ended training."""
-
-
 class CheckpointSaver(Hook):
-    """Saves checkpoints when it is time, and when its listener asks for one.
+    """Saves checkpoints when it is time, and when evaluations ask for one.
 
     * What training resumed from is not saved again: a process killed in that moment would leave its
       newest checkpoint in pieces.
@@ -74,7 +53,7 @@ class CheckpointSaver(Hook):
         self._timer = tf1.train.SecondOrStepTimer(every_secs=saving.secs, every_steps=saving.steps)
         keep_hours = context.config.train_config.keep_checkpoint_every_n_hours
         self._kept = KeptCheckpoints(context.model_dir, saving.keep_max, keep_hours)
-        self.listener = CheckpointListener()
+        self.evaluations: Optional[TrainingEvaluations] = None
         self.saved_step = resumed_step
 
     def begin(self, context: RunContext, step: int) -> None:
@@ -86,7 +65,8 @@ class CheckpointSaver(Hook):
         event = tf1.Event(wall_time=time.time(), graph_def=graph_def.SerializeToString())
         event_writer(self._model_dir).add_event(event)
         self._save(step)
-        self._tell(self.listener.begin, step)
+        if self.evaluations is not None:
+            self._evaluate(self.evaluations.begin, step)
         self._timer.update_last_triggered_step(step)
 
     def after_step(self, result: StepResult) -> None:
@@ -94,19 +74,22 @@ class CheckpointSaver(Hook):
         is_due = self._timer.should_trigger_for_step(step)
         if is_due:
             self._timer.update_last_triggered_step(step)
-        if is_due or self.listener.wants_checkpoint(step):
+        evaluations = self.evaluations
+        if is_due or (evaluations is not None and evaluations.wants_checkpoint(step)):
             self._save(step)
-            self._tell(self.listener.after_save, step)
+            if evaluations is not None:
+                self._evaluate(evaluations.after_save, step)
 
     def end(self, step: int) -> None:
         """Saves the last step, and evaluates it unless a signal ended training."""
         self._save(step)
-        self._tell(self.listener.end, step)
+        if self.evaluations is not None:
+            self._evaluate(self.evaluations.end, step)
 
-    def _tell(self, listener: Callable[[int], Optional[bool]], step: int) -> None:
+    def _evaluate(self, evaluate: Callable[[int], Optional[bool]], step: int) -> None:
         if self._stop.cause is None:
             with contextlib.suppress(Stopped), self._signals.immediate():
-                if listener(step):
+                if evaluate(step):
                     self._stop.request()
 
     def _save(self, step: int) -> None:

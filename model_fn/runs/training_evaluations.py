@@ -11,12 +11,11 @@ from model_fn.evaluation.report import LINE, NOTHING, Metrics
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.context import RunContext
 from model_fn.runs.evaluator import Evaluations, evaluation_readers
-from model_fn.runs.saver import CheckpointListener
 
 _LOG = logging.getLogger(__name__)
 
 
-class TrainingEvaluations(CheckpointListener):
+class TrainingEvaluations:
     """Evaluates checkpoints as they are saved, or when it is time, keeps the best, and exports.
 
     The training session waits meanwhile, and keeps its graph and its position in the data. What
@@ -33,15 +32,16 @@ class TrainingEvaluations(CheckpointListener):
                 config, on_training_data=True, sample_1_of_n=options.training_data_sample_1_of_n
             )
         shown = LINE if context.options.progress else NOTHING
+        self._first_reader = readers[0].name
         self._evaluations = Evaluations(config, evaluator, readers, options, shown=shown)
         self._model_dir, self._options = context.model_dir, options
         self._throttle_secs = context.throttle_secs
         self.metrics: Metrics = {}
 
     def begin(self, step: int) -> bool:
-        """Evaluates a step that an earlier run was stopped before it could."""
+        """Evaluates a step that an earlier run could not; True if training is to stop."""
         self._last_step, self._last_time = step, time.monotonic()
-        self._history = self._evaluations.so_far(step)
+        self._history = history.read(self._model_dir, self._first_reader, step)
         self._evaluated_step = self._history[-1].step if self._history else None
         every = self._options.every_steps
         if every is not None and step and step % every == 0 and step != self._evaluated_step:
@@ -49,6 +49,7 @@ class TrainingEvaluations(CheckpointListener):
         return self._is_exhausted()
 
     def after_save(self, step: int) -> bool:
+        """Evaluates a checkpoint if that is due; True if training is to stop."""
         if not self._is_due(step):
             return False
         self._evaluate(step)
@@ -63,7 +64,7 @@ class TrainingEvaluations(CheckpointListener):
         self._evaluations.export_final()
 
     def wants_checkpoint(self, step: int) -> bool:
-        """At the multiples of `every_steps`."""
+        """True if a multiple of `every_steps` is reached, now or since the last evaluation."""
         return self._options.every_steps is not None and self._is_due(step)
 
     def _is_due(self, step: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Callable, Iterator, List, Optional
 from estimator_det.config import pipeline as configuration
 from inputs import machine
 from inputs.bad_records.log import LOG_FILE, FaultLog
+from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import SessionLostError
 from model_fn.checkpoints.find import newest_step
@@ -17,9 +18,10 @@ from model_fn.evaluation import history
 from model_fn.runs import lock, progress
 from model_fn.runs.backends import Backend
 from model_fn.runs.context import Hook, RunContext
-from model_fn.runs.data_cursor import DataCursorHook, WorkerPositionHook, resume_cursors
-from model_fn.runs.saver import CheckpointListener, CheckpointSaver
+from model_fn.runs.data_cursor import DataCursorHook, WorkerPositionHook, read_cursor_state
+from model_fn.runs.saver import CheckpointSaver
 from model_fn.runs.signals import Stopped, StopSignals
+from model_fn.runs.training_evaluations import TrainingEvaluations
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,9 +84,10 @@ class TrainingRun:
                 "By TPUEstimator, on TPUs of several hosts and with a tf.data service the position "
                 "in the data is not saved: the data begin with a new epoch, in a new order"
             )
-        self._cursors = resume_cursors(
-            model_dir, files, named_step, self.first_step, is_exact=is_alone
-        )
+        self._cursors = {}  # by the files where they are saved
+        for file in files:
+            state = read_cursor_state(model_dir, named_step, file, is_exact=is_alone)
+            self._cursors[file] = DataCursor(state, self.first_step)
         self._saver: Optional[CheckpointSaver] = None
         if may_save is not None:
             self._saver = CheckpointSaver(
@@ -112,15 +115,15 @@ class TrainingRun:
         )
         return True
 
-    def train(self, listener: Optional[CheckpointListener] = None) -> None:
-        """Trains to the last step; where none is left, the listener alone begins and ends."""
+    def train(self, evaluations: Optional[TrainingEvaluations] = None) -> None:
+        """Trains to the last step; where none is left, only evaluations begin and end."""
         if not self._is_over():
             cursors = list(self._cursors.values())
             input_fn = self._backend.input_fn(cursors, self.first_step, self._faults)
-            self._backend.train(input_fn, self._hooks(listener))
-        elif listener is not None:
-            listener.begin(self.first_step)
-            listener.end(self.first_step)
+            self._backend.train(input_fn, self._hooks(evaluations))
+        elif evaluations is not None:
+            evaluations.begin(self.first_step)
+            evaluations.end(self.first_step)
         self._mark_end()
 
     def log_faults(self) -> None:
@@ -136,7 +139,7 @@ class TrainingRun:
         reason = "num_train_steps" if last is not None and step >= last else "stopped early"
         history.mark_over(self._context.model_dir, step, reason)
 
-    def _hooks(self, listener: Optional[CheckpointListener]) -> List[Hook]:
+    def _hooks(self, evaluations: Optional[TrainingEvaluations]) -> List[Hook]:
         """Returns all hooks of the run in order: a step that one of them rejects is not saved."""
         context = self._context
         hooks = [
@@ -149,7 +152,7 @@ class TrainingRun:
             if self._saver is None:
                 hooks.append(WorkerPositionHook(context.model_dir, cursor, file))
         if self._saver is not None:
-            self._saver.listener = listener or self._saver.listener
+            self._saver.evaluations = evaluations
             hooks.append(self._saver)
         return hooks
 

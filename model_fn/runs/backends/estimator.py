@@ -21,7 +21,7 @@ from model_fn.runs.backends import Evaluator
 from model_fn.runs.cluster import SINGLE, Cluster, estimator_environment
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.data_cursor import position_file
-from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16, MIXED_FLOAT16, CheckpointOptions
+from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16, MIXED_FLOAT16
 from model_fn.training.step import TrainGraph
 
 SUMMARY_STEPS = 100  # between two summaries
@@ -134,28 +134,24 @@ def make_estimator(
     model_dir: str,
     *,
     cluster: Cluster = SINGLE,
-    checkpoints: Optional[CheckpointOptions] = None,
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
     handle_results: Optional[OnResults] = None,
     compute_dtype: tf.DType = tf.float32,
     **run_options: Any,
 ) -> Any:
-    """Builds an `Estimator`; `run_options` are more settings of its `RunConfig`."""
-    checkpoints = checkpoints or CheckpointOptions()
+    """Builds an `Estimator`; `run_options` are more settings of its `RunConfig`.
+
+    It saves no checkpoints by itself: runs bring a hook for that.
+    """
     with estimator_environment(cluster):
         run_config = estimator.RunConfig(
             model_dir=model_dir,
             tf_random_seed=seed,
-            keep_checkpoint_max=checkpoints.keep_max,
             # The hooks of a run do that: an Estimator's fetch something else in some steps.
             save_summary_steps=0,
             log_step_count_steps=None,
-            **{
-                "save_checkpoints_steps": checkpoints.steps,
-                "save_checkpoints_secs": checkpoints.secs,
-                **run_options,
-            },
+            **{"save_checkpoints_steps": None, "save_checkpoints_secs": None, **run_options},
         )
     model_fn = create_model_fn(
         pipeline_config, graph=graph, handle_results=handle_results, compute_dtype=compute_dtype
@@ -245,13 +241,11 @@ class EstimatorBackend:
         self._train(self._make_trainer(), input_fn, adapter)
 
     def _make_trainer(self, **run_options: Any) -> Any:
-        saving = {"save_checkpoints_steps": None, "save_checkpoints_secs": None}  # by a hook
         return self._make_estimator(
             cluster=self._context.cluster,
             graph=self.graph,
             compute_dtype=network_type(self._context),
             session_config=_session_config(self._context.cluster),
-            **saving,
             **run_options,
         )
 
@@ -260,7 +254,6 @@ class EstimatorBackend:
         return self._build_estimator(
             context.config,
             context.model_dir,
-            checkpoints=context.options.checkpoints,
             seed=context.options.seed,
             **arguments,
         )

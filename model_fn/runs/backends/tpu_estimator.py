@@ -22,7 +22,6 @@ from model_fn.runs.backends.strategies import NoTpuError
 from model_fn.runs.cluster import SINGLE, estimator_environment
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.options import (
-    CheckpointOptions,
     TpuOptions,
     check_static,
     check_tpu,
@@ -42,7 +41,6 @@ def make_estimator(
     model_dir: str,
     *,
     tpu: TpuOptions,
-    checkpoints: Optional[CheckpointOptions] = None,
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
     handle_results: Optional[OnResults] = None,
@@ -64,7 +62,6 @@ def make_estimator(
             model_dir=model_dir,
             tf_random_seed=seed,
             cluster=resolver,
-            keep_checkpoint_max=(checkpoints or CheckpointOptions()).keep_max,
             save_checkpoints_secs=None,
             save_checkpoints_steps=None,
             log_step_count_steps=tpu.iterations_per_loop * runs,

@@ -1,3 +1,4 @@
+import functools
 import math
 
 import pytest
@@ -77,13 +78,14 @@ def test_other_tasks_know_the_end_of_their_training_from_an_earlier_one(tmp_path
 
 def test_best_checkpoints(tmp_path):
     keeper = best_checkpoints.BestCheckpoints(str(tmp_path), METRIC, 2)
-    suffixes, outcomes = ("data-00000-of-00001", "index"), []
+    suffixes, exported = ("data-00000-of-00001", "index"), []
     for step, value in enumerate((0.2, 0.5, 0.4, 0.1, math.nan, 0.5), start=1):
         checkpoint = tmp_path / f"model.ckpt-{step}"
         for suffix in suffixes:
             (tmp_path / f"{checkpoint.name}.{suffix}").write_text(suffix)
-        outcomes.append(keeper.offer(Evaluation("0", step, {METRIC: value}), str(checkpoint)))
-    assert outcomes == [True, True, False, False, False, False]
+        evaluation = Evaluation("0", step, {METRIC: value})
+        keeper.offer(evaluation, str(checkpoint), functools.partial(exported.append, step))
+    assert exported == [1, 2]
     assert [entry["step"] for entry in keeper.kept()] == [2, 6]
     assert sorted(path.name for path in (tmp_path / "best").iterdir()) == [
         *("best.json", "checkpoint"),
@@ -111,7 +113,7 @@ def test_a_list_of_the_best_that_a_crash_has_cut(tmp_path, caplog, content):
     (best / "model.ckpt-1.index").write_text("copy")
     (tmp_path / "model.ckpt-2.index").write_text("index")
     keeper = best_checkpoints.BestCheckpoints(str(tmp_path), "loss", 1)
-    assert keeper.offer(Evaluation("0", 2, {"loss": 3.0}), str(tmp_path / "model.ckpt-2"))
+    keeper.offer(Evaluation("0", 2, {"loss": 3.0}), str(tmp_path / "model.ckpt-2"), lambda: None)
     assert f"{best / 'best.json'} cannot be read" in caplog.text
     assert [entry["step"] for entry in keeper.kept()] == [2]
     assert (best / "model.ckpt-1.index").exists()

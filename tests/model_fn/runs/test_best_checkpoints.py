@@ -55,7 +55,7 @@ def test_an_export_does_not_fail_for_its_label_map(readers, tmp_path, caplog, da
     elif damage == "no label map":
         path.write_text("item {")
     model_dir = str(tmp_path / "model")
-    trained = estimators.make_estimator(fake.pipeline_config(), model_dir)
+    trained = estimators.make_estimator(fake.pipeline_config(), model_dir, save_checkpoints_steps=1)
     trained.train(fake.train_input_fn, max_steps=1)
     with caplog.at_level(logging.WARNING, saved_model.__name__):
         exported = best_checkpoints.export(_with_label_map(path), trained, "best")

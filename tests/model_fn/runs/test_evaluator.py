@@ -21,7 +21,6 @@ from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.runs import evaluator, runner
 from model_fn.runs.backends import estimator as estimators
-from model_fn.runs.options import CheckpointOptions
 from tests.checkpoints import save
 from tests.inputs.examples import BOXES, example, picture, pipeline, write
 from tests.model_fn import fake
@@ -58,7 +57,7 @@ def test_evaluate_and_continuous_eval(readers, tmp_path, monkeypatch):
     model_dir = str(tmp_path)
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         evaluator.evaluate(config, model_dir)
-    estimated = estimators.make_estimator(config, model_dir, checkpoints=CheckpointOptions(steps=2))
+    estimated = estimators.make_estimator(config, model_dir, save_checkpoints_steps=2)
     estimated.train(fake.train_input_fn, max_steps=4)
     plain = evaluator.evaluate(config, model_dir)["0"]
     assert plain["global_step"] == 4
@@ -114,9 +113,7 @@ def test_faults_of_evaluated_records_are_told(readers, tmp_path, monkeypatch, ca
 
 def test_damaged_checkpoints_are_not_evaluated(readers, tmp_path, caplog):
     config = fake.pipeline_config()
-    estimated = estimators.make_estimator(
-        config, str(tmp_path), checkpoints=CheckpointOptions(steps=2)
-    )
+    estimated = estimators.make_estimator(config, str(tmp_path), save_checkpoints_steps=2)
     estimated.train(fake.train_input_fn, max_steps=4)
     data = tmp_path / "model.ckpt-4.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-4])
@@ -148,7 +145,7 @@ class _DeleteBeforeRestore(tf1.train.SessionRunHook):
 def test_checkpoints_that_are_deleted_before_they_are_read(readers, tmp_path, monkeypatch, caplog):
     config = fake.pipeline_config()
     model_dir = str(tmp_path)
-    estimated = estimators.make_estimator(config, model_dir, checkpoints=CheckpointOptions(steps=1))
+    estimated = estimators.make_estimator(config, model_dir, save_checkpoints_steps=1)
     estimated.train(fake.train_input_fn, max_steps=4)
     real = estimated.evaluate
     left = [1, 2, 3, 4]

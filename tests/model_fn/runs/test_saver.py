@@ -26,7 +26,7 @@ def fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.install(monkeypatch)
 
 
-class Listener(saving.CheckpointListener):
+class Listener:
     """Notes its calls, and does `at_step` at one of them."""
 
     def __init__(self, at_step: Any = None) -> None:
@@ -36,6 +36,9 @@ class Listener(saving.CheckpointListener):
 
     def begin(self, step: int) -> bool:
         self.steps.append(step)
+        return False
+
+    def wants_checkpoint(self, step: int) -> bool:
         return False
 
     def after_save(self, step: int) -> Any:
@@ -61,7 +64,7 @@ def _train(
         resumed = repair.prepare(str(folder))
         backend = make_backend(context)
         saver = saving.CheckpointSaver(context, backend, signals, lambda: None, resumed, {})
-        saver.listener = listener
+        saver.evaluations = listener
         backend.train(input_fn or fake.train_input_fn, [training_run._Start(signals), saver])
     return getattr(context.stop.cause, "signal_number", None)
 

@@ -152,7 +152,7 @@ def test_a_step_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(
         input_pipeline, "create_train_input_fn", lambda *_, **__: _poisoned(number=2)
     )
-    monkeypatch.setattr(training_run, "resume_cursors", lambda *_, **__: {})
+    monkeypatch.setattr(training_run.DataCursorHook, "after_step", lambda *_: None)
     with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
         _train(tmp_path / "bad", fake.pipeline_config(), 4, LoopOptions(steps_per_call=4))
     folder = tmp_path / "bad" / "bad_step-3"
