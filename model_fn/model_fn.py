@@ -106,7 +106,7 @@ def _train_spec(
     return estimator.EstimatorSpec(
         ModeKeys.TRAIN,
         loss=forward.losses[step.TOTAL_LOSS],
-        train_op=train_step.train_op,
+        train_op=train_step.applied.op,
         training_hooks=hooks,
         scaffold=make_scaffold(saver, batch.run_config, train_step.summary.serialized),
     )

@@ -88,8 +88,8 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
         features, labels = _part(placeholders, "features/"), _part(placeholders, "labels/")
         graph = TrainGraph()
         create_model_fn(config, graph=graph)(features, labels, estimator.ModeKeys.TRAIN, {})
-        scalars, checks = graph.step.scalars, graph.step.checks
-        gradients, written = graph.step.gradients, graph.step.written
+        scalars, checks = graph.step.scalars, graph.step.applied.checks
+        gradients, written = graph.step.applied.gradients, graph.step.applied.written
         norms = {name: tf.norm(gradient) for name, gradient in gradients.items()}
         feeds = {placeholders[key]: array for key, array in batch.items()}
         targets = [*scalars.values(), *gradients.values(), *written, *checks.values()]
@@ -112,7 +112,7 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
             steps: List[Step] = []
             while len(steps) < num_steps and all(step.is_finite for step in steps):
                 if steps:
-                    session.run(graph.step.train_op, feeds)
+                    session.run(graph.step.applied.op, feeds)
                 number = int(session.run(step_tensor)) + 1
                 fetched = session.run({"values": scalars, "norms": norms, "checks": checks}, feeds)
                 values = {name: float(value) for name, value in fetched["values"].items()}

@@ -16,7 +16,7 @@ from model_fn.training import input_images, recompute
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.optimizers import make_optimizer
 from model_fn.training.sync_replicas import SyncReplicas
-from model_fn.training.train_op import gradient_summaries, make_train_op
+from model_fn.training.train_op import TrainOp, gradient_summaries, make_train_op
 
 REGULARIZATION_LOSS = "Loss/regularization_loss"
 TOTAL_LOSS = "Loss/total_loss"
@@ -55,13 +55,9 @@ class Forward(NamedTuple):
 class TrainStep(NamedTuple):
     """One training step of a graph."""
 
-    train_op: tf.Tensor  # float32 scalar, the loss before the step; running it takes the step
+    applied: TrainOp
     scalars: Tensors  # scalars of reports: losses, LEARNING_RATE, GRADIENT_NORM
-    counts: Tensors  # counts of `Forward`
     summary: StepSummary
-    gradients: Tensors  # by variable, as applied but for clipping
-    checks: Tensors  # more float32 scalars that must be finite; NaN or infinite ones are reported
-    written: Sequence[tf.Tensor]  # variables that `Detector.updates` write
     positions: Sequence[Tensors]  # for each reader of records: POSITION of its images
     input_wait: tf.Tensor  # float64 scalar, seconds that the step waited for its batch
     rejected: RejectedBatch  # the batch of the step whose numbers were not finite
@@ -189,19 +185,13 @@ def make_train_step(
         LEARNING_RATE: learning_rate,
         GRADIENT_NORM: applied.gradient_norm,
     }
+    figures = {**scalars, **forward_pass.counts, "loss": forward_pass.losses[TOTAL_LOSS]}
     return TrainStep(
-        train_op=applied.op,
-        scalars=scalars,
-        counts=forward_pass.counts,
-        summary=make_summary(
-            {**scalars, **forward_pass.counts, "loss": forward_pass.losses[TOTAL_LOSS]},
-            lambda: _costly_summaries(
-                detector, forward_pass, features, applied.gradients, pipeline_config
-            ),
+        applied,
+        scalars,
+        _make_summary(
+            figures, detector, forward_pass, features, applied.gradients, pipeline_config
         ),
-        gradients=applied.gradients,
-        checks=applied.checks,
-        written=applied.written,
         positions=[{key: features[key] for key in POSITION if key in features}],
         input_wait=measure_input_wait(list(inputs.values())),
         rejected=rejected,
@@ -209,20 +199,30 @@ def make_train_step(
     )
 
 
-def _costly_summaries(
+def _make_summary(
+    figures: Tensors,
     detector: Detector,
     forward_pass: Forward,
     features: Tensors,
     gradients: Tensors,
     pipeline_config: Any,
-) -> List[tf.Tensor]:
-    """Pictures of the batch, gradients where configured, and the table of quantized tensors."""
-    images = input_images.summary(
-        features, forward_pass.groundtruth, detector.preprocess, pipeline_config.train_input_reader
-    )
-    is_wanted = pipeline_config.train_config.summarize_gradients
-    histograms = gradient_summaries(gradients) if is_wanted else []
-    return [images, *histograms, *range_summaries(forward_pass.predictions)]
+) -> StepSummary:
+    """Figures, pictures of the batch, gradients where configured, and ranges of quantization."""
+    is_due = tf1.placeholder_with_default(True, [], name="summary_is_due")
+    reader = pipeline_config.train_input_reader
+
+    def serialize() -> tf.Tensor:
+        parts = [
+            tf.raw_ops.ScalarSummary(tags=list(figures), values=tf.stack(list(figures.values()))),
+            input_images.summary(features, forward_pass.groundtruth, detector.preprocess, reader),
+        ]
+        if pipeline_config.train_config.summarize_gradients:
+            parts += gradient_summaries(gradients)
+        parts += range_summaries(forward_pass.predictions)
+        return tf1.summary.merge(parts, collections=[])
+
+    serialized = tf.cond(is_due, serialize, lambda: tf.constant(b""), name="summary")
+    return StepSummary(serialized, is_due)
 
 
 def measure_input_wait(batch: List[tf.Tensor]) -> tf.Tensor:
@@ -253,22 +253,6 @@ class TrainGraph:
 
     def __init__(self, stop_requested: Callable[[], bool] = lambda: False) -> None:
         self.stop_requested = stop_requested
-
-
-def make_summary(
-    scalars: Dict[str, tf.Tensor], make_others: Callable[[], List[tf.Tensor]]
-) -> StepSummary:
-    """Summary of scalars by tag, and of costly others: pictures, histograms."""
-    is_due = tf1.placeholder_with_default(True, [], name="summary_is_due")
-
-    def serialize() -> tf.Tensor:
-        numbers = tf.raw_ops.ScalarSummary(
-            tags=list(scalars), values=tf.stack(list(scalars.values()))
-        )
-        return tf1.summary.merge([numbers, *make_others()], collections=[])
-
-    serialized = tf.cond(is_due, serialize, lambda: tf.constant(b""), name="summary")
-    return StepSummary(serialized, is_due)
 
 
 def range_summaries(predictions: Any) -> List[tf.Tensor]:

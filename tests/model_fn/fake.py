@@ -30,6 +30,7 @@ from model_fn.runs.options import TrainOptions
 from model_fn.training import replica
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.step import StepSummary, TrainGraph, TrainStep
+from model_fn.training.train_op import TrainOp
 
 SIZE = 8
 NUM_CLASSES = 3
@@ -157,13 +158,9 @@ def graph_with(train_op: Any = None, wait: Any = None, **scalars: tf.Tensor) -> 
     """A training graph whose step reports some scalars."""
     graph = TrainGraph()
     graph.step = TrainStep(
-        train_op=train_op,
+        TrainOp(train_op, gradient_norm=None, gradients={}, checks={}, written=[]),
         scalars=scalars,
-        counts={},
         summary=StepSummary(tf.constant(b""), tf1.placeholder_with_default(True, [])),
-        gradients={},
-        checks={},
-        written=[],
         positions=[],
         input_wait=tf.constant(0.0, tf.float64) if wait is None else wait,
         rejected=RejectedBatch({}),

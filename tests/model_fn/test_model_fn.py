@@ -101,7 +101,7 @@ def test_training_spec():
         "Training_Inputs/1",
     }
     assert by_tag["loss"] == by_tag["Loss/total_loss"] > 0 and by_tag["Counted/boxes"] == 2
-    assert set(train_graph.step.gradients) == {
+    assert set(train_graph.step.applied.gradients) == {
         WEIGHTS,
         "BoxPredictor/All/biases",
         "FeatureExtractor/BatchNorm/beta",

@@ -49,13 +49,13 @@ class HookAdapter(tf1.train.SessionRunHook):
 
     def _make_fetches(self) -> Any:
         step = self._graph.step
-        with tf.control_dependencies([step.train_op]):
+        with tf.control_dependencies([step.applied.op]):
             step_after = tf.identity(self._global_step.read_value())
         # The same at every step: another set of fetches would make TensorFlow optimize again.
         return {
             "step": step_after,
             "scalars": step.scalars,
-            "checks": step.checks,
+            "checks": step.applied.checks,
             "input_wait": step.input_wait,
             "positions": list(step.positions),
             "summary": step.summary.serialized,
@@ -267,7 +267,7 @@ class EstimatorBackend:
         self.graph.saver.save(self._adapter.session, prefix, write_state=False)
 
     def trained_names(self) -> List[str]:
-        return list(self.graph.step.gradients)
+        return list(self.graph.step.applied.gradients)
 
     def graph_def(self) -> Any:
         return self._adapter.session.graph.as_graph_def(add_shapes=True)
