@@ -56,10 +56,7 @@ Take = Callable[[int, Sequence[bool]], Optional[Outcome]]
 
 
 class LoopBackend(EstimatorBackend):
-    """A TF2 loop in this process; evaluations and exports are those of an Estimator.
-
-    `Backend` says what its methods do.
-    """
+    """A TF2 loop in this process; evaluations and exports are those of an Estimator."""
 
     def __init__(self, context: RunContext, loop: LoopOptions) -> None:
         for hook in context.options.hooks:
