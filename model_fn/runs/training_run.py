@@ -25,11 +25,6 @@ from model_fn.runs.training_evaluations import TrainingEvaluations
 
 _LOG = logging.getLogger(__name__)
 
-_ENDLESS = (
-    "Training never ends: num_train_steps and train_input_reader.num_epochs are 0. Set one of "
-    "them, or stop the run by Ctrl-C or SIGTERM, which saves a checkpoint"
-)
-
 
 class _Start(Hook):
     """Defers signals; the chief saves the configuration and removes the mark of the end.
@@ -102,7 +97,11 @@ class TrainingRun:
         if num_steps is None or self.first_step < num_steps:
             reader = self._context.config.train_input_reader
             if num_steps is None and not reader.num_epochs:
-                _LOG.warning("%s", _ENDLESS)
+                _LOG.warning(
+                    "Training never ends: num_train_steps and train_input_reader.num_epochs are 0. "
+                    "Set one of them, or stop the run by Ctrl-C or SIGTERM, which saves a "
+                    "checkpoint"
+                )
             if self.first_step:
                 _LOG.info("Resuming at step %d from %s", self.first_step, model_dir)
             return False

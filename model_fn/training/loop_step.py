@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
-from estimator_det.compat import apply_summed, make_slots, tf, tf1
+from estimator_det.compat import apply_summed, make_slots, tf
 from inputs import schema
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
-from model_fn.training import input_images, step
+from model_fn.training import input_images, step, train_op
 from model_fn.training.loop_state import LoopState, optimizer_variables
 from model_fn.training.loss_scale import LossScale
 from model_fn.training.optimizers import make_loop_optimizer
 from model_fn.training.replica import Reduced, Replica
 from model_fn.training.step import Tensors
-from model_fn.training.train_op import APPLIED_NORM, MOVING_AVERAGES, gradient_summaries, name_of
+from model_fn.training.train_op import APPLIED_NORM, MOVING_AVERAGES, name_of
 
 GLOBAL_STEP = "global_step"
 
@@ -56,8 +56,8 @@ class LoopStep:
     """Network, optimizer and their variables under a strategy.
 
     Args:
-        num_parts: Parts of a replica's share of the batch, taken one after the other.
         compute_dtype: Type of the network's arithmetic; float16 has a dynamic scale of the loss.
+        **options: More arguments of `Replica`.
 
     Attributes:
         state: The variables, once a function is traced.
@@ -69,10 +69,8 @@ class LoopStep:
         self,
         strategy: Any,
         pipeline_config: Any,
-        *,
-        num_parts: int = 1,
         compute_dtype: tf.DType = tf.float32,
-        jit_compile: bool = False,
+        **options: Any,
     ) -> None:
         self._strategy = strategy
         self._is_on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
@@ -88,11 +86,7 @@ class LoopStep:
             self._loss_scale = LossScale() if compute_dtype == tf.float16 else None
         self._optimizer, self._learning_rate = make_loop_optimizer(self._config, self.global_step)
         self._replica = Replica(
-            pipeline_config,
-            self._optimizer,
-            num_parts=num_parts,
-            compute_dtype=compute_dtype,
-            jit_compile=jit_compile,
+            pipeline_config, self._optimizer, compute_dtype=compute_dtype, **options
         )
         self.preprocess = self._replica.detector.preprocess
         self._averages: Dict[str, Any] = {}  # by the names of variables
@@ -335,24 +329,24 @@ class LoopSummary:
     def __init__(self, reader: Any, loop_step: LoopStep) -> None:
         self._preprocess, self._reader = loop_step.preprocess, reader
         # Lengths of a batch may change.
-        self._pictures = tf.function(self._draw, autograph=False, reduce_retracing=True)
+        self._serialize = tf.function(self._merged, autograph=False, reduce_retracing=True)
 
     def __call__(self, outcome: Outcome) -> bytes:
         """The serialized Summary of a call's last step."""
         figures = {**outcome.scalars, **outcome.counts, "loss": outcome.scalars[step.TOTAL_LOSS]}
-        summary = tf1.Summary()
-        for tag, value in figures.items():
-            summary.value.add(tag=tag, simple_value=float(value))
         features, labels = outcome.batches[0]
         labels = {key: value for key, value in labels.items() if key in schema.LABELS}
-        pictures: bytes = self._pictures(features[schema.IMAGE], labels, outcome.gradients).numpy()
-        return summary.SerializeToString() + pictures  # One after the other, they are one message.
+        images = features[schema.IMAGE]
+        return bytes(self._serialize(figures, images, labels, outcome.gradients).numpy())
 
-    def _draw(self, images: tf.Tensor, labels: Any, gradients: Any) -> tf.Tensor:
+    def _merged(
+        self, figures: Tensors, images: tf.Tensor, labels: Tensors, gradients: Tensors
+    ) -> tf.Tensor:
         with tf.device("/cpu:0"):
             groundtruth = step.groundtruth_from_labels(labels)
             pictures = input_images.summary(
                 {schema.IMAGE: images}, groundtruth, self._preprocess, self._reader
             )
-            histograms = gradient_summaries(gradients) if gradients else []
-            return tf.raw_ops.MergeSummary(inputs=[pictures, *histograms])
+            histograms = train_op.gradient_summaries(gradients) if gradients else []
+            numbers = train_op.scalar_summary(figures)
+            return tf.raw_ops.MergeSummary(inputs=[numbers, pictures, *histograms])

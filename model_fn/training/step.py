@@ -12,11 +12,10 @@ from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Context, Detector, Groundtruth
 from estimator_det.nets.quantization import QuantizedTensor
 from inputs import schema
-from model_fn.training import input_images, recompute
+from model_fn.training import input_images, recompute, train_op
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.optimizers import make_optimizer
 from model_fn.training.sync_replicas import SyncReplicas
-from model_fn.training.train_op import TrainOp, gradient_summaries, make_train_op
 
 REGULARIZATION_LOSS = "Loss/regularization_loss"
 TOTAL_LOSS = "Loss/total_loss"
@@ -55,7 +54,7 @@ class Forward(NamedTuple):
 class TrainStep(NamedTuple):
     """One training step of a graph."""
 
-    applied: TrainOp
+    applied: train_op.TrainOp
     scalars: Tensors  # scalars of reports: losses, LEARNING_RATE, GRADIENT_NORM
     summary: StepSummary
     positions: Sequence[Tensors]  # for each reader of records: POSITION of its images
@@ -171,7 +170,7 @@ def make_train_step(
     if train_config.sync_replicas and num_replicas is not None:
         replicas_to_aggregate = train_config.replicas_to_aggregate
         synchronizing = SyncReplicas(optimizer, replicas_to_aggregate, num_replicas)
-    applied = make_train_op(
+    applied = train_op.make_train_op(
         forward_pass.losses[TOTAL_LOSS],
         synchronizing or optimizer,
         global_step,
@@ -213,11 +212,11 @@ def _make_summary(
 
     def serialize() -> tf.Tensor:
         parts = [
-            tf.raw_ops.ScalarSummary(tags=list(figures), values=tf.stack(list(figures.values()))),
+            train_op.scalar_summary(figures),
             input_images.summary(features, forward_pass.groundtruth, detector.preprocess, reader),
         ]
         if pipeline_config.train_config.summarize_gradients:
-            parts += gradient_summaries(gradients)
+            parts += train_op.gradient_summaries(gradients)
         parts += range_summaries(forward_pass.predictions)
         return tf1.summary.merge(parts, collections=[])
 

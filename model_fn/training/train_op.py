@@ -88,6 +88,11 @@ def clip_gradients(
     return list(clipped)
 
 
+def scalar_summary(values: Dict[str, tf.Tensor]) -> tf.Tensor:
+    """Scalars by tag as a serialized summary."""
+    return tf.raw_ops.ScalarSummary(tags=list(values), values=tf.stack(list(values.values())))
+
+
 def gradient_summaries(gradients: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
     """Histogram and norm of each gradient, and the global norm, as serialized summaries."""
     norms = {f"gradient_norm/{name}": tf.norm(gradient) for name, gradient in gradients.items()}
@@ -96,8 +101,7 @@ def gradient_summaries(gradients: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
         tf.raw_ops.HistogramSummary(tag=f"gradients/{name}", values=gradient)
         for name, gradient in gradients.items()
     ]
-    scalars = tf.raw_ops.ScalarSummary(tags=list(norms), values=tf.stack(list(norms.values())))
-    return [*histograms, scalars]
+    return [*histograms, scalar_summary(norms)]
 
 
 def compute_gradients(loss: tf.Tensor, optimizer: Any, train_config: Any) -> GradientsAndVariables:

@@ -33,10 +33,6 @@ from model_fn.training.loop_step import LoopStep, Outcome, unpacked
 
 _LOG = logging.getLogger(__name__)
 
-LIMITS = (
-    "Workers of a coordinator read records without Python: one that cannot be used ends the run, "
-    "whatever bad_records says"
-)
 _AHEAD = 2  # steps that are given to each worker: one that it takes, and one that waits
 _POLL_SECS = 0.002
 
@@ -49,7 +45,10 @@ class CoordinatorBackend(LoopBackend):
     def __init__(self, context: RunContext, loop: LoopOptions) -> None:
         super().__init__(context, loop)
         _report_unused(context.config.train_config)
-        _LOG.warning("%s", LIMITS)
+        _LOG.warning(
+            "Workers of a coordinator read records without Python: one that cannot be used ends "
+            "the run, whatever bad_records says"
+        )
         self._cluster = context.cluster
         self._workers = self._cluster.tasks(WORKER)
         self.steps_per_call = loop.steps_per_call or (STEPS_OF_WORKER * len(self._workers))

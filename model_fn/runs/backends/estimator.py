@@ -120,13 +120,6 @@ def _floats(values: Dict[str, Any]) -> Dict[str, float]:
 
 _LOG = logging.getLogger(__name__)
 
-SERVICE_LIMITS = (
-    "tf.data service: each record is read once an epoch as long as no data worker fails; those "
-    "that a failed one has not delivered are missing in that epoch. The position in the data is "
-    "not saved: a resumed run begins with a new epoch, in a new order. A record that cannot be "
-    "used ends the run, whatever bad_records says"
-)
-
 
 def make_estimator(
     pipeline_config: Any,
@@ -247,7 +240,12 @@ class EstimatorBackend:
             [] if context.options.data_service else [position_file(context.cluster)]
         )
         if context.options.data_service is not None:
-            _LOG.warning("%s", SERVICE_LIMITS)
+            _LOG.warning(
+                "tf.data service: each record is read once an epoch as long as no data worker "
+                "fails; those that a failed one has not delivered are missing in that epoch. The "
+                "position in the data is not saved: a resumed run begins with a new epoch, in a "
+                "new order. A record that cannot be used ends the run, whatever bad_records says"
+            )
         self._build_estimator: Callable[..., Any] = make_estimator
         self.graph = TrainGraph(lambda: context.stop.is_requested)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Iterator, List, Optional
 
 from estimator_det.compat import failures, limit_waiting, tf
 from estimator_det.config.text import ConfigError
@@ -18,7 +18,6 @@ from model_fn.runs.options import (
     MIRRORED,
     MULTI_MACHINE_STRATEGIES,
     MULTI_WORKER,
-    NONE,
     PARAMETER_SERVER,
     TPU,
     LoopOptions,
@@ -71,21 +70,19 @@ def set_up(loop: LoopOptions, members: Cluster, task_timeout_secs: float) -> Loo
         return loop
     if loop.strategy == MULTI_WORKER:
         distribution = _multi_worker(members, task_timeout_secs)
+    elif loop.strategy == TPU:
+        distribution = _tpu(loop)
+    elif loop.strategy == MIRRORED:
+        distribution = _mirrored(loop)
     else:
-        distribution = _MAKERS[loop.strategy](loop)
+        # OneDeviceStrategy, unlike no strategy, keeps the code of the loop the same for one device.
+        gpus = tf.config.list_logical_devices("GPU")
+        distribution = tf.distribute.OneDeviceStrategy(gpus[0].name if gpus else "/cpu:0")
     return dataclasses.replace(loop, distribution=distribution)
 
 
-def _one_device(loop: LoopOptions) -> Any:
-    del loop
-    # OneDeviceStrategy, unlike no strategy, keeps the code of the loop the same for one device.
-    gpus = tf.config.list_logical_devices("GPU")
-    return tf.distribute.OneDeviceStrategy(gpus[0].name if gpus else "/cpu:0")
-
-
 def _mirrored(loop: LoopOptions) -> Any:
-    gpus = [gpu.name for gpu in tf.config.list_physical_devices("GPU")]
-    if not gpus:
+    if not tf.config.list_physical_devices("GPU"):
         # Sums on one device: CPUs have no communication of their own.
         return tf.distribute.MirroredStrategy(
             _logical_cpus(loop.num_replicas or 1),
@@ -166,13 +163,6 @@ def _multi_worker(members: Cluster, task_timeout_secs: float) -> Any:
             "TensorFlow has started in this process, which can no longer join the other workers: "
             f"{error}. Train in a new process"
         ) from error
-
-
-_MAKERS: Dict[str, Callable[[LoopOptions], Any]] = {
-    NONE: _one_device,
-    MIRRORED: _mirrored,
-    TPU: _tpu,
-}
 
 
 def _logical_cpus(number: int) -> List[str]:

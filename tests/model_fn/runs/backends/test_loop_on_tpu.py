@@ -51,7 +51,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> List[tpu_stand_in.Runnable]:
         lambda *_, cursor=None, **__: fake.make_train_input_fn(cursor=cursor),
     )
     monkeypatch.setattr(LoopStep, "_traced", traced)
-    monkeypatch.setitem(strategies._MAKERS, TPU, lambda *_: tpu_stand_in.strategy())
+    monkeypatch.setattr(strategies, "_tpu", lambda _: tpu_stand_in.strategy())
     return functions
 
 
