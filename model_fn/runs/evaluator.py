@@ -58,17 +58,6 @@ def evaluation_readers(
     return [Reader(name, reader, sample_1_of_n) for name, reader in readers.items()]
 
 
-def make_input_fn(
-    pipeline_config: Any, reader: Reader, fault_log: Optional[FaultLog] = None
-) -> Callable[..., Any]:
-    """Builds the input function of an evaluation, whose faults of records go to the log."""
-    preprocess = make_preprocessor(evaluated_model(pipeline_config))
-    input_fn: Callable[..., Any] = input_pipeline.create_eval_input_fn(
-        pipeline_config, preprocess, reader.config, reader.sample_1_of_n, fault_log
-    )
-    return input_fn
-
-
 def evaluate_reader(
     pipeline_config: Any,
     evaluator: Evaluator,
@@ -89,11 +78,15 @@ def evaluate_reader(
     hooks = []
     if shown != NOTHING:
         hooks.append(EvaluationReport(pipeline_config.eval_config.batch_size))
+    input_fn = input_pipeline.create_eval_input_fn(
+        pipeline_config,
+        make_preprocessor(evaluated_model(pipeline_config)),
+        reader.config,
+        reader.sample_1_of_n,
+        faults,
+    )
     values, results = evaluator.evaluate(
-        make_input_fn(pipeline_config, reader, faults),
-        name=name,
-        checkpoint_path=checkpoint,
-        hooks=hooks,
+        input_fn, name=name, checkpoint_path=checkpoint, hooks=hooks
     )
     if matches is not None:
         matches[name] = results.matches

@@ -8,7 +8,7 @@ import os
 import statistics
 import sys
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, TextIO, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import bars, json_lines, printing
@@ -100,9 +100,6 @@ class ProgressReport(NamedTuple):
         return {name: float(value) for name, value in named.items() if value is not None}
 
 
-Listener = Callable[[ProgressReport], None]
-
-
 class TrainingReport(Hook):
     """Reports progress: a bar on a terminal, elsewhere a line after every `every_steps`.
 
@@ -117,15 +114,13 @@ class TrainingReport(Hook):
         *,
         every_steps: int = 20,
         silent: bool = False,
-        stream: Optional[TextIO] = None,
-        listeners: Sequence[Listener] = (),
+        listener: Callable[[ProgressReport], None] = lambda _: None,
         on_bad_step: Callable[[StepResult], str] = describe_bad_step,
     ) -> None:
         self._batch_size = batch_size
         self._every_steps = every_steps
         self._silent = silent
-        self._stream = stream or sys.stderr
-        self._listeners = list(listeners)
+        self._listener = listener
         self._on_bad_step = on_bad_step
         self._bar: Optional[Any] = None
 
@@ -137,8 +132,8 @@ class TrainingReport(Hook):
         self._durations: List[float] = []  # from the end of a step to that of the next
         self._waits: List[Tuple[float, float]] = []  # for the batch, and of the whole step
         self._started = self._ended = time.monotonic()
-        if self._bar is None and not self._silent and bars.has_room(self._stream):
-            self._bar = bars.make_steps_bar(self._num_steps, self._step, self._stream)
+        if self._bar is None and not self._silent and bars.has_room(sys.stderr):
+            self._bar = bars.make_steps_bar(self._num_steps, self._step, sys.stderr)
 
     def before_step(self, step: int) -> None:
         del step
@@ -175,22 +170,21 @@ class TrainingReport(Hook):
 
     def _report(self) -> None:
         self._reported = self._step
-        if not self._values or (self._silent and not self._listeners):
+        if not self._values:
             return
-        report = self._current(self._values)
-        for listener in self._listeners:
-            listener(report)
+        report = self._current()
+        self._listener(report)
         if self._bar is not None:
             bars.set_figures(self._bar, report.ranked_figures())
         elif not self._silent:
-            printing.report(report.line(), self._stream)
+            printing.report(report.line(), sys.stderr)
         self._durations, self._waits = self._durations[-self._every_steps :], []
 
-    def _current(self, values: Dict[str, float]) -> ProgressReport:
+    def _current(self) -> ProgressReport:
         report = ProgressReport(
             self._step,
             self._num_steps,
-            values,
+            self._values,
             memory=machine.resident_memory(),
             accelerator_memory=accelerator_memory(),
         )
@@ -271,7 +265,7 @@ def training_hooks(
         context.config.train_config.batch_size,
         every_steps=options.tpu.iterations_per_loop if options.tpu else options.progress_steps,
         silent=not speaks,
-        listeners=[run_files] if is_chief else [],
+        listener=run_files if is_chief else lambda _: None,
         on_bad_step=describe_bad_loop if options.tpu else describe,
     )
     return [reports, *([SummaryHook(model_dir)] if is_chief else [])]

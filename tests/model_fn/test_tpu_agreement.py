@@ -99,7 +99,7 @@ def _by_tpu_estimator(config: Any, folder: pathlib.Path) -> Tuple[Values, float]
     on_tpu = TpuOptions(num_shards=1, iterations_per_loop=1, rehearses=True)
     told: List[Any] = []
     graph = TrainGraph()
-    report = progress.TrainingReport(BATCH, every_steps=1, silent=True, listeners=[told.append])
+    report = progress.TrainingReport(BATCH, every_steps=1, silent=True, listener=told.append)
     context = fake.run_context(folder, config, num_train_steps=1)
     adapter = tpu_estimator.TpuAdapter(context, graph, [report])
     runner = tpu_estimator.make_estimator(config, str(folder), tpu=on_tpu, graph=graph)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records import log as fault_log
 from inputs.bad_records.kinds import SKIP, RecordFault
@@ -34,8 +36,9 @@ def test_images_keep_their_size_where_nothing_is_resized(text, size, tmp_path):
     config = pipeline(f"{EXTRACTOR} eval_config {{ {text} }}")
     path = write(tmp_path / "in.record", [example({**BOXES, "image/object/class/label": [2, 1]})])
     config.eval_input_reader[0].tf_record_input_reader.input_path.append(path)
-    (reader,) = evaluator.evaluation_readers(config)
-    ((features, labels),) = evaluator.make_input_fn(config, reader)().as_numpy_iterator()
+    preprocess = make_preprocessor(evaluated_model(config))
+    dataset = input_pipeline.create_eval_input_fn(config, preprocess)()
+    ((features, labels),) = dataset.as_numpy_iterator()
     assert features["image"].shape == (1, *size, 3)
     assert features["true_image_shape"].tolist() == [[*size, 3]]
     assert features["original_image"].shape == (1, *size, 3)

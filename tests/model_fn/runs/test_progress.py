@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import sys
 import time
 import types
 from typing import Any, Dict, List, Optional, Set
@@ -38,10 +39,9 @@ def _run(values: List[float], steps: int, num_steps: Optional[int] = None, **opt
     report.end(steps)
 
 
-def test_lines_tell_step_losses_rate_and_time():
-    stream = io.StringIO()
-    _run([4.0, 3.0, 2.0, 1.0], 4, 4, every_steps=2, stream=stream)
-    lines = stream.getvalue().splitlines()
+def test_lines_tell_step_losses_rate_and_time(capsys):
+    _run([4.0, 3.0, 2.0, 1.0], 4, 4, every_steps=2)
+    lines = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"step 1/4 \| total 4 learning_rate 0.25 \| \d\.\d\d GB", lines[0])
     assert [line.split(" | ")[0] for line in lines] == ["step 1/4", "step 2/4", "step 4/4"]
     assert re.fullmatch(
@@ -54,7 +54,7 @@ def test_lines_tell_step_losses_rate_and_time():
 def test_steps_of_other_workers_count():
     """Three workers take turns: each of this worker's runs finds the step three further."""
     moments: List[progress.ProgressReport] = []
-    report = progress.TrainingReport(8, every_steps=5, silent=True, listeners=[moments.append])
+    report = progress.TrainingReport(8, every_steps=5, silent=True, listener=moments.append)
     report.begin(fake.run_context("", num_train_steps=11), 0)
     for step in (3, 6, 9, 12):
         report.before_step(step - 3)
@@ -63,21 +63,24 @@ def test_steps_of_other_workers_count():
     assert moments[-1].seconds_left == 0 and (moments[1].seconds_left or 0) > 0
 
 
-def test_bar_on_a_terminal():
+def test_bar_on_a_terminal(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     stream = Terminal()
-    _run([4.0, 3.0, 2.0], 3, 3, stream=stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    _run([4.0, 3.0, 2.0], 3, 3)
     assert "3/3" in stream.getvalue() and "total" in stream.getvalue()
 
 
-def test_lines_on_a_terminal_without_size():
+def test_lines_on_a_terminal_without_size(monkeypatch):
     parent, child = os.openpty()  # Nobody has given it a size.
     with os.fdopen(child, "w") as stream:
         assert stream.isatty()
-        _run([4.0, 3.0, 2.0], 3, 3, stream=stream)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", stream)
+            _run([4.0, 3.0, 2.0], 3, 3)
     told = ""
     while "step 3/3" not in told:  # A terminal may hand it out in parts.
         told += os.read(parent, 1 << 16).decode()
@@ -97,20 +100,19 @@ def test_evaluation_tells_how_far_it_is(capsys, monkeypatch):
     assert re.fullmatch(r"evaluating: 8 images \| [\d.]+ images/s", lines[-1])
 
 
-def test_bad_loss_is_named_though_silent():
-    stream = io.StringIO()
+def test_bad_loss_is_named_though_silent(capsys):
     with pytest.raises(
         progress.NotFiniteLossError, match=r"step 2: not finite: {'Loss/total_loss': nan}"
     ):
-        _run([4.0, float("nan"), 2.0], 3, silent=True, stream=stream)
-    assert stream.getvalue() == ""
+        _run([4.0, float("nan"), 2.0], 3, silent=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_input_wait_is_a_share_of_the_time_in_steps(monkeypatch):
     clock = iter([0.0, 1.0, 9.0, 9.0, 17.0])  # A step takes 8 s, 6 of which it waits.
     monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     moments: List[progress.ProgressReport] = []
-    report = progress.TrainingReport(1, silent=True, listeners=[moments.append])
+    report = progress.TrainingReport(1, silent=True, listener=moments.append)
     report.begin(fake.run_context("", num_train_steps=2), 0)
     for step in (0, 1):
         report.before_step(step)
@@ -133,9 +135,8 @@ def test_a_step_waits_for_its_batch():
 def test_journal_goes_on_over_runs(tmp_path):
     path = tmp_path / progress.PROGRESS_FILE
     for first in (0.5, 0.25):
-        listeners = [progress.RunFiles(str(tmp_path), None)]
-        options: Any = {"every_steps": 2, "silent": True, "listeners": listeners}
-        _run([first, 3.0, 2.0, 1.0], 4, 4, stream=io.StringIO(), **options)
+        listener = progress.RunFiles(str(tmp_path), None)
+        _run([first, 3.0, 2.0, 1.0], 4, 4, every_steps=2, silent=True, listener=listener)
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert [entry["step"] for entry in entries] == [1, 2, 4] * 2
     assert entries[3]["Loss/total_loss"] == 0.25 and entries[0]["memory_bytes"] > 1e7

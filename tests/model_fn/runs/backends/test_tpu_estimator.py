@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import functools
 import importlib
-import io
 import pathlib
 from typing import Any, Dict, List, Tuple
 
@@ -71,9 +70,8 @@ def _scalars(model_dir: pathlib.Path) -> Dict[str, List[Tuple[int, float]]]:
     return fake.figures(model_dir, f"*{tpu_step.FILE_SUFFIX}")
 
 
-def test_rehearsal_writes_what_a_tpu_would(tmp_path):
-    stream = io.StringIO()
-    runner = _train(tmp_path, _config(), 6, stream=stream)
+def test_rehearsal_writes_what_a_tpu_would(tmp_path, capsys):
+    runner = _train(tmp_path, _config(), 6, silent=False)
     assert int(runner.get_variable_value("global_step")) == 6
     scalars = _scalars(tmp_path)
     terms = ("localization", "classification", "regularization", "total")
@@ -82,7 +80,7 @@ def test_rehearsal_writes_what_a_tpu_would(tmp_path):
     assert scalars["learning_rate"][0][1] == 0.5
     losses = [value for _, value in scalars["Loss/total_loss"]]
     assert losses == sorted(losses, reverse=True)
-    lines = stream.getvalue().splitlines()
+    lines = capsys.readouterr().err.splitlines()
     assert [line.split(" | ")[0] for line in lines] == [f"step {n}/6" for n in (1, 2, 4, 6)]
     assert f"total {losses[-1]:.4g}" in lines[-1] and "gradient_norm" not in lines[-1]
 
