@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import traceback
-from typing import Any, Dict, Iterator, List, NoReturn, Optional
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional
 
 from estimator_det.config import printing
 
@@ -76,9 +76,8 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            watcher = _Watcher.start(self._arrived) if self._watches else None
-            if watcher is not None:
-                self._exits.callback(watcher.stop)
+            if self._watches:
+                self._exits.enter_context(_watched(self._arrived))
             self._exits.callback(self._restore, _install(self._handle))
             self._exits.enter_context(self._reraising_lost_stop())
         return self
@@ -210,42 +209,34 @@ def end_at_once(text: str, severity: str, code: int) -> NoReturn:
     os._exit(code)
 
 
-class _Watcher:
-    """A thread that receives signals while the main thread is inside TensorFlow.
+@contextlib.contextmanager
+def _watched(arrived: Callable[[int], None]) -> Iterator[None]:
+    """Context manager: a thread receives signals while the main thread is inside TensorFlow.
 
     Python runs handlers only between two of its own instructions; the wake-up pipe is written to
-    when the signal arrives.
+    when the signal arrives. If an event loop owns that, as in a notebook, nothing is watched.
     """
-
-    def __init__(self, arrived: Any, read_end: int, write_end: int) -> None:
-        self._arrived = arrived
-        self._read_end, self._write_end = read_end, write_end
-        self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
-        self._thread.start()
-
-    @classmethod
-    def start(cls, arrived: Any) -> Optional[_Watcher]:
-        """Watches; returns None if an event loop owns the wake-up pipe, as in a notebook."""
-        read_end, write_end = os.pipe()
-        os.set_blocking(write_end, False)
-        old_descriptor = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        if old_descriptor == -1:
-            return cls(arrived, read_end, write_end)
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    old_descriptor = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    if old_descriptor != -1:
         signal.set_wakeup_fd(old_descriptor)
         os.close(read_end)
         os.close(write_end)
-        return None
+        yield
+        return
 
-    def stop(self) -> None:
-        signal.set_wakeup_fd(-1)
-        os.close(self._write_end)
-        self._thread.join()
-        os.close(self._read_end)
-
-    def _watch(self) -> None:
-        while True:
-            byte = os.read(self._read_end, 1)
-            if not byte:
-                return
+    def watch() -> None:
+        while byte := os.read(read_end, 1):
             if byte[0] in SIGNALS:
-                self._arrived(byte[0])
+                arrived(byte[0])
+
+    thread = threading.Thread(target=watch, name="signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(-1)
+        os.close(write_end)
+        thread.join()
+        os.close(read_end)
