@@ -97,7 +97,7 @@ def _train_spec(
     train_step = step.make_train_step(
         detector, forward, batch.features, batch.labels, pipeline_config, num_replicas
     )
-    saver = make_saver(train_config, _keep_checkpoint_max(batch))
+    saver = make_saver(train_config, batch.run_config)
     graph.saver, graph.step = saver, train_step
     hooks = []
     if train_step.synchronizing is not None:
@@ -162,7 +162,7 @@ def _train_spec_for_tpu(
     def scaffold() -> Any:
         if table:
             warm_start.initialize_from(table)
-        graph.saver = make_saver(train_config, _keep_checkpoint_max(batch))
+        graph.saver = make_saver(train_config, batch.run_config)
         return make_scaffold(graph.saver, batch.run_config)
 
     return tpu_estimator.TPUEstimatorSpec(
@@ -265,7 +265,3 @@ def _detect(
     predictions = step.predict(detector, batch.features, compute_dtype=dtype)
     true_shapes = batch.features[schema.TRUE_IMAGE_SHAPE]
     return detector, predictions, detector.postprocess(predictions, true_shapes)
-
-
-def _keep_checkpoint_max(batch: _Batch) -> int:
-    return batch.run_config.keep_checkpoint_max if batch.run_config else 5

@@ -55,7 +55,6 @@ class Check:
         """Largest difference, relative to `scale` or else to the largest expected value."""
         actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
         if actual.shape != expected.shape:
-            self.compared += 1
             self.fail(f"{where}: shape {list(actual.shape)}, expected {list(expected.shape)}")
             return
         if expected.size == 0:

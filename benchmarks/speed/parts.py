@@ -21,6 +21,7 @@ from benchmarks.speed import components
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.programs.demo import MAP_50
+from inputs import machine
 from inputs.datasets import shapes
 
 WARM_UP = 4
@@ -378,8 +379,7 @@ def _memory_growth(serve: Callable[[tf.Tensor], Any]) -> float:
     for _ in range(REQUESTS):
         height, width = random.integers(16, 641, 2)
         serve(tf.constant(random.integers(0, 256, (1, height, width, 3), np.uint8)))
-        with open("/proc/self/statm", encoding="ascii") as file:
-            resident.append(int(file.read().split()[1]))
+        resident.append(machine.resident_memory())
     return resident[-1] / resident[REQUESTS // 3] - 1
 
 

@@ -38,11 +38,11 @@ class EvaluationSaver(Saver):
             self._step.load(step_of(save_path), sess)
 
 
-def make_saver(train_config: Any, keep_checkpoint_max: Optional[int] = 5) -> tf1.train.Saver:
+def make_saver(train_config: Any, run_config: Optional[Any] = None) -> tf1.train.Saver:
     """The saver of training: sharded, with relative paths, so that a model_dir can be moved."""
     return Saver(
         sharded=True,
-        max_to_keep=keep_checkpoint_max,
+        max_to_keep=run_config.keep_checkpoint_max if run_config else 5,
         keep_checkpoint_every_n_hours=train_config.keep_checkpoint_every_n_hours,
         save_relative_paths=True,
     )

@@ -94,12 +94,7 @@ def evaluate_reader(
 
 
 class Evaluations:
-    """Evaluates checkpoints on readers, keeps and exports the best, and records the results.
-
-    Raises:
-        ConfigError: if no evaluation computes `best_metric`, or a label map fits none of the first
-            records of its reader.
-    """
+    """Evaluates checkpoints on readers, keeps and exports the best, and records the results."""
 
     def __init__(
         self,

@@ -225,11 +225,7 @@ def check_tpu(pipeline_config: Any, model_dir: str, tpu: TpuOptions) -> List[Pro
 
 
 def with_precision(pipeline_config: Any, options: TrainOptions) -> Any:
-    """The configuration, on a TPU with the options' precision.
-
-    Raises:
-        ConfigError: if a quantized network is to compute in another type than float32.
-    """
+    """The configuration, on a TPU with the options' precision; quantized networks need float32."""
     is_narrow = options.precision not in (None, FLOAT32)
     if is_narrow and pipeline_config.graph_rewriter.HasField("quantization"):
         raise ConfigError(

@@ -26,8 +26,6 @@ GRADIENT_NORM = "gradient_norm"
 POSITION = (schema.STREAM_INDEX, schema.AUGMENTATION_SEED)
 
 Tensors = Dict[str, tf.Tensor]
-RANGES_TAG = "quantization"
-_RANGES_COLUMNS = ("tensor", "min", "max", "cut off")
 
 
 class StepSummary(NamedTuple):
@@ -273,8 +271,9 @@ def range_summaries(predictions: Any) -> List[tf.Tensor]:
             *(tf.strings.as_string(column, precision=4) for column in numbers),
             tf.strings.join([tf.strings.as_string(shares, precision=2), " %"]),
         ]
-        table = tf.concat([[list(_RANGES_COLUMNS)], tf.stack(columns, axis=1)], axis=0)
-    return [tf1.summary.text(RANGES_TAG, table, collections=[])]
+        heading = ["tensor", "min", "max", "cut off"]
+        table = tf.concat([[heading], tf.stack(columns, axis=1)], axis=0)
+    return [tf1.summary.text("quantization", table, collections=[])]
 
 
 def _percent_cut_off(quantized: QuantizedTensor) -> tf.Tensor:

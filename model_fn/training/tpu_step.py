@@ -14,8 +14,6 @@ from estimator_det.detectors.base import Detector
 from model_fn.training import optimizers, train_op
 from model_fn.training.step import GRADIENT_NORM, LEARNING_RATE, TOTAL_LOSS, Forward, Tensors
 
-HostCall = Tuple[Callable[..., Any], Dict[str, tf.Tensor]]
-
 STEP = "global_step"
 FILE_SUFFIX = ".tpu"
 _NOTHING_YET = -1.0
@@ -103,7 +101,7 @@ def make_host_call(
     step: tf.Tensor,
     every_steps: int,
     last: HostValues,
-) -> HostCall:
+) -> Tuple[Callable[..., Any], Tensors]:
     """The `host_call` of a `TPUEstimatorSpec`: a function for the host, and what the core sends it.
 
     Everything is sent as [1], because the host gets the values of all cores in one tensor. `step`

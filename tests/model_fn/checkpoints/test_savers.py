@@ -9,7 +9,7 @@ from typing import Any, Dict
 
 import numpy as np
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import estimator, tf, tf1
 from estimator_det.detectors.variables import variables_to_restore
 from estimator_det.nets import layers
 from estimator_det.nets.quantization import (
@@ -96,7 +96,9 @@ def test_the_saver_of_training_keeps_as_many_and_can_be_moved(tmp_path):
     (tmp_path / "before").mkdir()
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.get_variable("v", [])
-        saver = savers.make_saver(train_pb2.TrainConfig(), 2)
+        saver = savers.make_saver(
+            train_pb2.TrainConfig(), estimator.RunConfig(keep_checkpoint_max=2)
+        )
         session.run(tf1.global_variables_initializer())
         for step in range(4):
             saver.save(session, str(tmp_path / "before" / "model.ckpt"), global_step=step)
