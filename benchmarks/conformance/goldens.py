@@ -129,11 +129,6 @@ def read(golden_dir: pathlib.Path, configs_dir: pathlib.Path, name: str) -> Case
     return Case(name, config_file, golden_dir, graph, numeric, arrays, trace)
 
 
-def images_480x640() -> np.ndarray:
-    """float32 [2, 480, 640, 3], the noise images of every graph record."""
-    return np.random.default_rng(0).integers(0, 256, (2, 480, 640, 3)).astype(np.float32)
-
-
 @functools.cache
 def seeded_value(golden_dir: pathlib.Path, variant: str) -> SeededValue:
     """The folder's own function from variable name and shape to value."""

@@ -67,7 +67,12 @@ def optimizer_steps(
     The weights are those of the model; optimizer slots start as they are initialized.
     """
     with tf.Graph().as_default():
-        spec = training_spec(case, config)
+        # Without the files that it names.
+        config.train_config.fine_tune_checkpoint = ""
+        config.train_input_reader.label_map_path = ""
+        tf1.train.get_or_create_global_step()
+        features, labels = _padded_batch(case, config)
+        spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
         variables = {v.op.name: v for v in tf1.global_variables()}
         model = [v for name, v in variables.items() if name in model_names]
         values = {v.op.name: tf.norm(v) if v.shape.rank else v for v in model}
@@ -109,15 +114,6 @@ def _compare(check: Check, runs: Sequence[Steps], slots: Set[str], case: Case) -
         else:
             check.close(ours.values[-1].get(name, np.nan), norm, NORMS, name)
     repeats.compare_runs(check, [run.changes for run in runs], changes, CHANGES, "change")
-
-
-def training_spec(case: Case, config: Any) -> Any:
-    """EstimatorSpec of the real model_fn on the fixed batch, without files that `config` names."""
-    config.train_config.fine_tune_checkpoint = ""
-    config.train_input_reader.label_map_path = ""
-    tf1.train.get_or_create_global_step()
-    features, labels = _padded_batch(case, config)
-    return create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
 
 
 def _padded_batch(case: Case, config: Any) -> Any:

@@ -82,13 +82,18 @@ def floor(arguments: argparse.Namespace) -> Figures:
     The network of single-shot models is MobileNet v1, batch norm in training mode. Two-stage models
     have their own network, with its heads and the crops of a training step.
     """
+    from estimator_det.nets import mobilenet
+
     config = _config(arguments)
     images = np.random.rand(arguments.batch_size, *_image_size(config), 3).astype(np.float32)
-    is_two_stage = config.model.HasField("faster_rcnn")
     with tf.Graph().as_default():
-        outputs = (_two_stage_outputs if is_two_stage else _mobilenet_outputs)(
-            config, tf.constant(images)
-        )
+        if config.model.HasField("faster_rcnn"):
+            outputs = _two_stage_outputs(config, tf.constant(images))
+        else:
+            with mobilenet.v1_arg_scope():
+                depth = mobilenet.scaled_depth(1.0, 8)
+                *_, last = mobilenet.mobilenet_v1(tf.constant(images), depth).values()
+            outputs = [last]
         loss = tf.add_n([tf.reduce_mean(output) for output in outputs])
         # Gradients must be used: the graph optimizer leaves out what nothing reads.
         descent = tf1.train.GradientDescentOptimizer(1e-6).minimize(loss)
@@ -102,15 +107,6 @@ def floor(arguments: argparse.Namespace) -> Figures:
         "floor_first_step_seconds": first,
         "floor_memory_gb": _peak_memory(),
     }
-
-
-def _mobilenet_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
-    from estimator_det.nets import mobilenet
-
-    del config
-    with mobilenet.v1_arg_scope():
-        *_, last = mobilenet.mobilenet_v1(images, mobilenet.scaled_depth(1.0, 8)).values()
-    return [last]
 
 
 def _two_stage_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:

@@ -9,7 +9,7 @@ Shapes = Mapping[str, Sequence[int]]  # by name of variable
 _BOX_CODE_SIZE = 4
 _CLASS_HEAD = "ClassPredictor"
 _BOX_HEADS = ("BoxEncodingPredictor", "BoxPredictor")  # beside it, in the order of preference
-_HEADS = "BoxPredictor"  # in the names of all variables of predictors, and of no others
+HEADS = "BoxPredictor"  # in the names of all variables of predictors, and of no others
 _DEPTHWISE = "depthwise_weights"
 _DEPTHWISE_PART = f"_depthwise/{_DEPTHWISE}"
 _SAME_NETWORK = 0.5  # share of the backbone's names; below it, another network explains everything
@@ -40,7 +40,7 @@ def explain_shapes(
     heads, backbone = (
         _Comparison(
             *(
-                {name: list(each[name]) for name in each if (_HEADS in name) == are_heads}
+                {name: list(each[name]) for name in each if (HEADS in name) == are_heads}
                 for each in (stored, wanted)
             )
         )

@@ -12,7 +12,7 @@ from estimator_det.config.printing import counted, listed
 from estimator_det.config.text import nearest
 from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import RunError
-from model_fn.checkpoints.explanations import explain_shapes
+from model_fn.checkpoints.explanations import HEADS, explain_shapes
 
 _LOG = logging.getLogger(__name__)
 
@@ -20,7 +20,6 @@ AVERAGE_SUFFIX = "/ExponentialMovingAverage"
 MAX_LISTED_VARIABLES = 10  # in an error
 _NAMED_UNUSED = 3  # in a warning
 _EXTRACTOR = "FeatureExtractor"  # how the scopes of extractors end in a detector
-_HEADS = "BoxPredictor"  # in the names of all variables of predictors, and of no others
 _SCOPES_SHOWN = 3
 # An int64 scalar in the checkpoint: how many layers have mean 0 and variance 1 because the file
 # they were imported from had them folded into convolutions.
@@ -154,7 +153,7 @@ def network_scopes(names: Iterable[str]) -> Dict[str, int]:
     In a detector these are the scopes in its extractors, such as `FeatureExtractor/MobilenetV2`;
     in a classifier its outermost scopes.
     """
-    kept = [name for name in names if _HEADS not in name and not SLOT.search(name)]
+    kept = [name for name in names if HEADS not in name and not SLOT.search(name)]
     detector_names = [name for name in kept if is_of_detector(name)]
     depth = 2 if detector_names else 1
     counts = collections.Counter(

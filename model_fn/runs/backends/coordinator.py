@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import logging
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from estimator_det.compat import WorkerPool, failures, iterator_spec, tf
 from inputs import schema
@@ -30,6 +30,7 @@ from model_fn.runs.data_cursor import report_split, worker_file
 from model_fn.runs.options import PARAMETER_SERVER, STEPS_OF_WORKER, LoopOptions, check_loop
 from model_fn.runs.task_watch import Tasks, check_free
 from model_fn.training.loop_step import LoopStep, Outcome, unpacked
+from model_fn.training.step import Tensors
 
 _LOG = logging.getLogger(__name__)
 
@@ -217,22 +218,20 @@ def _merged(results: Sequence[_WorkerOutcome], num_workers: int) -> Outcome:
     bad = [outcome for outcome in outcomes if not bool(outcome.is_finite)]
     reported = bad[0] if bad else outcomes[-1]
     with_batch = [each for each in outcomes if len(each.batches[0][0][schema.IMAGE])]
-    nothing = {key: value[:0] for key, value in reported.positions[0].items()}
-    positions: List[Dict[str, List[Any]]] = [
-        {key: [value] for key, value in nothing.items()} for _ in range(num_workers)
-    ]
-    for worker, outcome in results:
-        for key, value in outcome.positions[0].items():
-            positions[worker][key].append(value)
+
+    def position_of(worker: int) -> Tensors:
+        taken = [outcome.positions[0] for number, outcome in results if number == worker]
+        return {
+            key: tf.concat([value[:0], *(each[key] for each in taken)], 0)
+            for key, value in reported.positions[0].items()
+        }
+
     return reported._replace(
         num_taken=tf.add_n([outcome.num_taken for outcome in outcomes]),
         batches=(bad or with_batch)[0].batches,
         # Workers wait for their batches at the same time.
         input_wait=tf.add_n([outcome.input_wait for outcome in outcomes]) / num_workers,
-        positions=tuple(
-            {key: tf.concat(values, 0) for key, values in worker_positions.items()}
-            for worker_positions in positions
-        ),
+        positions=tuple(map(position_of, range(num_workers))),
     )
 
 
