@@ -206,8 +206,7 @@ class TrainingReport(Hook):
 
 def short_name(name: str) -> str:
     """Name of a scalar for a line: "Loss/RPNLoss/objectness_loss" becomes "RPN/objectness"."""
-    inner = name[len("Loss/") :] if name.startswith("Loss/") else name
-    return inner.replace("Loss/", "/").replace("_loss", "")
+    return name.removeprefix("Loss/").replace("Loss/", "/").replace("_loss", "")
 
 
 def accelerator_memory() -> Optional[float]:

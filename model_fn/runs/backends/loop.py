@@ -162,20 +162,17 @@ class LoopBackend(EstimatorBackend):
     def _take_steps(self, hooks: Sequence[Hook], step: int) -> int:
         """Calls until the last step, the end of the data, or a stop; returns the step there."""
         context, last = self._context, self._context.num_steps
-        with workers.own_errors():
-            for hook in hooks:
-                hook.begin(context, step)
+        for hook in hooks:
+            hook.begin(context, step)
         while not self._is_stopped and (last is None or step < last):
-            with workers.own_errors():
-                for hook in hooks:
-                    hook.before_step(step)
+            for hook in hooks:
+                hook.before_step(step)
             result = self._take(step)
             if result is None:
                 break
             step = result.step
-            with workers.own_errors():
-                for hook in hooks:
-                    hook.after_step(result)
+            for hook in hooks:
+                hook.after_step(result)
         return step
 
     @property

@@ -28,7 +28,6 @@ _LOST = (
     tf.errors.FailedPreconditionError,
     tf.errors.InternalError,
 )
-_IS_OWN = "is_of_this_process"
 
 
 def wait_for_others(cluster: Cluster, task_timeout_secs: float) -> None:
@@ -105,22 +104,12 @@ def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
             yield
     except _LOST as error:
         lost = [str(task) for task in others if not is_listening(cluster.address(task))]
-        # Errors of storage are unavailable, too, but name no task.
+        # Errors of storage, as of a hook that saves, are unavailable, too, but name no task.
         is_of_task = isinstance(error, tf.errors.UnavailableError) and failures.names_task(error)
-        if not lost and (getattr(error, _IS_OWN, False) or not is_of_task):
+        if not lost and not is_of_task:
             raise
         names = " and ".join(lost) or f"{_silent(others, error)}, which hangs or has started again"
         raise MissingTaskError(
             f"the cluster has lost {names}: steps need all workers. See the log of that process. "
             f"{_REMEDY} ({failures.reason(error)})"
         ) from error
-
-
-@contextlib.contextmanager
-def own_errors() -> Iterator[None]:
-    """Context manager, inside of `together`: errors are of this process, as those of storage."""
-    try:
-        yield
-    except _LOST as error:
-        setattr(error, _IS_OWN, True)
-        raise
