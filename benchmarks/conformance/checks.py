@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -44,8 +33,6 @@ TRAIN_PREDICTIONS = 1e-2  # batch statistics of two images amplify rounding on s
 GRADIENTS = 1e-2
 NO_GRADIENT = 1e-6  # share of the global norm below which rounding decides
 NO_LOSS = 1e-6  # share of the total below which rounding decides
-
-PREDICTION_FIELDS = {"class_predictions_with_background": "class_logits"}
 
 
 def _groundtruth(model: Any, images: np.ndarray) -> Groundtruth:
@@ -112,8 +99,8 @@ def prediction_values(predictions: Any, keys: Iterable[str]) -> Dict[str, Any]:
     """Tensors by the names of the golden numbers."""
     if two_stage.is_two_stage(predictions):
         return two_stage.named_predictions(predictions)
-    named = {key: PREDICTION_FIELDS.get(key, key) for key in keys}
-    return {key: getattr(predictions, field) for key, field in named.items()}
+    fields = {"class_predictions_with_background": "class_logits"}
+    return {key: getattr(predictions, fields.get(key, key)) for key in keys}
 
 
 def check_graph(case: Case, cells: Dict[str, Check]) -> None:
@@ -153,7 +140,7 @@ def check_graph(case: Case, cells: Dict[str, Check]) -> None:
             _compare_anchors(cells["anchors"], anchors, sample, recorded["num_anchors"])
 
 
-def model_variables() -> List[Any]:
+def model_variables() -> Sequence[Any]:
     """Variables of the graph without the global step."""
     step = tf1.train.get_global_step()
     return [v for v in tf1.global_variables() if v is not step]
@@ -253,7 +240,7 @@ def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
     return {**fetched, "tolerances": tolerances, "has_regions": has_regions}
 
 
-def _whole_tensors(recorded: Dict[str, Any], has_regions: bool) -> List[str]:
+def _whole_tensors(recorded: Dict[str, Any], has_regions: bool) -> Sequence[str]:
     """Predictions that are compared place by place; rows of regions are not."""
     return [
         key for key in recorded["predictions"] if not (has_regions and two_stage.is_of_regions(key))

@@ -229,7 +229,12 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5, *, verify: bool = True
             break
         damage[name] = fault
     else:
-        _refuse_to_lose_steps(model_dir, damage)
+        if any(map(_step_in, damage)):  # one of a trained step
+            raise DamagedCheckpointsError(
+                f"{model_dir}: no checkpoint there is whole. Put a sound copy there, or choose "
+                f"another model_dir; for a new run in this one, delete its file '{STATE_FILE}' and "
+                f"its model.ckpt-* files\n{_lines(damage)}"
+            )
         _move_aside(model_dir, files, damage)
         if tf.io.gfile.exists(state_file):
             tf.io.gfile.remove(state_file)
@@ -242,16 +247,6 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5, *, verify: bool = True
         older = names[first : names.index(name)]
         write_state(model_dir, [*older, name])
     return step
-
-
-def _refuse_to_lose_steps(model_dir: str, damage: Dict[str, str]) -> None:
-    """Raises DamagedCheckpointsError if one of the damaged checkpoints is of a trained step."""
-    if any(map(_step_in, damage)):
-        raise DamagedCheckpointsError(
-            f"{model_dir}: no checkpoint there is whole. Put a sound copy there, or choose "
-            f"another model_dir; for a new run in this one, delete its file '{STATE_FILE}' and "
-            f"its model.ckpt-* files\n{_lines(damage)}"
-        )
 
 
 def _log_fallback(

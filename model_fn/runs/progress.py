@@ -34,17 +34,18 @@ class NotFiniteLossError(RuntimeError):
 
 def describe_bad_step(result: StepResult) -> str:
     """The message for a step of which nothing is saved."""
-    values = {**result.scalars, **result.bad_checks}
-    bad = {name: value for name, value in values.items() if not math.isfinite(value)}
-    return f"step {result.step + 1}: not finite: {bad}; all: {values}"
+    return f"step {result.step + 1}: not finite: {_bad_values(result)}"
 
 
 def describe_bad_loop(result: StepResult) -> str:
     """The message for steps on a TPU, where nothing rejects a bad step."""
-    bad = {name: value for name, value in result.scalars.items() if not math.isfinite(value)}
-    return (
-        f"not finite in the steps up to {result.step}: {bad}; all: {result.scalars}. {TPU_REMEDY}"
-    )
+    return f"not finite in the steps up to {result.step}: {_bad_values(result)}. {TPU_REMEDY}"
+
+
+def _bad_values(result: StepResult) -> str:
+    values = {**result.scalars, **result.bad_checks}
+    bad = {name: value for name, value in values.items() if not math.isfinite(value)}
+    return f"{bad}; all: {values}"
 
 
 class ProgressReport(NamedTuple):

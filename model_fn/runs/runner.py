@@ -27,12 +27,7 @@ from model_fn.runs.cluster import PARAMETER_SERVER as SERVER_TASK
 from model_fn.runs.cluster import read_cluster
 from model_fn.runs.context import RunContext
 from model_fn.runs.evaluator import Evaluations, evaluation_readers, follow
-from model_fn.runs.options import (
-    PARAMETER_SERVER,
-    EvaluationOptions,
-    TrainOptions,
-    with_precision,
-)
+from model_fn.runs.options import PARAMETER_SERVER, EvaluationOptions, TrainOptions, with_precision
 from model_fn.runs.signals import StopSignals
 from model_fn.runs.task_watch import Tasks
 from model_fn.runs.training_evaluations import TrainingEvaluations

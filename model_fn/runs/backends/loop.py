@@ -74,8 +74,6 @@ class LoopBackend(EstimatorBackend):
         self._is_on_tpu = loop.strategy == TPU
         self._compute_dtype = network_type(context)
         self._strategy: Any = None
-        self._graph: Any = None  # graph of a step
-        self._has_agreed = False  # that the run stops, with the other workers
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -153,7 +151,7 @@ class LoopBackend(EstimatorBackend):
             self._take_steps_of_call = self._make_call(loop_step, input_fn)
             start(loop_step.state, self._context, has_copies=self._has_workers)
             self._summary = LoopSummary(self._context.config.train_input_reader, loop_step)
-            self._has_agreed = False
+            self._has_agreed = False  # that the run stops, with the other workers
             self._timer = tf1.train.SecondOrStepTimer(every_steps=SUMMARY_STEPS)
             step = self._take_steps(hooks, int(loop_step.global_step.numpy()))
         for hook in hooks:  # Other workers may leave.

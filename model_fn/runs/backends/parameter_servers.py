@@ -20,11 +20,7 @@ from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
 from model_fn.runs import cluster as clusters
 from model_fn.runs import task_watch
-from model_fn.runs.backends.estimator import (
-    EstimatorBackend,
-    HookAdapter,
-    make_train_input_fn,
-)
+from model_fn.runs.backends.estimator import EstimatorBackend, HookAdapter, make_train_input_fn
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import report_split
 from model_fn.runs.task_watch import WAIT_SECS, Tasks

@@ -21,12 +21,7 @@ from model_fn.runs.backends.estimator import EstimatorBackend, Evaluator, HookAd
 from model_fn.runs.backends.strategies import NoTpuError
 from model_fn.runs.cluster import SINGLE, estimator_environment
 from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.runs.options import (
-    TpuOptions,
-    check_static,
-    check_tpu,
-    static_batches,
-)
+from model_fn.runs.options import TpuOptions, check_static, check_tpu, static_batches
 from model_fn.runs.progress import NotFiniteLossError
 from model_fn.training.step import TrainGraph
 
