@@ -371,7 +371,7 @@ def _memory_growth(serve: Callable[[tf.Tensor], Any]) -> float:
     The first third does not count, because TensorFlow fills its caches in it.
     """
     random = np.random.default_rng(0)
-    resident = []
+    resident: List[Any] = []
     for _ in range(REQUESTS):
         height, width = random.integers(16, 641, 2)
         serve(tf.constant(random.integers(0, 256, (1, height, width, 3), np.uint8)))
