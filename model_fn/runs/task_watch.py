@@ -7,6 +7,7 @@ to the end of its process. TensorFlow itself waits for missing tasks without a l
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import socket
 import threading
@@ -157,7 +158,6 @@ class Tasks:
     def __init__(self, context: RunContext, watched: Optional[Sequence[Task]] = None) -> None:
         self._context, self.cluster = context, context.cluster
         cluster = context.cluster
-        self._server: Optional[Any] = None
         self._end = TrainingEnd(context.model_dir, context.num_steps)
         self.watch = TaskWatch(
             cluster,
@@ -168,23 +168,22 @@ class Tasks:
             (lambda: False) if cluster.is_chief else self._end.is_reached,
         )
 
-    @property
+    @functools.cached_property
     def server(self) -> Any:
         """TensorFlow's server of this task, started at the first use."""
-        if self._server is None:
-            task = self.cluster.task
-            address = self.cluster.address(task)
-            check_free(self.cluster)
-            spec = tf.train.ClusterSpec(dict(self.cluster.jobs))
-            try:
-                self._server = tf.distribute.Server(spec, task.type, task.number)
-            except tf.errors.OpError as error:
-                raise RunError(
-                    f"{task.field} is {address}, where no server can be started: {error.message}. "
-                    "Correct the address in the TF_CONFIG of all tasks"
-                ) from error
-            _LOG.info("%s of the cluster serves at %s", task, address)
-        return self._server
+        task = self.cluster.task
+        address = self.cluster.address(task)
+        check_free(self.cluster)
+        spec = tf.train.ClusterSpec(dict(self.cluster.jobs))
+        try:
+            server = tf.distribute.Server(spec, task.type, task.number)
+        except tf.errors.OpError as error:
+            raise RunError(
+                f"{task.field} is {address}, where no server can be started: {error.message}. "
+                "Correct the address in the TF_CONFIG of all tasks"
+            ) from error
+        _LOG.info("%s of the cluster serves at %s", task, address)
+        return server
 
     def are_over(self) -> bool:
         """True if training has ended or this task is to end; raises the error that ends it."""
