@@ -110,7 +110,8 @@ def check_graph(case: Case, cells: Dict[str, Check]) -> None:
         return
     check = cells["variables"]
     with tf.Graph().as_default():
-        images = np.random.default_rng(0).integers(0, 256, (2, 480, 640, 3))  # as recorded
+        # Graph records have these images.
+        images = np.random.default_rng(0).integers(0, 256, (2, 480, 640, 3))
         detector, predictions, _, groundtruth = build(case, case.config, images, is_training=True)
         losses = detector.loss(predictions, groundtruth).terms
         trainable = {v.op.name for v in tf1.trainable_variables()}

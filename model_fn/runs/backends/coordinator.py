@@ -220,9 +220,9 @@ def _merged(results: Sequence[_WorkerOutcome], num_workers: int) -> Outcome:
     with_batch = [each for each in outcomes if len(each.batches[0][0][schema.IMAGE])]
 
     def position_of(worker: int) -> Tensors:
-        taken = [outcome.positions[0] for number, outcome in results if number == worker]
+        parts = [outcome.positions[0] for number, outcome in results if number == worker]
         return {
-            key: tf.concat([value[:0], *(each[key] for each in taken)], 0)
+            key: tf.concat([value[:0], *(part[key] for part in parts)], 0)
             for key, value in reported.positions[0].items()
         }
 
