@@ -75,9 +75,6 @@ class ConvertOptions:
             raise ConfigError(
                 None, f"num_shards is {self.num_shards}; allowed: 1 to {MAX_SHARDS:,}"
             )
-        for name, allowed in (("on_error", (STOP, SKIP)), ("duplicates", (KEEP, SKIP, STOP))):
-            if getattr(self, name) not in allowed:
-                raise ConfigError(None, f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
         if not self.output_dir:
             raise ConfigError(None, "output_dir is empty", "name a folder")
         if files.is_remote(self.output_dir):

@@ -19,7 +19,6 @@ from inputs.checks.images import decoding_problem
 REFUSE, APPLY = "refuse", "apply"
 TRANSPOSED = 5  # EXIF orientations from this on exchange height and width
 DECODE, HEADER = "decode", "header"
-ENCODINGS = ("jpeg", "png")
 
 
 @dataclass(frozen=True)
@@ -28,16 +27,11 @@ class ImageOptions:
 
     verify: str = DECODE  # the whole image; HEADER: its header and its end
     exif: str = REFUSE  # action for an image that its EXIF data rotate
-    encode: str = ""  # a format of ENCODINGS that all images get; "" keeps their bytes
+    encode: str = ""  # jpeg or png, which all images become; "" keeps their bytes
     quality: int = 92  # quality of JPEG files that are encoded again
     max_megapixels: float = 178.95697  # the limit of `bad_records` in training
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("verify", (DECODE, HEADER)), ("exif", (REFUSE, APPLY)), ("encode", ("", *ENCODINGS)),
-        ):  # fmt: skip
-            if getattr(self, name) not in allowed:
-                raise ConfigError(None, f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
         if not 1 <= self.quality <= 100:
             raise ConfigError(None, f"quality is {self.quality}; allowed: 1 to 100")
         if not self.max_megapixels > 0:
@@ -63,15 +57,14 @@ class Checked(NamedTuple):
 
 def check_image(encoded: bytes, options: ImageOptions) -> Checked:
     """Verifies an image file, rotates and encodes it again if the options say so."""
-    limit = options.max_megapixels * 1e6
     if not encoded:
         raise ImageFault("undecodable_image", "the file is empty")
     if not image_header.format_of(encoded):
-        return _other_format(encoded, options, limit)
+        return _other_format(encoded, options)
     size = image_header.claimed_size(encoded)
     if size is None:
         raise ImageFault("undecodable_image", "the header gives no size")
-    _check_pixels(size, limit)
+    _check_pixels(size, options)
     if image_header.is_cut_short(encoded):
         raise ImageFault("truncated_image", f"the {len(encoded):,} bytes end within the image")
     if min(size) < 1:
@@ -81,16 +74,16 @@ def check_image(encoded: bytes, options: ImageOptions) -> Checked:
     orientation = exif_orientation(encoded)
     _check_orientation(orientation, size, options)
     if orientation != UPRIGHT or options.encode:
-        return _encoded_again(encoded, options, limit)
+        return _encoded_again(encoded, options)
     return Checked(encoded, size)
 
 
-def _check_pixels(size: Tuple[int, int], limit: float) -> None:
-    if size[0] * size[1] > limit:
+def _check_pixels(size: Tuple[int, int], options: ImageOptions) -> None:
+    if size[0] * size[1] > options.max_megapixels * 1e6:
         raise ImageFault(
             "huge_image",
-            f"its header gives {size[1]} x {size[0]} pixels; the limit is {limit / 1e6:.6g} "
-            "megapixels",
+            f"its header gives {size[1]} x {size[0]} pixels; the limit is "
+            f"{options.max_megapixels:.6g} megapixels",
         )
 
 
@@ -106,16 +99,16 @@ def _check_orientation(orientation: int, size: Tuple[int, int], options: ImageOp
     )
 
 
-def _other_format(encoded: bytes, options: ImageOptions, limit: float) -> Checked:
+def _other_format(encoded: bytes, options: ImageOptions) -> Checked:
     """An image that training cannot read, encoded as asked."""
     with _opened(encoded, "it is not an image") as image:
         kind, size = image.format or "unknown", (image.height, image.width)
         orientation = image_orientation(image)
-    _check_pixels(size, limit)
+    _check_pixels(size, options)
     if not options.encode:
         raise ImageFault("unsupported_image", f"its format is {kind}")
     _check_orientation(orientation, size, options)
-    return _encoded_again(encoded, options, limit)
+    return _encoded_again(encoded, options)
 
 
 @contextlib.contextmanager
@@ -132,7 +125,7 @@ def _opened(encoded: bytes, problem: str) -> Iterator[Image.Image]:
         raise ImageFault("undecodable_image", f"{problem}: {error}") from error
 
 
-def _encoded_again(encoded: bytes, options: ImageOptions, limit: float) -> Checked:
+def _encoded_again(encoded: bytes, options: ImageOptions) -> Checked:
     kind = options.encode or ("jpeg" if encoded.startswith(JPEG) else "png")
     buffer = io.BytesIO()
     settings = {"quality": options.quality} if kind == "jpeg" else {}
@@ -144,5 +137,5 @@ def _encoded_again(encoded: bytes, options: ImageOptions, limit: float) -> Check
         upright = upright if upright.mode == "L" else upright.convert("RGB")
         upright.save(buffer, kind.upper(), **settings, exif=b"")
     after = (upright.height, upright.width)
-    _check_pixels(after, limit)
+    _check_pixels(after, options)
     return Checked(buffer.getvalue(), after, before if turned else None, True)

@@ -95,7 +95,7 @@ def test_all_images_are_encoded_again_if_asked():
 
 @pytest.mark.parametrize(
     "options",
-    [{"verify": "x"}, {"exif": "ignore"}, {"encode": "gif"}, {"quality": 0}, {"max_megapixels": 0}],
+    [{"quality": 0}, {"max_megapixels": 0}],
 )
 def test_wrong_options(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
