@@ -8,15 +8,13 @@ have this package installed. Beam is needed here only: `pip install 'estimator-d
 from __future__ import annotations
 
 import shlex
-from typing import Any, Iterator
+from typing import Iterator
 
 from estimator_det.config.text import ConfigError, nearest
 from inputs.conversion import shards
 from inputs.conversion.engine import Runner
 from inputs.conversion.shards import Job, ShardResult
 from inputs.datasets.source import ConversionError
-
-INSTALL = "pip install 'estimator-det[beam]'"
 
 
 def make_runner(name: str, options: str = "") -> Runner:
@@ -25,7 +23,15 @@ def make_runner(name: str, options: str = "") -> Runner:
     Args:
         options: Further options of the pipeline, as on a command line.
     """
-    beam, pipeline_options = _import_beam()
+    try:
+        import apache_beam as beam
+        from apache_beam.options import pipeline_options
+    except ImportError as error:
+        raise ConfigError(
+            None,
+            f"--runner needs Apache Beam, which cannot be imported: {error}. Remedy: pip install "
+            "'estimator-det[beam]'",
+        ) from None
     known = list(pipeline_options.StandardOptions.KNOWN_RUNNER_NAMES)
     if name not in known:
         hint = nearest(name, known) or "."
@@ -54,15 +60,3 @@ def make_runner(name: str, options: str = "") -> Runner:
 def _convert(shard: int, job: Job) -> int:
     shards.convert_shard(job, shard)
     return shard
-
-
-def _import_beam() -> Any:
-    try:
-        import apache_beam
-        from apache_beam.options import pipeline_options
-    except ImportError as error:
-        raise ConfigError(
-            None,
-            f"--runner needs Apache Beam, which cannot be imported: {error}. Remedy: {INSTALL}",
-        ) from None
-    return apache_beam, pipeline_options

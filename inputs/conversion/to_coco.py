@@ -39,7 +39,6 @@ from inputs.label_map import read_label_map
 from inputs.records import tfrecord
 from inputs.records.stream import find_files
 
-DATASET_END = ".dataset.json"
 FIRST_KEYS = ("info", "licenses")  # the order of keys in COCO's own files
 
 
@@ -136,7 +135,7 @@ def export_coco(
 
 def _dataset(options: ExportOptions, paths: Sequence[str]) -> Dict[str, Any]:
     """The facts about all images that a conversion wrote beside the records; none otherwise."""
-    path = paths[0].rpartition(".record")[0] + DATASET_END
+    path = paths[0].rpartition(".record")[0] + ".dataset.json"
     if options.dataset:
         path = require_file(options.dataset, "--dataset")
     if not os.path.isfile(path):

@@ -21,7 +21,9 @@ def test_without_beam_the_remedy_is_named(monkeypatch):
 def test_unknown_runners_are_refused(monkeypatch):
     standard = types.SimpleNamespace(KNOWN_RUNNER_NAMES=["DirectRunner", "DataflowRunner"])
     options = types.SimpleNamespace(StandardOptions=standard)
-    monkeypatch.setattr(beam_pipeline, "_import_beam", lambda: (None, options))
+    package = types.SimpleNamespace(pipeline_options=options)
+    monkeypatch.setitem(sys.modules, "apache_beam", types.SimpleNamespace(options=package))
+    monkeypatch.setitem(sys.modules, "apache_beam.options", package)
     with pytest.raises(
         ConfigError, match=r"'DirectRuner' is not known; did you mean 'DirectRunner'"
     ):
