@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import os
 from dataclasses import dataclass
 from typing import Any, Iterable, List, Mapping, Optional, Sequence
@@ -19,7 +20,6 @@ from estimator_det.compat import tf
 from estimator_det.files import atomic, image_header
 from inputs.schema import PER_BOX_NUMBERS
 
-IMAGE_FORMATS = ("jpeg", "png", "gif", "bmp")
 BOX_TOLERANCE = 1e-4  # a box may extend beyond the image by this much: rounding in label tools
 
 
@@ -71,13 +71,8 @@ class ImageLabels:
     incomplete_ids: Sequence[int] = ()  # ids of classes of which some objects may lack a box
 
 
-NO_LABELS = ImageLabels()
-
-
 def encode_image(pixels: np.ndarray, image_format: str = "jpeg") -> bytes:
     """uint8 [h, w] or [h, w, 3] -> the bytes of an image file."""
-    if image_format not in IMAGE_FORMATS:
-        raise ValueError(f"image format {image_format!r} is not one of {IMAGE_FORMATS}")
     buffer = io.BytesIO()
     options = {"quality": 92} if image_format == "jpeg" else {}
     Image.fromarray(np.asarray(pixels, np.uint8)).save(buffer, image_format.upper(), **options)
@@ -90,7 +85,7 @@ def make_example(
     *,
     filename: str,
     source_id: str = "",
-    labels: ImageLabels = NO_LABELS,
+    labels: Optional[ImageLabels] = None,
     other: Optional[Mapping[str, Sequence[bytes]]] = None,
 ) -> tf.train.Example:
     """One record of the bytes of a JPEG, PNG, GIF or BMP file, stored unchanged, and its objects.
@@ -101,7 +96,7 @@ def make_example(
     image_format = image_header.format_of(encoded).lower()
     size = image_header.claimed_size(encoded)
     if size is None:
-        raise ValueError(f"{filename}: not a readable image; allowed formats: {IMAGE_FORMATS}")
+        raise ValueError(f"{filename}: not a readable image; allowed: JPEG, PNG, GIF and BMP")
     height, width = size
     example = tf.train.Example()
     feature = example.features.feature
@@ -116,7 +111,7 @@ def make_example(
     for side, values in zip(("ymin", "xmin", "ymax", "xmax"), annotations.boxes.T.tolist()):
         _add(feature[f"image/object/bbox/{side}"].float_list, values)
     _add_objects(feature, annotations)
-    _add_labels(feature, labels)
+    _add_labels(feature, labels or ImageLabels())
     for key, texts in (other or {}).items():
         _add(feature[key].bytes_list, texts)
     return example
@@ -159,28 +154,23 @@ def _add_labels(feature: Any, labels: ImageLabels) -> None:
 
 def shard_paths(path: str, num_shards: int) -> List[str]:
     """`train.record`, 2 -> `train.record-00000-of-00002`, `train.record-00001-of-00002`."""
-    if num_shards < 1:
-        raise ValueError(f"num_shards must be 1 or more; given {num_shards}")
     return [f"{path}-{shard:05d}-of-{num_shards:05d}" for shard in range(num_shards)]
 
 
-def write_sharded(examples: Iterable[tf.train.Example], path: str, num_shards: int) -> List[int]:
-    """Writes examples to `shard_paths` in turn; returns the number of records in each shard.
+def write_sharded(examples: Iterable[tf.train.Example], path: str, num_shards: int) -> None:
+    """Writes examples to `shard_paths` in turn.
 
     A missing folder is created. A shard gets its name when all records are written.
     """
     finished = shard_paths(path, num_shards)
     unfinished = [f"{shard}.incomplete" for shard in finished]
     tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-    counts = [0] * num_shards
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(tf.io.TFRecordWriter(shard)) for shard in unfinished]
-        for index, example in enumerate(examples):
-            writers[index % num_shards].write(example.SerializeToString())
-            counts[index % num_shards] += 1
+        for example, writer in zip(examples, itertools.cycle(writers)):
+            writer.write(example.SerializeToString())
     for source, target in zip(unfinished, finished):
         tf.io.gfile.rename(source, target, overwrite=True)
-    return counts
 
 
 def write_label_map(names_by_id: Mapping[int, str], path: str) -> None:

@@ -83,7 +83,7 @@ def test_records_go_to_shards_in_turn_and_a_failure_leaves_none(tmp_path):
     with pytest.raises(RuntimeError, match="source failed"):
         writer.write_sharded(examples(False), path, 2)
     assert all(file.suffix == ".incomplete" for file in folder.iterdir())
-    assert writer.write_sharded(examples(True), path, 2) == [3, 2]
+    writer.write_sharded(examples(True), path, 2)
     assert sorted(file.name for file in folder.iterdir()) == [
         "train.record-00000-of-00002", "train.record-00001-of-00002",
     ]  # fmt: skip
