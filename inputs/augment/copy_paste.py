@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.augment.base import (
     AUGMENTATIONS,
@@ -94,12 +93,6 @@ def _image_level(
 def copy_paste(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
     """Pastes random objects of the second image, scaled and moved, onto the first."""
     sample, source = samples
-    if sample.masks is None:
-        raise ConfigError(
-            "copy_paste",
-            "the samples have no masks",
-            "set train_input_reader.load_instance_masks: true",
-        )
     scale_seed, position_seed, offset_seed, choice_seed = split_seed(seed, 4)
     canvas, size = image_size(sample.image), image_size(source.image)
     scale = random_between(scale_seed, config.min_scale, config.max_scale)
