@@ -11,6 +11,7 @@ Letters in shapes: n boxes, P keypoints, h x w pixels, C channels.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -68,9 +69,7 @@ def make_steps(steps: Sequence[Any]) -> List[AugmentationStep]:
     for index, step in enumerate(steps):
         name, function = _find_function(step, f"{FIELD}[{index}]")
         where = f"{FIELD}[{index}].{name}"
-        config = type(getattr(step, name))()
-        # A copy, because the caller may change its message later.
-        config.CopyFrom(getattr(step, name))
+        config = copy.deepcopy(getattr(step, name))  # the caller may change its message later
         try:
             _check_numbers(config)
             function.check_config(config)
@@ -130,8 +129,7 @@ def checked_by(check: Callable[[Any], object]) -> Callable[[Step], StepFunction]
 
 def _check_numbers(config: Any, prefix: str = "") -> None:
     """Checks the ranges of all numbers of a step, and that no minimum exceeds its maximum."""
-    complete = type(config)()
-    complete.CopyFrom(config)
+    complete = copy.deepcopy(config)
     names = [
         field.name
         for field in config.DESCRIPTOR.fields

@@ -75,8 +75,8 @@ def permute_keypoints(sample: Sample, permutation: Sequence[int]) -> Sample:
     return sample._replace(keypoints=keypoints, keypoint_visibilities=visibilities)
 
 
-def _check_move(field: str) -> Callable[[Any], None]:
-    """Builds the check of the keypoint permutation `field`."""
+def _moving(step: str, move: Callable[[Sample], Sample], field: str) -> StepFunction:
+    """A step that moves everything with a probability; `field` is its permutation of keypoints."""
 
     def check(config: Any) -> None:
         permutation = list(getattr(config, field))
@@ -85,54 +85,37 @@ def _check_move(field: str) -> Callable[[Any], None]:
                 field, f"is {permutation}; it must contain each of 0 to {len(permutation) - 1} once"
             )
 
-    return check
-
-
-def _move_randomly(
-    sample: Sample, seed: tf.Tensor, config: Any, move: Callable[[Sample], Sample], field: str
-) -> Sample:
-    """Moves with the step's probability; `field` is the step's and field's name."""
-    permutation = list(getattr(config, field.rpartition(".")[2]))
-    count = None if sample.keypoints is None else sample.keypoints.shape[1]
-    if permutation and count not in (None, len(permutation)):
-        raise ConfigError(
-            field,
-            f"has {len(permutation)} keypoints, but the samples have {count}",
-            "list each keypoint once",
-        )
-
-    def change(old: Sample) -> Sample:
-        return move(permute_keypoints(old, permutation) if permutation else old)
-
-    return apply_with_probability(sample, seed, config.probability, change)
-
-
-def _flipping(axis: int, step: str) -> StepFunction:
-    """A step that flips an axis with a probability; keypoints need a permutation."""
-
-    def flip_randomly(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-        if sample.keypoints is not None and not config.keypoint_flip_permutation:
+    def move_randomly(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+        permutation = list(getattr(config, field))
+        count = None if sample.keypoints is None else sample.keypoints.shape[1]
+        if sample.keypoints is not None and not permutation and field == FLIP_PERMUTATION:
             raise ConfigError(
                 step,
-                "the samples have keypoints, but keypoint_flip_permutation is not set",
+                f"the samples have keypoints, but {field} is not set",
                 "list for each keypoint the one that replaces it in a flipped image",
             )
-        move = functools.partial(flip, axis=axis)
-        return _move_randomly(sample, seed, config, move, f"{step}.keypoint_flip_permutation")
+        if permutation and count not in (None, len(permutation)):
+            raise ConfigError(
+                f"{step}.{field}",
+                f"has {len(permutation)} keypoints, but the samples have {count}",
+                "list each keypoint once",
+            )
 
-    return StepFunction(flip_randomly, _check_move("keypoint_flip_permutation"))
+        def change(old: Sample) -> Sample:
+            return move(permute_keypoints(old, permutation) if permutation else old)
+
+        return apply_with_probability(sample, seed, config.probability, change)
+
+    return StepFunction(move_randomly, check)
 
 
-AUGMENTATIONS.register("random_horizontal_flip")(_flipping(1, "random_horizontal_flip"))
-AUGMENTATIONS.register("random_vertical_flip")(_flipping(0, "random_vertical_flip"))
-
-
-@AUGMENTATIONS.register("random_rotation90")
-@checked_by(_check_move("keypoint_rot_permutation"))
-def random_rotation90(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Rotates by 90 degrees counter-clockwise with a probability."""
-    field = "random_rotation90.keypoint_rot_permutation"
-    return _move_randomly(sample, seed, config, rotate_left, field)
+FLIP_PERMUTATION = "keypoint_flip_permutation"
+for _step, _move, _field in (
+    ("random_horizontal_flip", functools.partial(flip, axis=1), FLIP_PERMUTATION),
+    ("random_vertical_flip", functools.partial(flip, axis=0), FLIP_PERMUTATION),
+    ("random_rotation90", rotate_left, "keypoint_rot_permutation"),
+):
+    AUGMENTATIONS.register(_step)(_moving(_step, _move, _field))
 
 
 def resize(sample: Sample, size: tf.Tensor, method: str, align_corners: bool = False) -> Sample:
@@ -219,12 +202,8 @@ def _target_pixels(config: Any) -> Tuple[int, int]:
     return config.min_target_pixels, config.max_target_pixels
 
 
-def _check_downscale(config: Any) -> None:
-    check_order("min_target_pixels", *_target_pixels(config))
-
-
 @AUGMENTATIONS.register("random_downscale_to_target_pixels")
-@checked_by(_check_downscale)
+@checked_by(lambda config: check_order("min_target_pixels", *_target_pixels(config)))
 @float_image
 def random_downscale_to_target_pixels(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Shrinks larger images to a random number of pixels, except with probability `random_coef`."""
