@@ -43,13 +43,12 @@ class Padding:
             )
 
 
-COVERED = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 SSD_OPERATIONS = tuple(
     preprocessor_pb2.SSDRandomCropOperation(
         min_object_covered=share, overlap_thresh=share, min_aspect_ratio=0.5, max_aspect_ratio=2.0,
         min_area=0.1, max_area=1.0, random_coef=0.15,
     )
-    for share in COVERED
+    for share in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 )  # fmt: skip
 
 
@@ -81,8 +80,8 @@ def _operations(config: Any) -> List[Any]:
     return list(config.operations or SSD_OPERATIONS)
 
 
-def _ratios(config: Any) -> Padding:
-    """Reads the pair of canvas bounds that several messages have, without colour."""
+def _padding(config: Any, color: Sequence[float] = ()) -> Padding:
+    """The bounds of the canvas in a message, and a colour; empty for the mean of the crop."""
     bounds = {}
     for name in ("min_padded_size_ratio", "max_padded_size_ratio"):
         values = tuple(getattr(config, name))
@@ -90,12 +89,7 @@ def _ratios(config: Any) -> Padding:
             raise ConfigError(name, f"needs 2 numbers, height and width; given: {list(values)}")
         if values:
             bounds[name.replace("_padded_size", "")] = values
-    return Padding(**bounds)
-
-
-def _crop_pad_parts(config: Any) -> Tuple[List[Any], List[Padding]]:
-    padding = dataclasses.replace(_ratios(config), color=tuple(config.pad_color) or None)
-    return [config], [padding]
+    return Padding(**bounds, color=tuple(color) or None)
 
 
 def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Any], List[Padding]]:
@@ -107,21 +101,20 @@ def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Any], List[Padding]]:
         # The reference's standard operations of this step begin at 0.1.
         return list(SSD_OPERATIONS[1:]), [Padding()] * len(SSD_OPERATIONS[1:])
     paddings = [
-        dataclasses.replace(_ratios(op), color=(op.pad_color_r, op.pad_color_g, op.pad_color_b))
-        for op in config.operations
+        _padding(op, (op.pad_color_r, op.pad_color_g, op.pad_color_b)) for op in config.operations
     ]
     return _operations(config), paddings
 
 
 @AUGMENTATIONS.register("random_crop_pad_image")
-@checked_by(_crop_pad_parts)
+@checked_by(_padding)
 def random_crop_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Crops, then places the crop on a canvas whose size is relative to the uncropped image.
 
     ConfigError if `pad_color` does not fit the channels of the image.
     """
     check_color(sample, "random_crop_pad_image.pad_color", config.pad_color)
-    return _random_crop_pad(sample, seed, *_crop_pad_parts(config))
+    return _random_crop_pad(sample, seed, [config], [_padding(config, config.pad_color)])
 
 
 @AUGMENTATIONS.register("ssd_random_crop")
@@ -157,10 +150,10 @@ def ssd_random_crop_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: 
 
 
 @AUGMENTATIONS.register("ssd_random_crop_pad_fixed_aspect_ratio")
-@checked_by(_ratios)
+@checked_by(_padding)
 def ssd_random_crop_pad_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Crops to any shape, then pads with black to one aspect ratio."""
-    operations, padding = _operations(config), _ratios(config)
+    operations, padding = _operations(config), _padding(config)
     crop_seed, pad_seed = split_seed(seed, 2)
     cropped = apply_crop(sample, operations, draw_crop(sample, crop_seed, operations))
     return random_pad_to_aspect_ratio(

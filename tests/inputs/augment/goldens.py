@@ -30,8 +30,8 @@ from inputs.augment.patches import add_noise, blacken
 from inputs.augment.square import fixed_size_frame, frame_by_scale, image_size, scale_to, to_square
 from inputs.augment.ssd_crop import (
     SECOND_CROP_OVERLAP,
-    _crop_pad_parts,
     _operations,
+    _padding,
     _ssd_crop_pad_parts,
     color_of_crop,
 )
@@ -211,7 +211,7 @@ FORCED: Dict[str, Callable[[Sample, Any, Dict[str, Any]], Sample]] = {
     "random_crop_image": lambda s, c, d: _cropped(s, [c], d),
     "random_pad_image": _padded,
     "random_absolute_pad_image": _padded,
-    "random_crop_pad_image": lambda s, c, d: _crop_padded(s, _crop_pad_parts(c), d),
+    "random_crop_pad_image": lambda s, c, d: _crop_padded(s, ([c], [_padding(c, c.pad_color)]), d),
     "random_crop_to_aspect_ratio": lambda s, c, d: _cut(
         s, c.aspect_ratio, c.overlap_thresh, c.clip_boxes, d
     ),

@@ -18,9 +18,8 @@ from inputs.augment.square import Frame, border_size, to_square
 from inputs.augment.ssd_crop import (
     SSD_OPERATIONS,
     Padding,
-    _crop_pad_parts,
     _operations,
-    _ratios,
+    _padding,
     _ssd_crop_pad_parts,
 )
 from inputs.schema import Sample
@@ -156,7 +155,7 @@ def test_standard_operations_are_those_of_the_reference():
     assert operations == list(SSD_OPERATIONS[1:])
     assert paddings == [Padding((1.0, 1.0), (2.0, 2.0), None)] * 6
     assert _operations(config_of("ssd_random_crop_fixed_aspect_ratio {}")) == list(SSD_OPERATIONS)
-    assert _ratios(config_of("ssd_random_crop_pad_fixed_aspect_ratio {}")) == paddings[0]
+    assert _padding(config_of("ssd_random_crop_pad_fixed_aspect_ratio {}")) == paddings[0]
 
 
 def test_an_aspect_ratio_replaces_those_of_the_operations():
@@ -180,9 +179,9 @@ def test_every_field_of_a_padding_is_read():
     assert operations == list(listed.operations)
     assert paddings == [dataclasses.replace(sizes, color=(1.0, 2.0, 3.0))]
     one = config_of(f"random_crop_pad_image {{ {settings} {padding} pad_color: [4, 5, 6] }}")
-    assert _crop_pad_parts(one) == ([one], [dataclasses.replace(sizes, color=(4.0, 5.0, 6.0))])
+    assert _padding(one, one.pad_color) == dataclasses.replace(sizes, color=(4.0, 5.0, 6.0))
     plain = config_of(f"random_crop_pad_image {{ {settings} }}")
-    assert _crop_pad_parts(plain)[1] == [Padding()]
+    assert _padding(plain, plain.pad_color) == Padding()
 
 
 def test_second_crop_clips_as_the_operation_says():
