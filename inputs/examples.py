@@ -94,8 +94,8 @@ def make_retry(options: ExampleOptions, start: CursorState) -> Retry:
 
 def make_example_fn(
     options: ExampleOptions, start: CursorState, guard: Any
-) -> Callable[[tf.Tensor, Record], Any]:
-    """A function (number, `Record`) -> features and labels, with the keys that the guard needs.
+) -> Callable[[tf.Tensor, Tuple[Record, tf.Tensor]], Any]:
+    """A function (number, (`Record`, stream index)) -> features and labels, with the guard's keys.
 
     With steps that mix records, it returns the `Element` before the first mixture.
     """
@@ -103,11 +103,12 @@ def make_example_fn(
 
     # Tracing is several times faster without autograph, and nothing here needs it.
     @tf.autograph.experimental.do_not_convert
-    def make_example(number: tf.Tensor, record: Record) -> Any:
+    def make_example(number: tf.Tensor, indexed_record: Tuple[Record, tf.Tensor]) -> Any:
+        record, stream_index = indexed_record
         serialized = guard.add_pending(number, record.record_id, record.serialized)
         element = first_stage(number, serialized)
         element["record_ids"] = record.record_id[tf.newaxis]
-        element["stream_index"] = record.stream_index
+        element["stream_index"] = stream_index
         return element if options.mixes else _finish(options, element)
 
     return make_example

@@ -229,7 +229,7 @@ def _batches(
         dataset = dataset.enumerate(start.count)
     else:
         dataset = splits.split_dataset(reader, guard, order, start)
-        dataset = dataset.map(lambda record: (splits.number_of(record), record))
+        dataset = dataset.map(lambda *record: (splits.number_of(*record), record))
 
     # Decode, augment, resize, pad: one map. It is deterministic, so that a bad record is a gap in
     # the numbers of records, which the guard explains.

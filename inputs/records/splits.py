@@ -22,7 +22,7 @@ _EPOCH_FACTOR = 1_000_003  # a prime, so that numbers of different epochs differ
 def split_dataset(
     config: input_reader_pb2.InputReader, guard: FileGuard, order: Order, start: CursorState
 ) -> tf.data.Dataset:
-    """`Record`s of all files of a reader, for `ShardingPolicy.DYNAMIC`.
+    """Each `Record` of a reader's files with its stream index, for `ShardingPolicy.DYNAMIC`.
 
     Shuffling permutes the files of each epoch, and the records in a buffer of each data worker.
     `guard` has the files and works without Python; of `start` the seed is used.
@@ -47,7 +47,7 @@ def split_dataset(
         if order.sample_1_of_n > 1:
             records = records.shard(order.sample_1_of_n, 0)
         index = cursor.first_stream_index(0, epoch)
-        return records.map(lambda record: Record(record.record_id, index, record.serialized))
+        return records.map(lambda record: (record, index))
 
     last_epoch = cursor.LAST_EPOCH if order.num_epochs is None else order.num_epochs
     records = tf.data.Dataset.range(last_epoch * num_files).flat_map(read_split)
@@ -56,9 +56,9 @@ def split_dataset(
     return records
 
 
-def number_of(record: Record) -> tf.Tensor:
+def number_of(record: Record, stream_index: tf.Tensor) -> tf.Tensor:
     """int64, different for each record and epoch; its augmentation follows from it."""
-    return record.record_id * _EPOCH_FACTOR + record.stream_index
+    return record.record_id * _EPOCH_FACTOR + stream_index
 
 
 def distributed(dataset: Any, address: str) -> tf.data.Dataset:

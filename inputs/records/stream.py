@@ -33,8 +33,6 @@ REMOTE_BUFFER = 8 * 1024 * 1024
 
 SIZE_UNKNOWN = -1  # a compressed file: only reading it shows if it is complete
 BLOCK = 16  # records whose bytes are counted together
-
-
 NUMBER_BITS = 40  # for the record in a record id; its file is in the bits above
 
 
@@ -63,18 +61,10 @@ class Files(NamedTuple):
     streams: List[List[str]]  # one of all paths, or with weights one for each input_path
 
 
-class FileRecord(NamedTuple):
+class Record(NamedTuple):
     """A record as read from its file."""
 
     record_id: tf.Tensor  # int64, see `pack_record_ids`
-    serialized: tf.Tensor  # string; "" if it is damaged
-
-
-class Record(NamedTuple):
-    """A record on its way to the decoder."""
-
-    record_id: tf.Tensor  # int64, see `pack_record_ids`
-    stream_index: tf.Tensor  # int64, see `inputs.records.cursor`
     serialized: tf.Tensor  # string; "" if it is damaged
 
 
@@ -208,7 +198,7 @@ def record_dataset(
     start: CursorState,
     streams: Sequence[Sequence[str]],
 ) -> tf.data.Dataset:
-    """`Record`s of all files of a reader, in the order of the seed in `start`.
+    """Each `Record` of a reader's files with its stream index, in the order of the seed in `start`.
 
     Files are read `num_readers` at a time, `read_block_length` records in turn. Shuffling permutes
     the files (unless their records are shared or sampled), then the records, in a buffer of
@@ -237,7 +227,7 @@ def record_dataset(
         epochs = tf.data.Dataset.range(first, max(last, first))
         epochs = epochs.take_while(lambda _: guard.may_continue())
         read_epoch = _epoch_reader(config, guard, indices, parts, stream, start)
-        datasets.append(epochs.flat_map(read_epoch).map(_with_index))
+        datasets.append(epochs.flat_map(read_epoch))
         weights += config.sample_from_datasets_weights[stream : stream + 1]
     if len(datasets) == 1:
         return datasets[0]
@@ -292,13 +282,8 @@ def _epoch_reader(
     return read_epoch
 
 
-@tf.autograph.experimental.do_not_convert
-def _with_index(record: FileRecord, stream_index: tf.Tensor) -> Record:
-    return Record(record.record_id, stream_index, record.serialized)
-
-
 def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.data.Dataset]:
-    """A function from a place in `indices` to the `FileRecord`s of that file of the guard."""
+    """A function from a place in `indices` to the `Record`s of that file of the guard."""
     paths = [guard.paths[index] for index in indices]
     compressions = [compression_of(path) for path in paths]
     sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
@@ -323,7 +308,7 @@ def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.da
 def _all_records(
     serialized: tf.data.Dataset, guard: FileGuard, file: tf.Tensor, size: tf.Tensor
 ) -> tf.data.Dataset:
-    """`FileRecord`s of a file: those that TensorFlow's reader returns, and then the guard's."""
+    """`Record`s of a file: those that TensorFlow's reader returns, and then the guard's."""
 
     @tf.autograph.experimental.do_not_convert
     def count(state: Any, block: tf.Tensor) -> Any:
@@ -341,7 +326,7 @@ def _all_records(
         numbers, block = tf.cond(read > 0, lambda: (number + tf.range(read), block), rest)
         # Blocks of the guard do not count: the bytes stay those of TensorFlow's reader.
         state = (number + tf.size(numbers, tf.int64), num_bytes + tf.reduce_sum(lengths))
-        return state, FileRecord(pack_record_ids(file, numbers), block)
+        return state, Record(pack_record_ids(file, numbers), block)
 
     end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat()
     zero = tf.constant(0, tf.int64)

@@ -100,8 +100,8 @@ def test_each_order_of_records_is_resumed(tmp_path, text, counts):
         read = list(records.take(count).as_numpy_iterator())
         first = cursor.state.count if cursor.state is not None else 0
         seeds = np.array([[5, first + index] for index in range(count)])
-        cursor.advance(np.array([one.stream_index for one in read]), seeds)
-        return [int(one.record_id) for one in read]
+        cursor.advance(np.array([index for _, index in read]), seeds)
+        return [int(record.record_id) for record, _ in read]
 
     expected = names(DataCursor(), 30)
     assert len(set(expected)) == (7 if reader.sample_1_of_n_examples == 2 else 13)

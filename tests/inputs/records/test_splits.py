@@ -61,7 +61,8 @@ def test_fields_of_the_reader_apply_without_a_service(tmp_path):
         reader.shuffle = shuffle
         order = Order(3, num_epochs=1, sample_1_of_n=3)
         dataset = splits.split_dataset(reader, GraphGuard(paths), order, CursorState(3))
-        return [split_record_id(int(record.record_id)) for record in dataset.as_numpy_iterator()]
+        records = [record for record, _ in dataset.as_numpy_iterator()]
+        return [split_record_id(int(record.record_id)) for record in records]
 
     sample = [(file, number) for file in range(NUM_FILES) for number in (0, 3, 6)]
     assert numbers(shuffle=False) == sample

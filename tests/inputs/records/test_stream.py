@@ -26,7 +26,7 @@ def stream(options: Any, *, shuffle: bool, seed: int = 1, **order: Any) -> Any:
 
 
 def names(dataset: Any) -> List[str]:
-    return [record.serialized.decode() for record in dataset.as_numpy_iterator()]
+    return [record.serialized.decode() for record, _ in dataset.as_numpy_iterator()]
 
 
 def shards(folder: pathlib.Path, files: int = 3, each: int = 4, end: str = "") -> List[str]:
