@@ -20,7 +20,6 @@ FAIL = "fail"  # stops the program
 SKIP = "skip"  # skips the record (or file), up to max_skipped
 CLIP = "clip"  # corrects the boxes: see `FaultKind.correction`
 KEEP = "keep"  # uses the record unchanged, and counts the fault
-ACTIONS = (FAIL, SKIP, CLIP, KEEP)
 REFERENCE = "reference"  # a policy only: the action of `FaultKind.reference`
 
 
@@ -235,7 +234,7 @@ class RecordFault:
     """One fault, and the record that has it; one JSON line of a log."""
 
     kind: str  # a key of `KINDS`
-    action: str  # one of `ACTIONS`
+    action: str  # FAIL, SKIP, CLIP or KEEP
     file: str = ""
     record: int = -1  # number in the file from 0; -1 for the whole file
     source_id: str = ""  # shortened; "" if it cannot be read

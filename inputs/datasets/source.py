@@ -69,9 +69,6 @@ class AnnotatedObject(NamedTuple):
     fields: Optional[Dict[str, Any]] = None  # others that no key of a record takes
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
-
-
 class AnnotatedImage(NamedTuple):
     """One image and its annotations; JSON keeps all of it."""
 
@@ -91,7 +88,7 @@ class AnnotatedImage(NamedTuple):
 
     def to_json(self) -> str:
         """One line of text."""
-        return _ENCODER.encode(self)
+        return json.dumps(self, separators=(",", ":"))
 
     @classmethod
     def from_values(cls, values: List[Any]) -> AnnotatedImage:

@@ -13,9 +13,6 @@ from typing import List, Optional
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 
-DONT_CARE = "DontCare"
-WORDS = (15, 16)
-
 
 @CONVERTERS.register("kitti")
 @takes("images", "annotations")
@@ -36,9 +33,9 @@ def read_kitti(options: source.SourceOptions) -> source.Source:
 
 
 def _object(words: List[str], path: str, line: int) -> Optional[source.AnnotatedObject]:
-    if not words or words[0] == DONT_CARE:
+    if not words or words[0] == "DontCare":
         return None
-    if len(words) not in WORDS:
+    if len(words) not in (15, 16):
         raise source.broken(path, line, f"{len(words)} words; an object has 15, or 16 with a score")
     left, top, right, bottom = (
         source.number(word, path, line, side)

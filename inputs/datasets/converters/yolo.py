@@ -20,7 +20,6 @@ from estimator_det.config.text import ConfigError
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 
-BOX_WORDS = 5
 VISIBLE = 2.0
 MAX_BYTES = 1_000_000  # bytes of the file of classes; YAML takes some seconds for as much
 _OR_A_TEXT_FILE = "Or give a text file with a name in each line"
@@ -136,7 +135,7 @@ def _object(
             )
         points = _keypoints(values[4:], shape[1])
         return source.AnnotatedObject(name, _box(values), line, unknown, keypoints=points)
-    if len(words) == BOX_WORDS:
+    if len(words) == 5:
         return source.AnnotatedObject(name, _box(values), line, unknown)
     if len(values) >= 6 and len(values) % 2 == 0:
         return source.AnnotatedObject(name, None, line, unknown, polygons=[values])
