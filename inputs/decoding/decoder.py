@@ -13,7 +13,7 @@ matches no class text at all.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.check import check_reader
@@ -61,13 +61,6 @@ HIDDEN, VISIBLE = 1, 2
 NAN = float("nan")
 
 
-class _Tables(NamedTuple):
-    """Lookups from text to id, -1 if unknown; None without a label map."""
-
-    classes: Optional[Any] = None
-    keypoints: Optional[Any] = None
-
-
 def make_decoder(
     config: input_reader_pb2.InputReader,
     policy: Optional[BadRecordPolicy] = None,
@@ -83,7 +76,7 @@ def make_decoder(
     policy = make_policy(config) if policy is None else policy
     label_map = policy.label_map
     raise_first([*check_fields(config, "input_reader."), *check_reader(config, "input_reader")])
-    tables = _make_tables(config, label_map)
+    class_table, keypoint_table = _make_tables(config, label_map)
     hierarchy = None
     if label_map is not None and config.expand_labels_hierarchy:
         hierarchy = make_hierarchy(config, label_map)
@@ -104,14 +97,16 @@ def make_decoder(
             [pixels],
         )
         image, size = decode_pixels(parsed)
-        sample, kept, counts = _boxes(parsed, record, image, size, tables, policy, config.mask_type)
+        sample, kept, counts = _boxes(
+            parsed, record, image, size, class_table, policy, config.mask_type
+        )
         context_length = policy.context_feature_length
-        level = _image_level(parsed, serialized, record, size, tables, context_length)
+        level = _image_level(parsed, serialized, record, size, class_table, context_length)
         level[FAULT_COUNTS] = counts
         scores = _multiclass_scores(parsed, record, sample)
         sample = sample._replace(multiclass_scores=scores, image_level=level)
         if config.num_keypoints:
-            sample = _with_keypoints(sample, parsed, record, config.num_keypoints, tables)
+            sample = _with_keypoints(sample, parsed, record, config.num_keypoints, keypoint_table)
         sample = keep_boxes(sample, kept)
         if hierarchy is not None:
             sample = expand_image_labels(expand_boxes(sample, hierarchy), hierarchy)
@@ -120,7 +115,11 @@ def make_decoder(
     return decode
 
 
-def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[LabelMap]) -> _Tables:
+def _make_tables(
+    config: input_reader_pb2.InputReader, label_map: Optional[LabelMap]
+) -> Tuple[Any, Any]:
+    """Lookups from text to id of classes and keypoints, -1 if unknown; None without them."""
+
     def table(ids: Dict[str, int]) -> Any:
         initializer = tf.lookup.KeyValueTensorInitializer(
             tf.constant(list(ids)), tf.constant(list(ids.values()), tf.int64)
@@ -128,9 +127,9 @@ def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[Label
         return tf.lookup.StaticHashTable(initializer, default_value=-1)
 
     if label_map is None:
-        return _Tables()
+        return None, None
     if not config.use_keypoint_label_map:
-        return _Tables(table(label_map.ids))
+        return table(label_map.ids), None
     wrong_ids = {
         k: i for k, i in label_map.keypoint_ids.items() if not 0 <= i < config.num_keypoints
     }
@@ -142,7 +141,7 @@ def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[Label
             f"{config.num_keypoints - 1}",
             "Correct the label map or num_keypoints",
         )
-    return _Tables(table(label_map.ids), table(label_map.keypoint_ids))
+    return table(label_map.ids), table(label_map.keypoint_ids)
 
 
 def decode_example_image(serialized: tf.Tensor, num_additional_channels: int = 0) -> tf.Tensor:
@@ -199,7 +198,7 @@ def _boxes(
     record: tf.Tensor,
     image: tf.Tensor,
     image_size: tf.Tensor,
-    tables: _Tables,
+    class_table: Any,
     policy: BadRecordPolicy,
     mask_type: int,
 ) -> Tuple[Sample, tf.Tensor, tf.Tensor]:
@@ -210,7 +209,7 @@ def _boxes(
     """
     sides = [parsed[key] for key in SIDES]
     classes, label_ids, has_texts = _ids_and_labels(
-        parsed[OBJECT + "class/text"], parsed[OBJECT + "class/label"], tables.classes
+        parsed[OBJECT + "class/text"], parsed[OBJECT + "class/label"], class_table
     )
     numbers = [parsed[spec.record_key] for spec in PER_BOX_NUMBERS]
     sizes = _check_sizes(record, [*sides, classes], numbers)
@@ -326,7 +325,7 @@ def _masks(
 
 
 def _with_keypoints(
-    sample: Sample, parsed: Parsed, record: tf.Tensor, num_keypoints: int, tables: _Tables
+    sample: Sample, parsed: Parsed, record: tf.Tensor, num_keypoints: int, table: Any
 ) -> Sample:
     """Adds keypoints [n, P, 2], NaN if not labelled, and their visibilities [n, P]."""
     y, x, visibility = (parsed[f"{OBJECT}keypoint/{key}"] for key in ("y", "x", "visibility"))
@@ -334,7 +333,7 @@ def _with_keypoints(
     size = tf.size(y)
     expected = num_boxes * num_keypoints
     rules = [equal_rule("keypoint/x", tf.size(x), size, may_be_absent=False)]
-    if tables.keypoints is None:
+    if table is None:
         rules.append(equal_rule("keypoints", size, expected))
     else:
         text = parsed[OBJECT + "keypoint/text"]
@@ -346,10 +345,10 @@ def _with_keypoints(
     offset = tf.where(tf.equal(tf.size(visibility), size), 0, tf.size(visibility))
     visibility_codes = visibility_codes[offset : offset + size]
     is_labelled = tf.equal(visibility_codes, HIDDEN) | tf.equal(visibility_codes, VISIBLE)
-    if tables.keypoints is None:
+    if table is None:
         slots = tf.range(size)
     else:
-        ids = tf.cast(tables.keypoints.lookup(text), tf.int32)
+        ids = tf.cast(table.lookup(text), tf.int32)
         per_box = tf.maximum(size // tf.maximum(num_boxes, 1), 1)
         slots = tf.range(size) // per_box * num_keypoints + ids
         is_labelled &= ids >= 0
@@ -377,7 +376,7 @@ def _image_level(
     serialized: tf.Tensor,
     record: tf.Tensor,
     image_size: tf.Tensor,
-    tables: _Tables,
+    class_table: Any,
     context_feature_length: Optional[int],
 ) -> Dict[str, tf.Tensor]:
     """Features and labels of the whole image, by schema key."""
@@ -385,7 +384,7 @@ def _image_level(
     # Without an id the content is hashed, so that the hash is the same in every epoch.
     hashed = tf.where(tf.equal(source_id, ""), serialized, source_id)
     classes, _, _ = _ids_and_labels(
-        parsed["image/class/text"], parsed["image/class/label"], tables.classes
+        parsed["image/class/text"], parsed["image/class/label"], class_table
     )
     confidences = parsed["image/class/confidence"]
     rule = equal_rule("image/class/confidence", tf.size(confidences), tf.size(classes))

@@ -212,23 +212,23 @@ class LengthRule(NamedTuple):
     numbers: List[Any]
 
 
+def _equal(size: Any, expected: Any) -> Any:
+    return size == expected if isinstance(size, int) else tf.equal(size, expected)
+
+
 def multiple_rule(name: str, size: Any, unit: str, count: Any) -> LengthRule:
     """Requires `size` to be a multiple of `count`, or 0."""
-    detail = f"Number of {name}, and {unit}:"
-    if isinstance(size, int):
-        holds = size == 0 or (count > 0 and size % count == 0)
-        return LengthRule(holds, detail, [size, count])
-    width = size // tf.maximum(count, 1)
-    return LengthRule(tf.equal(width * count, size), detail, [size, count])
+    divisor = max(count, 1) if isinstance(count, int) else tf.maximum(count, 1)
+    holds = _equal(size // divisor * count, size)
+    return LengthRule(holds, f"Number of {name}, and {unit}:", [size, count])
 
 
 def equal_rule(name: str, size: Any, expected: Any, *, may_be_absent: bool = True) -> LengthRule:
     """Requires `size` to be equal to `expected`, or 0."""
-    detail, numbers = f"Number of {name}, found and expected:", [size, expected]
-    if isinstance(size, int):
-        return LengthRule(size == expected or (may_be_absent and size == 0), detail, numbers)
-    holds = tf.equal(size, expected)
-    return LengthRule(holds | tf.equal(size, 0) if may_be_absent else holds, detail, numbers)
+    holds = _equal(size, expected)
+    if may_be_absent:
+        holds |= _equal(size, 0)
+    return LengthRule(holds, f"Number of {name}, found and expected:", [size, expected])
 
 
 def context_rules(size: Any, length: Any, expected: Optional[int]) -> List[LengthRule]:
@@ -237,9 +237,8 @@ def context_rules(size: Any, length: Any, expected: Optional[int]) -> List[Lengt
     rules = [multiple_rule("context_features", size, key, length)]
     if expected is not None:
         detail = f"{key}, and context_config.context_feature_length of the model:"
-        is_absent = size == 0 if isinstance(size, int) else tf.equal(size, 0)
-        fits = length == expected if isinstance(length, int) else tf.equal(length, expected)
-        rules.append(LengthRule(is_absent | fits, detail, [length, expected]))
+        fits = _equal(size, 0) | _equal(length, expected)
+        rules.append(LengthRule(fits, detail, [length, expected]))
     return rules
 
 
