@@ -73,8 +73,7 @@ def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
         _annotations(image, objects, size),
         filename=image.image,
         source_id=image.source_id or image.image,
-        labels=labels,
-        other=_other_fields(image, objects, size),
+        other={**labels, **_other_fields(image, objects, size)},
     )
     return Converted(
         # The order of keys would otherwise differ between processes.
@@ -157,8 +156,8 @@ def _keypoints(
 
 def _image_labels(
     image: AnnotatedImage, ids: Mapping[str, int]
-) -> Tuple[writer.ImageLabels, List[SourceFault]]:
-    """Labels of the whole image; those of unknown classes are left out and reported."""
+) -> Tuple[Dict[str, List[Any]], List[SourceFault]]:
+    """Keys of the whole image's labels; those of unknown classes are left out and reported."""
     known = [(name, score) for name, score in image.image_classes if name in ids]
     named = [name for name, _ in image.image_classes]
     named += [*image.absent_classes, *image.incomplete_classes]
@@ -167,14 +166,16 @@ def _image_labels(
         for name in dict.fromkeys(named)
         if name not in ids
     ]
-    labels = writer.ImageLabels(
-        [ids[name] for name, _ in known],
-        [name for name, _ in known],
-        [score for _, score in known],
-        [ids[name] for name in image.absent_classes if name in ids],
-        [ids[name] for name in image.incomplete_classes if name in ids],
-    )
-    return labels, faults
+    labels: Dict[str, List[Any]] = {
+        "image/class/label": [ids[name] for name, _ in known],
+        "image/class/text": [name.encode() for name, _ in known],
+        "image/class/confidence": [float(score) for _, score in known],
+        "image/neg_category_ids": [ids[name] for name in image.absent_classes if name in ids],
+        "image/not_exhaustive_category_ids": [
+            ids[name] for name in image.incomplete_classes if name in ids
+        ],
+    }
+    return {key: values for key, values in labels.items() if values}, faults
 
 
 def _other_fields(

@@ -60,17 +60,6 @@ class Annotations:
             raise ValueError(f"class ids start at 1 (0 is background); given {self.class_ids}")
 
 
-@dataclass(frozen=True)
-class ImageLabels:
-    """Labels of a whole image, beside its boxes."""
-
-    class_ids: Sequence[int] = ()  # that somebody looked for
-    class_names: Sequence[str] = ()  # names for class_ids
-    confidences: Sequence[float] = ()  # for class_ids: 1 present, 0 absent
-    absent_ids: Sequence[int] = ()  # ids of classes that are certainly absent
-    incomplete_ids: Sequence[int] = ()  # ids of classes of which some objects may lack a box
-
-
 def encode_image(pixels: np.ndarray, image_format: str = "jpeg") -> bytes:
     """uint8 [h, w] or [h, w, 3] -> the bytes of an image file."""
     buffer = io.BytesIO()
@@ -85,13 +74,12 @@ def make_example(
     *,
     filename: str,
     source_id: str = "",
-    labels: Optional[ImageLabels] = None,
-    other: Optional[Mapping[str, Sequence[bytes]]] = None,
+    other: Optional[Mapping[str, Sequence[Any]]] = None,
 ) -> tf.train.Example:
     """One record of the bytes of a JPEG, PNG, GIF or BMP file, stored unchanged, and its objects.
 
     `source_id` identifies the image in evaluation; it is the file name when empty. `other` are
-    further keys, which training does not read.
+    further keys with lists of int, float or bytes.
     """
     image_format = image_header.format_of(encoded).lower()
     size = image_header.claimed_size(encoded)
@@ -111,9 +99,10 @@ def make_example(
     for side, values in zip(("ymin", "xmin", "ymax", "xmax"), annotations.boxes.T.tolist()):
         _add(feature[f"image/object/bbox/{side}"].float_list, values)
     _add_objects(feature, annotations)
-    _add_labels(feature, labels or ImageLabels())
-    for key, texts in (other or {}).items():
-        _add(feature[key].bytes_list, texts)
+    for key, values in (other or {}).items():
+        first = values[0] if values else b""
+        kind = {int: "int64_list", float: "float_list", bytes: "bytes_list"}[type(first)]
+        _add(getattr(feature[key], kind), values)
     return example
 
 
@@ -139,17 +128,6 @@ def _add_objects(feature: Any, annotations: Annotations) -> None:
             _add(feature[spec.record_key].float_list, map(float, numbers))
         elif numbers is not None:
             _add(feature[spec.record_key].int64_list, map(int, numbers))
-
-
-def _add_labels(feature: Any, labels: ImageLabels) -> None:
-    if labels.class_ids:
-        _add(feature["image/class/label"].int64_list, map(int, labels.class_ids))
-        _add(feature["image/class/text"].bytes_list, [name.encode() for name in labels.class_names])
-        _add(feature["image/class/confidence"].float_list, map(float, labels.confidences))
-    if labels.absent_ids:
-        _add(feature["image/neg_category_ids"].int64_list, labels.absent_ids)
-    if labels.incomplete_ids:
-        _add(feature["image/not_exhaustive_category_ids"].int64_list, labels.incomplete_ids)
 
 
 def shard_paths(path: str, num_shards: int) -> List[str]:
