@@ -68,11 +68,6 @@ class ExampleOptions:
         """True if any image consists of several records."""
         return num_sources(self.steps) > 1
 
-    @property
-    def num_waiting(self) -> int:
-        """Number of samples that wait: for partners, for their batch, for its check."""
-        return self.batch_size * (num_sources(self.steps) + 1)
-
 
 def make_retry(options: ExampleOptions, start: CursorState) -> Retry:
     """A function (serialized record, sequence number) -> the error of TensorFlow, or ""."""

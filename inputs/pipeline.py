@@ -26,6 +26,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
 from inputs.augment import check_steps, make_steps
+from inputs.augment.mixing import num_sources
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.batch import CollateOptions, Preprocess
@@ -216,7 +217,8 @@ def _batches(
     num_decoded = decoded_at_once(reader, examples.batch_size, cpus)
     guard: Union[Guard, GraphGuard]
     if run.has_python:
-        num_waiting = examples.num_waiting + 2 * num_decoded  # half of them in the map's buffer
+        # Samples wait for partners, for their batch, for its check, and in the map's buffer.
+        num_waiting = examples.batch_size * (num_sources(examples.steps) + 1) + 2 * num_decoded
         retry = make_retry(examples, start)
         guard = Guard(files.paths, examples.policy, log, retry, num_waiting=num_waiting)
     else:

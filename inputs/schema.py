@@ -38,10 +38,6 @@ class LabelSpec(NamedTuple):
     reader_field: str = ""  # the field of InputReader that must be set to load it
     on_tpu: bool = True  # whether a loss or metric on TPU cores may need it
 
-    @property
-    def is_per_box(self) -> bool:
-        return self.shape.startswith("B G")
-
 
 # Features.
 IMAGE = "image"  # preprocessed, padded at the bottom and right

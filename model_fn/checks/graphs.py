@@ -202,7 +202,7 @@ def placeholders(config: Any, mode: str) -> Tuple[Dict[str, tf.Tensor], Dict[str
     labels = {
         key: spec
         for key, spec in schema.LABELS.items()
-        if (key == schema.NUM_BOXES or spec.is_per_box)
+        if (key == schema.NUM_BOXES or spec.shape.startswith("B G"))
         and (not spec.reader_field or getattr(reader, spec.reader_field))
         and mode != ModeKeys.PREDICT
     }
