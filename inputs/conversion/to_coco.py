@@ -16,7 +16,7 @@ import os
 import shutil
 import tempfile
 from dataclasses import dataclass
-from typing import Any, Callable, DefaultDict, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, DefaultDict, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
@@ -57,13 +57,6 @@ class ExportOptions:
             raise ConfigError(None, "output is empty", "name a JSON file")
 
 
-class Exported(NamedTuple):
-    """Counts of an export."""
-
-    images: int
-    annotations: int
-
-
 class _Record:
     """The values of a record by key, empty for keys that it lacks, and where it is."""
 
@@ -101,8 +94,8 @@ class _Record:
 
 def export_coco(
     options: ExportOptions, *, advance: Callable[[int], Any] = lambda records: None
-) -> Exported:
-    """Writes the JSON file, and the images if that is asked for."""
+) -> Tuple[int, int]:
+    """Writes the JSON file, and the images if that is asked for; counts images and annotations."""
     paths = [path for pattern in options.records for path in find_files(pattern)]
     dataset = _dataset(options, paths)
     names = read_label_map(options.label_map).names
@@ -130,7 +123,7 @@ def export_coco(
         annotations.seek(0)
         shutil.copyfileobj(annotations, file)
         file.write(f'],\n"categories": {json.dumps(categories)}}}\n')
-    return Exported(writer.num_images, writer.num_annotations)
+    return writer.num_images, writer.num_annotations
 
 
 def _dataset(options: ExportOptions, paths: Sequence[str]) -> Dict[str, Any]:

@@ -157,9 +157,8 @@ def _to_coco(arguments: Dict[str, Any]) -> None:
 
     export = to_coco.ExportOptions(**fields_of(to_coco.ExportOptions, arguments))
     with writing.writable_file(export.output, "output"), contextlib.ExitStack() as bars:
-        exported = to_coco.export_coco(export, advance=_progress(bars)("writing", None))
-    images = printing.counted(exported.images, "image")
-    annotations = printing.counted(exported.annotations, "annotation")
+        counts = to_coco.export_coco(export, advance=_progress(bars)("writing", None))
+    images, annotations = map(printing.counted, counts, ("image", "annotation"))
     console.print_line(f"{images} and {annotations}: {arguments['output']}")
 
 
