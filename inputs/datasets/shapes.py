@@ -17,8 +17,6 @@ from inputs.datasets import writer
 
 CLASS_NAMES = ("circle", "square", "triangle", "star")
 LABEL_MAP_FILE = "label_map.pbtxt"
-TRAIN_FILE = "train.record"
-EVAL_FILE = "eval.record"
 
 SUPERSAMPLING = 3  # shapes are drawn this much larger, then shrunk: smooth edges
 MAX_OVERLAP = 0.05  # share of the smaller box; a shape that would hide more is placed again
@@ -115,10 +113,10 @@ def make_dataset(output_dir: str, seed: int, size: str = "small") -> DatasetFile
     writer.write_label_map(dict(enumerate(CLASS_NAMES, start=1)), label_map)
     patterns = []
     for name, count, stream in (
-        (TRAIN_FILE, plan.num_train, seed),
-        (EVAL_FILE, plan.num_eval, seed + EVAL_SEED_OFFSET),
+        ("train", plan.num_train, seed),
+        ("eval", plan.num_eval, seed + EVAL_SEED_OFFSET),
     ):
-        path = os.path.join(output_dir, name)
+        path = os.path.join(output_dir, f"{name}.record")
         writer.write_sharded(_examples(name, count, stream), path, plan.num_shards)
         patterns.append(f"{path}-?????-of-{plan.num_shards:05d}")
     return DatasetFiles(patterns[0], patterns[1], label_map, plan.num_train, plan.num_eval)
@@ -130,7 +128,7 @@ def _examples(name: str, count: int, seed: int) -> Iterator[writer.tf.train.Exam
         names = [CLASS_NAMES[class_id - 1] for class_id in image.class_ids]
         masks = [writer.encode_image(mask, "png") for mask in image.masks]
         labels = writer.Annotations(image.boxes, image.class_ids, names, masks=masks)
-        filename = f"{name.split('.')[0]}_{index:05d}.jpg"
+        filename = f"{name}_{index:05d}.jpg"
         yield writer.make_example(writer.encode_image(image.pixels), labels, filename=filename)
 
 
