@@ -30,14 +30,10 @@ def connect(path: str) -> sqlite3.Connection:
     SQLite keeps that of path "" in a temporary file without name.
     """
     database = sqlite3.connect(path, isolation_level=None)
-    for setting in (
-        "journal_mode = OFF",
-        "synchronous = OFF",
-        "temp_store = FILE",
-        f"cache_size = -{CACHE_KIBIBYTES}",
-    ):
-        database.execute(f"PRAGMA {setting}")
-    database.execute("BEGIN")
+    database.executescript(
+        "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA temp_store = FILE; "
+        f"PRAGMA cache_size = -{CACHE_KIBIBYTES}; BEGIN"
+    )
     return database
 
 
