@@ -149,11 +149,11 @@ RESIZE_METHODS = (
 
 def resize_by(sample: Sample, size: tf.Tensor, method: tf.Tensor) -> Sample:
     """Resizes by the method with this number in `RESIZE_METHODS`, an int32 scalar."""
-
-    def branch(name: str) -> Callable[[], tf.Tensor]:
-        return lambda: tf.cast(tf1.image.resize(sample.image, size, method=name), tf.float32)
-
-    image = tf.switch_case(method, [branch(name) for name in RESIZE_METHODS])
+    branches = [
+        functools.partial(tf1.image.resize, sample.image, size, method=name)
+        for name in RESIZE_METHODS
+    ]
+    image = tf.switch_case(method, branches)
     return _resize_labels(sample, size)._replace(image=image)
 
 

@@ -79,14 +79,10 @@ def check_steps(chain: Sequence[AugmentationStep], reader: Any) -> None:
                 "needs train_input_reader.load_instance_masks",
                 "set it, or remove the step",
             )
-        earlier_names = [earlier.name for earlier in chain[:number]]
-        later_names = [later.name for later in chain[number:]]
-        for name, place, names in (
-            (ONLY_AFTER, "after", earlier_names),
-            (ONLY_BEFORE, "before", later_names),
-        ):
-            if name in names:
-                raise ConfigError(step.where, f"move {name} {place} this step")
+        if ONLY_AFTER in (earlier.name for earlier in chain[:number]):
+            raise ConfigError(step.where, f"move {ONLY_AFTER} after this step")
+        if ONLY_BEFORE in (later.name for later in chain[number:]):
+            raise ConfigError(step.where, f"move {ONLY_BEFORE} before this step")
 
 
 def split_stages(chain: Sequence[AugmentationStep]) -> List[range]:

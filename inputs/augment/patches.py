@@ -14,6 +14,7 @@ from inputs.augment.base import (
     float_image,
     image_size,
     random_between,
+    random_integer,
     random_integers,
     split_seed,
     uniform,
@@ -71,8 +72,7 @@ def random_patch_gaussian(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
 
     def change(old: Sample) -> Sample:
         size = image_size(old.image)
-        bounds = tf.constant([[config.min_patch_size], [config.max_patch_size]])
-        side = random_integers(side_seed, bounds[0], bounds[1])
+        side = random_integer(side_seed, config.min_patch_size, config.max_patch_size)
         center = random_integers(place_seed, tf.zeros_like(size), size)
         first = tf.maximum(center - side // 2, 0)
         extent = tf.minimum(center - side // 2 + side, size) - first
