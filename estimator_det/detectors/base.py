@@ -250,8 +250,6 @@ class ImageFrame:
 
     def to_pixels(self, boxes: tf.Tensor) -> tf.Tensor:
         """Converts boxes [B, N, 4] to pixels; the inverse of `normalize_to_real_image`."""
-        if self.true_shapes is None:
-            return boxes_to_pixels(boxes, self.inputs)
         sizes = self.windows[:, tf.newaxis, 2:]
         return boxes * tf.concat([sizes, sizes], axis=2)
 

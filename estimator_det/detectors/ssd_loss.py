@@ -283,11 +283,8 @@ def equalization_penalty(weight: float, exclude_prefixes: Sequence[str] = ()) ->
 
 def range_spread(kernel: tf.Variable) -> tf.Tensor:
     """Computes the variance of log(max |w|) over the output channels of an HWIO or HWC1 kernel."""
-    height, width = kernel.shape[0], kernel.shape[1]
-    is_depthwise = kernel.op.name.endswith("depthwise_weights")
-    channels = -1 if is_depthwise else kernel.shape[3]
-    flat = tf.reshape(kernel, [height * width if is_depthwise else -1, channels])
-    ranges = tf.maximum(tf.reduce_max(tf.abs(flat), axis=0), SMALLEST_RANGE)
+    axes = [0, 1] if kernel.op.name.endswith("depthwise_weights") else [0, 1, 2]
+    ranges = tf.maximum(tf.reduce_max(tf.abs(kernel), axis=axes), SMALLEST_RANGE)
     return tf.math.reduce_variance(tf.math.log(ranges))
 
 

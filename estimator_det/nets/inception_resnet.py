@@ -8,7 +8,7 @@ classifier, except `Repeat`, which is `Repeat_2` in the classifier.
 
 from __future__ import annotations
 
-from typing import Callable, ContextManager, NamedTuple, Optional, Tuple
+from typing import ContextManager, NamedTuple, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import inception
@@ -114,11 +114,8 @@ def arg_scope() -> ContextManager[None]:
     )
 
 
-Activation = Optional[Callable[[tf.Tensor], tf.Tensor]]
-
-
-def _add(net: tf.Tensor, block: Residual, activation: Activation = tf.nn.relu) -> tf.Tensor:
-    """Builds a residual block in the open variable scope, [B, h, w, C] -> [B, h, w, C]."""
+def _add(net: tf.Tensor, block: Residual) -> tf.Tensor:
+    """Adds a residual block in the open variable scope, [B, h, w, C] -> [B, h, w, C]."""
     change = slim.conv2d(
         inception.mix(net, block.branches),
         net.shape[-1],
@@ -127,14 +124,13 @@ def _add(net: tf.Tensor, block: Residual, activation: Activation = tf.nn.relu) -
         activation_fn=None,
         scope="Conv2d_1x1",
     )
-    total = net + block.scale * change
-    return total if activation is None else activation(total)
+    return net + block.scale * change
 
 
 def _repeat(net: tf.Tensor, scope: str, block: Residual) -> tf.Tensor:
     for number in range(1, block.repeats + 1):
         with tf1.variable_scope(f"{scope}/{block.name}_{number}"):
-            net = _add(net, block)
+            net = tf.nn.relu(_add(net, block))
     return net
 
 
@@ -160,5 +156,5 @@ def second_part(inputs: tf.Tensor) -> tf.Tensor:
     *_, net = inception.inception(inputs, blocks=(MIXED_7A,)).values()
     net = _repeat(net, "Repeat", BLOCK8)
     with tf1.variable_scope(LAST_BLOCK8.name):
-        net = _add(net, LAST_BLOCK8, activation=None)
+        net = _add(net, LAST_BLOCK8)
     return slim.conv2d(net, LAST_DEPTH, 1, scope="Conv2d_7b_1x1")

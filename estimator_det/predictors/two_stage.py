@@ -128,36 +128,18 @@ class RfcnHead:
         num_codes, num_logits = self.num_classes * BOX_CODE_SIZE, self.num_classes + 1
         with tf1.variable_scope(REGION_SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():
             net = slim.conv2d(features, self.depth, 1, scope="reduce_depth")
-            code_maps = self._score_maps(net, bins * num_codes, "refined_locations")
-            codes = self._pool(code_maps, boxes)
-            class_maps = self._score_maps(net, bins * num_logits, "class_predictions")
-            logits = self._pool(class_maps, boxes)
+            codes = self._pool_layer(net, bins * num_codes, "refined_locations", boxes)
+            logits = self._pool_layer(net, bins * num_logits, "class_predictions", boxes)
         return Prediction(
             tf.reshape(codes, [-1, self.num_classes, BOX_CODE_SIZE]),
             tf.reshape(logits, [-1, num_logits]),
         )
 
-    def _score_maps(self, net: tf.Tensor, depth: int, name: str) -> tf.Tensor:
-        return slim.conv2d(net, depth, 1, activation_fn=None, scope=name)
-
-    def _pool(self, score_maps: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
+    def _pool_layer(self, net: tf.Tensor, depth: int, name: str, boxes: tf.Tensor) -> tf.Tensor:
+        score_maps = slim.conv2d(net, depth, 1, activation_fn=None, scope=name)
         return pool_position_sensitive(
             score_maps, boxes, self.crop_size, self.num_bins, matmul=self.matmul
         )
-
-
-def make_rfcn_head(
-    config: Any, num_classes: int, is_training: bool, *, matmul: bool = False
-) -> RfcnHead:
-    """Builds the head of an `RfcnBoxPredictor` message, or raises ConfigError."""
-    return RfcnHead(
-        num_classes=num_classes,
-        conv_scope=make_arg_scope(config.conv_hyperparams, is_training),
-        num_bins=(config.num_spatial_bins_height, config.num_spatial_bins_width),
-        depth=config.depth,
-        crop_size=(config.crop_height, config.crop_width),
-        matmul=matmul,
-    )
 
 
 # Weights of log2(features) and log2(classes) in the default depth; the reference's values.

@@ -22,6 +22,7 @@ from estimator_det.detectors.base import (
     ImageFrame,
     Losses,
     Postprocessing,
+    boxes_to_pixels,
     normalize_boxes,
 )
 from estimator_det.detectors.two_stage import masks, proposals, regions
@@ -146,7 +147,7 @@ class FasterRcnnDetector:
     ) -> Losses:
         """Computes the loss terms of a batch, and counts of its assignment."""
         inputs = predictions.inputs
-        groundtruth = regions.convert_boxes_to_pixels(groundtruth, inputs)
+        groundtruth = groundtruth._replace(boxes=boxes_to_pixels(groundtruth.boxes, inputs))
         with tf1.name_scope("Loss"):
             terms, counts, divisors = self.rpn_loss(predictions.rpn, groundtruth)
             if self.second is None:

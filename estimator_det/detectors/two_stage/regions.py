@@ -45,14 +45,10 @@ from estimator_det.nets.context_attention import (
     ContextAttention,
     make_context_attention,
 )
+from estimator_det.nets.hyperparams import make_arg_scope
 from estimator_det.nets.roi import crop_regions, split_rows
 from estimator_det.predictors.base import Prediction
-from estimator_det.predictors.two_stage import (
-    RegionBoxHead,
-    RfcnHead,
-    make_region_box_head,
-    make_rfcn_head,
-)
+from estimator_det.predictors.two_stage import RegionBoxHead, RfcnHead, make_region_box_head
 
 REGION_LOCALIZATION = "Loss/BoxClassifierLoss/localization_loss"
 REGION_CLASSIFICATION = "Loss/BoxClassifierLoss/classification_loss"
@@ -93,36 +89,28 @@ class CropStage:
     def predict(
         self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
     ) -> RegionOutput:
-        box_features = self.box_features(
-            self.crop(features, boxes, attention_context), attention_context
-        )
+        crops = self.crop(features, boxes, attention_context)
+        box_features = self.box_features(crops, attention_context)
         return _output(box_features, self.head.predict(box_features), boxes)
 
     def crop(
-        self,
-        features: tf.Tensor,
-        boxes: tf.Tensor,
-        attention_context: Optional[AttentionContext] = None,
+        self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
     ) -> tf.Tensor:
         """Crops [B, h, w, C] at normalized boxes [B, N, 4] and pools -> [B * N, s, s, C]."""
         crops = crop_regions(features, boxes, (self.crop_size,) * 2, matmul=self.matmul)
         pooled = tf.nn.max_pool2d(crops, self.pool_size, self.pool_stride, "VALID")
         return self._attend(pooled, attention_context, POST_RPN)
 
-    def box_features(
-        self, crops: tf.Tensor, attention_context: Optional[AttentionContext] = None
-    ) -> tf.Tensor:
+    def box_features(self, crops: tf.Tensor, attention_context: AttentionContext) -> tf.Tensor:
         """Computes [B * N, h', w', C'] from crops [B * N, s, s, C]; calls share variables."""
-        return self._attend(
-            self.extractor.box_features(crops), attention_context, POST_BOX_CLASSIFIER
-        )
+        features = self.extractor.box_features(crops)
+        return self._attend(features, attention_context, POST_BOX_CLASSIFIER)
 
     def _attend(
-        self, rows: tf.Tensor, attention_context: Optional[AttentionContext], position: int
+        self, rows: tf.Tensor, attention_context: AttentionContext, position: int
     ) -> tf.Tensor:
         if self.attention is None or self.attention.position != position:
             return rows
-        assert attention_context is not None, "attention needs its context"
         return self.attention(rows, attention_context)
 
 
@@ -174,8 +162,13 @@ def make_rfcn_stage(
     config: Any, model: Any, extractor: RecipeExtractor, is_training: bool
 ) -> RfcnStage:
     """Builds the second stage with an `RfcnBoxPredictor` message; see `make_crop_stage`."""
-    head = make_rfcn_head(
-        config, model.num_classes, is_training, matmul=model.use_matmul_crop_and_resize
+    head = RfcnHead(
+        num_classes=model.num_classes,
+        conv_scope=make_arg_scope(config.conv_hyperparams, is_training),
+        num_bins=(config.num_spatial_bins_height, config.num_spatial_bins_width),
+        depth=config.depth,
+        crop_size=(config.crop_height, config.crop_width),
+        matmul=model.use_matmul_crop_and_resize,
     )
     return RfcnStage(extractor, head)
 
@@ -218,11 +211,6 @@ def make_region_assigner(config: Any) -> TargetAssigner:
     return TargetAssigner(IOU_SIMILARITY, matcher, BOX_CODER)
 
 
-def convert_boxes_to_pixels(groundtruth: Groundtruth, inputs: tf.Tensor) -> Groundtruth:
-    """Converts the boxes of groundtruth to pixels of inputs [B, H, W, C]."""
-    return groundtruth._replace(boxes=boxes_to_pixels(groundtruth.boxes, inputs))
-
-
 def assign_classes(assigner: TargetAssigner, boxes: tf.Tensor, groundtruth: Groundtruth) -> Targets:
     """Targets of boxes [B, N, 4]: class targets are [B, N, K + 1], background first."""
     num_classes = groundtruth.classes.shape[2]
@@ -254,7 +242,7 @@ class RegionSampler:
             raise ValueError(
                 "predict needs groundtruth in training of a two-stage detector; pass it"
             )
-        groundtruth = convert_boxes_to_pixels(groundtruth, inputs)
+        groundtruth = groundtruth._replace(boxes=boxes_to_pixels(groundtruth.boxes, inputs))
         targets = assign_classes(self.assigner, proposals.boxes, groundtruth)
         is_selected = balanced_sample(
             proposals.valid & (tf.reduce_mean(targets.class_weights, axis=2) > 0.0),

@@ -179,7 +179,7 @@ def test_detections_of_padded_images_are_cropped_where_they_are():
             second_stage=RegionOutput(tf.zeros([]), tf.zeros([1, 12, 2, 4]), tf.zeros([1, 12, 3])),
         )
         found = detector.postprocess(predictions, tf.constant([[64, 32, 3]]))
-        crops = detector.second.stage.crop(features, boxes[:, :1] / 64.0)
+        crops = detector.second.stage.crop(features, boxes[:, :1] / 64.0, None)
         found_boxes, ours, expected = evaluate(
             [found.boxes[0, 0], found.cropped_features[0, 0], crops[0]]
         )
