@@ -29,8 +29,6 @@ _SSD_PARTS = (
     "similarity_calculator",
     "box_predictor",
     "anchor_generator",
-    "loss.localization_loss",
-    "loss.classification_loss",
 )
 _FIRST_STAGE_PARTS = ("image_resizer", "feature_extractor", "first_stage_anchor_generator")
 # Cropping from the feature map; R-FCN crops inside its predictor instead.
@@ -78,30 +76,25 @@ def readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]
 
 def _missing_parts(model: Any, path: str, parts: Tuple[str, ...]) -> Iterator[Problem]:
     for part in parts:
-        value: Any = model
-        present = True
-        for name in part.split("."):
-            present = value.HasField(name)
-            value = getattr(value, name)
-        if not present:
+        if not model.HasField(part):
             yield error(f"{path}.{part}", "is missing", f"--set {path}.{part}=…")
             continue
+        value = getattr(model, part)
         groups = value.DESCRIPTOR.oneofs if isinstance(value, Message) else ()
         for group in groups:
             # A pyramid is a choice that may be left open.
             if group.name != "feature_pyramid_oneof" and value.WhichOneof(group.name) is None:
                 members = ", ".join(field.name for field in group.fields)
                 yield error(f"{path}.{part}", "is empty", f"choose one of {members}")
-    if model.HasField("feature_extractor") and not model.feature_extractor.type:
-        yield error(
-            f"{path}.feature_extractor.type",
-            "is missing",
-            "name the network, for example 'ssd_mobilenet_v1'",
-        )
+        if part == "feature_extractor" and not value.type:
+            remedy = "name the network, for example 'ssd_mobilenet_v1'"
+            yield error(f"{path}.feature_extractor.type", "is missing", remedy)
 
 
 def _check_ssd(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
     yield from _missing_parts(model, path, _SSD_PARTS)
+    losses = ("localization_loss", "classification_loss")
+    yield from _missing_parts(model.loss, f"{path}.loss", losses)
     if model.add_background_class and model.explicit_background_class:
         yield error(
             f"{path}.explicit_background_class",

@@ -7,7 +7,7 @@ refused by `model_fn.checks.names`, together with all fields of their messages.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Iterator, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, Iterator, Tuple
 
 from google.protobuf.message import Message
 
@@ -16,43 +16,30 @@ from estimator_det.config.text import entries, is_repeated
 
 _PACKAGE = "estimator_det.protos."
 
-
-class Refusal(NamedTuple):
-    """Why a field must not be set, and what to do."""
-
-    message: str
-    remedy: str
-
-
-_NO_MODEL_USES_IT = Refusal("is not supported yet, because no model uses it", "remove it")
-# Keys are the message's name within its package and the field's name.
-REFUSED: Dict[str, Refusal] = {
-    "FasterRcnn.inplace_batchnorm_update": Refusal(
-        "updates of batch norm in place are not supported in Faster R-CNN", "set it to false"
-    ),
-    "FasterRcnnFeatureExtractor.fpn": Refusal(
-        "is not supported yet, because no feature extractor of two stages has a pyramid",
-        "remove it",
-    ),
-    "InputReader.external_input_reader": Refusal(
-        "readers of other formats are not supported",
-        "convert the records to tf.train.Example and use tf_record_input_reader",
-    ),
+_NO_MODEL_USES_IT = "is not supported yet, because no model uses it"
+# Field, by its message's name within the package -> why it must not be set.
+REFUSED: Dict[str, str] = {
+    "FasterRcnn.inplace_batchnorm_update": "updates of batch norm in place are not supported in "
+    "Faster R-CNN",
+    "FasterRcnnFeatureExtractor.fpn": "is not supported yet, because no feature extractor of two "
+    "stages has a pyramid",
+    "InputReader.external_input_reader": "readers of other formats are not supported",
     "InputReader.load_dense_pose": _NO_MODEL_USES_IT,
     "InputReader.load_keypoint_depth_features": _NO_MODEL_USES_IT,
     "InputReader.load_track_id": _NO_MODEL_USES_IT,
-    "Ssd.mask_head_config": Refusal(
-        "is not supported yet, because single-shot detectors predict boxes only", "remove it"
-    ),
-    "SsdFeatureExtractor.bifpn": Refusal(
-        "is not supported yet, because no feature extractor makes such a pyramid", "remove it"
-    ),
-    "SsdFeatureExtractor.replace_preprocessor_with_placeholder": Refusal(
-        "is not supported yet: every model normalizes its pixels", "remove it"
-    ),
-    "SsdFeatureExtractor.use_hardswish": Refusal(
-        "is not supported yet: the type chooses the activation", "remove it"
-    ),
+    "Ssd.mask_head_config": "is not supported yet, because single-shot detectors predict boxes "
+    "only",
+    "SsdFeatureExtractor.bifpn": "is not supported yet, because no feature extractor makes such a "
+    "pyramid",
+    "SsdFeatureExtractor.replace_preprocessor_with_placeholder": "is not supported yet: every "
+    "model normalizes its pixels",
+    "SsdFeatureExtractor.use_hardswish": "is not supported yet: the type chooses the activation",
+}
+# Field -> what to do, if that is not to remove it.
+REMEDIES = {
+    "FasterRcnn.inplace_batchnorm_update": "set it to false",
+    "InputReader.external_input_reader": "convert the records to tf.train.Example and use "
+    "tf_record_input_reader",
 }
 
 _SUPPRESSION = "all kinds of suppression have the same result, with static shapes"
@@ -171,7 +158,7 @@ def check_fields(message: Message, prefix: str = "") -> Iterator[Problem]:
             continue
         seen.add(path)
         if name in REFUSED:
-            yield error(path, *REFUSED[name])
+            yield error(path, REFUSED[name], REMEDIES.get(name, "remove it"))
         elif name in NO_EFFECT:
             yield no_effect(path, NO_EFFECT[name], deprecated=field.GetOptions().deprecated)
         elif name in REPLACED:

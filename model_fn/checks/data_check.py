@@ -29,8 +29,7 @@ from model_fn.checks.data_report import DataReport
 from model_fn.checks.files import check_label_maps, read_label_maps
 from model_fn.checks.names import component_problem
 
-TRAIN, EVAL, ALL = "train", "eval", "all"
-READERS = (TRAIN, EVAL, ALL)
+READERS = ("train", "eval", "all")
 TRAIN_READER = "train_input_reader"
 
 
@@ -38,7 +37,7 @@ def check_data(
     config: Any,
     title: str,
     *,
-    readers: str = ALL,
+    readers: str = "all",
     jobs: int = 1,
     max_records: Optional[int] = None,
     progress: bool = True,
@@ -109,11 +108,8 @@ def _plans(
 def _readers(config: Any, which: str) -> List[Tuple[str, Any]]:
     if which not in READERS:
         raise ValueError(f"readers must be one of {READERS}; given {which!r}")
-    readers = [
-        (field, reader)
-        for field, reader in check_model.readers(config)
-        if which in (ALL, TRAIN if field == TRAIN_READER else EVAL)
-    ]
+    prefix = "" if which == "all" else which
+    readers = [each for each in check_model.readers(config) if each[0].startswith(prefix)]
     if not readers:
         raise ConfigError(
             None, f"the configuration has no input reader to check (readers: {which})"
