@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.speed import components
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.programs.demo import MAP_50
+from exporters.benchmark.report import MAP_50
 from inputs import machine
 from inputs.datasets import shapes
 

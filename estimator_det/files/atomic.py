@@ -36,7 +36,13 @@ def write(path: AnyPath, content: Union[str, bytes]) -> None:
     path = os.fspath(path)
     content = content.encode() if isinstance(content, str) else content
     if is_remote(path):
-        _write_remote(path, content)
+        from estimator_det.compat import tf
+
+        unfinished = f"{path}.tmp-{os.getpid()}"
+        tf.io.gfile.makedirs(path.rpartition("/")[0])
+        with tf.io.gfile.GFile(unfinished, "wb") as remote:
+            remote.write(content)
+        tf.io.gfile.rename(unfinished, path, overwrite=True)
         return
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     try:
@@ -47,13 +53,3 @@ def write(path: AnyPath, content: Union[str, bytes]) -> None:
             raise
         # The error of a write names no file.
         raise OSError(error.errno, error.strerror, path) from error
-
-
-def _write_remote(path: str, content: bytes) -> None:
-    from estimator_det.compat import tf
-
-    unfinished = f"{path}.tmp-{os.getpid()}"
-    tf.io.gfile.makedirs(path.rpartition("/")[0])
-    with tf.io.gfile.GFile(unfinished, "wb") as file:
-        file.write(content)
-    tf.io.gfile.rename(unfinished, path, overwrite=True)

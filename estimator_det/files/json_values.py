@@ -43,15 +43,13 @@ def read_members(file: BinaryIO) -> Iterator[Value]:
         JsonError: if the text is not a JSON object; earlier values were yielded.
     """
     text = _Text(file)
-    text.take("{")
-    for _ in text.entries("}"):
+    for _ in text.entries("{", "}"):
         if text.peek() != '"':
             raise text.error(f"a key in quotes is expected; found {text.next_shown()}")
         key = text.value()[0]
         text.take(":")
         if text.peek() == "[":
-            text.take("[")
-            for _ in text.entries("]"):
+            for _ in text.entries("[", "]"):
                 yield Value(*text.value(), True, key)
         else:
             yield Value(*text.value(), False, key)
@@ -66,8 +64,7 @@ def read_values(file: BinaryIO) -> Iterator[Value]:
     """
     text = _Text(file)
     if text.peek() == "[":
-        text.take("[")
-        for _ in text.entries("]"):
+        for _ in text.entries("[", "]"):
             yield Value(*text.value(), True)
         text.check_end()
     while text.peek():
@@ -114,8 +111,9 @@ class _Text:
             raise self.error(f"{character!r} is expected; found {self.next_shown()}")
         self._advance(self._position + 1)
 
-    def entries(self, closing: str) -> Iterator[None]:
-        """Yields before each entry up to the closing bracket; the caller reads the entry."""
+    def entries(self, opening: str, closing: str) -> Iterator[None]:
+        """Yields before each entry between the brackets; the caller reads the entry."""
+        self.take(opening)
         if self.peek() != closing:
             yield
             while self.peek() != closing:

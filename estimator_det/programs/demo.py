@@ -28,7 +28,6 @@ MODELS = {  # name -> configuration, description
     "mask_rcnn": (_CONFIGS / "mask_rcnn_mobilenet_v1_shapes.config", "Mask R-CNN MobileNet v1"),
 }
 CONFIG_FILE = MODELS["ssd"][0]
-MAP_50 = "DetectionBoxes_Precision/mAP@.50IOU"
 SUMMARY_FILE = "summary.json"
 PICTURE_FILE = "detections.png"
 MARKER_FILE = ".estimator-det-demo"  # marks the folder of a demo, which a later demo may replace

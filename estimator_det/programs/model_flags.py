@@ -117,8 +117,7 @@ def define_flags() -> flags.FlagValues:
     for name, text in _SWITCHES.items():
         flags.DEFINE_boolean(name, False, text, flag_values=values)
     for name, text in _TEXTS.items():
-        default = "" if name == "config_override" else None
-        flags.DEFINE_string(name, default, text, flag_values=values)
+        flags.DEFINE_string(name, None, text, flag_values=values)
     for name, (number, text) in _NUMBERS.items():
         low = None if name == "max_eval_retries" else 1
         flags.DEFINE_integer(name, number, text, lower_bound=low, flag_values=values)

@@ -11,6 +11,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.programs import cli, console, demo, model_main
+from exporters.benchmark.report import MAP_50
 from exporters.detect_files import DETECTIONS_FILE
 from inputs.datasets import shapes
 from model_fn.evaluation.history import EVALUATIONS_FILE
@@ -139,13 +140,13 @@ def test_demo(tmp_path, capsys):
         arguments += ["--set", text]
     assert cli.main(arguments) == 0
     summary = json.loads((folder / "summary.json").read_text())
-    assert 0 <= summary["metrics"][demo.MAP_50] <= 1
+    assert 0 <= summary["metrics"][MAP_50] <= 1
     assert [*summary["seconds"]] == ["data", "training and evaluation", "export", "detection"]
     for path in (summary["picture"], f"{summary['saved_model']}/saved_model.pb"):
         assert pathlib.Path(path).exists()
     output = capsys.readouterr().out
     assert "[4/4] detection" in output
-    assert f"{demo.MAP_50} {summary['metrics'][demo.MAP_50]:.4f}" in " ".join(output.split())
+    assert f"{MAP_50} {summary['metrics'][MAP_50]:.4f}" in " ".join(output.split())
     assert demo.PICTURE_FILE in output
     assert "contains an earlier demo and is replaced" in output
     assert not (folder / "model" / "of_an_earlier_demo").exists()

@@ -66,11 +66,7 @@ class Copied(NamedTuple):
 
 
 def upload(
-    sources: Sequence[str],
-    destination: str,
-    *,
-    exclude: Sequence[str] = (),
-    threads: int = THREADS,
+    sources: Sequence[str], destination: str, *, exclude: Sequence[str] = (), threads: int = THREADS
 ) -> Copied:
     """Uploads files, and the contents of folders, into a folder of a bucket.
 
@@ -101,11 +97,7 @@ def upload(
 
 
 def download(
-    sources: Sequence[str],
-    folder: str,
-    *,
-    exclude: Sequence[str] = (),
-    threads: int = THREADS,
+    sources: Sequence[str], folder: str, *, exclude: Sequence[str] = (), threads: int = THREADS
 ) -> Copied:
     """Downloads files, folders' contents and patterns, gs://bucket/name, into a local folder.
 
