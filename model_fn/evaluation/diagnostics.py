@@ -54,7 +54,6 @@ class EvalDiagnostics:
         self._unknown_boxes: Counter[int] = collections.Counter()
         self._unknown_detections: Counter[int] = collections.Counter()
         self._not_finite = 0
-        self._best_score = 0.0
         self._best_iou = 0.0
         # Rows are groundtruth, columns detections, the last of each none.
         self._confusion = np.zeros((size + 1, size + 1), np.int64)
@@ -100,7 +99,6 @@ class EvalDiagnostics:
         np.add.at(self._boxes, classes, 1)
         np.add.at(self._detections, image.classes, 1)
         np.add.at(self._over_score, image.classes[image.scores >= self._min_score], 1)
-        self._best_score = max(self._best_score, float(image.scores.max(initial=0.0)))
         iou = image.iou[:, real][image.classes[:, np.newaxis] == classes]
         self._best_iou = max(self._best_iou, float(iou.max(initial=0.0)))
 
@@ -125,12 +123,10 @@ class EvalDiagnostics:
             "images": self._images,
             "boxes": dict(zip(self._names, self._boxes.tolist())),
             "detections": dict(zip(self._names, self._detections.tolist())),
-            "detections_over_min_score": dict(zip(self._names, self._over_score.tolist())),
             "boxes_by_area": dict(zip(AREA_NAMES, self._areas.tolist())),
             "boxes_of_unknown_class": {str(k): n for k, n in self._unknown_boxes.items()},
             "detections_of_unknown_class": {str(k): n for k, n in self._unknown_detections.items()},
             "detections_not_finite": self._not_finite,
-            "best_score": self._best_score,
             "best_iou_within_class": self._best_iou,
             "min_score": self._min_score,
         }
@@ -158,10 +154,7 @@ class EvalDiagnostics:
             "average_precisions": {
                 self._names[k]: float(np.mean(y)) for k, y in precisions.items()
             },
-            "reliability": {
-                **{name: values.tolist() for name, values in reliability._asdict().items()},
-                "expected_error": reliability.expected_error,
-            },
+            "reliability": {name: x.tolist() for name, x in reliability._asdict().items()},
             **self._examples.results(),
         }
         chart = charts.figure(self._panels(frequent, values)) if self._images else b""

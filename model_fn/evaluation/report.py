@@ -124,10 +124,8 @@ def print_results(name: str, results: Dict[str, Any], row: Optional[Row] = None)
     """
     chosen = {key: value for key, value in scalars(results).items() if HEADLINE.fullmatch(key)}
     ends = [key.split("/")[-1] for key in chosen]
-    shown = {
-        end if ends.count(end) == 1 else key: value
-        for end, (key, value) in zip(ends, chosen.items())
-    }
+    names = [end if ends.count(end) == 1 else key for end, key in zip(ends, chosen)]
+    shown = dict(zip(names, chosen.values()))
     numbers = " ".join(
         f"{key} {'without objects' if value == -1 else f'{value:.4f}'}"
         for key, value in sorted(shown.items())
