@@ -16,6 +16,7 @@ where those of higher scores are not more precise.
 
 from __future__ import annotations
 
+import operator
 import os
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -169,8 +170,7 @@ def calibrate(config: calibration_pb2.CalibrationConfig, scores: Array, columns:
 
 def _logits(scores: Array) -> Array:
     inside = np.clip(np.asarray(scores, np.float64), _LOGIT_MARGIN, 1 - _LOGIT_MARGIN)
-    logits: Array = np.log(inside) - np.log1p(-inside)
-    return logits
+    return np.log(inside) - np.log1p(-inside)
 
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> List[Tuple[int, int]]:
@@ -359,8 +359,7 @@ def _reliability_with(
 ) -> Reliability:
     columns = np.array([scores.column_of(k) for k in matches.class_ids])[matches.classes()]
     every = matches.all_classes_merged()
-    calibrated = calibrate(config, every.scores, columns)
-    return reliability(calibrated, every.correct)
+    return reliability(calibrate(config, every.scores, columns), every.correct)
 
 
 def _held_out_error(kind: str, matches: Matches, scores: FinalScores) -> Optional[float]:
@@ -397,10 +396,7 @@ def write(calibrated: Calibrated, scores: FinalScores, folder: str, step: int) -
 def override_text(config: calibration_pb2.CalibrationConfig, scores: FinalScores) -> str:
     """Pipeline text proto that sets the calibration and nothing else."""
     pipeline = pipeline_pb2.TrainEvalPipelineConfig()
-    message: Any = pipeline
-    for name in scores.path.split("."):
-        message = getattr(message, name)
-    message.calibration_config.CopyFrom(config)
+    operator.attrgetter(scores.path)(pipeline).calibration_config.CopyFrom(config)
     text = str(text_format.MessageToString(pipeline))
     if len(text) <= LONGEST_INDENTED_TEXT:
         return text

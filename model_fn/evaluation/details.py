@@ -142,9 +142,8 @@ def read(folder: str, step: int) -> Optional[Dict[str, Any]]:
     if not tf.io.gfile.exists(path):
         return None
     try:
-        details: Dict[str, Any] = json.loads(files.read_text(path))
+        return json.loads(files.read_text(path))
     except ValueError as error:
         raise ConfigError(
             None, f"{path}: is not a file of details: {error}", "delete it, and evaluate again"
         ) from None
-    return details

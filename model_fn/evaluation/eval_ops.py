@@ -40,8 +40,7 @@ def make_categories(
     if label_map is None and path is not None:
         label_map = read_label_map(path)
     if label_map is not None:
-        categories: List[Dict[str, Any]] = label_map.categories()
-        return categories
+        return label_map.categories()
     model = getattr(pipeline_config.model, pipeline_config.model.WhichOneof("model"))
     # A model that is not supported may have none; a typing error must not take all memory.
     count = min(getattr(model, "num_classes", 0), MOST_CLASSES)

@@ -101,7 +101,7 @@ def best_f1(name: str, matches: ClassMatches, class_id: Optional[int] = None) ->
     )
 
 
-def format_table(table: Table, path: str = "") -> str:
+def format_table(table: Table, path: str) -> str:
     """The table as text: the classes with most boxes, at most `MAX_ROWS_PRINTED` of them.
 
     `path` is of the file with all of them.
@@ -113,8 +113,7 @@ def format_table(table: Table, path: str = "") -> str:
     lines += map(_line, [table.all_classes, *(r for r in table.classes if r.class_id in shown)])
     num_hidden = len(table.classes) - len(ranked)
     rest = f"  … and {num_hidden} classes more" if num_hidden else ""
-    where = f"  all in {path}" if path else ""
-    return "\n".join([*lines, *filter(None, [rest + where])])
+    return "\n".join([*lines, f"{rest}  all in {path}"])
 
 
 def _line(row: Row) -> str:

@@ -82,8 +82,7 @@ def mask_of(value: Any) -> RunLength:
     # Imported here, because training does not need it.
     from pycocotools import mask as coco_mask
 
-    encoded: RunLength = coco_mask.frPyObjects({"size": size, "counts": counts}, *size)
-    return encoded
+    return coco_mask.frPyObjects({"size": size, "counts": counts}, *size)
 
 
 def box_of_mask(mask: RunLength) -> Tuple[float, ...]:

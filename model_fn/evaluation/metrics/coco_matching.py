@@ -73,8 +73,7 @@ class CocoMatches:
 
     def add(self, image: ImageObjects) -> None:
         known = np.isin(image.true_categories, self._ids)
-        outside = self._outside(image.true_areas[known])
-        ignored = image.is_ignored[known] | outside
+        ignored = image.is_ignored[known] | self._outside(image.true_areas[known])
         rows = np.searchsorted(self._ids, image.true_categories[known])
         np.add.at(self._counts, rows, ~ignored.T)
         chosen = np.argsort(-image.scores, kind="stable")
@@ -204,5 +203,4 @@ def rows_of_classes(classes: np.ndarray, num_classes: int) -> List[np.ndarray]:
 def precision_at_recalls(recall: np.ndarray, precision: np.ndarray) -> np.ndarray:
     """Curve [n] by rising recall -> largest precision at `RECALLS` or above; 0 if not reached."""
     best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
-    at: np.ndarray = best[np.searchsorted(recall, RECALLS, side="left")]
-    return at
+    return best[np.searchsorted(recall, RECALLS, side="left")]

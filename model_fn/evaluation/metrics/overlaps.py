@@ -31,8 +31,7 @@ def box_ioa(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def box_area(boxes: np.ndarray) -> np.ndarray:
     """Area of yxyx boxes [..., 4] -> float64 [...]; 0 if an end is before the start."""
     boxes = np.asarray(boxes, np.float64)
-    area: np.ndarray = np.maximum(boxes[..., 2:] - boxes[..., :2], 0.0).prod(axis=-1)
-    return area
+    return np.maximum(boxes[..., 2:] - boxes[..., :2], 0.0).prod(axis=-1)
 
 
 def _shared_area(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -40,8 +39,7 @@ def _shared_area(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     second = np.asarray(second, np.float64)[..., np.newaxis, :, :]
     low = np.maximum(first[..., :2], second[..., :2])
     high = np.minimum(first[..., 2:], second[..., 2:])
-    shared: np.ndarray = np.maximum(high - low, 0.0).prod(axis=-1)
-    return shared
+    return np.maximum(high - low, 0.0).prod(axis=-1)
 
 
 def mask_iou(
@@ -54,8 +52,7 @@ def mask_iou(
     if not first or not second:
         return np.zeros((len(first), len(second)))
     flags = [False] * len(second) if covers is None else np.asarray(covers, bool).tolist()
-    overlaps: np.ndarray = coco_mask.iou(list(first), list(second), flags)
-    return overlaps
+    return coco_mask.iou(list(first), list(second), flags)
 
 
 def mask_areas(masks: Sequence[RunLength]) -> np.ndarray:

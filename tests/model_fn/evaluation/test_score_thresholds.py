@@ -53,7 +53,7 @@ def test_best_f1(matches, threshold, precision, recall, f1):
 def test_without_boxes_or_correct_detections_no_threshold_is_best(matches, text):
     row = best_f1("cat", matches)
     assert row.threshold is row.precision is row.recall is row.f1 is None
-    assert text in format_table(Table(row, ()))
+    assert text in format_table(Table(row, ()), "file")
 
 
 def test_table_of_an_evaluation():
