@@ -325,4 +325,4 @@ def _make_flexible(config: Any) -> AnchorGenerator:
 
 def make_anchor_generator(config: Any) -> AnchorGenerator:
     """Builds the generator of an `AnchorGenerator` message, or raises ConfigError."""
-    return ANCHOR_GENERATORS.make_chosen(config, "anchor_generator_oneof", "anchor_generator")
+    return ANCHOR_GENERATORS.make_chosen(config, "anchor_generator")

@@ -219,4 +219,4 @@ CODERS.register("mean_stddev_box_coder")(lambda config: CornerCoder(config.stdde
 
 def make_box_coder(config: Any) -> BoxCoder:
     """Builds the coder of a `BoxCoder` message, or raises ConfigError."""
-    return CODERS.make_chosen(config, "box_coder_oneof", "box_coder")
+    return CODERS.make_chosen(config, "box_coder")

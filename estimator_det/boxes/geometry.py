@@ -152,4 +152,4 @@ def _make_thresholded_iou(config: Any) -> Similarity:
 
 def make_similarity(config: Any) -> Similarity:
     """Builds the similarity of a `RegionSimilarityCalculator`; ConfigError if none is set."""
-    return SIMILARITIES.make_chosen(config, "region_similarity", "similarity_calculator")
+    return SIMILARITIES.make_chosen(config, "similarity_calculator")

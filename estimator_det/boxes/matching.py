@@ -192,4 +192,4 @@ def _make_bipartite(config: Any) -> Matcher:
 
 def make_matcher(config: Any) -> Matcher:
     """Builds the matcher of a `Matcher` message, or raises ConfigError."""
-    return MATCHERS.make_chosen(config, "matcher_oneof", "matcher")
+    return MATCHERS.make_chosen(config, "matcher")

@@ -44,7 +44,7 @@ def make_score_converter(config: Any) -> ScoreFunction:
     if not config.HasField("calibration_config"):
         return converter
     where = "post_processing.calibration_config"
-    return CALIBRATIONS.make_chosen(config.calibration_config, "calibrator", where, converter)
+    return CALIBRATIONS.make_chosen(config.calibration_config, where, converter)
 
 
 def interpolate(

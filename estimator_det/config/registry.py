@@ -80,12 +80,13 @@ class Registry(Generic[Maker]):
         known = f"Supported: {supported or 'none'}. {plugins.HINT}"
         return f"{name!r} is not known", f"{hint} {known}".strip()
 
-    def make_chosen(self, message: Any, oneof: str, field: str, *arguments: Any) -> Any:
-        """Result of the maker of the member set in `oneof` of `message`, called with `arguments`.
+    def make_chosen(self, message: Any, field: str, *arguments: Any) -> Any:
+        """Result of the maker of the member that is set in a message, called with `arguments`.
 
-        An error names the `field` that holds `message`.
+        The message has a single oneof. An error names the `field` that holds the message.
         """
-        kind = message.WhichOneof(oneof)
+        (oneof,) = message.DESCRIPTOR.oneofs
+        kind = message.WhichOneof(oneof.name)
         if kind is None:
             raise ConfigError(field, f"one of {sorted(self)} must be set; found none")
         if kind not in self:

@@ -282,7 +282,7 @@ def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = No
     """
     check_ranges_or_raise(model_config, "model.")
     raise_first([*check_fields(model_config, "model."), *check_detector(model_config)])
-    detector: Detector = DETECTORS.make_chosen(model_config, "model", "model", is_training)
+    detector: Detector = DETECTORS.make_chosen(model_config, "model", is_training)
     if graph_rewriter is None:
         return detector
     check_ranges_or_raise(graph_rewriter, "graph_rewriter.")
@@ -293,4 +293,4 @@ def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = No
 def make_preprocessor(model_config: Any) -> Preprocessor:
     """Builds only the preprocessing of a `DetectionModel`; ConfigError like `make_detector`."""
     check_ranges_or_raise(model_config, "model.")
-    return PREPROCESSORS.make_chosen(model_config, "model", "model")
+    return PREPROCESSORS.make_chosen(model_config, "model")

@@ -164,7 +164,7 @@ class Preprocessor:
 
 def make_resizer(config: image_resizer_pb2.ImageResizer) -> Resizer:
     """Builds the resizer of an `ImageResizer` message, or raises ConfigError."""
-    return IMAGE_RESIZERS.make_chosen(config, "image_resizer_oneof", "image_resizer")
+    return IMAGE_RESIZERS.make_chosen(config, "image_resizer")
 
 
 def rgb_to_gray(images: tf.Tensor) -> tf.Tensor:

@@ -178,8 +178,7 @@ def make_classification_loss(config: Any) -> ClassificationLoss:
     """Builds the loss of a `ClassificationLoss` message; ConfigError if none is set."""
     if config.HasField("custom"):
         return ClassificationLoss(CLASSIFICATION_LOSSES.custom_function(config.custom))
-    kind = "classification_loss"
-    return ClassificationLoss(CLASSIFICATION_LOSSES.make_chosen(config, kind, kind))
+    return ClassificationLoss(CLASSIFICATION_LOSSES.make_chosen(config, "classification_loss"))
 
 
 def _softmax_loss(config: Any, kind: str, loss: Callable[..., tf.Tensor]) -> _LossFunction:

@@ -92,7 +92,7 @@ def make_localization_loss(config: Any) -> LocalizationLoss:
     if config.HasField("custom"):
         function = LOCALIZATION_LOSSES.custom_function(config.custom)
         return LocalizationLoss(function, on_boxes=getattr(function.func, "on_boxes", False))
-    return LOCALIZATION_LOSSES.make_chosen(config, "localization_loss", "localization_loss")
+    return LOCALIZATION_LOSSES.make_chosen(config, "localization_loss")
 
 
 LOCALIZATION_LOSSES.register("weighted_l2")(lambda _: LocalizationLoss(squared_error))

@@ -144,11 +144,5 @@ def make_box_head(
 ) -> BoxHead:
     """Builds the box head of a `BoxPredictor` message, but no graph."""
     return BOX_HEADS.make_chosen(
-        config,
-        "box_predictor_oneof",
-        "box_predictor",
-        num_classes,
-        add_background_class,
-        is_training,
-        norm_is_training,
+        config, "box_predictor", num_classes, add_background_class, is_training, norm_is_training
     )

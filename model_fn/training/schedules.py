@@ -103,6 +103,6 @@ def _cosine_decay(config: Any, global_step: tf.Tensor) -> tf.Tensor:
 
 def make_learning_rate(config: Any, global_step: tf.Tensor) -> tf.Tensor:
     """The learning rate, float32 scalar named "learning_rate", that a `LearningRate` proto asks."""
-    rate = LEARNING_RATES.make_chosen(config, "learning_rate", "learning_rate", global_step)
+    rate = LEARNING_RATES.make_chosen(config, "learning_rate", global_step)
     # The reference's name of the tensor, by which hooks of users find it.
     return tf.identity(rate, name="learning_rate")

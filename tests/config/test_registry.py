@@ -41,9 +41,9 @@ def test_the_chosen_member_is_made_or_refused():
     registry.register("argmax_matcher")(lambda config, more: f"{config.matched_threshold:g} {more}")
     config = matcher_pb2.Matcher()
     with pytest.raises(ConfigError, match=r"model.matcher: one of .* must be set; found none"):
-        registry.make_chosen(config, "matcher_oneof", "model.matcher")
+        registry.make_chosen(config, "model.matcher")
     config.argmax_matcher.matched_threshold = 0.5
-    assert registry.make_chosen(config, "matcher_oneof", "model.matcher", "more") == "0.5 more"
+    assert registry.make_chosen(config, "model.matcher", "more") == "0.5 more"
     config.bipartite_matcher.SetInParent()
     with pytest.raises(ConfigError, match="matcher: matcher 'bipartite_matcher' is not supported"):
-        registry.make_chosen(config, "matcher_oneof", "model.matcher")
+        registry.make_chosen(config, "model.matcher")

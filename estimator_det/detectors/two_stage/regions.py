@@ -183,12 +183,7 @@ def make_region_stage(model: Any, extractor: RecipeExtractor, is_training: bool)
             f"must be {BOX_CODER.code_size}; given: {getattr(predictor, kind).box_code_size}",
         )
     return REGION_STAGES.make_chosen(
-        predictor,
-        "box_predictor_oneof",
-        "faster_rcnn.second_stage_box_predictor",
-        model,
-        extractor,
-        is_training,
+        predictor, "faster_rcnn.second_stage_box_predictor", model, extractor, is_training
     )
 
 

@@ -178,9 +178,7 @@ def make_named_metrics(
         if entry.HasField("custom"):
             metrics = PARAMETERIZED.custom_function(entry.custom)(eval_config, categories)
         else:
-            metrics = PARAMETERIZED.make_chosen(
-                entry, "parameterized_metric", field, field, categories
-            )
+            metrics = PARAMETERIZED.make_chosen(entry, field, field, categories)
         for earlier_name, before in named:
             if set(metrics.names) & set(before.names):
                 raise ConfigError(
