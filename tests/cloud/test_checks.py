@@ -8,7 +8,7 @@ import pytest
 
 from estimator_det.config import pipeline
 from estimator_det.config.problem import Problem
-from estimator_det.programs.cloud import checks
+from estimator_det.programs.cloud import preparation
 from estimator_det.programs.cloud.connection import connect
 from estimator_det.programs.cloud.paths import parse
 from estimator_det.protos import pipeline_pb2
@@ -37,7 +37,7 @@ def _fill() -> None:
 
 def _check(config: Any, **settings: Any) -> List[Problem]:
     defaults = {"model_dir": "gs://data/run", "region": "us-central1"}
-    return checks.check_paths(config, **{**defaults, **settings})
+    return preparation.path_problems(config, **{**defaults, **settings})
 
 
 def test_nothing_is_wrong(emulator):
@@ -124,4 +124,4 @@ def test_region_that_cannot_be_read(emulator):
     ],
 )
 def test_regions(location, parts, region, expected):
-    assert checks.is_near(location, parts, region) == expected
+    assert preparation.is_near(location, parts, region) == expected

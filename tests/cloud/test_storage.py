@@ -279,7 +279,7 @@ def test_nothing_of_google_cloud_is_imported_until_it_is_needed():
     program = (
         "import sys\n"
         "from estimator_det.programs import cli, model_main\n"
-        "from estimator_det.programs.cloud import checks, storage\n"
+        "from estimator_det.programs.cloud import preparation, storage\n"
         "cli.make_parser(); storage.check_direction(['a'], 'gs://data/b')\n"
         "names = ('google.cloud.storage', 'google.auth', 'google.api_core', 'requests')\n"
         "print([name for name in (*names, 'tensorflow') if name in sys.modules])\n"

@@ -10,7 +10,7 @@ import pytest
 from estimator_det.config import pipeline, problem
 from estimator_det.config.check import CHECKPOINT_FIELD
 from estimator_det.programs import cli
-from estimator_det.programs.cloud import checks, preparation, storage
+from estimator_det.programs.cloud import preparation, storage
 from tests.cloud.some_job import LONE
 from tests.programs.forking import small_config
 from tests.programs.test_cli import CONFIG, ROOT
@@ -213,7 +213,7 @@ def service(tmp_path, monkeypatch):
         return [] if region == "us-central1" else [problem.error("--model_dir", "is full", "go")]
 
     monkeypatch.setattr(storage, "upload", upload)
-    monkeypatch.setattr(checks, "check_paths", check_paths)
+    monkeypatch.setattr(preparation, "path_problems", check_paths)
     return calls
 
 

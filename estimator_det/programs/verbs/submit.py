@@ -18,14 +18,7 @@ from absl import flags
 import estimator_det
 from estimator_det.config import printing
 from estimator_det.programs import console, model_flags
-from estimator_det.programs.cloud import (
-    ai_platform,
-    jobs,
-    preparation,
-    rehearsal,
-    source_package,
-    vertex,
-)
+from estimator_det.programs.cloud import ai_platform, jobs, vertex
 from estimator_det.programs.verbs.base import (
     CONFIG_EXAMPLE,
     add_config_arguments,
@@ -120,6 +113,7 @@ def _add_rehearsal(group: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from estimator_det.config import pipeline, plugins
+    from estimator_det.programs.cloud import preparation, rehearsal, source_package
     from model_fn.checkpoints import writing
 
     _check_options(options)
