@@ -420,6 +420,7 @@ def convert(
             f"the TFLite converter of TensorFlow {tf.__version__} left out {POSTPROCESS}; export "
             "with TensorFlow 2.15"
         )
-    # The converter leaves out some of its options.
-    operator.customOptions = np.frombuffer(flexbuffers.Dumps(graph.options), np.uint8)
+    # The converter leaves out some of its options, which the reference writes in order of names.
+    options = flexbuffers.Dumps(dict(sorted(graph.options.items())))
+    operator.customOptions = np.frombuffer(options, np.uint8)
     return pack(model)
