@@ -101,20 +101,16 @@ def read_image(path: str) -> ImageFile:
             # Pillow warns from half the limit on at which it refuses; the limit here is MAX_PIXELS.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path) as image:
-                _check_size(image)
+                if image.width * image.height > MAX_PIXELS:
+                    raise OSError(
+                        f"it has {image.width} x {image.height} pixels, and the limit is "
+                        f"{MAX_PIXELS / 1e6:.0f} megapixels; reduce the image"
+                    )
                 return _decode(image)
     except Image.DecompressionBombError as error:
         raise OSError(f"{path} cannot be read: it has too many pixels: {error}") from error
     except PILLOW_ERRORS as error:
         raise OSError(f"{path} cannot be read: {error}") from error
-
-
-def _check_size(image: Image.Image) -> None:
-    if image.width * image.height > MAX_PIXELS:
-        raise OSError(
-            f"it has {image.width} x {image.height} pixels, and the limit is "
-            f"{MAX_PIXELS / 1e6:.0f} megapixels; reduce the image"
-        )
 
 
 def _decode(image: Image.Image) -> ImageFile:

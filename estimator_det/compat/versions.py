@@ -68,25 +68,12 @@ def import_estimator() -> Any:
 
     TensorFlow 2.16 and newer have no `tf.estimator`; in 2.15 it is this module.
     """
-    return _import(
-        "tensorflow_estimator._api.v1.estimator",
-        "tensorflow-estimator",
-        "tensorflow-estimator==2.15.0",
-    )
-
-
-def import_tpu_estimator() -> Any:
-    """Imports the namespace `estimator.tpu` without the wrapper that advises other names.
-
-    To say who uses an old name, the wrapper reads the sources of all callers: 0.2 s of a process.
-    """
-    namespace = import_estimator().tpu
-    return getattr(namespace, "_tfmw_wrapped_module", namespace)
+    return _import("tensorflow_estimator._api.v1.estimator", "tensorflow-estimator==2.15.0")
 
 
 def import_slim() -> Any:
     """Imports tf-slim; after the patches."""
-    return _import("tf_slim", "tf-slim", "tf-slim==1.1.0")
+    return _import("tf_slim", "tf-slim==1.1.0")
 
 
 def check_keras(tensorflow_version: str, keras_version: Optional[str]) -> None:
@@ -103,10 +90,11 @@ def check_keras(tensorflow_version: str, keras_version: Optional[str]) -> None:
     )
 
 
-def _import(module: str, package: str, requirement: str) -> types.ModuleType:
+def _import(module: str, requirement: str) -> types.ModuleType:
     try:
         return importlib.import_module(module)
     except Exception as error:  # a wrong version or a broken installation may raise any error
+        package = requirement.partition("==")[0]
         installed_version = installed(package)
         state = (
             f"{package} {installed_version} does not work here"

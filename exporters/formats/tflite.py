@@ -49,7 +49,6 @@ _ANCHORS = "anchors"
 _RAW_ANCHORS = "raw_outputs/anchors"
 # Normalization of SSD MobileNets, which published files without metadata mostly are.
 _USUAL = Normalization((127.5,) * COLOR_CHANNELS, (127.5,) * COLOR_CHANNELS)
-_LEVELS = 256  # number of values of 8 bits
 _TOLERANCES = {
     None: EXACT,
     "float16": Tolerance(0.02, 0.02),
@@ -334,7 +333,7 @@ def input_range(normalization: Normalization) -> Tuple[float, float]:
     """
     mean, std = (np.asarray(each) for each in normalization)
     least, most = float((-mean / std).min()), float(((255 - mean) / std).max())
-    deviation = _LEVELS / (most - least)
+    deviation = 256 / (most - least)  # number of values of 8 bits
     return -least * deviation, deviation
 
 
