@@ -33,9 +33,6 @@ class Filter(NamedTuple):
         return detections.select(np.isin(detections.classes, list(self.classes)))
 
 
-ALL_GOOD = Filter()  # detections of DEFAULT_MIN_SCORE or more
-
-
 class FileResult(NamedTuple):
     """The result for one image file."""
 
@@ -47,7 +44,7 @@ class FileResult(NamedTuple):
 
 
 def detect_files(
-    detector: Detector, paths: Iterable[str], output_dir: str, passes: Filter = ALL_GOOD
+    detector: Detector, paths: Iterable[str], output_dir: str, passes: Filter
 ) -> Iterator[FileResult]:
     """Runs the detector on image files; writes a drawing and a JSON line for each.
 

@@ -24,7 +24,7 @@ _MEANING = {
 }
 
 
-def resolve_input_types(names: Sequence[str], num_additional_channels: int = 0) -> Tuple[str, ...]:
+def resolve_input_types(names: Sequence[str], num_additional_channels: int) -> Tuple[str, ...]:
     """Expands "all" and checks names; the first one becomes `serving_default`.
 
     With additional channels, "all" leaves out the type that cannot have them.

@@ -14,7 +14,7 @@ import numpy as np
 
 from estimator_det.config import files, json_lines
 from estimator_det.files import atomic
-from exporters.detect_files import ALL_GOOD, Filter, json_entries
+from exporters.detect_files import Filter, json_entries
 from exporters.detector import Detector
 from model_fn.checkpoints.errors import RunError
 
@@ -36,9 +36,7 @@ def is_video(path: str) -> bool:
     return path.lower().endswith(VIDEO_SUFFIXES)
 
 
-def detect_video(
-    detector: Detector, path: str, output_dir: str, passes: Filter = ALL_GOOD
-) -> VideoResult:
+def detect_video(detector: Detector, path: str, output_dir: str, passes: Filter) -> VideoResult:
     """Writes `<name>_detections.mp4`, without sound, and `<name>_detections.jsonl`.
 
     Both appear when they are whole. Frames keep their times, and are rotated as a player shows

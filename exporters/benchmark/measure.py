@@ -85,7 +85,7 @@ def measure(task: Task) -> Tuple[Dict[str, Any], List[Outputs]]:
 
 
 def evaluate_model(
-    model: LoadedModel, records_config: Any, num_images: Optional[int] = None
+    model: LoadedModel, records_config: Any, num_images: Optional[int]
 ) -> Dict[str, float]:
     """The metrics of a model on records, image by image in their own sizes.
 

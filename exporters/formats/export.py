@@ -97,7 +97,7 @@ def export_formats(
     checkpoint_prefix: str,
     output_dir: str,
     formats: Sequence[ExportFormat],
-    options: Optional[ExportOptions] = None,
+    options: ExportOptions,
     *,
     overwrite: bool = False,
     compare: bool = True,
@@ -123,7 +123,7 @@ def export_formats(
             installed, a converter fails, or a model differs from the checkpoint by more than the
             tolerance of its format, and is renamed.
     """
-    options = _checked(pipeline_config, formats, options or ExportOptions())
+    options = _checked(pipeline_config, formats, options)
     complete(output_dir, _all_names())
     is_new = _check_folder(output_dir, overwrite)
     has_other_inputs = additional_channels(pipeline_config) or options.side_inputs

@@ -23,7 +23,7 @@ def scope_of(name: str) -> str:
 
 
 def match_layers(
-    ours: Structure, theirs: Structure, *, names_match: bool, follows_order: bool = True
+    ours: Structure, theirs: Structure, *, names_match: bool, follows_order: bool
 ) -> Dict[str, Convolution]:
     """Our convolutions by name of operation -> theirs, found by name or else by structure.
 
