@@ -19,19 +19,8 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config import files
 from estimator_det.config.printing import plain, quoted
-from estimator_det.files import json_values
+from estimator_det.files import json_values, run_lengths
 from model_fn.checkpoints.errors import RunError
-from model_fn.evaluation.detections.fields import (
-    Fault,
-    box_of,
-    box_of_mask,
-    class_id_of,
-    field_of,
-    keypoints_of,
-    mask_of,
-    number_of,
-    object_of,
-)
 from model_fn.evaluation.metrics.run_lengths import RunLength
 
 Array = np.ndarray[Any, Any]
@@ -39,9 +28,15 @@ Array = np.ndarray[Any, Any]
 MAX_DETECTIONS = 20_000_000  # detections of a file; they take 28 bytes each
 MAX_DETECTIONS_OF_IMAGE = 10_000
 MAX_PIXELS = 1e7  # distance of a coordinate from the image
+MAX_MASK_PIXELS = 178_956_970  # the limit of images
 LONGEST_NAME = 4_096  # characters of an image id or path
 MAX_FAULTS = 10  # that an error lists
 SIDES = ("ymin", "xmin", "ymax", "xmax")
+_GREATEST = float(np.finfo(np.float32).max)
+
+
+class Fault(Exception):
+    """Fault of an entry."""
 
 
 class ImageDetections(NamedTuple):
@@ -198,30 +193,30 @@ def names_of_image(name: str) -> List[str]:
 
 def _add_result(file: DetectionFile, entry: Any) -> None:
     file.is_coco = True
-    fields = object_of(entry)
-    image_id = field_of(fields, "image_id")
+    fields = _object_of(entry)
+    image_id = _field_of(fields, "image_id")
     if isinstance(image_id, bool) or not isinstance(image_id, (int, str)):
         raise Fault(f"image_id is {quoted(image_id)}; it must be a number or a text")
-    class_id = class_id_of(fields, "category_id")
+    class_id = _class_id_of(fields, "category_id")
     mask = _wanted_mask(file, fields)
     keypoints = None
     if file.wanted.num_keypoints and "keypoints" in fields:
-        keypoints = keypoints_of(fields, file.wanted.num_keypoints)
+        keypoints = _keypoints_of(fields, file.wanted.num_keypoints)
     if "bbox" not in fields and mask is not None:
-        box: Sequence[float] = box_of_mask(mask)
+        box: Sequence[float] = _box_of_mask(mask)
     elif "bbox" not in fields and keypoints is not None:
         box = [*keypoints.min(axis=0).tolist(), *keypoints.max(axis=0).tolist()]
     else:
-        box = box_of(fields)
+        box = _box_of(fields)
     if max(map(abs, box)) > MAX_PIXELS:
         raise Fault(f"bbox is {list(box)} (yxyx), more than {MAX_PIXELS:,.0f} pixels")
-    score = number_of("score", field_of(fields, "score"))
+    score = _number_of("score", _field_of(fields, "score"))
     file.add(file.index_of(str(image_id)), class_id, score, box, mask, keypoints)
 
 
 def _add_line(file: DetectionFile, entry: Any) -> None:
     """Adds a line of `detect`: an image with its detections."""
-    fields = object_of(entry)
+    fields = _object_of(entry)
     if "image_id" in fields and "file" not in fields:
         raise Fault("is a COCO result outside of a list; put the results between [ and ]")
     if "annotations" in fields:
@@ -229,7 +224,7 @@ def _add_line(file: DetectionFile, entry: Any) -> None:
             "has annotations, so it is a COCO data set; give a list of results, of image_id, "
             "category_id, bbox and score each"
         )
-    path = field_of(fields, "file")
+    path = _field_of(fields, "file")
     if not isinstance(path, str):
         raise Fault(f"file is {quoted(path)}; it must be a path")
     num_images = len(file.names)
@@ -239,34 +234,34 @@ def _add_line(file: DetectionFile, entry: Any) -> None:
     if "error" in fields:
         file.num_failed += 1
         return
-    detections = field_of(fields, "detections")
+    detections = _field_of(fields, "detections")
     if not isinstance(detections, list):
         raise Fault(f"detections is {quoted(detections)}; it must be a list")
     for position, detection in enumerate(detections):
         try:
-            _add_detection_of_line(file, image, object_of(detection))
+            _add_detection_of_line(file, image, _object_of(detection))
         except Fault as fault:
             raise Fault(f"detections[{position}]: {fault}") from None
 
 
 def _add_detection_of_line(file: DetectionFile, image: int, fields: Mapping[str, Any]) -> None:
-    class_id = class_id_of(fields, "class_id")
+    class_id = _class_id_of(fields, "class_id")
     name, known = fields.get("name"), file.class_names.get(class_id)
     if known is not None and name not in (None, known, str(class_id)):
         raise Fault(
             f"class {class_id} is {quoted(name)}, and {quoted(known)} in the label map; use "
             "the label map of the export"
         )
-    sides = object_of(field_of(fields, "box"))
-    box = tuple(number_of(f"box.{side}", field_of(sides, side)) for side in SIDES)
+    sides = _object_of(_field_of(fields, "box"))
+    box = tuple(_number_of(f"box.{side}", _field_of(sides, side)) for side in SIDES)
     if not (box[0] <= box[2] and box[1] <= box[3]):
         raise Fault(f"box is {list(box)}; it must be ymin <= ymax and xmin <= xmax")
-    score = number_of("score", field_of(fields, "score"))
+    score = _number_of("score", _field_of(fields, "score"))
     file.add(image, class_id, score, box, _wanted_mask(file, fields))
 
 
 def _wanted_mask(file: DetectionFile, fields: Mapping[str, Any]) -> Optional[RunLength]:
-    return mask_of(field_of(fields, "segmentation")) if file.wanted.masks else None
+    return _mask_of(_field_of(fields, "segmentation")) if file.wanted.masks else None
 
 
 def read_detections(path: str, class_names: Mapping[int, str], wanted: Wanted) -> DetectionFile:
@@ -298,3 +293,91 @@ def _values(path: str) -> Iterator[json_values.Value]:
             yield from json_values.read_values(file)
     except json_values.JsonError as error:
         raise RunError(f"{plain(path)}, line {error.line}: {plain(error)}") from None
+
+
+def _object_of(value: Any) -> Mapping[str, Any]:
+    """The value, which must be an object."""
+    if not isinstance(value, dict):
+        raise Fault(f"is {quoted(value)}, not an object between {{ and }}")
+    return value
+
+
+def _field_of(fields: Mapping[str, Any], name: str) -> Any:
+    """A field that must be there."""
+    if name not in fields:
+        raise Fault(f"has no {name}; it has {plain(sorted(fields))}")
+    return fields[name]
+
+
+def _number_of(name: str, value: Any) -> float:
+    """The value, which must be a number that float32 holds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Fault(f"{name} is {quoted(value)}, not a number")
+    if not abs(value) <= _GREATEST:  # NaN, too
+        raise Fault(f"{name} is {value:g}; it must be finite")
+    return float(value)
+
+
+def _box_of(fields: Mapping[str, Any]) -> Sequence[float]:
+    """The box, yxyx in pixels, of COCO's `bbox`."""
+    values = _field_of(fields, "bbox")
+    if not isinstance(values, list) or len(values) != 4:
+        raise Fault(f"bbox is {quoted(values)}; it must be [x, y, width, height]")
+    parts = zip(("x", "y", "width", "height"), values)
+    x, y, width, height = (_number_of(f"bbox ({name})", value) for name, value in parts)
+    if width < 0 or height < 0:
+        raise Fault(f"bbox has the width {width:g} and the height {height:g}; 0 or more")
+    return (y, x, y + height, x + width)
+
+
+def _class_id_of(fields: Mapping[str, Any], name: str) -> int:
+    """An id that a label map may have."""
+    value = _field_of(fields, name)
+    if not _is_count(value):
+        raise Fault(f"{name} is {quoted(value)}; it must be an id of the label map")
+    return int(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _mask_of(value: Any) -> RunLength:
+    """The mask of COCO's run lengths `{"size": [height, width], "counts": text or numbers}`."""
+    if isinstance(value, list):
+        raise Fault("segmentation is a polygon; give run lengths, as pycocotools.mask.encode does")
+    fields = _object_of(value)
+    size = _field_of(fields, "size")
+    is_size = isinstance(size, list) and len(size) == 2 and all(map(_is_count, size))
+    if not is_size or not 0 < size[0] * size[1] <= MAX_MASK_PIXELS:
+        raise Fault(f"segmentation.size is {quoted(size)}; it must be [height, width]")
+    height, width = size
+    try:
+        counts = run_lengths.parse(_field_of(fields, "counts"), (height, width))
+    except run_lengths.RunLengthError as error:
+        raise Fault(f"segmentation.counts {error}") from None
+    # Imported here, because training does not need it.
+    from pycocotools import mask as coco_mask
+
+    return coco_mask.frPyObjects({"size": size, "counts": counts}, *size)
+
+
+def _box_of_mask(mask: RunLength) -> Sequence[float]:
+    """The box around a mask, yxyx in pixels."""
+    from pycocotools import mask as coco_mask
+
+    x, y, width, height = coco_mask.toBbox(mask)
+    return (float(y), float(x), float(y + height), float(x + width))
+
+
+def _keypoints_of(fields: Mapping[str, Any], count: int) -> np.ndarray:
+    """Float [count, 2], y and x in pixels, of COCO's list of x, y and visibility."""
+    values = _field_of(fields, "keypoints")
+    if not isinstance(values, list) or len(values) != 3 * count:
+        has = f"{len(values)} numbers" if isinstance(values, list) else quoted(values)
+        raise Fault(
+            f"keypoints has {has}; {3 * count} are needed, x, y and visibility of each of the "
+            f"{count} keypoints of num_keypoints"
+        )
+    numbers = [_number_of("keypoints", value) for value in values]
+    return np.reshape(numbers, [count, 3])[:, 1::-1]
