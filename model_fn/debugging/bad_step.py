@@ -189,19 +189,17 @@ def _bad_inputs(batch: Mapping[str, np.ndarray]) -> List[BadInput]:
 
 
 def _records_of(batch: Mapping[str, np.ndarray], reader: Any) -> List[Record]:
-    images = batch.get(f"features/{schema.IMAGE}")
-    if images is None:
-        return []
-    places = batch.get(f"features/{schema.RECORD}")
-    names = batch.get(f"features/{schema.SOURCE_ID}")
-    partners = batch.get(f"features/{schema.PARTNER_RECORDS}")
-    paths = records.list_files(reader).paths if places is not None else []
+    count = len(batch.get(f"features/{schema.IMAGE}", ()))
+    names = batch.get(f"features/{schema.SOURCE_ID}", [b""] * count)
+    places = batch.get(f"features/{schema.RECORD}", np.full([count, 2], -1))
+    partners = batch.get(f"features/{schema.PARTNER_RECORDS}", np.full([count, 0, 2], -1))
+    paths = records.list_files(reader).paths if f"features/{schema.RECORD}" in batch else []
     records_of_batch = []
-    for image in range(len(images)):
-        name = "" if names is None else bytes(names[image]).decode("utf-8", "replace")
-        file, number = (-1, -1) if places is None else (int(k) for k in places[image])
+    for image in range(count):
+        name = bytes(names[image]).decode("utf-8", "replace")
+        file, number = places[image].tolist()
         path = paths[file] if 0 <= file < len(paths) else ""
-        mixed = [] if partners is None else partners[image].tolist()
+        mixed = partners[image].tolist()
         others = [Place(paths[k], record) for k, record in mixed if 0 <= k < len(paths)]
         records_of_batch.append(Record(image, name, path, number if path else -1, others))
     return records_of_batch

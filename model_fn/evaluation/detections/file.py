@@ -15,6 +15,7 @@ import os
 from typing import Any, Counter, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
+from pycocotools import mask as coco_mask
 
 from estimator_det.compat import tf
 from estimator_det.config import files
@@ -356,16 +357,11 @@ def _mask_of(value: Any) -> RunLength:
         counts = run_lengths.parse(_field_of(fields, "counts"), (height, width))
     except run_lengths.RunLengthError as error:
         raise Fault(f"segmentation.counts {error}") from None
-    # Imported here, because training does not need it.
-    from pycocotools import mask as coco_mask
-
     return coco_mask.frPyObjects({"size": size, "counts": counts}, *size)
 
 
 def _box_of_mask(mask: RunLength) -> Sequence[float]:
     """The box around a mask, yxyx in pixels."""
-    from pycocotools import mask as coco_mask
-
     x, y, width, height = coco_mask.toBbox(mask)
     return (float(y), float(x), float(y + height), float(x + width))
 
