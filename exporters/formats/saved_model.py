@@ -88,7 +88,7 @@ class SavedModel(ExportFormat):
             path, definitions, network.options.max_batch, additional_channels(network.config)
         )
         if network.thresholds is not None:
-            score_thresholds.add_to_export(network.thresholds, path)
+            tf.io.gfile.copy(network.thresholds, os.path.join(path, score_thresholds.IN_EXPORTS))
         return True
 
     def check(self, config: Any, options: ExportOptions) -> None:

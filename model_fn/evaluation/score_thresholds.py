@@ -194,8 +194,3 @@ def find_usable(
         _LOG.warning("Exporting without thresholds: %s", error)
         return None
     return path
-
-
-def add_to_export(path: str, saved_model_dir: str) -> None:
-    """Copies thresholds into the folder of a SavedModel."""
-    files.write_text(os.path.join(saved_model_dir, IN_EXPORTS), files.read_bytes(path))

@@ -286,7 +286,7 @@ def test_thresholds_of_each_class(exported, pictures, tmp_path, capsys):
     least = float(found.scores[found.classes == chosen][2])
     table = Table(Row("all classes", 9, 9, 2.0), (Row("one", 9, 9, least, class_id=chosen),))
     path = score_thresholds.write(str(tmp_path / "eval"), 1, "0", table)
-    score_thresholds.add_to_export(path, str(copy))
+    shutil.copy(path, copy / score_thresholds.IN_EXPORTS)
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
     arguments = ["detect", "--model", str(copy), "--output_dir", str(tmp_path / "o")]
     assert cli.main([*arguments, "--threshold", "auto", str(tmp_path / "a.png")]) == 0
@@ -294,7 +294,7 @@ def test_thresholds_of_each_class(exported, pictures, tmp_path, capsys):
     # Exactly those of the class down to its threshold; no other score reaches 2.
     assert [one["class_id"] for one in line["detections"]] == [chosen] * 3
     nothing = score_thresholds.write(str(tmp_path), 1, "0", Table(Row("all classes", 9, 0), ()))
-    score_thresholds.add_to_export(nothing, str(copy))
+    shutil.copy(nothing, copy / score_thresholds.IN_EXPORTS)
     assert cli.main([*arguments, "--threshold=auto", str(tmp_path / "a.png")]) == 1
     assert "had no correct detection" in capsys.readouterr().err
 
