@@ -183,18 +183,6 @@ def random_image_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     return resize(sample, size, tf.image.ResizeMethod.BILINEAR, align_corners=True)
 
 
-def downscale(sample: Sample, pixels: tf.Tensor) -> Sample:
-    """Resizes to about `pixels` pixels, an int32 scalar, in the same shape; never enlarges."""
-    size = image_size(sample.image)
-
-    def change(old: Sample) -> Sample:
-        share = tf.cast(pixels, tf.float32) / tf.cast(tf.reduce_prod(size), tf.float32)
-        smaller = tf.cast(tf.sqrt(share) * tf.cast(size, tf.float32), tf.int32)
-        return resize(old, tf.maximum(smaller, 1), tf.image.ResizeMethod.BILINEAR)
-
-    return change_if(tf.reduce_prod(size) > pixels, sample, change)
-
-
 def _target_pixels(config: Any) -> Tuple[int, int]:
     """Bounds of the number of pixels; the reference's upper bound is not the schema's default."""
     if not config.HasField("max_target_pixels"):
@@ -209,8 +197,16 @@ def random_downscale_to_target_pixels(sample: Sample, seed: tf.Tensor, config: A
     """Shrinks larger images to a random number of pixels, except with probability `random_coef`."""
     chance_seed, pixels_seed = split_seed(seed, 2)
     pixels = random_integer(pixels_seed, *_target_pixels(config))
+    size = image_size(sample.image)
+    num_pixels = tf.reduce_prod(size)
+
+    def shrink(old: Sample) -> Sample:
+        share = tf.cast(pixels, tf.float32) / tf.cast(num_pixels, tf.float32)
+        smaller = tf.cast(tf.sqrt(share) * tf.cast(size, tf.float32), tf.int32)
+        return resize(old, tf.maximum(smaller, 1), tf.image.ResizeMethod.BILINEAR)
+
     is_selected = uniform([], chance_seed) >= config.random_coef
-    return change_if(is_selected, sample, lambda old: downscale(old, pixels))
+    return change_if(is_selected & (num_pixels > pixels), sample, shrink)
 
 
 @AUGMENTATIONS.register("scale_boxes_to_pixel_coordinates")
@@ -235,13 +231,8 @@ def repeat_image(sample: Sample, axis: int) -> Sample:
 @AUGMENTATIONS.register("random_self_concat_image")
 def random_self_concat_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Repeats the image below itself, then the result beside itself, independently at random."""
-    vertical_seed, horizontal_seed = split_seed(seed, 2)
-    sample = apply_with_probability(
-        sample, vertical_seed, config.concat_vertical_probability, lambda old: repeat_image(old, 0)
-    )
-    return apply_with_probability(
-        sample,
-        horizontal_seed,
-        config.concat_horizontal_probability,
-        lambda old: repeat_image(old, 1),
-    )
+    probabilities = (config.concat_vertical_probability, config.concat_horizontal_probability)
+    for axis, axis_seed in enumerate(split_seed(seed, 2)):
+        repeat = functools.partial(repeat_image, axis=axis)
+        sample = apply_with_probability(sample, axis_seed, probabilities[axis], repeat)
+    return sample

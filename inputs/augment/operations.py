@@ -300,11 +300,6 @@ def _matrix(rows: Any) -> tf.Tensor:
     return tf.stack([tf.stack([tf.cast(x, tf.float32) for x in row]) for row in rows])
 
 
-def _inverse(matrix: tf.Tensor) -> tf.Tensor:
-    """Inverts a matrix [2, 2] of determinant 1."""
-    return tf.reverse(tf.transpose(matrix), [0, 1]) * tf.constant([[1.0, -1.0], [-1.0, 1.0]])
-
-
 def warp(sample: Sample, warp_options: Warp) -> Sample:
     """Moves image, masks (nearest pixel), boxes and keypoints together.
 
@@ -314,7 +309,8 @@ def warp(sample: Sample, warp_options: Warp) -> Sample:
     NaN and invisible. `area` is multiplied by the share of the box that stays.
     """
     size = tf.cast(image_size(sample.image), tf.float32)
-    inverse = _inverse(warp_options.matrix)
+    # The determinant is 1.
+    inverse = tf.reverse(tf.transpose(warp_options.matrix), [0, 1]) * [[1.0, -1.0], [-1.0, 1.0]]
     boxes, share = _move_boxes(sample.boxes, size, warp_options, inverse)
     transform = _transform(warp_options, size)
     masks = sample.masks
