@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Mapping, Optional
 
 from estimator_det.protos import input_reader_pb2
-from inputs.bad_records.kinds import FAIL, KINDS, REFERENCE, SKIP, RecordFault, resolve_actions
+from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, resolve_actions
 from inputs.label_map import LabelMap, read_label_map
 
 
@@ -15,13 +15,13 @@ class BadRecordPolicy:
     """The limits beyond which data are faulty, and the action for each kind of fault."""
 
     reader: input_reader_pb2.InputReader
-    actions: Mapping[str, str] = field(default_factory=lambda: resolve_actions(REFERENCE, {}))
-    max_skipped: int = 100  # records
-    max_pixels: float = 178.95697e6  # height times width of the largest image that is decoded
-    num_classes: Optional[int] = None  # the model's; None if ids have no upper limit
-    label_map: Optional[LabelMap] = None  # None if records are read by their ids alone
-    max_boxes: Optional[int] = None  # boxes of an image that training uses; None for all
-    context_feature_length: Optional[int] = None  # the model's; None for any
+    actions: Mapping[str, str]  # kind -> action
+    max_skipped: int  # records
+    max_pixels: float  # height times width of the largest image that is decoded
+    num_classes: Optional[int]  # the model's; None if ids have no upper limit
+    label_map: Optional[LabelMap]  # None if records are read by their ids alone
+    max_boxes: Optional[int]  # boxes of an image that training uses; None for all
+    context_feature_length: Optional[int]  # the model's; None for any
 
     def rejects(self, kind: str) -> bool:
         """Whether a record with such a fault is not used."""
