@@ -151,7 +151,7 @@ class Explainer:
         try:
             record = tfrecord.read_record(path, number)
         except (IndexError, OSError, tf.errors.OpError) as error:
-            record = Damage("lost_records", f"an earlier pass could read it: {error}", 0, 0)
+            record = Damage("lost_records", f"an earlier pass could read it: {error}")
         if isinstance(record, Damage):
             self._report_damage(record, path, number)
             return True

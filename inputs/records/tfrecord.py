@@ -37,9 +37,7 @@ class Damage(NamedTuple):
     """Replaces a record that cannot be read."""
 
     kind: str  # "damaged_record", or "lost_records" if nothing after it can be read either
-    message: str
-    offset: int  # first byte in the (uncompressed) file
-    length: int  # bytes skipped
+    message: str  # with offsets in the (uncompressed) file
 
 
 Record = Union[bytes, Damage]
@@ -195,7 +193,7 @@ def _frames(source: _Source) -> Iterator[_Frame]:
         offset += OVERHEAD + length
     if source.error:
         message = f"{source.error}; the records after byte {offset} of its content are lost"
-        yield _Frame(offset, 0, Damage("lost_records", message, offset, 0))
+        yield _Frame(offset, 0, Damage("lost_records", message))
 
 
 def _length(header: bytes) -> Optional[int]:
@@ -214,7 +212,7 @@ def _frame_damage(offset: int, header: bytes, length: Optional[int], end: Option
         what = f"the file ends within the length of the record, which begins at byte {offset}"
     else:
         what = f"the record's length at byte {offset} fails its checksum"
-    return Damage("damaged_record", f"{what}; {num_bytes} bytes are skipped", offset, num_bytes)
+    return Damage("damaged_record", f"{what}; {num_bytes} bytes are skipped")
 
 
 def _search(source: _Source, offset: int) -> Optional[int]:
@@ -243,4 +241,4 @@ def _data(source: _Source, frame: _Frame) -> Record:
         f"the record's {frame.length} bytes of data, from byte {frame.offset + HEADER.size} on, "
         "fail their checksum"
     )
-    return Damage("damaged_record", message, frame.offset, frame.length + OVERHEAD)
+    return Damage("damaged_record", message)
