@@ -29,6 +29,7 @@ from inputs.augment.mixing import merge
 from inputs.augment.pad import extend
 from inputs.schema import Sample
 
+FLIP_PERMUTATION = "keypoint_flip_permutation"  # keypoints need it: left and right change places
 UNSET_MAX_TARGET_PIXELS = 800_000  # the reference's default in random_downscale_to_target_pixels
 
 
@@ -109,7 +110,6 @@ def _moving(step: str, move: Callable[[Sample], Sample], field: str) -> StepFunc
     return StepFunction(move_randomly, check)
 
 
-FLIP_PERMUTATION = "keypoint_flip_permutation"
 for _step, _move, _field in (
     ("random_horizontal_flip", functools.partial(flip, axis=1), FLIP_PERMUTATION),
     ("random_vertical_flip", functools.partial(flip, axis=0), FLIP_PERMUTATION),
