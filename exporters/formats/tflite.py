@@ -294,15 +294,11 @@ def build_tflite_graph(network: RestoredNetwork) -> TfliteGraph:
     attributes: Dict[str, Any] = {}
     if options.add_postprocessing_op:
         attributes = postprocessing_options(network.config.model.ssd, options)
-        anchors = center_sizes(network.session.run(f"{_RAW_ANCHORS}:0"))
-        add_postprocessing(graph_def, anchors, attributes)
+        boxes = network.session.run(f"{_RAW_ANCHORS}:0")
+        low, high = boxes[:, :2], boxes[:, 2:]
+        centers_and_sizes = np.concatenate([(low + high) / 2, high - low], 1)
+        add_postprocessing(graph_def, centers_and_sizes.astype(np.float32), attributes)
     return TfliteGraph(graph_def, shape, normalization, attributes)
-
-
-def center_sizes(boxes: np.ndarray) -> np.ndarray:
-    """[A, 4], ymin, xmin, ymax, xmax -> center y, center x, height, width."""
-    low, high = boxes[:, :2], boxes[:, 2:]
-    return np.concatenate([(low + high) / 2, high - low], 1).astype(np.float32)
 
 
 def measure_normalization(normalize: Any) -> Normalization:
@@ -361,7 +357,7 @@ def postprocessing_options(ssd: Any, options: TfliteOptions) -> Dict[str, Any]:
 
 
 def add_postprocessing(graph_def: Any, anchors: np.ndarray, options: Mapping[str, Any]) -> None:
-    """Appends POSTPROCESS after RAW_OUTPUTS; anchors are those of `center_sizes`."""
+    """Appends POSTPROCESS after RAW_OUTPUTS; anchors [A, 4] are y, x, height and width."""
     constant = graph_def.node.add(name=_ANCHORS, op="Const")
     constant.attr["dtype"].type = tf.float32.as_datatype_enum
     constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(anchors))
