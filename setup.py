@@ -113,13 +113,7 @@ setup(
         "dev": [*TEST, "build>=1.2", "nox>=2024.4.15", "pre-commit>=3.8"],
     },
     # Tests and benchmarks stay in the checkout: `tests` is a name that others use too.
-    packages=find_packages(
-        include=[
-            name + suffix
-            for name in ("estimator_det", "model_fn", "inputs", "exporters")
-            for suffix in ("", ".*")
-        ]
-    ),
+    packages=find_packages(include=["estimator_det*", "model_fn*", "inputs*", "exporters*"]),
     py_modules=plugins(),
     package_data={
         "estimator_det.protos": ["*.proto", "*.pyi"],

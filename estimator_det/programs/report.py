@@ -195,8 +195,7 @@ def _headline(run: Run) -> List[Tuple[str, str]]:
     if run.chosen is not None:
         names = _headline_names(run.chosen)[:3]
         tiles = [(name.split("/")[-1], _number(run.chosen.metrics[name])) for name in names]
-        row = run.table.all_classes
-        tiles.append(("best F1", _number(row.f1)))
+        tiles.append(("best F1", _number(run.table.all_classes.f1)))
     if run.progress:
         tiles.append(("steps", f"{run.progress[-1]['step']:,}"))
     return tiles

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import sysconfig
 import time
-from typing import Any, List, Sequence
+import venv
+from typing import Any, List
 
 from estimator_det.config import printing
 from estimator_det.programs import console
@@ -86,25 +87,17 @@ def install(package: pathlib.Path, folder: pathlib.Path, reuses_packages: bool) 
 
     pip installs its dependencies too, or they are those of the environment that runs.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    create = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)]
-    _run(create, "a virtual environment cannot be made", folder)
+    venv.create(folder, clear=True, symlinks=True)
     python = folder / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", f"--python={python}", "--quiet"]
-    pip += ["--disable-pip-version-check", "install"]
-    failed = f"{package.name} cannot be installed"
+    command = [sys.executable, "-m", "pip", f"--python={python}", "--quiet"]
+    command += ["--disable-pip-version-check", "install"]
     if reuses_packages:
         site = sysconfig.get_path("purelib", "posix_prefix", {"base": str(folder)})
         # Only a folder on the path: what is installed there as editable stays hidden.
         path_file = pathlib.Path(site, "rehearsal.pth")
         path_file.write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-        pip += ["--no-deps", "--no-build-isolation"]
-    _run([*pip, str(package)], failed, folder)
-    return python
-
-
-def _run(command: Sequence[str], what: str, folder: pathlib.Path) -> None:
-    """Runs a command; `what` has failed if its exit code is not 0."""
+        command += ["--no-deps", "--no-build-isolation"]
+    command.append(str(package))
     done = subprocess.run(
         command,
         cwd=folder.parent,
@@ -116,9 +109,10 @@ def _run(command: Sequence[str], what: str, folder: pathlib.Path) -> None:
     if done.returncode:
         last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:])
         raise RunError(
-            f"rehearsal: {what} in {folder}: {shlex.join(command)} ended with exit code "
-            f"{done.returncode}:\n{printing.printable(last)}"
+            f"rehearsal: {package.name} cannot be installed in {folder}: {shlex.join(command)} "
+            f"ended with exit code {done.returncode}:\n{printing.printable(last)}"
         )
+    return python
 
 
 def first_records(config: Any, folder: pathlib.Path, count: int) -> Any:

@@ -55,8 +55,7 @@ def run(job: Job, command: Sequence[str], folder: pathlib.Path) -> None:
         _wait(processes)
     finally:
         for each in processes:
-            if each.process.poll() is None:
-                each.process.kill()
+            each.process.kill()  # if it still runs
             each.process.wait()
 
 

@@ -71,7 +71,6 @@ def upload(
     """Uploads files, and the contents of folders, into a folder of a bucket.
 
     Args:
-        sources: Local files and folders.
         destination: gs://bucket/folder; made as it is needed.
         exclude: Patterns of names, or of paths below a source, that are left out.
         threads: Files at once.
