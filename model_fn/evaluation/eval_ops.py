@@ -36,9 +36,8 @@ def make_categories(
     categories are numbered.
     """
     paths = [reader.label_map_path for reader in pipeline_config.eval_input_reader]
-    path = next(filter(None, paths), None)
-    if label_map is None and path is not None:
-        label_map = read_label_map(path)
+    if label_map is None and any(paths):
+        label_map = read_label_map(next(filter(None, paths)))
     if label_map is not None:
         return label_map.categories()
     model = getattr(pipeline_config.model, pipeline_config.model.WhichOneof("model"))
@@ -95,18 +94,13 @@ def check_needs(accumulator: Accumulator, detections: Detections, groundtruth: G
     for field, metrics in accumulator.named_sets:
         for need in sorted(metrics.needs & _REMEDIES.keys()):
             models, setting = _REMEDIES[need]
-            if getattr(detections, need) is None:
-                raise ConfigError(
-                    field,
-                    f"needs {need}, and the model finds boxes only",
-                    f"remove the name, or use {models}",
-                )
-            if getattr(groundtruth, need) is None:
-                raise ConfigError(
-                    field,
-                    f"needs {need}, and the groundtruth has none",
-                    f"remove the name, or set {setting} in eval_input_reader",
-                )
+            for structure, fault, remedy in (
+                (detections, "the model finds boxes only", f"use {models}"),
+                (groundtruth, "the groundtruth has none", f"set {setting} in eval_input_reader"),
+            ):
+                if getattr(structure, need) is None:
+                    message = f"needs {need}, and {fault}"
+                    raise ConfigError(field, message, f"remove the name, or {remedy}")
         for where, tensor in keypoints.items():
             count = None if tensor is None else tensor.shape[2]
             if count is not None and count < metrics.num_keypoints:

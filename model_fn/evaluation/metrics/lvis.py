@@ -54,11 +54,10 @@ class LvisBoxMetrics(CocoBoxMetrics):
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch of arrays; without lists of classes, those of the groundtruth count."""
         for image in batch.images():
-            best = np.argsort(-image.detection_scores, kind="stable")[:MAX_DETECTIONS]
-            image = image.with_detections(best)
             classes = image.detection_classes
-            is_absent = has_class(image.verified_negatives, classes)
-            image = image.with_detections(is_absent | np.isin(classes, image.classes))
+            counts = has_class(image.verified_negatives, classes) | np.isin(classes, image.classes)
+            best = np.argsort(-image.detection_scores, kind="stable")[:MAX_DETECTIONS]
+            image = image.with_detections(best[counts[best]])
             incomplete = has_class(image.not_exhaustive, image.detection_classes)
             objects = self.objects(image._replace(is_crowd=np.zeros_like(image.is_crowd)))
             self._matches.add(objects._replace(keeps_unmatched=~incomplete))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Optional, Sequence
 
 import numpy as np
+from pycocotools import mask as coco_mask
 
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.coco_matching import ImageObjects
@@ -46,9 +47,6 @@ def mask_iou(
     first: Sequence[RunLength], second: Sequence[RunLength], covers: Optional[np.ndarray] = None
 ) -> np.ndarray:
     """IoU of masks [N, G]; of each `covers`, bool [G], the part of the first that it covers."""
-    # Imported here, because training does not need it.
-    from pycocotools import mask as coco_mask
-
     if not first or not second:
         return np.zeros((len(first), len(second)))
     flags = [False] * len(second) if covers is None else np.asarray(covers, bool).tolist()
@@ -57,8 +55,6 @@ def mask_iou(
 
 def mask_areas(masks: Sequence[RunLength]) -> np.ndarray:
     """Pixels of each mask, float64 [n]."""
-    from pycocotools import mask as coco_mask
-
     return np.asarray(coco_mask.area(list(masks)) if masks else [], np.float64)
 
 
