@@ -44,23 +44,17 @@ def removed_if_empty(folder: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for path in new:
-            if not _remove_empty(path):
-                break
+        with contextlib.suppress(OSError):  # something is in it
+            for path in new:
+                _remove_empty(path)
 
 
-def _remove_empty(folder: str) -> bool:
-    """Removes a folder, unless something is in it; whether that was done."""
-    if is_remote(folder):
-        if not _gfile().isdir(folder) or _gfile().listdir(folder):
-            return False
+def _remove_empty(folder: str) -> None:
+    """Removes an empty folder; OSError if something is in a local one."""
+    if not is_remote(folder):
+        os.rmdir(folder)
+    elif _gfile().isdir(folder) and not _gfile().listdir(folder):
         _gfile().rmtree(folder)
-        return True
-    try:
-        os.rmdir(folder)  # fails if another process has written there meanwhile
-    except OSError:
-        return False
-    return True
 
 
 def special_kind(path: AnyPath) -> str:

@@ -54,10 +54,6 @@ TEXTS: Dict[str, Registry[Any]] = {
     "FasterRcnnFeatureExtractor.type": two_stage.EXTRACTORS,
     "SsdFeatureExtractor.type": ssd.EXTRACTORS,
 }
-_EXTRACTORS: Dict[str, Registry[Any]] = {
-    "ssd": ssd.EXTRACTORS,
-    "faster_rcnn": two_stage.EXTRACTORS,
-}
 
 
 def check_names(pipeline_config: Any) -> List[Problem]:
@@ -106,13 +102,14 @@ def check_unused(pipeline_config: Any) -> List[Problem]:
 
 def _extractor_fields(pipeline_config: Any) -> Iterator[Problem]:
     kind = pipeline_config.model.WhichOneof("model")
-    if kind not in _EXTRACTORS:
+    if kind not in ("ssd", "faster_rcnn"):
         return
     extractor = getattr(pipeline_config.model, kind).feature_extractor
     if any(check_ranges(extractor)):
         return
     try:
-        names = _EXTRACTORS[kind].get(extractor.type).ignored_fields(extractor)
+        recipe = TEXTS[f"{extractor.DESCRIPTOR.name}.type"].get(extractor.type)
+        names = recipe.ignored_fields(extractor)
     except ConfigError:
         return  # An error that other checks report.
     for name in names:
