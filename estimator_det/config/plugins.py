@@ -139,19 +139,14 @@ def load_record(folder: files.AnyPath) -> None:
         _import(name, home, f"{plain(path)}: {plain(name)}", remedy, remedy)
 
 
-def bind(function: Callable[..., Any], parameters: Struct, name: str) -> functools.partial[Any]:
-    """Returns `function` with `parameters` as keyword arguments.
-
-    It accepts those arguments that it declares after `*`, with values that fit their annotations
-    or else their defaults. A ConfigError names the others.
-    """
-    return bind_all({"": function}, parameters, name)[""]
-
-
-def bind_all(
+def bind(
     functions: Dict[str, Callable[..., Any]], parameters: Struct, name: str
 ) -> Dict[str, functools.partial[Any]]:
-    """Like `bind` for several functions, each of which gets the parameters that it declares."""
+    """Returns functions of the component `name` with `parameters` as keyword arguments.
+
+    Each function gets those that it declares after `*`. Values must fit their annotations, or else
+    their defaults. A ConfigError names the parameters that do not fit, or that no function has.
+    """
     kinds = {key: parameters_of(function) for key, function in functions.items()}
     known = {parameter: kind for each in kinds.values() for parameter, kind in each.items()}
     values = {}

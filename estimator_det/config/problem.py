@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 from typing import Iterable, Tuple
 
@@ -50,6 +51,10 @@ class Problem:
         return " ".join(f"--set {shlex.quote(edit)}" for edit in self.edits)
 
 
+error = functools.partial(Problem, "error")
+warning = functools.partial(Problem, "warning")
+
+
 def from_error(reason: ConfigError, field: str, remedy: str) -> Problem:
     """The problem of an error in `field`; `remedy` is for errors that have none."""
     return Problem("error", field, reason.message, reason.remedy or remedy)
@@ -72,13 +77,3 @@ def raise_first(problems: Iterable[Problem]) -> None:
     for problem in problems:
         if problem.severity == "error":
             raise problem.as_error()
-
-
-def error(field: str, message: str, remedy: str) -> Problem:
-    """A problem that stops a run or makes it useless."""
-    return Problem("error", field, message, remedy)
-
-
-def warning(field: str, message: str, remedy: str) -> Problem:
-    """A problem that a run survives."""
-    return Problem("warning", field, message, remedy)

@@ -60,7 +60,8 @@ class Registry(Generic[Maker]):
         try:
             if config.name not in self._customs:
                 raise ConfigError("name", *self._customs.refusal(config.name))
-            return plugins.bind(self._customs.get(config.name), config.parameters, config.name)
+            functions = {config.name: self._customs.get(config.name)}
+            return plugins.bind(functions, config.parameters, config.name)[config.name]
         except ConfigError as error:
             raise ConfigError(f"custom.{error.field}", error.message, error.remedy) from None
 

@@ -31,7 +31,7 @@ class RecipeRules:
         """The recipe with the `custom_parameters` of a message; ConfigError if it refuses one."""
         functions = {name: getattr(self, name) for name in self.functions}
         try:
-            bound = plugins.bind_all(functions, config.custom_parameters, config.type)
+            bound = plugins.bind(functions, config.custom_parameters, config.type)
         except ConfigError as error:
             field = f"feature_extractor.custom_{error.field}"
             raise ConfigError(field, error.message, error.remedy) from None

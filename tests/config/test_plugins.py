@@ -142,10 +142,10 @@ def struct(**parameters: Any) -> Struct:
 def test_parameters_become_arguments_of_their_types():
     numbers = {"power": 3, "count": 4, "sizes": [1, 2], "limit": None}
     parameters = struct(**numbers, kind="b", squared=True, anything={"a": 1})
-    values = plugins.bind(part, parameters, "part")("x")
+    values = plugins.bind({"f": part}, parameters, "part")["f"]("x")
     assert values == ("x", 3.0, 4, "b", True, [1.0, 2.0], None, {"a": 1.0})
     assert type(values[2]) is int
-    assert plugins.bind(part, Struct(), "part")("x")[1:3] == (2.0, 1)
+    assert plugins.bind({"f": part}, Struct(), "part")["f"]("x")[1:3] == (2.0, 1)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_parameters_become_arguments_of_their_types():
 )
 def test_wrong_parameters_are_refused(function, parameters, message):
     with pytest.raises(ConfigError, match=message):
-        plugins.bind(function, struct(**parameters), "part")
+        plugins.bind({"f": function}, struct(**parameters), "part")
 
 
 def test_custom_functions_of_a_registry():
