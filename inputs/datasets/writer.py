@@ -1,6 +1,7 @@
 """Makes `tf.train.Example` records from plain arrays and writes them as sharded TFRecord files.
 
-The keys are those that `inputs.decoding.decoder` reads.
+The keys are those that `inputs.decoding.decoder` reads. Only the image is checked: boxes and
+classes of data sets have passed `inputs.conversion.objects`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from estimator_det.compat import tf
 from estimator_det.files import atomic, image_header
 from inputs.schema import PER_BOX_NUMBERS
 
-BOX_TOLERANCE = 1e-4  # a box may extend beyond the image by this much: rounding in label tools
-
 
 @dataclass(frozen=True)
 class Annotations:
@@ -40,24 +39,6 @@ class Annotations:
     # int [n, P] of COCO: 0 absent, 1 hidden, 2 visible; None: 2 where keypoints are not NaN
     keypoint_visibilities: Optional[np.ndarray] = None
     confidences: Optional[Sequence[float]] = None  # confidence of the class, 0 to 1
-
-    def __post_init__(self) -> None:
-        boxes = np.asarray(self.boxes, np.float32).reshape(-1, 4)
-        object.__setattr__(self, "boxes", boxes)
-        for name, value in vars(self).items():
-            if value is not None and len(value) != len(boxes):
-                raise ValueError(f"{name}: {len(value)} values for {len(boxes)} boxes")
-        least, most = -BOX_TOLERANCE, 1 + BOX_TOLERANCE
-        if not all(
-            least <= ymin <= ymax <= most and least <= xmin <= xmax <= most
-            for ymin, xmin, ymax, xmax in boxes.tolist()
-        ):
-            raise ValueError(
-                "boxes must be ymin <= ymax, xmin <= xmax as fractions of the image in 0..1 "
-                f"(divide pixels by height and width); given {boxes.tolist()}"
-            )
-        if any(class_id < 1 for class_id in self.class_ids):
-            raise ValueError(f"class ids start at 1 (0 is background); given {self.class_ids}")
 
 
 def encode_image(pixels: np.ndarray, image_format: str = "jpeg") -> bytes:
@@ -96,7 +77,8 @@ def make_example(
     _add(feature["image/key/sha256"].bytes_list, [hashlib.sha256(encoded).hexdigest().encode()])
     _add(feature["image/height"].int64_list, [height])
     _add(feature["image/width"].int64_list, [width])
-    for side, values in zip(("ymin", "xmin", "ymax", "xmax"), annotations.boxes.T.tolist()):
+    boxes = np.asarray(annotations.boxes, np.float32).reshape(-1, 4)
+    for side, values in zip(("ymin", "xmin", "ymax", "xmax"), boxes.T.tolist()):
         _add(feature[f"image/object/bbox/{side}"].float_list, values)
     _add_objects(feature, annotations)
     for key, values in (other or {}).items():

@@ -49,18 +49,7 @@ def test_our_reader_decodes_an_image_without_objects():
     assert examine_record(example.SerializeToString(), make_policy(reader)).faults == []
 
 
-@pytest.mark.parametrize(
-    ("boxes", "class_ids", "message"),
-    [
-        ([[0.0, 0.0, 20.0, 30.0]], [1], "divide pixels by height and width"),
-        ([[0.5, 0.0, 0.4, 1.0]], [1], "ymin <= ymax"),
-        ([[0.0, 0.0, 1.0, 1.0]], [0], "start at 1"),
-        ([[0.0, 0.0, 1.0, 1.0]], [1, 2], "class_ids: 2 values for 1 boxes"),
-    ],
-)
-def test_wrong_annotations(boxes, class_ids, message):
-    with pytest.raises(ValueError, match=message):
-        writer.Annotations(np.array(boxes), class_ids)
+def test_the_background_is_no_class():
     with pytest.raises(ValueError, match="start at 1"):
         writer.write_label_map({0: "background"}, "unused")
 
