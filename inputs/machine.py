@@ -134,6 +134,6 @@ def has_bfloat16() -> bool:
     """True if this processor computes bfloat16 in hardware."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return any(flag in file.read().split() for flag in BFLOAT16_FLAGS)
+            return not set(BFLOAT16_FLAGS).isdisjoint(file.read().split())
     except OSError:
         return False
