@@ -20,7 +20,15 @@ from inputs.checks.statistics import Tally, count_faults
 from inputs.conversion.splits import Split, SplitLists
 from inputs.datasets import grouping
 from inputs.datasets.paths import image_status
-from inputs.datasets.source import KEPT, SKIPPED, AnnotatedImage, Source, SourceError, SourceFault
+from inputs.datasets.source import (
+    KEPT,
+    SKIPPED,
+    AnnotatedImage,
+    AnnotatedObject,
+    Source,
+    SourceError,
+    SourceFault,
+)
 
 HASHED_AT_ONCE = 1024  # images
 READ_AT_ONCE = 2**20  # bytes
@@ -124,8 +132,11 @@ def read_entries(path: str) -> Iterator[Tuple[str, AnnotatedImage]]:
     """The images of a file of `write_entries`, each with its split; "" if its content decides."""
     with open(path, encoding="utf-8") as file:
         for line in file:
-            split, _, image = json.loads(line)
-            yield split, AnnotatedImage.from_values(image)
+            split, _, values = json.loads(line)
+            image = AnnotatedImage(*values)
+            objects = [AnnotatedObject(*each) for each in image.objects]
+            faults = [SourceFault(*each) for each in image.faults]
+            yield split, image._replace(objects=objects, faults=faults)
 
 
 def _class_names(image: AnnotatedImage) -> Set[str]:
@@ -145,7 +156,7 @@ def _add(database: sqlite3.Connection, image: AnnotatedImage, folder: str, split
     status = image_status(folder, image.image, image.file, image.line)
     row = (
         image.image, image.source_id or image.image, status.st_size, status.st_mtime_ns, split,
-        image.file, image.line, image.to_json(),
+        image.file, image.line, json.dumps(image, separators=(",", ":")),
     )  # fmt: skip
     try:
         database.execute(

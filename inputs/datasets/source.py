@@ -6,7 +6,6 @@ and checks all values there once for every format.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -70,7 +69,7 @@ class AnnotatedObject(NamedTuple):
 
 
 class AnnotatedImage(NamedTuple):
-    """One image and its annotations; JSON keeps all of it."""
+    """One image and its annotations, all values of JSON."""
 
     image: str  # path relative to the folder of images; "" if only the faults matter
     file: str  # that contains the annotation
@@ -85,19 +84,6 @@ class AnnotatedImage(NamedTuple):
     incomplete_classes: Sequence[str] = ()  # names, of which some objects may lack a box
     faults: Sequence[SourceFault] = ()  # faults of single objects, which are left out
     fields: Optional[Dict[str, Any]] = None  # others that no key of a record takes
-
-    def to_json(self) -> str:
-        """One line of text."""
-        return json.dumps(self, separators=(",", ":"))
-
-    @classmethod
-    def from_values(cls, values: List[Any]) -> AnnotatedImage:
-        """The image whose `to_json` has these values."""
-        image = cls(*values)
-        return image._replace(
-            objects=[AnnotatedObject(*each) for each in image.objects],
-            faults=[SourceFault(*each) for each in image.faults],
-        )
 
 
 @dataclass(frozen=True)
