@@ -280,10 +280,7 @@ class EstimatorBackend:
     def _make_estimator(self, **arguments: Any) -> Any:
         context = self._context
         return self._build_estimator(
-            context.config,
-            context.model_dir,
-            seed=context.options.seed,
-            **arguments,
+            context.config, context.model_dir, seed=context.options.seed, **arguments
         )
 
     def _train(self, trainer: Any, input_fn: Callable[..., Any], adapter: HookAdapter) -> None:
