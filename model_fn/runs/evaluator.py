@@ -172,9 +172,8 @@ def evaluate(
         pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
     )
     while True:
-        prefix = ""
+        prefix = find_checkpoint(checkpoint)
         try:
-            prefix = find_checkpoint(checkpoint)
             evaluator = _make_evaluator(pipeline_config, model_dir or os.path.dirname(prefix))
             return {
                 reader.name: evaluate_reader(
