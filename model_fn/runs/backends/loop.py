@@ -290,7 +290,12 @@ def start(state: LoopState, context: RunContext, *, has_copies: bool) -> None:
 def _values(state: LoopState, context: RunContext) -> Dict[str, np.ndarray]:
     latest = tf1.train.latest_checkpoint(context.model_dir)
     if latest is not None:
-        return _stored(latest, state, context.config.model)
+        with restoring(latest):
+            reader = tf1.train.load_checkpoint(latest)
+            names = set(reader.get_variable_to_shape_map())
+            check_resumable(latest, state.variables, context.config.model)
+            wanted = [*state.variables, *names.intersection(state.extra)]
+            return {name: reader.get_tensor(name) for name in wanted}
     values = {**state.values(), **_fine_tuned(context)}
     for name in state.variables:
         if name.endswith(AVERAGE_SUFFIX):  # They start where variables do.
@@ -315,12 +320,3 @@ def _fine_tuned(context: RunContext) -> Dict[str, np.ndarray]:
     assert table is not None
     reader = tf1.train.load_checkpoint(table.path)
     return {variable.op.name: reader.get_tensor(name) for name, variable in table.restored.items()}
-
-
-def _stored(checkpoint: str, state: LoopState, model: Any) -> Dict[str, np.ndarray]:
-    with restoring(checkpoint):
-        reader = tf1.train.load_checkpoint(checkpoint)
-        names = set(reader.get_variable_to_shape_map())
-        check_resumable(checkpoint, state.variables, model)
-        wanted = [*state.variables, *names.intersection(state.extra)]
-        return {name: reader.get_tensor(name) for name in wanted}
