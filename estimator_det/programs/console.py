@@ -123,8 +123,6 @@ def check_config(config: Any, depth: str = "files", *, ignore: Sequence[str] = (
     errors = [problem for problem in problems if problem.severity == "error"]
     for problem in problems[len(errors) :]:
         printing.report(problem, sys.stderr)
-    if not errors:
-        return
     try:
         refuse(errors, "the configuration cannot be run")
     except ConfigError as reason:

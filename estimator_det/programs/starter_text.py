@@ -50,8 +50,8 @@ def commented(config: Any, reasons: Mapping[str, str], header: Sequence[str]) ->
         header: Lines of a comment at the beginning.
     """
     lines = [part for line in header for part in comment(line) or ["#"]]
-    # Copies: each note and reason is used up by its field.
-    lines += _fields(config, "", dict(reasons), dict(NOTES), 0)
+    # Each note and reason is used up by its field.
+    lines += _fields(config, "", {**NOTES, **reasons}, 0)
     return "\n".join(lines) + "\n"
 
 
@@ -61,13 +61,11 @@ def comment(text: str, indent: int = 0) -> List[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=prefix, subsequent_indent=prefix)
 
 
-def _fields(
-    message: Any, path: str, reasons: Dict[str, str], notes: Dict[str, str], indent: int
-) -> Iterator[str]:
+def _fields(message: Any, path: str, texts: Dict[str, str], indent: int) -> Iterator[str]:
     row = ""  # numbers and words without a comment, which share a line
     for field, value in message.ListFields():
         place = path + field.name
-        note = reasons.pop(place, "") or notes.pop(field.name, "")
+        note = texts.pop(place, "") or texts.pop(field.name, "")
         is_message = field.type == FieldDescriptor.TYPE_MESSAGE
         text = "" if is_message else _text(message, field)
         # A comment belongs to the field after it, so that field begins a line.
@@ -81,7 +79,7 @@ def _fields(
             continue
         for number, part in enumerate(value if is_repeated(field) else [value]):
             below = f"{place}[{number}]" if is_repeated(field) else place
-            lines = list(_message(part, field.name, below, reasons, notes, indent))
+            lines = list(_message(part, field.name, below, texts, indent))
             # Parts of the configuration stand apart.
             yield from [""] if len(lines) > 1 and not indent else []
             yield from [*comments, *lines]
@@ -91,15 +89,10 @@ def _fields(
 
 
 def _message(
-    message: Any,
-    name: str,
-    path: str,
-    reasons: Dict[str, str],
-    notes: Dict[str, str],
-    indent: int,
+    message: Any, name: str, path: str, texts: Dict[str, str], indent: int
 ) -> Iterator[str]:
     """A message on one line if it fits, and nothing below it has a reason."""
-    has_reason = any(key.startswith(path + ".") for key in reasons)
+    has_reason = any(key.startswith(path + ".") for key in texts)
     text = _on_one_line(message)
     line = " " * indent + (f"{name} {{ {text} }}" if text else f"{name} {{ }}")
     if len(line) <= WIDTH and not has_reason:
@@ -111,12 +104,12 @@ def _message(
         fields = message.ListFields()
         (field, value) = fields[0]
         is_message = field.type == FieldDescriptor.TYPE_MESSAGE and not is_repeated(field)
-        if len(fields) > 1 or not is_message or f"{path}.{field.name}" in reasons:
+        if len(fields) > 1 or not is_message or f"{path}.{field.name}" in texts:
             break
         message, path = value, f"{path}.{field.name}"
         opening, closing = f"{opening} {field.name} {{", closing + " }"
     yield " " * indent + opening
-    yield from _fields(message, f"{path}.", reasons, notes, indent + 2)
+    yield from _fields(message, f"{path}.", texts, indent + 2)
     yield " " * indent + closing
 
 
