@@ -61,11 +61,11 @@ def from_error(reason: ConfigError, field: str, remedy: str) -> Problem:
 
 
 def refuse(problems: Iterable[Problem], heading: str = "") -> None:
-    """Raises a ConfigError of all problems, in lines under the heading; nothing without problems.
+    """Raises a ConfigError of all that prevents a run, in lines under the heading.
 
     A single problem without a heading is raised with its own field and remedy.
     """
-    listed = list(problems)
+    listed = [problem for problem in problems if problem.severity in ("error", "placeholder")]
     if len(listed) == 1 and not heading:
         raise listed[0].as_error()
     if listed:

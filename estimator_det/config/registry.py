@@ -100,6 +100,3 @@ class Registry(Generic[Maker]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)

@@ -152,12 +152,13 @@ def _explained(error: text_format.ParseError, text: str, root: Message, source: 
     line = error.GetLine() or 1
     lines = text.split("\n")  # the parser counts lines in the same way
     place = _place(text, line, error.GetColumn() or 1)
+    near = f" near field '{plain(place.last_name)}'" if place.last_name else ""
     what = (
         _unknown_field(complaint, place, root)
         or _unknown_value(complaint, place, root)
         or _extension(complaint, lines[min(line, len(lines)) - 1])
         or _unbalanced(complaint, place, text, lines, line)
-        or _malformed(complaint, place)
+        or f"{complaint.rstrip('.')}{near}"
     )
     enclosing = plain(".".join(block.name for block in place.blocks))
     inside = f" (in {enclosing})" if enclosing else ""
@@ -249,8 +250,3 @@ def _unbalanced(complaint: str, place: _Place, text: str, lines: List[str], line
     if not blocks:
         return ""
     return f"'{blocks[-1].name}', opened on line {blocks[-1].line}, is never closed: add '}}'"
-
-
-def _malformed(complaint: str, place: _Place) -> str:
-    near = f" near field '{plain(place.last_name)}'" if place.last_name else ""
-    return f"{complaint.rstrip('.')}{near}"

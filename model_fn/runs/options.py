@@ -219,9 +219,8 @@ def check_tpu(pipeline_config: Any, model_dir: str, tpu: TpuOptions) -> List[Pro
         local_files=tpu.has_local_files,
     )
     findings = tpu_lint.lint(pipeline_config, target)
-    fatal = [finding for finding in findings if finding.severity in ("error", "placeholder")]
-    refuse(fatal, "the configuration does not suit a TPU")
-    return [finding for finding in findings if finding not in fatal]
+    refuse(findings, "the configuration does not suit a TPU")
+    return findings
 
 
 def with_precision(pipeline_config: Any, options: TrainOptions) -> Any:

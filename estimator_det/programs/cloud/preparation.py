@@ -92,8 +92,7 @@ def check_paths(config: Any, job: Job, staged: Sequence[Staged]) -> None:
     later = {each.field for each in staged}
     problems = path_problems(config, model_dir=job.job_dir, region=job.region)
     problems = [problem for problem in problems if problem.field not in later]
-    errors = [problem for problem in problems if problem.severity == "error"]
-    refuse(errors, "the configuration cannot be run")
+    refuse(problems, "the configuration cannot be run")
     for problem in problems:
         printing.report(problem, sys.stderr)
 

@@ -123,7 +123,7 @@ def test_one_reader_alone(no_anchors, config):
     report = check(config, readers="eval")
     assert report.num_errors == 0
     assert report.anchors is None
-    with pytest.raises(ValueError, match="must be one of"):
+    with pytest.raises(ValueError, match=r"no input reader to check \(readers: test"):
         check(config, readers="test")
     config.ClearField("eval_input_reader")
     with pytest.raises(ValueError, match="no input reader to check"):
