@@ -6,7 +6,7 @@ import dataclasses
 from typing import Dict, NamedTuple, Optional
 
 from estimator_det.boxes.coders import BoxCoder
-from estimator_det.boxes.geometry import Similarity
+from estimator_det.boxes.geometry import Similarity, sizes
 from estimator_det.boxes.matching import IGNORED, UNMATCHED, Matcher
 from estimator_det.compat import tf
 
@@ -25,10 +25,7 @@ class Targets(NamedTuple):
 
 def _fetch(rows: tf.Tensor, default_row: tf.Tensor, matches: tf.Tensor, matmul: bool) -> tf.Tensor:
     """Fetches the row of each match: [B, G, n], [n] for no match, [B, A] -> [B, A, n]."""
-    shape = tf.shape(rows)
-    batch, num_rows, columns = (
-        shape[axis] if rows.shape[axis] is None else rows.shape[axis] for axis in range(3)
-    )
+    batch, num_rows, columns = sizes(rows)
     # One more row for all anchors without a match, so that a single lookup serves every anchor.
     table = tf.concat([rows, tf.broadcast_to(default_row, [batch, 1, columns])], axis=1)
     index = tf.where(matches >= 0, matches, num_rows)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
+
+
+def sizes(tensor: tf.Tensor) -> List[Any]:
+    """Sizes of all axes, as ints where they are static, else as scalar tensors."""
+    dynamic = tf.shape(tensor)
+    return [dynamic[axis] if size is None else size for axis, size in enumerate(tensor.shape)]
 
 
 def area(boxes: tf.Tensor) -> tf.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Optional, Protocol, Tuple
 
+from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
@@ -108,10 +109,7 @@ class ArgMaxMatcher:
 
 def _forced_matches(similarity: tf.Tensor, may_force_match: tf.Tensor) -> tf.Tensor:
     """First row whose most similar anchor this is: [B, G, A], [B, G] -> int32 [B, A], or -1."""
-    dynamic = tf.shape(similarity)
-    batch, num_rows, num_anchors = (
-        dynamic[axis] if size is None else size for axis, size in enumerate(similarity.shape)
-    )
+    batch, num_rows, num_anchors = sizes(similarity)
     favourite = tf.argmax(similarity, axis=2, output_type=tf.int32)
     # One segment per anchor of the whole batch, so that one op finds the first row of each.
     flat = favourite + tf.expand_dims(tf.range(batch) * num_anchors, -1)

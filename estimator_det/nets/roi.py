@@ -6,10 +6,11 @@ crop. Boxes are normalized to the image that the map was computed from.
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Tuple
 
 import numpy as np
 
+from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import tf
 
 
@@ -24,7 +25,7 @@ def crop_regions(
     """
     if matmul:
         return _crop_by_products(features, boxes, size)
-    batch, count = _leading_sizes(boxes)
+    batch, count = sizes(boxes)[:2]
     crops = tf.image.crop_and_resize(
         tf.cast(features, tf.float32),
         tf.reshape(boxes, [-1, 4]),
@@ -36,15 +37,9 @@ def crop_regions(
     return tf.ensure_shape(crops, [batch * count if is_static else None, *size, features.shape[3]])
 
 
-def _leading_sizes(boxes: tf.Tensor) -> List[Any]:
-    """B and N, as numbers if they are static."""
-    dynamic = tf.shape(boxes)
-    return [dynamic[axis] if boxes.shape[axis] is None else boxes.shape[axis] for axis in (0, 1)]
-
-
 def split_rows(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     """Splits rows [B * N, …] into [B, N, …], with B and N of `like` [B, N, …]."""
-    split = tf.reshape(rows, [*_leading_sizes(like), *rows.shape[1:]])
+    split = tf.reshape(rows, [*sizes(like)[:2], *rows.shape[1:]])
     return tf.ensure_shape(split, [*like.shape[:2], *rows.shape[1:]])
 
 
@@ -55,7 +50,7 @@ def _crop_by_products(features: tf.Tensor, boxes: tf.Tensor, size: Tuple[int, in
     rows, columns = tf.cast(rows, features.dtype), tf.cast(columns, features.dtype)
     row_crops = tf.einsum("bnyh,bhwc->bnywc", rows, features)
     crops = tf.einsum("bnxw,bnywc->bnyxc", columns, row_crops)
-    batch, count = _leading_sizes(boxes)
+    batch, count = sizes(boxes)[:2]
     return tf.reshape(crops, [batch * count, *size, features.shape[3]])
 
 
@@ -87,7 +82,7 @@ def pool_position_sensitive(
     """
     rows, columns = num_bins
     bins = rows * columns
-    batch, count = _leading_sizes(boxes)
+    batch, count = sizes(boxes)[:2]
     height, width = tf.unstack(tf.shape(score_maps)[1:3], num=2)
     channels = score_maps.shape[3] // bins
     bin_maps = tf.reshape(score_maps, [batch, height, width, bins, channels])

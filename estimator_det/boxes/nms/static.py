@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Tuple
 
+from estimator_det.boxes.geometry import sizes
 from estimator_det.boxes.nms.kernels import NmsOptions, Picks, score_floor
 from estimator_det.boxes.nms.rows import gather_picks, has_area
 from estimator_det.compat import tf
@@ -120,7 +121,7 @@ def static_picks(
     """
     num_classes, corners_by_slot = scores.shape[2], _corners(boxes)
     max_total = options.max_total
-    batch, num_anchors = (scores.shape[axis] or tf.shape(scores)[axis] for axis in (0, 1))
+    batch, num_anchors = sizes(scores)[:2]
     floor = score_floor(options.score_threshold)
     class_scores = tf.transpose(scores, [0, 2, 1])
     remaining = tf.where(class_scores >= floor, class_scores, _SUPPRESSED)
