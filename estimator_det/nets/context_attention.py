@@ -58,7 +58,9 @@ class ContextAttention:
         """Attends with features [B * N, h, w, C] -> the same shape; calls share variables."""
         valid = attention_context.valid
         boxes = split_rows(tf.reduce_mean(features, axis=[1, 2]), valid)
-        names = _output_names()
+        # Scopes of the layers that end the attention blocks, in order of the blocks.
+        numbered = (f"fully_connected_{number}" for number in itertools.count(1))
+        names = itertools.chain(["fully_connected"], numbered)
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             attended = self._attended_features(boxes, valid, attention_context.context, names)
         rows = tf.reshape(attended, [-1, features.shape[3]])
@@ -155,12 +157,6 @@ class ContextAttention:
             )
         features = tf.ensure_shape(context.features, [None, None, self.feature_length])
         return Context(features, context.num)
-
-
-def _output_names() -> Iterator[str]:
-    """Yields the scopes of the layers that end the attention blocks, in order of the blocks."""
-    yield "fully_connected"
-    yield from (f"fully_connected_{number}" for number in itertools.count(1))
 
 
 def make_context_attention(model: Any, is_training: bool) -> Optional[ContextAttention]:

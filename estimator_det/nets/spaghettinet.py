@@ -256,7 +256,7 @@ def spaghettinet(
     padding = choose_padding(explicit_padding)
     levels = {node.name: node.level for node in NETWORKS[name]}
     maps: Dict[str, tf.Tensor] = {}
-    scope = published_scope(
+    with published_scope(
         BATCH_NORM_DECAY,
         BATCH_NORM_EPSILON,
         weights_initializer=truncated_normal(WEIGHT_STDDEV),
@@ -264,8 +264,7 @@ def spaghettinet(
         activation_fn=tf.nn.relu6,
         normalizer_fn=batch_norm,
         padding="SAME",
-    )
-    with scope:
+    ):
         maps[STEM] = conv2d(
             inputs,
             STEM_DEPTH,

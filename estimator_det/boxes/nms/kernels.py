@@ -73,11 +73,10 @@ def best_picks(picks: Picks, count: int) -> Picks:
     keys, rows = tf.math.top_k(keys, count)
     valid = keys > -float("inf")
     rows = tf.where(valid, rows, 0)
-    zeros = tf.zeros_like(rows)
     return Picks(
         tf.where(valid, keys, 0.0),
-        tf.where(valid, tf.gather(picks.classes, rows, batch_dims=1), zeros),
-        tf.where(valid, tf.gather(picks.anchors, rows, batch_dims=1), zeros),
+        tf.where(valid, tf.gather(picks.classes, rows, batch_dims=1), 0),
+        tf.where(valid, tf.gather(picks.anchors, rows, batch_dims=1), 0),
         valid,
     )
 
@@ -248,11 +247,7 @@ def _attempt_until_complete(
         lambda num_candidates_wanted, picks, complete: ~complete,
         stage,
         (tf.constant(min(first, MAX_CANDIDATES)), no_picks, tf.constant(False)),
-        shape_invariants=(
-            tf.TensorShape([]),
-            Picks(static, static, static, static),
-            tf.TensorShape([]),
-        ),
+        shape_invariants=(tf.TensorShape([]), Picks(*[static] * 4), tf.TensorShape([])),
     )
     return picks
 

@@ -165,12 +165,7 @@ def fpn_pyramid(
 
 def pooling_pyramid(end_point: str, base_depth: int = 0) -> Pyramid:
     """Pyramid of one activation, halved repeatedly by max pooling; see `fpn.pooled_maps`."""
-
-    def build(activations: Dict[str, tf.Tensor], options: ExtractorOptions) -> fpn.Maps:
-        del options  # this pyramid has no options
-        return fpn.pooled_maps(activations[end_point], base_depth)
-
-    return build
+    return lambda activations, _: fpn.pooled_maps(activations[end_point], base_depth)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Dict
-
-from estimator_det.compat import tf
 from estimator_det.extractors.base import subtract_channel_means
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import resnet
@@ -16,11 +13,9 @@ POOLED_DEPTH = 1024
 
 def _backbone(layers: int, is_scaled: bool) -> recipe.Backbone:
     """Builds a ResNet; `depth_multiplier` and `min_depth` apply only if `is_scaled`."""
-
-    def build(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
-        return resnet.resnet_v1(inputs, layers, options.depth if is_scaled else int)
-
-    return build
+    return lambda inputs, options: resnet.resnet_v1(
+        inputs, layers, options.depth if is_scaled else int
+    )
 
 
 for _layers in resnet.V1_BLOCKS:

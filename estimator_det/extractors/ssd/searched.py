@@ -16,14 +16,12 @@ from estimator_det.nets.normalization import BATCH_NORMS
 
 def mobiledet_recipe(scope: str, network: searched.Network) -> recipe.Recipe:
     """Builds the recipe of a MobileDet; the backbone ignores `conv_hyperparams`, as published."""
-
-    def backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
-        return searched.mobiledet(inputs, network, options.depth_multiplier)
-
     return recipe.Recipe(
         scope=scope,
         base_scope=no_scope,
-        backbone=backbone,
+        backbone=lambda inputs, options: searched.mobiledet(
+            inputs, network, options.depth_multiplier
+        ),
         pyramid=recipe.extended_pyramid(FeatureMap("C4"), FeatureMap("C5"), *EXTRA_LAYERS),
         takes=(),
         refuses=("use_explicit_padding",),
@@ -130,20 +128,13 @@ def _spaghettinet(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[s
         )
 
 
-def _spaghettinet_outputs(
-    nodes: Dict[str, tf.Tensor], options: recipe.ExtractorOptions
-) -> Tuple[tf.Tensor, ...]:
-    del options  # the networks are fixed
-    return tuple(nodes[name] for name in spaghettinet.OUTPUTS)
-
-
 recipe.register_recipe(
     "ssd_spaghettinet",
     recipe.Recipe(
         scope="",
         base_scope=no_scope,
         backbone=_spaghettinet,
-        pyramid=_spaghettinet_outputs,
+        pyramid=lambda nodes, _: tuple(nodes[name] for name in spaghettinet.OUTPUTS),
         takes=("spaghettinet_arch_name",),
         ignores=(
             "depth_multiplier",

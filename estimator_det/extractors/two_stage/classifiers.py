@@ -47,12 +47,7 @@ recipe.register_recipe(
 
 def _resnet(layers: int) -> recipe.Recipe:
     """Cuts the network like the paper of ResNets: blocks 1 to 3 for the map, block 4 for boxes."""
-
-    def second_stage(crops: tf.Tensor, options: recipe.ExtractorOptions) -> tf.Tensor:
-        del options  # the block is fixed
-        block = resnet.V1_BLOCKS[layers][3]
-        return resnet.build_block(crops, "block4", block, block.bottleneck)
-
+    block = resnet.V1_BLOCKS[layers][3]
     return recipe.Recipe(
         scope=f"resnet_v1_{layers}",
         arg_scope=functools.partial(resnet.v1_arg_scope, 0.0),  # no penalty, as in the reference
@@ -60,7 +55,7 @@ def _resnet(layers: int) -> recipe.Recipe:
         first_stage=lambda images, options: resnet.resnet_v1(
             images, layers, output_stride=options.stride
         )["block3"],
-        second_stage=second_stage,
+        second_stage=lambda crops, _: resnet.build_block(crops, "block4", block, block.bottleneck),
         normalize=subtract_channel_means,
         min_size=MIN_SIZE,
     )
