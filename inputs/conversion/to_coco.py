@@ -216,10 +216,12 @@ class _Writer:
             extra = dict(fields[i]) if len(fields) == len(labels) else {}
             pixels = box_from_stored(box, *size)
             exact = extra.pop("bbox", None)
+            is_box = isinstance(exact, list) and len(exact) == 4
+            agrees = is_box and np.allclose(exact, pixels, rtol=1e-5, atol=1e-3)
             annotation: Dict[str, Any] = {
                 "image_id": image_id,
                 "category_id": self._category(label),
-                "bbox": exact if exact is not None and _is_near(exact, pixels) else pixels,
+                "bbox": exact if agrees else pixels,
             }
             area = record.object_value("area", i)
             exact = extra.pop("area", None)
@@ -305,13 +307,6 @@ def _keypoints(record: _Record, count: int, size: Tuple[int, int]) -> List[List[
     flat = [int(value) if value == int(value) else value for value in flat]
     each = len(flat) // count
     return [flat[i * each : (i + 1) * each] for i in range(count)]
-
-
-def _is_near(exact: Any, pixels: Sequence[float]) -> bool:
-    """Whether a box as the source gave it may be that of the record."""
-    if not isinstance(exact, list) or len(exact) != 4:
-        return False
-    return bool(np.allclose(exact, pixels, rtol=1e-5, atol=1e-3))
 
 
 def _json(text: bytes) -> Dict[str, Any]:
