@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import io
 import itertools
+import json
 import os
 from dataclasses import dataclass
 from typing import Any, Iterable, List, Mapping, Optional, Sequence
@@ -138,14 +139,10 @@ def write_label_map(names_by_id: Mapping[int, str], path: str) -> None:
     if any(class_id < 1 for class_id in names_by_id):
         raise ValueError(f"label map ids start at 1; given {sorted(names_by_id)}")
     items = [
-        f'item {{\n  id: {class_id}\n  name: "{_escaped(name)}"\n}}\n'
+        f"item {{\n  id: {class_id}\n  name: {json.dumps(name, ensure_ascii=False)}\n}}\n"
         for class_id, name in sorted(names_by_id.items())
     ]
     atomic.write(path, "\n".join(items))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _add(target: Any, values: Iterable[Any]) -> None:
