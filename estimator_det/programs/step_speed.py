@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import pathlib
 import resource
 import tempfile
 import time
-from typing import Any, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.files import atomic
+from estimator_det.programs.pretrained import default_cache
 from inputs.machine import has_bfloat16
 from model_fn.runs import runner
 from model_fn.runs.context import Hook, RunContext, StepResult
@@ -21,6 +26,9 @@ FIRST_STEPS = 3  # slower, since they choose kernels and allocate memory
 MEASURED_STEPS = 6
 MEASURED_SECS = 15.0  # for slow models, at least one step
 BETTER_TIME = 0.85  # share of the time in float32 for which bfloat16 is worth its rounding
+CACHE_FILE = "bfloat16.json"  # processor and TensorFlow -> share of the time in float32
+
+_LOG = logging.getLogger(__name__)
 
 
 class Speed(NamedTuple):
@@ -93,13 +101,45 @@ def advice(config: Any) -> List[str]:
     """A line about the gain from bfloat16, if this processor computes it in hardware."""
     if not has_bfloat16() or config.graph_rewriter.HasField("quantization"):
         return []
-    share = _convolution_secs(tf.bfloat16) / _convolution_secs(tf.float32)
-    percent = round(100 * (1 - share))
+    percent = round(100 * (1 - _remembered_share()))
     gain = f"takes {percent}% less time" if percent > 0 else "is not faster"
     return [
         f"precision:  a training step of a small convolution {gain} in bfloat16 than in float32 "
         "here; train --precision auto measures this model"
     ]
+
+
+def _remembered_share() -> float:
+    """Share of the time in float32 that bfloat16 takes, from the cache or measured for it."""
+    path = os.path.join(default_cache(), CACHE_FILE)
+    key = f"{_processor()}, TensorFlow {tf.__version__}"
+    shares = _read(path)
+    if key not in shares:
+        shares[key] = round(_convolution_secs(tf.bfloat16) / _convolution_secs(tf.float32), 3)
+        try:
+            atomic.write(path, json.dumps(shares, indent=2) + "\n")
+        except OSError as error:
+            _LOG.warning(
+                "the speed of bfloat16 is measured again by the next command: %s cannot be "
+                "written (%s). Set ESTIMATOR_DET_CACHE to a folder of yours",
+                *(path, error.strerror),
+            )
+    return shares[key]
+
+
+def _read(path: str) -> Dict[str, float]:
+    """The shares of a file; none if it is missing or damaged, since it is then written again."""
+    try:
+        shares = json.loads(pathlib.Path(path).read_bytes()).items()
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return {key: share for key, share in shares if isinstance(share, float) and share > 0}
+
+
+def _processor() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else "unknown processor"
 
 
 def _convolution_secs(dtype: Any) -> float:

@@ -5,15 +5,16 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
-from estimator_det.programs import step_speed
 from tests.programs.clusters import LocalCluster, Make
 from tests.programs.forking import Forker, Run
 
 
-@pytest.fixture(autouse=True)
-def no_advice_on_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its measurement would take most of a second of every training and check."""
-    monkeypatch.setattr(step_speed, "has_bfloat16", lambda: False)
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What programs remember about this machine is not written into the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ESTIMATOR_DET_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

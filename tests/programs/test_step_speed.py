@@ -1,7 +1,10 @@
-"""The advice on bfloat16."""
+"""The advice on bfloat16, and its cache."""
 
 from __future__ import annotations
 
+import json
+import os
+import pathlib
 from typing import Any, List
 
 import pytest
@@ -11,9 +14,12 @@ from estimator_det.programs import step_speed
 from estimator_det.protos import pipeline_pb2
 
 
-@pytest.fixture(autouse=True)
-def hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.delenv("ESTIMATOR_DET_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(step_speed, "has_bfloat16", lambda: True)
+    return tmp_path / "estimator-det" / step_speed.CACHE_FILE
 
 
 @pytest.fixture
@@ -34,26 +40,57 @@ def advice() -> str:
     return line
 
 
-def test_gain(measured):
-    assert "takes 40% less time in bfloat16" in advice()
+def test_gain_is_measured_once(cache, measured):
+    assert "takes 40% less time in bfloat16" in advice() == advice()
     assert measured == [tf.bfloat16, tf.float32]
+    ((key, share),) = json.loads(cache.read_text()).items()
+    assert key.endswith(f", TensorFlow {tf.__version__}") and share == 0.6
 
 
-def test_without_gain(monkeypatch):
+def test_another_tensorflow_is_measured_and_the_first_one_kept(cache, measured, monkeypatch):
+    advice()
+    monkeypatch.setattr(tf, "__version__", "9.0")
+    advice()
+    assert len(measured) == 4 and len(json.loads(cache.read_text())) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[1]", "\xff", '{"a": "b", "c": 1.5} x']
+    + [f'{{"KEY": {share}}}' for share in ('"fast"', "null", "-1.0", "[0.5]")],
+)
+def test_damaged_cache_is_measured_and_written_again(cache, measured, caplog, content):
+    advice()
+    (key,) = json.loads(cache.read_text())
+    cache.write_text(content.replace("KEY", key), encoding="latin-1")
+    assert "40% less" in advice() == advice()
+    assert len(measured) == 4 and not caplog.messages
+
+
+def test_cache_that_cannot_be_written_is_said_once(cache, measured, caplog):
+    cache.parent.write_text("not a folder")
+    assert "40% less" in advice()
+    (message,) = caplog.messages
+    assert f"{cache} cannot be written" in message and "ESTIMATOR_DET_CACHE" in message
+    advice()
+    assert len(measured) == 4
+
+
+def test_without_gain(cache, measured, monkeypatch):
     monkeypatch.setattr(
         step_speed, "_convolution_secs", lambda dtype: 2.0 if dtype == tf.bfloat16 else 1.0
     )
     assert "is not faster in bfloat16" in advice()
 
 
-def test_no_advice_without_hardware_or_with_quantization(measured, monkeypatch):
+def test_no_advice_without_hardware_or_with_quantization(cache, measured, monkeypatch):
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.graph_rewriter.quantization.delay = 1
     assert step_speed.advice(config) == []
     config.ClearField("graph_rewriter")
     monkeypatch.setattr(step_speed, "has_bfloat16", lambda: False)
     assert step_speed.advice(config) == []
-    assert not measured
+    assert not measured and not os.path.exists(cache)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
