@@ -97,9 +97,7 @@ def test_ranges_of_training_of_the_reference(shared, golden_folder, detinit, tmp
 
     config = pipeline.read_pipeline(str(shared / "data" / "configs" / f"{name}.config"))
     checkpoint = _save(config, value, str(tmp_path / "model.ckpt"))
-    graph = tflite_graph(config, checkpoint)
-    assert graph.is_quantized
-    content = tflite.convert(graph)
+    content = tflite.convert(tflite_graph(config, checkpoint))
     counts = dict(collections.Counter(operation_names(content)))
     assert {key: counts[key] for key in golden["op_counts"] if key != "RESHAPE"} == {
         key: count for key, count in golden["op_counts"].items() if key != "RESHAPE"
