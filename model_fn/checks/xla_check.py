@@ -29,7 +29,7 @@ def compiled_step(
         inputs: Placeholders that the host feeds.
     """
     definition = _for_one_core(graph, [tensor.op.name for tensor in outputs])
-    read = {_producer(name) for node in definition.node for name in node.input}
+    read = {name.lstrip("^").split(":")[0] for node in definition.node for name in node.input}
     handles = [op for op in graph.get_operations() if op.type == _HANDLE and op.name in read]
     with tf.init_scope():
         variables = {
@@ -51,11 +51,6 @@ def compiled_step(
         )
 
     return tf.function(run, autograph=False, jit_compile=True), variables
-
-
-def _producer(name: str) -> str:
-    """The node that an input of a `NodeDef` names."""
-    return name.lstrip("^").split(":")[0]
 
 
 def _for_one_core(graph: tf.Graph, output_names: List[str]) -> Any:

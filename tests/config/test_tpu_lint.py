@@ -9,7 +9,7 @@ import pytest
 
 import estimator_det
 from estimator_det.config import overrides, pipeline, tpu_lint
-from estimator_det.config.tpu_rules import Target
+from estimator_det.config.tpu_rules import Target, without_placeholders
 
 CONFIGS = pathlib.Path(estimator_det.__file__).parent / "configs"
 FIT = (
@@ -197,7 +197,7 @@ def test_fewer_cores():
 def test_placeholders_are_told_and_dropped():
     shipped = pipeline.read_pipeline(CONFIGS / f"{FIT[0]}.config")
     assert [severity for severity, _ in _findings(shipped)] == ["placeholder"] * 5
-    bare = tpu_lint.without_placeholders(shipped)
+    bare = without_placeholders(shipped)
     assert "YOUR_BUCKET" not in str(bare) and "YOUR_BUCKET" in str(shipped)
     assert not bare.train_input_reader.tf_record_input_reader.input_path
     # Nothing else is gone.

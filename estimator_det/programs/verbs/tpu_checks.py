@@ -52,7 +52,6 @@ def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build:
         findings = tpu_lint.lint(config, target)
     fields = {problem.field for problem in reported}
     findings = [f for f in findings if f.severity != "placeholder" or f.field not in fields]
-    config = tpu_lint.without_placeholders(config)
     if build and (options.fix or options.tpu):
         findings += _memory(config, target.num_shards)
     if build and options.compile_step:
