@@ -53,7 +53,10 @@ def run_demo(options: argparse.Namespace) -> None:
     summary, picture = (os.path.join(output_dir, name) for name in (SUMMARY_FILE, PICTURE_FILE))
     seconds: Dict[str, float] = {}
     with _step(seconds, "data", f"shapes on textured backgrounds ({options.size}, seed {seed})"):
-        files = _make_data(data, seed, options.size)
+        files = shapes.make_dataset(data, seed, options.size)
+        console.print_line(f"  {files.num_train} training images: {files.train_pattern}")
+        console.print_line(f"  {files.num_eval} evaluation images: {files.eval_pattern}")
+        console.print_line(f"  label map: {files.label_map}")
     config = demo_config(files, options.num_train_steps, options.set, options.model)
     console.check_config(config)
     steps, batch = config.train_config.num_steps, config.train_config.batch_size
@@ -111,14 +114,6 @@ def demo_config(
     if num_train_steps is not None:
         config = pipeline.rescale_schedule(config, num_train_steps)
     return config
-
-
-def _make_data(folder: str, seed: int, size: str) -> shapes.DatasetFiles:
-    files = shapes.make_dataset(folder, seed, size)
-    console.print_line(f"  {files.num_train} training images: {files.train_pattern}")
-    console.print_line(f"  {files.num_eval} evaluation images: {files.eval_pattern}")
-    console.print_line(f"  label map: {files.label_map}")
-    return files
 
 
 def _train(config: Any, model_dir: str, seed: int) -> Dict[str, float]:

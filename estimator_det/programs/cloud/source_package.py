@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import pathlib
 import shutil
 import subprocess
@@ -67,10 +66,9 @@ def _with_modules(
                 new.addfile(member, old.extractfile(member) if member.isfile() else None)
         for name, file in modules.items():
             new.add(file, f"{top}/{name}.py")
-        listed = tarfile.TarInfo(f"{top}/{_PLUGINS}")
-        content = "\n".join(modules).encode()
-        listed.size = len(content)
-        new.addfile(listed, io.BytesIO(content))
+        names = target.with_name(_PLUGINS)
+        names.write_text("\n".join(modules), encoding="utf-8")
+        new.add(names, f"{top}/{_PLUGINS}")
     return target
 
 

@@ -158,7 +158,7 @@ def _evaluate_file(options: argparse.Namespace) -> None:
         folder,
         on_training_data=options.eval_training_data,
     )
-    _evaluate(evaluate, config, folder, options.calibrate, verbose=options.verbose)
+    _evaluate(evaluate, config, folder, options.calibrate, options.verbose)
 
 
 def run_evaluation(
@@ -190,16 +190,11 @@ def run_evaluation(
     if not (settings["model_dir"] or continuous or tf.io.gfile.isdir(checkpoint_dir)):
         folder = os.path.dirname(checkpoint_dir) or "."
     evaluate = functools.partial(evaluate, config, checkpoint_dir, **settings)
-    _evaluate(evaluate, config, folder, calibrate, verbose=verbose)
+    _evaluate(evaluate, config, folder, calibrate, verbose)
 
 
 def _evaluate(
-    evaluate: Callable[..., Any],
-    config: Any,
-    folder: str,
-    calibrate: Optional[str],
-    *,
-    verbose: bool,
+    evaluate: Callable[..., Any], config: Any, folder: str, calibrate: Optional[str], verbose: bool
 ) -> None:
     """Evaluates into a folder, prints the metrics, and calibrates."""
     from model_fn.checkpoints import writing

@@ -163,9 +163,7 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
     return TrainOptions(
         seed=flags.seed,
         checkpoints=CheckpointOptions(
-            flags.save_checkpoints_steps,
-            flags.save_checkpoints_secs,
-            flags.keep_checkpoint_max,
+            flags.save_checkpoints_steps, flags.save_checkpoints_secs, flags.keep_checkpoint_max
         ),
         evaluation=EvaluationOptions(
             every_steps=flags.eval_every_steps,
