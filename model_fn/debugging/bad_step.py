@@ -97,7 +97,7 @@ def save_bad_step(
     """Writes the folder of a bad step.
 
     Args:
-        backend: `EstimatorBackend` of the run, whose variables are as they were before the step.
+        backend: `runs.Backend`, whose variables are as they were before the step.
         batch: Batch of the step; empty if it was not kept.
     """
     folder = os.path.join(model_dir, f"{FOLDER}-{step}")

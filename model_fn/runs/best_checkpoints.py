@@ -21,7 +21,7 @@ from model_fn.checkpoints import repair
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.evaluation import score_thresholds
 from model_fn.evaluation.history import Evaluation, is_better
-from model_fn.runs.backends.estimator import Evaluator
+from model_fn.runs.backends import Evaluator
 from model_fn.serving import saved_model
 
 _LOG = logging.getLogger(__name__)

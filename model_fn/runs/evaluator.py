@@ -32,7 +32,8 @@ from model_fn.evaluation.report import (
     named_readers,
     report,
 )
-from model_fn.runs.backends.estimator import Evaluator, make_estimator
+from model_fn.runs.backends import Evaluator
+from model_fn.runs.backends.estimator import make_estimator
 from model_fn.runs.best_checkpoints import BestCheckpoints, export, export_best
 from model_fn.runs.options import EvaluationOptions
 

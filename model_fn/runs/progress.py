@@ -15,7 +15,7 @@ from estimator_det.config import bars, json_lines, printing
 from inputs import machine
 from model_fn.debugging import bad_step
 from model_fn.evaluation.report import event_writer, write_figures
-from model_fn.runs.backends.estimator import EstimatorBackend
+from model_fn.runs.backends import Backend
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.training.step import GRADIENT_NORM
 
@@ -239,9 +239,7 @@ class RunFiles:
         json_lines.append(os.path.join(self._model_dir, PROGRESS_FILE), {"time": now, **entry})
 
 
-def training_hooks(
-    context: RunContext, backend: EstimatorBackend, fault_log: Optional[Any]
-) -> List[Hook]:
+def training_hooks(context: RunContext, backend: Backend, fault_log: Optional[Any]) -> List[Hook]:
     """Builds the hooks that report progress, and end training at a step that is not finite.
 
     The chief writes progress.jsonl, events, and the folder of a bad step to model_dir.

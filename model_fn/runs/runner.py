@@ -17,7 +17,7 @@ from model_fn.checkpoints.errors import DamagedCheckpointsError, SessionLostErro
 from model_fn.checkpoints.find import newest_step
 from model_fn.checkpoints.writing import explained_errors
 from model_fn.evaluation.report import Metrics
-from model_fn.runs.backends import coordinator, parameter_servers
+from model_fn.runs.backends import Backend, coordinator, parameter_servers
 from model_fn.runs.backends.coordinator import CoordinatorBackend
 from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.backends.loop import LoopBackend
@@ -100,7 +100,7 @@ def _make_context(
     return RunContext(config, model_dir, options, read_cluster())
 
 
-def make_backend(context: RunContext) -> EstimatorBackend:
+def make_backend(context: RunContext) -> Backend:
     """The backend of a run: an Estimator, unless options for another one are given."""
     loop, tpu, cluster = context.options.loop, context.options.tpu, context.cluster
     if loop is not None and not cluster.is_evaluator:
@@ -125,9 +125,7 @@ def _other_part(context: RunContext) -> Optional[Callable[[RunContext], Optional
 
 
 def _train(
-    context: RunContext,
-    backend: EstimatorBackend,
-    evaluations: Optional[TrainingEvaluations] = None,
+    context: RunContext, backend: Backend, evaluations: Optional[TrainingEvaluations] = None
 ) -> None:
     """Trains to the last step; begins again if a checkpoint is damaged or variables are lost.
 

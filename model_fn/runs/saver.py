@@ -13,7 +13,7 @@ from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import UnreadableCheckpointError
 from model_fn.evaluation.report import event_writer
 from model_fn.runs import data_cursor
-from model_fn.runs.backends.estimator import EstimatorBackend
+from model_fn.runs.backends import Backend
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.signals import Stopped, StopSignals
 from model_fn.runs.training_evaluations import TrainingEvaluations
@@ -40,7 +40,7 @@ class CheckpointSaver(Hook):
     def __init__(
         self,
         context: RunContext,
-        backend: EstimatorBackend,
+        backend: Backend,
         signals: StopSignals,
         may_save: Callable[[], None],
         resumed_step: Optional[int],

@@ -8,7 +8,7 @@ import time
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.evaluation import history
 from model_fn.evaluation.report import LINE, NOTHING, Metrics
-from model_fn.runs.backends.estimator import Evaluator
+from model_fn.runs.backends import Evaluator
 from model_fn.runs.context import RunContext
 from model_fn.runs.evaluator import Evaluations, evaluation_readers
 

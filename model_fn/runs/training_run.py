@@ -16,7 +16,7 @@ from model_fn.checkpoints.errors import SessionLostError
 from model_fn.checkpoints.find import newest_step
 from model_fn.evaluation import history
 from model_fn.runs import lock, progress
-from model_fn.runs.backends.estimator import EstimatorBackend
+from model_fn.runs.backends import Backend
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import DataCursorHook, WorkerPositionHook, read_cursor_state
 from model_fn.runs.saver import CheckpointSaver
@@ -56,7 +56,7 @@ class TrainingRun:
     def __init__(
         self,
         context: RunContext,
-        backend: EstimatorBackend,
+        backend: Backend,
         signals: StopSignals,
         may_save: Optional[Callable[[], None]],
         verify: bool,
@@ -176,9 +176,7 @@ class TrainingRun:
 
 
 @contextlib.contextmanager
-def running(
-    context: RunContext, backend: EstimatorBackend, verify: bool = True
-) -> Iterator[TrainingRun]:
+def running(context: RunContext, backend: Backend, verify: bool = True) -> Iterator[TrainingRun]:
     """Context manager: signals are caught, and no other process writes the folder."""
     run: Optional[TrainingRun] = None
     # Must be set before large tensors are allocated.

@@ -41,7 +41,7 @@ _WorkerOutcome = Tuple[int, Outcome]  # by which worker
 
 
 class CoordinatorBackend(LoopBackend):
-    """The chief of such a cluster."""
+    """The chief of such a cluster; `Backend` says what its methods do."""
 
     def __init__(self, context: RunContext, loop: LoopOptions) -> None:
         super().__init__(context, loop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.detectors.base import make_preprocessor
@@ -15,8 +15,9 @@ from inputs.records.cursor import FROM_STEP, DataCursor, derived_seed
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
 from model_fn.checkpoints.variables import check_resumable
-from model_fn.evaluation.accumulator import OnResults, Results
+from model_fn.evaluation.accumulator import OnResults
 from model_fn.model_fn import create_model_fn
+from model_fn.runs.backends import Evaluator
 from model_fn.runs.cluster import SINGLE, Cluster, estimator_environment
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.data_cursor import position_file
@@ -202,40 +203,13 @@ def _session_config(cluster: Cluster) -> Optional[tf1.ConfigProto]:
     return config
 
 
-class Evaluator:
-    """Evaluates and exports checkpoints by an Estimator, a new one for each.
-
-    Args:
-        model_dir: Gets the events of evaluations.
-        make_estimator: Takes `handle_results`, which is called with the results of an evaluation.
-    """
-
-    def __init__(self, model_dir: str, make_estimator: Callable[..., Any]) -> None:
-        self.model_dir, self._make_estimator = model_dir, make_estimator
-
-    def evaluate(
-        self, input_fn: Callable[..., Any], **options: Any
-    ) -> Tuple[Dict[str, Any], Results]:
-        """Returns the values of `Estimator.evaluate`, and the results of the same evaluation."""
-        results: List[Results] = []
-        values = self._make_estimator(handle_results=results.append).evaluate(input_fn, **options)
-        return values, results[-1]
-
-    def export_saved_model(self, *arguments: Any, **options: Any) -> bytes:
-        """Exports as `Estimator.export_saved_model` does; returns the folder."""
-        folder: bytes = self._make_estimator().export_saved_model(*arguments, **options)
-        return folder
-
-
 class EstimatorBackend:
-    """Executes the steps of one run by an Estimator in this process; the base of other backends."""
+    """An Estimator in this process; `Backend` says what its methods do."""
 
     _adapter: HookAdapter  # adapter of the training that runs
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
-        # Names of the files for positions in the data, one for each reader of records whose batches
-        # this process uses; none if positions are not kept.
         self.position_files: Sequence[str] = (
             [] if context.options.data_service else [position_file(context.cluster)]
         )
@@ -250,21 +224,17 @@ class EstimatorBackend:
         self.graph = TrainGraph(lambda: context.stop.is_requested)
 
     def running(self) -> ContextManager[None]:
-        """Context manager: the backend can train; its errors become those of a run."""
         return contextlib.nullcontext()
 
     def common_step(self, own_step: int) -> int:
-        """Step at which all processes start, who may meet here; `own_step` in a single one."""
         return own_step
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
-        """Builds the input function of training; the cursors are those of `position_files`."""
         return make_train_input_fn(self._context, next(iter(cursors), None), first_step, fault_log)
 
     def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
-        """Trains to the last step, or until the run's `Stop` is requested."""
         adapter = HookAdapter(self._context, self.graph, hooks)
         self._train(self._make_trainer(), input_fn, adapter)
 
@@ -289,17 +259,13 @@ class EstimatorBackend:
         trainer.train(input_fn, hooks=[*users, adapter], max_steps=self._context.num_steps)
 
     def save(self, prefix: str) -> None:
-        """Saves all variables as a checkpoint, without listing it; for hooks."""
         self.graph.saver.save(self._adapter.session, prefix, write_state=False)
 
     def trained_names(self) -> List[str]:
-        """Names of the variables that steps change; for hooks."""
         return list(self.graph.step.applied.gradients)
 
     def graph_def(self) -> Any:
-        """The graph of a step, with shapes; for hooks."""
         return self._adapter.session.graph.as_graph_def(add_shapes=True)
 
     def evaluator(self) -> Evaluator:
-        """Evaluates and exports the checkpoints of the run."""
         return Evaluator(self._context.model_dir, self._make_estimator)

@@ -56,7 +56,10 @@ Take = Callable[[int, Sequence[bool]], Optional[Outcome]]
 
 
 class LoopBackend(EstimatorBackend):
-    """A TF2 loop in this process; evaluations and exports are those of an Estimator."""
+    """A TF2 loop in this process; evaluations and exports are those of an Estimator.
+
+    `Backend` says what its methods do.
+    """
 
     def __init__(self, context: RunContext, loop: LoopOptions) -> None:
         for hook in context.options.hooks:

@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ParameterServerBackend(EstimatorBackend):
-    """The chief or a worker of a cluster."""
+    """The chief or a worker of a cluster; `Backend` says what its methods do."""
 
     def __init__(self, context: RunContext) -> None:
         check(context)

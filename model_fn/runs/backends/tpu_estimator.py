@@ -16,8 +16,8 @@ from inputs.records.cursor import FROM_STEP, DataCursor, derived_seed
 from model_fn.evaluation.accumulator import OnResults, Results
 from model_fn.model_fn import create_model_fn
 from model_fn.runs import progress
-from model_fn.runs.backends import strategies
-from model_fn.runs.backends.estimator import EstimatorBackend, Evaluator, HookAdapter
+from model_fn.runs.backends import Evaluator, strategies
+from model_fn.runs.backends.estimator import EstimatorBackend, HookAdapter
 from model_fn.runs.backends.strategies import NoTpuError
 from model_fn.runs.cluster import SINGLE, estimator_environment
 from model_fn.runs.context import Hook, RunContext, StepResult
@@ -189,7 +189,7 @@ class TpuEvaluator(Evaluator):
 
 
 class TpuBackend(EstimatorBackend):
-    """A TPUEstimator, or its rehearsal on this machine."""
+    """A TPUEstimator, or its rehearsal on this machine; `Backend` says what its methods do."""
 
     def __init__(self, context: RunContext, tpu: TpuOptions) -> None:
         super().__init__(context)
