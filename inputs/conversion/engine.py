@@ -309,7 +309,8 @@ def _publish(
     """Gives all files their names, and deletes the temporary ones."""
     for name in _record_files(options):  # --overwrite is set
         os.remove(os.path.join(options.output_dir, name))
-    files.write_text(os.path.join(job.work_dir, PUBLISHING), "")
+    marker = os.path.join(job.work_dir, PUBLISHING)
+    files.write_text(marker, "")
     for split, shard in itertools.product(options.splits, range(job.num_shards)):
         os.replace(*job.record_files(split.name, shard))
     if not options.label_map:
@@ -323,4 +324,5 @@ def _publish(
         for part in parts:
             with open(part, "rb") as lines:
                 shutil.copyfileobj(lines, target)
+    os.remove(marker)  # From now on the records are finished, even if the next line is cut short.
     shutil.rmtree(job.work_dir)

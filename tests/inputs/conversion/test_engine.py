@@ -162,20 +162,19 @@ def test_other_options_use_nothing_of_a_conversion_that_was_interrupted(tmp_path
 
 
 def test_a_conversion_killed_in_its_last_step_can_be_made_again(tmp_path, monkeypatch):
-    """All files have their names, and a part of the temporary ones is left."""
+    """All files have their names, and the temporary ones are left."""
     sample = many(tmp_path, 6)
     output = tmp_path / "out"
 
     remove = shutil.rmtree
 
-    def remove_the_mark_alone(folder: str, **options: Any) -> None:
-        if not folder.endswith(engine.WORK_DIR):
-            return remove(folder, **options)
-        os.remove(os.path.join(folder, engine.PUBLISHING))
-        raise Interrupted
+    def keep_temporary_files(folder: str, **options: Any) -> None:
+        if folder.endswith(engine.WORK_DIR):
+            raise Interrupted
+        remove(folder, **options)
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(shutil, "rmtree", remove_the_mark_alone)
+        patch.setattr(shutil, "rmtree", keep_temporary_files)
         samples.convert(sample, output, num_shards=3, image=HEADER)
     assert len(samples.records(output)) == 6
     with pytest.raises(FileExistsError, match="add --overwrite"):
