@@ -33,7 +33,6 @@ from estimator_det.programs.verbs import (
     train,
 )
 
-DESCRIPTION = "Trains, evaluates, exports and runs object detectors."
 # In the order of the help.
 VERBS = (
     demo, convert, init, check_config, check_data, show_data, pretrained, import_model, train,
@@ -153,7 +152,7 @@ def make_parser() -> _Parser:
     """The parser of the command and all its verbs."""
     parser = _Parser(
         prog="estimator-det",
-        description=DESCRIPTION,
+        description="Trains, evaluates, exports and runs object detectors.",
         epilog=f"{_example('demo --output_dir demo_output')}\n{console.EXIT_CODES_HELP}",
     )
     parser.add_argument(

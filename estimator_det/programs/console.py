@@ -157,12 +157,6 @@ def check_training(config: Any, model_dir: str, options: TrainOptions) -> None:
     check_config(config, ignore=unused)
 
 
-def be_verbose() -> None:
-    """Logs what this package's modules say in detail; for `--verbose`."""
-    for package in ("estimator_det", "inputs", "model_fn", "exporters"):
-        logging.getLogger(package).setLevel(logging.DEBUG)
-
-
 def say_metrics(title: str, metrics: Mapping[str, float], *, verbose: bool = False) -> None:
     """Prints the main metrics, or all of them; -1 marks one that no object counts for."""
     from model_fn.evaluation.report import is_main

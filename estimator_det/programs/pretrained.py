@@ -115,10 +115,11 @@ def resolve(name_or_path: str, cache: Optional[str] = None) -> Pretrained:
         return _read_folder(os.path.abspath(name_or_path), name_or_path)
     zoo_model = None
     path = name_or_path
-    if not _is_path(name_or_path):
+    is_file = os.path.isfile(path)
+    if not (is_file or os.sep in path or path.endswith((".tar.gz", ".tgz"))):
         zoo_model = find_model(name_or_path)
         path = download(zoo_model, cache)
-    elif not os.path.isfile(path):
+    elif not is_file:
         raise FileNotFoundError(
             f"no such archive of pretrained weights: {path}. Give a .tar.gz file, or a name that "
             "`estimator-det pretrained --list` prints"
@@ -145,10 +146,6 @@ def find_model(name: str) -> ZooModel:
             "such as ./model.tar.gz",
         )
     return models[name]
-
-
-def _is_path(text: str) -> bool:
-    return os.path.isfile(text) or os.sep in text or text.endswith((".tar.gz", ".tgz"))
 
 
 def download(model: ZooModel, cache: str) -> str:

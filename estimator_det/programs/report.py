@@ -36,7 +36,6 @@ from model_fn.runs import evaluator
 from model_fn.runs.best_checkpoints import BEST_FILE, BEST_FOLDER
 from model_fn.runs.progress import PROGRESS_FILE, short_name
 
-TEMPLATE = "report.html"
 MAX_POINTS = 400  # in a curve
 MAX_ROWS = 100  # classes of a table
 MAX_RECORDS = 1000  # read for the data report from each reader
@@ -91,7 +90,7 @@ def render(folders: Sequence[str], benchmark: Optional[str] = None) -> str:
         "metrics": _metrics(runs),
         "differences": _differences(runs) if len(runs) > 1 else [],
     }
-    return environment.get_template(TEMPLATE).render(page)
+    return environment.get_template("report.html").render(page)
 
 
 def read_run(folder: str) -> Run:

@@ -13,8 +13,6 @@ CLOSED = (
     "AI Platform Training is closed since January 31, 2025: the command is printed, no job can be "
     "created. Use --platform vertex"
 )
-RUNTIME_VERSION = "2.11"  # the last one
-PYTHON_VERSION = "3.7"
 
 _FIELDS = dict(zip(ROLES, ("master", "worker", "parameterServer", "evaluator")))
 
@@ -59,8 +57,8 @@ def command(job: Job, spec_path: str) -> List[str]:
     code = [
         f"--module-name={MODULE}",
         f"--packages={job.package_uri}",
-        f"--runtime-version={RUNTIME_VERSION}",
-        f"--python-version={PYTHON_VERSION}",
+        "--runtime-version=2.11",  # the last one
+        "--python-version=3.7",
     ]
     return [
         *("gcloud", "ai-platform", "jobs", "submit", "training", job.name.replace("-", "_")),

@@ -12,7 +12,6 @@ from typing import Dict, Iterator
 from estimator_det.compat import tf, tf1
 
 EVERY_SECS = 60.0  # between two copies
-_EVENTS = "tfevents"
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ def _copy_grown(model_dir: str, log_dir: str, sizes: Dict[str, int]) -> None:
         for folder, _, names in tf.io.gfile.walk(model_dir):
             if f"{folder.rstrip('/')}/".startswith(f"{log_dir}/"):
                 continue  # the copies themselves
-            for path in (os.path.join(folder, name) for name in names if _EVENTS in name):
+            for path in (os.path.join(folder, name) for name in names if "tfevents" in name):
                 size = tf.io.gfile.stat(path).length
                 if sizes.get(path) != size:
                     target = log_dir + path[len(model_dir) :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import logging
 import os
 from typing import Any, Optional
 
@@ -186,7 +187,8 @@ def run(options: argparse.Namespace) -> None:
     if options.rescale_schedule and not options.num_train_steps:
         raise console.UsageError("--rescale_schedule needs --num_train_steps above 0: add it")
     if options.verbose:
-        console.be_verbose()
+        for package in ("estimator_det", "inputs", "model_fn", "exporters"):
+            logging.getLogger(package).setLevel(logging.DEBUG)
     train_options = _train_options(options)
     # A run that is resumed has its configuration in its folder.
     saved = os.path.join(options.model_dir, CONFIG_FILE)
