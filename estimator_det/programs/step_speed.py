@@ -9,7 +9,7 @@ import pathlib
 import resource
 import tempfile
 import time
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, List, NamedTuple
 
 import numpy as np
 
@@ -113,9 +113,14 @@ def _remembered_share() -> float:
     """Share of the time in float32 that bfloat16 takes, from the cache or measured for it."""
     path = os.path.join(default_cache(), CACHE_FILE)
     key = f"{_processor()}, TensorFlow {tf.__version__}"
-    shares = _read(path)
-    if key not in shares:
-        shares[key] = round(_convolution_secs(tf.bfloat16) / _convolution_secs(tf.float32), 3)
+    try:
+        shares = dict(json.loads(pathlib.Path(path).read_bytes()))
+    except (OSError, ValueError, TypeError):  # missing or damaged: it is written again
+        shares = {}
+    share = shares.get(key)
+    if not (isinstance(share, float) and share > 0):
+        share = round(_convolution_secs(tf.bfloat16) / _convolution_secs(tf.float32), 3)
+        shares[key] = share
         try:
             atomic.write(path, json.dumps(shares, indent=2) + "\n")
         except OSError as error:
@@ -124,16 +129,7 @@ def _remembered_share() -> float:
                 "written (%s). Set ESTIMATOR_DET_CACHE to a folder of yours",
                 *(path, error.strerror),
             )
-    return shares[key]
-
-
-def _read(path: str) -> Dict[str, float]:
-    """The shares of a file; none if it is missing or damaged, since it is then written again."""
-    try:
-        shares = json.loads(pathlib.Path(path).read_bytes()).items()
-    except (OSError, ValueError, AttributeError):
-        return {}
-    return {key: share for key, share in shares if isinstance(share, float) and share > 0}
+    return share
 
 
 def _processor() -> str:
