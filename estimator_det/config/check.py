@@ -21,14 +21,15 @@ from estimator_det.config.files import is_remote
 from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.ranges import check_ranges
-from estimator_det.config.text import entries, nearest
+from estimator_det.config.text import entries, is_repeated, nearest
 from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig
 
 CHECKPOINT_FIELD = "train_config.fine_tune_checkpoint"
-# Text in sample configurations in place of a path of the user.
+# Texts in sample configurations in place of a path of the user; the second one in those for TPU.
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"
+PLACEHOLDERS = (PLACEHOLDER, "YOUR_BUCKET")
 _ENDLESS = sys.maxsize  # steps of a training that has no last one
 CHECKPOINT_TYPES = ("classification", "detection", "full")
 # Fields of train_config without effect outside a cluster.
@@ -304,6 +305,26 @@ def _check_placeholders(config: Config) -> Iterator[Problem]:
     for path, *_, value in entries(config):
         if isinstance(value, str) and PLACEHOLDER in value:
             yield error(path, f"is still the placeholder {quoted(value)}", f"--set {path}=…")
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether a path is one that a sample configuration leaves to its user."""
+    return any(mark in text for mark in PLACEHOLDERS)
+
+
+def without_placeholders(config: Config) -> Config:
+    """A copy without the paths that a sample configuration leaves to its user.
+
+    For checks that read files.
+    """
+    changed = copy.deepcopy(config)
+    for _, parent, field, value in list(entries(changed)):
+        if field.cpp_type == field.CPPTYPE_STRING and is_placeholder(value):
+            if is_repeated(field):
+                getattr(parent, field.name).remove(value)
+            else:
+                parent.ClearField(field.name)
+    return changed
 
 
 def missing_files(config: Config) -> List[str]:

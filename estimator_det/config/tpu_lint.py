@@ -13,8 +13,7 @@ from google.protobuf import text_format
 
 from estimator_det.config.overrides import apply_overrides
 from estimator_det.config.problem import SEVERITIES, Problem
-from estimator_det.config.tpu_model_rules import check_model
-from estimator_det.config.tpu_rules import Config, Target
+from estimator_det.config.tpu_model_rules import Config, Target, check_model
 from estimator_det.config.tpu_training_rules import check_training
 
 __all__ = ["Target", "diff", "fix", "heading", "lint"]

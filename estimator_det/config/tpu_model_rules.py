@@ -1,12 +1,16 @@
-"""Rules for TPU about the model: shapes that are static, and operations that TPUs have."""
+"""The target of rules for TPU, and those about the model: static shapes, and operations it has."""
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Tuple
+import dataclasses
+import re
+from typing import Any, Iterator, Optional, Tuple
 
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import entries
-from estimator_det.config.tpu_rules import Config, Target, unless
+from estimator_det.protos import pipeline_pb2
+
+Config = pipeline_pb2.TrainEvalPipelineConfig
 
 SSD, RCNN = "model.ssd", "model.faster_rcnn"
 # Decays at which moving averages of batch norm follow within the few steps of large batches.
@@ -94,6 +98,43 @@ _UNFIT = (
         ("graph_rewriter=null",),
     ),
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Target that a configuration is to run on."""
+
+    num_shards: int = 8  # TPU cores that share a batch, at least 1
+    model_dir: Optional[str] = None  # folder of checkpoints; None if it is not known yet
+    # True if predictions are computed on the TPU too, not the training alone.
+    inference: bool = False
+    # True if the machine of the TPU has the files, as a TPU VM of one host may; otherwise they
+    # must lie in Google Cloud Storage.
+    local_files: bool = False
+
+
+def unless(
+    config: Config,
+    edit: str,
+    why: str,
+    severity: str = "error",
+    *,
+    safe: bool = True,
+    remedy: str = "",
+) -> Iterator[Problem]:
+    """A problem "is <value>: <why>" unless the field of `edit`, PATH=VALUE, has this value.
+
+    None if the path leads through a member of a oneof that is not chosen.
+    """
+    path, _, wanted = edit.partition("=")
+    value: Any = config
+    for name, index in re.findall(r"(\w+)(?:\[(\d+)\])?", path):
+        if value.DESCRIPTOR.fields_by_name[name].containing_oneof and not value.HasField(name):
+            return
+        value = getattr(value, name)[int(index)] if index else getattr(value, name)
+    value_text = str(value).lower()
+    if value_text != wanted:
+        yield Problem(severity, path, f"is {value_text}: {why}", remedy, (edit,), safe)
 
 
 def check_model(config: Config, target: Target) -> Iterator[Problem]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Tuple
 
-from estimator_det.config.check import named_paths
+from estimator_det.config.check import is_placeholder, named_paths
 from estimator_det.config.check_model import predicts_masks, readers
 from estimator_det.config.problem import Problem
-from estimator_det.config.tpu_rules import Config, Target, is_placeholder, unless
+from estimator_det.config.tpu_model_rules import Config, Target, unless
 
 # From this batch size on, learning rates are so high that training needs a warm-up.
 LARGE_BATCH = 64

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, List, NamedTuple, Optional
 
-from estimator_det.config import check_model, pipeline, tpu_rules
-from estimator_det.config.check import named_paths
+from estimator_det.config import check_model, pipeline
+from estimator_det.config.check import named_paths, without_placeholders
 from estimator_det.config.problem import Problem
 from estimator_det.config.ranges import check_ranges
 from model_fn.checks import files
@@ -38,7 +38,7 @@ def check(config: Any, depth: str = FILES, *, targets_tpu: bool = False) -> Resu
             rules for TPU report them.
     """
     reads_contents = depth in (CONTENTS, GRAPHS)
-    readable = tpu_rules.without_placeholders(config) if targets_tpu else config
+    readable = without_placeholders(config) if targets_tpu else config
     readers = [] if depth == NAMES else check_model.readers(readable)
     table = files.read_label_maps(readers, with_remote=reads_contents)
     label_map = files.label_map_of_evaluations(table)

@@ -8,8 +8,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import estimator_det
 from estimator_det.compat import tf
-from estimator_det.config.tpu_model_rules import check_model
-from estimator_det.config.tpu_rules import Target
+from estimator_det.config.tpu_model_rules import Target, check_model
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(estimator_det.__file__))) + os.sep
 _PACKAGES = ("estimator_det/", "inputs/", "model_fn/")

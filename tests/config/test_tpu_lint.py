@@ -9,7 +9,8 @@ import pytest
 
 import estimator_det
 from estimator_det.config import overrides, pipeline, tpu_lint
-from estimator_det.config.tpu_rules import Target, without_placeholders
+from estimator_det.config.check import without_placeholders
+from estimator_det.config.tpu_model_rules import Target
 
 CONFIGS = pathlib.Path(estimator_det.__file__).parent / "configs"
 FIT = (
