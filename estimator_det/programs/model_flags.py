@@ -98,16 +98,14 @@ _CHOICES = {  # name -> values, help
         "AI or AI Platform, else text.",
     ),
 }
-_CLUSTER = "describe the cluster in the TF_CONFIG of each task; see docs/distributed.md"
 # Flag of the old trainer (`legacy/train.py`) -> what replaces it.
 OLD_FLAGS = {
     "num_clones": "use estimator-det train --strategy mirrored, which trains on all visible GPUs",
     "clone_on_cpu": "set CUDA_VISIBLE_DEVICES=-1 to train on the CPU",
-    "worker_replicas": _CLUSTER,
-    "ps_tasks": _CLUSTER,
-    "task": _CLUSTER,
-    "worker_job_name": _CLUSTER,
-    "master": _CLUSTER,
+    **dict.fromkeys(
+        ("worker_replicas", "ps_tasks", "task", "worker_job_name", "master"),
+        "describe the cluster in the TF_CONFIG of each task; see docs/distributed.md",
+    ),
 }
 
 
