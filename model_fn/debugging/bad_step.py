@@ -75,15 +75,15 @@ class Report:
     step: int
     not_finite: List[str]  # names of values
     values: Dict[str, float]  # loss terms, learning rate, gradient norm
-    first_non_finite: Optional[FirstNonFinite]
-    bad_gradients: List[str]  # variables whose gradients are not finite
     bad_variables: List[str]
     largest_variables: Norms  # by greatest absolute value
     bad_inputs: List[BadInput]
     batch: List[Record]
-    causes: List[str]  # with their remedies, the likeliest first
     not_replayed: str  # reason why the step could not be run again; "" if it was
     folder: str
+    causes: Sequence[str] = ()  # with their remedies, the likeliest first
+    first_non_finite: Optional[FirstNonFinite] = None
+    bad_gradients: Sequence[str] = ()  # variables whose gradients are not finite
 
 
 def save_bad_step(
@@ -110,13 +110,10 @@ def save_bad_step(
         step=step,
         not_finite=bad_names(values),
         values=values,
-        first_non_finite=None,
-        bad_gradients=[],
         bad_variables=bad_variables,
         largest_variables=largest,
         bad_inputs=_bad_inputs(batch),
         batch=_records_of(batch, pipeline_config.train_input_reader),
-        causes=[],
         not_replayed="" if batch else _NO_BATCH,
         folder=folder,
     )
