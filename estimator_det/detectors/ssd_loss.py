@@ -8,36 +8,25 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from estimator_det.boxes.assign import TargetAssigner, Targets, count_assignment
 from estimator_det.boxes.coders import make_box_coder
 from estimator_det.boxes.geometry import make_similarity
 from estimator_det.boxes.matching import make_matcher
 from estimator_det.boxes.sampling import Sampler, balanced_sample
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth, Losses, Predictions, WeightedLosses
+from estimator_det.detectors.equalization import make_equalization
+from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_weights
 from estimator_det.losses.classification import make_classification_loss
 from estimator_det.losses.localization import make_localization_loss
 from estimator_det.losses.mining import make_hard_example_miner
-from estimator_det.protos import losses_pb2
 
 LOCALIZATION = "Loss/localization_loss"
 CLASSIFICATION = "Loss/classification_loss"
 EQUALIZATION = "Loss/equalization_loss"
-
-SMALLEST_RANGE = 1e-6  # keeps the logarithm of an all-zero channel finite
-
-
-class LossWeights(NamedTuple):
-    """Factors of the two losses of anchors, or of pairs of anchor and class: N per image."""
-
-    assigned: tf.Tensor  # float32 [B, N], factor of the loss with the assigned target
-    background: tf.Tensor  # float32 [B, N], factor of the loss with the background target
-
-
-ExpectedWeights = Callable[[tf.Tensor], LossWeights]
 
 
 @dataclass(frozen=True)
@@ -220,80 +209,6 @@ class SsdLoss:
             tf.reduce_sum(box_losses * weights.assigned),
             tf.reduce_sum(class_losses * weights.assigned + background_losses * weights.background),
         )
-
-
-def negative_rate(foreground: tf.Tensor, least_negatives: float, ratio: float) -> tf.Tensor:
-    """Computes the share of an image's background anchors that sampling would keep.
-
-    With `ratio` negatives for each positive, the share is `ratio * M / (N - M)`, M being the sum of
-    the foreground probabilities; `least_negatives / N` without positives.
-
-    Foreground is float32 [B, N], the probability that an anchor is foreground; the result [B, 1].
-    """
-    count = tf.cast(tf.shape(foreground)[1], tf.float32)
-    positives = tf.reduce_sum(foreground, axis=1, keepdims=True)
-    share = tf.math.divide_no_nan(ratio * positives, count - positives)
-    return tf.where(positives > 0.0, share, least_negatives / count)
-
-
-def make_expected_weights(config: Any) -> Optional[ExpectedWeights]:
-    """Builds the function foreground [B, N] -> weights of a `Loss` message; None if it has none.
-
-    The weights replace sampled negatives: the expected loss of sampling, without sampling.
-    """
-    kind = config.expected_loss_weights
-    if kind == losses_pb2.Loss.NONE:
-        return None
-    least, ratio = config.min_num_negative_samples, config.desired_negative_sampling_ratio
-
-    def weights(foreground: tf.Tensor) -> LossWeights:
-        background = negative_rate(foreground, least, ratio) * (1.0 - foreground)
-        if kind == losses_pb2.Loss.EXPECTED_SAMPLING:
-            # Each anchor is foreground with its probability.
-            return LossWeights(foreground, background)
-        # REWEIGHTING_UNMATCHED_ANCHORS: anchors keep their assigned target.
-        return LossWeights(foreground + background, tf.zeros_like(foreground))
-
-    return weights
-
-
-def equalization_penalty(weight: float, exclude_prefixes: Sequence[str] = ()) -> tf.Tensor:
-    """Computes the scalar penalty of kernels whose channels have unequal ranges.
-
-    If one channel of a kernel has a much larger range than another, a quantizer with one step for
-    the whole kernel has few levels for the small one. The penalty is the sum of `range_spread` over
-    the convolution kernels of the network that has been built: zero if all ranges are equal, and
-    independent of a kernel's overall scale. The reference reads the option but ignores it.
-
-    Kernels are skipped if their variables' names begin with one of the prefixes.
-    """
-    kernels = [
-        variable
-        for variable in tf1.trainable_variables()
-        if variable.shape.rank == 4 and not variable.op.name.startswith(tuple(exclude_prefixes))
-    ]
-    if not kernels:
-        raise ConfigError(
-            "ssd.loss.equalization_loss",
-            f"exclude_prefixes {list(exclude_prefixes)} cover every kernel",
-            "remove one",
-        )
-    return weight * tf.add_n([range_spread(kernel) for kernel in kernels])
-
-
-def range_spread(kernel: tf.Variable) -> tf.Tensor:
-    """Computes the variance of log(max |w|) over the output channels of an HWIO or HWC1 kernel."""
-    axes = [0, 1] if kernel.op.name.endswith("depthwise_weights") else [0, 1, 2]
-    ranges = tf.maximum(tf.reduce_max(tf.abs(kernel), axis=axes), SMALLEST_RANGE)
-    return tf.math.reduce_variance(tf.math.log(ranges))
-
-
-def make_equalization(config: Any) -> Optional[Callable[[], tf.Tensor]]:
-    """Builds the penalty of a `Loss` message; None if its weight is 0."""
-    weight, prefixes = config.equalization_loss.weight, config.equalization_loss.exclude_prefixes
-    if weight < 0:
-        raise ConfigError("ssd.loss.equalization_loss.weight", f"must be above 0; given: {weight}")
-    return functools.partial(equalization_penalty, weight, prefixes) if weight else None
 
 
 def make_ssd_loss(config: Any, is_training: bool) -> SsdLoss:

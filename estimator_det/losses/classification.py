@@ -10,6 +10,7 @@ import functools
 from typing import Any, Callable, Optional
 
 from estimator_det.compat import tf
+from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 
@@ -55,6 +56,13 @@ class ClassificationLoss:
 
 
 CLASSIFICATION_LOSSES: Registry[Callable[[Any], _LossFunction]] = Registry("classification loss")
+tpu_advice.declare(
+    __name__,
+    {
+        "loss.classification_loss": "use weighted_sigmoid_focal",
+        "second_stage_classification_loss": "use weighted_softmax",
+    },
+)
 
 
 def sigmoid_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

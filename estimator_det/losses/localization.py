@@ -11,6 +11,7 @@ from typing import Any, Callable, Optional
 
 from estimator_det.boxes import geometry
 from estimator_det.compat import tf
+from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.losses.classification import zero_images
 
@@ -45,6 +46,7 @@ class LocalizationLoss:
 
 
 LOCALIZATION_LOSSES: Registry[Callable[[Any], LocalizationLoss]] = Registry("localization loss")
+tpu_advice.declare(__name__, {"loss.localization_loss": "use weighted_smooth_l1"})
 
 
 def squared_error(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

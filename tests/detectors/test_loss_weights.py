@@ -5,22 +5,22 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors import ssd_loss
+from estimator_det.detectors import equalization, loss_weights
 from estimator_det.protos import losses_pb2
 
 # Image 0: one positive and a half of 4; image 1: no positive.
 FOREGROUND = [[1.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
 
 
-def weights(text: str) -> ssd_loss.LossWeights:
+def weights(text: str) -> loss_weights.LossWeights:
     config = text_format.Parse(text, losses_pb2.Loss())
-    return ssd_loss.make_expected_weights(config)(tf.constant(FOREGROUND))
+    return loss_weights.make_expected_weights(config)(tf.constant(FOREGROUND))
 
 
 def test_negative_rate():
-    rate = ssd_loss.negative_rate(tf.constant(FOREGROUND), 2.0, 3.0)
+    rate = loss_weights.negative_rate(tf.constant(FOREGROUND), 2.0, 3.0)
     np.testing.assert_allclose(rate, [[3 * 1.5 / 2.5], [2 / 4]])
-    everything = ssd_loss.negative_rate(tf.ones([1, 3]), 1.0, 3.0)
+    everything = loss_weights.negative_rate(tf.ones([1, 3]), 1.0, 3.0)
     np.testing.assert_allclose(everything, [[0.0]])
 
 
@@ -39,16 +39,16 @@ def test_reweighted_unmatched():
 
 
 def test_no_weights_by_default():
-    assert ssd_loss.make_expected_weights(losses_pb2.Loss()) is None
+    assert loss_weights.make_expected_weights(losses_pb2.Loss()) is None
 
 
 def penalty(text: str) -> tf.Tensor:
     loss = text_format.Parse(f"equalization_loss {{ {text} }}", losses_pb2.Loss())
-    return ssd_loss.make_equalization(loss)()
+    return equalization.make_equalization(loss)()
 
 
 def test_equalization():
-    assert ssd_loss.make_equalization(losses_pb2.Loss()) is None
+    assert equalization.make_equalization(losses_pb2.Loss()) is None
     kernel = np.zeros([1, 1, 2, 3], np.float32)
     kernel[0, 0] = [[1, -np.e, 0.5], [0.1, 1, -(np.e**2)]]  # ranges 1, e, e^2
     with tf.Graph().as_default(), tf1.Session() as session:
