@@ -102,6 +102,8 @@ def _readers(config: Config) -> Iterator[input_reader_pb2.InputReader]:
 
 def _set_field(message: Any, name: str, value: Any) -> None:
     """Sets a number in its range, a switch, a text or a path."""
+    if name not in message.DESCRIPTOR.fields_by_name:
+        raise ValueError(f"{message.DESCRIPTOR.name} has no {name}")
     allowed = range_of(message.DESCRIPTOR.name, name)
     if isinstance(value, (int, float)) and not allowed.contains(value):
         raise ValueError(f"allowed are {allowed.text()}")
@@ -167,13 +169,6 @@ def _chosen_optimizer(config: Config) -> Any:
     if kind is None:
         raise ValueError("train_config.optimizer has no optimizer chosen")
     return getattr(config.train_config.optimizer, kind)
-
-
-def _set_momentum(config: Config, value: float) -> None:
-    optimizer = _chosen_optimizer(config)
-    if "momentum_optimizer_value" not in optimizer.DESCRIPTOR.fields_by_name:
-        raise ValueError(f"{optimizer.DESCRIPTOR.name} has no momentum_optimizer_value")
-    optimizer.momentum_optimizer_value = value
 
 
 def _set_learning_rate(config: Config, value: float) -> None:
@@ -254,7 +249,9 @@ _SETTERS: Dict[str, Setter] = {
     "eval_batch_size": _eval_setter("batch_size"),
     "num_train_steps": _train_setter("num_steps"),
     "learning_rate": _set_learning_rate,
-    "momentum_optimizer_value": _set_momentum,
+    "momentum_optimizer_value": _setter(
+        "momentum_optimizer_value", lambda config: [_chosen_optimizer(config)]
+    ),
     "use_bfloat16": _train_setter("use_bfloat16"),
     "fine_tune_checkpoint": _train_setter("fine_tune_checkpoint"),
     "fine_tune_checkpoint_type": _train_setter("fine_tune_checkpoint_type"),
