@@ -102,9 +102,12 @@ def has_class(k_hot: Optional[np.ndarray], classes: np.ndarray) -> np.ndarray:
 class Metrics(Protocol):
     """A set of metrics, accumulated over one evaluation."""
 
-    names: List[str]
     needs: FrozenSet[str]  # fields of `EvaluatedBatch` without which it cannot be computed
     num_keypoints: int  # that a box must have; 0 for sets that use none
+
+    @property
+    def names(self) -> List[str]:
+        """Names of the results."""
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch, as arrays."""

@@ -97,7 +97,10 @@ class CocoBoxMetrics:
     def _add_all(self, summaries: Mapping[str, Summary], suffix: str, categories: Any) -> None:
         for name, summary in summaries.items():
             self._summaries[f"{self.prefix}{name}{suffix}"] = (summary, categories)
-        self.names = list(self._summaries)
+
+    @property
+    def names(self) -> List[str]:
+        return list(self._summaries)
 
     def add(self, batch: EvaluatedBatch) -> None:
         for image in batch.images():
