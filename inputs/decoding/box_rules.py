@@ -5,7 +5,6 @@ Each rule has an argument `ArrayOps` with the few operations that differ between
 
 from __future__ import annotations
 
-import math
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -24,6 +23,7 @@ class ArrayOps(NamedTuple):
     """Operations on arrays or tensors [n, k]; reductions are along the last axis."""
 
     any: Callable[[Any], Any]
+    is_finite: Callable[[Any], Any]
     equal: Callable[[Any, Any], Any]
     clip: Callable[[Any, float, float], Any]
     max: Callable[[Any, int], Any]  # along an axis; at least 0
@@ -34,6 +34,7 @@ class ArrayOps(NamedTuple):
 
 NUMPY = ArrayOps(
     any=lambda x: x.any(-1),
+    is_finite=np.isfinite,
     equal=np.equal,
     clip=np.clip,
     max=lambda x, axis: x.max(axis),
@@ -43,6 +44,7 @@ NUMPY = ArrayOps(
 )
 TENSORFLOW = ArrayOps(
     any=lambda x: tf.reduce_any(x, -1),
+    is_finite=tf.math.is_finite,
     equal=tf.equal,
     clip=tf.clip_by_value,
     max=tf.reduce_max,
@@ -100,7 +102,9 @@ def box_flags(record_boxes: Boxes, num_classes: Any, ops: ArrayOps) -> Dict[str,
     # False for every box, in either library.
     no_boxes = is_known & ~is_known
     flags = {
-        "box_nan": ops.any(~(abs(boxes) < math.inf)),
+        # No comparison: TensorFlow's optimizer turns "not less" into "greater or equal", which NaN
+        # is not.
+        "box_nan": ops.any(~ops.is_finite(boxes)),
         "box_inverted": ops.any(extent < 0),
         "box_degenerate": ops.any(ops.equal(extent, 0)),
         "box_outside": ops.any(abs(boxes - 0.5) > 0.5 + OUTSIDE_TOLERANCE),
@@ -148,7 +152,7 @@ def correct_boxes(
             dropped |= flags[kind]
     if actions["box_outside"] == CLIP:
         # Boxes that were empty before are dropped only by the rule for degenerate boxes.
-        was_empty = ops.any(~(boxes[:, :2] < boxes[:, 2:]))
+        was_empty = ops.any(boxes[:, :2] >= boxes[:, 2:])
         boxes = ops.clip(boxes, 0.0, 1.0)
         dropped |= ~was_empty & ops.any(boxes[:, :2] >= boxes[:, 2:])
     return boxes, dropped

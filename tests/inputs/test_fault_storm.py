@@ -133,6 +133,16 @@ def test_skip_uses_all_clean_records_once(storm, tmp_path):
     check_report(storm, log, tmp_path / LOG_FILE)
 
 
+def test_a_tf2_loop_loses_and_reports_the_same(storm, tmp_path):
+    """TensorFlow optimizes the functions of datasets that are read eagerly, and no others."""
+    log = FaultLog(str(tmp_path / LOG_FILE))
+    dataset = train_fn(configured(storm, BadRecords.SKIP), 3, log)()
+    found = [tuple(key) for features, _ in dataset for key in features["record"].numpy().tolist()]
+    choices = {kind for kind, row in KINDS.items() if row.caused_by_config}
+    assert sorted(found) == sorted(usable(storm, set(storm.damaged.values()) - choices))
+    check_report(storm, log, tmp_path / LOG_FILE)
+
+
 def test_clip_corrects_boxes_in_every_epoch(storm, tmp_path):
     log = FaultLog(str(tmp_path / LOG_FILE))
     config = configured(storm, BadRecords.CLIP)

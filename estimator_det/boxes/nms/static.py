@@ -78,10 +78,11 @@ def _suppress(
     """
     if options.soft_sigma > 0.0:
         column = column * tf.exp(-0.5 / options.soft_sigma * tf.square(overlap))
-        is_dropped = ~(column >= floor)  # also drops NaN
+        # Drops NaN, too. Not by `~`: TensorFlow's optimizer would make it `<`, which NaN is not.
+        column = tf.where(column >= floor, column, _SUPPRESSED)
     else:
-        is_dropped = overlap > options.iou_threshold
-    return tf.where(is_dropped | is_pick, _SUPPRESSED, column)
+        is_pick |= overlap > options.iou_threshold
+    return tf.where(is_pick, _SUPPRESSED, column)
 
 
 def _with_pick(
