@@ -186,8 +186,7 @@ def run(main: Callable[[], Optional[int]]) -> int:
     from model_fn.runs.signals import Stop
 
     try:
-        # Without a watching thread: programs that train have one of their own.
-        with bars.closed_at_end(), signals.StopSignals(Stop(), watches=False):
+        with bars.closed_at_end(), signals.StopSignals(Stop()):
             return main() or EXIT_OK
     except signals.Stopped as stop:
         with signals.deadly():

@@ -62,35 +62,27 @@ class StopSignals:
     """Context manager: SIGINT and SIGTERM request a stop.
 
     The first signal also raises `Stopped` in the main thread, unless signals are deferred. The
-    second one ends the process at once: with `watches`, even while TensorFlow computes. A signal
-    that is ignored, as SIGINT is in a job in the background, stays so. In other threads than the
-    main one, where Python has no signals, the context does nothing.
+    second one ends the process at once, even while TensorFlow computes; signals in a context inside
+    of this one count. A signal that is ignored, as SIGINT is in a job in the background, stays so.
+    In other threads than the main one, where Python has no signals, the context does nothing.
     """
 
-    def __init__(self, stop: Stop, *, watches: bool = True) -> None:
-        self._stop, self._watches = stop, watches
-        self._num_handled = self._num_watched = 0
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+        self._num_arrived = 0
         self._raised: Optional[int] = None
         self._deferring = False
         self._exits = contextlib.ExitStack()
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            if self._watches:
-                self._exits.enter_context(_watched(self._arrived))
-            self._exits.callback(self._restore, _install(self._handle))
+            self._exits.enter_context(_watched(self._arrived))
+            self._exits.callback(_reinstall, _install(self._handle))
             self._exits.enter_context(self._reraising_lost_stop())
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._exits.__exit__(*error)
-
-    def _restore(self, old_handlers: Dict[int, Any]) -> None:
-        _reinstall(old_handlers)
-        for handler in old_handlers.values():
-            outer = getattr(handler, "__self__", None)
-            if isinstance(outer, StopSignals):  # Its next signal is the second.
-                outer._num_handled = max(outer._num_handled, self._num_handled)
 
     def defer(self) -> None:
         """From now on signals raise nothing."""
@@ -139,29 +131,24 @@ class StopSignals:
             raise Stopped(self._raised)
 
     def _arrived(self, number: int) -> None:
-        """Confirms the first signal at once, in the watching thread, and exits on the second."""
-        self._num_watched += 1
-        self._request(number, self._num_watched)
+        """Confirms the first signal and exits on the second, in the watching thread."""
+        name = signal.Signals(number).name
+        self._num_arrived += 1
+        if self._num_arrived > 1:
+            end_at_once(f"{name} again: stopped at once", "WARNING", exit_code(number))
+        self._stop.request(Stopped(number))
         if self._deferring:
             printing.report_at_once(
-                f"{signal.Signals(number).name}: finishing this step and saving a checkpoint; "
-                "once more stops at once",
+                f"{name}: finishing this step and saving a checkpoint; once more stops at once",
                 "WARNING",
             )
 
     def _handle(self, number: int, frame: Any) -> None:
         del frame
-        self._num_handled += 1
-        self._request(number, self._num_handled)
+        self._stop.request(Stopped(number))
         if not self._deferring:
             self._raised = number
             raise Stopped(number)
-
-    def _request(self, number: int, count: int) -> None:
-        if count > 1:
-            text = f"{signal.Signals(number).name} again: stopped at once"
-            end_at_once(text, "WARNING", exit_code(number))
-        self._stop.request(Stopped(number))
 
 
 def _install(handler: Any) -> Dict[int, Any]:
@@ -214,29 +201,27 @@ def _watched(arrived: Callable[[int], None]) -> Iterator[None]:
     """Context manager: a thread receives signals while the main thread is inside TensorFlow.
 
     Python runs handlers only between two of its own instructions; the wake-up pipe is written to
-    when the signal arrives. If an event loop owns that, as in a notebook, nothing is watched.
+    when the signal arrives. Whoever had that before, a context around this one or the event loop of
+    a notebook, gets each byte as well.
     """
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
-    old_descriptor = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    if old_descriptor != -1:
-        signal.set_wakeup_fd(old_descriptor)
-        os.close(read_end)
-        os.close(write_end)
-        yield
-        return
+    outer = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
 
     def watch() -> None:
         while byte := os.read(read_end, 1):
             if byte[0] in SIGNALS:
                 arrived(byte[0])
+            if outer != -1:
+                with contextlib.suppress(OSError):
+                    os.write(outer, byte)
 
     thread = threading.Thread(target=watch, name="signals", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(outer)
         os.close(write_end)
         thread.join()
         os.close(read_end)

@@ -35,22 +35,25 @@ def send():
 
 if place == "notebook":
     signal.set_wakeup_fd(os.open(os.devnull, os.O_WRONLY | os.O_NONBLOCK))
-if place in ("program", "after a run"):
-    outer = signals.StopSignals(Stop(), watches=False)
-else:
-    outer = contextlib.nullcontext()
-with outer:
-    if place == "program":
+
+def send_while_computing():  # The main thread is outside of Python, and runs no handler.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
+    threading.Timer(0.3, os.kill, (os.getpid(), number)).start()
+    os.read(os.pipe()[0], 1)
+
+is_program = place in ("program", "computing program", "after a run")
+with signals.StopSignals(Stop()) if is_program else contextlib.nullcontext():
+    if place in ("program", "computing program"):
         send()
+        if place == "computing program":
+            send_while_computing()
     else:
         with contextlib.suppress(signals.Stopped), signals.StopSignals(Stop()) as run:
             if place == "step":
                 run.defer()
             send()
-            if place == "computing":  # The main thread is outside of Python, and runs no handler.
-                signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
-                threading.Timer(0.3, os.kill, (os.getpid(), number)).start()
-                os.read(os.pipe()[0], 1)
+            if place == "computing":
+                send_while_computing()
             if place != "after a run":
                 send()
                 time.sleep(5)
@@ -231,7 +234,16 @@ def test_an_error_after_a_noted_signal_is_an_error():
 
 @pytest.mark.parametrize("number", stopping.SIGNALS)
 @pytest.mark.parametrize(
-    "place", ["building", "step", "computing", "notebook", "program", "after a run"]
+    "place",
+    [
+        "building",
+        "step",
+        "computing",
+        "notebook",
+        "program",
+        "computing program",
+        "after a run",
+    ],
 )
 def test_the_second_signal_ends_the_process(number, place):
     ended = subprocess.run(
@@ -248,7 +260,7 @@ def test_the_second_signal_ends_the_process(number, place):
 
 
 @pytest.mark.parametrize("sink", sinks.SINKS)
-@pytest.mark.parametrize("place", ["step", "computing", "program"])
+@pytest.mark.parametrize("place", ["step", "computing", "program", "computing program"])
 def test_the_second_signal_ends_a_process_that_cannot_write(place, sink):
     program = [sys.executable, "-c", SECOND_SIGNAL, str(int(signal.SIGINT)), place, sink]
     ended = subprocess.run(program, cwd=TESTS.parent, timeout=60, check=False)
