@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import failures, tf, tf1
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.augment.base import AugmentationStep, apply_steps, split_seed
@@ -39,7 +39,6 @@ from inputs.batch import (
     prepare_for_mixing,
 )
 from inputs.checks.guard import RECORD_ID, SEQUENCE_NUMBER, Retry
-from inputs.checks.images import reason
 from inputs.decoding.decoder import make_decoder
 from inputs.decoding.example import checked
 from inputs.records.cursor import CursorState
@@ -81,7 +80,7 @@ def make_retry(options: ExampleOptions, start: CursorState) -> Retry:
             try:
                 session.run(result)
             except tf.errors.OpError as error:
-                return reason(error)
+                return failures.reason(error)
         return ""
 
     return retry

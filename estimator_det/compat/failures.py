@@ -8,6 +8,7 @@ from typing import Any, Optional, Tuple
 # Lines instead of source positions if another machine ran the graph.
 _REMOTE_GRAPH_LINES = ("Detected at node ", "<stack traces unavailable>")
 _NODE = re.compile(r"\{\{[^{}]*\}\} ")
+_END_OF_SOURCES = re.compile(r"\nNode: .*\n|\n\n")
 # TPUEstimator's report of a variable after a loop, even if something else is NaN.
 _NOT_FINITE = re.compile(r"Gradient for (\S+?)(:0)? is NaN")
 _NO_TPU = ("Cannot find any TPU cores", "Failed to connect to the Tensorflow master")
@@ -23,19 +24,15 @@ def names_task(error: Any) -> bool:
 def reason(error: Any) -> str:
     """Returns the line of an `OpError`, or of another exception, that says what is wrong.
 
-    The message of a failed graph is a heading, the node with its source lines, an empty line, and
-    then the kernel's message.
+    The message of a failed graph is a heading, the node with its source lines, perhaps an empty
+    line, and then the kernel's message.
     """
     text = str(error.message if hasattr(error, "node_def") else error)
-    text_of_error = _NODE.sub("", text.split("\n\t [[")[0].split(" [Op:")[0]).strip()
-    if text_of_error.startswith("Graph execution error"):
-        text_of_error = text_of_error.split("\n\n")[-1]
-    lines = (
-        line
-        for line in text_of_error.strip().split("\n")
-        if not line.startswith(_REMOTE_GRAPH_LINES)
-    )
-    return next(lines, "")
+    text = _NODE.sub("", text.split("\n\t [[")[0].split(" [Op:")[0]).strip()
+    if text.startswith("Graph execution error"):
+        text = _END_OF_SOURCES.split(text)[-1]
+    lines = (line for line in text.split("\n") if not line.startswith(_REMOTE_GRAPH_LINES))
+    return next(filter(str.strip, lines), "")
 
 
 def reported_task(error: Any) -> Optional[Tuple[str, int]]:

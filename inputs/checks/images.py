@@ -17,7 +17,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 from PIL import JpegImagePlugin
 
-from estimator_det.compat import quick_callable, tf, tf1
+from estimator_det.compat import failures, quick_callable, tf, tf1
 from estimator_det.files.image_header import JPEG, PILLOW_ERRORS
 
 END_TOO_EARLY = "its compressed data end too early, so that a part of the image is missing"
@@ -68,15 +68,8 @@ def decode_size(encoded: bytes) -> Any:
     try:
         height, width = _image_decoder(os.getpid()).shape(encoded)[:2]
     except tf.errors.OpError as error:
-        return reason(error)
+        return failures.reason(error)
     return int(height), int(width)
-
-
-def reason(error: tf.errors.OpError) -> str:
-    """The line of a TensorFlow error that has its cause; other lines have its location."""
-    lines = [line for line in str(error.message).splitlines() if line.strip()]
-    nodes = [i for i, line in enumerate(lines[:-1]) if line.startswith("Node: ")]
-    return lines[nodes[-1] + 1] if nodes else (lines or ["no reason given"])[0]
 
 
 def decoding_problem(encoded: bytes) -> str:
@@ -88,7 +81,7 @@ def decoding_problem(encoded: bytes) -> str:
     try:
         (decoder.jpeg if encoded.startswith(JPEG) else decoder.shape)(encoded)
     except tf.errors.OpError as error:
-        return reason(error)
+        return failures.reason(error)
     return ""
 
 

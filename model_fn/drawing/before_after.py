@@ -9,7 +9,7 @@ from typing import Any, List, Mapping, NamedTuple, Sequence
 import numpy as np
 from PIL import Image
 
-from estimator_det.compat import tf
+from estimator_det.compat import failures, tf
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError, parse_message
 from estimator_det.protos import preprocessor_pb2
@@ -19,7 +19,6 @@ from inputs.augment.base import AugmentationStep
 from inputs.augment.mixing import ONLY_AFTER
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks.examine import examine_record
-from inputs.checks.images import reason
 from inputs.decoding.decoder import make_decoder
 from inputs.records import stream
 from inputs.schema import Sample
@@ -73,7 +72,7 @@ def read_samples(reader: Any, count: int, seed: int) -> Samples:
         try:
             samples.append(decode(serialized, tf.constant([seed, len(samples)], tf.int64)))
         except tf.errors.InvalidArgumentError as error:
-            num_unusable, last_error = num_unusable + 1, reason(error)
+            num_unusable, last_error = num_unusable + 1, failures.reason(error)
             continue
         rotated += rotated_names(serialized.numpy(), policy)
         if len(samples) == count:

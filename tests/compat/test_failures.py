@@ -19,6 +19,17 @@ def test_the_words_of_a_failed_graph():
     assert failures.reason(caught.value) == "loss : Tensor had NaN values"
 
 
+def test_the_words_of_a_failed_session():
+    """Its message has the source lines, and names the node, above those of the kernel."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        size = tf.strings.to_number(tf.constant("ten"))
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            session.run(size)
+    assert (
+        failures.reason(caught.value) == "StringToNumberOp could not correctly convert string: ten"
+    )
+
+
 def test_the_words_of_a_graph_on_another_machine():
     heading = (
         "Detected at node a/B defined at (most recent call last):\n<stack traces unavailable>\n"
