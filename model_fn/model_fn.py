@@ -102,7 +102,7 @@ def _train_spec(
     hooks = []
     if train_step.synchronizing is not None:
         is_chief = batch.run_config.is_chief
-        hooks = [SyncReplicasHook(train_step.synchronizing, is_chief, graph.stop_requested)]
+        hooks = [SyncReplicasHook(train_step.synchronizing, is_chief, graph.stop)]
     return estimator.EstimatorSpec(
         ModeKeys.TRAIN,
         loss=forward.losses[step.TOTAL_LOSS],

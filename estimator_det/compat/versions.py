@@ -1,4 +1,7 @@
-"""The supported versions, and errors with the command that repairs an installation."""
+"""The supported versions, and errors with the command that repairs an installation.
+
+These are ImportErrors whose `name` is that of this package.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ def check_tensorflow(version: str) -> None:
             "TensorFlow {4} is not supported; estimator-det runs on {0}.{1} to {2}.{3}. Remedy: "
             "pip install {5} tf-keras".format(
                 *OLDEST_TENSORFLOW, *NEWEST_TENSORFLOW, version, PACKAGES
-            )
+            ),
+            name=__package__,
         )
 
 
@@ -56,7 +60,8 @@ def import_tensorflow() -> types.ModuleType:
                 if installed_version
                 else "TensorFlow is not installed"
             )
-            + f" ({error}). Remedy: pip install --force-reinstall {PACKAGES} tf-keras"
+            + f" ({error}). Remedy: pip install --force-reinstall {PACKAGES} tf-keras",
+            name=__package__,
         ) from error
     check_tensorflow(version)
     check_keras(version, installed("tf-keras"))
@@ -86,7 +91,8 @@ def check_keras(tensorflow_version: str, keras_version: Optional[str]) -> None:
     fault = f"tf-keras {keras_version} does not fit" if keras_version else "tf-keras is missing for"
     raise ImportError(
         f"{fault} TensorFlow {tensorflow_version}. Remedy: "
-        "pip install 'tf-keras~={}.{}.0'".format(*tensorflow_release)
+        "pip install 'tf-keras~={}.{}.0'".format(*tensorflow_release),
+        name=__package__,
     )
 
 
@@ -103,7 +109,8 @@ def _import(module: str, requirement: str) -> types.ModuleType:
         )
         raise ImportError(
             f"{state} ({type(error).__name__}: {error}). Remedy: "
-            f"pip install --force-reinstall --no-deps '{requirement}'"
+            f"pip install --force-reinstall --no-deps '{requirement}'",
+            name=__package__,
         ) from error
 
 

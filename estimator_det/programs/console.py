@@ -249,8 +249,8 @@ def _exit_code(error: Exception) -> Optional[int]:
 
     if _not_installed(error):
         return EXIT_FAILED
-    # Raised by estimator_det.compat.
-    if isinstance(error, ImportError) and "Remedy: pip" in str(error):
+    # A version of TensorFlow or another package that does not work here.
+    if isinstance(error, ImportError) and error.name == "estimator_det.compat":
         return EXIT_FAILED
     codes: List[Tuple[Any, int]] = [
         (failures.FolderNotWritableError, EXIT_NOT_WRITABLE),

@@ -84,15 +84,17 @@ def text_lines(report: DataReport) -> List[str]:
 def summary_lines(report: DataReport) -> List[str]:
     """The report in 12 lines at most: readers, errors and warnings, anchors, settings."""
     findings = [
-        f"{heading}: {_place(entries[0])}"
+        (severity(entries[0]), f"{heading}: {_place(entries[0])}")
         for scan in report.scans
         for heading, _, entries in _findings(scan)
     ]
-    findings += map(str, report.problems)
-    findings.sort(key=lambda line: not line.startswith(ERROR))
+    findings += [(problem.severity, str(problem)) for problem in report.problems]
+    findings.sort(key=lambda finding: finding[0] != ERROR)
     headings = [_heading(scan) for scan in report.scans]
     lines = tables.at_most(headings, SUMMARY_READERS, "readers")
-    lines += tables.at_most(findings, SUMMARY_FINDINGS, "errors and warnings: see --verbose")
+    lines += tables.at_most(
+        [line for _, line in findings], SUMMARY_FINDINGS, "errors and warnings: see --verbose"
+    )
     if report.anchors is not None and len(report.anchors.below):
         lines.append(f"anchors: {_lost_line(report.anchors)}")
     return lines + _repair_lines(report)

@@ -13,6 +13,7 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from estimator_det.compat import require_v2_behavior
+from inputs import machine
 from model_fn.checkpoints.errors import DamagedCheckpointsError, SessionLostError
 from model_fn.checkpoints.find import newest_step
 from model_fn.checkpoints.writing import explained_errors
@@ -94,7 +95,9 @@ def train(
 def _make_context(
     config: Any, model_dir: str, options: Optional[TrainOptions], fields: Dict[str, Any]
 ) -> RunContext:
+    """Makes the context of a run; nothing below reads the environment."""
     require_v2_behavior()
+    machine.return_freed_memory()  # before large tensors are allocated
     options = dataclasses.replace(options or TrainOptions(), **fields)
     config = with_precision(config, options)
     return RunContext(config, model_dir, options, read_cluster())

@@ -8,7 +8,6 @@ import os
 from typing import Callable, Iterator, List, Optional
 
 from estimator_det.config import pipeline as configuration
-from inputs import machine
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
@@ -179,8 +178,6 @@ class TrainingRun:
 def running(context: RunContext, backend: Backend, verify: bool = True) -> Iterator[TrainingRun]:
     """Context manager: signals are caught, and no other process writes the folder."""
     run: Optional[TrainingRun] = None
-    # Must be set before large tensors are allocated.
-    machine.return_freed_memory()
     try:
         with contextlib.ExitStack() as stack:
             signals = stack.enter_context(StopSignals(context.stop))

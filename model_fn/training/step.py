@@ -241,15 +241,15 @@ class TrainGraph:
     Attributes:
         step: Not set on a TPU, where there is no step that hooks could fetch from.
         host_values: What the host of a TPU received last (`tpu_step.HostValues`); None elsewhere.
-        stop_requested: True once the run is to stop: a step that waits for other workers must end.
+        stop: The run's `Stop`, for steps that wait for other workers; None without a run.
     """
 
     step: TrainStep
     saver: tf1.train.Saver
     host_values: Any = None
 
-    def __init__(self, stop_requested: Callable[[], bool] = lambda: False) -> None:
-        self.stop_requested = stop_requested
+    def __init__(self, stop: Any = None) -> None:
+        self.stop = stop
 
 
 def range_summaries(predictions: Any) -> List[tf.Tensor]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
@@ -75,14 +75,11 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
 
     TensorFlow's own hook leaves that to a queue runner. It waits for gradients that never come when
     training ends, and the session waits two minutes for it; and workers wait for tokens without
-    end, also once `stop_requested`.
+    end, also once the run's `Stop`, if there is one, is requested.
     """
 
-    def __init__(
-        self, optimizer: SyncReplicas, is_chief: bool, stop_requested: Callable[[], bool]
-    ) -> None:
-        self._optimizer, self._is_chief = optimizer, is_chief
-        self._stop_requested = stop_requested
+    def __init__(self, optimizer: SyncReplicas, is_chief: bool, stop: Any) -> None:
+        self._optimizer, self._is_chief, self._stop = optimizer, is_chief, stop
 
     def begin(self) -> None:
         # The graph is final when the session is there.
@@ -129,7 +126,7 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
     def _release(self, session: tf1.Session, coord: Any) -> None:
         """Ends the wait for a token once the run is to stop."""
         while not coord.should_stop():
-            if self._stop_requested():
+            if self._stop is not None and self._stop.is_requested:
                 with contextlib.suppress(*_SESSION_ENDED):
                     session.run(self._tokens)
                 return

@@ -197,16 +197,15 @@ def run(options: argparse.Namespace) -> None:
         config = pipeline.rescale_schedule(config, options.num_train_steps)
     else:
         config = pipeline.override(config, num_train_steps=options.num_train_steps)
+    members = cluster.read_cluster()
     if train_options.loop is not None:
         run_options.check_loop(config, train_options.loop)
         from model_fn.runs.backends import strategies
 
         # Devices cannot be set up any more once anything else uses TensorFlow.
-        loop = strategies.set_up(
-            train_options.loop, cluster.read_cluster(), options.task_timeout_secs
-        )
+        loop = strategies.set_up(train_options.loop, members, options.task_timeout_secs)
         train_options = dataclasses.replace(train_options, loop=loop)
-    is_alone = cluster.read_cluster().task.is_alone
+    is_alone = members.task.is_alone
     if options.precision == AUTO and not (
         is_alone and train_options.loop is None and train_options.tpu is None
     ):

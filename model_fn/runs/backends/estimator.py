@@ -221,7 +221,7 @@ class EstimatorBackend:
                 "new order. A record that cannot be used ends the run, whatever bad_records says"
             )
         self._build_estimator: Callable[..., Any] = make_estimator
-        self.graph = TrainGraph(lambda: context.stop.is_requested)
+        self.graph = TrainGraph(context.stop)
 
     def running(self) -> ContextManager[None]:
         return contextlib.nullcontext()

@@ -12,7 +12,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 
 import numpy as np
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import global_seed, tf, tf1
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
@@ -82,11 +82,12 @@ class LoopBackend(EstimatorBackend):
     def running(self) -> Iterator[None]:
         """Sets up devices, and TensorFlow's seed within."""
         self._make_strategy()
+        before = global_seed()
         tf.random.set_seed(self._context.options.seed)
         try:
             yield
         finally:
-            tf.random.set_seed(None)
+            tf.random.set_seed(before)
 
     def _make_strategy(self) -> None:
         secs = self._context.options.task_timeout_secs

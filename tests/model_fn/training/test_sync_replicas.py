@@ -30,7 +30,7 @@ def _train(slopes: List[float], aggregate: int, closed_at: int = -1) -> Tuple[fl
         with tf.control_dependencies([taken]):
             taken = tf.identity(opened)
         done = tf.raw_ops.Merge(inputs=[taken, tf.identity(closed)]).output
-        hook = SyncReplicasHook(optimizer, True, lambda: False)
+        hook = SyncReplicasHook(optimizer, True, None)
         with tf1.train.MonitoredSession(hooks=[hook]) as session:
             for number, value in enumerate(slopes):
                 session.run(done, {slope: value, is_open: number != closed_at})
@@ -67,7 +67,7 @@ def test_nobody_waits_for_a_token_that_never_comes(
         gradients = tf1.train.GradientDescentOptimizer(0.5)
         optimizer = SyncReplicas(gradients, aggregate, num_replicas)
         optimizer.apply_gradients(optimizer.compute_gradients(weight, [weight]), step)
-        SyncReplicasHook(optimizer, True, lambda: False).begin()
+        SyncReplicasHook(optimizer, True, None).begin()
     assert numbers == [first, each_step]
 
 
