@@ -26,8 +26,9 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.checks import anchor_coverage, data_problems
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_report import DataReport
-from model_fn.checks.files import check_label_maps, read_label_maps
+from model_fn.checks.files import compare_with_model
 from model_fn.checks.names import component_problem
+from model_fn.checks.subject import read_label_maps
 
 TRAIN_READER = "train_input_reader"
 
@@ -88,7 +89,7 @@ def _plans(
     """Returns plans of what to read, and problems that prevent reading."""
     plans: List[Plan] = []
     table = read_label_maps(_readers(config, which))
-    problems = list(check_label_maps(table, config.model))
+    problems = list(compare_with_model(table, config.model))
     for entry in table:
         field, reader, labels = entry
         check_ranges_or_raise(reader, f"{field}.")

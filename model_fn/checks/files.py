@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
-import functools
-from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
+import contextlib
+from typing import Any, Iterable, Iterator, List, Optional
 
 from estimator_det.compat import tf
-from estimator_det.config.check import PLACEHOLDER
+from estimator_det.config.check import PLACEHOLDER, named_paths
 from estimator_det.config.files import is_remote, special_kind
 from estimator_det.config.printing import counted, listed, quoted
 from estimator_det.config.problem import Problem, error, from_error, warning
@@ -15,51 +15,29 @@ from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
 from inputs.checks.first_records import check_class_names
 from inputs.decoding.hierarchy import make_hierarchy
-from inputs.label_map import LabelMap, read_label_map
+from inputs.label_map import LabelMap
 from inputs.records.stream import find_files, input_patterns
+from model_fn.checks.subject import Reader, Subject
 
 RENUMBER = "number the classes from 1 without gaps, in the label map and in the records"
 _FILES_AT_ONCE = 16
 _CLASSES_SHOWN = 5
 
 
-class Reader(NamedTuple):
-    """An input reader of a configuration, and its label map."""
-
-    field: str  # its path, such as "eval_input_reader[0]"
-    config: Any
-    labels: Union[LabelMap, ConfigError, None]  # an error of the file; None if it was not read
-
-    @property
-    def label_map(self) -> Optional[LabelMap]:
-        """None if there is none that can be used."""
-        return self.labels if isinstance(self.labels, LabelMap) else None
-
-
-def read_label_maps(
-    named_readers: Iterable[Tuple[str, Any]], *, with_remote: bool = True
-) -> List[Reader]:
-    """Input readers by path with their label maps, each file read once."""
-
-    @functools.cache
-    def read(path: str) -> Union[LabelMap, ConfigError, None]:
-        if not path or PLACEHOLDER in path or (is_remote(path) and not with_remote):
-            return None
-        try:
-            return read_label_map(path)
-        except ConfigError as reason:
-            return reason
-
-    return [Reader(field, config, read(config.label_map_path)) for field, config in named_readers]
+def check_label_maps(subject: Subject) -> Iterator[Problem]:
+    """Problems of label maps with their first records; of the others, with the model."""
+    others = []
+    for reader in subject.readers:
+        foreign = _error_of_first_records(reader) if subject.reads_all else None
+        if foreign is None:
+            others.append(reader)
+        else:
+            field = f"{reader.field}.label_map_path"
+            yield from_error(foreign, field, "use the label map of the records")
+    yield from compare_with_model(others, subject.config.model)
 
 
-def label_map_of_evaluations(table: Iterable[Reader]) -> Optional[LabelMap]:
-    """The label map of the first eval reader that names one; None if it cannot be used."""
-    readers = (each for each in table if each.field.startswith("eval_input_reader"))
-    return next((each.label_map for each in readers if each.config.label_map_path), None)
-
-
-def check_label_maps(table: Iterable[Reader], model: Any) -> Iterator[Problem]:
+def compare_with_model(table: Iterable[Reader], model: Any) -> Iterator[Problem]:
     """Problems of label maps, each file once, for a `DetectionModel`."""
     kind = model.WhichOneof("model")
     num_classes = getattr(getattr(model, kind), "num_classes", 0) if kind else 0
@@ -100,9 +78,9 @@ def named_classes(ids: Iterable[int], label_map: LabelMap) -> str:
     return listed((f"{quoted(label_map.names[i])} (id {i})" for i in ids), _CLASSES_SHOWN)
 
 
-def check_hierarchies(table: Iterable[Reader]) -> Iterator[Problem]:
+def check_hierarchies(subject: Subject) -> Iterator[Problem]:
     """Problems of the local label hierarchies that readers use with a readable label map."""
-    for reader in table:
+    for reader in subject.readers:
         path = reader.config.label_hierarchy_path
         is_local = path and not (PLACEHOLDER in path or is_remote(path))
         if reader.label_map and is_local and reader.config.expand_labels_hierarchy:
@@ -113,35 +91,32 @@ def check_hierarchies(table: Iterable[Reader]) -> Iterator[Problem]:
                 yield from_error(failure, field, "correct the path or the file")
 
 
-def check_first_records(table: Iterable[Reader]) -> Iterator[Problem]:
-    """Label maps without any class name of the first records, which training refuses.
+def _error_of_first_records(reader: Reader) -> Optional[ConfigError]:
+    """The error of a label map without any class name of the first records.
 
     Label maps and records that cannot be read are left to other checks.
     """
-    for reader in table:
-        if reader.label_map is None:
-            continue
+    if reader.label_map is None:
+        return None
+    with contextlib.suppress(OSError, tf.errors.OpError):
         try:
             paths = find_files(input_patterns(reader.config)[0])
-        except (ConfigError, OSError, tf.errors.OpError):
-            continue
+        except ConfigError:
+            return None
         try:
             check_class_names(reader.config, paths, reader.label_map)
         except ConfigError as reason:
-            remedy = "use the label map of the records"
-            yield from_error(reason, f"{reader.field}.label_map_path", remedy)
-        except (OSError, tf.errors.OpError):
-            continue
+            return reason
+    return None
 
 
-def check_files(paths: Iterable[Tuple[str, str]]) -> List[Problem]:
+def check_files(subject: Subject) -> List[Problem]:
     """Errors for files that cannot be read, remote ones (gs://…) included.
 
-    `paths` are fields and patterns of `config.check.named_paths`. Missing local files, and the
-    contents of label maps, are left to other checks.
+    Missing local files, and the contents of label maps, are left to other checks.
     """
     problems = []
-    for field, pattern in paths:
+    for field, pattern in named_paths(subject.readable):
         if field == "train_config.fine_tune_checkpoint":  # a prefix
             if not is_remote(pattern):
                 continue

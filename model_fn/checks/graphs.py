@@ -21,6 +21,7 @@ from inputs.label_map import LabelMap
 from model_fn.checkpoints.errors import RunError
 from model_fn.checks.memory import Memory, training_memory
 from model_fn.checks.names import component_problem
+from model_fn.checks.subject import Subject
 from model_fn.evaluation.eval_ops import evaluated_categories
 from model_fn.evaluation.metrics.base import NEED_LABEL_MAP, make_metrics
 from model_fn.model_fn import create_model_fn
@@ -61,37 +62,41 @@ def examine(pipeline_config: Any, label_map: Optional[LabelMap] = None) -> Graph
         with _errors_among(problems, config), tf.Graph().as_default():
             tf1.train.get_or_create_global_step()
             create_model_fn(config, label_map=label_map)(*placeholders(config, mode), mode)
-    _check_augmentations(config, problems)
     return graphs
 
 
-def check_metrics(pipeline_config: Any, label_map: Optional[LabelMap]) -> List[Problem]:
+def check_metrics(subject: Subject) -> List[Problem]:
     """An error for the first metrics set that cannot be made for the classes of evaluations."""
-    config = without_files(pipeline_config, label_map)
+    config = without_files(subject.readable, subject.label_map)
     problems: List[Problem] = []
-    if config.eval_input_reader and config.model.WhichOneof("model"):
+    knows_names = not any(each.field.startswith("eval_config.") for each in subject.unknown)
+    if knows_names and config.eval_input_reader and config.model.WhichOneof("model"):
         with _errors_among(problems, config):
-            make_metrics(config.eval_config, evaluated_categories(config, label_map))
+            make_metrics(config.eval_config, evaluated_categories(config, subject.label_map))
     return problems
 
 
-def check_components(pipeline_config: Any) -> List[Problem]:
-    """Problems of the parts of a run that are made before any graph.
-
-    `examine` finds all of it and more; this takes a fraction of its time.
-    """
+def check_components(subject: Subject) -> List[Problem]:
+    """Problems of the parts of a run that are made before any graph."""
+    config = subject.readable
     problems: List[Problem] = []
+    if not subject.can_be_made:
+        return problems
     for is_training in (True, False):
-        with _errors_among(problems, pipeline_config):
-            make_detector(pipeline_config.model, is_training, pipeline_config.graph_rewriter)
-    _check_augmentations(pipeline_config, problems)
-    return problems
-
-
-def _check_augmentations(config: Any, problems: List[Problem]) -> None:
+        with _errors_among(problems, config):
+            make_detector(config.model, is_training, config.graph_rewriter)
     with _errors_among(problems, config):
         steps = make_steps(config.train_config.data_augmentation_options)
         check_steps(steps, config.train_input_reader)
+    return problems
+
+
+def check_graphs(subject: Subject) -> List[Problem]:
+    """Problems of the graphs of a run, which the `subject` has afterwards."""
+    if not subject.can_be_made:
+        return []
+    subject.graphs = examine(subject.readable, subject.label_map)
+    return subject.graphs.problems
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import pytest
 from estimator_det.config import pipeline
 from estimator_det.config.problem import error, warning
 from estimator_det.programs import cli, demo, model_main
-from model_fn.checks import config_check, graphs, tpu_graph, tpu_memory
+from model_fn.checks import graphs, tpu_graph, tpu_memory
 from tests import small_extractor
 from tests.model_fn.checks import small
 
@@ -24,7 +24,7 @@ SMALL = [f"--set={text}" for text in (*BUILT_FAST, "model.ssd.inplace_batchnorm_
 def built(monkeypatch):
     """The ordinary check of the graph passes at once."""
     found = graphs.Graphs(None, None, 1, 1, [])
-    monkeypatch.setattr(config_check, "examine", lambda *_: found)
+    monkeypatch.setattr(graphs, "examine", lambda *_: found)
 
 
 def _check(capsys, *arguments):

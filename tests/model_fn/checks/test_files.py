@@ -8,12 +8,11 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.config.check import named_paths
-from estimator_det.config.check_model import readers
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError
 from inputs import label_map
 from model_fn.checks import config_check, files
+from model_fn.checks.subject import read_subject
 from model_fn.runs import runner
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, encoded, example
@@ -33,8 +32,7 @@ def _config(path: Any, *more: str) -> Any:
 def _label_map_problems(path: pathlib.Path, text: str = "") -> List[Problem]:
     if text:
         path.write_text(text)
-    config = _config(path)
-    return list(files.check_label_maps(files.read_label_maps(readers(config)), config.model))
+    return list(files.check_label_maps(read_subject(_config(path), reads_all=False)))
 
 
 @pytest.mark.parametrize(
@@ -66,8 +64,8 @@ def test_label_maps(tmp_path, text, severity, message, remedy):
 
 @pytest.mark.parametrize("path", ["gs://nowhere/map.pbtxt", "PATH_TO_BE_CONFIGURED/map.pbtxt"])
 def test_remote_label_maps_and_placeholders_are_not_read(path):
-    table = files.read_label_maps(readers(_config(path)), with_remote=False)
-    assert [reader.labels for reader in table] == [None, None]
+    subject = read_subject(_config(path), reads_all=False)
+    assert [reader.labels for reader in subject.readers] == [None, None]
 
 
 @pytest.mark.parametrize("text", ["item { id: 1 name: 'circle' }", "item {"])
@@ -125,7 +123,7 @@ def test_files_that_cannot_be_read(tmp_path):
         value = f'["{path}"]' if field == PATHS else path
         changes = ["train_input_reader={}", "eval_input_reader=[]"]
         config = small_config(*changes, f"train_input_reader.{field}={value}")
-        (problem,) = files.check_files(named_paths(config))
+        (problem,) = files.check_files(read_subject(config))
         assert problem.field.startswith(f"train_input_reader.{field}")
         assert message in problem.message
 
@@ -151,7 +149,8 @@ def make_config(tmp_path: pathlib.Path) -> Any:
 
 
 def _foreign(config: Any) -> List[Problem]:
-    return list(files.check_first_records(files.read_label_maps(readers(config))))
+    found = files.check_label_maps(read_subject(config))
+    return [problem for problem in found if "names are" in problem.message]
 
 
 def test_a_label_map_of_other_classes_is_an_error_of_its_reader(make_config):

@@ -13,6 +13,7 @@ from estimator_det.config.text import ConfigError
 from model_fn.checks import config_check
 from model_fn.checks.graphs import check_metrics, placeholders
 from model_fn.checks.metric_names import check_best_metric, metric_names
+from model_fn.checks.subject import read_subject
 from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS
 from model_fn.model_fn import ModeKeys, create_model_fn
 from model_fn.runs import runner
@@ -106,5 +107,5 @@ def test_sets_that_the_label_map_does_not_fit(label_map):
     ],
 )
 def test_sets_whose_label_map_cannot_be_read_are_left_to_other_checks(change, fields):
-    problems = check_metrics(small_config(LVIS, change), None)
+    problems = check_metrics(read_subject(small_config(LVIS, change)))
     assert [problem.field for problem in problems] == fields

@@ -1,0 +1,86 @@
+"""A configuration under check, with what is read and built of it for all checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from estimator_det.config.check import PLACEHOLDER, without_placeholders
+from estimator_det.config.check_model import readers
+from estimator_det.config.files import is_remote
+from estimator_det.config.problem import Problem
+from estimator_det.config.ranges import check_ranges
+from estimator_det.config.text import ConfigError
+from inputs.label_map import LabelMap, read_label_map
+
+
+class Reader(NamedTuple):
+    """An input reader of a configuration, and its label map."""
+
+    field: str  # its path, such as "eval_input_reader[0]"
+    config: Any
+    labels: Union[LabelMap, ConfigError, None]  # an error of the file; None if it was not read
+
+    @property
+    def label_map(self) -> Optional[LabelMap]:
+        """None if there is none that can be used."""
+        return self.labels if isinstance(self.labels, LabelMap) else None
+
+
+def read_label_maps(
+    named_readers: Iterable[Tuple[str, Any]], *, with_remote: bool = True
+) -> List[Reader]:
+    """Input readers by path with their label maps, each file read once."""
+
+    @functools.cache
+    def read(path: str) -> Union[LabelMap, ConfigError, None]:
+        if not path or PLACEHOLDER in path or (is_remote(path) and not with_remote):
+            return None
+        try:
+            return read_label_map(path)
+        except ConfigError as reason:
+            return reason
+
+    return [Reader(field, config, read(config.label_map_path)) for field, config in named_readers]
+
+
+@dataclasses.dataclass
+class Subject:
+    """A configuration under check."""
+
+    config: Any
+    readable: Any  # the same for what reads files and builds graphs
+    readers: Sequence[Reader]
+    reads_all: bool  # files that are not local, and records, too
+    unknown: Sequence[Problem] = ()  # names that nothing is registered under
+    graphs: Any = None  # result of `graphs.examine`
+
+    @functools.cached_property
+    def can_be_made(self) -> bool:
+        """Whether there is a model, all names are known, and values are within their ranges."""
+        has_model = self.config.model.WhichOneof("model") is not None
+        return has_model and not self.unknown and not any(check_ranges(self.config))
+
+    @property
+    def label_map(self) -> Optional[LabelMap]:
+        """The label map of the first eval reader that names one; None if it cannot be used."""
+        evals = (each for each in self.readers if each.field.startswith("eval_input_reader"))
+        return next((each.label_map for each in evals if each.config.label_map_path), None)
+
+
+def read_subject(
+    config: Any,
+    unknown: Sequence[Problem] = (),
+    *,
+    reads_all: bool = True,
+    targets_tpu: bool = False,
+) -> Subject:
+    """Reads the label maps that a `TrainEvalPipelineConfig` names.
+
+    With `targets_tpu`, paths that are placeholders are left out of what is read and built, because
+    the rules for TPU report them.
+    """
+    readable = without_placeholders(config) if targets_tpu else config
+    table = read_label_maps(readers(readable), with_remote=reads_all)
+    return Subject(config, readable, table, reads_all, unknown)
