@@ -27,7 +27,7 @@ _LONGEST_WAIT_SECS = 1.0
 _STDERR = 2
 _CLEAR_LINE = b"\r\x1b[K"  # removes the line of a progress bar
 _LAYOUT = "\n\t"  # characters that lay out a text of several lines
-_PREFIXES = {"error:": "ERROR", "warning:": "WARNING"}  # severity by the first word of a report
+_SEVERITIES = {"error": "ERROR", "warning": "WARNING"}  # severities of a `Problem`
 
 
 class _Format:
@@ -132,16 +132,15 @@ def report(
 ) -> None:
     """Prints a line or several, escaped, at once, also into a pipe; on standard output by default.
 
-    As JSON, its severity is that given, or else that of "error:" or "warning:" at its beginning.
+    As JSON, its severity is that given, or else that of a `Problem` that is printed.
     Lines are cut to `LONGEST_LINE` unless the `whole` text is wanted, as of a document. Once the
     reader has closed the pipe, as `head` does after a few lines, nothing is printed; nor are
     messages for a standard error that is full. The program continues, for its files and its exit
     code.
     """
+    severity = severity or _SEVERITIES.get(getattr(text, "severity", ""), "INFO")
     text = str(text)
     shown = escaped(text, keep=_LAYOUT) if whole else printable(text)
-    severities = (kind for begin, kind in _PREFIXES.items() if text.startswith(begin))
-    severity = severity or next(severities, "INFO")
     stream = stream or sys.stdout
     try:
         with above_bars():

@@ -209,7 +209,7 @@ def run(main: Callable[[], Optional[int]]) -> int:
         if isinstance(error, MissingTaskError):  # The process must end, even if nobody reads.
             printing.report_at_once(printing.printable(text), "ERROR")
         else:
-            printing.report(text, sys.stderr)
+            printing.report(text, sys.stderr, severity="ERROR")
         return code
 
 

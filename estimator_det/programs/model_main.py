@@ -57,7 +57,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             printing.use_json(values["log_format"].value == "json")
         check_flags(values, rest[1:])
     except (flags.Error, console.UsageError, ConfigError) as error:
-        printing.report(f"error: {error}\nAll flags: --help", sys.stderr)
+        printing.report(f"error: {error}\nAll flags: --help", sys.stderr, severity="ERROR")
         return console.EXIT_USAGE
     console.quiet_logging(
         converter.absl_to_standard(min(values["verbosity"].value or 0, converter.ABSL_DEBUG)),

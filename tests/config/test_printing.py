@@ -12,6 +12,7 @@ from typing import Iterator
 import pytest
 
 from estimator_det.config import printing
+from estimator_det.config.problem import Problem, error, warning
 from tests.conftest import ROOT
 from tests.hostile import CONTROLS, shows_as_itself
 
@@ -83,14 +84,19 @@ def json_lines() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("text", "severity"),
-    [("step 1/2", "INFO"), ("error: a\n  b", "ERROR"), ("warning: x: y", "WARNING")],
+    [
+        ("step 1/2", "INFO"),
+        (error("a", "b", "c"), "ERROR"),
+        (warning("a", "b", "c"), "WARNING"),
+        (Problem("advice", "a", "b", "c"), "INFO"),
+    ],
 )
 def test_reports_as_json(json_lines, text, severity):
     stream = io.StringIO()
     printing.report(text, stream)
     (line,) = stream.getvalue().splitlines()
     entry = json.loads(line)
-    assert (entry["severity"], entry["message"]) == (severity, text)
+    assert (entry["severity"], entry["message"]) == (severity, str(text))
     moment = datetime.datetime.fromisoformat(entry["time"])
     assert moment.utcoffset() == datetime.timedelta(0)
 

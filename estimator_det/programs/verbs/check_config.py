@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
             lines += step_speed.advice(config)
     for problem in problems:
         if problem.severity != "error":
-            console.print_line(str(problem))
+            printing.report(problem)
     for line in lines:
         console.print_line(line)
     if targets_tpu:

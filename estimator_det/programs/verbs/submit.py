@@ -148,7 +148,7 @@ def run(options: argparse.Namespace) -> None:
     printing.report(f"\n{spec_file}:\n{spec}\n", whole=True)
     printing.report(shlex.join(command), whole=True)
     if options.platform == "ai-platform":
-        printing.report(f"warning: {ai_platform.CLOSED}", sys.stderr)
+        printing.report(f"warning: {ai_platform.CLOSED}", sys.stderr, severity="WARNING")
     if options.runs and (code := subprocess.run(command, check=False).returncode):
         raise RunError(
             f"gcloud ended with exit code {code}, its message is above. After the remedy, run the "
@@ -169,6 +169,7 @@ def _job(options: argparse.Namespace) -> jobs.Job:
             printing.report(
                 f"warning: Vertex AI has no image for {chief.machine_type}. Give --container_image",
                 sys.stderr,
+                severity="WARNING",
             )
     job_flags = list(options.passed_on)
     jobs.check_flags_of_job(job_flags)
