@@ -6,7 +6,8 @@ file systems that carry locks, such as NFS, hold them between hosts.
 
 Elsewhere, as in object stores (gs://, s3://), the file is a lease. Its holder rewrites it every
 BEAT_SECS, with a count. A process that sees the same count for LEASE_SECS, by its own clock, takes
-the lease over. A holder that was suspended for so long finds out before it writes a checkpoint.
+the lease over; process ids say nothing, since containers of one host name have their own. A holder
+that was suspended for so long finds out before it writes a checkpoint.
 """
 
 from __future__ import annotations
@@ -102,19 +103,6 @@ def _parsed(text: bytes) -> Optional[Dict[str, Any]]:
     return holder if is_complete else None
 
 
-def _has_ended(holder: Dict[str, Any]) -> bool:
-    """True if the holder was a process of this host that has ended."""
-    if holder["host"] != socket.gethostname():
-        return False
-    try:
-        os.kill(holder["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # a process of another user
-        pass
-    return False
-
-
 def _refusal(path: str, holder: Optional[Dict[str, Any]]) -> FolderInUseError:
     name = "another process"
     if holder is not None:
@@ -178,7 +166,7 @@ class _Lease:
 
     def _wait(self) -> None:
         holder = self._read()
-        if holder is None or _has_ended(holder):
+        if holder is None:
             return
         text = "%s is held by process %s on %s: waiting up to %g s to see whether it still trains"
         _LOG.warning(text, self._path, holder["pid"], holder["host"], LEASE_SECS)
