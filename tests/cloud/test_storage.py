@@ -15,7 +15,6 @@ from estimator_det.programs.cloud.connection import StorageError, connect
 from estimator_det.programs.cloud.paths import CloudPath, parse
 from tests.cloud.conftest import MOST_AT_ONCE as QUARTER
 from tests.cloud.emulator import corrupt, cut, half, status
-from tests.programs.test_cli import run_python
 
 
 def send(path: pathlib.Path) -> storage.Copied:
@@ -273,16 +272,3 @@ def test_named_pipes_are_refused(emulator, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="pipe is a named pipe, not a file"):
         storage.upload([str(tmp_path)], "gs://data")
-
-
-def test_nothing_of_google_cloud_is_imported_until_it_is_needed():
-    program = (
-        "import sys\n"
-        "from estimator_det.programs import cli, model_main\n"
-        "from estimator_det.programs.cloud import preparation, storage\n"
-        "cli.make_parser(); storage.check_direction(['a'], 'gs://data/b')\n"
-        "names = ('google.cloud.storage', 'google.auth', 'google.api_core', 'requests')\n"
-        "print([name for name in (*names, 'tensorflow') if name in sys.modules])\n"
-    )
-    done = run_python("-c", program)
-    assert done.stdout.strip() == "[]", done.stderr

@@ -133,11 +133,10 @@ def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsy
     assert "Traceback" not in error
 
 
-def test_help_as_a_module_imports_no_tensorflow():
-    result = run_python("-X", "importtime", "-m", "estimator_det.model_main", "--help")
+def test_help_as_a_module():
+    result = run_python("-m", "estimator_det.model_main", "--help")
     assert result.returncode == 0
     assert all(f"--{name}\n" in result.stdout for name in REFERENCE_FLAGS.split())
-    assert "tensorflow" not in result.stderr
 
 
 @pytest.fixture
