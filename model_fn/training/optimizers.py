@@ -6,7 +6,6 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import tpu_advice
-from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
@@ -141,6 +140,4 @@ def _chosen(config: Any) -> Tuple[str, Any]:
     kind = config.WhichOneof("optimizer")
     if kind is None:
         raise ConfigError("train_config.optimizer", f"set one of {sorted(OPTIMIZERS)}; found none")
-    # Numbers with which an update writes NaN although all gradients are finite.
-    check_ranges_or_raise(config, "train_config.optimizer.")
     return kind, getattr(config, kind)

@@ -47,7 +47,7 @@ def variables_to_train(train_config: Any, trainable: Sequence[tf.Variable]) -> L
     Patterns are regular expressions, searched anywhere in the variable's name. A pattern that
     matches no variable is logged as a warning.
     """
-    # A factor that is not finite would write NaN although all gradients are finite.
+    # Numbers with which an update writes NaN although all gradients are finite.
     check_ranges_or_raise(train_config, "train_config.")
     update, freeze = train_config.update_trainable_variables, train_config.freeze_variables
     for field, patterns in (("update_trainable_variables", update), ("freeze_variables", freeze)):
@@ -156,7 +156,7 @@ def make_train_op(
 
     If the loss, the norm of the gradients, the learning rate, their product or the values that
     updates write are not, all variables stay as they are, the global step too, and `batch` gets the
-    batch. The constants of the optimizer are finite: `make_optimizer` checks them.
+    batch. The constants of the optimizer are finite: `variables_to_train` checks them.
 
     Args:
         updates: Further assignments of a step, for example to moving averages of batch norm.

@@ -7,7 +7,6 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
 from estimator_det.protos import optimizer_pb2
 from model_fn.training import optimizers, schedules
 from tests.conftest import golden_component
@@ -169,20 +168,3 @@ def test_moving_averages_follow_the_step_and_frozen_variables_have_one_too():
 def test_optimizer_must_be_set():
     with pytest.raises(ValueError, match=r"train_config\.optimizer"):
         optimizers.make_optimizer(optimizer_pb2.Optimizer(), tf.constant(0, tf.int64))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("momentum_optimizer { RATE momentum_optimizer_value: nan }", "momentum_optimizer_value"),
-        ("rms_prop_optimizer { RATE decay: inf }", r"rms_prop_optimizer\.decay is inf, not"),
-        ("adam_optimizer { RATE epsilon: 0 }", r"adam_optimizer\.epsilon is 0; allowed"),
-        ("rms_prop_optimizer { RATE epsilon: -1 }", "epsilon is -1; allowed are above 0"),
-        ("adam_optimizer { RATE } moving_average_decay: nan", "moving_average_decay is nan"),
-    ],
-)
-def test_numbers_with_which_every_update_is_nan(text, message):
-    rate = "learning_rate { constant_learning_rate { learning_rate: 0.1 } }"
-    config = text_format.Parse(text.replace("RATE", rate), optimizer_pb2.Optimizer())
-    with tf.Graph().as_default(), pytest.raises(ConfigError, match=message):
-        optimizers.make_optimizer(config, tf.constant(0, tf.int64))

@@ -4,6 +4,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
@@ -154,6 +155,23 @@ def test_gradients_are_reported_before_clipping():
 def test_numbers_that_are_not_finite(field, value):
     with pytest.raises(ConfigError, match=f"train_config.{field} is {value}, not a finite number"):
         _moves(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("momentum_optimizer { RATE momentum_optimizer_value: nan }", "momentum_optimizer_value"),
+        ("rms_prop_optimizer { RATE decay: inf }", r"rms_prop_optimizer\.decay is inf, not"),
+        ("adam_optimizer { RATE epsilon: 0 }", r"adam_optimizer\.epsilon is 0; allowed"),
+        ("rms_prop_optimizer { RATE epsilon: -1 }", "epsilon is -1; allowed are above 0"),
+        ("adam_optimizer { RATE } moving_average_decay: nan", "moving_average_decay is nan"),
+    ],
+)
+def test_numbers_with_which_every_update_is_nan(text, message):
+    rate = "learning_rate { constant_learning_rate { learning_rate: 0.1 } }"
+    text = f"optimizer {{ {text.replace('RATE', rate)} }}"
+    with pytest.raises(ConfigError, match=message):
+        train.variables_to_train(text_format.Parse(text, train_pb2.TrainConfig()), [])
 
 
 def test_moving_averages_take_the_place_of_variables(tmp_path):
