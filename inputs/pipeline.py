@@ -261,7 +261,7 @@ def _check_first_records(
     examples: ExampleOptions, files: Files, needs_masks: bool, run: TrainInputOptions
 ) -> None:
     reader = examples.reader
-    check_class_names(reader, files.paths)
+    check_class_names(reader, files.paths, examples.policy.label_map)
     if not files.paths or reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
         return
     if needs_masks:

@@ -102,14 +102,15 @@ def _say_rotated(names: Sequence[str]) -> None:
         console.print_line(f"{printing.plain(name)}: {kind.description}. Remedy: {kind.remedy}")
 
 
-def _rotated(reader: Any, features: Any) -> List[str]:
-    """Source ids of the records of a batch, partners included, whose EXIF data rotate them."""
+def _rotated(policy: Any, paths: Sequence[str], features: Any) -> List[str]:
+    """Source ids of the records of a batch, partners included, whose EXIF data rotate them.
+
+    The records are those of the files `paths`.
+    """
     from inputs import schema
-    from inputs.bad_records.policy import make_policy
-    from inputs.records import stream, tfrecord
+    from inputs.records import tfrecord
     from model_fn.drawing import before_after
 
-    policy, paths = make_policy(reader), stream.list_files(reader).paths
     names: List[str] = []
     for key in (schema.RECORD, schema.PARTNER_RECORDS):
         rows = features[key].reshape(-1, 2).tolist() if key in features else []
@@ -122,6 +123,8 @@ def _rotated(reader: Any, features: Any) -> List[str]:
 
 def _draw_batches(config: Any, options: argparse.Namespace) -> None:
     from inputs.bad_records.log import FaultLog
+    from inputs.bad_records.policy import make_policy
+    from inputs.records import stream
     from model_fn.checkpoints.errors import RunError
     from model_fn.drawing import batch_grid
     from model_fn.evaluation import report
@@ -130,14 +133,16 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> None:
     preprocess, reader, batches = _batches(config, options, faults)
     channels = 3 + reader.num_additional_channels
     to_pixels, exact = batch_grid.fit_pixels(preprocess, channels)
-    names = _names(reader)
+    policy = make_policy(reader)
+    names = policy.label_map.names if policy.label_map is not None else {}
+    paths = stream.list_files(reader, policy).paths
     cells: List[Any] = []
     rotated: List[str] = []
     for features, labels in batches:
         if not cells:
             _print_batch(features, labels)
         cells += batch_grid.cells_of_batch(features, labels, to_pixels, names)
-        rotated += _rotated(reader, features)
+        rotated += _rotated(policy, paths, features)
         if len(cells) >= options.num_images:
             break
     if not cells:
