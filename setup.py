@@ -38,6 +38,7 @@ REQUIRED = [
     "protobuf>=4.21.6",
     "pycocotools>=2.0.6",
     "pyyaml>=6.0.1",
+    "requests>=2.19",
     "tensorboard>=2.15",
     "tensorflow>=2.15.1,<2.22",
     "tensorflow-estimator==2.15.0",
