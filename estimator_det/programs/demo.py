@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -39,31 +38,38 @@ MIN_SCORE = 0.3  # focal loss gives low scores
 TEST_SEED_OFFSET = 2_000_003  # test images are neither training nor evaluation images
 
 
-def run_demo(options: argparse.Namespace) -> None:
+def run_demo(
+    output_dir: str,
+    *,
+    model: str,
+    size: str,
+    seed: int,
+    num_train_steps: Optional[int],
+    assignments: Sequence[str],
+) -> None:
     """Makes data, trains, evaluates, exports and detects below `output_dir`; reports each step.
 
     The folder is new or empty, or that of an earlier demo, which is replaced. A number of steps
     replaces the configured one, and scales the learning-rate schedule.
     """
-    output_dir, seed = options.output_dir, options.seed
     _prepare_folder(output_dir)
     data, model_dir, exported, test_images, detections = (
         os.path.join(output_dir, name) for name in FOLDERS
     )
     summary, picture = (os.path.join(output_dir, name) for name in (SUMMARY_FILE, PICTURE_FILE))
     seconds: Dict[str, float] = {}
-    with _step(seconds, "data", f"shapes on textured backgrounds ({options.size}, seed {seed})"):
-        files = shapes.make_dataset(data, seed, options.size)
+    with _step(seconds, "data", f"shapes on textured backgrounds ({size}, seed {seed})"):
+        files = shapes.make_dataset(data, seed, size)
         console.print_line(f"  {files.num_train} training images: {files.train_pattern}")
         console.print_line(f"  {files.num_eval} evaluation images: {files.eval_pattern}")
         console.print_line(f"  label map: {files.label_map}")
-    config = demo_config(files, options.num_train_steps, options.set, options.model)
+    config = demo_config(files, num_train_steps, assignments, model)
     console.check_config(config)
     steps, batch = config.train_config.num_steps, config.train_config.batch_size
     with _step(
         seconds,
         "training and evaluation",
-        f"{MODELS[options.model][1]} from scratch, {steps} steps of {batch} images, then COCO "
+        f"{MODELS[model][1]} from scratch, {steps} steps of {batch} images, then COCO "
         f"metrics on {files.num_eval} held-out images",
     ):
         metrics = _train(config, model_dir, seed)

@@ -6,7 +6,6 @@ for a few steps on the first records, as one process for each replica.
 
 from __future__ import annotations
 
-import argparse
 import os
 import pathlib
 import re
@@ -30,22 +29,26 @@ _FOLDERS = ("environment", "records", "work", "logs", "output")
 
 
 def rehearse(
-    job: Job, config: Any, package: pathlib.Path, folder: pathlib.Path, options: argparse.Namespace
+    job: Job,
+    config: Any,
+    package: pathlib.Path,
+    folder: pathlib.Path,
+    *,
+    steps: int,
+    num_records: int,
+    reuses_packages: bool,
 ) -> None:
-    """Installs and runs a job, whose configuration has local paths, below `folder`.
-
-    The options are those of `submit`.
-    """
+    """Installs and runs a job, whose configuration has local paths, below `folder`."""
     from estimator_det.config import pipeline
 
-    started, steps = time.monotonic(), options.rehearse_steps
+    started = time.monotonic()
     for name in _FOLDERS:  # left by an earlier rehearsal, whose run would resume
         shutil.rmtree(folder / name, ignore_errors=True)
-    python = install(package, folder / "environment", options.reuse_packages)
+    python = install(package, folder / "environment", reuses_packages)
     console.print_line(
         f"rehearsal: {package.name} is installed ({time.monotonic() - started:.0f} s)"
     )
-    short = first_records(config, folder / "records", options.rehearse_records)
+    short = first_records(config, folder / "records", num_records)
     config_path = folder / CONFIG_FILE
     config_path.write_text(pipeline.format_pipeline(short), encoding="utf-8")
     output = folder / "output"

@@ -27,4 +27,11 @@ def run(options: argparse.Namespace) -> None:
     from model_fn.checkpoints import writing
 
     with writing.writable_folder(options.output_dir, "output_dir"):
-        demo.run_demo(options)
+        demo.run_demo(
+            options.output_dir,
+            model=options.model,
+            size=options.size,
+            seed=options.seed,
+            num_train_steps=options.num_train_steps,
+            assignments=options.set,
+        )

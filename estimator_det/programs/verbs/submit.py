@@ -134,9 +134,15 @@ def run(options: argparse.Namespace) -> None:
     package = source_package.get(options.package, folder / job.package, modules)
     platform = PLATFORMS[options.platform]
     if options.rehearse:
-        options.rehearse_steps = options.rehearse_steps or _STEPS
-        options.rehearse_records = options.rehearse_records or _RECORDS
-        rehearsal.rehearse(job, config, package, folder / "rehearsal", options)
+        rehearsal.rehearse(
+            job,
+            config,
+            package,
+            folder / "rehearsal",
+            steps=options.rehearse_steps or _STEPS,
+            num_records=options.rehearse_records or _RECORDS,
+            reuses_packages=options.reuse_packages,
+        )
     config_file, spec_file = folder / jobs.CONFIG_FILE, folder / SPEC_FILE
     remote = pipeline.apply_overrides(config, [f"{each.field}={each.remote}" for each in staged])
     config_file.write_text(pipeline.format_pipeline(remote), encoding="utf-8")
