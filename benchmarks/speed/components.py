@@ -94,8 +94,8 @@ def augmentation(name: str, size: Tuple[int, int] = AUGMENTED_SIZE) -> Tuple[flo
             for number in range(AUGMENTED_IMAGES):
                 feeds = {seed: np.array([number, 7])}
                 # Returning the sample is not part of the step.
-                seconds += _fastest(lambda: session.run(outputs, feeds))  # noqa: B023
-                seconds -= _fastest(lambda: session.run(unchanged, feeds))  # noqa: B023
+                seconds += _fastest(functools.partial(session.run, outputs, feeds))
+                seconds -= _fastest(functools.partial(session.run, unchanged, feeds))
                 kernels += _kernel_seconds(session, outputs, feeds)
     return 1e6 * max(seconds, 0.0) / AUGMENTED_IMAGES, 1e6 * kernels / AUGMENTED_IMAGES
 
