@@ -13,6 +13,8 @@ import numpy as np
 
 from estimator_det.boxes.geometry import pairwise_iou
 from estimator_det.compat import tf, tf1
+from estimator_det.detectors.ssd import SsdDetector
+from estimator_det.detectors.two_stage.faster_rcnn import FasterRcnnDetector
 from inputs.checks.statistics import Columns, boxes_per_image, ranks, resized
 from model_fn.evaluation.metrics.overlaps import box_iou
 
@@ -68,10 +70,9 @@ _BEST = np.dtype([("iou", "f4"), ("similarity", "f4"), ("map", "i8"), ("num_anch
 
 def _assigner(detector: Any) -> Any:
     """Matches anchors to groundtruth; None if the detector has none that `measure` supports."""
-    if hasattr(detector, "rpn"):  # With two stages, the first one has the anchors.
+    if isinstance(detector, FasterRcnnDetector):  # The first of the stages has the anchors.
         return detector.rpn_loss.assigner
-    losses = getattr(detector, "losses", None) if hasattr(detector, "anchor_generator") else None
-    return getattr(losses, "assigner", None)
+    return detector.losses.assigner if isinstance(detector, SsdDetector) else None
 
 
 def has_anchors(detector: Any) -> bool:
@@ -94,7 +95,7 @@ def measure(
         advance: Called with the number of images done since the last call.
     """
     resizer, assigner = detector.preprocess.resizer, _assigner(detector)
-    generate = _anchors_of_one_map if hasattr(detector, "rpn") else _anchors_of_maps
+    generate = _anchors_of_maps if isinstance(detector, SsdDetector) else _anchors_of_one_map
     inner = resized(columns.sizes, resizer.new_size)
     outer = inner if resizer.padded_size is None else resized(inner, resizer.padded_size)
     share = (inner / np.maximum(outer, 1)).astype(np.float32)
