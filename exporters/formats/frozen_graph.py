@@ -45,7 +45,7 @@ class FrozenGraph(ExportFormat):
         outputs = served.output_operations([next(iter(network.definitions.values()))])
         frozen = network.graph_of(outputs)
         with tf.io.gfile.GFile(path, "wb") as file:
-            file.write(frozen.SerializeToString())
+            file.write(frozen.SerializeToString(deterministic=True))
         return True
 
     def load(self, path: str) -> GraphDetector:
