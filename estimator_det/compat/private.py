@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -42,6 +42,23 @@ def gradient_of(operation: Any, *gradients: Any) -> Any:
     The operation may be any object with type, inputs, outputs and get_attr.
     """
     return _ops.gradient_registry.lookup(operation.type)(operation, *gradients)
+
+
+def forward_operation(operation: Any) -> Any:
+    """Returns the operation that an operation of a gradient is for; itself if it is of none."""
+    while getattr(operation, "_original_op", None) is not None:
+        operation = operation._original_op
+    return operation
+
+
+def graph_of_function(graph: Any, name: str) -> Any:
+    """Returns the body of a function in a graph's library."""
+    return graph._get_function(name).graph
+
+
+def add_control_input(operation: Any, before: Any) -> None:
+    """Lets an operation that has been built wait for another one, as TensorFlow does itself."""
+    operation._add_control_input(before)
 
 
 def num_tpu_shards() -> Optional[int]:
@@ -91,3 +108,9 @@ def tflite_schema() -> Any:
     from tensorflow.lite.python import schema_py_generated
 
     return schema_py_generated
+
+
+def tflite_quantization(interpreter: Any, index: int) -> Tuple[float, int]:
+    """Returns scale and zero point of a tensor; the public way examines all tensors."""
+    scale, zero = interpreter._get_tensor_details(index, 0)["quantization"]
+    return scale, zero

@@ -15,6 +15,7 @@ from flatbuffers import flexbuffers
 
 from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.compat import tf, tf1
+from estimator_det.compat.private import tflite_quantization
 from estimator_det.config import files
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
@@ -213,7 +214,7 @@ class TfliteDetector(LoadedModel):
         values = self._interpreter.get_tensor(index)
         if values.dtype == np.float32:
             return values
-        scale, zero = self._interpreter._get_tensor_details(index, 0)["quantization"]
+        scale, zero = tflite_quantization(self._interpreter, index)
         return ((values.astype(np.float32) - zero) * scale).astype(np.float32)
 
     def _as_input(self, images: np.ndarray) -> np.ndarray:

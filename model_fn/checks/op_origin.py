@@ -7,6 +7,7 @@ from typing import Any, Iterator, List, NamedTuple, Tuple
 
 import estimator_det
 from estimator_det.compat import tf
+from estimator_det.compat.private import forward_operation
 from estimator_det.config import tpu_advice
 from estimator_det.config.tpu_model_rules import Target, check_model
 
@@ -30,7 +31,7 @@ def origin_of(operation: tf.Operation, pipeline_config: Any) -> Origin:
 
     For a gradient, those of the operation it is the gradient of.
     """
-    frames = _own_frames(_forward(operation))
+    frames = _own_frames(forward_operation(operation))
     advice = (each for file, *_ in frames for each in advice_for(file, pipeline_config))
     nothing = (f"model.{pipeline_config.model.WhichOneof('model')}", _ELSEWHERE)
     location = "{}:{}, in {}".format(*frames[0]) if frames else ""
@@ -72,13 +73,6 @@ def _remedy_of_rule(field: str, pipeline_config: Any) -> str:
     problems = check_model(pipeline_config, Target(inference=True))
     broken = (problem for problem in problems if problem.field.startswith(field))
     return next((problem.full_remedy() for problem in broken), _ELSEWHERE)
-
-
-def _forward(operation: tf.Operation) -> tf.Operation:
-    """Follows `_original_op`, which TensorFlow sets on what computes a gradient."""
-    while getattr(operation, "_original_op", None) is not None:
-        operation = operation._original_op
-    return operation
 
 
 def _own_frames(operation: tf.Operation) -> List[Tuple[str, int, str]]:

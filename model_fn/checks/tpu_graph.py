@@ -12,6 +12,7 @@ import functools
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from estimator_det.compat import estimator, registered_kernels, tf, tf1
+from estimator_det.compat.private import graph_of_function
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
 from inputs import schema
@@ -120,7 +121,7 @@ def core_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
         for function in functions:
             if function.name not in seen:
                 seen.add(function.name)
-                body = operation.graph._get_function(function.name).graph
+                body = graph_of_function(operation.graph, function.name)
                 waiting += [op for op in body.get_operations() if op.type != "Placeholder"]
 
 

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, Sequence
 import numpy as np
 
 from estimator_det.compat import tf, tf1
+from estimator_det.compat.private import add_control_input
 
 
 class RejectedBatch:
@@ -66,8 +67,7 @@ def guarded(
         closed, opened = tf.raw_ops.Switch(data=finite, pred=finite)
         closed, opened = tf.identity(closed, name="closed"), tf.identity(opened, name="opened")
     for update in updates:
-        # The one way to order what other code has built; TensorFlow itself uses it for that.
-        _operation(update)._add_control_input(opened.op)
+        add_control_input(_operation(update), opened.op)
     with tf.control_dependencies([opened]):
         step = apply()
     with tf1.name_scope("guard"):
