@@ -64,7 +64,8 @@ class CoordinatorBackend(LoopBackend):
         """Context manager: there are workers; a lost parameter server begins training again."""
         if self._strategy is None:
             check_free(self._cluster)  # Later this process itself listens there.
-        distribution = strategies.connected(self._cluster, self._context.options.task_timeout_secs)
+        secs, stop = self._context.options.task_timeout_secs, self._context.stop
+        distribution = strategies.connected(self._cluster, secs, stop)
         self._loop = dataclasses.replace(self._loop, distribution=distribution)
         super()._make_strategy()
         with self._watch.watching():

@@ -111,13 +111,12 @@ def _resolver(members: Cluster, **options: Any) -> Any:
     )
 
 
-def connected(members: Cluster, task_timeout_secs: float) -> Any:
+def connected(members: Cluster, task_timeout_secs: float, stop: Stop) -> Any:
     """A strategy of parameter servers; the servers and workers are waited for.
 
     It may be made again where the parameter servers have lost the variables of an earlier one.
     """
     others = [*members.tasks(cluster.WORKER), *members.servers]
-    stop = Stop()
     watch = TaskWatch(members, others, task_timeout_secs, stop)
     _LOG.info("%s waits for %s", members.task, ", ".join(map(str, others)))
     with watch.watching():
