@@ -30,6 +30,7 @@ from model_fn.training.step import POSITION
 _LOG = logging.getLogger(__name__)
 
 POSITION_FILE = "data_position.json"
+SPLIT_FILE = "data_split.json"
 
 _IS_LAST = "is_last"  # marks an entry after which the worker took no step
 _LOOK_SECS = 1.0  # between two searches of a worker for a new checkpoint
@@ -161,9 +162,6 @@ class WorkerPositionHook(Hook):
             position = self._taken[0][1]
         if position is not None:
             write_cursor_state(self._model_dir, checkpoint_step, position, self._file)
-
-
-SPLIT_FILE = "data_split.json"
 
 
 def report_split(model_dir: str, cluster: Cluster, split: Split) -> None:

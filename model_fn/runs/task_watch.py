@@ -22,6 +22,8 @@ from model_fn.runs.cluster import PARAMETER_SERVER, Cluster, Task
 from model_fn.runs.context import RunContext
 from model_fn.runs.signals import Stop, StopSignals, end_at_once
 
+_LOG = logging.getLogger(__name__)
+
 POLL_SECS = 1.0  # between two looks at all tasks
 WAIT_SECS = 0.5  # between two looks at what is waited for
 _CONNECT_SECS = 2.0
@@ -143,9 +145,6 @@ class TaskWatch:
     def _run(self) -> None:
         while not self._ended.wait(POLL_SECS):
             self.look()
-
-
-_LOG = logging.getLogger(__name__)
 
 
 class Tasks:

@@ -24,6 +24,8 @@ from model_fn.runs.data_cursor import position_file
 from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16, MIXED_FLOAT16
 from model_fn.training.step import TrainGraph
 
+_LOG = logging.getLogger(__name__)
+
 SUMMARY_STEPS = 100  # between two summaries
 _TYPES = {FLOAT32: tf.float32, MIXED_FLOAT16: tf.float16, MIXED_BFLOAT16: tf.bfloat16}
 
@@ -117,9 +119,6 @@ class HookAdapter(tf1.train.SessionRunHook):
 
 def _floats(values: Dict[str, Any]) -> Dict[str, float]:
     return {name: float(value) for name, value in values.items()}
-
-
-_LOG = logging.getLogger(__name__)
 
 
 def make_estimator(
