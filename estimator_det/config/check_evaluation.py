@@ -38,7 +38,7 @@ def check_evaluation(config: Any) -> Iterator[Problem]:
             "remove the mask metrics, or use faster_rcnn with number_of_stages: 3, and "
             "load_instance_masks in the readers",
         )
-    yield from _check_names(config.eval_input_reader)
+    yield from check_names(config.eval_input_reader)
     for index, reader in enumerate(config.eval_input_reader):
         if reader.HasField("num_epochs") and not reader.num_epochs:
             path = f"eval_input_reader[{index}].num_epochs"
@@ -47,7 +47,7 @@ def check_evaluation(config: Any) -> Iterator[Problem]:
     yield from _check_unused(config)
 
 
-def _check_names(readers: Sequence[Any]) -> Iterator[Problem]:
+def check_names(readers: Sequence[Any]) -> Iterator[Problem]:
     """The results of a reader are kept under its name, or under its number if it has none."""
     first: Dict[str, int] = {}
     for index, reader in enumerate(readers):

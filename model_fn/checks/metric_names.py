@@ -31,9 +31,10 @@ def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
 
 def metric_names(pipeline_config: Any) -> List[str]:
     """Names of all that an evaluation computes, in the order of the metrics sets."""
+    losses = _loss_names(pipeline_config)
     sets = make_metrics(pipeline_config.eval_config, evaluated_categories(pipeline_config))
     names = [name for metrics in sets for name in metrics.names]
-    return [*names, *_loss_names(pipeline_config), "learning_rate", tf1.GraphKeys.GLOBAL_STEP]
+    return [*names, *losses, "learning_rate", tf1.GraphKeys.GLOBAL_STEP]
 
 
 def _loss_names(pipeline_config: Any) -> List[str]:

@@ -10,7 +10,9 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
+from estimator_det.config.check_evaluation import check_names
 from estimator_det.config.derived_models import evaluated_model
+from estimator_det.config.problem import raise_first
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import LOG_FILE, FaultLog
@@ -189,6 +191,7 @@ def evaluate(
 
 
 def _make_evaluator(pipeline_config: Any, model_dir: str) -> Evaluator:
+    raise_first(check_names(pipeline_config.eval_input_reader))
     return Evaluator(model_dir, functools.partial(make_estimator, pipeline_config, model_dir))
 
 

@@ -13,6 +13,9 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from estimator_det.compat import require_v2_behavior
+from estimator_det.config.check_evaluation import check_names
+from estimator_det.config.problem import refuse
+from estimator_det.config.ranges import check_ranges
 from inputs import machine
 from model_fn.checkpoints.errors import DamagedCheckpointsError, SessionLostError
 from model_fn.checkpoints.find import newest_step
@@ -95,8 +98,9 @@ def train(
 def _make_context(
     config: Any, model_dir: str, options: Optional[TrainOptions], fields: Dict[str, Any]
 ) -> RunContext:
-    """Makes the context of a run; nothing below reads the environment."""
+    """Checks the configuration and reads the environment; nothing below does it again."""
     require_v2_behavior()
+    refuse([*check_ranges(config), *check_names(config.eval_input_reader)])
     machine.return_freed_memory()  # before large tensors are allocated
     options = dataclasses.replace(options or TrainOptions(), **fields)
     config = with_precision(config, options)

@@ -244,4 +244,8 @@ def test_a_refused_evaluation_leaves_no_folder(readers, tmp_path):
     config.ClearField("eval_input_reader")
     with pytest.raises(ConfigError, match="none to evaluate on"):
         evaluator.continuous_eval(config, str(tmp_path), model_dir=other)
+    config.eval_input_reader.add(name="a")
+    config.eval_input_reader.add(name="a")
+    with pytest.raises(ConfigError, match="overwrite the other's"):
+        evaluator.evaluate(config, prefix, model_dir=other)
     assert not (tmp_path / "other").exists()

@@ -135,6 +135,22 @@ def test_a_refused_run_leaves_no_trace(readers, tmp_path, program):
     assert history.last_step(str(new)) == 4 and len(list(new.iterdir())) == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("eval_config { batch_size: 0 }", r"eval_config\.batch_size is 0"),
+        ("eval_input_reader {} eval_input_reader { name: '0' }", r"eval_input_reader\[2\]\.name"),
+    ],
+)
+def test_a_configuration_of_a_script_is_checked_before_step_1(text, field, tmp_path):
+    """Else what concerns evaluations would end a run that is trained already."""
+    config = fake.pipeline_config(text)
+    for run in (runner.train, runner.train_and_evaluate):
+        with pytest.raises(ConfigError, match=field):
+            run(config, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("program", ["train", "train_and_evaluate"])
 def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(tmp_path, monkeypatch, program):
     cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
