@@ -125,6 +125,13 @@ error | train_input_reader.tf_record_input_reader.input_path=[] | no input path
 error | eval_input_reader[0].external_input_reader={} | not supported
 error | train_input_reader.sample_from_datasets_weights=[1, 2] | 2 weights for 1 input paths
 error | train_input_reader.num_readers=0 | is 0
+error | train_input_reader.fast_jpeg=true; train_input_reader.load_instance_masks=true
+ | does not go with load_instance_masks, which needs all pixels
+error | CACHE=MEMORY; train_input_reader.num_additional_channels=1
+ | does not go with num_additional_channels
+error | CACHE=MEMORY; train_input_reader.input_type=TF_SEQUENCE_EXAMPLE
+ | does not go with sequences of images
+warning | eval_input_reader[0].cache=MEMORY | has no effect: an evaluation reads each image once
 error | train_input_reader.max_number_of_boxes=0 | is 0
 error | train_input_reader.load_context_features=true | the model takes no context features
 error | train_input_reader.load_context_image_ids=true | the model takes no context features
@@ -204,6 +211,7 @@ FPN={min_level: 3 max_level: 7}; LEVELS={}
 ABBREVIATIONS = {
     "ADDITIONAL": "eval_input_reader[0].num_additional_channels",
     "ANCHORS": "model.ssd.anchor_generator.ssd_anchor_generator",
+    "CACHE": "train_input_reader.cache",
     "COSINE": "RATE.cosine_decay_learning_rate",
     "FPN": "model.ssd.feature_extractor.fpn",
     "LEVELS": "model.ssd.anchor_generator.multiscale_anchor_generator",

@@ -1,5 +1,6 @@
 import pathlib
 import platform
+import runpy
 import subprocess
 import sys
 
@@ -11,6 +12,8 @@ import estimator_det
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.programs import cli, console
+from estimator_det.programs.verbs import check_config
+from estimator_det.protos import pipeline_pb2
 from model_fn.checkpoints import errors
 from tests import small_extractor
 from tests.inputs import examples
@@ -47,8 +50,16 @@ def test_nothing_heavy_is_imported_until_it_is_needed(program):
     assert result.stdout.splitlines()[-1:] == ["[]"], result.stderr
 
 
-def test_help_and_version(capsys):
-    assert cli.main(["--help"]) == console.EXIT_OK
+def run_module(module, monkeypatch, *arguments):
+    """Exit code of `python -m module`, in this process."""
+    monkeypatch.setattr(sys, "argv", [module, *arguments])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module(module, run_name="__main__")
+    return stop.value.code
+
+
+def test_help_and_version(capsys, monkeypatch):
+    assert run_module("estimator_det.cli", monkeypatch, "--help") == console.EXIT_OK
     shown = capsys.readouterr().out
     assert all(verb in shown for verb in VERBS)
     assert console.EXIT_CODES_HELP.strip() in shown
@@ -151,6 +162,11 @@ def test_options_with_dashes(capsys):
         ),
         (["evaluate", "--model_dir", "none"], 3, "--model_dir: there is no folder none"),
         ([*EXPORT, "--input_type=image_tensr"], 2, "did you mean 'image_tensor'"),
+        ([*EXPORT, "--use_side_inputs=maybe"], 2, "'maybe' is neither true nor false"),
+        (["export", str(CONFIG), "--output_dir=e"], 2, "no checkpoint is given: add the folder"),
+        (["benchmark", "e", "--data=r", "--batch_sizes=1,x"], 2, "must be whole numbers"),
+        (["convert", "--from=coc", "--to=tfrecord", "--output_dir=o"], 2, "did you mean 'coco'"),
+        (["train", "c", "--model_dir=r", "--rescale_schedule"], 2, "needs --num_train_steps above"),
     ],
 )
 def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsys):
@@ -257,6 +273,16 @@ def test_check_config_counts_problems(tmp_path, capsys, monkeypatch):
     text = capsys.readouterr().out
     assert "0 errors" in text
     assert "ssd_mobilenet_v1, 4 classes" in text
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_quantized_tensors_are_counted_or_listed(as_list):
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    config.graph_rewriter.quantization.delay = 7
+    scopes = ["a/weights_quant", "a/act_quant", "b/act_quant"]
+    first, *others = check_config._quantized_lines(config, scopes, as_list=as_list)
+    assert "1 weight of 8 bits and 2 activations of 8 bits, rounded from step 7 on" in first
+    assert [line.strip() for line in others] == (scopes if as_list else [])
 
 
 def test_errors_of_check_config_come_last():

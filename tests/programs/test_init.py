@@ -145,6 +145,12 @@ def test_wrong_usage(arguments, message, capsys, monkeypatch, tmp_path):
     assert message in capsys.readouterr().err
 
 
+def test_models_are_listed(capsys):
+    assert cli.main(["init", "--list"]) == console.EXIT_OK
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:-2]] == [each.name for each in starter.MODELS]
+
+
 def test_a_folder_without_held_out_records_is_refused(tmp_path):
     (tmp_path / "train.record-00000-of-00001").touch()
     with pytest.raises(FileNotFoundError, match=r"parts found: train.*--split train=0.8,val=0.2"):

@@ -50,6 +50,10 @@ def test_the_tpu_of_the_environment(monkeypatch):
     assert found == LoopOptions("tpu", tpu_name="local")
     with pytest.raises(ConfigError, match="tpu_name is for strategy 'tpu'"):
         _chosen("--strategy", "none", "--tpu_name", "local")
+    with pytest.raises(ConfigError, match="tpu_zone is for a TPU that is found by its name"):
+        _chosen("--strategy", "tpu", "--tpu_name", "local", "--tpu_zone", "here")
+    with pytest.raises(console.UsageError, match="--strategy another one: give one of them"):
+        _chosen("--strategy", "none", "--rehearse_tpu")
 
 
 def test_numbers_out_of_range_are_refused():

@@ -8,7 +8,7 @@ import pytest
 from estimator_det.config import pipeline, printing
 from estimator_det.config.text import ConfigError
 from estimator_det.programs import cli, console, model_flags, model_main
-from tests.programs.test_cli import CONFIG, run_python
+from tests.programs.test_cli import CONFIG, run_module
 
 REFERENCE_FLAGS = """
     model_dir pipeline_config_path num_train_steps eval_training_data sample_1_of_n_eval_examples
@@ -105,6 +105,7 @@ def test_a_bug_in_a_job_is_one_entry(monkeypatch, capsys):
         (["--mode=trian"], 2, "mode"),
         (["--use_tpu=true"], 2, "--use_tpu requires --tpu_name"),
         (["--tpu_name=t"], 2, "--tpu_name requires --use_tpu"),
+        (["--use_tpu", "--rehearse_tpu"], 2, "--use_tpu and --rehearse_tpu exclude each other"),
         (["stray"], 2, "stray"),
         (["--model_dir=m", "--pipeline_config_path=none.config"], 3, "none.config"),
         (["--model_dir=m", f"--pipeline_config_path={CONFIG}"], 2, "placeholder"),
@@ -133,10 +134,10 @@ def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsy
     assert "Traceback" not in error
 
 
-def test_help_as_a_module():
-    result = run_python("-m", "estimator_det.model_main", "--help")
-    assert result.returncode == 0
-    assert all(f"--{name}\n" in result.stdout for name in REFERENCE_FLAGS.split())
+def test_help_as_a_module(monkeypatch, capsys):
+    assert run_module("estimator_det.model_main", monkeypatch, "--help") == console.EXIT_OK
+    shown = capsys.readouterr().out
+    assert all(f"--{name}\n" in shown for name in REFERENCE_FLAGS.split())
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from google.protobuf import text_format
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
+from model_fn.runs import options
 from model_fn.runs.options import MULTI_WORKER, PARAMETER_SERVER, LoopOptions, check_loop
 
 
@@ -42,3 +43,29 @@ def test_what_a_strategy_does_not_have(text, allowed, refused, message):
     check_loop(config, LoopOptions(allowed))
     with pytest.raises(ConfigError, match=message):
         check_loop(config, LoopOptions(refused))
+
+
+def test_parts_of_a_batch_are_of_one_size():
+    config = text_format.Parse("train_config { batch_size: 4 }", TrainEvalPipelineConfig())
+    config.train_input_reader.drop_remainder = True
+    options.check_batch(config, LoopOptions(accumulate_steps=2), 2)
+    config.train_input_reader.drop_remainder = False
+    with pytest.raises(ConfigError, match=r"^train_input_reader\.drop_remainder is false: "):
+        options.check_batch(config, LoopOptions(accumulate_steps=2), 2)
+
+
+def test_a_tpu_has_the_precision_of_the_options():
+    config, tpu = TrainEvalPipelineConfig(), options.TpuOptions(rehearses=True)
+    narrow = options.TrainOptions(tpu=tpu, precision="mixed_bfloat16")
+    assert options.with_precision(config, narrow).train_config.use_bfloat16
+    assert not config.train_config.use_bfloat16
+    config.graph_rewriter.quantization.delay = 10
+    with pytest.raises(ConfigError, match=r"^precision is mixed_bfloat16, and graph_rewriter"):
+        options.with_precision(config, narrow)
+
+
+def test_options_that_need_or_exclude_each_other():
+    with pytest.raises(ConfigError, match="a run is on a TPU or in the TF2 loop"):
+        options.TrainOptions(tpu=options.TpuOptions(rehearses=True), loop=LoopOptions())
+    with pytest.raises(ConfigError, match="patience needs best_metric"):
+        options.EvaluationOptions(patience=2)

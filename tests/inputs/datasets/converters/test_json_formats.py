@@ -90,6 +90,16 @@ def test_detections_above_a_score(root):
         {"file": "b.png", "error": "it is damaged"},
         {"file": "c.png", "detections": [{"class_id": 3, "name": "owl", "score": 1, "box": box}]},
         {"height": 3},
+        {"file": "d.png", "detections": 7},
+        {
+            "file": "b.png",
+            "detections": [
+                7,
+                {"box": box},
+                {"name": "cat", "box": box, "score": 2},
+                {"name": "cat", "box": box, "segmentation": 7},
+            ],
+        },
     ]
     path = root / "d.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)) + "\n{cut")
@@ -102,8 +112,9 @@ def test_detections_above_a_score(root):
     assert found["image/object/class/label"] == [3] and conversion.names == {3: "cat"}
     assert found["image/object/mask"] == [masks.to_png(mask)]
     assert [(fault["kind"], fault["line"]) for fault in samples.faults(root / "out")] == [
-        ("undecodable_image", 2), ("missing_key", 4), ("broken_source", 5),
-        ("label_contradiction", 3),
+        ("undecodable_image", 2), ("missing_key", 4), ("missing_key", 5), ("broken_source", 7),
+        ("label_contradiction", 3), ("missing_key", 6), ("missing_key", 6), ("broken_source", 6),
+        ("broken_mask", 6),
     ]  # fmt: skip
 
 
