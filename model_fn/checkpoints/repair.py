@@ -46,7 +46,8 @@ _TEMPORARY = re.compile(
     r".*\.tempstate\d+$"
     r"|model\.ckpt-\d+_temp/?$"
     r"|(checkpoint|graph\.pbtxt|pipeline\.config|model\.ckpt-\d+\.meta)\.tmp([0-9a-f]{32})?$"
-    r"|(checkpoint|pipeline\.config|data_position\.json|training_over\.json)\.tmp-\d+$"
+    r"|(checkpoint|pipeline\.config|graph\.pbtxt|(data_position|data_split|training_over)\.json)"
+    r"\.tmp-\d+$"
 )
 
 RETRY_SECS = (0.5, 2.0, 5.0)  # before each further attempt to read a file

@@ -171,5 +171,4 @@ def report_split(model_dir: str, cluster: Cluster, split: Split) -> None:
     if not cluster.is_chief:
         return
     entry = {"workers": [str(task) for task in readers], **split.to_json()}
-    with tf.io.gfile.GFile(os.path.join(model_dir, SPLIT_FILE), "w") as file:
-        file.write(json.dumps(entry, indent=1) + "\n")
+    atomic.write(os.path.join(model_dir, SPLIT_FILE), json.dumps(entry, indent=1) + "\n")

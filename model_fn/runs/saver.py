@@ -8,6 +8,7 @@ import time
 from typing import Callable, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
+from estimator_det.files import atomic
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import UnreadableCheckpointError
@@ -59,8 +60,8 @@ class CheckpointSaver(Hook):
     def begin(self, context: RunContext, step: int) -> None:
         del context
         graph_def = self._backend.graph_def()
-        with tf.io.gfile.GFile(os.path.join(self._model_dir, GRAPH_FILE), "w") as file:
-            file.write(str(graph_def))  # in C++; TensorFlow prints it in Python, in seconds
+        # `str` runs in C++; TensorFlow prints it in Python, in seconds.
+        atomic.write(os.path.join(self._model_dir, GRAPH_FILE), str(graph_def))
         # TensorBoard shows the graph of an event, not of graph.pbtxt.
         event = tf1.Event(wall_time=time.time(), graph_def=graph_def.SerializeToString())
         event_writer(self._model_dir).add_event(event)
