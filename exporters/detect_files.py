@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import failures, tf
-from estimator_det.config import json_lines
+from estimator_det.files import json_lines
 from estimator_det.images.orientation import UPRIGHT
 from exporters.detector import ClassThresholds, Detections, Detector
 from exporters.image_files import ImageFile, read_image

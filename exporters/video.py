@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from estimator_det.config import files, json_lines
-from estimator_det.files import atomic
+from estimator_det.config import files
+from estimator_det.files import atomic, json_lines
 from exporters.detect_files import Filter, json_entries
 from exporters.detector import Detector
 from model_fn.checkpoints.errors import RunError

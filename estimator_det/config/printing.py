@@ -21,7 +21,8 @@ import os
 import sys
 from typing import Any, ContextManager, Iterable, List, Optional, TextIO
 
-LONGEST_VALUE = 200  # characters of one value in a message
+from estimator_det.files.text import LONGEST_VALUE, shortened
+
 LONGEST_LINE = 4_000  # characters of one printed line
 _LONGEST_WAIT_SECS = 1.0
 _STDERR = 2
@@ -68,16 +69,6 @@ def escaped(text: str, keep: str = "") -> str:
         else char.encode("unicode_escape").decode("ascii")
         for char in text
     )
-
-
-def shortened(text: str, most: int = LONGEST_VALUE) -> str:
-    """`text` without its middle if it has more than `most` characters."""
-    # The end is kept because it usually says what to do.
-    if len(text) <= most:
-        return text
-    head = most * 3 // 4
-    tail = most - head
-    return f"{text[:head]} … ({len(text) - most:,} characters more) … {text[-tail:]}"
 
 
 def cut(text: str, most: int) -> str:

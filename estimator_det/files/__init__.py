@@ -1,4 +1,4 @@
-"""Formats of files, each read and written in one place: JSON, run lengths, image headers.
+"""Formats of files, each in one place: JSON values and lines, run lengths, image headers.
 
 The bottom of the house: imports NumPy and Pillow, and TensorFlow only for remote paths.
 """

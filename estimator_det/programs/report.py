@@ -19,9 +19,10 @@ import numpy as np
 
 import estimator_det
 from estimator_det.compat import tf
-from estimator_det.config import files, json_lines, pipeline
+from estimator_det.config import files, pipeline
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError, entries
+from estimator_det.files import json_lines
 from estimator_det.programs import console, report_pictures
 from inputs.records.stream import find_files, input_patterns
 from model_fn.checkpoints import writing

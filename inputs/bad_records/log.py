@@ -7,8 +7,8 @@ import dataclasses
 import threading
 from typing import Counter, Dict, Optional, Set, Tuple
 
-from estimator_det.config import json_lines
 from estimator_det.config.printing import counted
+from estimator_det.files import json_lines
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, effect
 
 LOG_FILE = "bad_records.jsonl"  # in model_dir

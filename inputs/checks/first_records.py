@@ -13,9 +13,10 @@ import logging
 from typing import Counter, Iterator, Optional, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.config.printing import quoted, shortened
+from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.files.image_header import claimed_size
+from estimator_det.files.text import shortened
 from estimator_det.images.resize import Resizer
 from estimator_det.protos import input_reader_pb2
 from inputs.decoding.example import MASKS, OBJECT, PARSE_ERRORS, SIDES

@@ -14,9 +14,9 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config import json_lines, printing
 from estimator_det.config import pipeline as configuration
-from estimator_det.files import atomic
+from estimator_det.config import printing
+from estimator_det.files import atomic, json_lines
 from inputs import schema
 from inputs.records import stream as records
 from model_fn.debugging.nan_tracer import FirstNonFinite

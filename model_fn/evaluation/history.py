@@ -14,9 +14,8 @@ import time
 from typing import Any, Dict, List, Optional
 
 from estimator_det.compat import tf
-from estimator_det.config import files, json_lines
 from estimator_det.config.text import ConfigError, nearest
-from estimator_det.files import atomic
+from estimator_det.files import atomic, json_lines
 
 Metrics = Dict[str, float]
 
@@ -92,12 +91,7 @@ def last_step(model_dir: str) -> Optional[int]:
 
 def _read_mark(model_dir: str) -> Optional[Dict[str, Any]]:
     path = os.path.join(model_dir, OVER_FILE)
-    try:
-        marks = json_lines.read(path, ("step",))
-    except ConfigError:
-        if files.exists(path):
-            raise
-        return None  # The chief has removed it meanwhile.
+    marks = json_lines.read(path, ("step",))
     return marks[-1] if marks else None
 
 

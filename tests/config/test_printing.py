@@ -13,6 +13,7 @@ import pytest
 
 from estimator_det.config import printing
 from estimator_det.config.problem import Problem, error, warning
+from estimator_det.files.text import LONGEST_VALUE
 from tests.conftest import ROOT
 from tests.hostile import CONTROLS, shows_as_itself
 
@@ -29,8 +30,8 @@ def test_long_values_lose_their_middle():
     text = "begin" + "x" * 10**6 + "end"
     short = printing.plain(text)
     assert short.startswith("begin") and short.endswith("end")
-    assert len(short) < 2 * printing.LONGEST_VALUE and "999,808 characters more" in short
-    assert printing.plain("x" * printing.LONGEST_VALUE) == "x" * printing.LONGEST_VALUE
+    assert len(short) < 2 * LONGEST_VALUE and "999,808 characters more" in short
+    assert printing.plain("x" * LONGEST_VALUE) == "x" * LONGEST_VALUE
     assert printing.quoted("it's\n") == repr("it's\n")
 
 

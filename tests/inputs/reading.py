@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 import inputs
 from estimator_det.compat import tf, tf1
-from estimator_det.config import json_lines
+from estimator_det.files import json_lines
 from estimator_det.images.resize import make_resizer
 from inputs.bad_records.log import FaultLog
 

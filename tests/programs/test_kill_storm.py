@@ -13,7 +13,7 @@ from typing import List, Set
 import pytest
 
 from estimator_det.compat import tf1
-from estimator_det.config import json_lines
+from estimator_det.files import json_lines
 from model_fn.checkpoints import repair
 from model_fn.runs.data_cursor import read_cursor_state
 from tests import checkpoints

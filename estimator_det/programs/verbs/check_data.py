@@ -8,7 +8,8 @@ import os
 import time
 from typing import Any
 
-from estimator_det.config import json_lines, printing
+from estimator_det.config import printing
+from estimator_det.files import json_lines
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     add_config_arguments,

@@ -10,7 +10,7 @@ from typing import Any, Iterator, List
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config import json_lines
+from estimator_det.files import json_lines
 from model_fn import model_fn
 from model_fn.evaluation import history
 from model_fn.runs import best_checkpoints, evaluator

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config import json_lines
+from estimator_det.files import json_lines
 from tests.hostile import CONTROLS, shows_as_itself
 
 

@@ -7,14 +7,16 @@ does not show as themselves are escaped (\u202e); parsers read the same text.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
 import os
+import pathlib
 from typing import Any, Dict, List, Sequence
 
-from estimator_det.config import files
-from estimator_det.config.printing import plain, shortened
+from estimator_det.files.atomic import is_remote
+from estimator_det.files.text import shortened
 
 LONGEST_STRING = 5_000  # characters; the longest path of a file has 4096
 
@@ -48,7 +50,7 @@ def append(path: str, entry: Dict[str, Any]) -> None:
     Missing folders are made. Numbers that are NaN or infinite are a ValueError.
     """
     line = dumps(entry, allow_nan=False).encode() + b"\n"
-    if files.is_remote(path):
+    if is_remote(path):
         _append_remote(path, line)
         return
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
@@ -80,11 +82,9 @@ def read(path: str, keys: Sequence[str] = ()) -> List[Dict[str, Any]]:
 
     A line that is not a JSON object with all of `keys` is skipped with a warning that names it.
     """
-    if not files.exists(path):
-        return []
     entries = []
     incomplete = []
-    for number, line in enumerate(files.read_bytes(path).split(b"\n"), 1):
+    for number, line in enumerate(_content(path).split(b"\n"), 1):
         if not line.strip():
             continue
         try:
@@ -100,11 +100,23 @@ def read(path: str, keys: Sequence[str] = ()) -> List[Dict[str, Any]]:
     return entries
 
 
+def _content(path: str) -> bytes:
+    if is_remote(path):
+        from estimator_det.compat import tf
+
+        with contextlib.suppress(tf.errors.NotFoundError), tf.io.gfile.GFile(path, "rb") as remote:
+            return bytes(remote.read())
+        return b""
+    with contextlib.suppress(FileNotFoundError):
+        return pathlib.Path(path).read_bytes()
+    return b""
+
+
 @functools.cache  # files are read again and again, as after each evaluation
 def _warn_once(path: str, count: int, first: int) -> None:
     _LOG.warning(
         "%s, line %d%s: incomplete, as a crash leaves it; skipped",
-        plain(path),
+        path,
         first,
         f" and {count - 1} more" if count > 1 else "",
     )
