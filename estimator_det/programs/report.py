@@ -155,7 +155,7 @@ def _evaluate(run: Run, step: Optional[int]) -> Evaluation:
     kept = [prefix for prefix in prefixes if tf.io.gfile.exists(f"{prefix}.index")]
     checkpoint = kept[0] if kept else find_checkpoint(run.folder)
     with writing.writable_folder(run.folder, "folder of the run"):
-        metrics = evaluator.evaluate(run.config, checkpoint, model_dir=run.folder)[run.reader]
+        metrics = evaluator.evaluate(run.config, run.folder, checkpoint=checkpoint)[run.reader]
     return Evaluation(run.reader, int(metrics["global_step"]), metrics)
 
 

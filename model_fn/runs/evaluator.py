@@ -37,7 +37,7 @@ from model_fn.evaluation.report import (
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.backends.estimator import make_estimator
 from model_fn.runs.best_checkpoints import BestCheckpoints, export, export_best
-from model_fn.runs.options import EvaluationOptions
+from model_fn.runs.options import EvaluationOptions, TrainOptions
 
 _LOG = logging.getLogger(__name__)
 
@@ -144,12 +144,12 @@ class Evaluations:
 
 
 def evaluate(
-    pipeline_config: Any,
-    checkpoint: str,
+    config: Any,
+    model_dir: str,
+    options: Optional[TrainOptions] = None,
     *,
-    model_dir: Optional[str] = None,
+    checkpoint: Optional[str] = None,
     on_training_data: bool = False,
-    sample_1_of_n: Optional[int] = None,
     matches: Optional[Dict[str, Matches]] = None,
 ) -> Dict[str, Metrics]:
     """Evaluates one checkpoint on every evaluation reader, or on the training data.
@@ -157,9 +157,12 @@ def evaluate(
     A checkpoint that training deletes meanwhile is replaced by the last one that is there then.
 
     Args:
-        checkpoint: A prefix, or a folder for its last checkpoint.
-        model_dir: Gets the events; by default the checkpoint's folder.
-        sample_1_of_n: Evaluate on every n-th example.
+        config: The configuration, a `TrainEvalPipelineConfig` proto.
+        model_dir: Folder of a run; it gets the events.
+        options: Those of the run. `evaluation.sample_1_of_n` counts here; the others are about
+            training.
+        checkpoint: A prefix, or a folder for its last checkpoint; by default that of `model_dir`.
+        on_training_data: Evaluate on the training data instead.
         matches: Gets the matches of each reader, by its name.
 
     Returns:
@@ -171,16 +174,16 @@ def evaluate(
         DamagedCheckpointsError: if it cannot be read.
     """
     require_v2_behavior()
-    readers = evaluation_readers(
-        pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
-    )
+    every = (options or TrainOptions()).evaluation.sample_1_of_n
+    readers = evaluation_readers(config, on_training_data=on_training_data, sample_1_of_n=every)
+    checkpoint = checkpoint or model_dir
     while True:
         prefix = find_checkpoint(checkpoint)
         try:
-            evaluator = _make_evaluator(pipeline_config, model_dir or os.path.dirname(prefix))
+            evaluator = _make_evaluator(config, model_dir)
             return {
                 reader.name: evaluate_reader(
-                    pipeline_config, evaluator, reader, prefix, matches=matches
+                    config, evaluator, reader, prefix, matches=matches
                 ).metrics
                 for reader in readers
             }
@@ -196,48 +199,48 @@ def _make_evaluator(pipeline_config: Any, model_dir: str) -> Evaluator:
 
 
 def continuous_eval(
-    pipeline_config: Any,
-    checkpoint_dir: str,
+    config: Any,
+    model_dir: str,
+    options: Optional[TrainOptions] = None,
     *,
-    model_dir: Optional[str] = None,
-    num_train_steps: Optional[int] = None,
+    checkpoint_dir: Optional[str] = None,
     on_training_data: bool = False,
     max_retries: int = 0,
-    min_interval_secs: Optional[int] = None,
     timeout_secs: Optional[float] = None,
-    **options: Any,
 ) -> Dict[str, Metrics]:
     """Evaluates checkpoints as they appear, until training is over.
 
     Args:
-        model_dir: Gets the events; by default `checkpoint_dir`.
-        num_train_steps: Training is over at this step, or when it says so itself, since it may stop
-            early; by default `train_config.num_steps`, where 0 means never.
+        config: The configuration, a `TrainEvalPipelineConfig` proto.
+        model_dir: Folder of a run; it gets the events.
+        options: Those of the run. Training is over at step `num_train_steps`, or when it says so
+            itself, since it may stop early. Of `evaluation`, the sampling, `throttle_secs` and the
+            best checkpoints count here.
+        checkpoint_dir: By default `model_dir`.
+        on_training_data: Evaluate on the training data instead.
         max_retries: Number of evaluations that may fail on their data; negative for any number.
-        min_interval_secs: Seconds from one evaluation's start to the next; by default
-            `eval_config.eval_interval_secs`.
         timeout_secs: End after this time without a new checkpoint; by default never.
-        **options: Fields of `EvaluationOptions`: sample_1_of_n, best_metric, keep_best.
 
     Returns:
         Metrics of the last evaluation, by reader's name; empty if there was no checkpoint.
 
     Raises:
-        ConfigError: if no evaluation computes `best_metric`.
+        ConfigError: if no evaluation computes `evaluation.best_metric`.
         FileNotFoundError: if `checkpoint_dir` is a published model.
     """
-    choices = EvaluationOptions(**options)
-    if num_train_steps is None:
-        num_train_steps = pipeline_config.train_config.num_steps
-    if min_interval_secs is None:
-        min_interval_secs = pipeline_config.eval_config.eval_interval_secs
-    evaluator = _make_evaluator(pipeline_config, model_dir or checkpoint_dir)
+    options = options or TrainOptions()
+    evaluation, last_step = options.evaluation, options.num_train_steps
+    if last_step is None:
+        last_step = config.train_config.num_steps
+    wait = evaluation.throttle_secs
+    if wait is None:
+        wait = config.eval_config.eval_interval_secs
     readers = evaluation_readers(
-        pipeline_config, on_training_data=on_training_data, sample_1_of_n=choices.sample_1_of_n
+        config, on_training_data=on_training_data, sample_1_of_n=evaluation.sample_1_of_n
     )
-    evaluations = Evaluations(pipeline_config, evaluator, readers, choices)
+    evaluations = Evaluations(config, _make_evaluator(config, model_dir), readers, evaluation)
     return follow(
-        evaluations, checkpoint_dir, num_train_steps, min_interval_secs, timeout_secs, max_retries
+        evaluations, checkpoint_dir or model_dir, last_step, wait, timeout_secs, max_retries
     )
 
 

@@ -7,6 +7,7 @@ from estimator_det.config import pipeline
 from exporters import export_saved_model
 from model_fn.checks import graphs
 from model_fn.runs import evaluator, runner
+from model_fn.runs.options import EvaluationOptions, TrainOptions
 
 # Light ones that differ in network, predictor, anchors and optimizer.
 LIGHT = (
@@ -46,7 +47,8 @@ def test_train_evaluate_export_detect(shared, tmp_path, name):
     config.train_config.fine_tune_checkpoint = ""
     config.model.ssd.num_classes = 37
     runner.train(config, model_dir, num_train_steps=2, progress=False)
-    (metrics,) = evaluator.evaluate(config, model_dir, sample_1_of_n=10).values()
+    options = TrainOptions(evaluation=EvaluationOptions(sample_1_of_n=10))
+    (metrics,) = evaluator.evaluate(config, model_dir, options).values()
     assert metrics["Loss/total_loss"] > 0 and metrics["DetectionBoxes_Precision/mAP"] >= 0
     export_saved_model(config, model_dir, str(tmp_path / "exported"))
     model = tf.saved_model.load(str(tmp_path / "exported" / "saved_model"))

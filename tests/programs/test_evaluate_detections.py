@@ -107,7 +107,7 @@ def test_calibration_with_a_configuration(tmp_path, capsys):
 
 
 def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
-    def evaluate(config: Any, folder: str, *, matches: Any, **settings: Any) -> Any:
+    def evaluate(*_: Any, matches: Any, **settings: Any) -> Any:
         matches["val"] = synthetic(overconfident)
         return {"val": {"global_step": 20.0}}
 

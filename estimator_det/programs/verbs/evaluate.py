@@ -163,33 +163,45 @@ def _evaluate_file(options: argparse.Namespace) -> None:
 
 def run_evaluation(
     config: Any,
-    checkpoint_dir: str,
+    checkpoint: str,
+    model_dir: Optional[str] = None,
     *,
     continuous: bool,
+    on_training_data: bool = False,
+    sample_1_of_n: Optional[int] = None,
     max_retries: int = 0,
     timeout_secs: Optional[float] = None,
     calibrate: Optional[str] = None,
     verbose: bool = False,
-    **settings: Any,
 ) -> None:
-    """Checks the configuration, evaluates and prints the metrics.
+    """Checks the configuration, evaluates one checkpoint or several, and prints the metrics.
 
-    `calibrate` is a kind of `model_fn.evaluation.calibration`. The settings are those of
+    `calibrate` is a kind of `model_fn.evaluation.calibration`; the other arguments are those of
     `model_fn.runs.evaluator`.
     """
-    console.check_config(config, ignore=console.unused_in_evaluation(settings["on_training_data"]))
+    console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
     from estimator_det.compat import tf
     from model_fn.runs import evaluator
+    from model_fn.runs.options import EvaluationOptions, TrainOptions
 
-    evaluate: Callable[..., Any] = evaluator.evaluate
-    if continuous:
-        evaluate = evaluator.continuous_eval
-        settings.update(max_retries=max_retries, timeout_secs=timeout_secs)
-    folder = settings["model_dir"] or checkpoint_dir
+    folder = model_dir or checkpoint
     # A single checkpoint is evaluated into its folder.
-    if not (settings["model_dir"] or continuous or tf.io.gfile.isdir(checkpoint_dir)):
-        folder = os.path.dirname(checkpoint_dir) or "."
-    evaluate = functools.partial(evaluate, config, checkpoint_dir, **settings)
+    if not (model_dir or continuous or tf.io.gfile.isdir(checkpoint)):
+        folder = os.path.dirname(checkpoint) or "."
+    options = TrainOptions(evaluation=EvaluationOptions(sample_1_of_n=sample_1_of_n))
+    arguments = (config, folder, options)
+    evaluate: Callable[..., Any] = functools.partial(
+        evaluator.evaluate, *arguments, checkpoint=checkpoint, on_training_data=on_training_data
+    )
+    if continuous:
+        evaluate = functools.partial(
+            evaluator.continuous_eval,
+            *arguments,
+            checkpoint_dir=checkpoint,
+            on_training_data=on_training_data,
+            max_retries=max_retries,
+            timeout_secs=timeout_secs,
+        )
     _evaluate(evaluate, config, folder, calibrate, verbose)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any, Dict, List
 
@@ -23,11 +24,13 @@ from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.runs import evaluator, runner
 from model_fn.runs.backends import estimator as estimators
+from model_fn.runs.options import EvaluationOptions, TrainOptions
 from tests.checkpoints import save
 from tests.inputs.examples import BOXES, example, picture, pipeline, write
 from tests.model_fn import fake
 from tests.model_fn.runs.test_runner import NO_EXPORT
 
+AT_ONCE = TrainOptions(evaluation=EvaluationOptions(throttle_secs=0))
 EXTRACTOR = "model { ssd { feature_extractor { type: 'ssd_mobilenet_v1' } } }"
 
 
@@ -67,12 +70,16 @@ def test_evaluate_and_continuous_eval(readers, tmp_path, monkeypatch):
     assert "DetectionBoxes_Recall/AR@100" in plain
 
     config.eval_config.use_moving_averages = True
-    averaged = evaluator.evaluate(config, model_dir, model_dir=str(tmp_path / "other"))["0"]
+    averaged = evaluator.evaluate(config, str(tmp_path / "other"), checkpoint=model_dir)["0"]
     assert averaged["loss"] != plain["loss"]
     assert (tmp_path / "other" / "eval_0").is_dir()
     found: Dict[str, Any] = {}
     first = evaluator.evaluate(
-        config, str(tmp_path / "model.ckpt-2"), on_training_data=True, matches=found
+        config,
+        model_dir,
+        checkpoint=f"{model_dir}/model.ckpt-2",
+        on_training_data=True,
+        matches=found,
     )
     assert first["training_data"]["global_step"] == 2
     assert (tmp_path / "eval_training_data" / "thresholds-2.json").exists()
@@ -82,11 +89,10 @@ def test_evaluate_and_continuous_eval(readers, tmp_path, monkeypatch):
     )
 
     # Ends by itself at num_steps, and after a time without a new checkpoint.
-    last = evaluator.continuous_eval(config, model_dir, min_interval_secs=0)
+    last = evaluator.continuous_eval(config, model_dir, AT_ONCE)
     assert last["0"]["global_step"] == 4
-    last = evaluator.continuous_eval(
-        config, model_dir, num_train_steps=9, min_interval_secs=0, timeout_secs=0.1
-    )
+    longer = dataclasses.replace(AT_ONCE, num_train_steps=9)
+    last = evaluator.continuous_eval(config, model_dir, longer, timeout_secs=0.1)
     assert last["0"]["global_step"] == 4
 
 
@@ -122,8 +128,8 @@ def test_damaged_checkpoints_are_not_evaluated(readers, tmp_path, caplog):
     data.write_bytes(data.read_bytes()[:-4])
     with pytest.raises(DamagedCheckpointsError, match="give another one"):
         evaluator.evaluate(config, str(tmp_path))
-    options: Any = {"num_train_steps": 4, "min_interval_secs": 0, "timeout_secs": 0.1}
-    assert evaluator.continuous_eval(config, str(tmp_path), **options) == {}
+    options = dataclasses.replace(AT_ONCE, num_train_steps=4)
+    assert evaluator.continuous_eval(config, str(tmp_path), options, timeout_secs=0.1) == {}
     assert "model.ckpt-4 is not evaluated" in caplog.text
     # Training resumes from the one before, and saves the step anew, which is found to be new.
     appearing = evaluator._appearing(str(tmp_path), 0, 0.1)
@@ -131,7 +137,7 @@ def test_damaged_checkpoints_are_not_evaluated(readers, tmp_path, caplog):
     runner.train(config, str(tmp_path), num_train_steps=4, progress=False)
     assert next(appearing).endswith("-4")
     assert list(appearing) == []
-    last = evaluator.continuous_eval(config, str(tmp_path), **options)
+    last = evaluator.continuous_eval(config, str(tmp_path), options, timeout_secs=0.1)
     assert last["0"]["global_step"] == 4
 
 
@@ -178,7 +184,9 @@ def test_checkpoints_that_are_deleted_before_they_are_read(readers, tmp_path, mo
     assert "model.ckpt-1 was deleted before it was read" in caplog.text
     left.remove(2)
     name_latest()
-    last = evaluator.continuous_eval(config, model_dir, num_train_steps=4, min_interval_secs=0)
+    last = evaluator.continuous_eval(
+        config, model_dir, dataclasses.replace(AT_ONCE, num_train_steps=4)
+    )
     assert last["0"]["global_step"] == 4
     assert "model.ckpt-3 was deleted before it was read" in caplog.text
     # A prefix names one checkpoint, and a training has read its step already.
@@ -237,15 +245,15 @@ def test_continuous_eval_retries(readers, monkeypatch):
 def test_a_refused_evaluation_leaves_no_folder(readers, tmp_path):
     config, other = fake.pipeline_config(), str(tmp_path / "other")
     with pytest.raises(FileNotFoundError):
-        evaluator.evaluate(config, str(tmp_path), model_dir=other)
+        evaluator.evaluate(config, other, checkpoint=str(tmp_path))
     prefix = save(tmp_path, {"other": 0})
     with pytest.raises(RunError, match="does not fit the configuration"):
-        evaluator.evaluate(config, prefix, model_dir=other)
+        evaluator.evaluate(config, other, checkpoint=prefix)
     config.ClearField("eval_input_reader")
     with pytest.raises(ConfigError, match="none to evaluate on"):
-        evaluator.continuous_eval(config, str(tmp_path), model_dir=other)
+        evaluator.continuous_eval(config, other, checkpoint_dir=str(tmp_path))
     config.eval_input_reader.add(name="a")
     config.eval_input_reader.add(name="a")
     with pytest.raises(ConfigError, match="overwrite the other's"):
-        evaluator.evaluate(config, prefix, model_dir=other)
+        evaluator.evaluate(config, other, checkpoint=prefix)
     assert not (tmp_path / "other").exists()

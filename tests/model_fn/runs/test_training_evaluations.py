@@ -14,7 +14,7 @@ from estimator_det.files import json_lines
 from model_fn import model_fn
 from model_fn.evaluation import history
 from model_fn.runs import best_checkpoints, evaluator
-from model_fn.runs.options import CheckpointOptions, EvaluationOptions
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TrainOptions
 from model_fn.runs.signals import Stopped
 from model_fn.serving import saved_model
 from tests import checkpoints
@@ -59,7 +59,9 @@ def test_evaluates_by_steps_and_stops_early(readers, tmp_path):
     assert tf1.train.latest_checkpoint(str(tmp_path / "best")).endswith(kept[0]["checkpoint"])
     assert len(list((tmp_path / "export" / "best").iterdir())) == 1
     # An evaluator beside it ends with the training, though num_steps was never reached.
-    last = evaluator.continuous_eval(config, model_dir, min_interval_secs=0)
+    last = evaluator.continuous_eval(
+        config, model_dir, TrainOptions(evaluation=EvaluationOptions(throttle_secs=0))
+    )
     assert last["0"]["global_step"] == steps[-1]
     # A resumed run remembers that its patience is at an end; with more it goes on.
     assert train(evaluating) == {}
