@@ -5,9 +5,11 @@ These are ImportErrors whose `name` is that of this package.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.metadata
 import re
+import sys
 import types
 from typing import Any, Optional, Tuple
 
@@ -50,7 +52,7 @@ def check_tensorflow(version: str) -> None:
 def import_tensorflow() -> types.ModuleType:
     """Imports TensorFlow; ImportError if it is missing or not of a supported version."""
     try:
-        tensorflow = importlib.import_module("tensorflow")
+        tensorflow = _import_uncollected("tensorflow")
         version = tensorflow.__version__
     except (ImportError, AttributeError) as error:
         installed_version = installed("tensorflow")
@@ -66,6 +68,22 @@ def import_tensorflow() -> types.ModuleType:
     check_tensorflow(version)
     check_keras(version, installed("tf-keras"))
     return tensorflow
+
+
+def _import_uncollected(module: str) -> types.ModuleType:
+    """Imports a module whose objects garbage collection leaves alone.
+
+    It would visit all those of TensorFlow again and again, and once more when the process ends: a
+    second of each.
+    """
+    if module in sys.modules or not gc.isenabled():
+        return importlib.import_module(module)
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def import_estimator() -> Any:
