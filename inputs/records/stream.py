@@ -210,6 +210,12 @@ def record_dataset(
         raise ConfigError(
             "input_reader", f"sample_1_of_n_examples is {order.sample_1_of_n}; it must be 1 or more"
         )
+
+    # Tracing is faster without autograph, and nothing here needs it.
+    @tf.autograph.experimental.do_not_convert
+    def may_continue(_: tf.Tensor) -> tf.Tensor:
+        return guard.may_continue()
+
     datasets, weights, begin = [], [], 0
     for stream, length in enumerate(map(len, streams)):
         if not length:
@@ -225,7 +231,7 @@ def record_dataset(
         first = start.offset(stream).epoch
         last = cursor.LAST_EPOCH if order.num_epochs is None else order.num_epochs
         epochs = tf.data.Dataset.range(first, max(last, first))
-        epochs = epochs.take_while(lambda _: guard.may_continue())
+        epochs = epochs.take_while(may_continue)
         read_epoch = _epoch_reader(config, guard, indices, parts, stream, start)
         datasets.append(epochs.flat_map(read_epoch))
         weights += config.sample_from_datasets_weights[stream : stream + 1]
@@ -252,7 +258,6 @@ def _epoch_reader(
     num_readers = max(1, min(config.num_readers, len(indices)))
     first = start.offset(stream)
 
-    # Tracing is faster without autograph, and nothing here needs it.
     @tf.autograph.experimental.do_not_convert
     def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
         seed = tf.random.stateless_uniform([], [start.seed + stream, epoch], 0, 2**31 - 1, tf.int64)
