@@ -190,7 +190,11 @@ def create_eval_input_fn(
         drops = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
         order = Order(DEFAULT_EVAL_SEED, passes, every, shard, drops)
         needs_masks = predicts_masks(pipeline_config.model)
-        return _batches(examples, order, fault_log, TrainInputOptions(), needs_masks)
+        dataset = _batches(examples, order, fault_log, TrainInputOptions(), needs_masks)
+        # The first images are read while TensorFlow prepares the graph that evaluates them.
+        options = tf.data.Options()
+        options.experimental_warm_start = True
+        return dataset.with_options(options)
 
     return input_fn
 
