@@ -7,6 +7,8 @@ that any thread may draw while the program uses matplotlib for something else.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import re
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -94,6 +96,13 @@ def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> byt
     buffer = io.BytesIO()
     Image.fromarray(np.asarray(canvas.buffer_rgba())).save(buffer, "png")
     return buffer.getvalue()
+
+
+def load() -> None:
+    """Imports what `figure` needs, if it is installed; while TensorFlow computes, it is free."""
+    with contextlib.suppress(ImportError):  # `figure` raises it again.
+        importlib.import_module("matplotlib.backends.backend_agg")
+        importlib.import_module("matplotlib.figure")
 
 
 def svg(panel: Panel) -> str:

@@ -136,6 +136,8 @@ def make_estimator(
 
     It saves no checkpoints by itself: runs bring a hook for that.
     """
+    if handle_results is not None:
+        run_options.setdefault("session_config", _evaluation_session())
     with estimator_environment(cluster):
         run_config = estimator.RunConfig(
             model_dir=model_dir,
@@ -149,6 +151,18 @@ def make_estimator(
         pipeline_config, graph=graph, handle_results=handle_results, compute_dtype=compute_dtype
     )
     return estimator.Estimator(model_fn, config=run_config, params={})
+
+
+def _evaluation_session() -> Optional[tf1.ConfigProto]:
+    """Without the graph optimizers that find nothing on CPUs; None for an Estimator's own."""
+    if tf.config.list_physical_devices("GPU"):
+        return None
+    config = tf1.ConfigProto(allow_soft_placement=True)
+    options = config.graph_options.rewrite_options
+    options.meta_optimizer_iterations = options.ONE  # An Estimator's own has this, too.
+    options.memory_optimization = options.NO_MEM_OPT
+    options.layout_optimizer = options.OFF
+    return config
 
 
 def network_type(context: RunContext) -> tf.DType:
