@@ -14,7 +14,7 @@ from estimator_det.config import printing
 from estimator_det.detectors.base import Detections
 from estimator_det.protos import pipeline_pb2
 from exporters.formats import FORMATS, FoundModel
-from exporters.formats.base import num_bytes
+from exporters.formats.base import ExportFormat, num_bytes
 from exporters.formats.check import CheckpointDetector, compare
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel, resized
 from inputs import schema
@@ -172,7 +172,9 @@ def _difference(task: Task, model: LoadedModel) -> Optional[Dict[str, float]]:
     is_resized = any(resized(each, model.image_size) is not each for each in task.images)
     if not task.expected or is_resized:  # the checkpoint gets images of their own size
         return None
-    raw = FORMATS.get(task.name)().load_with_raw(task.path)
+    chosen = FORMATS.get(task.name)
+    has_raw = chosen.load_with_raw is ExportFormat.load_with_raw  # most models do
+    raw = model if has_raw else chosen().load_with_raw(task.path)
     difference = compare(_parsed(task.config).model, task.expected, raw, task.images)
     return {name: value for name, value in difference._asdict().items() if name != "rows"}
 
