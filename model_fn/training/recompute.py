@@ -4,7 +4,9 @@ Between two convolutions stand batch norm and ReLU. Their outputs take as much m
 convolution's own, and cost little to compute. With `train_config.recompute`, a training keeps what
 pointwise and full convolutions return, and computes again what follows from it by batch norm, ReLU
 and depthwise convolutions, when the backward pass first reads it (Chen et al., 2016, "Training deep
-nets with sublinear memory cost"). The kernels and their inputs are the same, and so are gradients.
+nets with sublinear memory cost"). Frozen batch norm is folded into its convolution; then two
+convolutions of three in a row are computed again, such as those inside of a residual unit. The
+kernels and their inputs are the same, and so are gradients.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import contextlib
 import contextvars
 import logging
 import types
-from typing import Any, ContextManager, Dict, Iterator, Optional
+from typing import Any, ContextManager, Dict, Iterator, List, Optional
 
 from estimator_det.compat import private, tf, tf1
 from estimator_det.protos import train_pb2
@@ -21,9 +23,13 @@ from inputs.machine import available_memory
 
 _LOG = logging.getLogger(__name__)
 
-# Operations that are computed again, and those whose gradients read activations.
-_CHEAP = ("FusedBatchNormV3", "DepthwiseConv2dNative", "Relu", "Relu6")
-_READERS = ("Conv2D", *_CHEAP)
+# Operations that are computed again; a chain of them begins at one of the second tuple.
+_CHEAP = ("FusedBatchNormV3", "DepthwiseConv2dNative", "Relu", "Relu6", "Pad", "CropAndResize")
+_FIRST = ("FusedBatchNormV3", "Pad", "CropAndResize")
+# Operations whose gradients read activations.
+_READERS = ("Conv2D", "MaxPool", "FusedBatchNormV3", "DepthwiseConv2dNative", "Relu", "Relu6")
+# Convolutions with folded batch norm in a row that are computed again.
+_MAX_CONVOLUTIONS = 2
 
 _Tensors = Dict[str, tf.Tensor]
 # By name, the activations that the gradients being built have computed again; None if they do not.
@@ -44,18 +50,52 @@ def _computed_again(tensor: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
     op = tensor.op
     if op.type == "Identity":
         return _kept(op.inputs[0], gradient)
+    if op.type == "BiasAdd" and _num_convolutions(tensor):
+        convolution = op.inputs[0].op
+        operands = [_kept(convolution.inputs[0], gradient), _scaled_kernel(convolution, gradient)]
+        return _repeated(op, [_repeated(convolution, operands, gradient), op.inputs[1]], gradient)
     if op.type not in _CHEAP or tensor is not op.outputs[0]:
         return tensor
     inputs = _kept(op.inputs[0], gradient)
-    if inputs is op.inputs[0] and op.type != "FusedBatchNormV3":
-        return tensor  # Chains begin at a batch norm; its gradient reads its input in any case.
+    if inputs is op.inputs[0] and op.type not in _FIRST:
+        return tensor  # Other gradients read the inputs of those in `_FIRST` in any case.
+    return _repeated(op, [inputs, *op.inputs[1:]], gradient)
+
+
+def _num_convolutions(tensor: tf.Tensor) -> int:
+    """Number of convolutions with folded batch norm after the last activation that is kept."""
+    op = tensor.op
+    if op.type in ("Identity", "Relu", "Relu6", "Pad"):
+        return _num_convolutions(op.inputs[0])
+    convolution = op.inputs[0].op if op.type == "BiasAdd" else None
+    if convolution is None or convolution.type != "Conv2D" or not _is_scaled(convolution):
+        return 0
+    number = 1 + _num_convolutions(convolution.inputs[0])
+    return number if number <= _MAX_CONVOLUTIONS else 0
+
+
+def _is_scaled(convolution: tf.Operation) -> bool:
+    """True if the kernel is a variable times the factor of a folded batch norm."""
+    return bool(convolution.inputs[1].op.type == "Mul")
+
+
+def _scaled_kernel(convolution: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
+    """The kernel, multiplied again if it is scaled: such kernels of a ResNet-50 take 90 MB."""
+    kernel = convolution.inputs[1]
+    if _COPIES.get() is None or not _is_scaled(convolution):
+        return kernel
+    return _repeated(kernel.op, list(kernel.op.inputs), gradient)
+
+
+def _repeated(op: tf.Operation, inputs: List[tf.Tensor], gradient: tf.Tensor) -> tf.Tensor:
     # Names of attributes of graphs and contexts begin with an underscore.
     attributes = {name: value for name, value in op.node_def.attr.items() if name[0] != "_"}
-    with tf.control_dependencies([gradient]):
-        copy = tf1.get_default_graph().create_op(
-            op.type, [inputs, *op.inputs[1:]], attrs=attributes
-        )
-    copy.outputs[0].set_shape(tensor.shape)
+    # Only the first of a chain waits: TensorFlow aborts where it joins a convolution and its
+    # offset, and both wait for the same operation.
+    is_first = inputs[0] is op.inputs[0]
+    with tf.control_dependencies([gradient] if is_first else []):
+        copy = tf1.get_default_graph().create_op(op.type, inputs, attrs=attributes)
+    copy.outputs[0].set_shape(op.outputs[0].shape)
     return copy.outputs[0]
 
 
@@ -64,6 +104,8 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> Any:
     inputs, outputs = list(op.inputs), list(op.outputs)
     read = outputs if op.type in ("Relu", "Relu6") else inputs
     read[0] = _kept(read[0], gradients[0])
+    if op.type == "Conv2D":
+        inputs[1] = _scaled_kernel(op, gradients[0])
     kept = types.SimpleNamespace(type=op.type, get_attr=op.get_attr, inputs=inputs, outputs=outputs)
     return private.gradient_of(kept, *gradients)
 

@@ -19,6 +19,8 @@ AUTO, ON, OFF = (getattr(train_pb2.TrainConfig, name) for name in ("AUTO", "ON",
 
 def _network(images: tf.Tensor, activation: str, is_training: bool) -> tf.Tensor:
     """Convolution, depthwise convolution, convolution; batch norm and activation after each."""
+    if activation == "folded":
+        return _folded_network(images)
     net, activate = images, getattr(tf.nn, activation)
     options = {"normalizer_fn": None, "activation_fn": None, "biases_initializer": None}
 
@@ -30,6 +32,17 @@ def _network(images: tf.Tensor, activation: str, is_training: bool) -> tf.Tensor
     net = normalized(slim.separable_conv2d(net, None, 3, scope="b", **options), 2)
     net = normalized(slim.conv2d(net, 4, 1, scope="c", **options), 3)
     return slim.conv2d(net, 2, 1, scope="d", **options)
+
+
+def _folded_network(images: tf.Tensor) -> tf.Tensor:
+    """Four convolutions with folded batch norm, one with strides and padding, and pooling."""
+    settings = {"scale": True, "is_training": False, "folds": True}
+    with slim.arg_scope([slim.conv2d], normalizer_fn=batch_norm, normalizer_params=settings):
+        net = slim.max_pool2d(slim.conv2d(images, 8, 1, scope="a"), 2, 1)
+        net = slim.conv2d(slim.conv2d(net, 4, 1, scope="b"), 4, 3, scope="c")
+        net = tf.pad(net, [[0, 0], [1, 1], [1, 1], [0, 0]])
+        net = slim.conv2d(net, 4, 3, 2, "VALID", scope="d")
+    return slim.conv2d(net, 2, 1, scope="e")
 
 
 def _gradients(
@@ -62,13 +75,14 @@ def _gradients(
         ("relu6", True, tf.float32),
         ("relu6", False, tf.float32),
         ("relu6", True, tf.bfloat16),
+        ("folded", False, tf.float32),
     ],
 )
 def test_gradients_are_the_same(activation, is_training, dtype):
     wanted, kept, again = (
         _gradients(setting, activation, is_training, dtype)[0] for setting in (None, OFF, ON)
     )
-    assert len(again) == len(kept) == len(wanted) == 11
+    assert len(again) == len(kept) == len(wanted) == (15 if activation == "folded" else 11)
     for expected, *gradients in zip(wanted, kept, again):
         for gradient in gradients:
             np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
@@ -81,6 +95,18 @@ def test_what_follows_a_convolution_is_computed_again_once():
     assert added == {"Conv2D": 0, "DepthwiseConv2dNative": 1}
     assert again["FusedBatchNormV3"] == 2 * kept["FusedBatchNormV3"]
     assert again["Relu6"] == 2 * kept["Relu6"]
+
+
+def test_convolutions_with_folded_batch_norm_are_computed_again_in_pairs():
+    _, wanted = _gradients(None, "folded", False)
+    _, kept = _gradients(OFF, "folded", False)
+    _, again = _gradients(ON, "folded", False)
+    # The pooled one, the two after it; the fourth one's output is kept.
+    assert again["Conv2D"] - kept["Conv2D"] == 3
+    assert again["Pad"] == 2 * kept["Pad"]
+    # Kernels are scaled again for each of these, and for the gradients of the images of all four.
+    assert kept["Mul"] == wanted["Mul"]
+    assert again["Mul"] - kept["Mul"] == 3 + 4
 
 
 @pytest.mark.parametrize(
