@@ -6,7 +6,7 @@ collection of the graph and no table beside it carries anything from one to the 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Context, Detector, Groundtruth
@@ -21,6 +21,7 @@ REGULARIZATION_LOSS = "Loss/regularization_loss"
 TOTAL_LOSS = "Loss/total_loss"
 LEARNING_RATE = "learning_rate"
 GRADIENT_NORM = "gradient_norm"
+_BIAS_ADD = "estimator_det.BiasAdd"
 
 # Features that say where in the data an image is, see `inputs.records.cursor`.
 POSITION = (schema.STREAM_INDEX, schema.AUGMENTATION_SEED)
@@ -90,7 +91,8 @@ def predict(
         context = Context(features[schema.CONTEXT_FEATURES], features[schema.VALID_CONTEXT_SIZE])
     if compute_dtype == tf.float32:
         return detector.predict(images, true_shapes, groundtruth, context)
-    with tf1.variable_scope("", custom_getter=_wide_variables(compute_dtype)):
+    overriding = tf1.get_default_graph().gradient_override_map({"BiasAdd": _BIAS_ADD})
+    with overriding, tf1.variable_scope("", custom_getter=_wide_variables(compute_dtype)):
         images = tf.cast(images, compute_dtype)
         predictions = detector.predict(images, true_shapes, groundtruth, context)
 
@@ -99,6 +101,13 @@ def predict(
         return tf.cast(tensor, tf.float32) if is_narrow else tensor
 
     return tf.nest.map_structure(widened, predictions)
+
+
+@tf.RegisterGradient(_BIAS_ADD)
+def _bias_add_gradient(operation: tf.Operation, gradient: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Gradients of an offset; TensorFlow's own adds up in bfloat16, which stops at large sums."""
+    del operation
+    return gradient, tf.reduce_sum(gradient, axis=list(range(gradient.shape.rank - 1)))
 
 
 def _wide_variables(dtype: tf.DType) -> Callable[..., Any]:

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import types
 from typing import Any, Dict, List
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import model_pb2, train_pb2
+from inputs import schema
 from model_fn.checkpoints.savers import EvaluationSaver, Saver
 from model_fn.checkpoints.variables import inference_variables
-from model_fn.training import optimizers
+from model_fn.training import optimizers, step
 from model_fn.training import train_op as train
 from model_fn.training.finite_gate import RejectedBatch
 from tests.checkpoints import save
@@ -199,3 +201,17 @@ def test_gradient_summaries():
     values = {value.tag: value for value in tf1.Summary.FromString(merged).value}
     assert set(values) == {"gradients/w", "gradient_norm/w", "global_norm/gradient_norm"}
     assert values["global_norm/gradient_norm"].simple_value == 5.0
+
+
+def test_gradients_of_biases_in_bfloat16_count_all_rows():
+    detector: Any = types.SimpleNamespace(
+        predict=lambda images, *_: slim.conv2d(images, 1, 1, activation_fn=None)
+    )
+    with tf.Graph().as_default(), tf1.Session() as session:
+        shape = [1, 256, 256, 1]
+        features = {schema.IMAGE: tf.ones(shape), schema.TRUE_IMAGE_SHAPE: tf.constant([shape[1:]])}
+        predictions = step.predict(detector, features, compute_dtype=tf.bfloat16)
+        (biases,) = (v for v in tf1.trainable_variables() if "biases" in v.name)
+        (gradient,) = tf1.gradients(tf.reduce_sum(predictions), [biases])
+        session.run(tf1.global_variables_initializer())
+        assert session.run(gradient) == pytest.approx(256 * 256, rel=0.01)
