@@ -19,9 +19,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     """Arguments of each call of `_batches`: examples, order, log, run."""
     calls: List[Any] = []
 
-    def gather(examples: Any, order: Any, log: Any, run: Any, needs_masks: bool) -> None:
+    def gather(examples: Any, order: Any, log: Any, run: Any, needs_masks: bool) -> Any:
         assert not needs_masks
         calls.append((examples, order, log, run))
+        return tf.data.Dataset.range(1)
 
     monkeypatch.setattr(input_pipeline, "_batches", gather)
     return calls
