@@ -32,7 +32,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
   demo docs protos format clean
 
 help:
-	@echo "make test       lint, types, import contracts and tests: about 6 minutes on two cores"
+	@echo "make test       lint, types, import contracts and tests: about 8 minutes on two cores"
 	@echo "make test-newest    golden numbers, a run and an export on TensorFlow $(NEWEST), and that it and"
 	@echo "                $(TENSORFLOW) resume from each other's checkpoints: about 4 minutes"
 	@echo "make test-all   all tests, those marked exhaustive included, and a longer comparison of the"
