@@ -14,7 +14,6 @@ from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 
@@ -36,13 +35,6 @@ class AnchorGenerator(Protocol):
 
 
 ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry("anchor generator")
-tpu_advice.declare(
-    __name__,
-    {
-        "anchor_generator": "use ssd_anchor_generator",
-        "first_stage_anchor_generator": "use grid_anchor_generator",
-    },
-)
 
 
 def _check(is_valid: bool, message: str) -> None:

@@ -7,12 +7,8 @@ from typing import Dict, NamedTuple, Optional
 
 from estimator_det.boxes.coders import BoxCoder
 from estimator_det.boxes.geometry import Similarity, sizes
-from estimator_det.boxes.matching import IGNORED, TPU_REMEDIES, UNMATCHED, Matcher
+from estimator_det.boxes.matching import IGNORED, UNMATCHED, Matcher
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
-
-# Targets are fetched with the gather that the matcher chooses.
-tpu_advice.declare(__name__, TPU_REMEDIES)
 
 
 class Targets(NamedTuple):

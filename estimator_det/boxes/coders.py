@@ -10,7 +10,6 @@ from typing import Any, Callable, ClassVar, List, NamedTuple, Optional, Protocol
 
 from estimator_det.boxes.geometry import centers_and_sizes, from_centers_and_sizes
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 
@@ -44,7 +43,6 @@ class BoxCoder(Protocol):
 
 
 CODERS: Registry[Callable[[Any], BoxCoder]] = Registry("box coder")
-tpu_advice.declare(__name__, {"box_coder": "use faster_rcnn_box_coder"})
 
 
 @dataclasses.dataclass(frozen=True)

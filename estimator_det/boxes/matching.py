@@ -7,7 +7,6 @@ from typing import Any, Callable, Optional, Protocol, Tuple
 
 from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 
@@ -33,12 +32,9 @@ class Matcher(Protocol):
         """
 
 
-TPU_REMEDIES = {
-    "matcher": "use argmax_matcher with use_matmul_gather: true",
-    "use_matmul_gather_in_matcher": tpu_advice.BY_RULE,
-}
-MATCHERS: Registry[Callable[[Any], Matcher]] = Registry("matcher")
-tpu_advice.declare(__name__, TPU_REMEDIES)
+MATCHERS: Registry[Callable[[Any], Matcher]] = Registry(
+    "matcher", tpu="use argmax_matcher with use_matmul_gather: true"
+)
 
 
 @dataclasses.dataclass(frozen=True)

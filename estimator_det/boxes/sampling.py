@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Callable, Optional
 
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 
 Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -46,6 +45,3 @@ def balanced_sample(
     positive_samples = tf.logical_and(positive, place < num_positive_samples)
     negative_samples = tf.logical_and(negative, place - num_positive < num_negative_samples)
     return tf.logical_or(positive_samples, negative_samples)
-
-
-tpu_advice.declare(__name__, {"loss.random_example_sampler": tpu_advice.BY_RULE})

@@ -11,20 +11,12 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 
 ScoreFunction = Callable[[tf.Tensor], tf.Tensor]
 
 CALIBRATIONS: Registry[Callable[[Any, ScoreFunction], ScoreFunction]] = Registry("calibration")
-tpu_advice.declare(
-    __name__,
-    {
-        "post_processing": "remove the calibration",
-        "second_stage_post_processing": "remove the calibration",
-    },
-)
 
 _CONVERTERS: Dict[str, ScoreFunction] = {
     "IDENTITY": tf.identity,

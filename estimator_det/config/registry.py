@@ -26,11 +26,14 @@ class Registry(Generic[Maker]):
         kind: What the entries are, in the words of an error message, e.g. "box coder".
         reserved: Names that configurations of the reference use; those without an entry are
             reported as not supported yet rather than as misspelt.
+        tpu: What to choose if a TPU cannot run an operation of an entry; empty if it runs all
+            entries and plug-ins add none.
     """
 
-    def __init__(self, kind: str, reserved: Collection[str] = ()) -> None:
+    def __init__(self, kind: str, reserved: Collection[str] = (), tpu: str = "") -> None:
         self.kind = kind
         self.reserved = reserved
+        self.tpu = tpu
         self._makers: Dict[str, Maker] = {}
 
     def register(self, *names: str) -> Callable[[Maker], Maker]:

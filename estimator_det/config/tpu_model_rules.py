@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import entries
@@ -48,6 +48,12 @@ _SIZE_BY_IMAGE = "the size of a batch depends on its images"
 _FOCAL_EDITS = (
     f"{SSD}.loss.classification_loss={{ weighted_sigmoid_focal {{ alpha: 0.25 gamma: 2.0 }} }}",
     f"{SSD}.post_processing.score_converter=SIGMOID",
+)
+# Problems of operations that a TPU cannot run; the others are about sizes, speed and results.
+_UNFIT_OPERATIONS = (
+    f"{RCNN}.use_matmul_crop_and_resize",
+    f"{RCNN}.hard_example_miner",
+    f"{SSD}.loss.hard_example_miner",
 )
 # Problems of messages by their presence.
 _UNFIT = (
@@ -166,6 +172,12 @@ def check_model(config: Config, target: Target) -> Iterator[Problem]:
                 "warning",
                 remedy="results are the same; it is slower on CPU",
             )
+
+
+def unfit_operations(config: Config) -> List[Problem]:
+    """Problems of parts without a registry that have operations a TPU cannot run."""
+    problems = check_model(config, Target())
+    return [problem for problem in problems if problem.field in _UNFIT_OPERATIONS]
 
 
 def _check_advice(config: Config) -> Iterator[Problem]:

@@ -12,7 +12,6 @@ import functools
 from typing import Any, Callable, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config import tpu_advice
 from estimator_det.config.text import ConfigError
 
 SMALLEST_RANGE = 1e-6  # keeps the logarithm of an all-zero channel finite
@@ -45,9 +44,6 @@ def range_spread(kernel: tf.Variable) -> tf.Tensor:
     flat = tf.reshape(kernel, [height * width if is_depthwise else -1, channels])
     ranges = tf.maximum(tf.reduce_max(tf.abs(flat), axis=0), SMALLEST_RANGE)
     return tf.math.reduce_variance(tf.math.log(ranges))
-
-
-tpu_advice.declare(__name__, {"loss.equalization_loss": "remove the equalization_loss block"})
 
 
 def make_equalization(config: Any) -> Optional[Callable[[], tf.Tensor]]:

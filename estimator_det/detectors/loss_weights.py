@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Callable, NamedTuple, Optional
 
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 from estimator_det.protos import losses_pb2
 
 
@@ -34,9 +33,6 @@ def negative_rate(foreground: tf.Tensor, least_negatives: float, ratio: float) -
     positives = tf.reduce_sum(foreground, axis=1, keepdims=True)
     share = tf.math.divide_no_nan(ratio * positives, count - positives)
     return tf.where(positives > 0.0, share, least_negatives / count)
-
-
-tpu_advice.declare(__name__, {"loss.expected_loss_weights": "set it to NONE"})
 
 
 def make_expected_weights(config: Any) -> Optional[ExpectedWeights]:

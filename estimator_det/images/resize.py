@@ -16,7 +16,6 @@ from typing import Callable, Optional, Tuple, Union
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import image_resizer_pb2
@@ -26,7 +25,6 @@ SizeRule = Callable[[Length, Length], Tuple[Length, Length]]
 PixelMap = Callable[[tf.Tensor], tf.Tensor]
 
 IMAGE_RESIZERS: Registry[Callable[..., Resizer]] = Registry("image resizer")
-tpu_advice.declare(__name__, {"image_resizer": "use fixed_shape_resizer"})
 
 GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)  # red, green, blue; the reference's values
 

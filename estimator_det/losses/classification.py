@@ -10,7 +10,6 @@ import functools
 from typing import Any, Callable, Optional
 
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 
@@ -55,13 +54,8 @@ class ClassificationLoss:
         return zero_images(self._function(predictions, targets, weights), losses_mask)
 
 
-CLASSIFICATION_LOSSES: Registry[Callable[[Any], _LossFunction]] = Registry("classification loss")
-tpu_advice.declare(
-    __name__,
-    {
-        "loss.classification_loss": "use weighted_sigmoid_focal",
-        "second_stage_classification_loss": "use weighted_softmax",
-    },
+CLASSIFICATION_LOSSES: Registry[Callable[[Any], _LossFunction]] = Registry(
+    "classification loss", tpu="use weighted_sigmoid_focal, or weighted_softmax in a second stage"
 )
 
 

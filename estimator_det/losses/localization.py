@@ -11,7 +11,6 @@ from typing import Any, Callable, Optional
 
 from estimator_det.boxes import geometry
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.losses.classification import zero_images
 
@@ -45,8 +44,9 @@ class LocalizationLoss:
         return self._entries(predictions, targets, weights)
 
 
-LOCALIZATION_LOSSES: Registry[Callable[[Any], LocalizationLoss]] = Registry("localization loss")
-tpu_advice.declare(__name__, {"loss.localization_loss": "use weighted_smooth_l1"})
+LOCALIZATION_LOSSES: Registry[Callable[[Any], LocalizationLoss]] = Registry(
+    "localization loss", tpu="use weighted_smooth_l1"
+)
 
 
 def squared_error(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

@@ -16,7 +16,6 @@ import numpy as np
 from estimator_det.boxes import geometry
 from estimator_det.boxes.matching import UNMATCHED
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 
 # From this threshold on, so few pairs of boxes overlap enough that it is faster to search for these
 # pairs among neighbours than to compare each box with all selected ones.
@@ -248,12 +247,6 @@ def _close_pairs(boxes: tf.Tensor, iou_threshold: float) -> Tuple[tf.Tensor, tf.
     )
     box, neighbour = tf.unstack(tf.gather(rows, pairs), num=2, axis=1)
     return tf.minimum(box, neighbour), tf.maximum(box, neighbour)
-
-
-tpu_advice.declare(
-    __name__,
-    {"loss.hard_example_miner": tpu_advice.BY_RULE, "hard_example_miner": tpu_advice.BY_RULE},
-)
 
 
 def make_hard_example_miner(config: Any, loc_weight: float, cls_weight: float) -> HardExampleMiner:

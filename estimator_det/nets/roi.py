@@ -12,9 +12,6 @@ import numpy as np
 
 from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
-
-tpu_advice.declare(__name__, {"use_matmul_crop_and_resize": tpu_advice.BY_RULE})
 
 
 def crop_regions(

@@ -6,18 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 
 BOX_HEADS: Registry[Callable[..., BoxHead]] = Registry("box predictor")
-tpu_advice.declare(
-    __package__,
-    {
-        "box_predictor": "use convolutional_box_predictor without dropout",
-        "second_stage_box_predictor": "use mask_rcnn_box_predictor without dropout",
-    },
-)
 
 Layer = Callable[..., tf.Tensor]  # (features, channels, scope name, slim settings) -> output
 

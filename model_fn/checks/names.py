@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 from estimator_det.boxes.anchors import ANCHOR_GENERATORS
 from estimator_det.boxes.coders import CODERS
@@ -56,6 +56,28 @@ TEXTS: Dict[str, Registry[Any]] = {
 }
 
 
+class Component(NamedTuple):
+    """A component that a configuration names."""
+
+    path: str  # field that names it, in the form that `--set` takes
+    registry: Registry[Any]
+    name: str  # entry of the registry, or "custom"
+    message: Any  # its settings
+
+
+def components(pipeline_config: Any) -> Iterator[Component]:
+    """Components that a `TrainEvalPipelineConfig` names, each before those in its settings."""
+    for path, parent, field, value in entries(pipeline_config):
+        group = field.containing_oneof
+        holder = path.rpartition(".")[0].rpartition(".")[2]
+        choices = CHOICES_OF_FIELDS.get(holder, CHOICES.get(group.name)) if group else None
+        texts = TEXTS.get(f"{parent.DESCRIPTOR.name}.{field.name}")
+        if choices is not None:
+            yield Component(path, choices, field.name, value)
+        elif texts is not None and value:  # `config.check` reports ""
+            yield Component(path, texts, value, parent)
+
+
 def check_names(pipeline_config: Any) -> List[Problem]:
     """An error for every component that a `TrainEvalPipelineConfig` names and no run can make.
 
@@ -63,24 +85,18 @@ def check_names(pipeline_config: Any) -> List[Problem]:
     """
     problems: List[Problem] = []
     refused: Tuple[str, ...] = ()
-    for path, parent, field, value in entries(pipeline_config):
+    for path, registry, name, message in components(pipeline_config):
+        holder, _, field = path.rpartition(".")
         if path.startswith(refused):
             continue
-        group = field.containing_oneof
-        holder = path.rpartition(".")[0].rpartition(".")[2]
-        choices = CHOICES_OF_FIELDS.get(holder, CHOICES.get(group.name)) if group else None
-        texts = TEXTS.get(f"{parent.DESCRIPTOR.name}.{field.name}")
-        if choices is not None and field.name == "custom":
+        if field == "custom":
             refused += (f"{path}.",)
-            problems += _plugin_problems(choices.custom_function, value, path)
-        elif choices is not None and field.name not in choices:
-            refused = (f"{path}.",)
-            problems.append(error(path, *choices.refusal(field.name, reserved=(field.name,))))
-        elif texts is not None and value and value not in texts:  # `config.check` reports ""
-            problems.append(error(path, *texts.refusal(value)))
-        elif texts is not None and value and field.name == "type":
-            holder_path = path.rpartition(".")[0]
-            problems += _plugin_problems(texts.get(value).with_parameters, parent, holder_path)
+            problems += _plugin_problems(registry.custom_function, message, path)
+        elif name not in registry:
+            refused += (f"{path}.",)
+            problems.append(error(path, *registry.refusal(name, reserved=(field,))))
+        elif field == "type":
+            problems += _plugin_problems(registry.get(name).with_parameters, message, holder)
     return problems
 
 

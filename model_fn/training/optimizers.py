@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training.schedules import make_learning_rate
 
 OPTIMIZERS: Registry[Callable[[Any, Any], Any]] = Registry("optimizer")
-tpu_advice.declare(__name__, {"train_config.optimizer": "use momentum_optimizer"})
 
 
 @OPTIMIZERS.register("rms_prop_optimizer")

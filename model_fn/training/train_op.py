@@ -7,7 +7,6 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config import tpu_advice
 from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
 from model_fn.training.finite_gate import RejectedBatch, guarded, nan_unless_finite, written_values
@@ -134,12 +133,6 @@ def gradients_of(
         return gradient * factor if is_bias else gradient
 
     return [(scaled(*pair), pair[1]) for pair in pairs]
-
-
-tpu_advice.declare(
-    __name__,
-    {"train_config": "switch off what the operation's name says, for example summarize_gradients"},
-)
 
 
 def make_train_op(

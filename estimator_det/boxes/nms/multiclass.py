@@ -14,7 +14,6 @@ from estimator_det.boxes.nms.kernels import NmsOptions, Picks, hard_picks, soft_
 from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 from estimator_det.config.text import ConfigError
 
 
@@ -28,9 +27,6 @@ class NmsResult(NamedTuple):
     masks: Optional[tf.Tensor]  # float32 [B, N, h, w]
     fields: Dict[str, tf.Tensor]  # [B, N, ...] each
     anchor_indices: tf.Tensor  # int32 [B, N]
-
-
-tpu_advice.declare(__name__, {"post_processing.batch_non_max_suppression": tpu_advice.BY_RULE})
 
 
 def make_nms_options(config: Any) -> NmsOptions:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Tuple
 
 from estimator_det.boxes.assign import TargetAssigner
 from estimator_det.compat import tf, tf1
-from estimator_det.config import tpu_advice
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth, normalize_boxes
 from estimator_det.detectors.two_stage.proposals import Regions
@@ -140,9 +139,6 @@ def _resize(masks: tf.Tensor, size: Tuple[Any, Any]) -> tf.Tensor:
     channels_last = tf.transpose(masks, [0, 2, 3, 1])
     nearest = tf1.image.resize(channels_last, size, method="nearest")
     return tf.transpose(nearest, [0, 3, 1, 2])
-
-
-tpu_advice.declare(__name__, {"use_matmul_crop_and_resize": tpu_advice.BY_RULE})
 
 
 def make_mask_stage(config: Any, is_training: bool) -> MaskStage:

@@ -22,7 +22,6 @@ from estimator_det.boxes.nms.kernels import NmsOptions
 from estimator_det.boxes.nms.multiclass import multiclass_nms
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth, Losses, WeightedLosses, padded_window
 from estimator_det.images.resize import Length, height_and_width
@@ -203,9 +202,6 @@ class RpnLoss:
             groundtruth.weights,
             groundtruth.valid,
         )
-
-
-tpu_advice.declare(__name__, {"use_static_shapes": tpu_advice.BY_RULE})
 
 
 def make_proposal_network(config: Any, is_training: bool) -> ProposalNetwork:

@@ -19,7 +19,6 @@ from estimator_det.boxes.nms.rows import CodedBoxes
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import tf
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
@@ -55,9 +54,6 @@ REGION_LOCALIZATION = "Loss/BoxClassifierLoss/localization_loss"
 REGION_CLASSIFICATION = "Loss/BoxClassifierLoss/classification_loss"
 
 REGION_STAGES: Registry[Callable[..., RegionStage]] = Registry("second-stage box predictor")
-tpu_advice.declare(
-    __name__, {"second_stage_post_processing.batch_non_max_suppression": tpu_advice.BY_RULE}
-)
 
 
 class RegionOutput(NamedTuple):

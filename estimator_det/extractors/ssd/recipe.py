@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
@@ -26,11 +25,9 @@ from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
 
 EXTRACTORS: Registry[Recipe] = Registry(
-    "SSD feature extractor", reserved=[f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)]
-)
-tpu_advice.declare(
-    __package__,
-    {"feature_extractor": "use ssd_mobilenet_v1 or another feature extractor made for TPU"},
+    "SSD feature extractor",
+    reserved=[f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)],
+    tpu="use ssd_mobilenet_v1 or another feature extractor made for TPU",
 )
 
 # Fields that only some types have; they must not be set for the others.

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, Iterator, Optional, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config import tpu_advice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
@@ -40,9 +39,7 @@ LAYER_FIELDS = ("conv_hyperparams", OVERRIDE)
 EXTRACTORS: Registry[Recipe] = Registry(
     "Faster R-CNN feature extractor",
     reserved=[f"faster_rcnn_resnet{layers}_fpn_keras" for layers in (50, 101, 152)],
-)
-tpu_advice.declare(
-    __package__, {"feature_extractor": "use faster_rcnn_resnet50, whose layers all run on TPU"}
+    tpu="use faster_rcnn_resnet50, whose layers all run on TPU",
 )
 
 

@@ -48,6 +48,13 @@ def findings_of(config: Any, *modes: str) -> List[Any]:
         "loss { classification_loss { weighted_softmax {} } }"
         "post_processing { batch_non_max_suppression { use_class_agnostic_nms: true } }"
         "use_confidences_as_targets: true return_raw_detections_during_predict: true",
+        "box_coder { mean_stddev_box_coder {} }"
+        "anchor_generator { ssd_anchor_generator { reduce_boxes_in_lowest_layer: false } }"
+        "box_predictor { weight_shared_convolutional_box_predictor {"
+        " depth: 8 num_layers_before_predictor: 1 use_dropout: true conv_hyperparams {} } }"
+        "loss { equalization_loss { weight: 1 } expected_loss_weights: EXPECTED_SAMPLING }"
+        "post_processing { calibration_config { class_id_function_approximations {"
+        " class_id_xy_pairs_map { key: 1 value { x_y_pair { x: 0 y: 0 } } } } } }",
     ],
 )
 @pytest.mark.usefixtures("small_network")
