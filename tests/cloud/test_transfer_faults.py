@@ -6,14 +6,21 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
-from typing import Any, List
+from typing import Any, Iterator, List
 
 import pytest
 from google.auth.exceptions import RefreshError, TransportError
 
 from estimator_det.programs.cloud import connection, storage
-from estimator_det.programs.cloud.connection import Retry, StorageError, connect, explained
+from estimator_det.programs.cloud.connection import (
+    Connection,
+    Retry,
+    StorageError,
+    connect,
+    explained,
+)
 from estimator_det.programs.cloud.paths import CloudPath
 from tests.cloud.emulator import corrupt, cut, half, hang, status
 from tests.cloud.test_storage import QUARTER, fetch, list_files, send
@@ -196,21 +203,46 @@ def test_no_network(emulator, monkeypatch, large):
         send(large)
 
 
-def test_ctrl_c_ends_waiting_transfers(emulator, tmp_path, small):
+@pytest.fixture
+def with_sigint() -> Iterator[None]:
+    """SIGINT interrupts: a shell ignores it in what it runs in the background, as a test run."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _refuse() -> None:
+    raise StorageError("refused", "Ask for it")
+
+
+def _interrupt() -> None:
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("end", "error"), [(_refuse, StorageError), (_interrupt, KeyboardInterrupt)]
+)
+def test_failure_and_ctrl_c_end_all_transfers(with_sigint, end, error):
+    def transfer(name: str, advance: Any) -> None:
+        if name == "a":
+            end()
+        while True:  # until it is cancelled
+            advance(0)
+
+    connected = Connection(None, 2, threading.Event())
+    with pytest.raises(error):
+        storage.run_all(connected, dict.fromkeys("abcd", 0), transfer, "copying")
+
+
+def test_ctrl_c_ends_waiting_transfers(emulator, tmp_path, small, with_sigint):
     """The process ends while a transfer waits for its next attempt."""
     emulator.fail("POST", "", status(503), times=99)
-    # A shell ignores SIGINT in what it runs in the background, such as a whole test run, and a
-    # new process would inherit that.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "estimator_det.cli", "sync", str(tmp_path), "gs://data"],
-            cwd=TESTS.parent,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    finally:
-        signal.signal(signal.SIGINT, before)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "estimator_det.cli", "sync", str(tmp_path), "gs://data"],
+        cwd=TESTS.parent,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     while emulator.count("POST") < 4:  # the next attempt is 4 to 8 seconds later
         assert process.poll() is None
         time.sleep(0.05)

@@ -82,12 +82,7 @@ class Connection(NamedTuple):
 
     def wait(self, seconds: float) -> None:
         """Waits before another attempt, or until the transfer is cancelled."""
-        self.stop.wait(seconds)
-        self.raise_if_cancelled()
-
-    def raise_if_cancelled(self) -> None:
-        """Ends a thread whose transfer is cancelled."""
-        if self.stop.is_set():
+        if self.stop.wait(seconds):
             raise Cancelled
 
     @contextlib.contextmanager
@@ -118,8 +113,6 @@ class Retry:
         """Called by Google's library for each request; returns the one that is repeated."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        # A retry would outlive the interrupt that ended the other transfers.
-        self._connection.raise_if_cancelled()
         self.failures = 0
         # The library's sleep cannot be cancelled: `_wait` waits.
         policy = DEFAULT_RETRY.with_timeout(None).with_delay(initial=0.0, maximum=0.0)
@@ -150,24 +143,18 @@ def connect(threads: int = THREADS) -> Connection:
     # These libraries warn of Python versions and of logins without a quota project.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import google.auth
         from google.auth.exceptions import DefaultCredentialsError
         from google.cloud import storage
 
         # At the level DEBUG it logs addresses of uploads.
         logging.getLogger("urllib3").setLevel(logging.WARNING)
-        # The emulator takes no credentials, and asking for them would fail on most machines.
-        if os.environ.get("STORAGE_EMULATOR_HOST"):
-            client = storage.Client(project="emulator")
-        else:
-            try:
-                credentials, project = google.auth.default()
-            except DefaultCredentialsError as error:
-                file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-                about = f" in GOOGLE_APPLICATION_CREDENTIALS={plain(file)}" if file else ""
-                what = f"no usable credentials for Google Cloud were found{about}"
-                raise StorageError(what, _LOGIN) from error
-            client = storage.Client(project=project or "none", credentials=credentials)
+        try:
+            client = storage.Client(project=None)  # files need no project
+        except DefaultCredentialsError as error:
+            file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+            about = f" in GOOGLE_APPLICATION_CREDENTIALS={plain(file)}" if file else ""
+            what = f"no usable credentials for Google Cloud were found{about}"
+            raise StorageError(what, _LOGIN) from error
     return Connection(client, threads, threading.Event())
 
 

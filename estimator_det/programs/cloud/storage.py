@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import fnmatch
-import functools
+import itertools
 import logging
 import os
 import threading
@@ -24,7 +24,9 @@ from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
 from estimator_det.programs.cloud.connection import (
     THREADS,
+    Cancelled,
     Connection,
+    MissingError,
     StorageError,
     connect,
     no_file,
@@ -32,7 +34,6 @@ from estimator_det.programs.cloud.connection import (
 from estimator_det.programs.cloud.paths import SCHEME, CloudPath, is_cloud, parse
 from estimator_det.programs.cloud.transfers import (
     Advance,
-    FileGone,
     download_file,
     is_same,
     path_of,
@@ -205,8 +206,8 @@ def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[C
             return
         try:
             download_file(connection, blobs[below], os.path.join(folder, below), advance)
-        except FileGone as error:
-            deleted.append(str(error))
+        except MissingError:
+            deleted.append(str(path_of(blobs[below])))
 
     sizes = {
         below: blob.size
@@ -227,29 +228,28 @@ def run_all(
     """Transfers the files of these names and bytes in threads, those that name others last."""
     size = sum(sizes.values())
     lock = threading.Lock()
-    with progress_bar(title, size, "bytes", shown=size > 0) as update:
+    with (
+        progress_bar(title, size, "bytes", shown=size > 0) as update,
+        concurrent.futures.ThreadPoolExecutor(connection.threads) as pool,
+    ):
 
         def advance(count: int) -> None:
+            if connection.stop.is_set():
+                raise Cancelled
             with lock:
                 update(count)
 
-        # All files of one rank are complete before those that name them begin.
-        for rank in range(len(_LAST) + 1):
-            names = [name for name in sizes if _rank(name) == rank]
-            _run_together(connection, [functools.partial(transfer, n, advance) for n in names])
-
-
-def _run_together(connection: Connection, transfers: Sequence[Callable[[], None]]) -> None:
-    # Google's `transfer_manager` reports no progress, and a signal waits for all of its transfers.
-    with concurrent.futures.ThreadPoolExecutor(connection.threads) as pool:
-        futures = list(map(pool.submit, transfers))
         try:
-            for future in concurrent.futures.as_completed(futures):
-                future.result()
-        except BaseException:  # A signal, too: threads must not outlive it. Raised again.
+            # All files of one rank are complete before those that name them begin.
+            for _, names in itertools.groupby(sorted(sizes, key=_rank), _rank):
+                futures = [pool.submit(transfer, name, advance) for name in names]
+                for future in concurrent.futures.as_completed(futures):
+                    future.result()
+        # A signal, too. Google's `transfer_manager` first copies all files in its queue: it waited
+        # 8 s after an interrupt, 11 s after a refused file, of 80 that took 1 s in 8 threads.
+        except BaseException:
             connection.stop.set()
-            for future in futures:
-                future.cancel()
+            pool.shutdown(cancel_futures=True)
             raise
 
 

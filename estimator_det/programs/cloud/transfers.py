@@ -5,27 +5,17 @@ from __future__ import annotations
 import base64
 import logging
 import os
-import types
 from typing import Any, Callable
 
 import google_crc32c
 
 from estimator_det.files import atomic
-from estimator_det.programs.cloud.connection import (
-    Connection,
-    MissingError,
-    StorageError,
-    explained,
-)
+from estimator_det.programs.cloud.connection import Connection, StorageError, explained
 from estimator_det.programs.cloud.paths import CloudPath
 
 _LOG = logging.getLogger(__name__)
 
 Advance = Callable[[int], Any]  # is called with numbers of bytes that have been transferred
-
-
-class FileGone(Exception):
-    """The file was deleted or replaced after it was listed."""
 
 
 def path_of(blob: Any) -> CloudPath:
@@ -36,17 +26,16 @@ def path_of(blob: Any) -> CloudPath:
 def is_same(local: str, blob: Any) -> bool:
     """True if a local file exists and has the size and checksum of a stored one."""
     # The size is cheaper than the checksum, which reads the whole file.
-    if not os.path.isfile(local) or os.path.getsize(local) != blob.size:
-        return False
+    has_size = os.path.isfile(local) and os.path.getsize(local) == blob.size
+    return has_size and _checksum(local) == blob.crc32c
+
+
+def _checksum(local: str) -> str:
+    """CRC32C of a file as the service writes it: base64 of the four bytes, big-endian."""
     checksum = google_crc32c.Checksum()
     with open(local, "rb") as file:
         for _ in checksum.consume(file, 2**20):
             pass
-    return _text(checksum) == blob.crc32c
-
-
-def _text(checksum: Any) -> str:
-    """As the service writes it: base64 of the four bytes, big-endian."""
     return base64.b64encode(checksum.digest()).decode("ascii")
 
 
@@ -79,7 +68,7 @@ def upload_file(connection: Connection, local: str, target: CloudPath, advance: 
 
 
 def download_file(connection: Connection, blob: Any, local: str, advance: Advance) -> None:
-    """Downloads a file that was listed; raises FileGone if it has been replaced since."""
+    """Downloads a file that was listed; raises MissingError if it has been replaced since."""
     path, expected, size, updated = path_of(blob), blob.crc32c, blob.size, blob.updated
     if blob.content_encoding:
         raise StorageError(
@@ -101,8 +90,7 @@ def download_file(connection: Connection, blob: Any, local: str, advance: Advanc
                     "Check the proxy and the disk, then run the command again",
                 )
     # TensorBoard and evaluators order files by their times.
-    if updated is not None:
-        os.utime(local, (updated.timestamp(), updated.timestamp()))
+    os.utime(local, (updated.timestamp(), updated.timestamp()))
 
 
 def _fetch(connection: Connection, blob: Any, unfinished: str, advance: Advance) -> str:
@@ -110,20 +98,14 @@ def _fetch(connection: Connection, blob: Any, unfinished: str, advance: Advance)
 
     The library checks none of a download that it has continued.
     """
-    path, checksum = path_of(blob), google_crc32c.Checksum()
-    try:
-        with open(unfinished, "wb") as file, connection.request(path, "read") as sending:
+    from tqdm.utils import CallbackIOWrapper
 
-            def write(data: bytes) -> int:
-                connection.raise_if_cancelled()
-                # Bytes arrived, so failures are counted from here.
-                sending["retry"].failures = 0
-                checksum.update(data)
-                advance(len(data))
-                return file.write(data)
+    with open(unfinished, "wb") as file, connection.request(path_of(blob), "read") as sending:
 
-            target = types.SimpleNamespace(write=write)
-            blob.download_to_file(target, raw_download=True, checksum=None, **sending)
-    except MissingError:
-        raise FileGone(str(path)) from None
-    return _text(checksum)
+        def note(count: int) -> None:
+            sending["retry"].failures = 0  # counted since the last bytes that arrived
+            advance(count)
+
+        target = CallbackIOWrapper(note, file, "write")
+        blob.download_to_file(target, raw_download=True, checksum=None, **sending)
+    return _checksum(unfinished)
