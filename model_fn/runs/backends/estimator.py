@@ -213,6 +213,9 @@ def _session_config(cluster: Cluster) -> Optional[tf1.ConfigProto]:
         return None
     config = tf1.ConfigProto(allow_soft_placement=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
+    # The session keeps the graph of initial values. Without a limit it folds into constants the
+    # zeros and ones that optimizers start from, and holds each of these twice.
+    config.graph_options.optimizer_options.max_folded_constant_in_bytes = 2**16
     return config
 
 
