@@ -101,6 +101,11 @@ LINES = (
     ("first_step_seconds", "process start to first step: {:.3g} s", "floor_first_step_seconds"),
     ("peak_memory_gb", "peak memory of training: {:.3g} GB", "floor_memory_gb"),
     ("input_images_per_second", "input pipeline: {:.4g} images/s", "decode_images_per_second"),
+    (
+        "input_processor_ms",
+        "processor time of the input pipeline: {:.2f} ms an image",
+        "decode_processor_ms",
+    ),
     ("evaluate_seconds", "evaluation of 10 images: {:.1f} s", ""),
     (
         "evaluate_images_per_second",

@@ -23,12 +23,15 @@ from estimator_det.config import pipeline
 from exporters.benchmark.report import MAP_50
 from inputs import machine
 from inputs.datasets import shapes
+from inputs.pipeline import decoded_at_once
+from inputs.records import stream
 
 WARM_UP = 4
 REPEATS = 16
 SERVED_BATCHES = (1, 8)
 EVALUATED_IMAGES = 10
 INPUT_RECORDS = 1000
+INPUT_ROUNDS, INPUT_BATCHES = 15, 25
 GOALS = (50, 70, 80)  # mAP@.50 in percent
 MEMORY_STEPS = 30
 ACCURACY_EVALUATIONS = 16
@@ -170,25 +173,23 @@ def step(arguments: argparse.Namespace) -> Figures:
     return figures
 
 
-def _images_per_second(batches: Any, batch_size: int, count: int = 150) -> float:
-    iterator = iter(batches)
-    for _ in range(30):
-        next(iterator)
-    start = time.perf_counter()
-    for _ in range(count):
-        next(iterator)
-    return count * batch_size / (time.perf_counter() - start)
-
-
 def input_pipeline(arguments: argparse.Namespace) -> Figures:
-    """Training input alone, against reading, decoding and resizing.
+    """Training input alone, against reading, decoding and resizing with the same parallelism.
 
     Both read the same file of many records: beginning a pass over the data takes as long as reading
     a record, which counts only if a pass has a few of them.
     """
     arguments.record = _first_examples(arguments, INPUT_RECORDS)
     config = _config(arguments)
-    size = _image_size(config)
+    with tf.Graph().as_default():
+        datasets = {"decode": _decoded_batches(config), "input": _train_batches(config)}
+        return _input_figures(datasets, arguments.batch_size)
+
+
+def _decoded_batches(config: Any) -> tf.data.Dataset:
+    """Batches of resized images, decoded, batched and prefetched as the input pipeline does."""
+    reader, size = config.train_input_reader, _image_size(config)
+    batch_size = config.train_config.batch_size
 
     def decode_and_resize(serialized: tf.Tensor) -> tf.Tensor:
         keys = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
@@ -196,17 +197,51 @@ def input_pipeline(arguments: argparse.Namespace) -> Figures:
         image = tf.io.decode_jpeg(encoded, channels=3)
         return tf1.image.resize(image, size)
 
-    decoded = (
-        tf.data.TFRecordDataset(arguments.record)
-        .repeat()
-        .map(decode_and_resize, num_parallel_calls=tf.data.AUTOTUNE)
-        .batch(arguments.batch_size, drop_remainder=True)
-        .prefetch(2)
+    dataset = tf.data.TFRecordDataset(
+        list(reader.tf_record_input_reader.input_path), buffer_size=stream.LOCAL_BUFFER
     )
-    return {
-        "decode_images_per_second": _images_per_second(decoded, arguments.batch_size),
-        "input_images_per_second": _images_per_second(_train_batches(config), arguments.batch_size),
+    dataset = dataset.repeat().map(
+        decode_and_resize,
+        num_parallel_calls=decoded_at_once(reader, batch_size, machine.available_cpus()),
+        deterministic=True,
+    )
+    dataset = dataset.batch(batch_size, drop_remainder=True)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.prefetch(reader.num_prefetch_batches).with_options(options)
+
+
+def _input_figures(datasets: Dict[str, tf.data.Dataset], batch_size: int) -> Figures:
+    """Images per second, and processor time of an image in ms, of each dataset.
+
+    They take turns in one session, which reads them as a training does, so that all see the same
+    machine. Other programs change the processor time less than the images per second.
+    """
+    iterators = {
+        name: tf1.data.make_initializable_iterator(data) for name, data in datasets.items()
     }
+    # An operation has no result that Python receives.
+    reads = {name: tf.nest.flatten(each.get_next())[0].op for name, each in iterators.items()}
+    rounds: Dict[str, List[Any]] = {name: [] for name in datasets}
+    num_images = INPUT_BATCHES * batch_size
+    with _session() as session:
+        session.run([iterator.initializer for iterator in iterators.values()])
+        calls = {name: session.make_callable(read) for name, read in reads.items()}
+        for _ in range(1 + INPUT_ROUNDS):
+            for name, call in calls.items():
+                for _ in range(WARM_UP):  # uses what is prefetched; the other dataset comes to rest
+                    call()
+                start, processor = time.perf_counter(), time.process_time()
+                for _ in range(INPUT_BATCHES):
+                    call()
+                seconds = (time.perf_counter() - start, time.process_time() - processor)
+                rounds[name].append((num_images / seconds[0], 1000 * seconds[1] / num_images))
+    figures: Figures = {}
+    for name, measured in rounds.items():
+        speeds, times = zip(*measured[1:])  # without the first round, in which caches fill
+        figures[f"{name}_images_per_second"] = statistics.median(speeds)
+        figures[f"{name}_processor_ms"] = statistics.median(times)
+    return figures
 
 
 @contextlib.contextmanager

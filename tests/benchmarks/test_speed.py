@@ -29,6 +29,7 @@ IMAGES = np.random.default_rng(0).normal(size=[2, 64, 64, 3]).astype(np.float32)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     small_extractor.use(monkeypatch)
     monkeypatch.setattr(parts, "WARM_UP", 0)
+    monkeypatch.setattr(parts, "INPUT_ROUNDS", 1)
     monkeypatch.setattr(components, "AUGMENTED_IMAGES", 1)
     monkeypatch.setattr(components, "CONVERTED_IMAGES", 3)
     monkeypatch.setattr(components, "CONVERTED_SIDE", 40)
@@ -45,6 +46,15 @@ def arguments(folder: pathlib.Path, overrides: str) -> argparse.Namespace:
     return argparse.Namespace(
         config=str(path), batch_size=2, label_map="", record="none", overrides=[], started=0.0
     )
+
+
+def test_datasets_take_turns_in_one_session():
+    with tf.Graph().as_default():
+        batches = {name: tf.data.Dataset.range(2).repeat().batch(2) for name in ("input", "decode")}
+        figures = parts._input_figures(batches, batch_size=2)
+    names = ["images_per_second", "processor_ms"]
+    assert sorted(figures) == [f"{part}_{name}" for part in ("decode", "input") for name in names]
+    assert min(figures.values()) >= 0
 
 
 @pytest.mark.parametrize(
