@@ -191,6 +191,12 @@ def random_integers(seed: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tens
     return low + tf.cast(fraction * span, tf.int32)
 
 
+def choose(condition: tf.Tensor, value: tf.Tensor, default: tf.Tensor) -> tf.Tensor:
+    """Returns `value` if the scalar `condition` is true, else `default`, of the same shape."""
+    # tf.where broadcasts, even scalars: 3 to 12 µs instead of 0.3.
+    return tf.raw_ops.Select(condition=condition, x=value, y=default)
+
+
 def is_in(ids: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     """Flags the ids, int [k], that are among others, int [m]: bool [k]."""
     return tf.reduce_any(tf.equal(ids[:, tf.newaxis], others), axis=1)

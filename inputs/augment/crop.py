@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, Optional, Sequence, Tuple
 from estimator_det.compat import tf
 from inputs.augment.base import (
     AUGMENTATIONS,
+    choose,
     cut,
     image_size,
     keep_boxes,
     random_integers,
     reframe,
-    scale_area,
     split_seed,
     uniform,
 )
@@ -75,9 +75,9 @@ def apply_crop(sample: Sample, operations: Sequence[Any], selection: Crop) -> Sa
     coef = gather_option(operations, "random_coef", selection.index)
     is_whole = (coef > 0.0) & (selection.fraction <= coef)
     window = Window(
-        begin=tf.where(is_whole, 0, selection.window.begin),
-        size=tf.where(is_whole, -1, selection.window.size),
-        box=tf.where(is_whole, tf.constant(WHOLE_IMAGE), selection.window.box),
+        begin=choose(is_whole, tf.constant([0, 0]), selection.window.begin),
+        size=choose(is_whole, tf.constant([-1, -1]), selection.window.size),
+        box=choose(is_whole, tf.constant(WHOLE_IMAGE), selection.window.box),
     )
     thresh = gather_option(operations, "overlap_thresh", selection.index)
     clip = gather_option(operations, "clip_boxes", selection.index) & ~is_whole
@@ -162,8 +162,8 @@ def crop_labels(
 
 def _clip(sample: Sample, share: tf.Tensor, clips: tf.Tensor) -> Sample:
     """Clips boxes to the unit square and sets keypoints outside it to NaN, if `clips`."""
-    boxes = tf.where(clips, tf.clip_by_value(sample.boxes, 0.0, 1.0), sample.boxes)
-    area = scale_area(sample.area, tf.where(clips, share, 1.0))
+    boxes = choose(clips, tf.clip_by_value(sample.boxes, 0.0, 1.0), sample.boxes)
+    area = None if sample.area is None else choose(clips, sample.area * share, sample.area)
     keypoints, visibilities = sample.keypoints, sample.keypoint_visibilities
     if keypoints is not None:
         outside = tf.reduce_any((keypoints < 0.0) | (keypoints > 1.0), axis=-1, keepdims=True)

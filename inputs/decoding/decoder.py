@@ -23,7 +23,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import Resizer
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
-from inputs.augment.base import keep_boxes
+from inputs.augment.base import choose, keep_boxes
 from inputs.bad_records.kinds import BOX_FAULTS, FAULT_COUNTS
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.decoding.box_rules import (
@@ -90,7 +90,7 @@ def make_decoder(
         pixels = claimed_pixels(encoded)
         parsed["image/encoded"] = checked(
             encoded,
-            tf.not_equal(encoded, "") & (pixels <= policy.max_pixels),
+            (tf.strings.length(encoded) > 0) & (pixels <= policy.max_pixels),
             record,
             ["missing_key", "huge_image"],
             "Pixels of image/encoded:",
@@ -186,7 +186,7 @@ def _ids_and_labels(
     both = tf.concat([table.lookup(text), labels], 0)
     num_texts = tf.size(text)
     has_texts = num_texts > 0
-    ids = both[: tf.where(has_texts, num_texts, tf.size(labels))]
+    ids = both[: choose(has_texts, num_texts, tf.size(labels))]
     # The last n of both are the labels if they accompany texts.
     accompanying = both[tf.size(both) - tf.size(ids) :]
     is_odd = has_texts & (tf.size(labels) > 0) & tf.not_equal(tf.size(labels), num_texts)
@@ -382,7 +382,7 @@ def _image_level(
     """Features and labels of the whole image, by schema key."""
     source_id = parsed["image/source_id"]
     # Without an id the content is hashed, so that the hash is the same in every epoch.
-    hashed = tf.where(tf.equal(source_id, ""), serialized, source_id)
+    hashed = choose(tf.equal(source_id, ""), serialized, source_id)
     classes, _, _ = _ids_and_labels(
         parsed["image/class/text"], parsed["image/class/label"], class_table
     )
