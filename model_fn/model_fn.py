@@ -6,10 +6,16 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.derived_models import with_static_shapes
-from estimator_det.detectors.base import Detections, Detector, make_detector
+from estimator_det.detectors.base import Detections, Detector, Groundtruth, make_detector
 from inputs import schema
 from inputs.label_map import LabelMap
-from model_fn.checkpoints.savers import EvaluationSaver, Saver, make_saver, make_scaffold
+from model_fn.checkpoints.savers import (
+    ConstantWeights,
+    EvaluationSaver,
+    Saver,
+    make_saver,
+    make_scaffold,
+)
 from model_fn.checkpoints.variables import inference_variables
 from model_fn.evaluation import eval_ops
 from model_fn.evaluation.accumulator import OnResults
@@ -39,6 +45,8 @@ def create_model_fn(
 
     It takes features and labels under the keys of `inputs.schema`, and returns a
     `TPUEstimatorSpec` on a TPU's core and in a rehearsal of training, otherwise an `EstimatorSpec`.
+    An evaluation whose `params["checkpoint"]` names the checkpoint has its weights as constants,
+    which makes each image a third faster.
 
     Args:
         use_tpu: The function is for a `TPUEstimator`, which sets `params["use_tpu"]` if a step is
@@ -70,8 +78,9 @@ def create_model_fn(
             return _train_spec(pipeline_config, batch, train_graph, compute_dtype)
         if mode == ModeKeys.EVAL:
             categories = eval_ops.evaluated_categories(pipeline_config, label_map)
+            checkpoint = (params or {}).get("checkpoint")
             spec = _eval_spec(
-                pipeline_config, batch, categories, handle_results, is_on_core=is_on_core
+                pipeline_config, batch, categories, handle_results, checkpoint, is_on_core
             )
         else:
             spec = _predict_spec(pipeline_config, batch, is_on_core=is_on_core)
@@ -85,9 +94,8 @@ def _train_spec(
     pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, compute_dtype: tf.DType
 ) -> Any:
     train_config = pipeline_config.train_config
-    detector, forward, table = _forward(
-        pipeline_config, pipeline_config.model, batch, compute_dtype
-    )
+    used = batch._replace(labels=step.without_padding(batch.labels))
+    detector, forward, table = _forward(pipeline_config, pipeline_config.model, used, compute_dtype)
     # Before the optimizer: moving averages start where variables do.
     if table:
         warm_start.initialize_from(table)
@@ -179,25 +187,25 @@ def _eval_spec(
     batch: _Batch,
     categories: List[Dict[str, Any]],
     handle_results: Optional[OnResults],
-    *,
+    checkpoint: Optional[str],
     is_on_core: bool,
 ) -> Any:
-    train_config, eval_config = pipeline_config.train_config, pipeline_config.eval_config
-    detector, predictions, detections = _detect(pipeline_config, batch, is_on_core)
-    groundtruth = step.groundtruth_from_labels(batch.labels)
-    if eval_config.use_dummy_loss_in_eval:
-        losses = {step.TOTAL_LOSS: tf.constant(1.0)}
-    else:
-        penalties = train_config.add_regularization_loss and detector.regularization_losses()
-        if penalties and not is_on_core:
-            penalties = [_computed_once(tf.add_n(penalties))]
+    use_averages = pipeline_config.eval_config.use_moving_averages
+    weights, labels = None, batch.labels
+    if not is_on_core:
+        weights = ConstantWeights(checkpoint, use_averages) if checkpoint else None
+        labels = step.without_padding(labels)
+    groundtruth = step.groundtruth_from_labels(labels)
+    with tf1.variable_scope("", custom_getter=weights):
+        detector, predictions, detections = _detect(pipeline_config, batch, is_on_core)
         # Two-stage detectors learn masks on their detections, so these come before the loss.
-        terms = detector.loss(predictions, groundtruth, detections).terms
-        losses = step.with_total(terms, penalties or [])
+        losses = _evaluated_losses(pipeline_config, detector, predictions, groundtruth, detections)
     if detector.is_class_agnostic:
         groundtruth = groundtruth._replace(classes=tf.ones_like(groundtruth.classes[:, :, :1]))
     # An export's checkpoint has no step; the evaluation then reports step 0.
     global_step = tf1.train.get_or_create_global_step()
+    optimizer = pipeline_config.train_config.optimizer
+    _, learning_rate = optimizers.make_optimizer(optimizer, global_step)
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.EVAL,
         predictions=detections.to_dict(),
@@ -206,27 +214,36 @@ def _eval_spec(
             detections,
             groundtruth,
             batch.features,
-            eval_config=eval_config,
+            eval_config=pipeline_config.eval_config,
             categories=categories,
             losses=losses,
-            learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
+            learning_rate=learning_rate,
             handle_results=handle_results or (lambda _: None),
         ),
         scaffold_fn=lambda: make_scaffold(
             EvaluationSaver(
-                inference_variables(eval_config.use_moving_averages), pipeline_config.model
+                inference_variables(use_averages),
+                pipeline_config.model,
+                weights.constants if weights else {},
             ),
             batch.run_config,
         ),
     )
 
 
-def _computed_once(scalar: tf.Tensor) -> tf.Tensor:
-    """The value after the variables are restored, for a scalar of variables alone."""
-    variable = tf1.Variable(tf.zeros([]), trainable=False, collections=[])
-    set_value = variable.assign(scalar, read_value=False)
-    tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, set_value)
-    return variable.read_value()
+def _evaluated_losses(
+    pipeline_config: Any,
+    detector: Detector,
+    predictions: Any,
+    groundtruth: Groundtruth,
+    detections: Detections,
+) -> step.Tensors:
+    if pipeline_config.eval_config.use_dummy_loss_in_eval:
+        return {step.TOTAL_LOSS: tf.constant(1.0)}
+    is_regularized = pipeline_config.train_config.add_regularization_loss
+    penalties = detector.regularization_losses() if is_regularized else []
+    terms = detector.loss(predictions, groundtruth, detections).terms
+    return step.with_total(terms, penalties)
 
 
 def _predict_spec(pipeline_config: Any, batch: _Batch, *, is_on_core: bool) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints.repair import restoring, step_of
-from model_fn.checkpoints.variables import check_variables
+from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_variables
 
 
 class Saver(tf1.train.Saver):
@@ -21,21 +21,68 @@ class EvaluationSaver(Saver):
     """A saver that checks a checkpoint before it restores it, and warns of variables it ignores.
 
     The global step is 0 if the checkpoint has none, for example after an export.
+
+    Args:
+        constants: Weights that the graph has in place of variables; checked as these are.
     """
 
-    def __init__(self, variables: Dict[str, tf.Variable], model: Any) -> None:
+    def __init__(
+        self, variables: Dict[str, tf.Variable], model: Any, constants: Dict[str, tf.Tensor]
+    ) -> None:
         model_variables = {k: v for k, v in variables.items() if k != tf1.GraphKeys.GLOBAL_STEP}
         super().__init__(model_variables, sharded=True, allow_empty=True)
-        self._variables = model_variables
+        self._weights = {**model_variables, **constants}
         self._model = model
         self._step = variables.get(tf1.GraphKeys.GLOBAL_STEP)
 
     def restore(self, sess: tf1.Session, save_path: str) -> None:
         with restoring(save_path):
-            check_variables(save_path, self._variables, self._model)
+            check_variables(save_path, self._weights, self._model)
         super().restore(sess, save_path)
         if self._step is not None:
             self._step.load(step_of(save_path), sess)
+
+
+class ConstantWeights:
+    """A `custom_getter` of variable scopes that gives layers the values of a checkpoint.
+
+    TensorFlow folds batch norm into convolutions whose filters are constants, and arranges these
+    once instead of in each step. What the checkpoint lacks remains a variable, for the saver to
+    name.
+
+    Args:
+        use_moving_averages: Take the averages of trainable variables.
+
+    Attributes:
+        constants: By the name in the checkpoint.
+    """
+
+    def __init__(self, checkpoint: str, use_moving_averages: bool) -> None:
+        self._checkpoint, self._use_averages = checkpoint, use_moving_averages
+        with restoring(checkpoint):
+            self._reader = tf1.train.NewCheckpointReader(checkpoint)
+        self._shapes = self._reader.get_variable_to_shape_map()
+        self.constants: Dict[str, tf.Tensor] = {}
+
+    def __call__(
+        self, getter: Callable[..., Any], name: str, shape: Any = None, **options: Any
+    ) -> Any:
+        is_trainable = options.get("trainable") is not False
+        stored = name + (AVERAGE_SUFFIX if self._use_averages and is_trainable else "")
+        if stored in self.constants:
+            return self.constants[stored]
+        if shape is None or self._shapes.get(stored) != tf.TensorShape(shape).as_list():
+            return getter(name, shape=shape, **options)
+        # Outside of loops and scopes, under the name of the variable.
+        with restoring(self._checkpoint), tf.init_scope():
+            constant = tf.constant(self._reader.get_tensor(stored), name=f"{name}/")
+        self.constants[stored] = constant
+        if is_trainable:
+            tf1.add_to_collection(tf1.GraphKeys.TRAINABLE_VARIABLES, constant)
+        if options.get("regularizer") is not None:
+            penalty = options["regularizer"](constant)
+            tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, penalty)
+        return constant
 
 
 def make_saver(train_config: Any, run_config: Optional[Any] = None) -> tf1.train.Saver:

@@ -73,6 +73,19 @@ def groundtruth_from_labels(labels: Tensors) -> Groundtruth:
     return Groundtruth(valid=valid, **fields)
 
 
+def without_padding(labels: Tensors) -> Tensors:
+    """Labels without the rows that are padding in every image, which cost as much as boxes do.
+
+    Their shapes are then not static; a row is left where no image has a box.
+    """
+    count = tf.maximum(tf.reduce_max(labels[schema.NUM_BOXES]), 1)
+
+    def has_rows(key: str) -> bool:
+        return key in schema.LABELS and schema.LABELS[key].shape.startswith("B G")
+
+    return {key: tensor[:, :count] if has_rows(key) else tensor for key, tensor in labels.items()}
+
+
 def predict(
     detector: Detector,
     features: Tensors,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 import pytest
@@ -9,7 +9,9 @@ from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn import model_fn as create
-from model_fn.training.step import TrainGraph, groundtruth_from_labels
+from model_fn.checkpoints.errors import RunError
+from model_fn.training.step import TrainGraph, groundtruth_from_labels, without_padding
+from tests.checkpoints import save
 from tests.model_fn import fake
 
 ModeKeys = estimator.ModeKeys
@@ -136,16 +138,21 @@ def test_regularization_can_be_left_out():
         assert ("Loss/regularization_loss" in graph.step.scalars) == is_added
 
 
-def _evaluate(config: Any, **arguments: Any) -> Dict[str, Any]:
+def _evaluate(
+    config: Any, params: Any = None, checkpoint: Optional[str] = None, **arguments: Any
+) -> Dict[str, Any]:
     with tf.Graph().as_default(), tf1.Session() as session:
         model_fn = create.create_model_fn(config, **arguments)
-        spec = model_fn(*_tensors(), ModeKeys.EVAL, {})
+        spec = model_fn(*_tensors(), ModeKeys.EVAL, params)
         session.run(tf1.global_variables_initializer())
+        if checkpoint is not None:
+            spec.scaffold.saver.restore(session, checkpoint)
         session.run([tf1.local_variables_initializer(), tf1.tables_initializer()])
         session.run([update for _, update in spec.eval_metric_ops.values()])
         values = session.run({name: value for name, (value, _) in spec.eval_metric_ops.items()})
         values["spec.loss"] = session.run(spec.loss)
         values["penalties"] = session.run(tf1.losses.get_regularization_loss())
+        values["variables"] = [variable.op.name for variable in tf1.global_variables()]
         return values
 
 
@@ -165,6 +172,39 @@ def test_evaluation_gives_losses_metrics_and_pictures(tmp_path):
     summary = tf1.Summary.FromString(values["Detections_Left_Groundtruth_Right"])
     (image,) = summary.value
     assert (image.image.height, image.image.width) == (fake.SIZE, 2 * fake.SIZE)
+
+
+@pytest.mark.parametrize("averages", ["true", "false"])
+def test_weights_are_constants_of_a_checkpoint(tmp_path, averages):
+    text = f"eval_config {{ use_moving_averages: {averages} }} train_config {{ optimizer {{"
+    config = fake.pipeline_config(text + " use_moving_average: true moving_average_decay: 0.9 } }")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        spec = create.create_model_fn(config)(*_tensors(), ModeKeys.TRAIN, {})
+        session.run(tf1.global_variables_initializer())
+        for _ in range(3):
+            session.run(spec.train_op)
+        checkpoint = spec.scaffold.saver.save(session, str(tmp_path / "model.ckpt"))
+    expected = _evaluate(config, checkpoint=checkpoint)
+    values = _evaluate(config, {"checkpoint": checkpoint}, checkpoint)
+    assert len(expected.pop("variables")) > 1 and values.pop("variables") == ["global_step"]
+    assert values.keys() == expected.keys()
+    for name in expected.keys() - {"Eval_Diagnostics"}:
+        if not isinstance(expected[name], bytes):
+            assert values[name] == pytest.approx(expected[name], rel=1e-5, nan_ok=True), name
+    # What does not fit remains a variable, whose name the saver then names.
+    other = save(tmp_path, {WEIGHTS: 1.0})
+    with pytest.raises(RunError, match=r"FeatureExtractor/BatchNorm/beta\S* is missing"):
+        _evaluate(config, {"checkpoint": other}, other)
+
+
+def test_padding_is_left_out_of_the_loss():
+    labels = fake.arrays()[1]
+    labels[schema.NUM_BOXES] = np.int32([0, 1])
+    shorter = without_padding(tf.nest.map_structure(tf.constant, labels))
+    assert shorter[schema.BOXES].numpy().tolist() == labels[schema.BOXES][:, :1].tolist()
+    assert shorter[schema.CLASSES].shape[1] == shorter[schema.WEIGHTS].shape[1] == 1
+    labels[schema.NUM_BOXES] = np.int32([0, 0])
+    assert without_padding(labels)[schema.BOXES].shape[1] == 1
 
 
 def test_dummy_loss():

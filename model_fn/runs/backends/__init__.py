@@ -18,7 +18,8 @@ class Evaluator:
 
     Args:
         model_dir: Gets the events of evaluations.
-        make_estimator: Takes `handle_results`, which is called with the results of an evaluation.
+        make_estimator: Takes `handle_results`, which is called with the results of an evaluation,
+            and its checkpoint.
     """
 
     def __init__(self, model_dir: str, make_estimator: Callable[..., Any]) -> None:
@@ -29,7 +30,10 @@ class Evaluator:
     ) -> Tuple[Dict[str, Any], Results]:
         """Returns the values of `Estimator.evaluate`, and the results of the same evaluation."""
         results: List[Results] = []
-        values = self._make_estimator(handle_results=results.append).evaluate(input_fn, **options)
+        estimator = self._make_estimator(
+            handle_results=results.append, checkpoint=options.get("checkpoint_path")
+        )
+        values = estimator.evaluate(input_fn, **options)
         return values, results[-1]
 
     def export_saved_model(self, *arguments: Any, **options: Any) -> bytes:

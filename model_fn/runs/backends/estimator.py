@@ -129,6 +129,7 @@ def make_estimator(
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
     handle_results: Optional[OnResults] = None,
+    checkpoint: Optional[str] = None,
     compute_dtype: tf.DType = tf.float32,
     **run_options: Any,
 ) -> Any:
@@ -150,7 +151,7 @@ def make_estimator(
     model_fn = create_model_fn(
         pipeline_config, graph=graph, handle_results=handle_results, compute_dtype=compute_dtype
     )
-    return estimator.Estimator(model_fn, config=run_config, params={})
+    return estimator.Estimator(model_fn, config=run_config, params={"checkpoint": checkpoint})
 
 
 def _evaluation_session() -> Optional[tf1.ConfigProto]:

@@ -39,6 +39,7 @@ def make_estimator(
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
     handle_results: Optional[OnResults] = None,
+    checkpoint: Optional[str] = None,
 ) -> Any:
     """Builds a `TPUEstimator`: a synchronous batch over all cores, records read by each host.
 
@@ -71,6 +72,7 @@ def make_estimator(
     return tpu_estimator.TPUEstimator(
         create_model_fn(pipeline_config, use_tpu=True, graph=graph, handle_results=handle_results),
         config=run_config,
+        params={"checkpoint": checkpoint},
         use_tpu=not tpu.rehearses,
         train_batch_size=pipeline_config.train_config.batch_size,
         eval_batch_size=evaluation_batch,

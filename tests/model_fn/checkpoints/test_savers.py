@@ -82,7 +82,7 @@ def test_every_variable_of_a_quantized_layer_is_restored(tmp_path, caplog):
         np.testing.assert_equal(session.run(variables), {**layer, **dict.fromkeys(STEPS, 0)})
     with tf.Graph().as_default(), tf1.Session() as session:
         _build(False)
-        saver = savers.EvaluationSaver(inference_variables(False), None)
+        saver = savers.EvaluationSaver(inference_variables(False), None, {})
         with caplog.at_level(logging.WARNING):
             saver.restore(session, checkpoint)
         assert "no place for" not in caplog.text

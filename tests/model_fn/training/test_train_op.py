@@ -183,7 +183,7 @@ def test_moving_averages_take_the_place_of_variables(tmp_path):
         weight = tf1.get_variable("w", initializer=0.0)
         mean = tf1.get_variable("bn/moving_mean", initializer=0.0, trainable=False)
         step = tf1.train.get_or_create_global_step()
-        evaluating = EvaluationSaver(inference_variables(True), model_pb2.DetectionModel())
+        evaluating = EvaluationSaver(inference_variables(True), model_pb2.DetectionModel(), {})
         evaluating.restore(session, prefix)
         # Checkpoints of exports have no step.
         assert session.run([weight, mean, step]) == [2.0, 3.0, 0]
