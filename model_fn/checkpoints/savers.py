@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Optional
 
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints.repair import restoring, step_of
-from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_variables
+from model_fn.checkpoints.variables import AVERAGE_SUFFIX, SLOT, check_variables
 
 
 class Saver(tf1.train.Saver):
@@ -58,11 +58,16 @@ class ConstantWeights:
     """
 
     def __init__(self, checkpoint: str, use_moving_averages: bool) -> None:
-        self._checkpoint, self._use_averages = checkpoint, use_moving_averages
-        with restoring(checkpoint):
-            self._reader = tf1.train.NewCheckpointReader(checkpoint)
-        self._shapes = self._reader.get_variable_to_shape_map()
+        self._use_averages = use_moving_averages
         self.constants: Dict[str, tf.Tensor] = {}
+        with restoring(checkpoint):
+            reader = tf1.train.NewCheckpointReader(checkpoint)
+            # In their order in the file: remote storage reads far ahead.
+            self._values = {
+                name: reader.get_tensor(name)
+                for name in sorted(reader.get_variable_to_shape_map())
+                if not SLOT.search(name) or (use_moving_averages and name.endswith(AVERAGE_SUFFIX))
+            }
 
     def __call__(
         self, getter: Callable[..., Any], name: str, shape: Any = None, **options: Any
@@ -71,12 +76,12 @@ class ConstantWeights:
         stored = name + (AVERAGE_SUFFIX if self._use_averages and is_trainable else "")
         if stored in self.constants:
             return self.constants[stored]
-        if shape is None or self._shapes.get(stored) != tf.TensorShape(shape).as_list():
+        value = self._values.get(stored)
+        if value is None or shape is None or list(value.shape) != tf.TensorShape(shape).as_list():
             return getter(name, shape=shape, **options)
         # Outside of loops and scopes, under the name of the variable.
-        with restoring(self._checkpoint), tf.init_scope():
-            constant = tf.constant(self._reader.get_tensor(stored), name=f"{name}/")
-        self.constants[stored] = constant
+        with tf.init_scope():
+            constant = self.constants[stored] = tf.constant(value, name=f"{name}/")
         if is_trainable:
             tf1.add_to_collection(tf1.GraphKeys.TRAINABLE_VARIABLES, constant)
         if options.get("regularizer") is not None:
