@@ -45,8 +45,8 @@ def create_model_fn(
 
     It takes features and labels under the keys of `inputs.schema`, and returns a
     `TPUEstimatorSpec` on a TPU's core and in a rehearsal of training, otherwise an `EstimatorSpec`.
-    An evaluation whose `params["checkpoint"]` names the checkpoint has its weights as constants,
-    which makes each image a third faster.
+    An evaluation whose `params["checkpoint"]` names the checkpoint has its weights as constants, if
+    they are not too many, which makes each image a third faster.
 
     Args:
         use_tpu: The function is for a `TPUEstimator`, which sets `params["use_tpu"]` if a step is

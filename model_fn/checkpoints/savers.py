@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+import math
+from typing import Any, Callable, Container, Dict, Optional
 
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints.repair import restoring, step_of
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX, SLOT, check_variables
+
+# TensorFlow holds constants some seven times while it prepares a graph.
+_MOST_CONSTANT_BYTES = 2**26
 
 
 class Saver(tf1.train.Saver):
@@ -48,7 +52,7 @@ class ConstantWeights:
 
     TensorFlow folds batch norm into convolutions whose filters are constants, and arranges these
     once instead of in each step. What the checkpoint lacks remains a variable, for the saver to
-    name.
+    name; so do all weights of a large model.
 
     Args:
         use_moving_averages: Take the averages of trainable variables.
@@ -62,12 +66,19 @@ class ConstantWeights:
         self.constants: Dict[str, tf.Tensor] = {}
         with restoring(checkpoint):
             reader = tf1.train.NewCheckpointReader(checkpoint)
+            shapes = reader.get_variable_to_shape_map()
             # In their order in the file: remote storage reads far ahead.
-            self._values = {
-                name: reader.get_tensor(name)
-                for name in sorted(reader.get_variable_to_shape_map())
-                if not SLOT.search(name) or (use_moving_averages and name.endswith(AVERAGE_SUFFIX))
-            }
+            names = [name for name in sorted(shapes) if self._is_weight(name, shapes)]
+            size = sum(4 * math.prod(shapes[name]) for name in names)
+            fitting = names if size <= _MOST_CONSTANT_BYTES else []
+            self._values = {name: reader.get_tensor(name) for name in fitting}
+
+    def _is_weight(self, name: str, stored: Container[str]) -> bool:
+        if name.endswith(AVERAGE_SUFFIX):
+            return self._use_averages
+        return not SLOT.search(name) and not (
+            self._use_averages and name + AVERAGE_SUFFIX in stored
+        )
 
     def __call__(
         self, getter: Callable[..., Any], name: str, shape: Any = None, **options: Any
@@ -76,7 +87,7 @@ class ConstantWeights:
         stored = name + (AVERAGE_SUFFIX if self._use_averages and is_trainable else "")
         if stored in self.constants:
             return self.constants[stored]
-        value = self._values.get(stored)
+        value = self._values.pop(stored, None)
         if value is None or shape is None or list(value.shape) != tf.TensorShape(shape).as_list():
             return getter(name, shape=shape, **options)
         # Outside of loops and scopes, under the name of the variable.
