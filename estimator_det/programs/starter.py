@@ -21,9 +21,10 @@ from estimator_det.protos import eval_pb2, input_reader_pb2, pipeline_pb2
 from inputs.checks.statistics import Columns
 
 CONFIGS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "configs")
-# Passes from which crops help a network from random weights. With 13 of them over 1,207 drawn
-# images mAP@.50 was .32, and .79 without crops: it had not seen whole objects often enough.
-CROPPED_EPOCHS = 60
+# Passes from which crops help a network from random weights. Before, it has not seen whole objects
+# often enough: on 107 photographs crops change mAP@.50 from .70 to .49 in 75 passes, and from .76
+# to .83 in 149.
+CROPPED_EPOCHS = 100
 MANY_IMAGES = 2000  # more of them are learned as well in larger batches
 GOOD_EPOCHS = 200  # passes over the data after which a small network from scratch is good
 NARROW_TYPES = ("ssd_mobilenet_v1", "ssd_mobilenet_v2")
