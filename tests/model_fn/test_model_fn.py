@@ -9,6 +9,7 @@ from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn import model_fn as create
+from model_fn.checkpoints import savers
 from model_fn.checkpoints.errors import RunError
 from model_fn.training.step import TrainGraph, groundtruth_from_labels, without_padding
 from tests.checkpoints import save
@@ -175,7 +176,7 @@ def test_evaluation_gives_losses_metrics_and_pictures(tmp_path):
 
 
 @pytest.mark.parametrize("averages", ["true", "false"])
-def test_weights_are_constants_of_a_checkpoint(tmp_path, averages):
+def test_weights_are_constants_of_a_checkpoint(tmp_path, monkeypatch, averages):
     text = f"eval_config {{ use_moving_averages: {averages} }} train_config {{ optimizer {{"
     config = fake.pipeline_config(text + " use_moving_average: true moving_average_decay: 0.9 } }")
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -191,6 +192,11 @@ def test_weights_are_constants_of_a_checkpoint(tmp_path, averages):
     for name in expected.keys() - {"Eval_Diagnostics"}:
         if not isinstance(expected[name], bytes):
             assert values[name] == pytest.approx(expected[name], rel=1e-5, nan_ok=True), name
+    # Those of a large model remain variables.
+    with monkeypatch.context() as patch:
+        patch.setattr(savers, "_MOST_CONSTANT_BYTES", 0)
+        large = _evaluate(config, {"checkpoint": checkpoint}, checkpoint)
+    assert len(large["variables"]) > 1 and large["spec.loss"] == expected["spec.loss"]
     # What does not fit remains a variable, whose name the saver then names.
     other = save(tmp_path, {WEIGHTS: 1.0})
     with pytest.raises(RunError, match=r"FeatureExtractor/BatchNorm/beta\S* is missing"):
