@@ -22,6 +22,7 @@ from estimator_det.protos import train_pb2
 from model_fn.checkpoints import savers
 from model_fn.checkpoints.variables import inference_variables
 from model_fn.training import warm_start
+from tests.checkpoints import save
 
 STEPS = (tf1.GraphKeys.GLOBAL_STEP, STEP_VARIABLE)
 HEAD = "BoxPredictor_0/BoxEncodingPredictor"
@@ -107,3 +108,16 @@ def test_the_saver_of_training_keeps_as_many_and_can_be_moved(tmp_path):
     assert state is not None
     assert state.all_model_checkpoint_paths == [str(moved / f"model.ckpt-{n}") for n in (2, 3)]
     assert sorted(path.stem for path in moved.glob("*.index")) == ["model.ckpt-2", "model.ckpt-3"]
+
+
+def test_layers_share_constant_weights_and_their_penalty(tmp_path):
+    weights = savers.ConstantWeights(save(tmp_path, {"net/w": [[2.0]]}), False)
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        with tf1.variable_scope("net", reuse=tf1.AUTO_REUSE, custom_getter=weights):
+            first = tf1.get_variable("w", [1, 1], regularizer=lambda w: 3.0 * tf.reduce_sum(w))
+            again = tf1.get_variable("w", [1, 1])
+            other = tf1.get_variable("not_stored", [1, 1])
+        assert first is again and first.op.name == "net/w"
+        assert tf1.global_variables() == [other]
+        assert tf1.trainable_variables() == [first, other]
+        assert session.run(graph.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == [6.0]
