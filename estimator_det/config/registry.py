@@ -5,7 +5,18 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from typing import Any, Callable, Collection, Dict, Generic, Iterator, Tuple, TypeVar
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Generic,
+    Iterator,
+    Mapping,
+    Optional,
+    Tuple,
+    TypeVar,
+)
 
 from estimator_det.config import plugins
 from estimator_det.config.text import ConfigError, nearest
@@ -24,15 +35,18 @@ class Registry(Generic[Maker]):
 
     Args:
         kind: What the entries are, in the words of an error message, e.g. "box coder".
-        reserved: Names that configurations of the reference use; those without an entry are
-            reported as not supported yet rather than as misspelt.
+        reserved: Names that configurations of the reference use, and what they name, e.g. "a
+            network of the TF2 line"; those without an entry are reported as not supported yet
+            rather than as misspelt.
         tpu: What to choose if a TPU cannot run an operation of an entry; empty if it runs all
             entries and plug-ins add none.
     """
 
-    def __init__(self, kind: str, reserved: Collection[str] = (), tpu: str = "") -> None:
+    def __init__(
+        self, kind: str, reserved: Optional[Mapping[str, str]] = None, tpu: str = ""
+    ) -> None:
         self.kind = kind
-        self.reserved = reserved
+        self.reserved = reserved or {}
         self.tpu = tpu
         self._makers: Dict[str, Maker] = {}
 
@@ -79,7 +93,9 @@ class Registry(Generic[Maker]):
         """Message and remedy for a name that has no entry; `reserved` adds names."""
         supported = ", ".join(sorted(self))
         if name in reserved or name in self.reserved:
-            return f"{name!r} is not supported yet", f"supported: {supported}"
+            reason = self.reserved.get(name)
+            what = f"{name!r} is not supported yet" + (f": it is {reason}" if reason else "")
+            return what, f"supported: {supported}"
         hint = nearest(name, list(self)).removeprefix("; ")
         known = f"Supported: {supported or 'none'}. {plugins.HINT}"
         return f"{name!r} is not known", f"{hint} {known}".strip()

@@ -15,6 +15,9 @@ RGB_MEANS = (123.68, 116.779, 103.939)
 
 OVERRIDE = "override_base_feature_extractor_hyperparams"
 
+TF2_LINE = "a network of the TF2 line, whose layers differ from those of the TF1 line"
+"""What types that end with `_keras` name, unless the two networks are the same."""
+
 RecipeType = TypeVar("RecipeType", bound="RecipeRules")
 
 

@@ -61,7 +61,6 @@ recipe.register_recipe(
         ),
         takes=("fpn",),
     ),
-    aliases=("ssd_mobilenet_v1_fpn_keras",),
 )
 
 recipe.register_recipe(
@@ -155,7 +154,6 @@ recipe.register_recipe(
         ),
         takes=("fpn",),
     ),
-    aliases=("ssd_mobilenet_v2_fpn_keras",),
 )
 
 for _type, _scope, _layers, _end_points in (

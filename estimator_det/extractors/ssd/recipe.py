@@ -15,6 +15,7 @@ from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
     OVERRIDE,
+    TF2_LINE,
     RecipeRules,
     check_image_size,
     scale_to_unit_range,
@@ -26,7 +27,15 @@ from estimator_det.nets.necks import fpn, pyramids
 
 EXTRACTORS: Registry[Recipe] = Registry(
     "SSD feature extractor",
-    reserved=[f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)],
+    reserved=dict.fromkeys(
+        (
+            "ssd_mobilenet_v1_fpn_keras",
+            "ssd_mobilenet_v2_fpn_keras",
+            *(f"ssd_resnet{layers}_v1_fpn_keras" for layers in (50, 101, 152)),
+            *(f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)),
+        ),
+        TF2_LINE,
+    ),
     tpu="use ssd_mobilenet_v1 or another feature extractor made for TPU",
 )
 

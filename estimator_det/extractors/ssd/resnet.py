@@ -32,7 +32,6 @@ for _layers in resnet.V1_BLOCKS:
             refuses=("use_explicit_padding",),
             ignores=("use_depthwise",),
         ),
-        aliases=(f"ssd_resnet{_layers}_v1_fpn_keras",),
     )
     recipe.register_recipe(
         f"ssd_resnet{_layers}_v1_ppn",

@@ -65,7 +65,6 @@ for _layers in resnet.V1_BLOCKS:
     recipe.register_recipe(
         f"faster_rcnn_resnet{_layers}",
         _resnet(_layers),
-        aliases=(f"faster_rcnn_resnet{_layers}_keras",),
     )
 
 _first = 1 + [block.name for block in inception.V2_BLOCKS].index(INCEPTION_CUT)
@@ -96,5 +95,4 @@ recipe.register_recipe(
         second_stage=lambda crops, _: inception_resnet.second_part(crops),
         renamed_in_classifier=("InceptionResnetV2/Repeat/", "InceptionResnetV2/Repeat_2/"),
     ),
-    aliases=("faster_rcnn_inception_resnet_v2_keras",),
 )

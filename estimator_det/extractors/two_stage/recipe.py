@@ -22,6 +22,7 @@ from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
     OVERRIDE,
+    TF2_LINE,
     RecipeRules,
     check_image_size,
     scale_to_unit_range,
@@ -38,7 +39,14 @@ LAYER_FIELDS = ("conv_hyperparams", OVERRIDE)
 
 EXTRACTORS: Registry[Recipe] = Registry(
     "Faster R-CNN feature extractor",
-    reserved=[f"faster_rcnn_resnet{layers}_fpn_keras" for layers in (50, 101, 152)],
+    reserved=dict.fromkeys(
+        (
+            *(f"faster_rcnn_resnet{layers}_keras" for layers in (50, 101, 152)),
+            *(f"faster_rcnn_resnet{layers}_fpn_keras" for layers in (50, 101, 152)),
+            "faster_rcnn_inception_resnet_v2_keras",
+        ),
+        TF2_LINE,
+    ),
     tpu="use faster_rcnn_resnet50, whose layers all run on TPU",
 )
 
