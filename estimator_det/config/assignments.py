@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import warnings
 from typing import Any, Iterator, List, NamedTuple, Optional
 
 from google.protobuf import text_format
@@ -26,7 +27,14 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
 from estimator_det.config.printing import plain, quoted
-from estimator_det.config.text import ConfigError, is_map, is_repeated, nearest, parse_message
+from estimator_det.config.text import (
+    ConfigError,
+    ConfigWarning,
+    is_map,
+    is_repeated,
+    nearest,
+    parse_message,
+)
 
 _ASSIGNMENT = re.compile(
     r"\s*(?P<path>[A-Za-z_]\w*(?:\[[^\]]*\]|\.[A-Za-z_]\w*)*)\s*(?P<sign>\+?=)(?P<value>.*)",
@@ -70,7 +78,37 @@ def assign(root: Message, assignment: str) -> None:
     steps = _steps(match["path"])
     for step in steps[:-1]:
         message = _entered(root, message, step)
-    _set(root, message, steps[-1], match["sign"], match["value"].strip())
+    text = match["value"]
+    _set(root, message, steps[-1], match["sign"], text.strip())
+    field = message.DESCRIPTOR.fields_by_name.get(steps[-1].name)
+    is_text = field is not None and field.cpp_type == FieldDescriptor.CPPTYPE_STRING
+    if is_text and text != text.rstrip() and text.strip()[:1] not in ("'", '"', "["):
+        warnings.warn(
+            f"{steps[-1].path}: the blanks at the end of {quoted(text)} are left out; write the "
+            "text in quotes to keep them",
+            ConfigWarning,
+            stacklevel=2,
+        )
+
+
+def set_value(root: Message, path: str, value: Any) -> None:
+    """Sets a number, truth or text, which is taken as it is, in place; an entry must be there."""
+    *above, last = _steps(path)
+    message = root
+    for step in above:
+        message = _entered(root, message, step)
+    if last.key is None:
+        setattr(message, last.name, value)
+    else:
+        getattr(message, last.name)[int(last.key)] = value
+
+
+def assignment(path: str, value: Any) -> str:
+    """The assignment that sets a field to a value; a text in quotes if it needs them."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, str) and (value != value.strip() or value[:1] in ("'", '"', "[")):
+        text = _quoted(value)
+    return f"{path}={text}"
 
 
 def _steps(path: str) -> List[_Step]:

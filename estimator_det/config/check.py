@@ -13,7 +13,7 @@ import re
 import sys
 from typing import Any, Iterator, List, Sequence, Tuple
 
-from estimator_det.config.assignments import assign
+from estimator_det.config.assignments import set_value
 from estimator_det.config.check_evaluation import check_evaluation
 from estimator_det.config.check_model import check_context_reader, check_model, readers
 from estimator_det.config.fields import check_fields, no_effect, non_default_fields
@@ -338,7 +338,7 @@ def resolve_paths(config: Config, folder: str) -> Config:
     for field, path in named_paths(config):
         beside = os.path.join(folder, path)
         if _missing(path) and not _missing(beside) and not is_remote(folder):
-            assign(changed, f"{field}={beside}")
+            set_value(changed, field, beside)
     return changed
 
 

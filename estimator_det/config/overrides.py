@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
 
-from estimator_det.config.assignments import assign
+from estimator_det.config.assignments import assign, set_value
 from estimator_det.config.ranges import range_of
 from estimator_det.config.text import ConfigError, nearest, parse_message
 from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
@@ -40,6 +40,14 @@ def apply_overrides(config: Config, assignments: Sequence[str]) -> Config:
     changed = copy.deepcopy(config)
     for text in assignments:
         assign(changed, text)
+    return changed
+
+
+def set_values(config: Config, values: Iterable[Tuple[str, Any]]) -> Config:
+    """`config` with pairs (path of a field, value); unlike `--set`, a text is taken as it is."""
+    changed = copy.deepcopy(config)
+    for path, value in values:
+        set_value(changed, path, value)
     return changed
 
 

@@ -14,7 +14,13 @@ from google.protobuf import text_format
 from estimator_det.config import plugins
 from estimator_det.config.check import check, resolve_paths
 from estimator_det.config.files import AnyPath, read_text, write_text
-from estimator_det.config.overrides import apply_overrides, merge_text, override, rescale_schedule
+from estimator_det.config.overrides import (
+    apply_overrides,
+    merge_text,
+    override,
+    rescale_schedule,
+    set_values,
+)
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError, ConfigWarning, parse_message
 from estimator_det.protos import pipeline_pb2
@@ -35,6 +41,7 @@ __all__ = [
     "read_pipeline",
     "rescale_schedule",
     "save_pipeline",
+    "set_values",
 ]
 
 

@@ -15,7 +15,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from typing import Any, Iterator, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from estimator_det.config import bars
 from estimator_det.config.text import ConfigError, nearest
@@ -87,15 +87,14 @@ class Pretrained(NamedTuple):
     zoo_model: Optional[ZooModel] = None  # None for a file that is not in the zoo
 
     @property
-    def assignments(self) -> List[str]:
-        """Fields that make a training start from the checkpoint, in the form of `--set`."""
-        return [
-            f"train_config.fine_tune_checkpoint={self.checkpoint}",
-            f"train_config.fine_tune_checkpoint_type={self.checkpoint_type}",
+    def fields(self) -> Dict[str, Any]:
+        """Values by path of the fields that make a training start from the checkpoint."""
+        return {
+            "train_config.fine_tune_checkpoint": self.checkpoint,
+            "train_config.fine_tune_checkpoint_type": self.checkpoint_type,
             # Heads of the same shape start from the checkpoint, too; others keep their initializer.
-            "train_config.load_all_detection_checkpoint_vars="
-            + ("true" if self.checkpoint_type == "detection" else "false"),
-        ]
+            "train_config.load_all_detection_checkpoint_vars": self.checkpoint_type == "detection",
+        }
 
 
 def resolve(name_or_path: str, cache: Optional[str] = None) -> Pretrained:

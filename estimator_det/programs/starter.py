@@ -266,7 +266,7 @@ def set_matching(draft: Draft, columns: Columns) -> None:
 
 def set_weights(draft: Draft, weights: Pretrained) -> None:
     """Fields that make a training start from weights."""
-    draft.config = pipeline.apply_overrides(draft.config, weights.assignments)
+    draft.config = pipeline.set_values(draft.config, weights.fields.items())
     draft.reasons["train_config.fine_tune_checkpoint"] = f"Weights of {weights.name}."
 
 

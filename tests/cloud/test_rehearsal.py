@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from estimator_det.compat import tf
@@ -94,3 +96,18 @@ def test_a_tpu_is_rehearsed_here(capsys):
     arguments = rehearsal._arguments(one, "c", "o", 1)
     assert arguments[2:] == ["--rehearse_tpu", *flags[1:], "--num_train_steps=1"]
     assert "--use_tpu is replaced by --rehearse_tpu" in capsys.readouterr().out
+
+
+def test_paths_with_quotes_and_blanks(tmp_path):
+    _write(tmp_path / "a ", 1)
+    config = pipeline.set_values(
+        _config("x", eval_path="x"),
+        [
+            (f"{reader}.tf_record_input_reader.input_path[0]", str(tmp_path / "a "))
+            for reader in ("train_input_reader", "eval_input_reader[0]")
+        ],
+    )
+    config.train_input_reader.label_map_path = "'labels "
+    short = rehearsal.first_records(config, tmp_path / "records", 1)
+    assert short.train_input_reader.label_map_path == os.path.abspath("'labels ")
+    assert _records(*stream.input_patterns(short.train_input_reader)) == [b"a  0"]

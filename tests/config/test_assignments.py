@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from estimator_det.config import assignments
 from estimator_det.config.pipeline import (
     ConfigError,
     ConfigWarning,
     apply_overrides,
     parse_pipeline,
+    set_values,
 )
 
 BASE = parse_pipeline(
@@ -246,6 +248,24 @@ def test_the_same_assignment_twice_is_as_once():
     readers = "eval_input_reader={name: 'x' tf_record_input_reader { input_path: 'e' }}"
     (reader,) = apply_overrides(BASE, [readers, readers]).eval_input_reader
     assert list(reader.tf_record_input_reader.input_path) == ["e"]
+
+
+def test_texts_that_programs_set_are_not_parsed():
+    path, entry = "train_config.fine_tune_checkpoint", "train_config.freeze_variables[0]"
+    for text in ("'a", 'a" ', " [b]", "null"):
+        changed = set_values(BASE, [(path, text), (entry, text)])
+        assert value_at(changed, path) == value_at(changed, entry) == text
+        # What is printed for `--set` gives the same.
+        assert value_at(apply_overrides(BASE, [assignments.assignment(path, text)]), path) == text
+    assert assignments.assignment("a", False) == "a=false"
+    assert assignments.assignment("a", "b c") == "a=b c"
+
+
+def test_blanks_that_are_left_out_are_reported():
+    path = "train_config.fine_tune_checkpoint"
+    with pytest.warns(ConfigWarning, match="at the end of ' a ' are left out; .* in quotes"):
+        assert value_at(apply_overrides(BASE, [f"{path}= a "]), path) == "a"
+    assert value_at(apply_overrides(BASE, [f"{path}= 'a ' "]), path) == "a "
 
 
 def test_long_values_are_cut_in_errors():

@@ -95,8 +95,9 @@ def test_remote_paths_go_through_tensorflow(tmp_path):
         read_pipeline(f"{model_dir}/other.config")
 
 
-def test_relative_paths_are_tried_beside_the_file(tmp_path, monkeypatch):
-    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+@pytest.mark.parametrize("name", ["project", "'my \"run "])
+def test_relative_paths_are_tried_beside_the_file(name, tmp_path, monkeypatch):
+    project, elsewhere = tmp_path / name, tmp_path / "elsewhere"
     for folder in (project / "records", elsewhere):
         folder.mkdir(parents=True)
     (project / "records" / "train.record-0").touch()
@@ -108,11 +109,11 @@ def test_relative_paths_are_tried_beside_the_file(tmp_path, monkeypatch):
         '"map.pbtxt" tf_record_input_reader { input_path: ["records/train*", "none*"] } }'
     )
     monkeypatch.chdir(elsewhere)
-    config = read_pipeline("../project/my.config")
-    assert config.train_config.fine_tune_checkpoint == "../project/model.ckpt"
+    config = read_pipeline(f"../{name}/my.config")
+    assert config.train_config.fine_tune_checkpoint == f"../{name}/model.ckpt"
     assert config.train_input_reader.label_map_path == "map.pbtxt"  # the working folder has it
     patterns = config.train_input_reader.tf_record_input_reader.input_path
-    assert list(patterns) == ["../project/records/train*", "none*"]
+    assert list(patterns) == [f"../{name}/records/train*", "none*"]
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -285,6 +285,14 @@ def test_weights_keep_their_anchors_and_classes_are_replaced(records, quick, tmp
         starter_plan.make_plan(records, Budget(), model="ssd_mobilenet_v1", weights=weights)
 
 
+def test_weights_in_a_folder_of_any_name():
+    draft = Draft(pipeline.parse_pipeline(""))
+    checkpoint = "/a/'b [c] "
+    starter.set_weights(draft, Pretrained("b", "", checkpoint, "detection", None, None))
+    assert draft.config.train_config.fine_tune_checkpoint == checkpoint
+    assert draft.config.train_config.load_all_detection_checkpoint_vars
+
+
 def test_comments_explain_each_field_once():
     config = config_of("ssd_mobilenet_v1")
     reasons: Dict[str, str] = {"model.ssd.num_classes": "The classes."}

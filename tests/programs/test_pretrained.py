@@ -277,7 +277,7 @@ def test_float_before_quantized_and_the_newest_step(zoo_files, tmp_path):
 
 def test_a_training_with_other_classes_starts_from_the_archive(archive, tmp_path):
     weights = pretrained.resolve(str(archive), str(tmp_path / "cache"))
-    config = pipeline.apply_overrides(weights.config, weights.assignments)
+    config = pipeline.set_values(weights.config, weights.fields.items())
     with tf.Graph().as_default():
         detector = make_detector(small_config("num_classes: 2"), is_training=True)
         detector.predict(tf.zeros([1, 64, 64, 3]))
@@ -296,10 +296,11 @@ def test_checkpoint_of_a_classifier(tmp_path):
         tf1.train.Saver().save(session, str(tmp_path / "mobilenet_v1_1.0_224.ckpt"))
     weights = pretrained.resolve(str(tmp_path))
     assert (weights.checkpoint_type, weights.config) == ("classification", None)
-    assert weights.assignments[1:] == [
-        "train_config.fine_tune_checkpoint_type=classification",
-        "train_config.load_all_detection_checkpoint_vars=false",
-    ]
+    assert weights.fields == {
+        "train_config.fine_tune_checkpoint": weights.checkpoint,
+        "train_config.fine_tune_checkpoint_type": "classification",
+        "train_config.load_all_detection_checkpoint_vars": False,
+    }
 
 
 @pytest.mark.slow

@@ -177,6 +177,15 @@ def test_staged_paths_are_in_the_configuration_of_the_job(submit, config_path, t
     assert pattern == (f"{folder}.tf_record_input_reader.input_path-0/train.record-?????-of-00002")
 
 
+def test_names_with_quotes_and_blanks_are_staged(submit, config_path, tmp_path):
+    label_map = tmp_path / "labels' "
+    label_map.write_text('item { id: 1 name: "one" }')
+    assignment = f'train_input_reader.label_map_path="{label_map}"'
+    assert submit("--stage_data", f"--set={assignment}", config=config_path) == 0
+    config = pipeline.read_pipeline(tmp_path / "job" / "pipeline.config")
+    assert config.train_input_reader.label_map_path.endswith("/labels' ")
+
+
 def test_a_checkpoint_may_be_named_by_one_of_its_files(submit, config_path, tmp_path):
     for end in ("index", "data-00000-of-00001"):
         (tmp_path / f"model.ckpt-5.{end}").write_text(end)

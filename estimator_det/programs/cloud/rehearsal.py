@@ -119,14 +119,8 @@ def first_records(config: Any, folder: pathlib.Path, count: int) -> Any:
     from estimator_det.config.check_model import readers
     from inputs.records import stream
 
-    short = pipeline.apply_overrides(
-        config,
-        [
-            f"{field}={os.path.abspath(path)}"
-            for field, path in named_paths(config)
-            if not files.is_remote(path)
-        ],
-    )
+    local = [pair for pair in named_paths(config) if not files.is_remote(pair[1])]
+    short = pipeline.set_values(config, [(field, os.path.abspath(path)) for field, path in local])
     folder.mkdir(parents=True, exist_ok=True)
     for number, (name, reader) in enumerate(readers(short)):
         paths = reader.tf_record_input_reader.input_path

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from estimator_det.config.assignments import assignment
     from estimator_det.programs import pretrained
 
     if options.list == (options.name is not None):
@@ -48,6 +49,5 @@ def run(options: argparse.Namespace) -> None:
         console.print_line(f"published:     {weights.zoo_model.published}")
     console.print_line("to fine-tune a configuration with the same feature extractor:")
     console.print_line("  estimator-det train FILE --model_dir DIR " + "\\")
-    for assignment in weights.assignments:
-        end = "" if assignment == weights.assignments[-1] else " \\"
-        console.print_line(f"    --set {shlex.quote(assignment)}{end}")
+    lines = [f"    --set {shlex.quote(assignment(*pair))}" for pair in weights.fields.items()]
+    console.print_line(" \\\n".join(lines))

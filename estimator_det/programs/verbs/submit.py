@@ -144,7 +144,7 @@ def run(options: argparse.Namespace) -> None:
             reuses_packages=options.reuse_packages,
         )
     config_file, spec_file = folder / jobs.CONFIG_FILE, folder / SPEC_FILE
-    remote = pipeline.apply_overrides(config, [f"{each.field}={each.remote}" for each in staged])
+    remote = pipeline.set_values(config, [(each.field, each.remote) for each in staged])
     config_file.write_text(pipeline.format_pipeline(remote), encoding="utf-8")
     spec = json.dumps(platform.job_spec(job), indent=2)
     spec_file.write_text(f"{spec}\n", encoding="utf-8")
