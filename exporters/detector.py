@@ -15,7 +15,7 @@ from estimator_det.compat import tf
 from estimator_det.config.printing import plain
 from estimator_det.config.text import ConfigError, nearest
 from exporters import formats
-from exporters.image_files import read_image
+from exporters.image_files import pillow_pixels, read_image
 from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES, LoadedModel, resized
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
@@ -125,14 +125,18 @@ class Detections:
             data={"class_name": np.array(self.names, str)},
         )
 
-    def draw(self, image: np.ndarray) -> np.ndarray:
+    def draw(self, image: ImageOrPath) -> np.ndarray:
         """A copy of an image, uint8 [h, w, 3] of any size, with the detections on it.
 
         Of detections that overlap by SAME_OBJECT_IOU or more, only the best is drawn.
+
+        Args:
+            image: As a `Detector` takes it.
         """
-        size = (image.shape[0], image.shape[1])
+        pixels, _ = _read(image)
+        size = (pixels.shape[0], pixels.shape[1])
         return draw_boxes(
-            image,
+            pixels,
             self.normalized_boxes,
             self.names,
             self.scores,
@@ -162,7 +166,8 @@ class Detector:
 
         Args:
             images: The path of an image file, a Pillow image, or uint8 [h, w, 3] RGB; or a sequence
-                of these, or uint8 [B, h, w, 3]. Photos are rotated as their EXIF data state.
+                of these, or uint8 [B, h, w, 3]. Files and Pillow images are rotated as their EXIF
+                data state.
 
         Returns:
             The detections of the image, or a list for a sequence or a batch.
@@ -178,13 +183,8 @@ class Detector:
         return [self._detect(image) for image in images]
 
     def _detect(self, image: ImageOrPath) -> Detections:
-        if isinstance(image, (str, os.PathLike)):
-            file = read_image(os.fspath(image))
-            # Large images are reduced, and boxes are those of the whole file.
-            return self.detect_batch(file.pixels[np.newaxis], (file.height, file.width))[0]
-        if isinstance(image, Image.Image):
-            image = np.asarray(image.convert("RGB"))
-        return self.detect_batch(_checked(image)[np.newaxis])[0]
+        pixels, size = _read(image)
+        return self.detect_batch(pixels[np.newaxis], size)[0]
 
     def detect_batch(
         self, images: np.ndarray, image_size: Optional[Tuple[int, int]] = None
@@ -257,6 +257,15 @@ class Detector:
                 "detection; train longer, or give --threshold a number"
             )
         return ClassThresholds(table.all_classes.threshold, table.per_class())
+
+
+def _read(image: ImageOrPath) -> Tuple[np.ndarray, Tuple[int, int]]:
+    """Upright pixels, uint8 [h, w, 3], and the size of the whole image, of which these are 1/n."""
+    if isinstance(image, (str, os.PathLike)):
+        file = read_image(os.fspath(image))
+        return file.pixels, (file.height, file.width)
+    pixels = pillow_pixels(image) if isinstance(image, Image.Image) else _checked(image)
+    return pixels, (pixels.shape[0], pixels.shape[1])
 
 
 def _checked(pixels: np.ndarray) -> np.ndarray:

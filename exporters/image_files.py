@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import warnings
 from typing import List, NamedTuple, Sequence
 
@@ -17,9 +18,11 @@ from estimator_det.images.orientation import (
     image_orientation,
     rotate_upright,
 )
+from inputs.checks.images import decode_pixels, rgb_image
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 MAX_PIXELS = 178_956_970  # pixels of a file; also the default of bad_records.max_megapixels
+_MAX_BYTES = 8 * MAX_PIXELS  # a file of 4 channels of 16 bits is not larger
 # Detection needs about 36 bytes per pixel, for the image in several types and the drawing.
 MAX_DETECTED_PIXELS = 24_000_000
 
@@ -106,24 +109,36 @@ def read_image(path: str) -> ImageFile:
                         f"it has {image.width} x {image.height} pixels, and the limit is "
                         f"{MAX_PIXELS / 1e6:.0f} megapixels; reduce the image"
                     )
-                return _decode(image)
+                if (size := os.path.getsize(path)) > _MAX_BYTES:
+                    raise OSError(f"it has {size:,} bytes, and the limit is {_MAX_BYTES:,}")
+                return _decode(image, path)
     except Image.DecompressionBombError as error:
         raise OSError(f"{path} cannot be read: it has too many pixels: {error}") from error
     except PILLOW_ERRORS as error:
         raise OSError(f"{path} cannot be read: {error}") from error
 
 
-def _decode(image: Image.Image) -> ImageFile:
-    stored, (width, height) = image, image.size
+def _decode(image: Image.Image, path: str) -> ImageFile:
+    width, height = image.size
     factor = 1
     while -(-width // factor) * -(-height // factor) > MAX_DETECTED_PIXELS:
         factor *= 2
-    if factor > 1:
+    if factor == 1:
+        pixels = decode_pixels(pathlib.Path(path).read_bytes())
+    else:
         # Only JPEG decodes at a fraction of its size, 1/8 at least; other files stay as they are.
         image.draft("RGB", (width // factor, height // factor))
-        image = image.reduce(factor // round(width / image.width))
-    pixels = np.asarray(image.convert("RGB"))
-    orientation = image_orientation(stored)  # only now, since a PNG file is decoded for it
+        pixels = np.asarray(rgb_image(image).reduce(factor // round(width / image.width)))
+    orientation = image_orientation(image)  # only now, since a PNG file is decoded for it
     if orientation >= FIRST_TRANSPOSED:
         width, height = height, width
     return ImageFile(rotate_upright(pixels, orientation), height, width, factor, orientation)
+
+
+def pillow_pixels(image: Image.Image) -> np.ndarray:
+    """uint8 [h, w, 3] of a Pillow image, rotated upright as its EXIF data state.
+
+    Raises:
+        ValueError: if black and white of its mode are not known.
+    """
+    return rotate_upright(np.asarray(rgb_image(image)), image_orientation(image))

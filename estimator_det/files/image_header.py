@@ -48,6 +48,16 @@ def claimed_size(encoded: bytes) -> Optional[Tuple[int, int]]:
     return height, width
 
 
+def has_color_table(encoded: bytes) -> bool:
+    """True for a BMP with a table of colors, which TensorFlow refuses or takes for grays."""
+    if not encoded.startswith(BMP):
+        return False
+    try:
+        return bool(_READERS["BMP"](io.BytesIO(encoded)).mode in ("P", "1"))
+    except PILLOW_ERRORS:
+        return False
+
+
 def is_cut_short(encoded: bytes) -> bool:
     """Whether the end of the file, as its format requires it, is missing."""
     if encoded.startswith(GIF):  # its end is a single byte, which is common in the data

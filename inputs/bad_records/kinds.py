@@ -104,7 +104,8 @@ TABLE: Dict[str, FaultKind] = {
         source_remedy="view the image; save or copy it again if a part is missing",
     ),
     "unsupported_image": FaultKind(
-        "an image is no JPEG, PNG, GIF or BMP", source_remedy="add --encode jpeg or --encode png"
+        "an image is not a JPEG, PNG, GIF, or BMP without a palette",
+        source_remedy="add --encode jpeg or --encode png"
     ),
     "exif_rotation": FaultKind(
         "the EXIF data of an image rotate it, but training uses its pixels as stored",

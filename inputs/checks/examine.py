@@ -19,7 +19,7 @@ from estimator_det.images.orientation import UPRIGHT, exif_orientation
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault
 from inputs.bad_records.policy import BadRecordPolicy
-from inputs.checks.images import END_TOO_EARLY, decode_mask, decode_size, lacks_data
+from inputs.checks.images import AS_GRAY, END_TOO_EARLY, decode_mask, decode_size, lacks_data
 from inputs.decoding import example
 from inputs.decoding.box_rules import (
     ABSENT_SIZE,
@@ -193,6 +193,8 @@ class Examined:
         if isinstance(real_size, tuple):
             if lacks_data(encoded):
                 self.add("corrupt_image", f"{where}: {END_TOO_EARLY}")
+            if image_header.has_color_table(encoded):
+                self.add("corrupt_image", f"{where} is a BMP with a palette, {AS_GRAY}")
             if expected not in (None, real_size):
                 self.add("length_mismatch", f"{where} is {real_size}, image/encoded is {expected}")
             return real_size

@@ -1,5 +1,8 @@
 """Decodes single images in Python as the pipeline does, and finds JPEGs whose data end too early.
 
+`decode_pixels` is for every program that reads image files, so that a picture has the same pixels
+in all of them: docs/image_formats.md is the table of formats.
+
 libjpeg completes such images with grey. It prints a warning to standard error, which names no file
 and which neither TensorFlow nor Pillow passes on. But an image that lacks data shows other pixels
 once data are added behind them; in a whole image, nothing reads them. Missing later scans of a
@@ -15,12 +18,14 @@ import re
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
-from PIL import JpegImagePlugin
+from PIL import Image, JpegImagePlugin
 
 from estimator_det.compat import failures, quick_callable, tf, tf1
+from estimator_det.files import image_header
 from estimator_det.files.image_header import JPEG, PILLOW_ERRORS
 
 END_TOO_EARLY = "its compressed data end too early, so that a part of the image is missing"
+AS_GRAY = "whose numbers of colors are decoded as grays; write it as PNG"
 
 _SCAN = b"\xff\xda"
 _END_OF_SCAN = re.compile(rb"\xff+[^\x00\xd0-\xd7\xff]")
@@ -52,6 +57,40 @@ def _eighth(encoded: bytes) -> np.ndarray:
     with JpegImagePlugin.JpegImageFile(io.BytesIO(encoded)) as image:
         image.draft(None, (max(image.width // 8, 1), max(image.height // 8, 1)))
         return np.asarray(image)
+
+
+def decode_pixels(encoded: bytes) -> np.ndarray:
+    """uint8 [h, w, 3] of an image file as stored, as the pipeline decodes it.
+
+    Pillow decodes what TensorFlow cannot, and raises PILLOW_ERRORS for what it cannot either.
+    """
+    if image_header.format_of(encoded) and not image_header.has_color_table(encoded):
+        try:
+            pixels: np.ndarray = _image_decoder(os.getpid()).pixels(encoded)
+        except tf.errors.OpError:  # Pillow reads more kinds of these formats, and names damage
+            pass
+        else:
+            return pixels
+    with Image.open(io.BytesIO(encoded)) as image:
+        return np.asarray(rgb_image(image))
+
+
+def rgb_image(image: Image.Image) -> Image.Image:
+    """Converts an image to mode RGB; of 16 bits the higher 8 remain, as in the pipeline.
+
+    Raises ValueError for modes without a range of values, such as 32-bit numbers.
+    """
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise ValueError(
+            f"its pixels are 32-bit numbers (mode {image.mode}), and black and white are not "
+            "known; convert it to 8 or 16 bits"
+        )
+    elif image.format == "GIF":  # its transparent pixels are black
+        canvas = Image.new("RGBA", image.size, "black")
+        image = Image.alpha_composite(canvas, image.convert("RGBA"))
+    return image.convert("RGB")
 
 
 def decode_mask(encoded: bytes) -> Optional[np.ndarray]:
@@ -86,6 +125,7 @@ def decoding_problem(encoded: bytes) -> str:
 
 
 class _Decoder(NamedTuple):
+    pixels: Callable[[bytes], np.ndarray]
     shape: Callable[[bytes], np.ndarray]
     mask: Callable[[bytes], np.ndarray]
     jpeg: Callable[[bytes], np.ndarray]
@@ -105,5 +145,5 @@ def _image_decoder(process: int) -> _Decoder:
         # A negative number runs operations in the thread of the caller, without waiting for others.
         config = tf1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
         session = tf1.Session(graph=graph, config=config)
-        fetches = (shape, mask, jpeg)
+        fetches = (image, shape, mask, jpeg)
         return _Decoder(*(quick_callable(session, fetch, placeholder) for fetch in fetches))

@@ -8,13 +8,18 @@ import warnings
 from dataclasses import dataclass
 from typing import Iterator, NamedTuple, Optional, Tuple
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from estimator_det.config.text import ConfigError
 from estimator_det.files import image_header
 from estimator_det.files.image_header import JPEG, PILLOW_ERRORS
-from estimator_det.images.orientation import UPRIGHT, exif_orientation, image_orientation
-from inputs.checks.images import decoding_problem
+from estimator_det.images.orientation import (
+    UPRIGHT,
+    exif_orientation,
+    image_orientation,
+    rotate_upright,
+)
+from inputs.checks.images import decode_pixels, decoding_problem
 
 REFUSE, APPLY = "refuse", "apply"
 TRANSPOSED = 5  # EXIF orientations from this on exchange height and width
@@ -59,7 +64,7 @@ def check_image(encoded: bytes, options: ImageOptions) -> Checked:
     """Verifies an image file, rotates and encodes it again if the options say so."""
     if not encoded:
         raise ImageFault("undecodable_image", "the file is empty")
-    if not image_header.format_of(encoded):
+    if not image_header.format_of(encoded) or image_header.has_color_table(encoded):
         return _other_format(encoded, options)
     size = image_header.claimed_size(encoded)
     if size is None:
@@ -103,6 +108,8 @@ def _other_format(encoded: bytes, options: ImageOptions) -> Checked:
     """An image that training cannot read, encoded as asked."""
     with _opened(encoded, "it is not an image") as image:
         kind, size = image.format or "unknown", (image.height, image.width)
+        if image_header.has_color_table(encoded):
+            kind += " with a palette"
         orientation = image_orientation(image)
     _check_pixels(size, options)
     if not options.encode:
@@ -131,11 +138,11 @@ def _encoded_again(encoded: bytes, options: ImageOptions) -> Checked:
     settings = {"quality": options.quality} if kind == "jpeg" else {}
     with _opened(encoded, "the decoder says") as image:
         before = (image.height, image.width)
-        turned = image_orientation(image) != UPRIGHT
-        upright = ImageOps.exif_transpose(image)
-        assert upright is not None  # it is only with in_place
-        upright = upright if upright.mode == "L" else upright.convert("RGB")
+        orientation = image_orientation(image)
+        pixels = rotate_upright(decode_pixels(encoded), orientation)
+        upright = Image.fromarray(pixels[..., 0] if image.mode == "L" else pixels)
         upright.save(buffer, kind.upper(), **settings, exif=b"")
     after = (upright.height, upright.width)
     _check_pixels(after, options)
-    return Checked(buffer.getvalue(), after, before if turned else None, True)
+    turned_from = before if orientation != UPRIGHT else None
+    return Checked(buffer.getvalue(), after, turned_from, True)

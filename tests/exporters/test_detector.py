@@ -47,6 +47,10 @@ def test_detections_of_one_image(model, pictures, tmp_path):
     for other in (*others, model(str(tmp_path / "a.png")), model(pictures)[0]):
         np.testing.assert_allclose(other.boxes, found.boxes, atol=1e-3)
         assert other.names == found.names and other.image_size == found.image_size
+    drawn = found.draw(pictures[0])
+    assert (drawn != pictures[0]).any()
+    for image in (tmp_path / "a.png", str(tmp_path / "a.png"), Image.fromarray(pictures[0])):
+        np.testing.assert_array_equal(found.draw(image), drawn)
     for wrong in (pictures[0].astype(np.float32), pictures[0][..., 0], pictures[0][..., :2]):
         with pytest.raises(ValueError, match=r"must be uint8 \[height, width, 3\]"):
             model(wrong)

@@ -34,6 +34,20 @@ def test_large_images_are_reduced(tmp_path, monkeypatch, suffix, factor):
     assert (found.pixels[:, 102 // factor + 2 :] > 200).all()
 
 
+@pytest.mark.parametrize("mode", ["P", "1", "I;16"])
+def test_large_images_of_other_modes_are_reduced(tmp_path, monkeypatch, mode):
+    levels = np.repeat(np.uint16([0, 255]), 32).reshape(8, 8)
+    if mode == "I;16":
+        image = Image.fromarray(levels << 8)
+    else:
+        image = Image.fromarray(levels.astype(np.uint8)).convert(mode)
+    image.save(tmp_path / "a.png")
+    monkeypatch.setattr(image_files, "MAX_DETECTED_PIXELS", 16)
+    found = read_image(str(tmp_path / "a.png"))
+    assert found[1:] == (8, 8, 2, 1)
+    assert found.pixels[..., 0].tolist() == [[0] * 4] * 2 + [[255] * 4] * 2
+
+
 def test_images_in_subfolders(tmp_path):
     """Each folder is searched once, also if a link leads back to it."""
     for name in ("a.png", "b/c.jpg", "b/d/e.png", "out/drawing.png"):

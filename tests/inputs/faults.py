@@ -209,6 +209,12 @@ def _end_in_data(jpeg: bytes) -> bytes:
     return jpeg[:middle] + b"\xff\xd9" + jpeg[middle + 2 :]
 
 
+def _with_palette(bmp: bytes) -> bytes:
+    with Image.open(io.BytesIO(bmp)) as image:
+        image.putpixel((0, 0), (255, 0, 0))
+        return encoded(np.asarray(image), "BMP", "P")
+
+
 def _flip(position: int) -> Callable[[bytes], bytes]:
     """Changes some bits of a byte; positions may be negative."""
 
@@ -241,6 +247,7 @@ DAMAGES: Dict[str, Damage] = {
     "half a gif": Damage("truncated_image", _as("GIF", _half)),
     "half a bmp": Damage("truncated_image", _as("BMP", _half)),
     "jpeg with an end in its data": Damage("corrupt_image", _encoded(_end_in_data)),
+    "bmp with a palette": Damage("corrupt_image", _as("BMP", _with_palette)),
     "png bomb": Damage("huge_image", _encoded(lambda _: bomb())),
     "jpeg bomb": Damage("huge_image", _encoded(_jpeg_of_size(65500))),
     "bmp bomb": Damage(
