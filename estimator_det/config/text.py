@@ -76,10 +76,14 @@ class _Place(NamedTuple):
     last_name: str
 
 
-def nearest(name: str, known: List[str]) -> str:
-    """Text such as "; did you mean 'momentum'?", empty where nothing known is close."""
+def nearest(name: str, known: List[str], *, likeness: float = 0.5) -> str:
+    """Text such as "; did you mean 'momentum'?", empty where nothing known is close.
+
+    Args:
+        likeness: The least ratio of `difflib` that counts as close.
+    """
     known = known[:_MOST_COMPARED]
-    matches = difflib.get_close_matches(shortened(name), known, n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(shortened(name), known, n=1, cutoff=likeness)
     return f"; did you mean {quoted(matches[0])}?" if matches else ""
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.metadata
+import itertools
+import os
 import platform
 import sys
 from typing import Any, Iterable, List, Optional, Sequence
 
 import estimator_det
 from estimator_det.config import printing
-from estimator_det.programs import console, model_flags
+from estimator_det.programs import console, other_trainers
 from estimator_det.programs.verbs import (
     benchmark,
     check_config,
@@ -61,11 +63,13 @@ class _Parser(argparse.ArgumentParser):
         if name not in names:
             from estimator_det.config.text import nearest
 
-            self.error(f"unknown {what} {name}{nearest(name, names)}")
+            # The dashes and short names of options make any two of them half alike.
+            self.error(f"unknown {what} {name}{nearest(name, names, likeness=0.7)}")
 
     def refuse_unknown_options(self, arguments: Iterable[str]) -> None:
         """Comes before argparse, which first reports a required option that is only misspelt."""
         known = self._option_string_actions
+        verb = self.prog.rpartition(" ")[2]
         before = ""
         for text in arguments:
             name = text.partition("=")[0]
@@ -73,6 +77,8 @@ class _Parser(argparse.ArgumentParser):
                 break
             is_value = before in known and " " in text  # '--a=1 --b=2', as argparse reads it
             if name.startswith("--") and not is_value:
+                if name not in known and (refusal := other_trainers.refusal(verb, name[2:])):
+                    self.error(refusal)
                 self.refuse_unknown("option", name, known)
             before = text
 
@@ -92,12 +98,29 @@ class _VerbParser(_Parser):
         self.refuse_unknown_options(args)
         self._is_within = True
         try:
-            options, others = self.parse_known_intermixed_args(args, namespace)
+            options, others = self.parse_known_intermixed_args(self._separated(args), namespace)
         finally:
             self._is_within = False
         if others:
             self.error(f"unknown arguments: {' '.join(others)}")
         return options, others
+
+    def _separated(self, arguments: Sequence[str]) -> List[str]:
+        """The arguments, with paths kept away from an option before them that may have a value.
+
+        `evaluate --calibrate run` calibrates the evaluation of `run`.
+        """
+        separated = []
+        for text, after in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+            action = self._option_string_actions.get(text)
+            if action is not None and action.nargs == "?" and _is_path(after):
+                text = f"{text}={action.const}"
+            separated.append(text)
+        return separated
+
+
+def _is_path(text: str) -> bool:
+    return "://" in text or os.path.exists(text)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -131,11 +154,6 @@ def _parse(arguments: List[str]) -> argparse.Namespace:
         parser.refuse_unknown_options([_with_underscores(name)])
     elif name:
         parser.refuse_unknown("verb", name, map(name_of, VERBS))
-    if name == "train":
-        try:
-            model_flags.refuse_old_flags(arguments[1:])
-        except console.UsageError as error:
-            parser.error(str(error))
     end = arguments.index("--") if name == "submit" and "--" in arguments else len(arguments)
     options = parser.parse_args([_with_underscores(text) for text in arguments[:end]])
     if name == "submit":

@@ -9,7 +9,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from absl import flags
 
 from estimator_det.config import printing
-from estimator_det.programs import console
+from estimator_det.programs import console, other_trainers
 from estimator_det.programs.cloud import environment
 from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16
 
@@ -96,15 +96,6 @@ _CHOICES = {  # name -> values, help
         ("text", "json"),
         "Lines of JSON with severity, message and time, or text. Default: json in a job of Vertex "
         "AI or AI Platform, else text.",
-    ),
-}
-# Flag of the old trainer (`legacy/train.py`) -> what replaces it.
-OLD_FLAGS = {
-    "num_clones": "use estimator-det train --strategy mirrored, which trains on all visible GPUs",
-    "clone_on_cpu": "set CUDA_VISIBLE_DEVICES=-1 to train on the CPU",
-    **dict.fromkeys(
-        ("worker_replicas", "ps_tasks", "task", "worker_job_name", "master"),
-        "describe the cluster in the TF_CONFIG of each task; see docs/distributed.md",
     ),
 }
 
@@ -221,7 +212,5 @@ def refuse_old_flags(arguments: Sequence[str]) -> None:
     """Raises a UsageError for the first flag of the old trainer, with what to use instead."""
     for argument in arguments:
         name = argument.lstrip("-").partition("=")[0]
-        if argument.startswith("-") and name in OLD_FLAGS:
-            raise console.UsageError(
-                f"--{name} is a flag of the old trainer. Instead, {OLD_FLAGS[name]}"
-            )
+        if argument.startswith("-") and (text := other_trainers.refusal("model_main", name)):
+            raise console.UsageError(text)

@@ -1,5 +1,7 @@
+import argparse
 import pathlib
 import platform
+import re
 import runpy
 import subprocess
 import sys
@@ -11,10 +13,11 @@ from PIL import Image
 import estimator_det
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.programs import cli, console
-from estimator_det.programs.verbs import check_config
+from estimator_det.programs import cli, console, other_trainers
+from estimator_det.programs.verbs import check_config, evaluate
 from estimator_det.protos import pipeline_pb2
 from model_fn.checkpoints import errors
+from model_fn.evaluation import calibration
 from tests import small_extractor
 from tests.inputs import examples
 from tests.model_fn.checks.small import SMALL
@@ -188,8 +191,8 @@ def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsy
             "unknown option --model_dri; did you mean '--model_dir'?",
         ),
         (
-            ["train", "my.config", "--model_dir=r1", "--num_steps", "5"],
-            "unknown option --num_steps; did you mean '--num_train_steps'?",
+            ["train", "my.config", "--model_dir=r1", "--num_trian_step", "5"],
+            "unknown option --num_trian_step; did you mean '--num_train_steps'?",
         ),
         (
             ["check-config", "--config_overide=model { }"],
@@ -200,6 +203,19 @@ def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsy
         (["check-config", "a", "b", "c"], "unknown arguments: b c"),
         (["train", "my.config", "--model_dir"], "argument --model_dir: expected one argument"),
         (["--versoin"], "unknown option --versoin; did you mean '--version'?"),
+        # Half of the letters are not enough for a suggestion.
+        (["train", "my.config", "--warmup", "3"], "unknown option --warmup"),
+        (["export", "run", "--nms"], "unknown option --nms"),
+        (
+            ["train", "my.config", "--resume"],
+            "--resume is an option of other trainers. Instead, remove it: a run in --model_dir "
+            "resumes",
+        ),
+        (
+            ["train", "my.config", "--batch-size=8"],
+            "--batch_size is an option of other trainers. Instead, set train_config.batch_size, "
+            "for example --set train_config.batch_size=8",
+        ),
     ],
 )
 def test_wrong_arguments_take_two_lines(arguments, message, capsys):
@@ -211,6 +227,80 @@ def test_wrong_arguments_take_two_lines(arguments, message, capsys):
         "--help lists all verbs" if verb == "--versoin" else f"{verb} --help lists all options"
     )
     assert second == f"estimator-det {help_of}"
+
+
+REMEDIES = [
+    (program, name, remedy)
+    for program, remedies in other_trainers.REMEDIES.items()
+    for name, remedy in remedies.items()
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "remedy"), sorted({(program, remedy) for program, _, remedy in REMEDIES})
+)
+def test_what_replaces_options_of_other_trainers_exists(program, remedy):
+    parsers = _parsers()
+    (verb,) = re.findall(r"estimator-det (\w+)", remedy) or [program]
+    if verb == "model_main":
+        verb = "train"
+    assert set(re.findall(r"--\w+", remedy)) <= set(parsers[verb]._option_string_actions)
+    config = pipeline.read_pipeline(str(CONFIG))
+    for text in re.findall(r"--set (\S+=\S+)", remedy):
+        pipeline.apply_overrides(config, [text.replace("=N", "=3")])  # or an error
+
+
+def test_no_option_of_ours_is_refused_as_another_trainer_s():
+    parsers = _parsers()
+    taken = [
+        (program, name)
+        for program, name, _ in REMEDIES
+        if program in parsers and f"--{name}" in parsers[program]._option_string_actions
+    ]
+    assert not taken
+
+
+def _parsers():
+    """The parser of each verb."""
+    actions = cli.make_parser()._actions
+    (verbs,) = [each for each in actions if isinstance(each, argparse._SubParsersAction)]
+    return verbs.choices
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        (["evaluate", "--calibrate", "{run}"], {"calibrate": "function_approximation"}),
+        (
+            ["evaluate", "--calibrate", "sigmoid_calibration", "{run}"],
+            {"calibrate": "sigmoid_calibration"},
+        ),
+        (["evaluate", "{run}", "--calibrate"], {"calibrate": "function_approximation"}),
+        (["export", "--use_side_inputs", "{run}", "--output_dir=e"], {"use_side_inputs": True}),
+        (
+            ["export", "--use_side_inputs", "false", "{run}", "--output_dir=e"],
+            {"use_side_inputs": False},
+        ),
+        (
+            ["export", "--sample_images", "a", "--sample_images=b", "{run}", "--output_dir=e"],
+            {"sample_images": ["a", "b"]},
+        ),
+        (
+            ["import", "--calibrate", "a", "{run}", "--from=tfjs", "--output_dir=e"],
+            {"calibrate": ["a"]},
+        ),
+    ],
+)
+def test_options_leave_a_path_after_them_to_the_verb(arguments, values, tmp_path):
+    parsed = cli.make_parser().parse_args([text.format(run=tmp_path) for text in arguments])
+    assert getattr(parsed, "config", None) or parsed.path == str(tmp_path)
+    assert {name: getattr(parsed, name) for name in values} == values
+
+
+def test_calibrations_are_those_of_the_registry(capsys):
+    assert set(evaluate.CALIBRATIONS) == set(calibration.FITS)
+    assert cli.main(["evaluate", "--model_dir=r", "--calibrate=sigmoid"]) == 2
+    assert "invalid choice: 'sigmoid' (choose from" in capsys.readouterr().err
 
 
 def test_values_may_look_like_options():

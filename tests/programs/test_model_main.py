@@ -7,7 +7,7 @@ import pytest
 
 from estimator_det.config import pipeline, printing
 from estimator_det.config.text import ConfigError
-from estimator_det.programs import cli, console, model_flags, model_main
+from estimator_det.programs import cli, console, model_flags, model_main, other_trainers
 from tests.programs.test_cli import CONFIG, run_module
 
 REFERENCE_FLAGS = """
@@ -174,15 +174,13 @@ def test_flags_of_absl_choose_what_is_logged(log_levels, arguments, level, of_li
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == native
 
 
-@pytest.mark.parametrize("name", sorted(model_flags.OLD_FLAGS))
+@pytest.mark.parametrize("name", sorted(other_trainers.REMEDIES["model_main"]))
 def test_flags_of_the_old_trainer_are_refused_with_what_replaces_them(name, capsys):
     for main in (_main, lambda *arguments: cli.main(["train", *arguments])):
         assert main("--model_dir=m", "--pipeline_config_path=c", f"--{name}=2") == 2
+        remedy = other_trainers.REMEDIES["model_main"][name]
         error = capsys.readouterr().err
-        assert (
-            f"--{name} is a flag of the old trainer. Instead, {model_flags.OLD_FLAGS[name]}"
-            in error
-        )
+        assert f"--{name} is an option of other trainers. Instead, {remedy}" in error
 
 
 @pytest.mark.parametrize("main", [_main, lambda *arguments: cli.main(list(arguments))])

@@ -21,7 +21,13 @@ from estimator_det.programs.verbs.base import (
 SUMMARY = "Evaluates the latest checkpoint, each new checkpoint, or the detections of a file"
 EXAMPLE = "--model_dir run"
 
-DEFAULT_CALIBRATION = "function_approximation"
+CALIBRATIONS = (
+    "function_approximation",
+    "sigmoid_calibration",
+    "class_id_function_approximations",
+    "class_id_sigmoid_calibrations",
+    "temperature_scaling_calibration",
+)  # of `calibration.FITS`; the first one is the default
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate",
         nargs="?",
-        const=DEFAULT_CALIBRATION,
+        const=CALIBRATIONS[0],
+        choices=CALIBRATIONS,
         metavar="KIND",
         help="fit a calibration of the scores to the first reader's evaluation and write it as "
-        f"text for --config_override: {DEFAULT_CALIBRATION} (default), sigmoid_calibration, both "
+        f"text for --config_override: {CALIBRATIONS[0]} (default), sigmoid_calibration, both "
         "for each class as class_id_function_approximations and class_id_sigmoid_calibrations, or "
         "temperature_scaling_calibration",
     )

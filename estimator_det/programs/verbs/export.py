@@ -102,10 +102,11 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_format_arguments(parser: argparse.ArgumentParser) -> None:
     text = (
-        "image files or folders: each format is compared with the checkpoint on two of them, and "
-        "--quantize int8 measures ranges on a hundred; default: images of the configured records"
+        "image file or folder; may be repeated. Each format is compared with the checkpoint on two "
+        "images, and --quantize int8 measures ranges on a hundred; default: images of the "
+        "configured records"
     )
-    add_options(parser, str, {"--sample_images IMAGE": text}, nargs="+", default=[])
+    add_options(parser, str, {"--sample_images IMAGE": text}, action="append", default=[])
     text = (
         "Python interpreter, or virtual environment, that has the converters of onnx, tfjs and "
         "openvino; default: $ESTIMATOR_DET_CONVERTERS, or this interpreter"

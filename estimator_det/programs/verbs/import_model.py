@@ -42,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_output_dir(parser, text)
     text = (
-        "images or folders; recompute the statistics of batch norm that is folded in the file, "
-        "which fine-tuning needs"
+        "image or folder; may be repeated. Recompute the statistics of batch norm that is folded "
+        "in the file, which fine-tuning needs"
     )
-    add_options(parser, str, {"--calibrate PHOTOS": text}, nargs="+", default=[])
+    add_options(parser, str, {"--calibrate PHOTOS": text}, action="append", default=[])
     parser.add_argument(
         "--anchor_order",
         choices=("last", "2017"),
