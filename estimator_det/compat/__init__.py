@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import estimator_det
 from estimator_det.compat import versions
 
 # First, because the other modules import TensorFlow without a check of its version.
@@ -38,7 +39,8 @@ from estimator_det.compat.replicas import (
 from estimator_det.compat.versions import require_v2_behavior
 
 patches.apply_needed()
-patches.hide_deprecations()
+if estimator_det.is_program:
+    patches.hide_deprecations()
 
 tf1: Any = tf.compat.v1
 estimator: Any = versions.import_estimator()

@@ -13,6 +13,8 @@ import sys
 import types
 from typing import Any, Optional, Tuple
 
+import estimator_det
+
 OLDEST_TENSORFLOW = (2, 15)
 NEWEST_TENSORFLOW = (2, 21)
 # From this release on, TensorFlow contains Keras 3 and no Estimator.
@@ -71,7 +73,7 @@ def import_tensorflow() -> types.ModuleType:
 
 
 def _import_uncollected(module: str) -> types.ModuleType:
-    """Imports a module whose objects garbage collection leaves alone.
+    """Imports a module without garbage collection; in a program, it leaves the objects alone.
 
     It would visit all those of TensorFlow again and again, and once more when the process ends: a
     second of each.
@@ -82,7 +84,8 @@ def _import_uncollected(module: str) -> types.ModuleType:
     try:
         return importlib.import_module(module)
     finally:
-        gc.freeze()
+        if estimator_det.is_program:
+            gc.freeze()
         gc.enable()
 
 

@@ -8,6 +8,7 @@ packages, and those that the record of a run, `plugins.json` beside `pipeline.co
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -17,20 +18,24 @@ import math
 import os
 import pathlib
 import sys
+import traceback
 import typing
-from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Sequence, Set, Tuple, Union
 
 from google.protobuf.struct_pb2 import Struct
 
 from estimator_det.config import files
-from estimator_det.config.printing import plain
+from estimator_det.config.printing import plain, report
 from estimator_det.config.text import ConfigError, nearest
 
 GROUP = "estimator_det.plugins"
 RECORD_FILE = "plugins.json"
 HINT = "If a module of yours registers it, add --import MODULE"
 
+# Packages that register the built-in components.
+_OWN = ("estimator_det", "inputs", "model_fn", "exporters")
 _folders: Dict[str, str] = {}  # imported modules, and the folder that each was found in
+_registering: Set[str] = set()  # modules of others that have registered a component
 _TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _SETTERS = {bool: "bool_value: true", str: 'string_value: "…"'}
 
@@ -51,15 +56,35 @@ def _load_entry_points() -> None:
     # Python 3.9 returns a dictionary, which has no `select`.
     group = points.select(group=GROUP) if hasattr(points, "select") else points.get(GROUP, ())
     for point in group:
-        try:
+        field = f"the plug-in {point.name} ({plain(point.value)}) of an installed package"
+        with _faults_named(field, "Repair the package, or remove it with pip uninstall"):
             point.load()
-        except ImportError as error:
-            raise ConfigError(
-                None,
-                f"the plug-in {point.name} ({plain(point.value)}) of an installed package cannot "
-                f"be imported: {plain(str(error))}",
-                "Repair the package, or remove it with pip uninstall",
-            ) from error
+
+
+@contextlib.contextmanager
+def _faults_named(field: str, remedy: str) -> Iterator[None]:
+    """Context manager: whatever the code of an imported module raises becomes a ConfigError."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        text = str(error) or "no message"
+        if isinstance(error, SystemExit):
+            text = "ends the program"
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            field,
+            f"cannot be imported: {type(error).__name__}: {plain(text)} "
+            f"({plain(place.filename)}, line {place.lineno})",
+            remedy,
+        ) from error
+
+
+def note_registration(module: str) -> None:
+    """Remembers that a module registers a component."""
+    if module.partition(".")[0] not in _OWN:
+        _registering.add(module)
 
 
 def _import(name: str, folder: str, field: str, remedy: str, other_name: str) -> None:
@@ -67,24 +92,25 @@ def _import(name: str, folder: str, field: str, remedy: str, other_name: str) ->
     if name in _folders:
         return
     if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
-        example = name.removesuffix(".py").replace("/", ".")
-        raise ConfigError(field, "is not the name of a module", f"Write it like {plain(example)}")
+        raise ConfigError(field, "is not the name of a module", _way_to_name(name))
     # At the end: a file of the user such as queue.py must not replace a module of Python.
     if folder not in sys.path and os.path.isdir(folder):
         sys.path.append(folder)
     # A file that was written a moment ago, by a notebook for example, must be found.
     importlib.invalidate_caches()
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        # A module that the plug-in itself misses is another fault: its traceback says where.
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigError(
-            field,
-            f"there is no such module in {plain(folder)} or installed",
-            f"{_nearest_file(name, folder)} {remedy}".strip(),
-        ) from None
+    registering = set(_registering)
+    with _faults_named(field, "Repair it; ESTIMATOR_DET_DEBUG=1 prints the traceback"):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            # A module that the plug-in itself misses is another fault.
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            raise ConfigError(
+                field,
+                f"there is no such module in {plain(folder)} or installed",
+                f"{_nearest_file(name, folder)} {remedy}".strip(),
+            ) from None
     if not getattr(module, "__file__", None):
         raise ConfigError(field, "is not a file of Python, or a folder with __init__.py", remedy)
     file = os.path.realpath(str(module.__file__))
@@ -99,6 +125,21 @@ def _import(name: str, folder: str, field: str, remedy: str, other_name: str) ->
     # The folder on the path below which the name leads to the file.
     levels = name.count(".") + (os.path.basename(file) == "__init__.py") + 1
     _folders[name] = str(pathlib.Path(file).parents[levels - 1])
+    registers = any(f"{each}.".startswith(f"{name}.") for each in _registering)
+    if not registers and registering == _registering:
+        text = f"warning: {field} registers no component, so it has no effect. Correct the name"
+        report(text, sys.stderr, severity="WARNING")
+
+
+def _way_to_name(name: str) -> str:
+    """The remedy for a path or another text in place of the name of a module."""
+    folder, _, file = name.removesuffix(".py").removeprefix("./").rpartition("/")
+    parts = [*filter(None, folder.split("/")), file]
+    if not all(part.isidentifier() for part in parts if part != ".."):
+        return "Write the name of its file without .py, such as my_losses for my_losses.py"
+    if name.startswith("/") or ".." in parts:
+        return f"Start in the folder that has it, with --import {file}"
+    return f"Write it like {'.'.join(parts)}"
 
 
 def _nearest_file(name: str, folder: str) -> str:
@@ -121,9 +162,33 @@ def save_record(folder: files.AnyPath) -> None:
 
 def load_record(folder: files.AnyPath) -> None:
     """Imports the modules that the record in a folder names, if it has one."""
+    for name, home in _read_record(folder).items():
+        remedy = f"Give --import {plain(name)} in the folder that has it, or install it"
+        field = f"{plain(os.path.join(folder, RECORD_FILE))}: {plain(name)}"
+        _import(name, home, field, remedy, remedy)
+
+
+def require_record(folder: files.AnyPath) -> None:
+    """Refuses a record that names modules which `--import` has not imported.
+
+    For programs that look at configurations of others: importing a module runs its code.
+    """
+    missing = {name: home for name, home in _read_record(folder).items() if name not in _folders}
+    if missing:
+        options = " ".join(f"--import {plain(name)}" for name in missing)
+        raise ConfigError(
+            plain(os.path.join(folder, RECORD_FILE)),
+            "a check does not import the modules that it names, since that runs their code: "
+            + ", ".join(f"{plain(name)} in {plain(home)}" for name, home in missing.items()),
+            f"If you trust them, start in their folder with {options}",
+        )
+
+
+def _read_record(folder: files.AnyPath) -> Dict[str, str]:
+    """Module -> its folder; empty without a record."""
     path = os.path.join(folder, RECORD_FILE)
     if not files.exists(path):
-        return
+        return {}
     try:
         modules = dict(json.loads(files.read_text(path, max_bytes=10**6))["modules"])
         if not all(isinstance(home, str) and os.path.isabs(home) for home in modules.values()):
@@ -134,9 +199,7 @@ def load_record(folder: files.AnyPath) -> None:
             f"{plain(path)} is not a record of plug-ins: {plain(str(error))}",
             "Remove it, and name the modules with --import",
         ) from None
-    for name, home in modules.items():
-        remedy = f"Give --import {plain(name)} in the folder that has it, or install it"
-        _import(name, home, f"{plain(path)}: {plain(name)}", remedy, remedy)
+    return modules
 
 
 def bind(

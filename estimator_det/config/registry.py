@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import sys
 from typing import (
     Any,
     Callable,
@@ -54,6 +55,7 @@ class Registry(Generic[Maker]):
         """Decorator that enters a maker under each of `names`; ConfigError if one is taken."""
 
         def enter(maker: Maker) -> Maker:
+            plugins.note_registration(sys._getframe(1).f_globals["__name__"])
             for name in names:
                 if name in self._makers:
                     raise ConfigError(

@@ -15,6 +15,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
+import estimator_det
 from estimator_det.config import printing
 
 if TYPE_CHECKING:
@@ -85,13 +86,23 @@ def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> N
         logging.getLogger(noisy).setLevel(level if of_libraries else max(level, logging.ERROR))
 
 
-def load_config(path: str, config_override: str = "", assignments: Sequence[str] = ()) -> Any:
-    """A pipeline configuration with `--config_override` and then `--set` applied."""
+def load_config(
+    path: str,
+    config_override: str = "",
+    assignments: Sequence[str] = (),
+    *,
+    is_trusted: bool = True,
+) -> Any:
+    """A pipeline configuration with `--config_override` and then `--set` applied.
+
+    Args:
+        is_trusted: Import the plug-ins of the record beside it, and do not ask for `--import`.
+    """
     from estimator_det.config import files, pipeline, plugins
 
     if not files.exists(path) and not files.special_kind(path):
         raise FileNotFoundError(f"no such configuration file: {path}")
-    plugins.load_record(os.path.dirname(path))
+    (plugins.load_record if is_trusted else plugins.require_record)(os.path.dirname(path))
     return change_config(pipeline.read_pipeline(path), config_override, assignments)
 
 
@@ -187,6 +198,7 @@ def run(main: Callable[[], Optional[int]]) -> int:
     from model_fn.runs import signals
     from model_fn.runs.signals import Stop
 
+    estimator_det.is_program = True
     # Python would search all that TensorFlow made for garbage before the process ends: 0.2 s.
     atexit.register(gc.freeze)
     try:

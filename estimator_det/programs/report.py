@@ -103,7 +103,7 @@ def read_run(folder: str) -> Run:
             f"there is no training run in {folder}, for it has no {pipeline.PIPELINE_FILE}; give "
             "the model_dir of a run"
         )
-    config = console.load_config(path)  # and the plug-ins that are recorded beside it
+    config = console.load_config(path, is_trusted=False)
     readers = list(named_readers(config)) if config.eval_input_reader else []
     run = Run(
         name=os.path.basename(folder if files.is_remote(folder) else os.path.abspath(folder)),

@@ -66,10 +66,21 @@ def test_health_of_workers_is_not_watched_silently(caplog):
             getattr(module, refused)()
 
 
-def test_start_is_quiet(tmp_path):
-    program = "import estimator_det.compat, sys; print('mine', file=sys.stderr)"
+STATE = """
+import gc, logging, sys, warnings
+frozen = gc.get_freeze_count()
+import estimator_det.compat
+assert gc.get_freeze_count() == frozen and gc.isenabled()
+filters = [each.__module__ for each in logging.getLogger("tensorflow").filters]
+assert not any(name.startswith("estimator_det") for name in filters), filters
+assert not any("layer" in str(each[1]) for each in warnings.filters)
+print("mine", file=sys.stderr)
+"""
+
+
+def test_import_of_the_library_is_quiet_and_changes_nothing_global():
     done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", program],
+        [sys.executable, "-W", "error::UserWarning", "-c", STATE],
         cwd=TESTS.parent,
         capture_output=True,
         text=True,

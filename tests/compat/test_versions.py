@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import re
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import estimator_det
 from estimator_det.compat import versions
 from tests.conftest import TESTS
 
@@ -103,3 +105,14 @@ def test_what_is_no_version():
     assert versions.installed("no-such-package") is None
     with pytest.raises(ValueError, match="not a version"):
         versions.release("newest")
+
+
+@pytest.mark.parametrize("is_program", [False, True])
+def test_garbage_collection_leaves_modules_alone_in_programs_only(is_program, monkeypatch):
+    frozen = []
+    monkeypatch.setattr(estimator_det, "is_program", is_program)
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    versions._import_uncollected("colorsys")
+    assert frozen == [False] * is_program
+    assert gc.isenabled()

@@ -25,6 +25,7 @@ def project(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(plugins, "_folders", {})
+    monkeypatch.setattr(plugins, "_registering", set())
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
@@ -65,6 +66,12 @@ def test_record_leads_to_the_modules_from_any_folder(project, monkeypatch):
         ("my_prt", "--import my_prt: there is no such module in .* did you mean 'my_part'"),
         ("my_part.py", "is not the name of a module. Write it like my_part$"),
         ("dir/my_part.py", "Write it like dir.my_part$"),
+        ("./my_part.py", "Write it like my_part$"),
+        ("/dir/my_part", "Start in the folder that has it, with --import my_part$"),
+        ("../my_part.py", "Start in the folder that has it, with --import my_part$"),
+        ("a b", "Write the name of its file without .py, such as my_losses for my_losses.py$"),
+        ("my-part.py", "Write the name of its file without .py"),
+        ("", "Write the name of its file without .py"),
         ("json", "json/__init__.py has the same name as .*/json.py. Rename your module"),
         ("my_part.inner", "there is no such module"),
         ("bare", r"--import bare is not a file of Python, or a folder with __init__.py"),
@@ -79,10 +86,73 @@ def test_module_that_cannot_be_used_is_refused(project, name, message):
         plugins.load([name])
 
 
-def test_fault_inside_a_module_keeps_its_traceback(project):
-    (project / "broken.py").write_text("import not_installed_anywhere\n")
-    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("import not_installed_anywhere", "ModuleNotFoundError: No module named 'not_installed"),
+        ("import sys\nsys.exit(0)", "SystemExit: ends the program"),
+        ("raise SystemExit", "SystemExit: ends the program"),
+        ("x = 1\nx[0]", "TypeError: 'int' object is not subscriptable"),
+        ("assert False", "AssertionError: no message"),
+        ("def", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_fault_inside_a_module_is_named_with_its_place(project, text, fault):
+    (project / "broken.py").write_text(text)
+    with pytest.raises(ConfigError) as caught:
         plugins.load(["broken"])
+    assert f"--import broken cannot be imported: {fault}" in str(caught.value)
+    assert "Repair it" in str(caught.value)
+    if fault[0] not in "S":
+        line = text.count("\n") + 1
+        assert f"({project / 'broken.py'}, line {line})" in str(caught.value)
+    assert caught.value.__cause__ is not None  # for ESTIMATOR_DET_DEBUG=1
+
+
+REGISTER = """
+from estimator_det.config.registry import Registry
+@Registry("part").register("mine")
+def mine(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "is_told"),
+    [
+        ({"named": "from estimator_det.losses import classification"}, True),
+        ({"named": REGISTER}, False),
+        ({"named": REGISTER.replace("register", "custom")}, False),
+        ({"named": "import inner_part", "inner_part": REGISTER}, False),
+        # The first module imports the second one.
+        ({"first": f"{REGISTER}import named", "named": REGISTER}, False),
+    ],
+)
+def test_module_that_registers_nothing_is_told(project, files, is_told, capsys):
+    for name, text in files.items():
+        (project / f"{name}.py").write_text(text)
+    plugins.load([name for name in ("first", "named") if name in files])
+    told = "warning: --import named registers no component, so it has no effect. Correct the name\n"
+    assert capsys.readouterr().err == (told if is_told else "")
+    plugins.load(["fractions"])
+    assert "--import fractions registers no component" in capsys.readouterr().err
+
+
+def test_a_check_asks_for_the_modules_of_a_record(project, monkeypatch):
+    """Also for modules of the working folder, which /proc names from anywhere."""
+    (project / "sent.py").write_text(REGISTER)
+    (project / "plugins.json").write_text('{"modules": {"sent": "/proc/self/cwd", "b": "/b"}}')
+    asked = (
+        "plugins.json: a check does not import the modules that it names, since that runs their "
+        "code: sent in /proc/self/cwd, b in /b. If you trust them, start in their folder with "
+        "--import sent --import b"
+    )
+    with pytest.raises(ConfigError, match=asked):
+        plugins.require_record(project)
+    assert "sent" not in sys.modules
+    (project / "plugins.json").write_text('{"modules": {"sent": "/proc/self/cwd"}}')
+    plugins.load(["sent"])
+    plugins.require_record(project)
+    plugins.require_record(project / "nowhere")
 
 
 def test_missing_module_of_a_record_is_named(project):

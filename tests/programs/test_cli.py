@@ -3,6 +3,7 @@ import pathlib
 import platform
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ from PIL import Image
 
 import estimator_det
 from estimator_det.compat import tf, tf1
-from estimator_det.config import pipeline
+from estimator_det.config import pipeline, plugins
 from estimator_det.programs import cli, console, other_trainers
 from estimator_det.programs.verbs import check_config, evaluate
 from estimator_det.protos import pipeline_pb2
@@ -112,6 +113,29 @@ def test_every_verb_takes_the_configuration_both_ways(verb, given, capsys):
 def test_arguments_come_before_and_after_options(arguments):
     options = cli.make_parser().parse_args(["replay", *arguments])
     assert (options.folder, options.config, options.steps) == ("f", "c", 5)
+
+
+@pytest.mark.parametrize(
+    ("verb", "runs_it"),
+    [
+        ("check-config", False),
+        ("check-data", False),
+        ("show-data", False),
+        ("report", False),
+        ("replay", True),
+    ],
+)
+def test_checks_run_no_module_that_they_only_find(verb, runs_it, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "_folders", {})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    shutil.copy(CONFIG, "pipeline.config")
+    pathlib.Path("plugins.json").write_text('{"modules": {"sent_here": "/proc/self/cwd"}}')
+    pathlib.Path("sent_here.py").write_text("open('ran', 'w').close()\nraise SystemExit(0)")
+    assert cli.main([verb, "."]) == 2
+    error = capsys.readouterr().err
+    assert ("start in their folder with --import sent_here" in error) != runs_it, error
+    assert pathlib.Path("ran").exists() == runs_it
 
 
 def test_options_with_dashes(capsys):
@@ -455,6 +479,11 @@ def test_exit_code_of_an_error(error, code, capsys):
         raise error
 
     assert console.run(fail) == code
+
+
+def test_a_program_may_change_its_process(monkeypatch):
+    monkeypatch.setattr(estimator_det, "is_program", False)
+    assert console.run(lambda: 1 + estimator_det.is_program) == 2
 
 
 def test_faults_of_the_program_keep_their_traceback():

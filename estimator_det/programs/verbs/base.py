@@ -162,9 +162,12 @@ def config_path(options: argparse.Namespace, default: Optional[str] = None) -> s
     return os.path.join(path, CONFIG_FILE) if os.path.isdir(path) else path
 
 
-def load(options: argparse.Namespace, default: Optional[str] = None) -> Any:
+def load(
+    options: argparse.Namespace, default: Optional[str] = None, *, is_trusted: bool = True
+) -> Any:
     """The configuration of `config_path`, with all changes applied."""
-    return console.load_config(config_path(options, default), options.config_override, options.set)
+    path = config_path(options, default)
+    return console.load_config(path, options.config_override, options.set, is_trusted=is_trusted)
 
 
 def _normal(path: str) -> str:

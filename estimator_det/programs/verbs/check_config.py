@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     from estimator_det.config import pipeline
     from model_fn.checks import config_check
 
-    config = load(options)
+    config = load(options, is_trusted=False)
     targets_tpu = bool(options.tpu or options.fix or options.compile_step)
     if options.print_config:
         printing.report(pipeline.format_pipeline(config), whole=True)

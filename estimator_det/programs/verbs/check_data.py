@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    config = load(options)
+    config = load(options, is_trusted=False)
     from model_fn.checkpoints import writing
     from model_fn.checks import data_check, data_report
 

@@ -21,13 +21,14 @@ from estimator_det.programs.verbs.base import (
 SUMMARY = "Evaluates the latest checkpoint, each new checkpoint, or the detections of a file"
 EXAMPLE = "--model_dir run"
 
+# The names in `calibration.FITS`, with the default first.
 CALIBRATIONS = (
     "function_approximation",
     "sigmoid_calibration",
     "class_id_function_approximations",
     "class_id_sigmoid_calibrations",
     "temperature_scaling_calibration",
-)  # of `calibration.FITS`; the first one is the default
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
         raise console.UsageError(
             "--augmentation and --eval: evaluation does not augment; give one of them"
         )
-    config = load(options)
+    config = load(options, is_trusted=False)
     from model_fn.checkpoints import writing
 
     draw = _draw_steps if options.augmentation else _draw_batches
