@@ -20,8 +20,8 @@ from estimator_det.compat import tf
 from estimator_det.config.check import check_augmentation
 from estimator_det.config.check_model import check_context_reader, context_shape, predicts_masks
 from estimator_det.config.derived_models import evaluated_model
+from estimator_det.config.field_rules import check_ranges_or_raise
 from estimator_det.config.problem import refuse
-from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2

@@ -13,14 +13,20 @@ import re
 import sys
 from typing import Any, Iterator, List, Sequence, Tuple
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from estimator_det.config.assignments import set_value
 from estimator_det.config.check_evaluation import check_evaluation
 from estimator_det.config.check_model import check_context_reader, check_model, readers
-from estimator_det.config.fields import check_fields, no_effect, non_default_fields
+from estimator_det.config.field_rules import (
+    check_fields,
+    check_ranges,
+    no_effect,
+    non_default_fields,
+)
 from estimator_det.config.files import is_remote
 from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, warning
-from estimator_det.config.ranges import check_ranges
 from estimator_det.config.text import entries, is_repeated, nearest
 from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
 
@@ -319,7 +325,7 @@ def without_placeholders(config: Config) -> Config:
     """
     changed = copy.deepcopy(config)
     for _, parent, field, value in list(entries(changed)):
-        if field.cpp_type == field.CPPTYPE_STRING and is_placeholder(value):
+        if field.cpp_type == FieldDescriptor.CPPTYPE_STRING and is_placeholder(value):
             if is_repeated(field):
                 getattr(parent, field.name).remove(value)
             else:

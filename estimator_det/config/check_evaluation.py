@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, Sequence
 
 from estimator_det.config.check_model import predicts_masks
-from estimator_det.config.fields import no_effect
+from estimator_det.config.field_rules import no_effect
 from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error
 

@@ -6,7 +6,7 @@ from typing import Any, Iterator, Optional, Tuple
 
 from google.protobuf.message import Message
 
-from estimator_det.config.fields import no_effect
+from estimator_det.config.field_rules import no_effect
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.protos import (
     faster_rcnn_pb2,

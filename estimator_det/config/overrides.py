@@ -13,7 +13,7 @@ import os
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
 
 from estimator_det.config.assignments import assign, set_value
-from estimator_det.config.ranges import range_of
+from estimator_det.config.field_rules import range_of
 from estimator_det.config.text import ConfigError, nearest, parse_message
 from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
 
@@ -110,10 +110,11 @@ def _readers(config: Config) -> Iterator[input_reader_pb2.InputReader]:
 
 def _set_field(message: Any, name: str, value: Any) -> None:
     """Sets a number in its range, a switch, a text or a path."""
-    if name not in message.DESCRIPTOR.fields_by_name:
+    field = message.DESCRIPTOR.fields_by_name.get(name)
+    if field is None:
         raise ValueError(f"{message.DESCRIPTOR.name} has no {name}")
-    allowed = range_of(message.DESCRIPTOR.name, name)
-    if isinstance(value, (int, float)) and not allowed.contains(value):
+    allowed = range_of(field)
+    if allowed and isinstance(value, (int, float)) and not allowed.contains(value):
         raise ValueError(f"allowed are {allowed.text()}")
     setattr(message, name, os.fspath(value) if isinstance(value, os.PathLike) else value)
 

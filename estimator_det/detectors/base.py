@@ -16,9 +16,8 @@ from estimator_det.boxes.nms.multiclass import multiclass_nms
 from estimator_det.boxes.nms.rows import Boxes
 from estimator_det.compat import tf
 from estimator_det.config.check_model import check_detector
-from estimator_det.config.fields import check_fields
+from estimator_det.config.field_rules import check_fields, check_ranges_or_raise
 from estimator_det.config.problem import raise_first
-from estimator_det.config.ranges import check_ranges_or_raise
 from estimator_det.config.registry import Registry
 from estimator_det.images.resize import Preprocessor, height_and_width
 from estimator_det.losses.classification import ClassificationLoss

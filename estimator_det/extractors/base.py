@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Tuple, TypeVar, cast
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import plugins
-from estimator_det.config.fields import non_default_fields
+from estimator_det.config.field_rules import non_default_fields
 from estimator_det.config.text import ConfigError
 
 RGB_MEANS = (123.68, 116.779, 103.939)

@@ -1,4 +1,5 @@
 from estimator_det.protos import hyperparams_pb2 as _hyperparams_pb2
+from estimator_det.protos import rules_pb2 as _rules_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

@@ -12,9 +12,10 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&estimator_det/protos/calibration.proto\x12\x14\x65stimator_det.protos\"\xd5\x03\n\x11\x43\x61librationConfig\x12M\n\x16\x66unction_approximation\x18\x01 \x01(\x0b\x32+.estimator_det.protos.FunctionApproximationH\x00\x12_\n class_id_function_approximations\x18\x02 \x01(\x0b\x32\x33.estimator_det.protos.ClassIdFunctionApproximationsH\x00\x12G\n\x13sigmoid_calibration\x18\x03 \x01(\x0b\x32(.estimator_det.protos.SigmoidCalibrationH\x00\x12Y\n\x1d\x63lass_id_sigmoid_calibrations\x18\x04 \x01(\x0b\x32\x30.estimator_det.protos.ClassIdSigmoidCalibrationsH\x00\x12^\n\x1ftemperature_scaling_calibration\x18\x05 \x01(\x0b\x32\x33.estimator_det.protos.TemperatureScalingCalibrationH\x00\x42\x0c\n\ncalibrator\"I\n\x15\x46unctionApproximation\x12\x30\n\tx_y_pairs\x18\x01 \x01(\x0b\x32\x1d.estimator_det.protos.XYPairs\"\xe3\x01\n\x1d\x43lassIdFunctionApproximations\x12i\n\x15\x63lass_id_xy_pairs_map\x18\x01 \x03(\x0b\x32J.estimator_det.protos.ClassIdFunctionApproximations.ClassIdXyPairsMapEntry\x1aW\n\x16\x43lassIdXyPairsMapEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.estimator_det.protos.XYPairs:\x02\x38\x01\"Y\n\x12SigmoidCalibration\x12\x43\n\x12sigmoid_parameters\x18\x01 \x01(\x0b\x32\'.estimator_det.protos.SigmoidParameters\"\x85\x02\n\x1a\x43lassIdSigmoidCalibrations\x12z\n\x1f\x63lass_id_sigmoid_parameters_map\x18\x01 \x03(\x0b\x32Q.estimator_det.protos.ClassIdSigmoidCalibrations.ClassIdSigmoidParametersMapEntry\x1ak\n ClassIdSigmoidParametersMapEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\x36\n\x05value\x18\x02 \x01(\x0b\x32\'.estimator_det.protos.SigmoidParameters:\x02\x38\x01\"/\n\x1dTemperatureScalingCalibration\x12\x0e\n\x06scaler\x18\x01 \x01(\x02\"\xa5\x01\n\x07XYPairs\x12\x36\n\x08x_y_pair\x18\x01 \x03(\x0b\x32$.estimator_det.protos.XYPairs.XYPair\x12\x42\n\x12training_data_type\x18\x02 \x01(\x0e\x32&.estimator_det.protos.TrainingDataType\x1a\x1e\n\x06XYPair\x12\t\n\x01x\x18\x01 \x01(\x02\x12\t\n\x01y\x18\x02 \x01(\x02\"0\n\x11SigmoidParameters\x12\r\n\x01\x61\x18\x01 \x01(\x02:\x02-1\x12\x0c\n\x01\x62\x18\x02 \x01(\x02:\x01\x30*N\n\x10TrainingDataType\x12\x15\n\x11\x44\x41TA_TYPE_UNKNOWN\x10\x00\x12\x0f\n\x0b\x41LL_CLASSES\x10\x01\x12\x12\n\x0e\x43LASS_SPECIFIC\x10\x02')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&estimator_det/protos/calibration.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\xd5\x03\n\x11\x43\x61librationConfig\x12M\n\x16\x66unction_approximation\x18\x01 \x01(\x0b\x32+.estimator_det.protos.FunctionApproximationH\x00\x12_\n class_id_function_approximations\x18\x02 \x01(\x0b\x32\x33.estimator_det.protos.ClassIdFunctionApproximationsH\x00\x12G\n\x13sigmoid_calibration\x18\x03 \x01(\x0b\x32(.estimator_det.protos.SigmoidCalibrationH\x00\x12Y\n\x1d\x63lass_id_sigmoid_calibrations\x18\x04 \x01(\x0b\x32\x30.estimator_det.protos.ClassIdSigmoidCalibrationsH\x00\x12^\n\x1ftemperature_scaling_calibration\x18\x05 \x01(\x0b\x32\x33.estimator_det.protos.TemperatureScalingCalibrationH\x00\x42\x0c\n\ncalibrator\"I\n\x15\x46unctionApproximation\x12\x30\n\tx_y_pairs\x18\x01 \x01(\x0b\x32\x1d.estimator_det.protos.XYPairs\"\xe3\x01\n\x1d\x43lassIdFunctionApproximations\x12i\n\x15\x63lass_id_xy_pairs_map\x18\x01 \x03(\x0b\x32J.estimator_det.protos.ClassIdFunctionApproximations.ClassIdXyPairsMapEntry\x1aW\n\x16\x43lassIdXyPairsMapEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.estimator_det.protos.XYPairs:\x02\x38\x01\"Y\n\x12SigmoidCalibration\x12\x43\n\x12sigmoid_parameters\x18\x01 \x01(\x0b\x32\'.estimator_det.protos.SigmoidParameters\"\x85\x02\n\x1a\x43lassIdSigmoidCalibrations\x12z\n\x1f\x63lass_id_sigmoid_parameters_map\x18\x01 \x03(\x0b\x32Q.estimator_det.protos.ClassIdSigmoidCalibrations.ClassIdSigmoidParametersMapEntry\x1ak\n ClassIdSigmoidParametersMapEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\x36\n\x05value\x18\x02 \x01(\x0b\x32\'.estimator_det.protos.SigmoidParameters:\x02\x38\x01\"/\n\x1dTemperatureScalingCalibration\x12\x0e\n\x06scaler\x18\x01 \x01(\x02\"\xe7\x01\n\x07XYPairs\x12\x36\n\x08x_y_pair\x18\x01 \x03(\x0b\x32$.estimator_det.protos.XYPairs.XYPair\x12\x83\x01\n\x12training_data_type\x18\x02 \x01(\x0e\x32&.estimator_det.protos.TrainingDataTypeB?\xaa\xbb\x18;29a calibration applies to the classes that its block names\x1a\x1e\n\x06XYPair\x12\t\n\x01x\x18\x01 \x01(\x02\x12\t\n\x01y\x18\x02 \x01(\x02\"0\n\x11SigmoidParameters\x12\r\n\x01\x61\x18\x01 \x01(\x02:\x02-1\x12\x0c\n\x01\x62\x18\x02 \x01(\x02:\x01\x30*N\n\x10TrainingDataType\x12\x15\n\x11\x44\x41TA_TYPE_UNKNOWN\x10\x00\x12\x0f\n\x0b\x41LL_CLASSES\x10\x01\x12\x12\n\x0e\x43LASS_SPECIFIC\x10\x02')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -25,28 +26,30 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_CLASSIDFUNCTIONAPPROXIMATIONS_CLASSIDXYPAIRSMAPENTRY']._serialized_options = b'8\001'
   _globals['_CLASSIDSIGMOIDCALIBRATIONS_CLASSIDSIGMOIDPARAMETERSMAPENTRY']._options = None
   _globals['_CLASSIDSIGMOIDCALIBRATIONS_CLASSIDSIGMOIDPARAMETERSMAPENTRY']._serialized_options = b'8\001'
-  _globals['_TRAININGDATATYPE']._serialized_start=1463
-  _globals['_TRAININGDATATYPE']._serialized_end=1541
-  _globals['_CALIBRATIONCONFIG']._serialized_start=65
-  _globals['_CALIBRATIONCONFIG']._serialized_end=534
-  _globals['_FUNCTIONAPPROXIMATION']._serialized_start=536
-  _globals['_FUNCTIONAPPROXIMATION']._serialized_end=609
-  _globals['_CLASSIDFUNCTIONAPPROXIMATIONS']._serialized_start=612
-  _globals['_CLASSIDFUNCTIONAPPROXIMATIONS']._serialized_end=839
-  _globals['_CLASSIDFUNCTIONAPPROXIMATIONS_CLASSIDXYPAIRSMAPENTRY']._serialized_start=752
-  _globals['_CLASSIDFUNCTIONAPPROXIMATIONS_CLASSIDXYPAIRSMAPENTRY']._serialized_end=839
-  _globals['_SIGMOIDCALIBRATION']._serialized_start=841
-  _globals['_SIGMOIDCALIBRATION']._serialized_end=930
-  _globals['_CLASSIDSIGMOIDCALIBRATIONS']._serialized_start=933
-  _globals['_CLASSIDSIGMOIDCALIBRATIONS']._serialized_end=1194
-  _globals['_CLASSIDSIGMOIDCALIBRATIONS_CLASSIDSIGMOIDPARAMETERSMAPENTRY']._serialized_start=1087
-  _globals['_CLASSIDSIGMOIDCALIBRATIONS_CLASSIDSIGMOIDPARAMETERSMAPENTRY']._serialized_end=1194
-  _globals['_TEMPERATURESCALINGCALIBRATION']._serialized_start=1196
-  _globals['_TEMPERATURESCALINGCALIBRATION']._serialized_end=1243
-  _globals['_XYPAIRS']._serialized_start=1246
-  _globals['_XYPAIRS']._serialized_end=1411
-  _globals['_XYPAIRS_XYPAIR']._serialized_start=1381
-  _globals['_XYPAIRS_XYPAIR']._serialized_end=1411
-  _globals['_SIGMOIDPARAMETERS']._serialized_start=1413
-  _globals['_SIGMOIDPARAMETERS']._serialized_end=1461
+  _globals['_XYPAIRS'].fields_by_name['training_data_type']._options = None
+  _globals['_XYPAIRS'].fields_by_name['training_data_type']._serialized_options = b'\252\273\030;29a calibration applies to the classes that its block names'
+  _globals['_TRAININGDATATYPE']._serialized_start=1563
+  _globals['_TRAININGDATATYPE']._serialized_end=1641
+  _globals['_CALIBRATIONCONFIG']._serialized_start=99
+  _globals['_CALIBRATIONCONFIG']._serialized_end=568
+  _globals['_FUNCTIONAPPROXIMATION']._serialized_start=570
+  _globals['_FUNCTIONAPPROXIMATION']._serialized_end=643
+  _globals['_CLASSIDFUNCTIONAPPROXIMATIONS']._serialized_start=646
+  _globals['_CLASSIDFUNCTIONAPPROXIMATIONS']._serialized_end=873
+  _globals['_CLASSIDFUNCTIONAPPROXIMATIONS_CLASSIDXYPAIRSMAPENTRY']._serialized_start=786
+  _globals['_CLASSIDFUNCTIONAPPROXIMATIONS_CLASSIDXYPAIRSMAPENTRY']._serialized_end=873
+  _globals['_SIGMOIDCALIBRATION']._serialized_start=875
+  _globals['_SIGMOIDCALIBRATION']._serialized_end=964
+  _globals['_CLASSIDSIGMOIDCALIBRATIONS']._serialized_start=967
+  _globals['_CLASSIDSIGMOIDCALIBRATIONS']._serialized_end=1228
+  _globals['_CLASSIDSIGMOIDCALIBRATIONS_CLASSIDSIGMOIDPARAMETERSMAPENTRY']._serialized_start=1121
+  _globals['_CLASSIDSIGMOIDCALIBRATIONS_CLASSIDSIGMOIDPARAMETERSMAPENTRY']._serialized_end=1228
+  _globals['_TEMPERATURESCALINGCALIBRATION']._serialized_start=1230
+  _globals['_TEMPERATURESCALINGCALIBRATION']._serialized_end=1277
+  _globals['_XYPAIRS']._serialized_start=1280
+  _globals['_XYPAIRS']._serialized_end=1511
+  _globals['_XYPAIRS_XYPAIR']._serialized_start=1481
+  _globals['_XYPAIRS_XYPAIR']._serialized_end=1511
+  _globals['_SIGMOIDPARAMETERS']._serialized_start=1513
+  _globals['_SIGMOIDPARAMETERS']._serialized_end=1561
 # @@protoc_insertion_point(module_scope)

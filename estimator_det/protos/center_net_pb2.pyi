@@ -2,6 +2,7 @@ from estimator_det.protos import image_resizer_pb2 as _image_resizer_pb2
 from estimator_det.protos import losses_pb2 as _losses_pb2
 from estimator_det.protos import post_processing_pb2 as _post_processing_pb2
 from estimator_det.protos import preprocessor_pb2 as _preprocessor_pb2
+from estimator_det.protos import rules_pb2 as _rules_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

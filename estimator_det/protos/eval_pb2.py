@@ -13,9 +13,10 @@ _sym_db = _symbol_database.Default()
 
 
 from estimator_det.protos import custom_pb2 as estimator__det_dot_protos_dot_custom__pb2
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x65stimator_det/protos/eval.proto\x12\x14\x65stimator_det.protos\x1a!estimator_det/protos/custom.proto\"\xd6\n\n\nEvalConfig\x12\x15\n\nbatch_size\x18\x19 \x01(\r:\x01\x31\x12\x1e\n\x12num_visualizations\x18\x01 \x01(\r:\x02\x31\x30\x12\x1e\n\x0cnum_examples\x18\x02 \x01(\r:\x04\x35\x30\x30\x30\x42\x02\x18\x01\x12\x1f\n\x12\x65val_interval_secs\x18\x03 \x01(\r:\x03\x33\x30\x30\x12\x18\n\tmax_evals\x18\x04 \x01(\r:\x01\x30\x42\x02\x18\x01\x12\x19\n\nsave_graph\x18\x05 \x01(\x08:\x05\x66\x61lse\x12\"\n\x18visualization_export_dir\x18\x06 \x01(\t:\x00\x12\x15\n\x0b\x65val_master\x18\x07 \x01(\t:\x00\x12\x13\n\x0bmetrics_set\x18\x08 \x03(\t\x12G\n\x14parameterized_metric\x18\x1f \x03(\x0b\x32).estimator_det.protos.ParameterizedMetric\x12\x15\n\x0b\x65xport_path\x18\t \x01(\t:\x00\x12!\n\x12ignore_groundtruth\x18\n \x01(\x08:\x05\x66\x61lse\x12\"\n\x13use_moving_averages\x18\x0b \x01(\x08:\x05\x66\x61lse\x12\"\n\x13\x65val_instance_masks\x18\x0c \x01(\x08:\x05\x66\x61lse\x12 \n\x13min_score_threshold\x18\r \x01(\x02:\x03\x30.5\x12&\n\x1amax_num_boxes_to_visualize\x18\x0e \x01(\x05:\x02\x32\x30\x12\x1a\n\x0bskip_scores\x18\x0f \x01(\x08:\x05\x66\x61lse\x12\x1a\n\x0bskip_labels\x18\x10 \x01(\x08:\x05\x66\x61lse\x12*\n\x1bvisualize_groundtruth_boxes\x18\x11 \x01(\x08:\x05\x66\x61lse\x12\x32\n#groundtruth_box_visualization_color\x18\x12 \x01(\t:\x05\x62lack\x12\x35\n&keep_image_id_for_visualization_export\x18\x13 \x01(\x08:\x05\x66\x61lse\x12$\n\x16retain_original_images\x18\x17 \x01(\x08:\x04true\x12+\n\x1cinclude_metrics_per_category\x18\x18 \x01(\x08:\x05\x66\x61lse\x12\'\n\x18\x61ll_metrics_per_category\x18# \x01(\x08:\x05\x66\x61lse\x12O\n\x10super_categories\x18\" \x03(\x0b\x32\x35.estimator_det.protos.EvalConfig.SuperCategoriesEntry\x12\x1d\n\x12recall_lower_bound\x18\x1a \x01(\x02:\x01\x30\x12\x1d\n\x12recall_upper_bound\x18\x1b \x01(\x02:\x01\x31\x12\x38\n)retain_original_image_additional_channels\x18\x1c \x01(\x08:\x05\x66\x61lse\x12\x1e\n\x0f\x66orce_no_resize\x18\x1d \x01(\x08:\x05\x66\x61lse\x12%\n\x16use_dummy_loss_in_eval\x18\x1e \x01(\x08:\x05\x66\x61lse\x12\x39\n\rkeypoint_edge\x18  \x03(\x0b\x32\".estimator_det.protos.KeypointEdge\x12\x33\n$skip_predictions_for_unlabeled_class\x18! \x01(\x08:\x05\x66\x61lse\x12\x33\n%image_classes_field_map_empty_to_ones\x18$ \x01(\x08:\x04true\x1a\x36\n\x14SuperCategoriesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xaa\x01\n\x13ParameterizedMetric\x12J\n\x15\x63oco_keypoint_metrics\x18\x01 \x01(\x0b\x32).estimator_det.protos.CocoKeypointMetricsH\x00\x12/\n\x06\x63ustom\x18\xe8\x07 \x01(\x0b\x32\x1c.estimator_det.protos.CustomH\x00\x42\x16\n\x14parameterized_metric\"\xd0\x01\n\x13\x43ocoKeypointMetrics\x12\x13\n\x0b\x63lass_label\x18\x01 \x01(\t\x12\x66\n\x18keypoint_label_to_sigmas\x18\x02 \x03(\x0b\x32\x44.estimator_det.protos.CocoKeypointMetrics.KeypointLabelToSigmasEntry\x1a<\n\x1aKeypointLabelToSigmasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\"*\n\x0cKeypointEdge\x12\r\n\x05start\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x05')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x65stimator_det/protos/eval.proto\x12\x14\x65stimator_det.protos\x1a!estimator_det/protos/custom.proto\x1a estimator_det/protos/rules.proto\"\xd7\x11\n\nEvalConfig\x12\x35\n\nbatch_size\x18\x19 \x01(\r:\x01\x31\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xf0@\"\x06images\x12V\n\x12num_visualizations\x18\x01 \x01(\r:\x02\x31\x30\x42\x36\xaa\xbb\x18\x32\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x88\xc3@\"\x06images:\x16retain_original_images\x12\x94\x01\n\x0cnum_examples\x18\x02 \x01(\r:\x04\x35\x30\x30\x30\x42x\x18\x01\xaa\xbb\x18r\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x07recordsBUremove it, for all records are evaluated; --eval_on_tpu alone asks how many there are\x12@\n\x12\x65val_interval_secs\x18\x03 \x01(\r:\x03\x33\x30\x30\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x07seconds\x12q\n\tmax_evals\x18\x04 \x01(\r:\x01\x30\x42[\x18\x01\xaa\xbb\x18U\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x0b\x65valuations24an evaluation ends as the options of the command say\x12=\n\nsave_graph\x18\x05 \x01(\x08:\x05\x66\x61lseB\"\xaa\xbb\x18\x1e\x32\x1c\x61n evaluation saves no graph\x12I\n\x18visualization_export_dir\x18\x06 \x01(\t:\x00\x42%\xaa\xbb\x18!2\x1fpictures are in the event files\x12M\n\x0b\x65val_master\x18\x07 \x01(\t:\x00\x42\x36\xaa\xbb\x18\x32\x32\x30\x61n evaluation runs in the process that starts it\x12\x13\n\x0bmetrics_set\x18\x08 \x03(\t\x12G\n\x14parameterized_metric\x18\x1f \x03(\x0b\x32).estimator_det.protos.ParameterizedMetric\x12I\n\x0b\x65xport_path\x18\t \x01(\t:\x00\x42\x32\xaa\xbb\x18.2,an evaluation writes metrics, not detections\x12W\n\x12ignore_groundtruth\x18\n \x01(\x08:\x05\x66\x61lseB4\xaa\xbb\x18\x30\x32.an evaluation always compares with groundtruth\x12\"\n\x13use_moving_averages\x18\x0b \x01(\x08:\x05\x66\x61lse\x12O\n\x13\x65val_instance_masks\x18\x0c \x01(\x08:\x05\x66\x61lseB+\xaa\xbb\x18\'2%metrics_set chooses what is evaluated\x12 \n\x13min_score_threshold\x18\r \x01(\x02:\x03\x30.5\x12\x45\n\x1amax_num_boxes_to_visualize\x18\x0e \x01(\x05:\x02\x32\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes\x12\x1a\n\x0bskip_scores\x18\x0f \x01(\x08:\x05\x66\x61lse\x12\x1a\n\x0bskip_labels\x18\x10 \x01(\x08:\x05\x66\x61lse\x12_\n\x1bvisualize_groundtruth_boxes\x18\x11 \x01(\x08:\x05\x66\x61lseB3\xaa\xbb\x18/2-pictures always show groundtruth on the right\x12[\n#groundtruth_box_visualization_color\x18\x12 \x01(\t:\x05\x62lackB\'\xaa\xbb\x18#2!a box has the colour of its class\x12R\n&keep_image_id_for_visualization_export\x18\x13 \x01(\x08:\x05\x66\x61lseB\x1b\xaa\xbb\x18\x17\x32\x15pictures are numbered\x12$\n\x16retain_original_images\x18\x17 \x01(\x08:\x04true\x12+\n\x1cinclude_metrics_per_category\x18\x18 \x01(\x08:\x05\x66\x61lse\x12K\n\x18\x61ll_metrics_per_category\x18# \x01(\x08:\x05\x66\x61lseB\"\xaa\xbb\x18\x1e:\x1cinclude_metrics_per_category\x12s\n\x10super_categories\x18\" \x03(\x0b\x32\x35.estimator_det.protos.EvalConfig.SuperCategoriesEntryB\"\xaa\xbb\x18\x1e:\x1cinclude_metrics_per_category\x12\x1d\n\x12recall_lower_bound\x18\x1a \x01(\x02:\x01\x30\x12\x1d\n\x12recall_upper_bound\x18\x1b \x01(\x02:\x01\x31\x12V\n)retain_original_image_additional_channels\x18\x1c \x01(\x08:\x05\x66\x61lseB\x1c\xaa\xbb\x18\x18:\x16retain_original_images\x12\x1e\n\x0f\x66orce_no_resize\x18\x1d \x01(\x08:\x05\x66\x61lse\x12%\n\x16use_dummy_loss_in_eval\x18\x1e \x01(\x08:\x05\x66\x61lse\x12W\n\rkeypoint_edge\x18  \x03(\x0b\x32\".estimator_det.protos.KeypointEdgeB\x1c\xaa\xbb\x18\x18:\x16retain_original_images\x12\x33\n$skip_predictions_for_unlabeled_class\x18! \x01(\x08:\x05\x66\x61lse\x12\x33\n%image_classes_field_map_empty_to_ones\x18$ \x01(\x08:\x04true\x1a\x36\n\x14SuperCategoriesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xaa\x01\n\x13ParameterizedMetric\x12J\n\x15\x63oco_keypoint_metrics\x18\x01 \x01(\x0b\x32).estimator_det.protos.CocoKeypointMetricsH\x00\x12/\n\x06\x63ustom\x18\xe8\x07 \x01(\x0b\x32\x1c.estimator_det.protos.CustomH\x00\x42\x16\n\x14parameterized_metric\"\xd0\x01\n\x13\x43ocoKeypointMetrics\x12\x13\n\x0b\x63lass_label\x18\x01 \x01(\t\x12\x66\n\x18keypoint_label_to_sigmas\x18\x02 \x03(\x0b\x32\x44.estimator_det.protos.CocoKeypointMetrics.KeypointLabelToSigmasEntry\x1a<\n\x1aKeypointLabelToSigmasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\"Z\n\x0cKeypointEdge\x12%\n\x05start\x18\x01 \x01(\x05\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\xf0\xbf\x11\x00\x00\xc0\xff\xff\xff\xdf\x41\x12#\n\x03\x65nd\x18\x02 \x01(\x05\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\xf0\xbf\x11\x00\x00\xc0\xff\xff\xff\xdf\x41')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -24,22 +25,60 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_EVALCONFIG_SUPERCATEGORIESENTRY']._options = None
   _globals['_EVALCONFIG_SUPERCATEGORIESENTRY']._serialized_options = b'8\001'
+  _globals['_EVALCONFIG'].fields_by_name['batch_size']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['batch_size']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\360@\"\006images'
+  _globals['_EVALCONFIG'].fields_by_name['num_visualizations']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['num_visualizations']._serialized_options = b'\252\273\0302\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\210\303@\"\006images:\026retain_original_images'
   _globals['_EVALCONFIG'].fields_by_name['num_examples']._options = None
-  _globals['_EVALCONFIG'].fields_by_name['num_examples']._serialized_options = b'\030\001'
+  _globals['_EVALCONFIG'].fields_by_name['num_examples']._serialized_options = b'\030\001\252\273\030r\t\000\000\000\000\000\000\000\000\021\000\000\340\377\377\377\357A\"\007recordsBUremove it, for all records are evaluated; --eval_on_tpu alone asks how many there are'
+  _globals['_EVALCONFIG'].fields_by_name['eval_interval_secs']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['eval_interval_secs']._serialized_options = b'\252\273\030\033\t\000\000\000\000\000\000\000\000\021\000\000\340\377\377\377\357A\"\007seconds'
   _globals['_EVALCONFIG'].fields_by_name['max_evals']._options = None
-  _globals['_EVALCONFIG'].fields_by_name['max_evals']._serialized_options = b'\030\001'
+  _globals['_EVALCONFIG'].fields_by_name['max_evals']._serialized_options = b'\030\001\252\273\030U\t\000\000\000\000\000\000\000\000\021\000\000\340\377\377\377\357A\"\013evaluations24an evaluation ends as the options of the command say'
+  _globals['_EVALCONFIG'].fields_by_name['save_graph']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['save_graph']._serialized_options = b'\252\273\030\0362\034an evaluation saves no graph'
+  _globals['_EVALCONFIG'].fields_by_name['visualization_export_dir']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['visualization_export_dir']._serialized_options = b'\252\273\030!2\037pictures are in the event files'
+  _globals['_EVALCONFIG'].fields_by_name['eval_master']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['eval_master']._serialized_options = b'\252\273\030220an evaluation runs in the process that starts it'
+  _globals['_EVALCONFIG'].fields_by_name['export_path']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['export_path']._serialized_options = b'\252\273\030.2,an evaluation writes metrics, not detections'
+  _globals['_EVALCONFIG'].fields_by_name['ignore_groundtruth']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['ignore_groundtruth']._serialized_options = b'\252\273\03002.an evaluation always compares with groundtruth'
+  _globals['_EVALCONFIG'].fields_by_name['eval_instance_masks']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['eval_instance_masks']._serialized_options = b'\252\273\030\'2%metrics_set chooses what is evaluated'
+  _globals['_EVALCONFIG'].fields_by_name['max_num_boxes_to_visualize']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['max_num_boxes_to_visualize']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000j\370@\"\005boxes'
+  _globals['_EVALCONFIG'].fields_by_name['visualize_groundtruth_boxes']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['visualize_groundtruth_boxes']._serialized_options = b'\252\273\030/2-pictures always show groundtruth on the right'
+  _globals['_EVALCONFIG'].fields_by_name['groundtruth_box_visualization_color']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['groundtruth_box_visualization_color']._serialized_options = b'\252\273\030#2!a box has the colour of its class'
+  _globals['_EVALCONFIG'].fields_by_name['keep_image_id_for_visualization_export']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['keep_image_id_for_visualization_export']._serialized_options = b'\252\273\030\0272\025pictures are numbered'
+  _globals['_EVALCONFIG'].fields_by_name['all_metrics_per_category']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['all_metrics_per_category']._serialized_options = b'\252\273\030\036:\034include_metrics_per_category'
+  _globals['_EVALCONFIG'].fields_by_name['super_categories']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['super_categories']._serialized_options = b'\252\273\030\036:\034include_metrics_per_category'
+  _globals['_EVALCONFIG'].fields_by_name['retain_original_image_additional_channels']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['retain_original_image_additional_channels']._serialized_options = b'\252\273\030\030:\026retain_original_images'
+  _globals['_EVALCONFIG'].fields_by_name['keypoint_edge']._options = None
+  _globals['_EVALCONFIG'].fields_by_name['keypoint_edge']._serialized_options = b'\252\273\030\030:\026retain_original_images'
   _globals['_COCOKEYPOINTMETRICS_KEYPOINTLABELTOSIGMASENTRY']._options = None
   _globals['_COCOKEYPOINTMETRICS_KEYPOINTLABELTOSIGMASENTRY']._serialized_options = b'8\001'
-  _globals['_EVALCONFIG']._serialized_start=93
-  _globals['_EVALCONFIG']._serialized_end=1459
-  _globals['_EVALCONFIG_SUPERCATEGORIESENTRY']._serialized_start=1405
-  _globals['_EVALCONFIG_SUPERCATEGORIESENTRY']._serialized_end=1459
-  _globals['_PARAMETERIZEDMETRIC']._serialized_start=1462
-  _globals['_PARAMETERIZEDMETRIC']._serialized_end=1632
-  _globals['_COCOKEYPOINTMETRICS']._serialized_start=1635
-  _globals['_COCOKEYPOINTMETRICS']._serialized_end=1843
-  _globals['_COCOKEYPOINTMETRICS_KEYPOINTLABELTOSIGMASENTRY']._serialized_start=1783
-  _globals['_COCOKEYPOINTMETRICS_KEYPOINTLABELTOSIGMASENTRY']._serialized_end=1843
-  _globals['_KEYPOINTEDGE']._serialized_start=1845
-  _globals['_KEYPOINTEDGE']._serialized_end=1887
+  _globals['_KEYPOINTEDGE'].fields_by_name['start']._options = None
+  _globals['_KEYPOINTEDGE'].fields_by_name['start']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\360\277\021\000\000\300\377\377\377\337A'
+  _globals['_KEYPOINTEDGE'].fields_by_name['end']._options = None
+  _globals['_KEYPOINTEDGE'].fields_by_name['end']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\360\277\021\000\000\300\377\377\377\337A'
+  _globals['_EVALCONFIG']._serialized_start=127
+  _globals['_EVALCONFIG']._serialized_end=2390
+  _globals['_EVALCONFIG_SUPERCATEGORIESENTRY']._serialized_start=2336
+  _globals['_EVALCONFIG_SUPERCATEGORIESENTRY']._serialized_end=2390
+  _globals['_PARAMETERIZEDMETRIC']._serialized_start=2393
+  _globals['_PARAMETERIZEDMETRIC']._serialized_end=2563
+  _globals['_COCOKEYPOINTMETRICS']._serialized_start=2566
+  _globals['_COCOKEYPOINTMETRICS']._serialized_end=2774
+  _globals['_COCOKEYPOINTMETRICS_KEYPOINTLABELTOSIGMASENTRY']._serialized_start=2714
+  _globals['_COCOKEYPOINTMETRICS_KEYPOINTLABELTOSIGMASENTRY']._serialized_end=2774
+  _globals['_KEYPOINTEDGE']._serialized_start=2776
+  _globals['_KEYPOINTEDGE']._serialized_end=2866
 # @@protoc_insertion_point(module_scope)

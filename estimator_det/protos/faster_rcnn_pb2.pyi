@@ -5,6 +5,7 @@ from estimator_det.protos import hyperparams_pb2 as _hyperparams_pb2
 from estimator_det.protos import image_resizer_pb2 as _image_resizer_pb2
 from estimator_det.protos import losses_pb2 as _losses_pb2
 from estimator_det.protos import post_processing_pb2 as _post_processing_pb2
+from estimator_det.protos import rules_pb2 as _rules_pb2
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

@@ -12,17 +12,30 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n9estimator_det/protos/flexible_grid_anchor_generator.proto\x12\x14\x65stimator_det.protos\"y\n\x1b\x46lexibleGridAnchorGenerator\x12\x35\n\x0b\x61nchor_grid\x18\x01 \x03(\x0b\x32 .estimator_det.protos.AnchorGrid\x12#\n\x15normalize_coordinates\x18\x02 \x01(\x08:\x04true\"\x97\x01\n\nAnchorGrid\x12\x12\n\nbase_sizes\x18\x01 \x03(\x02\x12\x15\n\raspect_ratios\x18\x02 \x03(\x02\x12\x15\n\rheight_stride\x18\x03 \x01(\r\x12\x14\n\x0cwidth_stride\x18\x04 \x01(\r\x12\x18\n\rheight_offset\x18\x05 \x01(\r:\x01\x30\x12\x17\n\x0cwidth_offset\x18\x06 \x01(\r:\x01\x30')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n9estimator_det/protos/flexible_grid_anchor_generator.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"y\n\x1b\x46lexibleGridAnchorGenerator\x12\x35\n\x0b\x61nchor_grid\x18\x01 \x03(\x0b\x32 .estimator_det.protos.AnchorGrid\x12#\n\x15normalize_coordinates\x18\x02 \x01(\x08:\x04true\"\xcf\x02\n\nAnchorGrid\x12\x32\n\nbase_sizes\x18\x01 \x03(\x02\x42\x1e\xaa\xbb\x18\x1a\x11\x00\x00\x00\x00\x00\x00\xd0@\x19\x00\x00\x00\x00\x00\x00\x00\x00\"\x06pixels\x12-\n\raspect_ratios\x18\x02 \x03(\x02\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00@\x8f@\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12\x35\n\rheight_stride\x18\x03 \x01(\rB\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x34\n\x0cwidth_stride\x18\x04 \x01(\rB\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x38\n\rheight_offset\x18\x05 \x01(\r:\x01\x30\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xd0\xc0\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x37\n\x0cwidth_offset\x18\x06 \x01(\r:\x01\x30\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xd0\xc0\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.flexible_grid_anchor_generator_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_FLEXIBLEGRIDANCHORGENERATOR']._serialized_start=83
-  _globals['_FLEXIBLEGRIDANCHORGENERATOR']._serialized_end=204
-  _globals['_ANCHORGRID']._serialized_start=207
-  _globals['_ANCHORGRID']._serialized_end=358
+  _globals['_ANCHORGRID'].fields_by_name['base_sizes']._options = None
+  _globals['_ANCHORGRID'].fields_by_name['base_sizes']._serialized_options = b'\252\273\030\032\021\000\000\000\000\000\000\320@\031\000\000\000\000\000\000\000\000\"\006pixels'
+  _globals['_ANCHORGRID'].fields_by_name['aspect_ratios']._options = None
+  _globals['_ANCHORGRID'].fields_by_name['aspect_ratios']._serialized_options = b'\252\273\030\022\021\000\000\000\000\000@\217@\031\000\000\000\000\000\000\000\000'
+  _globals['_ANCHORGRID'].fields_by_name['height_stride']._options = None
+  _globals['_ANCHORGRID'].fields_by_name['height_stride']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_ANCHORGRID'].fields_by_name['width_stride']._options = None
+  _globals['_ANCHORGRID'].fields_by_name['width_stride']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_ANCHORGRID'].fields_by_name['height_offset']._options = None
+  _globals['_ANCHORGRID'].fields_by_name['height_offset']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\320\300\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_ANCHORGRID'].fields_by_name['width_offset']._options = None
+  _globals['_ANCHORGRID'].fields_by_name['width_offset']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\320\300\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_FLEXIBLEGRIDANCHORGENERATOR']._serialized_start=117
+  _globals['_FLEXIBLEGRIDANCHORGENERATOR']._serialized_end=238
+  _globals['_ANCHORGRID']._serialized_start=241
+  _globals['_ANCHORGRID']._serialized_end=576
 # @@protoc_insertion_point(module_scope)

@@ -12,17 +12,24 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)estimator_det/protos/graph_rewriter.proto\x12\x14\x65stimator_det.protos\"T\n\rGraphRewriter\x12\x38\n\x0cquantization\x18\x01 \x01(\x0b\x32\".estimator_det.protos.Quantization*\t\x08\xe8\x07\x10\x80\x80\x80\x80\x02\"s\n\x0cQuantization\x12\x15\n\x05\x64\x65lay\x18\x01 \x01(\x05:\x06\x35\x30\x30\x30\x30\x30\x12\x16\n\x0bweight_bits\x18\x02 \x01(\x05:\x01\x38\x12\x1a\n\x0f\x61\x63tivation_bits\x18\x03 \x01(\x05:\x01\x38\x12\x18\n\tsymmetric\x18\x04 \x01(\x08:\x05\x66\x61lse')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)estimator_det/protos/graph_rewriter.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"T\n\rGraphRewriter\x12\x38\n\x0cquantization\x18\x01 \x01(\x0b\x32\".estimator_det.protos.Quantization*\t\x08\xe8\x07\x10\x80\x80\x80\x80\x02\"\xce\x01\n\x0cQuantization\x12\x34\n\x05\x64\x65lay\x18\x01 \x01(\x05:\x06\x35\x30\x30\x30\x30\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x05steps\x12\x34\n\x0bweight_bits\x18\x02 \x01(\x05:\x01\x38\x42\x1c\xaa\xbb\x18\x18\t\x00\x00\x00\x00\x00\x00\x00@\x11\x00\x00\x00\x00\x00\x00\x30@\"\x04\x62its\x12\x38\n\x0f\x61\x63tivation_bits\x18\x03 \x01(\x05:\x01\x38\x42\x1c\xaa\xbb\x18\x18\t\x00\x00\x00\x00\x00\x00\x00@\x11\x00\x00\x00\x00\x00\x00\x30@\"\x04\x62its\x12\x18\n\tsymmetric\x18\x04 \x01(\x08:\x05\x66\x61lse')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.graph_rewriter_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_GRAPHREWRITER']._serialized_start=67
-  _globals['_GRAPHREWRITER']._serialized_end=151
-  _globals['_QUANTIZATION']._serialized_start=153
-  _globals['_QUANTIZATION']._serialized_end=268
+  _globals['_QUANTIZATION'].fields_by_name['delay']._options = None
+  _globals['_QUANTIZATION'].fields_by_name['delay']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\000\000\021\000\000\340\377\377\377\357A\"\005steps'
+  _globals['_QUANTIZATION'].fields_by_name['weight_bits']._options = None
+  _globals['_QUANTIZATION'].fields_by_name['weight_bits']._serialized_options = b'\252\273\030\030\t\000\000\000\000\000\000\000@\021\000\000\000\000\000\0000@\"\004bits'
+  _globals['_QUANTIZATION'].fields_by_name['activation_bits']._options = None
+  _globals['_QUANTIZATION'].fields_by_name['activation_bits']._serialized_options = b'\252\273\030\030\t\000\000\000\000\000\000\000@\021\000\000\000\000\000\0000@\"\004bits'
+  _globals['_GRAPHREWRITER']._serialized_start=101
+  _globals['_GRAPHREWRITER']._serialized_end=185
+  _globals['_QUANTIZATION']._serialized_start=188
+  _globals['_QUANTIZATION']._serialized_end=394
 # @@protoc_insertion_point(module_scope)

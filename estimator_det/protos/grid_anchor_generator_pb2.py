@@ -12,15 +12,32 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0estimator_det/protos/grid_anchor_generator.proto\x12\x14\x65stimator_det.protos\"\xcd\x01\n\x13GridAnchorGenerator\x12\x13\n\x06height\x18\x01 \x01(\x05:\x03\x32\x35\x36\x12\x12\n\x05width\x18\x02 \x01(\x05:\x03\x32\x35\x36\x12\x19\n\rheight_stride\x18\x03 \x01(\x05:\x02\x31\x36\x12\x18\n\x0cwidth_stride\x18\x04 \x01(\x05:\x02\x31\x36\x12\x18\n\rheight_offset\x18\x05 \x01(\x05:\x01\x30\x12\x17\n\x0cwidth_offset\x18\x06 \x01(\x05:\x01\x30\x12\x0e\n\x06scales\x18\x07 \x03(\x02\x12\x15\n\raspect_ratios\x18\x08 \x03(\x02')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0estimator_det/protos/grid_anchor_generator.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\xbd\x03\n\x13GridAnchorGenerator\x12\x33\n\x06height\x18\x01 \x01(\x05:\x03\x32\x35\x36\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x32\n\x05width\x18\x02 \x01(\x05:\x03\x32\x35\x36\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x39\n\rheight_stride\x18\x03 \x01(\x05:\x02\x31\x36\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x38\n\x0cwidth_stride\x18\x04 \x01(\x05:\x02\x31\x36\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x38\n\rheight_offset\x18\x05 \x01(\x05:\x01\x30\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xd0\xc0\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x37\n\x0cwidth_offset\x18\x06 \x01(\x05:\x01\x30\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xd0\xc0\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12&\n\x06scales\x18\x07 \x03(\x02\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00@\x8f@\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12-\n\raspect_ratios\x18\x08 \x03(\x02\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00@\x8f@\x19\x00\x00\x00\x00\x00\x00\x00\x00')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.grid_anchor_generator_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_GRIDANCHORGENERATOR']._serialized_start=75
-  _globals['_GRIDANCHORGENERATOR']._serialized_end=280
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['height']._options = None
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['height']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['width']._options = None
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['width']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['height_stride']._options = None
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['height_stride']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['width_stride']._options = None
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['width_stride']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['height_offset']._options = None
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['height_offset']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\320\300\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['width_offset']._options = None
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['width_offset']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\320\300\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['scales']._options = None
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['scales']._serialized_options = b'\252\273\030\022\021\000\000\000\000\000@\217@\031\000\000\000\000\000\000\000\000'
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['aspect_ratios']._options = None
+  _globals['_GRIDANCHORGENERATOR'].fields_by_name['aspect_ratios']._serialized_options = b'\252\273\030\022\021\000\000\000\000\000@\217@\031\000\000\000\000\000\000\000\000'
+  _globals['_GRIDANCHORGENERATOR']._serialized_start=109
+  _globals['_GRIDANCHORGENERATOR']._serialized_end=554
 # @@protoc_insertion_point(module_scope)

@@ -12,39 +12,48 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&estimator_det/protos/hyperparams.proto\x12\x14\x65stimator_det.protos\"\xd0\x04\n\x0bHyperparams\x12\x36\n\x02op\x18\x01 \x01(\x0e\x32$.estimator_det.protos.Hyperparams.Op:\x04\x43ONV\x12\x36\n\x0bregularizer\x18\x02 \x01(\x0b\x32!.estimator_det.protos.Regularizer\x12\x36\n\x0binitializer\x18\x03 \x01(\x0b\x32!.estimator_det.protos.Initializer\x12\x46\n\nactivation\x18\x04 \x01(\x0e\x32,.estimator_det.protos.Hyperparams.Activation:\x04RELU\x12\x35\n\nbatch_norm\x18\x05 \x01(\x0b\x32\x1f.estimator_det.protos.BatchNormH\x00\x12:\n\x0fsync_batch_norm\x18\t \x01(\x0b\x32\x1f.estimator_det.protos.BatchNormH\x00\x12\x35\n\ngroup_norm\x18\x07 \x01(\x0b\x32\x1f.estimator_det.protos.GroupNormH\x00\x12#\n\x14regularize_depthwise\x18\x06 \x01(\x08:\x05\x66\x61lse\x12\x1d\n\x0e\x66orce_use_bias\x18\x08 \x01(\x08:\x05\x66\x61lse\"\x16\n\x02Op\x12\x08\n\x04\x43ONV\x10\x01\x12\x06\n\x02\x46\x43\x10\x02\"7\n\nActivation\x12\x08\n\x04NONE\x10\x00\x12\x08\n\x04RELU\x10\x01\x12\n\n\x06RELU_6\x10\x02\x12\t\n\x05SWISH\x10\x03\x42\x12\n\x10normalizer_oneof\"\xa0\x01\n\x0bRegularizer\x12=\n\x0el1_regularizer\x18\x01 \x01(\x0b\x32#.estimator_det.protos.L1RegularizerH\x00\x12=\n\x0el2_regularizer\x18\x02 \x01(\x0b\x32#.estimator_det.protos.L2RegularizerH\x00\x42\x13\n\x11regularizer_oneof\"\"\n\rL1Regularizer\x12\x11\n\x06weight\x18\x01 \x01(\x02:\x01\x31\"\"\n\rL2Regularizer\x12\x11\n\x06weight\x18\x01 \x01(\x02:\x01\x31\"\xcf\x02\n\x0bInitializer\x12X\n\x1ctruncated_normal_initializer\x18\x01 \x01(\x0b\x32\x30.estimator_det.protos.TruncatedNormalInitializerH\x00\x12X\n\x1cvariance_scaling_initializer\x18\x02 \x01(\x0b\x32\x30.estimator_det.protos.VarianceScalingInitializerH\x00\x12R\n\x19random_normal_initializer\x18\x03 \x01(\x0b\x32-.estimator_det.protos.RandomNormalInitializerH\x00\x12#\n\x19keras_initializer_by_name\x18\x04 \x01(\tH\x00\x42\x13\n\x11initializer_oneof\"@\n\x1aTruncatedNormalInitializer\x12\x0f\n\x04mean\x18\x01 \x01(\x02:\x01\x30\x12\x11\n\x06stddev\x18\x02 \x01(\x02:\x01\x31\"\xc2\x01\n\x1aVarianceScalingInitializer\x12\x11\n\x06\x66\x61\x63tor\x18\x01 \x01(\x02:\x01\x32\x12\x16\n\x07uniform\x18\x02 \x01(\x08:\x05\x66\x61lse\x12K\n\x04mode\x18\x03 \x01(\x0e\x32\x35.estimator_det.protos.VarianceScalingInitializer.Mode:\x06\x46\x41N_IN\",\n\x04Mode\x12\n\n\x06\x46\x41N_IN\x10\x00\x12\x0b\n\x07\x46\x41N_OUT\x10\x01\x12\x0b\n\x07\x46\x41N_AVG\x10\x02\"=\n\x17RandomNormalInitializer\x12\x0f\n\x04mean\x18\x01 \x01(\x02:\x01\x30\x12\x11\n\x06stddev\x18\x02 \x01(\x02:\x01\x31\"z\n\tBatchNorm\x12\x14\n\x05\x64\x65\x63\x61y\x18\x01 \x01(\x02:\x05\x30.999\x12\x14\n\x06\x63\x65nter\x18\x02 \x01(\x08:\x04true\x12\x14\n\x05scale\x18\x03 \x01(\x08:\x05\x66\x61lse\x12\x16\n\x07\x65psilon\x18\x04 \x01(\x02:\x05\x30.001\x12\x13\n\x05train\x18\x05 \x01(\x08:\x04true\"\x0b\n\tGroupNorm')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&estimator_det/protos/hyperparams.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\xd0\x04\n\x0bHyperparams\x12\x36\n\x02op\x18\x01 \x01(\x0e\x32$.estimator_det.protos.Hyperparams.Op:\x04\x43ONV\x12\x36\n\x0bregularizer\x18\x02 \x01(\x0b\x32!.estimator_det.protos.Regularizer\x12\x36\n\x0binitializer\x18\x03 \x01(\x0b\x32!.estimator_det.protos.Initializer\x12\x46\n\nactivation\x18\x04 \x01(\x0e\x32,.estimator_det.protos.Hyperparams.Activation:\x04RELU\x12\x35\n\nbatch_norm\x18\x05 \x01(\x0b\x32\x1f.estimator_det.protos.BatchNormH\x00\x12:\n\x0fsync_batch_norm\x18\t \x01(\x0b\x32\x1f.estimator_det.protos.BatchNormH\x00\x12\x35\n\ngroup_norm\x18\x07 \x01(\x0b\x32\x1f.estimator_det.protos.GroupNormH\x00\x12#\n\x14regularize_depthwise\x18\x06 \x01(\x08:\x05\x66\x61lse\x12\x1d\n\x0e\x66orce_use_bias\x18\x08 \x01(\x08:\x05\x66\x61lse\"\x16\n\x02Op\x12\x08\n\x04\x43ONV\x10\x01\x12\x06\n\x02\x46\x43\x10\x02\"7\n\nActivation\x12\x08\n\x04NONE\x10\x00\x12\x08\n\x04RELU\x10\x01\x12\n\n\x06RELU_6\x10\x02\x12\t\n\x05SWISH\x10\x03\x42\x12\n\x10normalizer_oneof\"\xa0\x01\n\x0bRegularizer\x12=\n\x0el1_regularizer\x18\x01 \x01(\x0b\x32#.estimator_det.protos.L1RegularizerH\x00\x12=\n\x0el2_regularizer\x18\x02 \x01(\x0b\x32#.estimator_det.protos.L2RegularizerH\x00\x42\x13\n\x11regularizer_oneof\":\n\rL1Regularizer\x12)\n\x06weight\x18\x01 \x01(\x02:\x01\x31\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x80\x84.A\":\n\rL2Regularizer\x12)\n\x06weight\x18\x01 \x01(\x02:\x01\x31\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x80\x84.A\"\xcf\x02\n\x0bInitializer\x12X\n\x1ctruncated_normal_initializer\x18\x01 \x01(\x0b\x32\x30.estimator_det.protos.TruncatedNormalInitializerH\x00\x12X\n\x1cvariance_scaling_initializer\x18\x02 \x01(\x0b\x32\x30.estimator_det.protos.VarianceScalingInitializerH\x00\x12R\n\x19random_normal_initializer\x18\x03 \x01(\x0b\x32-.estimator_det.protos.RandomNormalInitializerH\x00\x12#\n\x19keras_initializer_by_name\x18\x04 \x01(\tH\x00\x42\x13\n\x11initializer_oneof\"@\n\x1aTruncatedNormalInitializer\x12\x0f\n\x04mean\x18\x01 \x01(\x02:\x01\x30\x12\x11\n\x06stddev\x18\x02 \x01(\x02:\x01\x31\"\xc2\x01\n\x1aVarianceScalingInitializer\x12\x11\n\x06\x66\x61\x63tor\x18\x01 \x01(\x02:\x01\x32\x12\x16\n\x07uniform\x18\x02 \x01(\x08:\x05\x66\x61lse\x12K\n\x04mode\x18\x03 \x01(\x0e\x32\x35.estimator_det.protos.VarianceScalingInitializer.Mode:\x06\x46\x41N_IN\",\n\x04Mode\x12\n\n\x06\x46\x41N_IN\x10\x00\x12\x0b\n\x07\x46\x41N_OUT\x10\x01\x12\x0b\n\x07\x46\x41N_AVG\x10\x02\"=\n\x17RandomNormalInitializer\x12\x0f\n\x04mean\x18\x01 \x01(\x02:\x01\x30\x12\x11\n\x06stddev\x18\x02 \x01(\x02:\x01\x31\"\xaa\x01\n\tBatchNorm\x12,\n\x05\x64\x65\x63\x61y\x18\x01 \x01(\x02:\x05\x30.999B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xf0?\x12\x14\n\x06\x63\x65nter\x18\x02 \x01(\x08:\x04true\x12\x14\n\x05scale\x18\x03 \x01(\x08:\x05\x66\x61lse\x12.\n\x07\x65psilon\x18\x04 \x01(\x02:\x05\x30.001B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x80\x84.A\x12\x13\n\x05train\x18\x05 \x01(\x08:\x04true\"\x0b\n\tGroupNorm')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.hyperparams_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_HYPERPARAMS']._serialized_start=65
-  _globals['_HYPERPARAMS']._serialized_end=657
-  _globals['_HYPERPARAMS_OP']._serialized_start=558
-  _globals['_HYPERPARAMS_OP']._serialized_end=580
-  _globals['_HYPERPARAMS_ACTIVATION']._serialized_start=582
-  _globals['_HYPERPARAMS_ACTIVATION']._serialized_end=637
-  _globals['_REGULARIZER']._serialized_start=660
-  _globals['_REGULARIZER']._serialized_end=820
-  _globals['_L1REGULARIZER']._serialized_start=822
-  _globals['_L1REGULARIZER']._serialized_end=856
-  _globals['_L2REGULARIZER']._serialized_start=858
-  _globals['_L2REGULARIZER']._serialized_end=892
-  _globals['_INITIALIZER']._serialized_start=895
-  _globals['_INITIALIZER']._serialized_end=1230
-  _globals['_TRUNCATEDNORMALINITIALIZER']._serialized_start=1232
-  _globals['_TRUNCATEDNORMALINITIALIZER']._serialized_end=1296
-  _globals['_VARIANCESCALINGINITIALIZER']._serialized_start=1299
-  _globals['_VARIANCESCALINGINITIALIZER']._serialized_end=1493
-  _globals['_VARIANCESCALINGINITIALIZER_MODE']._serialized_start=1449
-  _globals['_VARIANCESCALINGINITIALIZER_MODE']._serialized_end=1493
-  _globals['_RANDOMNORMALINITIALIZER']._serialized_start=1495
-  _globals['_RANDOMNORMALINITIALIZER']._serialized_end=1556
-  _globals['_BATCHNORM']._serialized_start=1558
-  _globals['_BATCHNORM']._serialized_end=1680
-  _globals['_GROUPNORM']._serialized_start=1682
-  _globals['_GROUPNORM']._serialized_end=1693
+  _globals['_L1REGULARIZER'].fields_by_name['weight']._options = None
+  _globals['_L1REGULARIZER'].fields_by_name['weight']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\200\204.A'
+  _globals['_L2REGULARIZER'].fields_by_name['weight']._options = None
+  _globals['_L2REGULARIZER'].fields_by_name['weight']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\200\204.A'
+  _globals['_BATCHNORM'].fields_by_name['decay']._options = None
+  _globals['_BATCHNORM'].fields_by_name['decay']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\360?'
+  _globals['_BATCHNORM'].fields_by_name['epsilon']._options = None
+  _globals['_BATCHNORM'].fields_by_name['epsilon']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\200\204.A'
+  _globals['_HYPERPARAMS']._serialized_start=99
+  _globals['_HYPERPARAMS']._serialized_end=691
+  _globals['_HYPERPARAMS_OP']._serialized_start=592
+  _globals['_HYPERPARAMS_OP']._serialized_end=614
+  _globals['_HYPERPARAMS_ACTIVATION']._serialized_start=616
+  _globals['_HYPERPARAMS_ACTIVATION']._serialized_end=671
+  _globals['_REGULARIZER']._serialized_start=694
+  _globals['_REGULARIZER']._serialized_end=854
+  _globals['_L1REGULARIZER']._serialized_start=856
+  _globals['_L1REGULARIZER']._serialized_end=914
+  _globals['_L2REGULARIZER']._serialized_start=916
+  _globals['_L2REGULARIZER']._serialized_end=974
+  _globals['_INITIALIZER']._serialized_start=977
+  _globals['_INITIALIZER']._serialized_end=1312
+  _globals['_TRUNCATEDNORMALINITIALIZER']._serialized_start=1314
+  _globals['_TRUNCATEDNORMALINITIALIZER']._serialized_end=1378
+  _globals['_VARIANCESCALINGINITIALIZER']._serialized_start=1381
+  _globals['_VARIANCESCALINGINITIALIZER']._serialized_end=1575
+  _globals['_VARIANCESCALINGINITIALIZER_MODE']._serialized_start=1531
+  _globals['_VARIANCESCALINGINITIALIZER_MODE']._serialized_end=1575
+  _globals['_RANDOMNORMALINITIALIZER']._serialized_start=1577
+  _globals['_RANDOMNORMALINITIALIZER']._serialized_end=1638
+  _globals['_BATCHNORM']._serialized_start=1641
+  _globals['_BATCHNORM']._serialized_end=1811
+  _globals['_GROUPNORM']._serialized_start=1813
+  _globals['_GROUPNORM']._serialized_end=1824
 # @@protoc_insertion_point(module_scope)

@@ -12,29 +12,42 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(estimator_det/protos/image_resizer.proto\x12\x14\x65stimator_det.protos\"\xa6\x03\n\x0cImageResizer\x12Q\n\x19keep_aspect_ratio_resizer\x18\x01 \x01(\x0b\x32,.estimator_det.protos.KeepAspectRatioResizerH\x00\x12\x46\n\x13\x66ixed_shape_resizer\x18\x02 \x01(\x0b\x32\'.estimator_det.protos.FixedShapeResizerH\x00\x12\x41\n\x10identity_resizer\x18\x03 \x01(\x0b\x32%.estimator_det.protos.IdentityResizerH\x00\x12R\n\x19\x63onditional_shape_resizer\x18\x04 \x01(\x0b\x32-.estimator_det.protos.ConditionalShapeResizerH\x00\x12M\n\x17pad_to_multiple_resizer\x18\x05 \x01(\x0b\x32*.estimator_det.protos.PadToMultipleResizerH\x00\x42\x15\n\x13image_resizer_oneof\"\x11\n\x0fIdentityResizer\"\xfd\x01\n\x16KeepAspectRatioResizer\x12\x1a\n\rmin_dimension\x18\x01 \x01(\x05:\x03\x36\x30\x30\x12\x1b\n\rmax_dimension\x18\x02 \x01(\x05:\x04\x31\x30\x32\x34\x12\x41\n\rresize_method\x18\x03 \x01(\x0e\x32 .estimator_det.protos.ResizeType:\x08\x42ILINEAR\x12#\n\x14pad_to_max_dimension\x18\x04 \x01(\x08:\x05\x66\x61lse\x12#\n\x14\x63onvert_to_grayscale\x18\x05 \x01(\x08:\x05\x66\x61lse\x12\x1d\n\x15per_channel_pad_value\x18\x06 \x03(\x02\"\xa4\x01\n\x11\x46ixedShapeResizer\x12\x13\n\x06height\x18\x01 \x01(\x05:\x03\x33\x30\x30\x12\x12\n\x05width\x18\x02 \x01(\x05:\x03\x33\x30\x30\x12\x41\n\rresize_method\x18\x03 \x01(\x0e\x32 .estimator_det.protos.ResizeType:\x08\x42ILINEAR\x12#\n\x14\x63onvert_to_grayscale\x18\x04 \x01(\x08:\x05\x66\x61lse\"\xb3\x02\n\x17\x43onditionalShapeResizer\x12Y\n\tcondition\x18\x01 \x01(\x0e\x32=.estimator_det.protos.ConditionalShapeResizer.ResizeCondition:\x07GREATER\x12\x1b\n\x0esize_threshold\x18\x02 \x01(\x05:\x03\x33\x30\x30\x12\x41\n\rresize_method\x18\x03 \x01(\x0e\x32 .estimator_det.protos.ResizeType:\x08\x42ILINEAR\x12#\n\x14\x63onvert_to_grayscale\x18\x04 \x01(\x08:\x05\x66\x61lse\"8\n\x0fResizeCondition\x12\x0b\n\x07INVALID\x10\x00\x12\x0b\n\x07GREATER\x10\x01\x12\x0b\n\x07SMALLER\x10\x02\"P\n\x14PadToMultipleResizer\x12\x13\n\x08multiple\x18\x01 \x01(\x05:\x01\x31\x12#\n\x14\x63onvert_to_grayscale\x18\x04 \x01(\x08:\x05\x66\x61lse*G\n\nResizeType\x12\x0c\n\x08\x42ILINEAR\x10\x00\x12\x14\n\x10NEAREST_NEIGHBOR\x10\x01\x12\x0b\n\x07\x42ICUBIC\x10\x02\x12\x08\n\x04\x41REA\x10\x03')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(estimator_det/protos/image_resizer.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\xa6\x03\n\x0cImageResizer\x12Q\n\x19keep_aspect_ratio_resizer\x18\x01 \x01(\x0b\x32,.estimator_det.protos.KeepAspectRatioResizerH\x00\x12\x46\n\x13\x66ixed_shape_resizer\x18\x02 \x01(\x0b\x32\'.estimator_det.protos.FixedShapeResizerH\x00\x12\x41\n\x10identity_resizer\x18\x03 \x01(\x0b\x32%.estimator_det.protos.IdentityResizerH\x00\x12R\n\x19\x63onditional_shape_resizer\x18\x04 \x01(\x0b\x32-.estimator_det.protos.ConditionalShapeResizerH\x00\x12M\n\x17pad_to_multiple_resizer\x18\x05 \x01(\x0b\x32*.estimator_det.protos.PadToMultipleResizerH\x00\x42\x15\n\x13image_resizer_oneof\"\x11\n\x0fIdentityResizer\"\xbd\x02\n\x16KeepAspectRatioResizer\x12:\n\rmin_dimension\x18\x01 \x01(\x05:\x03\x36\x30\x30\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12;\n\rmax_dimension\x18\x02 \x01(\x05:\x04\x31\x30\x32\x34\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x41\n\rresize_method\x18\x03 \x01(\x0e\x32 .estimator_det.protos.ResizeType:\x08\x42ILINEAR\x12#\n\x14pad_to_max_dimension\x18\x04 \x01(\x08:\x05\x66\x61lse\x12#\n\x14\x63onvert_to_grayscale\x18\x05 \x01(\x08:\x05\x66\x61lse\x12\x1d\n\x15per_channel_pad_value\x18\x06 \x03(\x02\"\xe4\x01\n\x11\x46ixedShapeResizer\x12\x33\n\x06height\x18\x01 \x01(\x05:\x03\x33\x30\x30\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x32\n\x05width\x18\x02 \x01(\x05:\x03\x33\x30\x30\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x41\n\rresize_method\x18\x03 \x01(\x0e\x32 .estimator_det.protos.ResizeType:\x08\x42ILINEAR\x12#\n\x14\x63onvert_to_grayscale\x18\x04 \x01(\x08:\x05\x66\x61lse\"\xd3\x02\n\x17\x43onditionalShapeResizer\x12Y\n\tcondition\x18\x01 \x01(\x0e\x32=.estimator_det.protos.ConditionalShapeResizer.ResizeCondition:\x07GREATER\x12;\n\x0esize_threshold\x18\x02 \x01(\x05:\x03\x33\x30\x30\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x41\n\rresize_method\x18\x03 \x01(\x0e\x32 .estimator_det.protos.ResizeType:\x08\x42ILINEAR\x12#\n\x14\x63onvert_to_grayscale\x18\x04 \x01(\x08:\x05\x66\x61lse\"8\n\x0fResizeCondition\x12\x0b\n\x07INVALID\x10\x00\x12\x0b\n\x07GREATER\x10\x01\x12\x0b\n\x07SMALLER\x10\x02\"p\n\x14PadToMultipleResizer\x12\x33\n\x08multiple\x18\x01 \x01(\x05:\x01\x31\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12#\n\x14\x63onvert_to_grayscale\x18\x04 \x01(\x08:\x05\x66\x61lse*G\n\nResizeType\x12\x0c\n\x08\x42ILINEAR\x10\x00\x12\x14\n\x10NEAREST_NEIGHBOR\x10\x01\x12\x0b\n\x07\x42ICUBIC\x10\x02\x12\x08\n\x04\x41REA\x10\x03')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.image_resizer_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_RESIZETYPE']._serialized_start=1325
-  _globals['_RESIZETYPE']._serialized_end=1396
-  _globals['_IMAGERESIZER']._serialized_start=67
-  _globals['_IMAGERESIZER']._serialized_end=489
-  _globals['_IDENTITYRESIZER']._serialized_start=491
-  _globals['_IDENTITYRESIZER']._serialized_end=508
-  _globals['_KEEPASPECTRATIORESIZER']._serialized_start=511
-  _globals['_KEEPASPECTRATIORESIZER']._serialized_end=764
-  _globals['_FIXEDSHAPERESIZER']._serialized_start=767
-  _globals['_FIXEDSHAPERESIZER']._serialized_end=931
-  _globals['_CONDITIONALSHAPERESIZER']._serialized_start=934
-  _globals['_CONDITIONALSHAPERESIZER']._serialized_end=1241
-  _globals['_CONDITIONALSHAPERESIZER_RESIZECONDITION']._serialized_start=1185
-  _globals['_CONDITIONALSHAPERESIZER_RESIZECONDITION']._serialized_end=1241
-  _globals['_PADTOMULTIPLERESIZER']._serialized_start=1243
-  _globals['_PADTOMULTIPLERESIZER']._serialized_end=1323
+  _globals['_KEEPASPECTRATIORESIZER'].fields_by_name['min_dimension']._options = None
+  _globals['_KEEPASPECTRATIORESIZER'].fields_by_name['min_dimension']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_KEEPASPECTRATIORESIZER'].fields_by_name['max_dimension']._options = None
+  _globals['_KEEPASPECTRATIORESIZER'].fields_by_name['max_dimension']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_FIXEDSHAPERESIZER'].fields_by_name['height']._options = None
+  _globals['_FIXEDSHAPERESIZER'].fields_by_name['height']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_FIXEDSHAPERESIZER'].fields_by_name['width']._options = None
+  _globals['_FIXEDSHAPERESIZER'].fields_by_name['width']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_CONDITIONALSHAPERESIZER'].fields_by_name['size_threshold']._options = None
+  _globals['_CONDITIONALSHAPERESIZER'].fields_by_name['size_threshold']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_PADTOMULTIPLERESIZER'].fields_by_name['multiple']._options = None
+  _globals['_PADTOMULTIPLERESIZER'].fields_by_name['multiple']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_RESIZETYPE']._serialized_start=1551
+  _globals['_RESIZETYPE']._serialized_end=1622
+  _globals['_IMAGERESIZER']._serialized_start=101
+  _globals['_IMAGERESIZER']._serialized_end=523
+  _globals['_IDENTITYRESIZER']._serialized_start=525
+  _globals['_IDENTITYRESIZER']._serialized_end=542
+  _globals['_KEEPASPECTRATIORESIZER']._serialized_start=545
+  _globals['_KEEPASPECTRATIORESIZER']._serialized_end=862
+  _globals['_FIXEDSHAPERESIZER']._serialized_start=865
+  _globals['_FIXEDSHAPERESIZER']._serialized_end=1093
+  _globals['_CONDITIONALSHAPERESIZER']._serialized_start=1096
+  _globals['_CONDITIONALSHAPERESIZER']._serialized_end=1435
+  _globals['_CONDITIONALSHAPERESIZER_RESIZECONDITION']._serialized_start=1379
+  _globals['_CONDITIONALSHAPERESIZER_RESIZECONDITION']._serialized_end=1435
+  _globals['_PADTOMULTIPLERESIZER']._serialized_start=1437
+  _globals['_PADTOMULTIPLERESIZER']._serialized_end=1549
 # @@protoc_insertion_point(module_scope)

@@ -12,39 +12,84 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'estimator_det/protos/input_reader.proto\x12\x14\x65stimator_det.protos\"\xb1\x0c\n\x0bInputReader\x12\x0e\n\x04name\x18\x17 \x01(\t:\x00\x12\x18\n\x0elabel_map_path\x18\x01 \x01(\t:\x00\x12\x15\n\x07shuffle\x18\x02 \x01(\x08:\x04true\x12!\n\x13shuffle_buffer_size\x18\x0b \x01(\r:\x04\x32\x30\x34\x38\x12*\n\x1d\x66ilenames_shuffle_buffer_size\x18\x0c \x01(\r:\x03\x31\x30\x30\x12\x15\n\nnum_epochs\x18\x05 \x01(\r:\x01\x30\x12!\n\x16sample_1_of_n_examples\x18\x16 \x01(\r:\x01\x31\x12\x17\n\x0bnum_readers\x18\x06 \x01(\r:\x02\x36\x34\x12\x1f\n\x14num_parallel_batches\x18\x13 \x01(\r:\x01\x38\x12\x1f\n\x14num_prefetch_batches\x18\x14 \x01(\x05:\x01\x32\x12 \n\x0equeue_capacity\x18\x03 \x01(\r:\x04\x32\x30\x30\x30\x42\x02\x18\x01\x12#\n\x11min_after_dequeue\x18\x04 \x01(\r:\x04\x31\x30\x30\x30\x42\x02\x18\x01\x12\x1d\n\x11read_block_length\x18\x0f \x01(\r:\x02\x33\x32\x12\x1e\n\rprefetch_size\x18\r \x01(\r:\x03\x35\x31\x32\x42\x02\x18\x01\x12&\n\x16num_parallel_map_calls\x18\x0e \x01(\r:\x02\x36\x34\x42\x02\x18\x01\x12\x1c\n\x0e\x64rop_remainder\x18# \x01(\x08:\x04true\x12\"\n\x17num_additional_channels\x18\x12 \x01(\x05:\x01\x30\x12\x18\n\rnum_keypoints\x18\x10 \x01(\r:\x01\x30\x12\x1c\n\x14keypoint_type_weight\x18\x1a \x03(\x02\x12 \n\x13max_number_of_boxes\x18\x15 \x01(\x05:\x03\x31\x30\x30\x12%\n\x16load_multiclass_scores\x18\x18 \x01(\x08:\x05\x66\x61lse\x12$\n\x15load_context_features\x18\x19 \x01(\x08:\x05\x66\x61lse\x12%\n\x16load_context_image_ids\x18$ \x01(\x08:\x05\x66\x61lse\x12\"\n\x13load_instance_masks\x18\x07 \x01(\x08:\x05\x66\x61lse\x12J\n\tmask_type\x18\n \x01(\x0e\x32&.estimator_det.protos.InstanceMaskType:\x0fNUMERICAL_MASKS\x12\x1e\n\x0fload_dense_pose\x18\x1f \x01(\x08:\x05\x66\x61lse\x12\x1c\n\rload_track_id\x18! \x01(\x08:\x05\x66\x61lse\x12+\n\x1cload_keypoint_depth_features\x18% \x01(\x08:\x05\x66\x61lse\x12\x1f\n\x10use_display_name\x18\x11 \x01(\x08:\x05\x66\x61lse\x12 \n\x11include_source_id\x18\x1b \x01(\x08:\x05\x66\x61lse\x12?\n\ninput_type\x18\x1e \x01(\x0e\x32\x1f.estimator_det.protos.InputType:\nTF_EXAMPLE\x12\x17\n\x0b\x66rame_index\x18  \x01(\x05:\x02-1\x12%\n\x16use_keypoint_label_map\x18& \x01(\x08:\x05\x66\x61lse\x12K\n\x16tf_record_input_reader\x18\x08 \x01(\x0b\x32).estimator_det.protos.TFRecordInputReaderH\x00\x12J\n\x15\x65xternal_input_reader\x18\t \x01(\x0b\x32).estimator_det.protos.ExternalInputReaderH\x00\x12$\n\x1csample_from_datasets_weights\x18\" \x03(\x02\x12&\n\x17\x65xpand_labels_hierarchy\x18\x1d \x01(\x08:\x05\x66\x61lse\x12\x1f\n\x14label_hierarchy_path\x18\xe9\x07 \x01(\t:\x00\x12\x36\n\x0b\x62\x61\x64_records\x18\xe8\x07 \x01(\x0b\x32 .estimator_det.protos.BadRecords\x12\x19\n\tfast_jpeg\x18\xea\x07 \x01(\x08:\x05\x66\x61lse\x12\x35\n\x05\x63\x61\x63he\x18\xeb\x07 \x01(\x0e\x32\x1b.estimator_det.protos.Cache:\x08NO_CACHEB\x0e\n\x0cinput_reader\"\xd7\x02\n\nBadRecords\x12\x42\n\x06policy\x18\x01 \x01(\x0e\x32\'.estimator_det.protos.BadRecords.Policy:\tREFERENCE\x12\x18\n\x0bmax_skipped\x18\x02 \x01(\r:\x03\x31\x30\x30\x12!\n\x0emax_megapixels\x18\x03 \x01(\x02:\t178.95697\x12=\n\texception\x18\x04 \x03(\x0b\x32*.estimator_det.protos.BadRecords.Exception\x1aR\n\tException\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x37\n\x06policy\x18\x02 \x01(\x0e\x32\'.estimator_det.protos.BadRecords.Policy\"5\n\x06Policy\x12\r\n\tREFERENCE\x10\x00\x12\x08\n\x04\x46\x41IL\x10\x01\x12\x08\n\x04SKIP\x10\x02\x12\x08\n\x04\x43LIP\x10\x03\")\n\x13TFRecordInputReader\x12\x12\n\ninput_path\x18\x01 \x03(\t\"\x1c\n\x13\x45xternalInputReader*\x05\x08\x01\x10\xe8\x07*C\n\x10InstanceMaskType\x12\x0b\n\x07\x44\x45\x46\x41ULT\x10\x00\x12\x13\n\x0fNUMERICAL_MASKS\x10\x01\x12\r\n\tPNG_MASKS\x10\x02*G\n\tInputType\x12\x11\n\rINPUT_DEFAULT\x10\x00\x12\x0e\n\nTF_EXAMPLE\x10\x01\x12\x17\n\x13TF_SEQUENCE_EXAMPLE\x10\x02*!\n\x05\x43\x61\x63he\x12\x0c\n\x08NO_CACHE\x10\x00\x12\n\n\x06MEMORY\x10\x01')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'estimator_det/protos/input_reader.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\xdf\x14\n\x0bInputReader\x12\x0e\n\x04name\x18\x17 \x01(\t:\x00\x12\x18\n\x0elabel_map_path\x18\x01 \x01(\t:\x00\x12\x15\n\x07shuffle\x18\x02 \x01(\x08:\x04true\x12\x42\n\x13shuffle_buffer_size\x18\x0b \x01(\r:\x04\x32\x30\x34\x38\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\xd0\x12\x63\x41\"\x07records\x12I\n\x1d\x66ilenames_shuffle_buffer_size\x18\x0c \x01(\r:\x03\x31\x30\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\xd0\x12\x63\x41\"\x05\x66iles\x12\x35\n\nnum_epochs\x18\x05 \x01(\r:\x01\x30\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x06\x65pochs\x12\x42\n\x16sample_1_of_n_examples\x18\x16 \x01(\r:\x01\x31\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x07records\x12\x36\n\x0bnum_readers\x18\x06 \x01(\r:\x02\x36\x34\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xb0@\"\x05\x66iles\x12@\n\x14num_parallel_batches\x18\x13 \x01(\r:\x01\x38\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xb0@\"\x07threads\x12@\n\x14num_prefetch_batches\x18\x14 \x01(\x05:\x01\x32\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\xf0\xbf\x11\x00\x00\x00\x00\x00\x00\xb0@\"\x07\x62\x61tches\x12_\n\x0equeue_capacity\x18\x03 \x01(\r:\x04\x32\x30\x30\x30\x42\x41\x18\x01\xaa\xbb\x18;\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\xd0\x12\x63\x41\"\x07records2\x1einput pipelines have no queues\x12\x62\n\x11min_after_dequeue\x18\x04 \x01(\r:\x04\x31\x30\x30\x30\x42\x41\x18\x01\xaa\xbb\x18;\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\xd0\x12\x63\x41\"\x07records2\x1einput pipelines have no queues\x12>\n\x11read_block_length\x18\x0f \x01(\r:\x02\x33\x32\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\xd0\x12\x63\x41\"\x07records\x12_\n\rprefetch_size\x18\r \x01(\r:\x03\x35\x31\x32\x42\x43\x18\x01\xaa\xbb\x18=\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\xd0\x12\x63\x41\"\x07records2 num_prefetch_batches replaces it\x12g\n\x16num_parallel_map_calls\x18\x0e \x01(\r:\x02\x36\x34\x42\x43\x18\x01\xaa\xbb\x18=\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xb0@\"\x07threads2 num_parallel_batches replaces it\x12\x1c\n\x0e\x64rop_remainder\x18# \x01(\x08:\x04true\x12\x44\n\x17num_additional_channels\x18\x12 \x01(\x05:\x01\x30\x42 \xaa\xbb\x18\x1c\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x90@\"\x08\x63hannels\x12;\n\rnum_keypoints\x18\x10 \x01(\r:\x01\x30\x42!\xaa\xbb\x18\x1d\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x88\xc3@\"\tkeypoints\x12>\n\x14keypoint_type_weight\x18\x1a \x03(\x02\x42 \xaa\xbb\x18\x1c\x32\x1ano model weights keypoints\x12?\n\x13max_number_of_boxes\x18\x15 \x01(\x05:\x03\x31\x30\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x88\xd3@\"\x05\x62oxes\x12%\n\x16load_multiclass_scores\x18\x18 \x01(\x08:\x05\x66\x61lse\x12$\n\x15load_context_features\x18\x19 \x01(\x08:\x05\x66\x61lse\x12%\n\x16load_context_image_ids\x18$ \x01(\x08:\x05\x66\x61lse\x12\"\n\x13load_instance_masks\x18\x07 \x01(\x08:\x05\x66\x61lse\x12J\n\tmask_type\x18\n \x01(\x0e\x32&.estimator_det.protos.InstanceMaskType:\x0fNUMERICAL_MASKS\x12T\n\x0fload_dense_pose\x18\x1f \x01(\x08:\x05\x66\x61lseB4\xaa\xbb\x18\x30*.is not supported yet, because no model uses it\x12R\n\rload_track_id\x18! \x01(\x08:\x05\x66\x61lseB4\xaa\xbb\x18\x30*.is not supported yet, because no model uses it\x12\x61\n\x1cload_keypoint_depth_features\x18% \x01(\x08:\x05\x66\x61lseB4\xaa\xbb\x18\x30*.is not supported yet, because no model uses it\x12X\n\x10use_display_name\x18\x11 \x01(\x08:\x05\x66\x61lseB7\xaa\xbb\x18\x33\x32\x31\x63lass names are found by name and by display_name\x12 \n\x11include_source_id\x18\x1b \x01(\x08:\x05\x66\x61lse\x12?\n\ninput_type\x18\x1e \x01(\x0e\x32\x1f.estimator_det.protos.InputType:\nTF_EXAMPLE\x12/\n\x0b\x66rame_index\x18  \x01(\x05:\x02-1B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\xf0\xbf\x11\x00\x00\xc0\xff\xff\xff\xdf\x41\x12%\n\x16use_keypoint_label_map\x18& \x01(\x08:\x05\x66\x61lse\x12K\n\x16tf_record_input_reader\x18\x08 \x01(\x0b\x32).estimator_det.protos.TFRecordInputReaderH\x00\x12\xc4\x01\n\x15\x65xternal_input_reader\x18\t \x01(\x0b\x32).estimator_det.protos.ExternalInputReaderBx\xaa\xbb\x18t**readers of other formats are not supportedJFconvert the records to tf.train.Example and use tf_record_input_readerH\x00\x12<\n\x1csample_from_datasets_weights\x18\" \x03(\x02\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x65\xcd\xcd\x41\x12&\n\x17\x65xpand_labels_hierarchy\x18\x1d \x01(\x08:\x05\x66\x61lse\x12>\n\x14label_hierarchy_path\x18\xe9\x07 \x01(\t:\x00\x42\x1d\xaa\xbb\x18\x19:\x17\x65xpand_labels_hierarchy\x12\x36\n\x0b\x62\x61\x64_records\x18\xe8\x07 \x01(\x0b\x32 .estimator_det.protos.BadRecords\x12\x19\n\tfast_jpeg\x18\xea\x07 \x01(\x08:\x05\x66\x61lse\x12\x35\n\x05\x63\x61\x63he\x18\xeb\x07 \x01(\x0e\x32\x1b.estimator_det.protos.Cache:\x08NO_CACHEB\x0e\n\x0cinput_reader\"\x9c\x03\n\nBadRecords\x12\x42\n\x06policy\x18\x01 \x01(\x0e\x32\'.estimator_det.protos.BadRecords.Policy:\tREFERENCE\x12\x39\n\x0bmax_skipped\x18\x02 \x01(\r:\x03\x31\x30\x30\x42\x1f\xaa\xbb\x18\x1b\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x07records\x12\x45\n\x0emax_megapixels\x18\x03 \x01(\x02:\t178.95697B\"\xaa\xbb\x18\x1e\x11\x00\x00\x00\x00\x80\x84.A\x19\x00\x00\x00\x00\x00\x00\x00\x00\"\nmegapixels\x12=\n\texception\x18\x04 \x03(\x0b\x32*.estimator_det.protos.BadRecords.Exception\x1aR\n\tException\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x37\n\x06policy\x18\x02 \x01(\x0e\x32\'.estimator_det.protos.BadRecords.Policy\"5\n\x06Policy\x12\r\n\tREFERENCE\x10\x00\x12\x08\n\x04\x46\x41IL\x10\x01\x12\x08\n\x04SKIP\x10\x02\x12\x08\n\x04\x43LIP\x10\x03\")\n\x13TFRecordInputReader\x12\x12\n\ninput_path\x18\x01 \x03(\t\"\x1c\n\x13\x45xternalInputReader*\x05\x08\x01\x10\xe8\x07*C\n\x10InstanceMaskType\x12\x0b\n\x07\x44\x45\x46\x41ULT\x10\x00\x12\x13\n\x0fNUMERICAL_MASKS\x10\x01\x12\r\n\tPNG_MASKS\x10\x02*G\n\tInputType\x12\x11\n\rINPUT_DEFAULT\x10\x00\x12\x0e\n\nTF_EXAMPLE\x10\x01\x12\x17\n\x13TF_SEQUENCE_EXAMPLE\x10\x02*!\n\x05\x43\x61\x63he\x12\x0c\n\x08NO_CACHE\x10\x00\x12\n\n\x06MEMORY\x10\x01')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.input_reader_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
+  _globals['_INPUTREADER'].fields_by_name['shuffle_buffer_size']._options = None
+  _globals['_INPUTREADER'].fields_by_name['shuffle_buffer_size']._serialized_options = b'\252\273\030\033\t\000\000\000\000\000\000\000\000\021\000\000\000\000\320\022cA\"\007records'
+  _globals['_INPUTREADER'].fields_by_name['filenames_shuffle_buffer_size']._options = None
+  _globals['_INPUTREADER'].fields_by_name['filenames_shuffle_buffer_size']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\000\000\021\000\000\000\000\320\022cA\"\005files'
+  _globals['_INPUTREADER'].fields_by_name['num_epochs']._options = None
+  _globals['_INPUTREADER'].fields_by_name['num_epochs']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\000\000\021\000\000\340\377\377\377\357A\"\006epochs'
+  _globals['_INPUTREADER'].fields_by_name['sample_1_of_n_examples']._options = None
+  _globals['_INPUTREADER'].fields_by_name['sample_1_of_n_examples']._serialized_options = b'\252\273\030\033\t\000\000\000\000\000\000\360?\021\000\000\340\377\377\377\357A\"\007records'
+  _globals['_INPUTREADER'].fields_by_name['num_readers']._options = None
+  _globals['_INPUTREADER'].fields_by_name['num_readers']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\260@\"\005files'
+  _globals['_INPUTREADER'].fields_by_name['num_parallel_batches']._options = None
+  _globals['_INPUTREADER'].fields_by_name['num_parallel_batches']._serialized_options = b'\252\273\030\033\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\260@\"\007threads'
+  _globals['_INPUTREADER'].fields_by_name['num_prefetch_batches']._options = None
+  _globals['_INPUTREADER'].fields_by_name['num_prefetch_batches']._serialized_options = b'\252\273\030\033\t\000\000\000\000\000\000\360\277\021\000\000\000\000\000\000\260@\"\007batches'
   _globals['_INPUTREADER'].fields_by_name['queue_capacity']._options = None
-  _globals['_INPUTREADER'].fields_by_name['queue_capacity']._serialized_options = b'\030\001'
+  _globals['_INPUTREADER'].fields_by_name['queue_capacity']._serialized_options = b'\030\001\252\273\030;\t\000\000\000\000\000\000\000\000\021\000\000\000\000\320\022cA\"\007records2\036input pipelines have no queues'
   _globals['_INPUTREADER'].fields_by_name['min_after_dequeue']._options = None
-  _globals['_INPUTREADER'].fields_by_name['min_after_dequeue']._serialized_options = b'\030\001'
+  _globals['_INPUTREADER'].fields_by_name['min_after_dequeue']._serialized_options = b'\030\001\252\273\030;\t\000\000\000\000\000\000\000\000\021\000\000\000\000\320\022cA\"\007records2\036input pipelines have no queues'
+  _globals['_INPUTREADER'].fields_by_name['read_block_length']._options = None
+  _globals['_INPUTREADER'].fields_by_name['read_block_length']._serialized_options = b'\252\273\030\033\t\000\000\000\000\000\000\360?\021\000\000\000\000\320\022cA\"\007records'
   _globals['_INPUTREADER'].fields_by_name['prefetch_size']._options = None
-  _globals['_INPUTREADER'].fields_by_name['prefetch_size']._serialized_options = b'\030\001'
+  _globals['_INPUTREADER'].fields_by_name['prefetch_size']._serialized_options = b'\030\001\252\273\030=\t\000\000\000\000\000\000\000\000\021\000\000\000\000\320\022cA\"\007records2 num_prefetch_batches replaces it'
   _globals['_INPUTREADER'].fields_by_name['num_parallel_map_calls']._options = None
-  _globals['_INPUTREADER'].fields_by_name['num_parallel_map_calls']._serialized_options = b'\030\001'
-  _globals['_INSTANCEMASKTYPE']._serialized_start=2072
-  _globals['_INSTANCEMASKTYPE']._serialized_end=2139
-  _globals['_INPUTTYPE']._serialized_start=2141
-  _globals['_INPUTTYPE']._serialized_end=2212
-  _globals['_CACHE']._serialized_start=2214
-  _globals['_CACHE']._serialized_end=2247
-  _globals['_INPUTREADER']._serialized_start=66
-  _globals['_INPUTREADER']._serialized_end=1651
-  _globals['_BADRECORDS']._serialized_start=1654
-  _globals['_BADRECORDS']._serialized_end=1997
-  _globals['_BADRECORDS_EXCEPTION']._serialized_start=1860
-  _globals['_BADRECORDS_EXCEPTION']._serialized_end=1942
-  _globals['_BADRECORDS_POLICY']._serialized_start=1944
-  _globals['_BADRECORDS_POLICY']._serialized_end=1997
-  _globals['_TFRECORDINPUTREADER']._serialized_start=1999
-  _globals['_TFRECORDINPUTREADER']._serialized_end=2040
-  _globals['_EXTERNALINPUTREADER']._serialized_start=2042
-  _globals['_EXTERNALINPUTREADER']._serialized_end=2070
+  _globals['_INPUTREADER'].fields_by_name['num_parallel_map_calls']._serialized_options = b'\030\001\252\273\030=\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\260@\"\007threads2 num_parallel_batches replaces it'
+  _globals['_INPUTREADER'].fields_by_name['num_additional_channels']._options = None
+  _globals['_INPUTREADER'].fields_by_name['num_additional_channels']._serialized_options = b'\252\273\030\034\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\220@\"\010channels'
+  _globals['_INPUTREADER'].fields_by_name['num_keypoints']._options = None
+  _globals['_INPUTREADER'].fields_by_name['num_keypoints']._serialized_options = b'\252\273\030\035\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\210\303@\"\tkeypoints'
+  _globals['_INPUTREADER'].fields_by_name['keypoint_type_weight']._options = None
+  _globals['_INPUTREADER'].fields_by_name['keypoint_type_weight']._serialized_options = b'\252\273\030\0342\032no model weights keypoints'
+  _globals['_INPUTREADER'].fields_by_name['max_number_of_boxes']._options = None
+  _globals['_INPUTREADER'].fields_by_name['max_number_of_boxes']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\210\323@\"\005boxes'
+  _globals['_INPUTREADER'].fields_by_name['load_dense_pose']._options = None
+  _globals['_INPUTREADER'].fields_by_name['load_dense_pose']._serialized_options = b'\252\273\0300*.is not supported yet, because no model uses it'
+  _globals['_INPUTREADER'].fields_by_name['load_track_id']._options = None
+  _globals['_INPUTREADER'].fields_by_name['load_track_id']._serialized_options = b'\252\273\0300*.is not supported yet, because no model uses it'
+  _globals['_INPUTREADER'].fields_by_name['load_keypoint_depth_features']._options = None
+  _globals['_INPUTREADER'].fields_by_name['load_keypoint_depth_features']._serialized_options = b'\252\273\0300*.is not supported yet, because no model uses it'
+  _globals['_INPUTREADER'].fields_by_name['use_display_name']._options = None
+  _globals['_INPUTREADER'].fields_by_name['use_display_name']._serialized_options = b'\252\273\030321class names are found by name and by display_name'
+  _globals['_INPUTREADER'].fields_by_name['frame_index']._options = None
+  _globals['_INPUTREADER'].fields_by_name['frame_index']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\360\277\021\000\000\300\377\377\377\337A'
+  _globals['_INPUTREADER'].fields_by_name['external_input_reader']._options = None
+  _globals['_INPUTREADER'].fields_by_name['external_input_reader']._serialized_options = b'\252\273\030t**readers of other formats are not supportedJFconvert the records to tf.train.Example and use tf_record_input_reader'
+  _globals['_INPUTREADER'].fields_by_name['sample_from_datasets_weights']._options = None
+  _globals['_INPUTREADER'].fields_by_name['sample_from_datasets_weights']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000e\315\315A'
+  _globals['_INPUTREADER'].fields_by_name['label_hierarchy_path']._options = None
+  _globals['_INPUTREADER'].fields_by_name['label_hierarchy_path']._serialized_options = b'\252\273\030\031:\027expand_labels_hierarchy'
+  _globals['_BADRECORDS'].fields_by_name['max_skipped']._options = None
+  _globals['_BADRECORDS'].fields_by_name['max_skipped']._serialized_options = b'\252\273\030\033\t\000\000\000\000\000\000\000\000\021\000\000\340\377\377\377\357A\"\007records'
+  _globals['_BADRECORDS'].fields_by_name['max_megapixels']._options = None
+  _globals['_BADRECORDS'].fields_by_name['max_megapixels']._serialized_options = b'\252\273\030\036\021\000\000\000\000\200\204.A\031\000\000\000\000\000\000\000\000\"\nmegapixels'
+  _globals['_INSTANCEMASKTYPE']._serialized_start=3245
+  _globals['_INSTANCEMASKTYPE']._serialized_end=3312
+  _globals['_INPUTTYPE']._serialized_start=3314
+  _globals['_INPUTTYPE']._serialized_end=3385
+  _globals['_CACHE']._serialized_start=3387
+  _globals['_CACHE']._serialized_end=3420
+  _globals['_INPUTREADER']._serialized_start=100
+  _globals['_INPUTREADER']._serialized_end=2755
+  _globals['_BADRECORDS']._serialized_start=2758
+  _globals['_BADRECORDS']._serialized_end=3170
+  _globals['_BADRECORDS_EXCEPTION']._serialized_start=3033
+  _globals['_BADRECORDS_EXCEPTION']._serialized_end=3115
+  _globals['_BADRECORDS_POLICY']._serialized_start=3117
+  _globals['_BADRECORDS_POLICY']._serialized_end=3170
+  _globals['_TFRECORDINPUTREADER']._serialized_start=3172
+  _globals['_TFRECORDINPUTREADER']._serialized_end=3213
+  _globals['_EXTERNALINPUTREADER']._serialized_start=3215
+  _globals['_EXTERNALINPUTREADER']._serialized_end=3243
 # @@protoc_insertion_point(module_scope)

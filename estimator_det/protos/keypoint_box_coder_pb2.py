@@ -12,15 +12,26 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-estimator_det/protos/keypoint_box_coder.proto\x12\x14\x65stimator_det.protos\"\x84\x01\n\x10KeypointBoxCoder\x12\x15\n\rnum_keypoints\x18\x01 \x01(\x05\x12\x13\n\x07y_scale\x18\x02 \x01(\x02:\x02\x31\x30\x12\x13\n\x07x_scale\x18\x03 \x01(\x02:\x02\x31\x30\x12\x17\n\x0cheight_scale\x18\x04 \x01(\x02:\x01\x35\x12\x16\n\x0bwidth_scale\x18\x05 \x01(\x02:\x01\x35')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-estimator_det/protos/keypoint_box_coder.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\x87\x02\n\x10KeypointBoxCoder\x12\x38\n\rnum_keypoints\x18\x01 \x01(\x05\x42!\xaa\xbb\x18\x1d\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x88\xc3@\"\tkeypoints\x12+\n\x07y_scale\x18\x02 \x01(\x02:\x02\x31\x30\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x80\x84.A\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12+\n\x07x_scale\x18\x03 \x01(\x02:\x02\x31\x30\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x80\x84.A\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12/\n\x0cheight_scale\x18\x04 \x01(\x02:\x01\x35\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x80\x84.A\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12.\n\x0bwidth_scale\x18\x05 \x01(\x02:\x01\x35\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x80\x84.A\x19\x00\x00\x00\x00\x00\x00\x00\x00')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.keypoint_box_coder_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_KEYPOINTBOXCODER']._serialized_start=72
-  _globals['_KEYPOINTBOXCODER']._serialized_end=204
+  _globals['_KEYPOINTBOXCODER'].fields_by_name['num_keypoints']._options = None
+  _globals['_KEYPOINTBOXCODER'].fields_by_name['num_keypoints']._serialized_options = b'\252\273\030\035\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\210\303@\"\tkeypoints'
+  _globals['_KEYPOINTBOXCODER'].fields_by_name['y_scale']._options = None
+  _globals['_KEYPOINTBOXCODER'].fields_by_name['y_scale']._serialized_options = b'\252\273\030\022\021\000\000\000\000\200\204.A\031\000\000\000\000\000\000\000\000'
+  _globals['_KEYPOINTBOXCODER'].fields_by_name['x_scale']._options = None
+  _globals['_KEYPOINTBOXCODER'].fields_by_name['x_scale']._serialized_options = b'\252\273\030\022\021\000\000\000\000\200\204.A\031\000\000\000\000\000\000\000\000'
+  _globals['_KEYPOINTBOXCODER'].fields_by_name['height_scale']._options = None
+  _globals['_KEYPOINTBOXCODER'].fields_by_name['height_scale']._serialized_options = b'\252\273\030\022\021\000\000\000\000\200\204.A\031\000\000\000\000\000\000\000\000'
+  _globals['_KEYPOINTBOXCODER'].fields_by_name['width_scale']._options = None
+  _globals['_KEYPOINTBOXCODER'].fields_by_name['width_scale']._serialized_options = b'\252\273\030\022\021\000\000\000\000\200\204.A\031\000\000\000\000\000\000\000\000'
+  _globals['_KEYPOINTBOXCODER']._serialized_start=106
+  _globals['_KEYPOINTBOXCODER']._serialized_end=369
 # @@protoc_insertion_point(module_scope)

@@ -12,15 +12,18 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0estimator_det/protos/mean_stddev_box_coder.proto\x12\x14\x65stimator_det.protos\"*\n\x12MeanStddevBoxCoder\x12\x14\n\x06stddev\x18\x01 \x01(\x02:\x04\x30.01')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0estimator_det/protos/mean_stddev_box_coder.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"B\n\x12MeanStddevBoxCoder\x12,\n\x06stddev\x18\x01 \x01(\x02:\x04\x30.01B\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x80\x84.A\x19\x00\x00\x00\x00\x00\x00\x00\x00')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.mean_stddev_box_coder_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_MEANSTDDEVBOXCODER']._serialized_start=74
-  _globals['_MEANSTDDEVBOXCODER']._serialized_end=116
+  _globals['_MEANSTDDEVBOXCODER'].fields_by_name['stddev']._options = None
+  _globals['_MEANSTDDEVBOXCODER'].fields_by_name['stddev']._serialized_options = b'\252\273\030\022\021\000\000\000\000\200\204.A\031\000\000\000\000\000\000\000\000'
+  _globals['_MEANSTDDEVBOXCODER']._serialized_start=108
+  _globals['_MEANSTDDEVBOXCODER']._serialized_end=174
 # @@protoc_insertion_point(module_scope)

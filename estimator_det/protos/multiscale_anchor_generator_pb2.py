@@ -12,15 +12,26 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n6estimator_det/protos/multiscale_anchor_generator.proto\x12\x14\x65stimator_det.protos\"\xba\x01\n\x19MultiscaleAnchorGenerator\x12\x14\n\tmin_level\x18\x01 \x01(\x05:\x01\x33\x12\x14\n\tmax_level\x18\x02 \x01(\x05:\x01\x37\x12\x17\n\x0c\x61nchor_scale\x18\x03 \x01(\x02:\x01\x34\x12\x15\n\raspect_ratios\x18\x04 \x03(\x02\x12\x1c\n\x11scales_per_octave\x18\x05 \x01(\x05:\x01\x32\x12#\n\x15normalize_coordinates\x18\x06 \x01(\x08:\x04true')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n6estimator_det/protos/multiscale_anchor_generator.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\xb2\x02\n\x19MultiscaleAnchorGenerator\x12,\n\tmin_level\x18\x01 \x01(\x05:\x01\x33\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x34@\x12,\n\tmax_level\x18\x02 \x01(\x05:\x01\x37\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x34@\x12/\n\x0c\x61nchor_scale\x18\x03 \x01(\x02:\x01\x34\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00@\x8f@\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12-\n\raspect_ratios\x18\x04 \x03(\x02\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00@\x8f@\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12\x34\n\x11scales_per_octave\x18\x05 \x01(\x05:\x01\x32\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00Y@\x12#\n\x15normalize_coordinates\x18\x06 \x01(\x08:\x04true')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.multiscale_anchor_generator_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_MULTISCALEANCHORGENERATOR']._serialized_start=81
-  _globals['_MULTISCALEANCHORGENERATOR']._serialized_end=267
+  _globals['_MULTISCALEANCHORGENERATOR'].fields_by_name['min_level']._options = None
+  _globals['_MULTISCALEANCHORGENERATOR'].fields_by_name['min_level']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\0004@'
+  _globals['_MULTISCALEANCHORGENERATOR'].fields_by_name['max_level']._options = None
+  _globals['_MULTISCALEANCHORGENERATOR'].fields_by_name['max_level']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\0004@'
+  _globals['_MULTISCALEANCHORGENERATOR'].fields_by_name['anchor_scale']._options = None
+  _globals['_MULTISCALEANCHORGENERATOR'].fields_by_name['anchor_scale']._serialized_options = b'\252\273\030\022\021\000\000\000\000\000@\217@\031\000\000\000\000\000\000\000\000'
+  _globals['_MULTISCALEANCHORGENERATOR'].fields_by_name['aspect_ratios']._options = None
+  _globals['_MULTISCALEANCHORGENERATOR'].fields_by_name['aspect_ratios']._serialized_options = b'\252\273\030\022\021\000\000\000\000\000@\217@\031\000\000\000\000\000\000\000\000'
+  _globals['_MULTISCALEANCHORGENERATOR'].fields_by_name['scales_per_octave']._options = None
+  _globals['_MULTISCALEANCHORGENERATOR'].fields_by_name['scales_per_octave']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000Y@'
+  _globals['_MULTISCALEANCHORGENERATOR']._serialized_start=115
+  _globals['_MULTISCALEANCHORGENERATOR']._serialized_end=421
 # @@protoc_insertion_point(module_scope)

@@ -12,33 +12,76 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$estimator_det/protos/optimizer.proto\x12\x14\x65stimator_det.protos\"\xac\x02\n\tOptimizer\x12\x44\n\x12rms_prop_optimizer\x18\x01 \x01(\x0b\x32&.estimator_det.protos.RMSPropOptimizerH\x00\x12\x45\n\x12momentum_optimizer\x18\x02 \x01(\x0b\x32\'.estimator_det.protos.MomentumOptimizerH\x00\x12=\n\x0e\x61\x64\x61m_optimizer\x18\x03 \x01(\x0b\x32#.estimator_det.protos.AdamOptimizerH\x00\x12 \n\x12use_moving_average\x18\x04 \x01(\x08:\x04true\x12$\n\x14moving_average_decay\x18\x05 \x01(\x02:\x06\x30.9999B\x0b\n\toptimizer\"\x9c\x01\n\x10RMSPropOptimizer\x12\x39\n\rlearning_rate\x18\x01 \x01(\x0b\x32\".estimator_det.protos.LearningRate\x12%\n\x18momentum_optimizer_value\x18\x02 \x01(\x02:\x03\x30.9\x12\x12\n\x05\x64\x65\x63\x61y\x18\x03 \x01(\x02:\x03\x30.9\x12\x12\n\x07\x65psilon\x18\x04 \x01(\x02:\x01\x31\"u\n\x11MomentumOptimizer\x12\x39\n\rlearning_rate\x18\x01 \x01(\x0b\x32\".estimator_det.protos.LearningRate\x12%\n\x18momentum_optimizer_value\x18\x02 \x01(\x02:\x03\x30.9\"b\n\rAdamOptimizer\x12\x39\n\rlearning_rate\x18\x01 \x01(\x0b\x32\".estimator_det.protos.LearningRate\x12\x16\n\x07\x65psilon\x18\x02 \x01(\x02:\x05\x31\x65-08\"\xf4\x02\n\x0cLearningRate\x12L\n\x16\x63onstant_learning_rate\x18\x01 \x01(\x0b\x32*.estimator_det.protos.ConstantLearningRateH\x00\x12]\n\x1f\x65xponential_decay_learning_rate\x18\x02 \x01(\x0b\x32\x32.estimator_det.protos.ExponentialDecayLearningRateH\x00\x12Q\n\x19manual_step_learning_rate\x18\x03 \x01(\x0b\x32,.estimator_det.protos.ManualStepLearningRateH\x00\x12S\n\x1a\x63osine_decay_learning_rate\x18\x04 \x01(\x0b\x32-.estimator_det.protos.CosineDecayLearningRateH\x00\x42\x0f\n\rlearning_rate\"4\n\x14\x43onstantLearningRate\x12\x1c\n\rlearning_rate\x18\x01 \x01(\x02:\x05\x30.002\"\xef\x01\n\x1c\x45xponentialDecayLearningRate\x12$\n\x15initial_learning_rate\x18\x01 \x01(\x02:\x05\x30.002\x12\x1c\n\x0b\x64\x65\x63\x61y_steps\x18\x02 \x01(\r:\x07\x34\x30\x30\x30\x30\x30\x30\x12\x1a\n\x0c\x64\x65\x63\x61y_factor\x18\x03 \x01(\x02:\x04\x30.95\x12\x17\n\tstaircase\x18\x04 \x01(\x08:\x04true\x12\x1f\n\x14\x62urnin_learning_rate\x18\x05 \x01(\x02:\x01\x30\x12\x17\n\x0c\x62urnin_steps\x18\x06 \x01(\r:\x01\x30\x12\x1c\n\x11min_learning_rate\x18\x07 \x01(\x02:\x01\x30\"\xee\x01\n\x16ManualStepLearningRate\x12$\n\x15initial_learning_rate\x18\x01 \x01(\x02:\x05\x30.002\x12S\n\x08schedule\x18\x02 \x03(\x0b\x32\x41.estimator_det.protos.ManualStepLearningRate.LearningRateSchedule\x12\x15\n\x06warmup\x18\x03 \x01(\x08:\x05\x66\x61lse\x1a\x42\n\x14LearningRateSchedule\x12\x0c\n\x04step\x18\x01 \x01(\r\x12\x1c\n\rlearning_rate\x18\x02 \x01(\x02:\x05\x30.002\"\xbe\x01\n\x17\x43osineDecayLearningRate\x12!\n\x12learning_rate_base\x18\x01 \x01(\x02:\x05\x30.002\x12\x1c\n\x0btotal_steps\x18\x02 \x01(\r:\x07\x34\x30\x30\x30\x30\x30\x30\x12$\n\x14warmup_learning_rate\x18\x03 \x01(\x02:\x06\x30.0002\x12\x1b\n\x0cwarmup_steps\x18\x04 \x01(\r:\x05\x31\x30\x30\x30\x30\x12\x1f\n\x14hold_base_rate_steps\x18\x05 \x01(\r:\x01\x30')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$estimator_det/protos/optimizer.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\xd8\x02\n\tOptimizer\x12\x44\n\x12rms_prop_optimizer\x18\x01 \x01(\x0b\x32&.estimator_det.protos.RMSPropOptimizerH\x00\x12\x45\n\x12momentum_optimizer\x18\x02 \x01(\x0b\x32\'.estimator_det.protos.MomentumOptimizerH\x00\x12=\n\x0e\x61\x64\x61m_optimizer\x18\x03 \x01(\x0b\x32#.estimator_det.protos.AdamOptimizerH\x00\x12 \n\x12use_moving_average\x18\x04 \x01(\x08:\x04true\x12P\n\x14moving_average_decay\x18\x05 \x01(\x02:\x06\x30.9999B*\xaa\xbb\x18&\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xf0?:\x12use_moving_averageB\x0b\n\toptimizer\"\xe4\x01\n\x10RMSPropOptimizer\x12\x39\n\rlearning_rate\x18\x01 \x01(\x0b\x32\".estimator_det.protos.LearningRate\x12=\n\x18momentum_optimizer_value\x18\x02 \x01(\x02:\x03\x30.9B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xf0?\x12*\n\x05\x64\x65\x63\x61y\x18\x03 \x01(\x02:\x03\x30.9B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xf0?\x12*\n\x07\x65psilon\x18\x04 \x01(\x02:\x01\x31\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x80\x84.A\x19\x00\x00\x00\x00\x00\x00\x00\x00\"\x8d\x01\n\x11MomentumOptimizer\x12\x39\n\rlearning_rate\x18\x01 \x01(\x0b\x32\".estimator_det.protos.LearningRate\x12=\n\x18momentum_optimizer_value\x18\x02 \x01(\x02:\x03\x30.9B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xf0?\"z\n\rAdamOptimizer\x12\x39\n\rlearning_rate\x18\x01 \x01(\x0b\x32\".estimator_det.protos.LearningRate\x12.\n\x07\x65psilon\x18\x02 \x01(\x02:\x05\x31\x65-08B\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x80\x84.A\x19\x00\x00\x00\x00\x00\x00\x00\x00\"\xf4\x02\n\x0cLearningRate\x12L\n\x16\x63onstant_learning_rate\x18\x01 \x01(\x0b\x32*.estimator_det.protos.ConstantLearningRateH\x00\x12]\n\x1f\x65xponential_decay_learning_rate\x18\x02 \x01(\x0b\x32\x32.estimator_det.protos.ExponentialDecayLearningRateH\x00\x12Q\n\x19manual_step_learning_rate\x18\x03 \x01(\x0b\x32,.estimator_det.protos.ManualStepLearningRateH\x00\x12S\n\x1a\x63osine_decay_learning_rate\x18\x04 \x01(\x0b\x32-.estimator_det.protos.CosineDecayLearningRateH\x00\x42\x0f\n\rlearning_rate\"L\n\x14\x43onstantLearningRate\x12\x34\n\rlearning_rate\x18\x01 \x01(\x02:\x05\x30.002B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x80\x84.A\"\x8d\x03\n\x1c\x45xponentialDecayLearningRate\x12<\n\x15initial_learning_rate\x18\x01 \x01(\x02:\x05\x30.002B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x80\x84.A\x12;\n\x0b\x64\x65\x63\x61y_steps\x18\x02 \x01(\r:\x07\x34\x30\x30\x30\x30\x30\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x05steps\x12\x32\n\x0c\x64\x65\x63\x61y_factor\x18\x03 \x01(\x02:\x04\x30.95B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x80\x84.A\x12\x17\n\tstaircase\x18\x04 \x01(\x08:\x04true\x12\x37\n\x14\x62urnin_learning_rate\x18\x05 \x01(\x02:\x01\x30\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x80\x84.A\x12\x36\n\x0c\x62urnin_steps\x18\x06 \x01(\r:\x01\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x05steps\x12\x34\n\x11min_learning_rate\x18\x07 \x01(\x02:\x01\x30\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x80\x84.A\"\xbd\x02\n\x16ManualStepLearningRate\x12<\n\x15initial_learning_rate\x18\x01 \x01(\x02:\x05\x30.002B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x80\x84.A\x12S\n\x08schedule\x18\x02 \x03(\x0b\x32\x41.estimator_det.protos.ManualStepLearningRate.LearningRateSchedule\x12\x15\n\x06warmup\x18\x03 \x01(\x08:\x05\x66\x61lse\x1ay\n\x14LearningRateSchedule\x12+\n\x04step\x18\x01 \x01(\rB\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x05steps\x12\x34\n\rlearning_rate\x18\x02 \x01(\x02:\x05\x30.002B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x80\x84.A\"\xcb\x02\n\x17\x43osineDecayLearningRate\x12\x39\n\x12learning_rate_base\x18\x01 \x01(\x02:\x05\x30.002B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x80\x84.A\x12;\n\x0btotal_steps\x18\x02 \x01(\r:\x07\x34\x30\x30\x30\x30\x30\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x05steps\x12<\n\x14warmup_learning_rate\x18\x03 \x01(\x02:\x06\x30.0002B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x80\x84.A\x12:\n\x0cwarmup_steps\x18\x04 \x01(\r:\x05\x31\x30\x30\x30\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x05steps\x12>\n\x14hold_base_rate_steps\x18\x05 \x01(\r:\x01\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\xe0\xff\xff\xff\xef\x41\"\x05steps')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.optimizer_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_OPTIMIZER']._serialized_start=63
-  _globals['_OPTIMIZER']._serialized_end=363
-  _globals['_RMSPROPOPTIMIZER']._serialized_start=366
-  _globals['_RMSPROPOPTIMIZER']._serialized_end=522
-  _globals['_MOMENTUMOPTIMIZER']._serialized_start=524
-  _globals['_MOMENTUMOPTIMIZER']._serialized_end=641
-  _globals['_ADAMOPTIMIZER']._serialized_start=643
-  _globals['_ADAMOPTIMIZER']._serialized_end=741
-  _globals['_LEARNINGRATE']._serialized_start=744
-  _globals['_LEARNINGRATE']._serialized_end=1116
-  _globals['_CONSTANTLEARNINGRATE']._serialized_start=1118
-  _globals['_CONSTANTLEARNINGRATE']._serialized_end=1170
-  _globals['_EXPONENTIALDECAYLEARNINGRATE']._serialized_start=1173
-  _globals['_EXPONENTIALDECAYLEARNINGRATE']._serialized_end=1412
-  _globals['_MANUALSTEPLEARNINGRATE']._serialized_start=1415
-  _globals['_MANUALSTEPLEARNINGRATE']._serialized_end=1653
-  _globals['_MANUALSTEPLEARNINGRATE_LEARNINGRATESCHEDULE']._serialized_start=1587
-  _globals['_MANUALSTEPLEARNINGRATE_LEARNINGRATESCHEDULE']._serialized_end=1653
-  _globals['_COSINEDECAYLEARNINGRATE']._serialized_start=1656
-  _globals['_COSINEDECAYLEARNINGRATE']._serialized_end=1846
+  _globals['_OPTIMIZER'].fields_by_name['moving_average_decay']._options = None
+  _globals['_OPTIMIZER'].fields_by_name['moving_average_decay']._serialized_options = b'\252\273\030&\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\360?:\022use_moving_average'
+  _globals['_RMSPROPOPTIMIZER'].fields_by_name['momentum_optimizer_value']._options = None
+  _globals['_RMSPROPOPTIMIZER'].fields_by_name['momentum_optimizer_value']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\360?'
+  _globals['_RMSPROPOPTIMIZER'].fields_by_name['decay']._options = None
+  _globals['_RMSPROPOPTIMIZER'].fields_by_name['decay']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\360?'
+  _globals['_RMSPROPOPTIMIZER'].fields_by_name['epsilon']._options = None
+  _globals['_RMSPROPOPTIMIZER'].fields_by_name['epsilon']._serialized_options = b'\252\273\030\022\021\000\000\000\000\200\204.A\031\000\000\000\000\000\000\000\000'
+  _globals['_MOMENTUMOPTIMIZER'].fields_by_name['momentum_optimizer_value']._options = None
+  _globals['_MOMENTUMOPTIMIZER'].fields_by_name['momentum_optimizer_value']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\360?'
+  _globals['_ADAMOPTIMIZER'].fields_by_name['epsilon']._options = None
+  _globals['_ADAMOPTIMIZER'].fields_by_name['epsilon']._serialized_options = b'\252\273\030\022\021\000\000\000\000\200\204.A\031\000\000\000\000\000\000\000\000'
+  _globals['_CONSTANTLEARNINGRATE'].fields_by_name['learning_rate']._options = None
+  _globals['_CONSTANTLEARNINGRATE'].fields_by_name['learning_rate']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\200\204.A'
+  _globals['_EXPONENTIALDECAYLEARNINGRATE'].fields_by_name['initial_learning_rate']._options = None
+  _globals['_EXPONENTIALDECAYLEARNINGRATE'].fields_by_name['initial_learning_rate']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\200\204.A'
+  _globals['_EXPONENTIALDECAYLEARNINGRATE'].fields_by_name['decay_steps']._options = None
+  _globals['_EXPONENTIALDECAYLEARNINGRATE'].fields_by_name['decay_steps']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\000\000\021\000\000\340\377\377\377\357A\"\005steps'
+  _globals['_EXPONENTIALDECAYLEARNINGRATE'].fields_by_name['decay_factor']._options = None
+  _globals['_EXPONENTIALDECAYLEARNINGRATE'].fields_by_name['decay_factor']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\200\204.A'
+  _globals['_EXPONENTIALDECAYLEARNINGRATE'].fields_by_name['burnin_learning_rate']._options = None
+  _globals['_EXPONENTIALDECAYLEARNINGRATE'].fields_by_name['burnin_learning_rate']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\200\204.A'
+  _globals['_EXPONENTIALDECAYLEARNINGRATE'].fields_by_name['burnin_steps']._options = None
+  _globals['_EXPONENTIALDECAYLEARNINGRATE'].fields_by_name['burnin_steps']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\000\000\021\000\000\340\377\377\377\357A\"\005steps'
+  _globals['_EXPONENTIALDECAYLEARNINGRATE'].fields_by_name['min_learning_rate']._options = None
+  _globals['_EXPONENTIALDECAYLEARNINGRATE'].fields_by_name['min_learning_rate']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\200\204.A'
+  _globals['_MANUALSTEPLEARNINGRATE_LEARNINGRATESCHEDULE'].fields_by_name['step']._options = None
+  _globals['_MANUALSTEPLEARNINGRATE_LEARNINGRATESCHEDULE'].fields_by_name['step']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\000\000\021\000\000\340\377\377\377\357A\"\005steps'
+  _globals['_MANUALSTEPLEARNINGRATE_LEARNINGRATESCHEDULE'].fields_by_name['learning_rate']._options = None
+  _globals['_MANUALSTEPLEARNINGRATE_LEARNINGRATESCHEDULE'].fields_by_name['learning_rate']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\200\204.A'
+  _globals['_MANUALSTEPLEARNINGRATE'].fields_by_name['initial_learning_rate']._options = None
+  _globals['_MANUALSTEPLEARNINGRATE'].fields_by_name['initial_learning_rate']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\200\204.A'
+  _globals['_COSINEDECAYLEARNINGRATE'].fields_by_name['learning_rate_base']._options = None
+  _globals['_COSINEDECAYLEARNINGRATE'].fields_by_name['learning_rate_base']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\200\204.A'
+  _globals['_COSINEDECAYLEARNINGRATE'].fields_by_name['total_steps']._options = None
+  _globals['_COSINEDECAYLEARNINGRATE'].fields_by_name['total_steps']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\000\000\021\000\000\340\377\377\377\357A\"\005steps'
+  _globals['_COSINEDECAYLEARNINGRATE'].fields_by_name['warmup_learning_rate']._options = None
+  _globals['_COSINEDECAYLEARNINGRATE'].fields_by_name['warmup_learning_rate']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\200\204.A'
+  _globals['_COSINEDECAYLEARNINGRATE'].fields_by_name['warmup_steps']._options = None
+  _globals['_COSINEDECAYLEARNINGRATE'].fields_by_name['warmup_steps']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\000\000\021\000\000\340\377\377\377\357A\"\005steps'
+  _globals['_COSINEDECAYLEARNINGRATE'].fields_by_name['hold_base_rate_steps']._options = None
+  _globals['_COSINEDECAYLEARNINGRATE'].fields_by_name['hold_base_rate_steps']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\000\000\021\000\000\340\377\377\377\357A\"\005steps'
+  _globals['_OPTIMIZER']._serialized_start=97
+  _globals['_OPTIMIZER']._serialized_end=441
+  _globals['_RMSPROPOPTIMIZER']._serialized_start=444
+  _globals['_RMSPROPOPTIMIZER']._serialized_end=672
+  _globals['_MOMENTUMOPTIMIZER']._serialized_start=675
+  _globals['_MOMENTUMOPTIMIZER']._serialized_end=816
+  _globals['_ADAMOPTIMIZER']._serialized_start=818
+  _globals['_ADAMOPTIMIZER']._serialized_end=940
+  _globals['_LEARNINGRATE']._serialized_start=943
+  _globals['_LEARNINGRATE']._serialized_end=1315
+  _globals['_CONSTANTLEARNINGRATE']._serialized_start=1317
+  _globals['_CONSTANTLEARNINGRATE']._serialized_end=1393
+  _globals['_EXPONENTIALDECAYLEARNINGRATE']._serialized_start=1396
+  _globals['_EXPONENTIALDECAYLEARNINGRATE']._serialized_end=1793
+  _globals['_MANUALSTEPLEARNINGRATE']._serialized_start=1796
+  _globals['_MANUALSTEPLEARNINGRATE']._serialized_end=2113
+  _globals['_MANUALSTEPLEARNINGRATE_LEARNINGRATESCHEDULE']._serialized_start=1992
+  _globals['_MANUALSTEPLEARNINGRATE_LEARNINGRATESCHEDULE']._serialized_end=2113
+  _globals['_COSINEDECAYLEARNINGRATE']._serialized_start=2116
+  _globals['_COSINEDECAYLEARNINGRATE']._serialized_end=2447
 # @@protoc_insertion_point(module_scope)

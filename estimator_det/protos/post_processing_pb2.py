@@ -13,19 +13,38 @@ _sym_db = _symbol_database.Default()
 
 
 from estimator_det.protos import calibration_pb2 as estimator__det_dot_protos_dot_calibration__pb2
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*estimator_det/protos/post_processing.proto\x12\x14\x65stimator_det.protos\x1a&estimator_det/protos/calibration.proto\"\xe8\x03\n\x16\x42\x61tchNonMaxSuppression\x12\x1a\n\x0fscore_threshold\x18\x01 \x01(\x02:\x01\x30\x12\x1a\n\riou_threshold\x18\x02 \x01(\x02:\x03\x30.6\x12%\n\x18max_detections_per_class\x18\x03 \x01(\x05:\x03\x31\x30\x30\x12!\n\x14max_total_detections\x18\x05 \x01(\x05:\x03\x31\x30\x30\x12 \n\x11use_static_shapes\x18\x06 \x01(\x08:\x05\x66\x61lse\x12%\n\x16use_class_agnostic_nms\x18\x07 \x01(\x08:\x05\x66\x61lse\x12$\n\x19max_classes_per_detection\x18\x08 \x01(\x05:\x01\x31\x12\x19\n\x0esoft_nms_sigma\x18\t \x01(\x02:\x01\x30\x12\"\n\x13use_partitioned_nms\x18\n \x01(\x08:\x05\x66\x61lse\x12\x1f\n\x10use_combined_nms\x18\x0b \x01(\x08:\x05\x66\x61lse\x12%\n\x17\x63hange_coordinate_frame\x18\x0c \x01(\x08:\x04true\x12\x1b\n\x0cuse_hard_nms\x18\r \x01(\x08:\x05\x66\x61lse\x12\x1a\n\x0buse_cpu_nms\x18\x0e \x01(\x08:\x05\x66\x61lse\x12\x1d\n\rstatic_kernel\x18\xe8\x07 \x01(\x08:\x05\x66\x61lse\"\xd0\x02\n\x0ePostProcessing\x12O\n\x19\x62\x61tch_non_max_suppression\x18\x01 \x01(\x0b\x32,.estimator_det.protos.BatchNonMaxSuppression\x12V\n\x0fscore_converter\x18\x02 \x01(\x0e\x32\x33.estimator_det.protos.PostProcessing.ScoreConverter:\x08IDENTITY\x12\x16\n\x0blogit_scale\x18\x03 \x01(\x02:\x01\x31\x12\x43\n\x12\x63\x61libration_config\x18\x04 \x01(\x0b\x32\'.estimator_det.protos.CalibrationConfig\"8\n\x0eScoreConverter\x12\x0c\n\x08IDENTITY\x10\x00\x12\x0b\n\x07SIGMOID\x10\x01\x12\x0b\n\x07SOFTMAX\x10\x02')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*estimator_det/protos/post_processing.proto\x12\x14\x65stimator_det.protos\x1a&estimator_det/protos/calibration.proto\x1a estimator_det/protos/rules.proto\"\x99\x07\n\x16\x42\x61tchNonMaxSuppression\x12\x1a\n\x0fscore_threshold\x18\x01 \x01(\x02:\x01\x30\x12\x32\n\riou_threshold\x18\x02 \x01(\x02:\x03\x30.6B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xf0?\x12\x44\n\x18max_detections_per_class\x18\x03 \x01(\x05:\x03\x31\x30\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes\x12@\n\x14max_total_detections\x18\x05 \x01(\x05:\x03\x31\x30\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes\x12i\n\x11use_static_shapes\x18\x06 \x01(\x08:\x05\x66\x61lseBG\xaa\xbb\x18\x43\x32\x41\x61ll kinds of suppression have the same result, with static shapes\x12%\n\x16use_class_agnostic_nms\x18\x07 \x01(\x08:\x05\x66\x61lse\x12\x43\n\x19max_classes_per_detection\x18\x08 \x01(\x05:\x01\x31\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes\x12\x31\n\x0esoft_nms_sigma\x18\t \x01(\x02:\x01\x30\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00@\x8f@\x12k\n\x13use_partitioned_nms\x18\n \x01(\x08:\x05\x66\x61lseBG\xaa\xbb\x18\x43\x32\x41\x61ll kinds of suppression have the same result, with static shapes\x12h\n\x10use_combined_nms\x18\x0b \x01(\x08:\x05\x66\x61lseBG\xaa\xbb\x18\x43\x32\x41\x61ll kinds of suppression have the same result, with static shapes\x12%\n\x17\x63hange_coordinate_frame\x18\x0c \x01(\x08:\x04true\x12\x1b\n\x0cuse_hard_nms\x18\r \x01(\x08:\x05\x66\x61lse\x12\x63\n\x0buse_cpu_nms\x18\x0e \x01(\x08:\x05\x66\x61lseBG\xaa\xbb\x18\x43\x32\x41\x61ll kinds of suppression have the same result, with static shapes\x12\x1d\n\rstatic_kernel\x18\xe8\x07 \x01(\x08:\x05\x66\x61lse\"\xd0\x02\n\x0ePostProcessing\x12O\n\x19\x62\x61tch_non_max_suppression\x18\x01 \x01(\x0b\x32,.estimator_det.protos.BatchNonMaxSuppression\x12V\n\x0fscore_converter\x18\x02 \x01(\x0e\x32\x33.estimator_det.protos.PostProcessing.ScoreConverter:\x08IDENTITY\x12\x16\n\x0blogit_scale\x18\x03 \x01(\x02:\x01\x31\x12\x43\n\x12\x63\x61libration_config\x18\x04 \x01(\x0b\x32\'.estimator_det.protos.CalibrationConfig\"8\n\x0eScoreConverter\x12\x0c\n\x08IDENTITY\x10\x00\x12\x0b\n\x07SIGMOID\x10\x01\x12\x0b\n\x07SOFTMAX\x10\x02')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.post_processing_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_BATCHNONMAXSUPPRESSION']._serialized_start=109
-  _globals['_BATCHNONMAXSUPPRESSION']._serialized_end=597
-  _globals['_POSTPROCESSING']._serialized_start=600
-  _globals['_POSTPROCESSING']._serialized_end=936
-  _globals['_POSTPROCESSING_SCORECONVERTER']._serialized_start=880
-  _globals['_POSTPROCESSING_SCORECONVERTER']._serialized_end=936
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['iou_threshold']._options = None
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['iou_threshold']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\360?'
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['max_detections_per_class']._options = None
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['max_detections_per_class']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\360?\021\000\000\000\000\000j\370@\"\005boxes'
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['max_total_detections']._options = None
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['max_total_detections']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000j\370@\"\005boxes'
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['use_static_shapes']._options = None
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['use_static_shapes']._serialized_options = b'\252\273\030C2Aall kinds of suppression have the same result, with static shapes'
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['max_classes_per_detection']._options = None
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['max_classes_per_detection']._serialized_options = b'\252\273\030\031\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000j\370@\"\005boxes'
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['soft_nms_sigma']._options = None
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['soft_nms_sigma']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000@\217@'
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['use_partitioned_nms']._options = None
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['use_partitioned_nms']._serialized_options = b'\252\273\030C2Aall kinds of suppression have the same result, with static shapes'
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['use_combined_nms']._options = None
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['use_combined_nms']._serialized_options = b'\252\273\030C2Aall kinds of suppression have the same result, with static shapes'
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['use_cpu_nms']._options = None
+  _globals['_BATCHNONMAXSUPPRESSION'].fields_by_name['use_cpu_nms']._serialized_options = b'\252\273\030C2Aall kinds of suppression have the same result, with static shapes'
+  _globals['_BATCHNONMAXSUPPRESSION']._serialized_start=143
+  _globals['_BATCHNONMAXSUPPRESSION']._serialized_end=1064
+  _globals['_POSTPROCESSING']._serialized_start=1067
+  _globals['_POSTPROCESSING']._serialized_end=1403
+  _globals['_POSTPROCESSING_SCORECONVERTER']._serialized_start=1347
+  _globals['_POSTPROCESSING_SCORECONVERTER']._serialized_end=1403
 # @@protoc_insertion_point(module_scope)

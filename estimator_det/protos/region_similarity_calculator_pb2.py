@@ -12,23 +12,26 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n7estimator_det/protos/region_similarity_calculator.proto\x12\x14\x65stimator_det.protos\"\xd2\x02\n\x1aRegionSimilarityCalculator\x12K\n\x16neg_sq_dist_similarity\x18\x01 \x01(\x0b\x32).estimator_det.protos.NegSqDistSimilarityH\x00\x12=\n\x0eiou_similarity\x18\x02 \x01(\x0b\x32#.estimator_det.protos.IouSimilarityH\x00\x12=\n\x0eioa_similarity\x18\x03 \x01(\x0b\x32#.estimator_det.protos.IoaSimilarityH\x00\x12T\n\x1athresholded_iou_similarity\x18\x04 \x01(\x0b\x32..estimator_det.protos.ThresholdedIouSimilarityH\x00\x42\x13\n\x11region_similarity\"\x15\n\x13NegSqDistSimilarity\"\x0f\n\rIouSimilarity\"\x0f\n\rIoaSimilarity\"6\n\x18ThresholdedIouSimilarity\x12\x1a\n\riou_threshold\x18\x01 \x01(\x02:\x03\x30.5')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n7estimator_det/protos/region_similarity_calculator.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\xd2\x02\n\x1aRegionSimilarityCalculator\x12K\n\x16neg_sq_dist_similarity\x18\x01 \x01(\x0b\x32).estimator_det.protos.NegSqDistSimilarityH\x00\x12=\n\x0eiou_similarity\x18\x02 \x01(\x0b\x32#.estimator_det.protos.IouSimilarityH\x00\x12=\n\x0eioa_similarity\x18\x03 \x01(\x0b\x32#.estimator_det.protos.IoaSimilarityH\x00\x12T\n\x1athresholded_iou_similarity\x18\x04 \x01(\x0b\x32..estimator_det.protos.ThresholdedIouSimilarityH\x00\x42\x13\n\x11region_similarity\"\x15\n\x13NegSqDistSimilarity\"\x0f\n\rIouSimilarity\"\x0f\n\rIoaSimilarity\"N\n\x18ThresholdedIouSimilarity\x12\x32\n\riou_threshold\x18\x01 \x01(\x02:\x03\x30.5B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xf0?')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.region_similarity_calculator_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_REGIONSIMILARITYCALCULATOR']._serialized_start=82
-  _globals['_REGIONSIMILARITYCALCULATOR']._serialized_end=420
-  _globals['_NEGSQDISTSIMILARITY']._serialized_start=422
-  _globals['_NEGSQDISTSIMILARITY']._serialized_end=443
-  _globals['_IOUSIMILARITY']._serialized_start=445
-  _globals['_IOUSIMILARITY']._serialized_end=460
-  _globals['_IOASIMILARITY']._serialized_start=462
-  _globals['_IOASIMILARITY']._serialized_end=477
-  _globals['_THRESHOLDEDIOUSIMILARITY']._serialized_start=479
-  _globals['_THRESHOLDEDIOUSIMILARITY']._serialized_end=533
+  _globals['_THRESHOLDEDIOUSIMILARITY'].fields_by_name['iou_threshold']._options = None
+  _globals['_THRESHOLDEDIOUSIMILARITY'].fields_by_name['iou_threshold']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\360?'
+  _globals['_REGIONSIMILARITYCALCULATOR']._serialized_start=116
+  _globals['_REGIONSIMILARITYCALCULATOR']._serialized_end=454
+  _globals['_NEGSQDISTSIMILARITY']._serialized_start=456
+  _globals['_NEGSQDISTSIMILARITY']._serialized_end=477
+  _globals['_IOUSIMILARITY']._serialized_start=479
+  _globals['_IOUSIMILARITY']._serialized_end=494
+  _globals['_IOASIMILARITY']._serialized_start=496
+  _globals['_IOASIMILARITY']._serialized_end=511
+  _globals['_THRESHOLDEDIOUSIMILARITY']._serialized_start=513
+  _globals['_THRESHOLDEDIOUSIMILARITY']._serialized_end=591
 # @@protoc_insertion_point(module_scope)

@@ -12,15 +12,40 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/estimator_det/protos/ssd_anchor_generator.proto\x12\x14\x65stimator_det.protos\"\xf2\x02\n\x12SsdAnchorGenerator\x12\x15\n\nnum_layers\x18\x01 \x01(\x05:\x01\x36\x12\x16\n\tmin_scale\x18\x02 \x01(\x02:\x03\x30.2\x12\x17\n\tmax_scale\x18\x03 \x01(\x02:\x04\x30.95\x12\x0e\n\x06scales\x18\x0c \x03(\x02\x12\x15\n\raspect_ratios\x18\x04 \x03(\x02\x12*\n\x1finterpolated_scale_aspect_ratio\x18\r \x01(\x02:\x01\x31\x12*\n\x1creduce_boxes_in_lowest_layer\x18\x05 \x01(\x08:\x04true\x12\x1d\n\x12\x62\x61se_anchor_height\x18\x06 \x01(\x02:\x01\x31\x12\x1c\n\x11\x62\x61se_anchor_width\x18\x07 \x01(\x02:\x01\x31\x12\x15\n\rheight_stride\x18\x08 \x03(\x05\x12\x14\n\x0cwidth_stride\x18\t \x03(\x05\x12\x15\n\rheight_offset\x18\n \x03(\x05\x12\x14\n\x0cwidth_offset\x18\x0b \x03(\x05')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/estimator_det/protos/ssd_anchor_generator.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\xba\x05\n\x12SsdAnchorGenerator\x12\x35\n\nnum_layers\x18\x01 \x01(\x05:\x01\x36\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00Y@\"\x06layers\x12.\n\tmin_scale\x18\x02 \x01(\x02:\x03\x30.2B\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00@\x8f@\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12/\n\tmax_scale\x18\x03 \x01(\x02:\x04\x30.95B\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00@\x8f@\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12&\n\x06scales\x18\x0c \x03(\x02\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00@\x8f@\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12-\n\raspect_ratios\x18\x04 \x03(\x02\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00@\x8f@\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12\x42\n\x1finterpolated_scale_aspect_ratio\x18\r \x01(\x02:\x01\x31\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00@\x8f@\x12*\n\x1creduce_boxes_in_lowest_layer\x18\x05 \x01(\x08:\x04true\x12\x35\n\x12\x62\x61se_anchor_height\x18\x06 \x01(\x02:\x01\x31\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00@\x8f@\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12\x34\n\x11\x62\x61se_anchor_width\x18\x07 \x01(\x02:\x01\x31\x42\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00@\x8f@\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12\x35\n\rheight_stride\x18\x08 \x03(\x05\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x34\n\x0cwidth_stride\x18\t \x03(\x05\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x35\n\rheight_offset\x18\n \x03(\x05\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xd0\xc0\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels\x12\x34\n\x0cwidth_offset\x18\x0b \x03(\x05\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xd0\xc0\x11\x00\x00\x00\x00\x00\x00\xd0@\"\x06pixels')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.ssd_anchor_generator_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_SSDANCHORGENERATOR']._serialized_start=74
-  _globals['_SSDANCHORGENERATOR']._serialized_end=444
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['num_layers']._options = None
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['num_layers']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000Y@\"\006layers'
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['min_scale']._options = None
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['min_scale']._serialized_options = b'\252\273\030\022\021\000\000\000\000\000@\217@\031\000\000\000\000\000\000\000\000'
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['max_scale']._options = None
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['max_scale']._serialized_options = b'\252\273\030\022\021\000\000\000\000\000@\217@\031\000\000\000\000\000\000\000\000'
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['scales']._options = None
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['scales']._serialized_options = b'\252\273\030\022\021\000\000\000\000\000@\217@\031\000\000\000\000\000\000\000\000'
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['aspect_ratios']._options = None
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['aspect_ratios']._serialized_options = b'\252\273\030\022\021\000\000\000\000\000@\217@\031\000\000\000\000\000\000\000\000'
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['interpolated_scale_aspect_ratio']._options = None
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['interpolated_scale_aspect_ratio']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000@\217@'
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['base_anchor_height']._options = None
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['base_anchor_height']._serialized_options = b'\252\273\030\022\021\000\000\000\000\000@\217@\031\000\000\000\000\000\000\000\000'
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['base_anchor_width']._options = None
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['base_anchor_width']._serialized_options = b'\252\273\030\022\021\000\000\000\000\000@\217@\031\000\000\000\000\000\000\000\000'
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['height_stride']._options = None
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['height_stride']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['width_stride']._options = None
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['width_stride']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['height_offset']._options = None
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['height_offset']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\320\300\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['width_offset']._options = None
+  _globals['_SSDANCHORGENERATOR'].fields_by_name['width_offset']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\320\300\021\000\000\000\000\000\000\320@\"\006pixels'
+  _globals['_SSDANCHORGENERATOR']._serialized_start=108
+  _globals['_SSDANCHORGENERATOR']._serialized_end=806
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from estimator_det.protos import losses_pb2 as _losses_pb2
 from estimator_det.protos import matcher_pb2 as _matcher_pb2
 from estimator_det.protos import post_processing_pb2 as _post_processing_pb2
 from estimator_det.protos import region_similarity_calculator_pb2 as _region_similarity_calculator_pb2
+from estimator_det.protos import rules_pb2 as _rules_pb2
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

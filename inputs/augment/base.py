@@ -19,7 +19,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config.ranges import check_ranges
+from estimator_det.config.field_rules import check_ranges
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError, is_repeated, nearest
 from inputs.schema import PER_BOX_FIELDS, Sample

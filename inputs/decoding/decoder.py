@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.check import check_reader
-from estimator_det.config.fields import check_fields
+from estimator_det.config.field_rules import check_fields
 from estimator_det.config.problem import raise_first
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import Resizer

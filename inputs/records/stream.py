@@ -16,7 +16,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from estimator_det.config.fields import check_fields
+from estimator_det.config.field_rules import check_fields
 from estimator_det.config.problem import raise_first
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2

@@ -8,11 +8,12 @@ from typing import Any, Iterable, Iterator, List, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config.check import PLACEHOLDER, named_paths
+from estimator_det.config.field_rules import most
 from estimator_det.config.files import is_remote, special_kind
 from estimator_det.config.printing import counted, listed, quoted
 from estimator_det.config.problem import Problem, error, from_error, warning
-from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import ssd_pb2
 from inputs.checks.first_records import check_class_names
 from inputs.decoding.hierarchy import make_hierarchy
 from inputs.label_map import LabelMap
@@ -22,6 +23,7 @@ from model_fn.checks.subject import Reader, Subject
 RENUMBER = "number the classes from 1 without gaps, in the label map and in the records"
 _FILES_AT_ONCE = 16
 _CLASSES_SHOWN = 5
+_MOST_CLASSES = most(ssd_pb2.Ssd, "num_classes")
 
 
 def check_label_maps(subject: Subject) -> Iterator[Problem]:
@@ -52,10 +54,10 @@ def compare_with_model(table: Iterable[Reader], model: Any) -> Iterator[Problem]
             yield from_error(
                 labels, field, "correct the path, or the file: ids from 1, each name once"
             )
-        elif labels is not None and labels.max_id > MOST_CLASSES:
+        elif labels is not None and labels.max_id > _MOST_CLASSES:
             yield error(
                 field,
-                f"{quoted(path)} has id {labels.max_id}; a model has {MOST_CLASSES:,} classes at "
+                f"{quoted(path)} has id {labels.max_id}; a model has {_MOST_CLASSES:,} classes at "
                 "most",
                 RENUMBER,
             )

@@ -10,9 +10,8 @@ from estimator_det.boxes.coders import CODERS
 from estimator_det.boxes.geometry import SIMILARITIES
 from estimator_det.boxes.matching import MATCHERS
 from estimator_det.boxes.score_conversion import CALIBRATIONS
-from estimator_det.config.fields import no_effect, non_default_fields
+from estimator_det.config.field_rules import check_ranges, no_effect, non_default_fields
 from estimator_det.config.problem import Problem, error, from_error
-from estimator_det.config.ranges import check_ranges
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError, entries
 from estimator_det.detectors import DETECTORS

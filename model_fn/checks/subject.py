@@ -8,9 +8,9 @@ from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, U
 
 from estimator_det.config.check import PLACEHOLDER, without_placeholders
 from estimator_det.config.check_model import readers
+from estimator_det.config.field_rules import check_ranges
 from estimator_det.config.files import is_remote
 from estimator_det.config.problem import Problem
-from estimator_det.config.ranges import check_ranges
 from estimator_det.config.text import ConfigError
 from inputs.label_map import LabelMap, read_label_map
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.check_model import is_class_agnostic
-from estimator_det.config.ranges import MOST_CLASSES
+from estimator_det.config.field_rules import most
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detections, Groundtruth
+from estimator_det.protos import ssd_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
 from model_fn.evaluation import diagnostics
@@ -42,7 +43,7 @@ def make_categories(
         return label_map.categories()
     model = getattr(pipeline_config.model, pipeline_config.model.WhichOneof("model"))
     # A model that is not supported may have none; a typing error must not take all memory.
-    count = min(getattr(model, "num_classes", 0), MOST_CLASSES)
+    count = min(getattr(model, "num_classes", 0), most(ssd_pb2.Ssd, "num_classes"))
     return [{"id": k, "name": f"category_{k}"} for k in range(1, count + 1)]
 
 

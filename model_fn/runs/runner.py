@@ -14,8 +14,8 @@ from typing import Any, Callable, Dict, Optional
 
 from estimator_det.compat import require_v2_behavior
 from estimator_det.config.check_evaluation import check_names
+from estimator_det.config.field_rules import check_ranges
 from estimator_det.config.problem import refuse
-from estimator_det.config.ranges import check_ranges
 from inputs import machine
 from model_fn.checkpoints.errors import DamagedCheckpointsError, SessionLostError
 from model_fn.checkpoints.find import newest_step

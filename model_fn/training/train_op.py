@@ -7,7 +7,7 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.ranges import check_ranges_or_raise
+from estimator_det.config.field_rules import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
 from model_fn.training.finite_gate import RejectedBatch, guarded, nan_unless_finite, written_values
 from model_fn.training.recompute import recomputing

@@ -2,7 +2,7 @@
 
 `fields_read` records each read of a field while detectors, optimizers and augmentations are built
 from configurations that set it, and while a small run trains and evaluates. A field that nothing
-reads, and that no table of `config.fields` or registry refuses or reports, fails
+reads, and that no rule in a .proto file or registry refuses or reports, fails
 `test_every_field_is_read`.
 """
 
@@ -20,7 +20,8 @@ from google.protobuf import message_factory, text_format
 import inputs
 from benchmarks.speed import components
 from estimator_det.compat import tf
-from estimator_det.config import check, check_model, fields, pipeline
+from estimator_det.config import check, check_model, field_rules, pipeline
+from estimator_det.config.field_rules import rule_of
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError, is_map, is_repeated
 from estimator_det.detectors import base as detectors
@@ -42,16 +43,15 @@ from tests.detectors.two_stage import configs as two_stage
 
 CONFIG = pipeline_pb2.TrainEvalPipelineConfig
 PRODUCT = tuple(f"{ROOT / room}/" for room in ("estimator_det", "inputs", "model_fn"))
-CHECKS_OF_ALL_FIELDS = ("is_set_to_non_default", "check_fields", "_check_numbers")
+CHECKS_OF_ALL_FIELDS = ("is_set_to_non_default", "_use", "_check_numbers")
 # Fields that clusters and TPUs alone read, and one that must agree with number_of_stages.
 ELSEWHERE = {
     *(f"TrainConfig.{name}" for name in (*check.FOR_CLUSTER, "use_bfloat16")),
     "EvalConfig.num_examples",
     "MaskRCNNBoxPredictor.predict_instance_masks",
 }
-# Field -> assignment to another one, without which it has no effect.
+# Field -> assignment to another one, without which it has no effect, beside those that rules name.
 NEEDED = {
-    **{name: f"{other}=1" for name, other in fields.NEEDS.items()},
     "Context.max_num_context_features": "use_long_term_attention=true",
     "Custom.parameters": "name=x",
     "InputReader.frame_index": "input_type=TF_SEQUENCE_EXAMPLE",
@@ -71,10 +71,14 @@ class Field(NamedTuple):
 
     @property
     def name(self) -> str:
-        return fields.schema_name(self.descriptor)
+        return local_name(self.descriptor)
 
     def is_below(self, *path: str) -> bool:
         return tuple(step.name for step in self.path[: len(path)]) == path
+
+
+def local_name(descriptor: Any) -> str:
+    return str(descriptor.full_name).removeprefix("estimator_det.protos.")
 
 
 def inner_message(field: Any) -> Any:
@@ -89,6 +93,10 @@ def refused_by_registry(found: Field) -> bool:
     holder = found.path[-1].name if found.path else ""
     registry = names.CHOICES_OF_FIELDS.get(holder, names.CHOICES.get(group.name)) if group else None
     return registry is not None and found.descriptor.name not in (*registry, "custom")
+
+
+def is_refused(found: Field) -> bool:
+    return bool(rule_of(found.descriptor).refused) or refused_by_registry(found)
 
 
 def reachable() -> Iterator[Field]:
@@ -108,14 +116,18 @@ def reachable() -> Iterator[Field]:
             inner = inner_message(field)
             if inner is None or inner.file.package == "google.protobuf":
                 continue
-            if found.name not in fields.REFUSED and not refused_by_registry(found):
+            if not is_refused(found):
                 todo.append(((*path, field), inner))
 
 
 # A choice that one model refuses and another takes is listed as the other has it.
 FIELDS = {f.name: f for f in sorted(reachable(), key=refused_by_registry, reverse=True)}
-REFUSED = [n for n, f in FIELDS.items() if n in fields.REFUSED or refused_by_registry(f)]
-WORKING = sorted(set(FIELDS) - set(REFUSED) - set(fields.NO_EFFECT))
+RULES = {name: rule_of(field.descriptor) for name, field in FIELDS.items()}
+REFUSED = [name for name, field in FIELDS.items() if is_refused(field)]
+NO_EFFECT = sorted(name for name, rule in RULES.items() if rule.no_effect)
+NEEDS = {name: rule.needs for name, rule in sorted(RULES.items()) if rule.needs}
+NEEDED.update({name: f"{other}=1" for name, other in NEEDS.items() if name not in NEEDED})
+WORKING = sorted(set(FIELDS) - set(REFUSED) - set(NO_EFFECT))
 
 
 def another_value(field: Any) -> Any:
@@ -167,7 +179,7 @@ def recorded_reads() -> Iterator[Set[str]]:
         value = read(message, attribute)
         if not code.co_filename.startswith(PRODUCT) or code.co_name in CHECKS_OF_ALL_FIELDS:
             return value
-        message_name = fields.schema_name(type(message).DESCRIPTOR)
+        message_name = local_name(type(message).DESCRIPTOR)
 
         def ask(name: str) -> Any:
             answer = value(name)
@@ -294,19 +306,22 @@ def fields_read(tmp_path_factory: pytest.TempPathFactory) -> Set[str]:
 @pytest.mark.slow
 def test_every_field_is_read(fields_read):
     unread = set(WORKING) - fields_read - ELSEWHERE
-    assert not unread, "make them work, or enter them in config.fields"
+    assert not unread, "make them work, or give them a rule in their .proto file"
 
 
-def test_the_tables_name_fields_of_the_schema_once():
-    tables = [fields.REFUSED, fields.NO_EFFECT, fields.REPLACED, fields.NEEDS]
-    for table in tables:
-        assert list(table) == sorted(table)
-        assert set(table) <= set(FIELDS)
-    assert not set(fields.REFUSED) & set(fields.NO_EFFECT)
-    for name, needed in fields.NEEDS.items():
+def test_the_rules_fit_each_other():
+    for name, rule in RULES.items():
+        reports = [rule.refused, rule.no_effect, rule.replaced_by, rule.needs]
+        assert len(list(filter(None, reports))) <= 1, name
+        assert rule.refused or not rule.remedy, name
+    for name, needed in NEEDS.items():
         assert f"{name.rpartition('.')[0]}.{needed}" in WORKING
-    deprecated = {f.name for f in FIELDS.values() if f.descriptor.GetOptions().deprecated}
-    assert deprecated <= {*fields.NO_EFFECT, *fields.REPLACED}
+    deprecated = {n: rule for n, rule in RULES.items() if options_of(n).deprecated}
+    assert all(rule.no_effect or rule.replaced_by for rule in deprecated.values())
+
+
+def options_of(name: str) -> Any:
+    return FIELDS[name].descriptor.GetOptions()
 
 
 def problems_at(field: Field, assignment: str = "") -> List[Tuple[str, str]]:
@@ -319,20 +334,20 @@ def problems_at(field: Field, assignment: str = "") -> List[Tuple[str, str]]:
     return [(problem.severity, problem.message) for problem in found if problem.field == path]
 
 
-@pytest.mark.parametrize("name", [*REFUSED, *sorted(fields.NO_EFFECT)])
+@pytest.mark.parametrize("name", [*REFUSED, *NO_EFFECT])
 def test_fields_that_no_run_uses_are_reported(name):
     ((severity, message),) = problems_at(FIELDS[name])
     if name in REFUSED:
         assert severity == "error" and "not supported" in message and "not known" not in message
     else:
-        assert severity == "warning" and f"has no effect: {fields.NO_EFFECT[name]}" in message
+        assert severity == "warning" and f"has no effect: {RULES[name].no_effect}" in message
 
 
-@pytest.mark.parametrize("name", sorted(fields.NEEDS))
+@pytest.mark.parametrize("name", NEEDS)
 def test_fields_that_need_another_are_reported_without_it(name):
-    missing = ("warning", f"has no effect: {fields.NEEDS[name]} is not set")
-    assert problems_at(FIELDS[name], f"{fields.NEEDS[name]}=0") == [missing]
-    assert missing not in problems_at(FIELDS[name], f"{fields.NEEDS[name]}=1")
+    missing = ("warning", f"has no effect: {NEEDS[name]} is not set")
+    assert problems_at(FIELDS[name], f"{NEEDS[name]}=0") == [missing]
+    assert missing not in problems_at(FIELDS[name], f"{NEEDS[name]}=1")
 
 
 def test_training_prints_what_has_no_effect(capsys):
@@ -346,7 +361,7 @@ def test_a_value_that_equals_the_default_is_not_reported():
     config = pipeline.read_pipeline(str(demo.CONFIG_FILE))
     config.train_config.sync_replicas = False
     config.train_input_reader.load_track_id = False
-    assert not list(fields.check_fields(config))
+    assert not list(field_rules.check_fields(config))
 
 
 def test_components_refuse_what_they_do_not_support():

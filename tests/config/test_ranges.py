@@ -5,9 +5,13 @@ from typing import Any, Iterator, List, Set, Tuple
 
 import pytest
 
-from estimator_det.config import ranges
+from estimator_det.config.field_rules import (
+    check_ranges,
+    check_ranges_or_raise,
+    range_of,
+    rule_of,
+)
 from estimator_det.config.pipeline import ConfigError, apply_overrides
-from estimator_det.config.ranges import ANY_NUMBER, check_ranges, check_ranges_or_raise, range_of
 from estimator_det.protos import center_net_pb2, pipeline_pb2
 from tests.config.test_check import GOOD, problems
 
@@ -25,7 +29,7 @@ def _numbers(descriptor: Any, seen: Set[str]) -> Iterator[Tuple[Any, Any]]:
     for field in descriptor.fields:
         if field.message_type is not None:
             yield from _numbers(field.message_type, seen)
-        elif field.cpp_type in (*ranges._FLOATS, *ranges._INTEGERS):
+        elif range_of(field) is not None and not descriptor.GetOptions().map_entry:
             yield descriptor, field
 
 
@@ -79,10 +83,11 @@ def test_every_float_of_the_schema_refuses_nan_and_every_whole_number_has_a_rang
     without: List[str] = []
     assert len(SCHEMA) > 400
     for descriptor, field in SCHEMA:
-        row = range_of(descriptor.name, field.name)
+        row = range_of(field)
         assert not row.contains(float("nan")) and not row.contains(float("inf"))
-        if field.cpp_type in ranges._INTEGERS and descriptor.full_name not in other:
-            if row is ANY_NUMBER:
+        is_float = field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE)
+        if not is_float and descriptor.full_name not in other:
+            if not rule_of(field).HasField("largest"):
                 without.append(f"{descriptor.name}.{field.name}")
             assert row.largest < 2**32
     assert without == []
@@ -93,13 +98,15 @@ def test_defaults_are_in_range_but_for_what_must_be_set():
     must_be_set += ("new_width", ".label", "new_label", "_area", "_aspect_ratio")
     for descriptor, field in SCHEMA:
         if field.label != field.LABEL_REPEATED and not f".{field.name}".endswith(must_be_set):
-            row = range_of(descriptor.name, field.name)
-            assert row.contains(field.default_value), (descriptor.name, field.name)
+            assert range_of(field).contains(field.default_value), (descriptor.name, field.name)
 
 
-def test_every_row_of_the_table_is_used():
-    used = {id(range_of(descriptor.name, field.name)) for descriptor, field in SCHEMA}
-    assert [row for row in ranges.RANGES if id(row) not in used] == []
+def test_limits_are_whole_and_in_order():
+    for descriptor, field in SCHEMA:
+        rule, name = rule_of(field), f"{descriptor.name}.{field.name}"
+        assert not (rule.HasField("least") and rule.HasField("above")), name
+        assert rule.HasField("largest") == (rule.HasField("least") or rule.HasField("above")), name
+        assert range_of(field).least < range_of(field).largest, name
 
 
 def test_real_numbers_are_allowed():

@@ -16,7 +16,7 @@ OWN_NUMBERS = 1000  # additions to the schema are numbered from here
 OWN_TYPES = {
     *("BadRecords", "Cache", "CopyPaste", "Custom", "MixUp", "Mosaic", "RandAugment", "Recompute"),
 }
-OTHER_FILES = {"custom", "prediction_log"}
+OTHER_FILES = {"custom", "prediction_log", "rules"}
 RECORD = {
     section.partition(".proto\n")[0]: section.partition("\n")[2]
     for section in (TESTS / "golden" / "pipeline_schema.txt").read_text().split("\n## ")[1:]
