@@ -186,6 +186,20 @@ def test_multiscale_offset_by_side():
     np.testing.assert_allclose(found, [[[0, 0, 32, 32]], [[-16, -16, 16, 16]]])
 
 
+@pytest.mark.parametrize("known", [0, 1])
+def test_normalized_anchors_if_one_side_is_known_only_at_run_time(known):
+    generator = make(
+        "multiscale_anchor_generator { min_level: 5 max_level: 5 aspect_ratios: 1 "
+        "anchor_scale: 1 scales_per_octave: 1 }"
+    )
+    with tf.Graph().as_default(), tf1.Session() as session:
+        sides = [tf1.placeholder(tf.int32, []) for _ in range(2)]
+        image = [*sides[:known], (64, 40)[known], *sides[known + 1 :]]
+        anchors = generator.generate([(1, 1)], image)
+        found = session.run(anchors, dict(zip(sides, (64, 40))))
+    np.testing.assert_allclose(found, [[-16 / 64, -16 / 40, 16 / 64, 16 / 40]], rtol=1e-6)
+
+
 SSD_STRIDES = (
     "ssd_anchor_generator { num_layers: 1 scales: 0.5 aspect_ratios: 1 "
     "interpolated_scale_aspect_ratio: 0 reduce_boxes_in_lowest_layer: false "
@@ -212,6 +226,15 @@ def test_ssd_strides_offsets_and_base_size_by_hand(offsets, first_y, first_x):
         [y - half_height, x - half_width, y + half_height, x + half_width] for y, x in centers
     ]
     np.testing.assert_allclose(anchors, expected, atol=1e-7)
+
+
+def test_scales_beyond_the_layers_only_end_the_last_one():
+    text = "num_layers: 1 scales: [%s] aspect_ratios: 1 reduce_boxes_in_lowest_layer: false"
+    for scales, interpolated in (("0.25", 0.5), ("0.25, 0.64, 0.9", 0.4)):
+        generator = make(f"ssd_anchor_generator {{ {text % scales} }}")
+        boxes = generator.generate([(1, 1)], (8, 8)).numpy()
+        np.testing.assert_allclose(boxes[:, 2:] - boxes[:, :2], [[0.25] * 2, [interpolated] * 2])
+        assert tuple(generator.num_per_location) == (2,)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ def test_pairs_broadcast_over_the_batch():
         assert together.shape == [2, 5, 3]
         for image in range(2):
             np.testing.assert_allclose(together[image], function(batch[image], anchors))
+            in_pairs = function(batch, batch[:, 1:])[image]  # both sides have images
+            np.testing.assert_allclose(in_pairs, function(batch[image], batch[image, 1:]))
 
 
 def test_thresholded_iou():

@@ -61,6 +61,7 @@ def softmax(values: Any) -> np.ndarray:
             class_id_sigmoid_parameters_map { key: 1 value { a: -3 b: 1 } } } }""",
             np.where([False, True, False], sigmoid(3 * LOGITS - 1), LOGITS),
         ),
+        ("calibration_config { class_id_function_approximations {} }", LOGITS),
         (  # a single point is a constant
             "calibration_config { function_approximation { "
             "x_y_pairs { x_y_pair { x: 1 y: 3 } } } }",

@@ -22,12 +22,12 @@ def make_loss(overrides: str = "", is_training: bool = True) -> SsdLoss:
     return make_ssd_loss(small_config(LOSSLESS + overrides).ssd, is_training)
 
 
-def predictions(columns: int = 3, encodings: float = 0.0) -> Predictions:
+def predictions(columns: int = 3, encodings: Any = 0.0) -> Predictions:
     return Predictions(
         inputs=tf.zeros([2, 8, 8, 3]),
         feature_maps=(),
         anchors=tf.constant(ANCHORS),
-        box_encodings=tf.fill([2, 4, 4], encodings),
+        box_encodings=tf.zeros([2, 4, 4]) + encodings,
         class_logits=tf.zeros([2, 4, columns]),
     )
 
@@ -181,8 +181,9 @@ def test_expected_sampling_of_softmax_and_of_sigmoid():
     assert found["classification"] == pytest.approx(total * np.log(3.0))
     assert found["localization"] == pytest.approx(18.0)
     # Of 12 pairs, image 0 has 2 foreground and 2 background columns at 1, image 1 has 1 and 3.
-    found = terms(overrides % "weighted_sigmoid", encodings=2.0)
+    found = terms(overrides % "weighted_sigmoid", encodings=[[5.0], [2.0], [4.0], [1.0]])
     assert found["classification"] == pytest.approx(2 * (4 + 3 * 4 / 8 * 8) * LOG_2)
+    assert found["localization"] == pytest.approx(4 * (4.5 + 1.5 + 3.5))  # each anchor once
 
 
 def test_anchors_without_groundtruth_weigh_less():

@@ -65,6 +65,13 @@ def test_hand_worked_ratio():
     np.testing.assert_array_equal(select(miner, losses, boxes, nothing), wanted)
 
 
+def test_any_overlap_suppresses_at_threshold_0_without_a_limit():
+    boxes = [[[0, 0, 1, 1], [0.9, 0.9, 2, 2], [1, 0, 2, 0.5]]]
+    miner = mining.HardExampleMiner(None, 0.0, "cls")
+    chosen = select(miner, [[2.0, 3.0, 1.0]], boxes, np.int32([[UNMATCHED] * 3]))
+    assert chosen.tolist() == [[False, True, True]]
+
+
 def scene(kind: str) -> Tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
     if kind == "grid":

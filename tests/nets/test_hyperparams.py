@@ -41,17 +41,22 @@ def test_regularizers(kind, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "mean", "stddev"),
+    ("text", "mean", "stddev", "farthest"),
     [
-        ("truncated_normal_initializer { stddev: 0.5 mean: 2 }", 2.0, 0.5 * 0.8796),
-        ("random_normal_initializer { stddev: 0.5 mean: -1 }", -1.0, 0.5),
-        ("variance_scaling_initializer { factor: 1 mode: FAN_IN }", 0.0, 0.1),
-        ("variance_scaling_initializer { factor: 1 mode: FAN_OUT }", 0.0, 0.05),
-        ("variance_scaling_initializer { factor: 2 mode: FAN_AVG uniform: true }", 0.0, 0.08944),
-        ('keras_initializer_by_name: "ones"', 1.0, 0.0),
+        ("truncated_normal_initializer { stddev: 0.5 mean: 2 }", 2.0, 0.5 * 0.8796, 1.0),
+        ("random_normal_initializer { stddev: 0.5 mean: -1 }", -1.0, 0.5, 2.0),
+        ("variance_scaling_initializer { factor: 1 mode: FAN_IN }", 0.0, 0.1, 0.228),
+        ("variance_scaling_initializer { factor: 1 mode: FAN_OUT }", 0.0, 0.05, 0.114),
+        (
+            "variance_scaling_initializer { factor: 2 mode: FAN_AVG uniform: true }",
+            0.0,
+            0.08944,
+            0.08944 * 3**0.5,
+        ),
+        ('keras_initializer_by_name: "ones"', 1.0, 0.0, 0.0),
     ],
 )
-def test_initializers(text, mean, stddev):
+def test_initializers(text, mean, stddev, farthest):
     config = parse(f"initializer {{ {text} }}").initializer
     with tf.Graph().as_default():
         tf1.set_random_seed(1)
@@ -59,6 +64,7 @@ def test_initializers(text, mean, stddev):
         values = evaluate(tf1.get_variable("w", [100, 400], initializer=initializer))
     assert values.mean() == pytest.approx(mean, abs=0.02)
     assert values.std() == pytest.approx(stddev, abs=0.003)
+    assert np.abs(values - mean).max() == pytest.approx(farthest, rel=0.1)
 
 
 def test_initial_values_repeat_by_the_seed_of_the_graph():

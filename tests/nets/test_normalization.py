@@ -11,11 +11,13 @@ SETTINGS = {"decay": 0.8, "center": True, "scale": True, "epsilon": 0.01}
 INPUTS = np.random.default_rng(0).normal(3.0, 2.0, (2, 5, 5, 4)).astype(np.float32)
 
 
-def one_step(layer, inputs: np.ndarray, **settings) -> dict:
+def one_step(layer, inputs: np.ndarray, dtype=tf.float32, **settings) -> dict:
     """Outputs, gradient and moving averages after one run of outputs and updates."""
     with tf.Graph().as_default():
         fed = tf1.placeholder(tf.float32, inputs.shape)
-        outputs = layer(fed, scope="norm", **settings)
+        outputs = layer(tf.cast(fed, dtype), scope="norm", **settings)
+        assert outputs.dtype == dtype
+        outputs = tf.cast(outputs, tf.float32)
         gradient = tf1.gradients(tf.reduce_sum(outputs**3), fed)[0]
         updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
         with tf1.Session() as session:
@@ -90,18 +92,22 @@ def test_replicas_outside_training_take_their_averages(monkeypatch):
         np.testing.assert_array_equal(together[name], value, err_msg=name)
 
 
-def test_cores_of_a_tpu_share_their_moments(monkeypatch):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(tf.float32, 1e-4), (tf.bfloat16, 2e-2)])
+def test_cores_of_a_tpu_share_their_moments(monkeypatch, dtype, tolerance):
     """There is no TPU: the other core's share of each sum is given by hand."""
     other = INPUTS[1:]
     shares = iter([other.mean((0, 1, 2)), (other**2).mean((0, 1, 2))])
     monkeypatch.setattr(normalization, "num_tpu_shards", lambda: 2)
     monkeypatch.setattr(tf1.tpu, "cross_replica_sum", lambda local: local + next(shares))
-    found = one_step(sync_batch_norm, INPUTS[:1], is_training=True, **SETTINGS)
+    found = one_step(sync_batch_norm, INPUTS[:1], dtype, is_training=True, **SETTINGS)
     mean, variance = INPUTS.mean((0, 1, 2)), INPUTS.var((0, 1, 2))
     expected = (INPUTS[:1] - mean) / np.sqrt(variance + SETTINGS["epsilon"])
-    np.testing.assert_allclose(found["outputs"], expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(found["norm/moving_mean"], 0.2 * mean, rtol=1e-5)
-    np.testing.assert_allclose(found["norm/moving_variance"], 0.8 + 0.2 * variance, rtol=1e-5)
+    np.testing.assert_allclose(found["outputs"], expected, rtol=tolerance, atol=tolerance)
+    # Moments are float32: rounded ones would be wrong in the third digit.
+    np.testing.assert_allclose(found["norm/moving_mean"], 0.2 * mean, rtol=tolerance / 10)
+    np.testing.assert_allclose(
+        found["norm/moving_variance"], 0.8 + 0.2 * variance, rtol=tolerance / 10
+    )
 
 
 @pytest.mark.parametrize(("num_shards", "sums"), [(1, 0), (4, 4)])

@@ -119,17 +119,21 @@ def test_gradients_pass_inside_the_range(step):
         np.testing.assert_allclose(session.run(gradient), inside)
 
 
-def test_symmetric_ranges():
+@pytest.mark.parametrize(
+    ("values", "least", "most"),
+    [([-0.5, 0.25], -0.5, 0.5 * 254 / 256), ([-0.25, 0.5], -0.5 * 256 / 254, 0.5)],
+)
+def test_symmetric_ranges(values, least, most):
     with tf.Graph().as_default(), tf1.Session() as session:
         quantizer = Quantizer(Quantization(delay=0, symmetric=True), is_training=True)
-        quantizer.weights("net", tf.constant([-0.5, 0.25]))
-        quantizer.activation("net/act_quant", tf.constant([-0.5, 0.25]))
+        quantizer.weights("net", tf.constant(values))
+        quantizer.activation("net/act_quant", tf.constant(values))
         session.run(tf1.global_variables_initializer())
         session.run(_updates())
         found = _values(session)
         assert found["net/weights_quant/min"] == -found["net/weights_quant/max"] == -0.5
-        assert found["net/act_quant/min"] == pytest.approx(-0.5, rel=2e-5)
-        assert found["net/act_quant/max"] == pytest.approx(0.5 * 254 / 256, rel=2e-5)
+        assert found["net/act_quant/min"] == pytest.approx(least, rel=2e-5)
+        assert found["net/act_quant/max"] == pytest.approx(most, rel=2e-5)
 
 
 def test_names_follow_the_variable_scope_within_that_of_the_network():

@@ -111,6 +111,7 @@ def test_chosen_depth():
     # The depth recorded for Mask R-CNN on ResNet, 90 classes.
     assert heads.default_depth(2048, 90) == 256
     assert heads.default_depth(1024, 1) == 16
+    assert heads.default_depth(1024, 90) == 256  # 2 to the power of 7.9
 
 
 def test_rfcn_head():

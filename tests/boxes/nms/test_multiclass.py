@@ -295,6 +295,14 @@ BY_HAND = {
         multiclass.NmsOptions(0.0, 0.5, 1, 3, class_agnostic=True),
         [(0, 0), (1, 0), (2, 0)],
     ),
+    # Its score is no candidate of the first attempt, but above the lowered ones.
+    "the box behind a crowd": (
+        _boxes(*[[0, 0, 1, 1]] * 1999, [2, 2, 3, 3]),
+        [*[[0.9]] * 1999, [0.5]],
+        {},
+        multiclass.NmsOptions(0.1, 0.5, 2, 2),
+        [(0, 0), (1999, 0)],
+    ),
 }
 
 

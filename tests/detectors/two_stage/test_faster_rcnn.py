@@ -166,7 +166,8 @@ def test_further_outputs():
 
 
 def test_detections_of_padded_images_are_cropped_where_they_are():
-    detector = small_detector("output_final_box_rpn_features: true", is_training=False)
+    outputs = "output_final_box_rpn_features: true output_final_box_features: true"
+    detector = small_detector(outputs, is_training=False)
     random = np.random.default_rng(0)
     with tf.Graph().as_default():
         features = tf.constant(random.normal(size=[1, 8, 8, 8]).astype(np.float32))
@@ -180,12 +181,14 @@ def test_detections_of_padded_images_are_cropped_where_they_are():
         )
         found = detector.postprocess(predictions, tf.constant([[64, 32, 3]]))
         crops = detector.second.stage.crop(features, boxes[:, :1] / 64.0, None)
-        found_boxes, ours, expected = evaluate(
-            [found.boxes[0, 0], found.cropped_features[0, 0], crops[0]]
+        cells = detector.second.stage.box_features(crops, None)
+        found_boxes, ours, expected, average, cells = evaluate(
+            [found.boxes[0, 0], found.cropped_features[0, 0], crops[0], found.features[0, 0], cells]
         )
     np.testing.assert_allclose(found_boxes, [0.125, 0.125, 0.625, 0.875], rtol=1e-5)
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(average, cells[0].mean(axis=(0, 1)), rtol=1e-4, atol=1e-5)
 
 
 def test_variables_are_those_of_the_reference_and_shared():

@@ -6,8 +6,8 @@ import numpy as np
 
 from estimator_det.boxes.matching import IGNORED, UNMATCHED
 from estimator_det.compat import tf
-from estimator_det.detectors.two_stage import proposals
-from estimator_det.detectors.two_stage.proposals import RpnOutput
+from estimator_det.detectors.two_stage import proposals, regions
+from estimator_det.detectors.two_stage.proposals import RpnOutput, Sampling
 from tests.detectors.two_stage.configs import LABELS, SCENE, small_config
 
 ANCHORS = np.float32([[0, 0, 64, 64], [-1, 0, 9, 9], [5, 5, 65, 9], [3, 3, 4, 4], [0, 0, 9, 65]])
@@ -71,6 +71,15 @@ def test_anchors_are_objects_background_or_ignored():
     assert found.class_targets.numpy()[0, :, 0].tolist() == [1, 0, 0, 1]
     assert found.class_weights.numpy()[0, :, 0].tolist() == [1, 0, 1, 1]
     np.testing.assert_allclose(found.box_targets[0, 0], np.zeros(4), atol=1e-6)
+
+
+def test_each_stage_has_its_own_sample():
+    config = small_config(
+        "first_stage_minibatch_size: 7 first_stage_positive_balance_fraction: 0.375 "
+        "second_stage_batch_size: 5 second_stage_balance_fraction: 0.625"
+    ).faster_rcnn
+    assert proposals.make_rpn_loss(config).sampling == Sampling(7, 0.375)
+    assert regions.make_region_sampler(config).sampling == Sampling(5, 0.625)
 
 
 ALL_SAMPLED = "first_stage_minibatch_size: 100 first_stage_positive_balance_fraction: 1"

@@ -134,9 +134,15 @@ def test_searched_networks_always_learn_in_the_first_stage(trains):
 
 
 def test_hyperparameters_of_the_configuration():
-    text = "batch_norm_trainable: true conv_hyperparams { batch_norm { decay: 0.9 train: %s } }"
+    text = "conv_hyperparams { batch_norm { decay: 0.9 train: %s } }"
     overrides = "override_base_feature_extractor_hyperparams: true"
-    for train, used, count in (("true", overrides, 27), ("false", overrides, 0), ("false", "", 27)):
+    learns = "batch_norm_trainable: true"
+    for train, used, count in (
+        ("true", f"{learns} {overrides}", 27),
+        ("false", f"{learns} {overrides}", 0),
+        ("true", overrides, 0),
+        ("false", learns, 27),
+    ):
         extractor = make(MOBILENET, f"{text % train} {used}")
         with tf.Graph().as_default() as graph:
             features = extractor.proposal_features(tf.zeros([1, 64, 64, 3]))
