@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import subprocess
@@ -19,6 +20,34 @@ ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
 def test_inputs_is_ours():
     # An unrelated package on PyPI has the same name.
     assert pathlib.Path(inputs.__file__).resolve().parent == ROOT / "inputs"
+
+
+@pytest.mark.parametrize(
+    ("file", "start", "num_lines"),
+    [
+        ("model_fn.py", ["-m", "estimator_det.model_main", "--help"], 1),
+        ("inputs.py", ["-m", "estimator_det.cli", "--version"], 1),
+        ("exporters/__init__.py", ["-c", "import estimator_det"], 7),
+        ("inputs.py", ["-c", "import model_fn; model_fn.train_and_evaluate"], 99),
+    ],
+)
+def test_a_file_with_the_name_of_a_package_is_named(file, start, num_lines, tmp_path):
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    done = subprocess.run(
+        [sys.executable, *start],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 1
+    told = done.stderr.splitlines()
+    name = file.partition(".")[0].partition("/")[0]
+    assert f"{path} has the name of the package {name!r} of estimator-det" in told[-1], told
+    assert "Remedy: rename the file" in told[-1] and len(told) <= num_lines
 
 
 def test_import_without_tensorflow():
