@@ -14,13 +14,15 @@ from estimator_det.images.orientation import UPRIGHT
 from exporters.detector import ClassThresholds, Detections, Detector
 from exporters.image_files import ImageFile, read_image
 
-DRAWING_SUFFIX = "_detections.png"
+DRAWINGS = ("jpg", "png", "none")  # formats of a drawing
+_JPEG_QUALITY = 90
+_MAX_JPEG_SIDE = 65_500  # pixels; a limit of libjpeg
 DETECTIONS_FILE = "detections.jsonl"
 DEFAULT_MIN_SCORE = 0.5
 
 
 class Filter(NamedTuple):
-    """The detections that are drawn and written."""
+    """The detections that are picture_path and written."""
 
     min_score: Union[float, ClassThresholds] = DEFAULT_MIN_SCORE
     classes: Optional[Collection[int]] = None  # ids; None for all
@@ -38,13 +40,17 @@ class FileResult(NamedTuple):
 
     path: str
     detections: Optional[Detections]  # None if the image cannot be used
-    drawing: Optional[str]  # path of the PNG file; None if the image cannot be used
+    drawing: Optional[str]  # path; None without one, or if the image cannot be used
     error: Optional[str]
     reduced_by: int = 1  # factor in `image_files.ImageFile`
 
 
 def detect_files(
-    detector: Detector, paths: Iterable[str], output_dir: str, passes: Filter
+    detector: Detector,
+    paths: Iterable[str],
+    output_dir: str,
+    passes: Filter,
+    drawing: str = DRAWINGS[0],
 ) -> Iterator[FileResult]:
     """Runs the detector on image files; writes a drawing and a JSON line for each.
 
@@ -52,7 +58,8 @@ def detect_files(
 
     Args:
         paths: Image files; see `image_files.list_images`.
-        output_dir: For `<name>_detections.png` of every image, and `detections.jsonl`.
+        output_dir: For `<name>_detections.jpg` of every image, and `detections.jsonl`.
+        drawing: One of DRAWINGS.
     """
     os.makedirs(output_dir, exist_ok=True)
     used_names: Set[str] = set()
@@ -70,19 +77,23 @@ def detect_files(
                 yield FileResult(path, None, None, reason)
                 continue
             detections = passes.apply(detections)
-            drawing = os.path.join(output_dir, _drawing_name(path, used_names))
-            Image.fromarray(detections.draw(image.pixels)).save(drawing)
+            picture_path = None
+            if drawing != "none":
+                suffix = "png" if max(image.pixels.shape) > _MAX_JPEG_SIDE else drawing
+                picture_path = os.path.join(output_dir, _drawing_name(path, suffix, used_names))
+                picture = Image.fromarray(detections.draw(image.pixels))
+                picture.save(picture_path, quality=_JPEG_QUALITY)  # PNG has no quality
             lines.write(json_lines.dumps(_image_line(path, image, detections)) + "\n")
-            yield FileResult(path, detections, drawing, None, image.reduced_by)
+            yield FileResult(path, detections, picture_path, None, image.reduced_by)
 
 
-def _drawing_name(path: str, used_names: Set[str]) -> str:
+def _drawing_name(path: str, suffix: str, used_names: Set[str]) -> str:
     """File name of a drawing; underscores distinguish images of one name from several folders."""
     stem = os.path.splitext(os.path.basename(path))[0]
-    while stem + DRAWING_SUFFIX in used_names:
+    while (name := f"{stem}_detections.{suffix}") in used_names:
         stem += "_"
-    used_names.add(stem + DRAWING_SUFFIX)
-    return stem + DRAWING_SUFFIX
+    used_names.add(name)
+    return name
 
 
 def _image_line(path: str, image: ImageFile, detections: Detections) -> Dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import pathlib
 import warnings
@@ -20,7 +21,11 @@ from estimator_det.images.orientation import (
 )
 from inputs.checks.images import decode_pixels, rgb_image
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
+# Formats of pictures that Pillow reads by itself: no documents, icons or scientific data.
+IMAGE_SUFFIXES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".bmp", ".webp", ".avif", ".tif",
+    ".tiff", ".jp2", ".ppm", ".pgm",
+)  # fmt: skip
 MAX_PIXELS = 178_956_970  # pixels of a file; also the default of bad_records.max_megapixels
 _MAX_BYTES = 8 * MAX_PIXELS  # a file of 4 channels of 16 bits is not larger
 # Detection needs about 36 bytes per pixel, for the image in several types and the drawing.
@@ -47,14 +52,16 @@ def list_images(paths: Sequence[str], *, recursive: bool = False, skipped: str =
     images: List[str] = []
     for path in paths:
         if os.path.isdir(path):
-            inside = _images_below(path, skipped) if recursive else _images_in(path)
-            if not inside:
+            inside = _files_below(path, skipped) if recursive else _files_in(path)
+            images_inside = [each for each in inside if _is_image(each)]
+            if not images_inside:
                 below = " or its subfolders" if recursive else ""
+                others = f" ({count_suffixes(inside)})" if inside else ""
                 raise FileNotFoundError(
-                    f"no image in the folder {path}{below}; known suffixes: "
+                    f"no image in the folder {path}{below}{others}; known suffixes: "
                     f"{', '.join(IMAGE_SUFFIXES)}"
                 )
-            images += inside
+            images += images_inside
         elif os.path.exists(path):
             images.append(path)
         else:
@@ -62,30 +69,50 @@ def list_images(paths: Sequence[str], *, recursive: bool = False, skipped: str =
     return images
 
 
-def subfolders_of(path: str) -> List[str]:
-    """Folders in a folder by name, except those that are listed as images."""
-    return sorted(
-        each.path
-        for each in os.scandir(path)
-        if each.is_dir() and not each.name.lower().endswith(IMAGE_SUFFIXES)
+def other_files(folder: str, *, recursive: bool = False, skipped: str = "") -> List[str]:
+    """The files of a folder that `list_images` leaves out, except hidden ones."""
+    files_inside = _files_below(folder, skipped) if recursive else _files_in(folder)
+    return [each for each in files_inside if not _is_image(each)]
+
+
+def count_suffixes(paths: Sequence[str]) -> str:
+    """Number of files by suffix, such as "2 .heic, 1 .txt"; the most frequent suffix first."""
+    counts = collections.Counter(os.path.splitext(path)[1].lower() for path in paths)
+    return ", ".join(
+        f"{count:,} {suffix or 'without a suffix'}" for suffix, count in counts.most_common()
     )
 
 
-def _images_in(folder: str) -> List[str]:
-    names = [name for name in os.listdir(folder) if name.lower().endswith(IMAGE_SUFFIXES)]
-    return sorted(os.path.join(folder, name) for name in names)
+def subfolders_of(path: str) -> List[str]:
+    """Folders in a folder by name, except those that are listed as images."""
+    return sorted(
+        each.path for each in os.scandir(path) if each.is_dir() and not _is_image(each.name)
+    )
 
 
-def _images_below(folder: str, skipped: str) -> List[str]:
-    """Image files in a folder and its subfolders, each of which is searched once."""
-    images, waiting, seen = [], [folder], {os.path.realpath(skipped)} if skipped else set()
+def _is_image(path: str) -> bool:
+    return path.lower().endswith(IMAGE_SUFFIXES)
+
+
+def _files_in(folder: str) -> List[str]:
+    """Entries of a folder by name: whatever has the suffix of an image, and other visible files."""
+    return sorted(
+        each.path
+        for each in os.scandir(folder)
+        if _is_image(each.name) or not (each.is_dir() or each.name.startswith("."))
+    )
+
+
+def _files_below(folder: str, skipped: str) -> List[str]:
+    """Files in a folder and its subfolders, each of which is searched once."""
+    paths, waiting, seen = [], [folder], {os.path.realpath(skipped)} if skipped else set()
     while waiting:
         each = waiting.pop()
         if os.path.realpath(each) not in seen:
             seen.add(os.path.realpath(each))
-            images += _images_in(each)
+            paths += _files_in(each)
             waiting += subfolders_of(each)
-    return sorted(images)
+    return sorted(paths)
 
 
 def read_image(path: str) -> ImageFile:

@@ -14,7 +14,7 @@ from pycocotools import mask as coco_masks
 import exporters
 from estimator_det.config import pipeline
 from estimator_det.config.derived_models import final_scores
-from estimator_det.programs import cli
+from estimator_det.programs import cli, console
 from exporters import Detections, Detector, image_files
 from exporters.detect_files import Filter, detect_files
 from exporters.detector import ClassThresholds
@@ -176,8 +176,8 @@ def test_pictures_and_json_lines(model, pictures, tmp_path):
     results = list(detect_files(model, paths, str(out), Filter(0.0)))
     assert [result.path for result in results] == paths
     assert sorted(path.name for path in out.iterdir()) == [
-        "a__detections.png",
-        "a_detections.png",
+        "a__detections.jpg",
+        "a_detections.jpg",
         "detections.jsonl",
     ]
     lines = [json.loads(line) for line in (out / "detections.jsonl").read_text().splitlines()]
@@ -192,8 +192,43 @@ def test_pictures_and_json_lines(model, pictures, tmp_path):
     assert first["box"]["ymax"] == pytest.approx(found.normalized_boxes[0, 2], abs=1e-5)
     assert first["box_pixels"]["ymax"] == pytest.approx(found.boxes[0, 2], abs=0.01)
     assert first["box_pixels"]["xmin"] == pytest.approx(found.boxes[0, 1], abs=0.01)
-    with Image.open(out / "a_detections.png") as drawn:
+    with Image.open(out / "a_detections.jpg") as drawn:
         assert drawn.size == (70, 50)
+
+
+def test_drawings_lines_and_other_files(exported, pictures, tmp_path, capsys):
+    """Formats of drawings, the length of a printed line, and a report of files that are skipped."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    Image.fromarray(pictures[0]).save(folder / "a.webp", lossless=True)
+    for name in ("b.heic", "c.HEIC", "d.xml", "README", ".hidden"):
+        (folder / name).touch()
+    for drawing, suffix in ((["--draw=png"], ".png"), ([], ".jpg"), (["--draw=none"], None)):
+        out = tmp_path / f"out{suffix}"
+        arguments = ["detect", "--model", str(exported), "--output_dir", str(out), "--threshold=0"]
+        assert cli.main([*arguments, *drawing, str(folder)]) == 0
+        output = capsys.readouterr()
+        assert output.err == (
+            f"{folder}: 4 files skipped, not images by name: 2 .heic, 1 without a suffix, 1 .xml, "
+            f"such as {folder}/README\n"
+        )
+        names = {"detections.jsonl"} | ({f"a_detections{suffix}"} if suffix else set())
+        assert {path.name for path in out.iterdir()} == names
+        line = output.out.splitlines()[0]
+        count = len(json.loads((out / "detections.jsonl").read_text())["detections"])
+        assert line.startswith(f"{folder}/a.webp: ") and line.count(", ") == 10
+        end = f" -> {out}/a_detections{suffix}" if suffix else ""
+        assert line.endswith(f", and {count - 10} more{end}")
+    (folder / "a.webp").unlink()
+    assert cli.main([*arguments, str(folder)]) == console.EXIT_MISSING
+    assert "(2 .heic, 1 without a suffix, 1 .xml); known suffixes: .jpg" in capsys.readouterr().err
+
+
+def test_a_picture_too_long_for_jpeg_is_drawn_as_png(tmp_path):
+    Image.new("RGB", (70_000, 1)).save(tmp_path / "long.png")
+    model = _BatchOfTwo()
+    (result,) = detect_files(Detector(model), [str(tmp_path / "long.png")], str(tmp_path), Filter())
+    assert result.drawing == str(tmp_path / "long_detections.png")
 
 
 def test_subfolders_are_reported_or_read(exported, pictures, tmp_path, capsys):
@@ -236,7 +271,7 @@ def test_hostile_files_cost_one_line_each(exported, pictures, tmp_path, capsys):
         ("pipe.jpg", "is a named pipe"),
     ):
         assert any(line.startswith(f"{folder}/{name} {reason}") for line in reasons)
-    assert "z_detections.png" in output.out
+    assert "z_detections.jpg" in output.out
     lines = [json.loads(line) for line in (tmp_path / "out/detections.jsonl").open()]
     assert ["error" in line for line in lines] == [True, True, True, True, False]
 
@@ -264,7 +299,7 @@ def test_a_large_photo_is_reduced_and_rotated(model, pictures, tmp_path, monkeyp
     assert line["exif_orientation"] == 6
     first = line["detections"][0]
     assert first["box_pixels"]["ymax"] == pytest.approx(first["box"]["ymax"] * 50, abs=0.01)
-    with Image.open(tmp_path / "o" / "a_detections.png") as drawn:
+    with Image.open(tmp_path / "o" / "a_detections.jpg") as drawn:
         assert drawn.size == (35, 25)
 
 

@@ -45,7 +45,7 @@ def test_masks_of_an_export_in_lines_and_drawings(model, pictures, tmp_path):
         drawn = coco_mask.decode(detection["segmentation"])
         assert drawn.shape == (50, 70) and drawn.sum() == np.count_nonzero(region.inside)
     assert sum(coco_mask.area(one["segmentation"]) for one in line["detections"]) > 0
-    with Image.open(tmp_path / "out" / "a_detections.png") as image:
+    with Image.open(tmp_path / "out" / "a_detections.jpg") as image:
         changed = (np.asarray(image) != pictures[0]).any(axis=2)
     best = paste_mask(found.masks[0], found.normalized_boxes[0], (50, 70))
     rows, columns = best.inside.shape

@@ -76,7 +76,7 @@ def test_evaluate_export_detect(model_dir, config_path, tmp_path, capsys):
         (line,) = (found / DETECTIONS_FILE).read_text().splitlines()
         detections = json.loads(line)["detections"]
         assert detections and {entry["name"] for entry in detections} <= set(shapes.CLASS_NAMES)
-        assert (found / "shape_detections.png").exists()
+        assert (found / "shape_detections.jpg").exists()
 
 
 def test_a_step_that_is_not_finite(config_path, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 from typing import Any, Sequence, Union
@@ -13,6 +14,7 @@ from estimator_det.programs.verbs.base import add_options, names_of, score
 
 SUMMARY = "Runs an exported detector on images and videos and draws the detections"
 AUTO = "auto"
+MOST_PRINTED = 10  # detections in the line of an image; detections.jsonl has all
 EXAMPLE = "--model exported photos/ image.jpg --output_dir detections"
 
 
@@ -26,6 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "draw and write only detections of these classes, with commas between; default: all"
     add_options(parser, names_of, {"--classes NAMES": text})
     add_options(parser, str, {"--output_dir": "(default: %(default)s)"}, default="detections")
+    parser.add_argument(
+        "--draw",
+        choices=("jpg", "png", "none"),
+        default="jpg",
+        help="format of the drawings of images; none: only the JSON lines (default: %(default)s)",
+    )
     parser.add_argument(
         "--threshold",
         "--min_score",
@@ -55,8 +63,7 @@ def run(options: argparse.Namespace) -> int:
     paths = [path for path in options.images if path not in videos]
     if videos:
         video.check_installed()
-    if not options.recursive:
-        _report_subfolders(paths, options.output_dir)
+    _report_skipped(paths, options.output_dir, options.recursive)
     list_images(videos)  # raises for what does not exist
     files = list_images(paths, recursive=options.recursive, skipped=options.output_dir)
     with writing.writable_folder(options.output_dir, "output_dir"):
@@ -66,17 +73,28 @@ def run(options: argparse.Namespace) -> int:
             detector.best_thresholds() if is_auto else options.min_score,
             None if options.classes is None else detector.class_ids(options.classes),
         )
-        failed = _detect_images(detector, files, options.output_dir, passes) if files else 0
+        failed = 0
+        if files:
+            failed = _detect_images(detector, files, options.output_dir, passes, options.draw)
         failed += _detect_videos(detector, videos, options.output_dir, passes)
     return console.EXIT_FAILED if failed else console.EXIT_OK
 
 
-def _report_subfolders(paths: Sequence[str], output_dir: str) -> None:
-    """Reports the subfolders of folders, whose images are skipped."""
-    from exporters.image_files import subfolders_of
+def _report_skipped(paths: Sequence[str], output_dir: str, recursive: bool) -> None:
+    """Reports the files of folders that are not images, and the subfolders that are not read."""
+    from exporters.image_files import count_suffixes, other_files, subfolders_of
 
     output = os.path.realpath(output_dir)
     for path in filter(os.path.isdir, paths):
+        others = other_files(path, recursive=recursive, skipped=output_dir)
+        if others:
+            printing.report(
+                f"{path}: {printing.counted(len(others), 'file')} skipped, not images by name: "
+                f"{count_suffixes(others)}, such as {others[0]}",
+                sys.stderr,
+            )
+        if recursive:
+            continue
         subfolders = [each for each in subfolders_of(path) if os.path.realpath(each) != output]
         if subfolders:
             text = printing.counted(len(subfolders), "subfolder")
@@ -86,21 +104,26 @@ def _report_subfolders(paths: Sequence[str], output_dir: str) -> None:
             )
 
 
-def _detect_images(detector: Any, files: Sequence[str], output_dir: str, passes: Any) -> int:
+def _detect_images(
+    detector: Any, files: Sequence[str], output_dir: str, passes: Any, drawing: str
+) -> int:
     """Prints a line for each image; returns the number of those that cannot be used."""
     from exporters.detect_files import DETECTIONS_FILE, detect_files
 
     failed = 0
-    for result in detect_files(detector, files, output_dir, passes):
+    for result in detect_files(detector, files, output_dir, passes, drawing):
         if result.detections is None:
             failed += 1
             printing.report(result.error, sys.stderr)
             continue
         pairs = zip(result.detections.names, result.detections.scores)
-        labels = [f"{name} {score:.2f}" for name, score in pairs]
+        labels = [f"{name} {score:.2f}" for name, score in itertools.islice(pairs, MOST_PRINTED)]
+        if len(result.detections) > MOST_PRINTED:
+            labels.append(f"and {len(result.detections) - MOST_PRINTED} more")
         size = f" (at 1/{result.reduced_by} of its size)" if result.reduced_by > 1 else ""
         detections = ", ".join(labels) or "no detection"
-        console.print_line(f"{result.path}{size}: {detections} -> {result.drawing}")
+        arrow = f" -> {result.drawing}" if result.drawing else ""
+        console.print_line(f"{result.path}{size}: {detections}{arrow}")
     console.print_line(f"all detections: {os.path.join(output_dir, DETECTIONS_FILE)}")
     return failed
 
