@@ -105,6 +105,7 @@ def create_train_input_fn(
         collate = _collate_options(
             pipeline_config,
             pipeline_config.model,
+            TRAIN_READER,
             reader,
             preprocess,
             max_boxes=limits.max_number_of_boxes,
@@ -164,7 +165,7 @@ def create_eval_input_fn(
         input_config = pipeline_config.eval_input_reader[0]
     reader: input_reader_pb2.InputReader = input_config
     check_ranges_or_raise(evaluation, "eval_config.")
-    path = _path_of(reader, pipeline_config)
+    path = _evaluated_path(reader, pipeline_config)
     check_ranges_or_raise(reader, path)
     passes = 1 if path == TRAIN_READER else max(reader.num_epochs, 1)
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
@@ -176,6 +177,7 @@ def create_eval_input_fn(
         collate = _collate_options(
             pipeline_config,
             evaluated_model(pipeline_config),
+            path,
             reader,
             preprocess,
             max_boxes=reader.max_number_of_boxes,
@@ -209,7 +211,7 @@ def _batches(
     """The input pipeline, step by step."""
     reader, log = examples.reader, FaultLog() if fault_log is None else fault_log
 
-    # List the files; their first records show if the label map or the masks cannot be right.
+    # List the files; a sample shows if the label map or the masks cannot be right.
     files = list_files(reader, examples.policy, log)
     _check_first_records(examples, files, needs_masks, run)
     if run.on_split is not None and order.shard[0] > 1:
@@ -269,7 +271,7 @@ def _check_first_records(
     if not files.paths or reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
         return
     if needs_masks:
-        check_masks(files.paths[0])
+        check_masks(files.paths)
     if reader.cache == input_reader_pb2.MEMORY:
         if not run.has_python:
             raise ConfigError(
@@ -278,7 +280,7 @@ def _check_first_records(
                 "leave it out",
             )
         num_bytes = sum(map(file_size, files.paths))
-        check_cache(files.paths[0], num_bytes, examples.collate.resizer, reader.fast_jpeg)
+        check_cache(files.paths, num_bytes, examples.collate.resizer, reader.fast_jpeg)
 
 
 def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, default: int) -> int:
@@ -289,11 +291,15 @@ def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, defau
 
 
 def _collate_options(
-    pipeline_config: Any, model: Any, reader: Any, preprocess: Preprocess, **options: Any
+    pipeline_config: Any,
+    model: Any,
+    path: str,
+    reader: Any,
+    preprocess: Preprocess,
+    **options: Any,
 ) -> CollateOptions:
     """`model` has the resizer of the network's input; `options` are other fields."""
-    path = _path_of(reader, pipeline_config).rstrip(".")
-    refuse(check_context_reader(reader, pipeline_config.model, path))
+    refuse(check_context_reader(reader, pipeline_config.model, path.rstrip(".")))
     return CollateOptions(
         preprocess=preprocess,
         resizer=make_resizer(_detector(model).image_resizer),
@@ -307,11 +313,14 @@ def _policy(reader: input_reader_pb2.InputReader, collate: CollateOptions) -> Ba
     return make_policy(reader, collate.num_classes, collate.max_boxes, collate.context_shape[1])
 
 
-def _path_of(reader: Any, pipeline_config: Any) -> str:
-    for index, eval_reader in enumerate(pipeline_config.eval_input_reader):
-        if eval_reader is reader or eval_reader == reader:
-            return f"eval_input_reader[{index}]."
-    return TRAIN_READER
+def _evaluated_path(reader: Any, pipeline_config: Any) -> str:
+    """Path of the reader of an evaluation; a reader of the caller is an evaluation reader."""
+    paths = {f"eval_input_reader[{i}].": r for i, r in enumerate(pipeline_config.eval_input_reader)}
+    paths[TRAIN_READER] = pipeline_config.train_input_reader
+    # Equal readers, of a copied configuration for example, only after this very reader.
+    same = [path for path, each in paths.items() if each is reader]
+    equal = [path for path, each in paths.items() if each == reader]
+    return next(iter(same + equal), "eval_input_reader.")
 
 
 def _detector(model: model_pb2.DetectionModel) -> Any:

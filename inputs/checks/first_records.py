@@ -1,4 +1,4 @@
-"""Checks of the first records before training: class names, masks, and room for a cache.
+"""Checks of a sample of the records before training: class names, masks, and room for a cache.
 
 Decoding drops boxes of unknown names, since this allows training on some classes of a data set.
 With a wrong label map it would drop all boxes. A box without a mask gets an empty one; without any
@@ -8,9 +8,9 @@ mask, a model would learn that all are empty.
 from __future__ import annotations
 
 import collections
-import itertools
+import contextlib
 import logging
-from typing import Counter, Iterator, Optional, Sequence
+from typing import Counter, Iterator, List, Optional, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config.printing import quoted
@@ -24,9 +24,11 @@ from inputs.decoding.images import KEPT_SCALE
 from inputs.label_map import LabelMap, read_label_map
 from inputs.machine import available_memory
 from inputs.records.stream import find_files, input_patterns
-from inputs.records.tfrecord import Damage, read_records
+from inputs.records.tfrecord import Damage, sample_records
 
-NUM_RECORDS = 32  # some megabytes at most; enough to meet the common classes
+NUM_RECORDS = 64  # some megabytes at most; enough to meet the common classes
+NUM_PLACES = 16  # from which they are read: a file may be sorted by class
+NUM_FILES = 64  # at most, since remote storage takes long to open one
 NUM_SHOWN = 5
 NUM_CHANNELS = 3
 CACHE_SHARE = 0.5  # share of the memory that the cache may fill
@@ -39,17 +41,18 @@ def check_class_names(
     paths: Optional[Sequence[str]] = None,
     label_map: Optional[LabelMap] = None,
 ) -> None:
-    """Looks up the class names of the first records of the first of `paths`, or of the reader.
+    """Looks up the class names of a sample from all of `paths`, or from the files of the reader.
 
-    Names that the label map lacks are logged as a warning, with their number of boxes. Sequence
-    records, readers without a label map and records without names are not checked.
+    Names that the label map lacks are logged as a warning, with their number of boxes; a sample
+    without any known name is refused. Sequence records, readers without a label map and records
+    without names are not checked.
     """
     if not reader.label_map_path or reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
         return
     label_map = label_map or read_label_map(reader.label_map_path)
-    path = (paths or find_files(input_patterns(reader)[0]))[0]
+    paths = paths or files_of(reader)
     names: Counter[str] = collections.Counter()
-    for example in first_examples(path):
+    for example in sample_examples(paths):
         texts = example.features.feature[OBJECT + "class/text"].bytes_list.value
         names.update(text.decode("utf-8", "replace") for text in texts)
     unknown = collections.Counter({n: k for n, k in names.items() if n not in label_map.ids})
@@ -57,8 +60,8 @@ def check_class_names(
         return
     shown = ", ".join(f"{quoted(name)} ({count})" for name, count in unknown.most_common(NUM_SHOWN))
     finding = (
-        f"of {sum(names.values())} boxes in the first records of {path}, {sum(unknown.values())} "
-        f"have class names that label map {label_map.path} lacks: {shown}"
+        f"of {sum(names.values())} boxes in a sample from {_shown(paths)}, "
+        f"{sum(unknown.values())} have class names that label map {label_map.path} lacks: {shown}"
     )
     if len(unknown) == len(names):
         hint = nearest(unknown.most_common(1)[0][0], list(label_map.ids))
@@ -72,31 +75,35 @@ def check_class_names(
     _LOG.warning("%s. These boxes are dropped.", finding)
 
 
-def check_masks(path: str) -> None:
-    """Refuses a file of Examples whose first records have boxes and no mask."""
-    num_boxes = 0
-    for example in first_examples(path):
+def check_masks(paths: Sequence[str]) -> None:
+    """Refuses files of Examples if a sample has boxes and no mask; warns of boxes without."""
+    num_boxes = num_without = 0
+    for example in sample_examples(paths):
         features = example.features.feature
-        if MASKS in features and features[MASKS].WhichOneof("kind"):
-            return
-        num_boxes += len(features[SIDES[0]].float_list.value)
-    if num_boxes:
+        boxes = len(features[SIDES[0]].float_list.value)
+        num_boxes += boxes
+        if not (MASKS in features and features[MASKS].WhichOneof("kind")):
+            num_without += boxes
+    if not num_without:
+        return
+    which = f"of {num_boxes} boxes in a sample from {_shown(paths)}"
+    if num_without == num_boxes:
         raise ConfigError(
             None,
-            f"{path}: none of the {num_boxes} boxes in its first records has a mask in "
-            f"{MASKS!r}, and the model learns masks",
+            f"{which}, none has a mask in {MASKS!r}, and the model learns masks",
             "Write the masks into the records, or use a model without masks (faster_rcnn with "
             "number_of_stages: 2)",
         )
+    _LOG.warning("%s, %d have no mask: the model learns empty ones", which, num_without)
 
 
-def check_cache(path: str, num_bytes: int, resizer: Resizer, is_reduced: bool) -> None:
+def check_cache(paths: Sequence[str], num_bytes: int, resizer: Resizer, is_reduced: bool) -> None:
     """Refuses a cache of the decoded images of files of `num_bytes` that does not fit into memory.
 
-    The first records of the file `path` count as typical; `is_reduced` is the reader's `fast_jpeg`.
+    A sample of the files counts as typical; `is_reduced` is the reader's `fast_jpeg`.
     """
     record_bytes = decoded_bytes = 0
-    for example in first_examples(path):
+    for example in sample_examples(paths):
         record_bytes += example.ByteSize()
         encoded = example.features.feature["image/encoded"].bytes_list.value
         height, width = (encoded and claimed_size(encoded[0])) or (0, 0)
@@ -116,11 +123,31 @@ def check_cache(path: str, num_bytes: int, resizer: Resizer, is_reduced: bool) -
         )
 
 
-def first_examples(path: str) -> Iterator[tf.train.Example]:
-    """The first records of a file that parse."""
-    records = (record for _, record in read_records(path) if not isinstance(record, Damage))
-    for record in itertools.islice(records, NUM_RECORDS):
-        try:
-            yield tf.train.Example.FromString(record)
-        except PARSE_ERRORS as error:
-            _LOG.debug("%s contains a record that does not parse: %s", path, error)
+def files_of(reader: input_reader_pb2.InputReader) -> List[str]:
+    """The files of a reader; FileNotFoundError if there are none."""
+    patterns = input_patterns(reader)
+    paths: List[str] = []
+    for pattern in patterns:
+        with contextlib.suppress(FileNotFoundError):  # `bad_records` may allow it.
+            paths += find_files(pattern)
+    return paths or find_files(patterns[0])
+
+
+def sample_examples(paths: Sequence[str]) -> Iterator[tf.train.Example]:
+    """Records of all files, or of some of very many, that parse: from several places of each."""
+    step = max(len(paths) / NUM_FILES, 1.0)
+    chosen = [paths[int(number * step)] for number in range(min(len(paths), NUM_FILES))]
+    num_places = max(NUM_PLACES // len(chosen), 1)
+    num_records = max(NUM_RECORDS // (len(chosen) * num_places), 1)
+    for path in chosen:
+        for record in sample_records(path, num_places, num_records):
+            if isinstance(record, Damage):
+                continue
+            try:
+                yield tf.train.Example.FromString(record)
+            except PARSE_ERRORS as error:
+                _LOG.debug("%s contains a record that does not parse: %s", path, error)
+
+
+def _shown(paths: Sequence[str]) -> str:
+    return paths[0] if len(paths) == 1 else f"{len(paths)} files, the first {paths[0]}"

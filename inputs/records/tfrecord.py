@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import struct
+import sys
 import zlib
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple, Union
 
 import google_crc32c
 
@@ -30,6 +32,7 @@ CHECKSUM = struct.Struct("<I")
 OVERHEAD = HEADER.size + CHECKSUM.size
 MASK_DELTA = 0xA282EAD8
 CHUNK = 1 << 20
+STRIDE = 1024  # records from one cached offset to the next
 ANY_FORMAT = 32 + zlib.MAX_WBITS  # zlib detects whether the format is its own or gzip
 
 
@@ -64,26 +67,43 @@ def read_records(path: str) -> Iterator[Tuple[int, Record]]:
 def read_record(path: str, number: int) -> Record:
     """One record by its number.
 
-    The offsets of a file's records are cached, so that reading several is fast, except in
+    The offset of each STRIDE-th record is cached, so that reading several is fast, except in
     compressed files, which are read from their beginning each time.
     """
-    if compression_of(path):
-        for index, record in read_records(path):
-            if index == number:
-                return record
-        raise IndexError(f"{path}: there is no record {number}")
-    frames = _cached_frames(path, *_identity(path))
-    if not 0 <= number < len(frames):
-        raise IndexError(f"{path}: there is no record {number}; the file has {len(frames)}")
+    last = -1
     with contextlib.closing(_Source(path)) as source:
-        return frames[number].damage or _data(source, frames[number])
+        for last, frame in _numbered_frames(source, number):
+            if last == number:
+                return frame.damage or _data(source, frame)
+    raise IndexError(f"{path}: there is no record {number}; the file has {last + 1}")
 
 
 def count_records(path: str) -> int:
     """Records of a file, with one for each gap; fast for a local file that is not compressed."""
-    if compression_of(path):
-        return sum(1 for _ in read_records(path))
-    return len(_cached_frames(path, *_identity(path)))
+    count = 0
+    with contextlib.closing(_Source(path)) as source:
+        for number, _ in _numbered_frames(source, sys.maxsize):
+            count = number + 1
+    return count
+
+
+def sample_records(path: str, num_places: int, num_records: int) -> Iterator[Record]:
+    """Up to `num_records` records from each of some places that divide a file.
+
+    All are the first ones of a compressed file, which can only be read from its beginning.
+    """
+    with contextlib.closing(_Source(path)) as source:
+        if source.size is None:
+            num_places, num_records = 1, num_places * num_records
+        end = 0  # of the records so far
+        for place in range(num_places):
+            start = place * (source.size or 0) // num_places
+            begin = _search(source, max(start, end)) if place else 0
+            if begin is None:
+                return
+            for frame in itertools.islice(_frames(source, begin), num_records):
+                yield frame.damage or _data(source, frame)
+                end = frame.offset + OVERHEAD + frame.length
 
 
 def file_size(path: str) -> int:
@@ -109,16 +129,29 @@ def _identity(path: str) -> Tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=64)
-def _cached_frames(path: str, size: int, changed: int) -> List[_Frame]:
-    del size, changed  # part of the key, so that a rewritten file is read again
-    with contextlib.closing(_Source(path)) as source:
-        return list(_frames(source))
+def _cached_offsets(path: str, size: int, changed: int) -> Dict[int, int]:
+    """Number of each STRIDE-th record -> its offset, as far as somebody has read the file."""
+    del path, size, changed  # the key: a rewritten file is read again
+    return {0: 0}
+
+
+def _numbered_frames(source: _Source, number: int) -> Iterator[Tuple[int, _Frame]]:
+    """Numbers and frames from the nearest cached offset before a record on."""
+    compressed = source.size is None
+    offsets = {0: 0} if compressed else _cached_offsets(source.path, *_identity(source.path))
+    # No number is left out, whoever adds the offsets.
+    first = max(min(number // STRIDE, len(offsets) - 1), 0) * STRIDE
+    for current, frame in enumerate(_frames(source, offsets[first]), first):
+        if current % STRIDE == 0 and not compressed:
+            offsets[current] = frame.offset
+        yield current, frame
 
 
 class _Source:
     """Access to bytes by their offset, which must not fall in a compressed file."""
 
     def __init__(self, path: str) -> None:
+        self.path = path
         self.error = ""  # why a compressed file cannot be read to its end
         self._is_compressed = compression_of(path) != ""
         # Bytes of the file; None if only reading it would show.
@@ -169,9 +202,9 @@ class _Source:
         return content
 
 
-def _frames(source: _Source) -> Iterator[_Frame]:
-    """The frame of every record, found by the lengths alone; the data are not read."""
-    offset, size = 0, source.size
+def _frames(source: _Source, offset: int = 0) -> Iterator[_Frame]:
+    """The frame of every record from an offset on, found by the lengths; data are not read."""
+    size = source.size
     while True:
         header = source.at(offset, HEADER.size)
         if not header or (source.error and len(header) < HEADER.size):

@@ -13,7 +13,7 @@ from model_fn.checks.subject import read_subject
 # Each depth contains those before it.
 NAMES = "names"  # finds problems that the configuration alone shows
 FILES = "files"  # local files exist, and label maps fit the model and the metrics
-CONTENTS = "contents"  # all files can be read, first records fit, components can be made
+CONTENTS = "contents"  # all files can be read, a sample of records fits, components can be made
 GRAPHS = "graphs"  # graphs can be built, and the checkpoint to fine-tune from fits
 DEPTHS = (NAMES, FILES, CONTENTS, GRAPHS)
 

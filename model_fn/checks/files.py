@@ -14,10 +14,9 @@ from estimator_det.config.printing import counted, listed, quoted
 from estimator_det.config.problem import Problem, error, from_error, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import ssd_pb2
-from inputs.checks.first_records import check_class_names
+from inputs.checks.first_records import check_class_names, files_of
 from inputs.decoding.hierarchy import make_hierarchy
 from inputs.label_map import LabelMap
-from inputs.records.stream import find_files, input_patterns
 from model_fn.checks.subject import Reader, Subject
 
 RENUMBER = "number the classes from 1 without gaps, in the label map and in the records"
@@ -27,10 +26,10 @@ _MOST_CLASSES = most(ssd_pb2.Ssd, "num_classes")
 
 
 def check_label_maps(subject: Subject) -> Iterator[Problem]:
-    """Problems of label maps with their first records; of the others, with the model."""
+    """Problems of label maps with a sample of their records; of the others, with the model."""
     others = []
     for reader in subject.readers:
-        foreign = _error_of_first_records(reader) if subject.reads_all else None
+        foreign = _error_of_sample(reader) if subject.reads_all else None
         if foreign is None:
             others.append(reader)
         else:
@@ -93,8 +92,8 @@ def check_hierarchies(subject: Subject) -> Iterator[Problem]:
                 yield from_error(failure, field, "correct the path or the file")
 
 
-def _error_of_first_records(reader: Reader) -> Optional[ConfigError]:
-    """The error of a label map without any class name of the first records.
+def _error_of_sample(reader: Reader) -> Optional[ConfigError]:
+    """The error of a label map without any class name of a sample of the records.
 
     Label maps and records that cannot be read are left to other checks.
     """
@@ -102,7 +101,7 @@ def _error_of_first_records(reader: Reader) -> Optional[ConfigError]:
         return None
     with contextlib.suppress(OSError, tf.errors.OpError):
         try:
-            paths = find_files(input_patterns(reader.config)[0])
+            paths = files_of(reader.config)
         except ConfigError:
             return None
         try:

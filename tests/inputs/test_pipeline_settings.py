@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from typing import Any, List
 
 import pytest
@@ -9,6 +11,7 @@ from google.protobuf import text_format
 
 import inputs
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from inputs import pipeline as input_pipeline
 from tests.inputs.examples import pipeline
 from tests.inputs.test_pipeline import AUGMENTED, preprocess_of
@@ -86,6 +89,25 @@ def test_images_of_a_step(asked):
         examples, order, _, _ = asked.pop()
         assert (examples.batch_size, examples.images_per_step) == expected
         assert examples.first_step == 5 and order.shard == ((3, 1) if context else (1, 0))
+
+
+def test_the_reader_of_an_evaluation_is_known_by_identity(asked):
+    config = pipeline("train_input_reader { num_epochs: 3 } eval_input_reader { num_epochs: 5 }")
+    changed, equal = copy.deepcopy(config.eval_input_reader[-1]), copy.deepcopy(config)
+    changed.sample_1_of_n_examples = 2
+    equal.train_input_reader.num_epochs = 5
+    del equal.eval_input_reader[:]
+    equal.eval_input_reader.append(equal.train_input_reader)
+    for whole, reader, passes, field in (
+        (config, changed, 5, "eval_input_reader.max_number_of_boxes"),
+        (equal, equal.eval_input_reader[0], 5, "eval_input_reader[0].max_number_of_boxes"),
+        (equal, equal.train_input_reader, 1, "train_input_reader.max_number_of_boxes"),
+    ):
+        inputs.create_eval_input_fn(whole, preprocess_of(config), reader)()
+        assert asked.pop()[1].num_epochs == passes
+        reader.max_number_of_boxes = -1
+        with pytest.raises(ConfigError, match="^" + re.escape(field)):
+            inputs.create_eval_input_fn(whole, preprocess_of(config), reader)
 
 
 def test_settings_of_evaluation(asked):

@@ -423,7 +423,7 @@ def test_check_config_refuses_a_label_map_of_other_classes(tmp_path, capsys):
     more = ["--set", "model.ssd.num_classes=7", "--no_build"]
     assert cli.main(["check-config", str(CONFIG), *sets, *more]) == 1
     printed, errors = capsys.readouterr()
-    assert "error: train_input_reader.label_map_path: of 2 boxes in the first records" in errors
+    assert "error: train_input_reader.label_map_path: of 2 boxes in a sample" in errors
     assert "error: eval_input_reader[0].label_map_path: of 2 boxes" in errors
     assert "2 errors" in printed and "num_classes=" not in printed + errors
 

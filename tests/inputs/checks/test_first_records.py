@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from typing import Any, List
 
 import pytest
@@ -42,13 +43,32 @@ def test_some_unknown_names_are_a_warning(tmp_path, caplog):
         check_class_names(reading(tmp_path, ["Dog", "Dogs"]))
 
 
+@pytest.mark.parametrize("num_files", [1, 2, 100])
+def test_records_sorted_by_class_are_a_warning(tmp_path, caplog, num_files):
+    (tmp_path / "map.pbtxt").write_text(LABEL_MAP)
+    names = ["fox"] * 120 + ["cat"] * 80
+    records = [example({**BOXES, "image/object/class/text": [name]}) for name in names]
+    size = len(records) // num_files
+    for number in range(num_files):
+        write(tmp_path / f"r{number:03}", records[number * size :][:size])
+    text = f"label_map_path: '{tmp_path}/map.pbtxt' tf_record_input_reader {{ input_path: "
+    options = reader(text + f"'{tmp_path}/r*' input_path: '{tmp_path}/gone' }}")
+    check_class_names(options)
+    assert 50 <= len(list(first_records.sample_examples(first_records.files_of(options)))) <= 70
+    assert re.search(r"have class names that .* lacks: 'fox' \(\d+\)\. These", caplog.text)
+
+
 def _path(folder: pathlib.Path, *features: Any) -> str:
     return str(write(folder / "r", [example(values) for values in features]))
 
 
-def test_some_masks_or_no_boxes_pass(tmp_path):
-    check_masks(_path(tmp_path, BOXES, {**BOXES, **MASK}))
-    check_masks(_path(tmp_path, {}, {}))
+def test_some_masks_or_no_boxes_pass(tmp_path, caplog):
+    check_masks([_path(tmp_path, {}, {})])
+    check_masks([_path(tmp_path, {**BOXES, **MASK})])
+    assert not caplog.text
+    without = str(write(tmp_path / "without", [example(BOXES)] * 100))
+    check_masks([without, _path(tmp_path, {**BOXES, **MASK})])
+    assert f"from 2 files, the first {without}, " in caplog.text and "have no mask" in caplog.text
 
 
 def test_a_model_with_masks_is_not_trained_without(tmp_path):
@@ -61,7 +81,7 @@ def test_a_model_with_masks_is_not_trained_without(tmp_path):
     """
     with pytest.raises(
         ConfigError,
-        match="none of the 2 boxes in its first records has a mask",
+        match=r"of 2 boxes in a sample from .*, none has a mask",
     ):
         inputs.create_train_input_fn(parse_pipeline(text), lambda images: (images, images))({})
 
@@ -77,7 +97,7 @@ def test_a_cache_must_fit_into_half_of_the_memory(tmp_path, monkeypatch):
 
     def check(memory: float, is_reduced: bool = False) -> None:
         monkeypatch.setattr(first_records, "available_memory", lambda: memory)
-        check_cache(path, num_bytes, resizer, is_reduced)
+        check_cache([path], num_bytes, resizer, is_reduced)
 
     check(2.01 * needed)
     with pytest.raises(ConfigError, match=r"need about 0\.3 GB, and half of.* is 0\.1 GB"):

@@ -14,6 +14,11 @@ from tests.inputs.faults import frames_of, gzipped
 DATA = [b"zero", b"", b"two" * 5000, b"three", b"four"]
 
 
+@pytest.fixture(autouse=True)
+def _short_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tfrecord, "STRIDE", 2)
+
+
 def changed(frame: bytes, position: int) -> bytes:
     return frame[:position] + bytes([frame[position] ^ 1]) + frame[position + 1 :]
 
@@ -38,6 +43,36 @@ def test_reads_what_tensorflow_writes(tmp_path, end, kind):
     for data in (DATA, []):
         write(tmp_path / f"r{end}", data, kind)
         assert found(tmp_path / f"r{end}") == data
+
+
+def test_one_record_needs_neither_the_rest_of_its_file_nor_a_list_of_all(tmp_path):
+    path = write(tmp_path / "r", [b"%d" % number for number in range(9)])
+    offsets = tfrecord._cached_offsets(path, *tfrecord._identity(path))
+    for number, cached in ((3, [0, 2]), (1, [0, 2]), (4, [0, 2, 4]), (8, [0, 2, 4, 6, 8])):
+        assert tfrecord.read_record(path, number) == b"%d" % number
+        assert list(offsets) == cached
+    for number in (-1, 9):
+        with pytest.raises(IndexError, match=f"no record {number}; the file has 9"):
+            tfrecord.read_record(path, number)
+
+
+@pytest.mark.parametrize(
+    ("places", "numbers"),
+    [
+        ((1, 3), [0, 1, 2]),
+        ((4, 1), [0, 3, 5, 8]),
+        ((4, 2), [0, 1, 3, 4, 5, 6, 8, 9]),
+        ((2, 7), [*range(10)]),
+        ((20, 1), [*range(10)]),
+    ],
+)
+def test_a_sample_is_from_all_of_a_file(tmp_path, places, numbers):
+    path = write(tmp_path / "r", [b"%d" % number * 9 for number in range(10)])
+    records = list(tfrecord.sample_records(path, *places))
+    assert records == [b"%d" % number * 9 for number in numbers]
+    compressed = write(tmp_path / "r.gz", [b"%d" % number for number in range(10)], "GZIP")
+    first = list(tfrecord.sample_records(compressed, 2, 2))
+    assert first == [b"0", b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("position", [0, 7, 9, 100])  # in the length, its checksum, the data
