@@ -43,6 +43,7 @@ class Stop:
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TENSORFLOW = ("tensorflow", "tensorflow_estimator", "tf_slim", "tf_keras", "keras")
 
 
 class Stopped(KeyboardInterrupt):
@@ -104,9 +105,9 @@ class StopSignals:
         """Context manager: raises a `Stopped` that was lost on its way.
 
         TensorFlow's type checks in C++ read an exception as a match and continue, so that another
-        error follows elsewhere, or a wrong result. Python itself continues after an exception in a
-        `__del__`, with a traceback on the terminal, which is suppressed here; so is that of an
-        object that the signal left half-made.
+        error of TensorFlow follows, or a wrong result. An error of other code stays what it is.
+        Python itself continues after an exception in a `__del__`, with a traceback on the terminal,
+        which is suppressed here; so is that of an object that the signal left half-made.
         """
         old_hook = sys.unraisablehook
 
@@ -122,7 +123,7 @@ class StopSignals:
             traceback.clear_frames(stopped.__traceback__)
             raise
         except Exception as error:
-            if self._raised is None:
+            if self._raised is None or not _is_from_tensorflow(error):
                 raise
             raise Stopped(self._raised) from error
         finally:
@@ -149,6 +150,12 @@ class StopSignals:
         if not self._deferring:
             self._raised = number
             raise Stopped(number)
+
+
+def _is_from_tensorflow(error: Exception) -> bool:
+    """True if the innermost frame of an error is one of TensorFlow's."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").partition(".")[0] in _TENSORFLOW
 
 
 def _install(handler: Any) -> Dict[int, Any]:

@@ -232,6 +232,17 @@ def test_an_error_after_a_noted_signal_is_an_error():
         raise OSError
 
 
+@pytest.mark.parametrize("is_cleanup", [False, True])
+def test_a_defect_after_a_signal_is_no_stop(is_cleanup):
+    with pytest.raises(KeyError, match="defect"), StopSignals(Stop()):
+        try:
+            _kill(signal.SIGTERM)
+        except Stopped:
+            if is_cleanup:
+                raise KeyError("defect") from None
+        raise KeyError("defect")
+
+
 @pytest.mark.parametrize("number", stopping.SIGNALS)
 @pytest.mark.parametrize(
     "place",
