@@ -73,6 +73,15 @@ class LoopBackend(EstimatorBackend):
         super().__init__(context)
         self._loop = loop
         self.steps_per_call = loop.steps_per_call or 1
+        if self.steps_per_call > 1 and context.config.train_input_reader.num_epochs:
+            # Data that end within a call would hide the steps before their end.
+            _LOG.warning(
+                "steps_per_call is 1 instead of %d, because train_input_reader.num_epochs may end "
+                "the data within a call. To keep it, set num_epochs to 0 and end the training by "
+                "num_train_steps",
+                self.steps_per_call,
+            )
+            self.steps_per_call = 1
         self._has_workers = loop.strategy == MULTI_WORKER
         self._is_on_tpu = loop.strategy == TPU
         self._compute_dtype = network_type(context)

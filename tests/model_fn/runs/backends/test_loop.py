@@ -171,6 +171,20 @@ def test_checkpoints_in_the_middle_of_a_call(tmp_path):
     assert [each["step"] for each in _reports(tmp_path)] == [3, 4, 6, 7]
 
 
+def test_data_that_end_within_a_call(tmp_path, monkeypatch, caplog):
+    def make_input_fn(*_: Any, cursor: Any = None, **__: Any) -> Any:
+        make = fake.make_train_input_fn(cursor=cursor)
+        return lambda *_, **__: make().take(6)
+
+    monkeypatch.setattr(input_pipeline, "create_train_input_fn", make_input_fn)
+    config = fake.pipeline_config("train_input_reader { num_epochs: 3 }")
+    found = _train(tmp_path, config, 9, LoopOptions(steps_per_call=4))
+    assert found["global_step"] == 6 and (tmp_path / "model.ckpt-6.index").exists()
+    position = data_cursor.read_cursor_state(str(tmp_path), 6)
+    assert position is not None and position.count == 12
+    assert "steps_per_call is 1 instead of 4" in caplog.text
+
+
 def test_evaluations_and_signals(tmp_path):
     with pytest.raises(Stopped, match="at step 3, which is saved"):
         fake.train_and_evaluate(
