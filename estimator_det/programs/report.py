@@ -32,7 +32,8 @@ from model_fn.drawing import charts
 from model_fn.evaluation import details, diagnostics, history, score_thresholds
 from model_fn.evaluation.calibration import Reliability, reliability_chart
 from model_fn.evaluation.history import Evaluation
-from model_fn.evaluation.report import HEADLINE, evaluation_folder, named_readers
+from model_fn.evaluation.readers import evaluation_folder, named_readers
+from model_fn.evaluation.report import HEADLINE
 from model_fn.runs import evaluator
 from model_fn.runs.best_checkpoints import BEST_FILE, BEST_FOLDER
 from model_fn.runs.progress import PROGRESS_FILE, short_name
@@ -57,6 +58,7 @@ class Run(NamedTuple):
     table: Any = None  # `score_thresholds.Table` of the chosen evaluation
     details: Mapping[str, Any] = {}  # empty without an evaluation
     missing: str = ""  # why there is no evaluation
+    damaged: str = ""  # why the best evaluation is not known, if its file cannot be read
 
 
 def render(folders: Sequence[str], benchmark: Optional[str] = None) -> str:
@@ -121,9 +123,9 @@ def read_run(folder: str) -> Run:
 def _with_evaluation(run: Run) -> Run:
     """Adds the best evaluation, or the last one, with its details."""
     steps = {evaluation.step: evaluation for evaluation in run.evaluations[run.reader]}
-    kept = _json(run.folder, BEST_FOLDER, BEST_FILE).get("kept", [])
     # The best checkpoint is the one that people export, so the page is about it.
-    best = kept[0]["step"] if kept else None
+    best, damaged = _best_step(run.folder)
+    run = run._replace(damaged=damaged)
     step: Optional[int] = best if best in steps else max(steps, default=None)
     folder = evaluation_folder(run.folder, run.reader)
     values = None if step is None else details.read(folder, step)
@@ -136,6 +138,21 @@ def _with_evaluation(run: Run) -> Run:
         values = details.read(folder, step)
     table = score_thresholds.read(score_thresholds.path_for(folder, step))
     return run._replace(chosen=steps[step], is_best=step == best, table=table, details=values or {})
+
+
+def _best_step(folder: str) -> Tuple[Optional[int], str]:
+    """Step of the best checkpoint, None without one; why it is not known, or ""."""
+    path = os.path.join(folder, BEST_FOLDER, BEST_FILE)
+    if not files.exists(path):
+        return None, ""
+    try:
+        return int(json.loads(files.read_text(path))["kept"][0]["step"]), ""
+    except (ConfigError, ValueError, TypeError, LookupError) as error:
+        return None, (
+            f"{path} is damaged ({error!r}): which checkpoint is the best is not known, so this is "
+            "the last evaluation. The next evaluation of a training with --best_metric writes "
+            "the file again"
+        )
 
 
 def _json(*parts: str) -> Dict[str, Any]:

@@ -19,7 +19,7 @@ from exporters.formats.check import CheckpointDetector, compare
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel, resized
 from inputs import schema
 from model_fn.evaluation.detections.scoring import original_images, score
-from model_fn.evaluation.report import named_readers
+from model_fn.evaluation.readers import named_readers
 from model_fn.serving.graph import CLASS_OFFSET
 
 CHECKPOINT = "checkpoint"  # in place of a format

@@ -11,6 +11,7 @@ from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import masks, proposals, regions
 from model_fn.evaluation.eval_ops import evaluated_categories
 from model_fn.evaluation.metrics import make_metrics
+from model_fn.evaluation.metrics.base import Metrics
 from model_fn.training import step
 
 _SHOWN = 20
@@ -31,10 +32,19 @@ def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
 
 def metric_names(pipeline_config: Any) -> List[str]:
     """Names of all that an evaluation computes, in the order of the metrics sets."""
-    losses = _loss_names(pipeline_config)
-    sets = make_metrics(pipeline_config.eval_config, evaluated_categories(pipeline_config))
-    names = [name for metrics in sets for name in metrics.names]
-    return [*names, *losses, "learning_rate", tf1.GraphKeys.GLOBAL_STEP]
+    names = [name for metrics in _metrics_sets(pipeline_config) for name in metrics.names]
+    return [*names, *_loss_names(pipeline_config), "learning_rate", tf1.GraphKeys.GLOBAL_STEP]
+
+
+def lower_is_better(pipeline_config: Any, metric: str) -> bool:
+    """True for a loss, and for a metric whose set says so."""
+    sets = _metrics_sets(pipeline_config)
+    lower = [name for metrics in sets for name in getattr(metrics, "lower_is_better", ())]
+    return metric in lower or metric in _loss_names(pipeline_config)
+
+
+def _metrics_sets(pipeline_config: Any) -> List[Metrics]:
+    return make_metrics(pipeline_config.eval_config, evaluated_categories(pipeline_config))
 
 
 def _loss_names(pipeline_config: Any) -> List[str]:

@@ -244,8 +244,7 @@ def _why_nan(name: str, counts: Mapping[str, Any]) -> str:
             f"{counts['detections_not_finite']} detections are not finite: the weights of the "
             "checkpoint are damaged or training has diverged; use an earlier checkpoint"
         )
-    # Both "Loss/…" of the terms and Estimator's "loss".
-    if "oss" in name:
+    if name == "loss" or name.startswith("Loss/"):
         return "the loss is not finite: weights are not finite, or records have boxes without area"
     if _is_of_detections(name):
         return (

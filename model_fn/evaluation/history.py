@@ -1,26 +1,19 @@
-"""The evaluations of a run in order, saved in its folder, so that a resumed run knows them.
-
-`evaluations.jsonl` has a line for each evaluation; `training_over.json` exists once training has
-ended.
-"""
+"""The evaluations of a run in order, one line of `evaluations.jsonl` each, for a resumed run."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import time
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
-from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError, nearest
-from estimator_det.files import atomic, json_lines
+from estimator_det.files import json_lines
 
 Metrics = Dict[str, float]
 
 EVALUATIONS_FILE = "evaluations.jsonl"
-OVER_FILE = "training_over.json"
 _NEEDED = ("reader", "step", "metrics", "notes", "time")  # Earlier versions had no `bad_records`.
 
 
@@ -69,72 +62,30 @@ def read(model_dir: str, reader: str, up_to_step: Optional[int] = None) -> List[
     return [evaluations[step] for step in sorted(evaluations)]
 
 
-def mark_over(model_dir: str, step: int, reason: str) -> None:
-    """Marks for other processes that no step and no checkpoint will follow."""
-    mark = {"step": step, "reason": reason, "time": time.time()}
-    path = os.path.join(model_dir, OVER_FILE)
-    atomic.write(path, json.dumps(mark) + "\n")
-
-
-def clear_over(model_dir: str) -> None:
-    """Undoes `mark_over`: training begins or resumes."""
-    path = os.path.join(model_dir, OVER_FILE)
-    if tf.io.gfile.exists(path):
-        tf.io.gfile.remove(path)
-
-
-def last_step(model_dir: str) -> Optional[int]:
-    """The step at which training ended; None while it may continue."""
-    mark = _read_mark(model_dir)
-    return None if mark is None else int(mark["step"])
-
-
-def _read_mark(model_dir: str) -> Optional[Dict[str, Any]]:
-    path = os.path.join(model_dir, OVER_FILE)
-    marks = json_lines.read(path, ("step",))
-    return marks[-1] if marks else None
-
-
-class TrainingEnd:
-    """Whether the chief of a cluster has ended training.
-
-    A mark that was there when this process started may be that of an earlier run, which the chief
-    resumes: it counts only if training had got to `num_steps`, its last step.
-    """
-
-    def __init__(self, model_dir: str, num_steps: Optional[int]) -> None:
-        self._model_dir, self._num_steps = model_dir, num_steps
-        self._earlier = _read_mark(model_dir)
-
-    def is_reached(self) -> bool:
-        mark = _read_mark(self._model_dir)
-        if mark is None:
-            return False
-        is_reached = self._num_steps is not None and int(mark["step"]) >= self._num_steps
-        return is_reached or mark != self._earlier
-
-
-def is_better(metric: str, value: float, than: float, min_delta: float = 0.0) -> bool:
-    """True if `value` beats `than` by more than `min_delta`, less of a loss, more of others.
-
-    NaN beats nothing.
-    """
+def is_better(
+    value: float, than: float, min_delta: float = 0.0, *, lower_is_better: bool = False
+) -> bool:
+    """True if `value` beats `than` by more than `min_delta`; NaN beats nothing."""
     if math.isnan(value):
         return False
     if math.isnan(than):
         return True
-    gain = than - value if "loss" in metric.lower() else value - than
+    gain = than - value if lower_is_better else value - than
     return gain > min_delta
 
 
 def evaluations_without_progress(
-    evaluations: List[Evaluation], metric: str, min_delta: float = 0.0
+    evaluations: List[Evaluation],
+    metric: str,
+    min_delta: float = 0.0,
+    *,
+    lower_is_better: bool = False,
 ) -> int:
     """Number of evaluations since the best one."""
     best, since = math.nan, 0
     for evaluation in evaluations:
         value = evaluation.value(metric)
-        if is_better(metric, value, best, min_delta):
+        if is_better(value, best, min_delta, lower_is_better=lower_is_better):
             best, since = value, 0
         elif not math.isnan(best):
             since += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -11,7 +10,6 @@ from typing import Any, Dict, List, Mapping, Optional
 from estimator_det.compat import tf, tf1
 from estimator_det.config import printing
 from estimator_det.config.check_model import score_threshold_field
-from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
 from model_fn.evaluation import details, diagnostics, score_thresholds
 from model_fn.evaluation.accumulator import Results
@@ -21,7 +19,6 @@ from model_fn.evaluation.score_thresholds import Row
 # Amounts that are printed of an evaluation.
 NOTHING, LINE, TABLE = "nothing", "line", "table"
 REPORT_SECS = 10.0  # between two lines of progress
-TRAINING_DATA = "training_data"  # name of the training reader where it is evaluated on
 
 # Loss, mAPs that are not of a category or size, AP of LVIS, panoptic quality.
 HEADLINE = re.compile(r"loss|\w+_Precision/mAP[^/( ]*|\w+_AP|PanopticQuality@[\d.]+IOU")
@@ -33,21 +30,6 @@ def is_main(name: str) -> bool:
     """True for metrics of the short table: none of a class or size, no terms of the loss."""
     # By exclusion, so that metrics of plug-ins are in the table, too.
     return _DETAIL.search(name) is None
-
-
-def named_readers(pipeline_config: Any, *, on_training_data: bool = False) -> Dict[str, Any]:
-    """Evaluation readers by name, or the training reader; one without a name takes its number."""
-    if on_training_data:
-        return {TRAINING_DATA: pipeline_config.train_input_reader}
-    readers = pipeline_config.eval_input_reader
-    if not readers:
-        raise ConfigError("eval_input_reader", "the configuration has none to evaluate on")
-    return {reader.name or str(number): reader for number, reader in enumerate(readers)}
-
-
-def evaluation_folder(model_dir: str, reader: str) -> str:
-    """Folder for events and files of a reader's evaluations."""
-    return os.path.join(model_dir, score_thresholds.EVALUATION_FOLDER + reader)
 
 
 def report(

@@ -27,11 +27,11 @@ from estimator_det.config.text import ConfigError
 from estimator_det.files import json_lines
 from model_fn.checkpoints.repair import step_of
 from model_fn.evaluation.matching import MATCH_IOU, ClassMatches, Matches
+from model_fn.evaluation.readers import evaluation_folder, named_readers
 
 _LOG = logging.getLogger(__name__)
 
 IN_EXPORTS = "assets.extra/thresholds.json"  # under the folder of the SavedModel
-EVALUATION_FOLDER = "eval_"  # and the name of the reader
 LONGEST_FILE = 64_000_000  # bytes
 MAX_ROWS_PRINTED = 10
 _NAME_WIDTH = 24
@@ -181,11 +181,10 @@ def find_usable(
     They are searched in the checkpoint's folder and in the one above, for `best/` has copies of
     checkpoints; or in `model_dir`. A file that `check` refuses is logged as a warning.
     """
-    readers = pipeline_config.eval_input_reader
-    name = readers[0].name if readers and readers[0].name else "0"
+    name = next(iter(named_readers(pipeline_config))) if pipeline_config.eval_input_reader else "0"
     folder = os.path.dirname(checkpoint)
     places = [folder, os.path.dirname(folder)] if model_dir is None else [model_dir]
-    folders = [os.path.join(place, EVALUATION_FOLDER + name) for place in places]
+    folders = [evaluation_folder(place, name) for place in places]
     paths = (path_for(folder, step_of(checkpoint)) for folder in folders)
     path = next(filter(tf.io.gfile.exists, paths), None)
     try:

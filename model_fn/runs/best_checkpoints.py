@@ -36,13 +36,14 @@ _KEPT_EXPORTS = 2  # A server may still load the one before the newest.
 class BestCheckpoints:
     """Keeps copies of the checkpoints that did best in one metric.
 
-    `keep_checkpoint_max` does not delete these. Lower is better where the name of the metric says
-    loss, otherwise higher.
+    `keep_checkpoint_max` does not delete these.
     """
 
-    def __init__(self, model_dir: str, metric: str, keep: int) -> None:
+    def __init__(
+        self, model_dir: str, metric: str, keep: int, *, lower_is_better: bool = False
+    ) -> None:
         self._folder = os.path.join(model_dir, BEST_FOLDER)
-        self._metric, self._keep = metric, keep
+        self._metric, self._keep, self._lower_is_better = metric, keep, lower_is_better
 
     def kept(self) -> List[Dict[str, Any]]:
         """The best first: dictionaries with "step", "value" and "checkpoint"."""
@@ -67,7 +68,11 @@ class BestCheckpoints:
         """Keeps a checkpoint that is good enough; the very best is exported before it is listed."""
         value = evaluation.value(self._metric)
         before = [entry for entry in self.kept() if entry["step"] != evaluation.step]
-        better = [e for e in before if not is_better(self._metric, value, e["value"])]
+        better = [
+            entry
+            for entry in before
+            if not is_better(value, entry["value"], lower_is_better=self._lower_is_better)
+        ]
         if math.isnan(value) or len(better) >= self._keep:
             return
         name = os.path.basename(checkpoint)

@@ -21,30 +21,38 @@ from inputs.checks.first_records import check_class_names
 from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
 from model_fn.checkpoints.find import find_checkpoint, refuse_model
 from model_fn.checkpoints.repair import modified
-from model_fn.checks.metric_names import check_best_metric
+from model_fn.checks.metric_names import check_best_metric, lower_is_better
 from model_fn.drawing import charts
 from model_fn.evaluation import history
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.matching import Matches
+from model_fn.evaluation.readers import evaluation_folder, named_readers
 from model_fn.evaluation.report import (
     LINE,
     NOTHING,
     TABLE,
     EvaluationReport,
     Metrics,
-    evaluation_folder,
     event_writer,
-    named_readers,
     report,
 )
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.backends.estimator import make_estimator
 from model_fn.runs.best_checkpoints import BestCheckpoints, export, export_best
+from model_fn.runs.context import RunContext
 from model_fn.runs.options import EvaluationOptions, TrainOptions
+from model_fn.runs.training_end import TrainingEnd
 
 _LOG = logging.getLogger(__name__)
 
 POLL_SECS = 1.0  # between two searches for a new checkpoint
+# Errors of records and their storage, after which another evaluation may succeed.
+_DATA_ERRORS = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.DataLossError,
+    tf.errors.NotFoundError,
+    tf.errors.UnavailableError,
+)
 FINAL_EXPORT = "Servo"  # folder of the last checkpoint's export, below model_dir/export
 
 
@@ -131,7 +139,9 @@ class Evaluations:
     ) -> None:
         self._config, self._evaluator, self._readers = pipeline_config, evaluator, readers
         self._options, self._shown = options, shown
-        check_best_metric(pipeline_config, options.best_metric)
+        metric = options.best_metric
+        check_best_metric(pipeline_config, metric)
+        self.lower_is_better = metric is not None and lower_is_better(pipeline_config, metric)
         # An evaluation would refuse it only when its first checkpoint is trained.
         for reader in readers:
             check_class_names(reader.config)
@@ -150,7 +160,12 @@ class Evaluations:
         """
         options, model_dir = self._options, self._evaluator.model_dir
         if options.best_metric is not None:
-            best = BestCheckpoints(model_dir, options.best_metric, options.keep_best)
+            best = BestCheckpoints(
+                model_dir,
+                options.best_metric,
+                options.keep_best,
+                lower_is_better=self.lower_is_better,
+            )
             best.offer(
                 evaluations[0],
                 checkpoint,
@@ -234,9 +249,9 @@ def continuous_eval(
     Args:
         config: The configuration, a `TrainEvalPipelineConfig` proto.
         model_dir: Folder of a run; it gets the events.
-        options: Those of the run. Training is over at step `num_train_steps`, or when it says so
-            itself, since it may stop early. Of `evaluation`, the sampling, `throttle_secs` and the
-            best checkpoints count here.
+        options: Those of the run. Training is over when it says so itself, or at the step
+            `num_train_steps`; without this option at the configured step, unless a process still
+            trains. Of `evaluation`, the sampling, `throttle_secs` and the best checkpoints count.
         checkpoint_dir: By default `model_dir`.
         on_training_data: Evaluate on the training data instead.
         max_retries: Number of evaluations that may fail on their data; negative for any number.
@@ -249,26 +264,22 @@ def continuous_eval(
         ConfigError: if no evaluation computes `evaluation.best_metric`.
         FileNotFoundError: if `checkpoint_dir` is a published model.
     """
-    options = options or TrainOptions()
-    evaluation, last_step = options.evaluation, options.num_train_steps
-    if last_step is None:
-        last_step = config.train_config.num_steps
-    wait = evaluation.throttle_secs
-    if wait is None:
-        wait = config.eval_config.eval_interval_secs
+    require_v2_behavior()
+    context = RunContext(config, model_dir, options or TrainOptions())
+    evaluation, folder = context.options.evaluation, checkpoint_dir or model_dir
+    is_certain = context.options.num_train_steps is not None
+    end = TrainingEnd(folder, context.num_steps, is_certain=is_certain)
     readers = evaluation_readers(
         config, on_training_data=on_training_data, sample_1_of_n=evaluation.sample_1_of_n
     )
     evaluations = Evaluations(config, _make_evaluator(config, model_dir), readers, evaluation)
-    return follow(
-        evaluations, checkpoint_dir or model_dir, last_step, wait, timeout_secs, max_retries
-    )
+    return follow(evaluations, folder, end, context.throttle_secs, timeout_secs, max_retries)
 
 
 def follow(
     evaluations: Evaluations,
     checkpoint_dir: str,
-    num_train_steps: Optional[int],
+    end: TrainingEnd,
     min_interval_secs: float,
     timeout_secs: Optional[float] = None,
     max_retries: int = 0,
@@ -277,11 +288,12 @@ def follow(
     """Evaluates checkpoints as `continuous_eval` does.
 
     Args:
-        is_over: Returns True if training is over; by default, if it says so in `checkpoint_dir`.
+        is_over: Returns True if training is over; by default, if `end` says so.
     """
     refuse_model(checkpoint_dir)
     latest: Dict[str, Metrics] = {}
     failures = 0
+    is_over = is_over or end.is_reached
     for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs, is_over):
         try:
             results = evaluations.evaluate(checkpoint)
@@ -289,7 +301,7 @@ def follow(
             # Training moves it aside when it resumes, or has deleted it as too old.
             _LOG.warning("%s is not evaluated: %s", checkpoint, error)
             continue
-        except tf.errors.InvalidArgumentError as error:
+        except _DATA_ERRORS as error:
             failures += 1
             if 0 <= max_retries < failures:
                 raise
@@ -298,7 +310,7 @@ def follow(
         evaluations.keep(results, checkpoint)
         latest = {result.reader: result.metrics for result in results}
         step = results[0].step
-        if step == history.last_step(checkpoint_dir) or 0 < (num_train_steps or 0) <= step:
+        if end.is_last(step):
             _LOG.info("Training ended at step %d: no more evaluations", step)
             break
     return latest
@@ -308,13 +320,12 @@ def _appearing(
     checkpoint_dir: str,
     min_interval_secs: float,
     timeout_secs: Optional[float],
-    is_over: Optional[Callable[[], bool]] = None,
+    is_over: Callable[[], bool],
 ) -> Iterator[str]:
     """Checkpoints as they appear, until none has for `timeout_secs`, or training is over.
 
     Does not wait after the last checkpoint of a training that is over.
     """
-    is_over = is_over or (lambda: history.last_step(checkpoint_dir) is not None)
     last: Optional[Tuple[str, int]] = None
     since = time.monotonic()
     evaluated_at = -math.inf

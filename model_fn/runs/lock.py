@@ -64,6 +64,11 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
         os.close(handle)
 
 
+def is_held(model_dir: str) -> bool:
+    """True while a process trains in a folder, and after one was killed there."""
+    return bool(tf.io.gfile.exists(os.path.join(model_dir, LOCK_FILE)))
+
+
 def _lock(path: str) -> Optional[int]:
     """Descriptor of the locked file; None if the file system has no locks."""
     while True:

@@ -291,8 +291,9 @@ class EvaluationOptions:
     every_steps: Optional[int] = None
     # Least seconds between two evaluations; by default `eval_config.eval_interval_secs`.
     throttle_secs: Optional[int] = None
-    # Keep the best checkpoints in best/ and an export of the very best in export/best: highest,
-    # or lowest where its name says loss, e.g. "DetectionBoxes_Precision/mAP".
+    # Keep the best checkpoints by this metric in best/ and an export of the very best in
+    # export/best, e.g. by "DetectionBoxes_Precision/mAP". The highest value is the best, or the
+    # lowest of a loss and of metrics whose set says so.
     best_metric: Optional[str] = None
     keep_best: int = 1  # how many checkpoints are kept as the best
     # Stop after this many evaluations without a better `best_metric`; None trains to the end.

@@ -62,7 +62,7 @@ def train_and_evaluate(
         FolderNotWritableError: if `model_dir` cannot be written to, at the start or later.
         DamagedCheckpointsError: if there are checkpoints, and none is whole.
         ConfigError: if the configuration does not suit the TPU, no evaluation computes
-            `evaluation.best_metric`, or a label map fits none of the first records of its reader.
+            `evaluation.best_metric`, or a label map fits no record of a sample of its reader.
         NoTpuError: if the TPU cannot be reached.
         MissingTaskError: if another task of the cluster is missing for too long.
     """
@@ -194,7 +194,7 @@ def _run_evaluator_task(context: RunContext) -> Metrics:
             metrics = follow(
                 evaluations,
                 model_dir,
-                context.num_steps,
+                tasks.end,
                 context.throttle_secs,
                 is_over=tasks.are_over,
             )

@@ -17,10 +17,10 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 from estimator_det.compat import tf
 from estimator_det.config import printing
 from model_fn.checkpoints.errors import MissingTaskError, RunError
-from model_fn.evaluation.history import TrainingEnd
 from model_fn.runs.cluster import PARAMETER_SERVER, Cluster, Task
 from model_fn.runs.context import RunContext
 from model_fn.runs.signals import Stop, StopSignals, end_at_once
+from model_fn.runs.training_end import TrainingEnd
 
 _LOG = logging.getLogger(__name__)
 
@@ -157,14 +157,14 @@ class Tasks:
     def __init__(self, context: RunContext, watched: Optional[Sequence[Task]] = None) -> None:
         self._context, self.cluster = context, context.cluster
         cluster = context.cluster
-        self._end = TrainingEnd(context.model_dir, context.num_steps)
+        self.end = TrainingEnd(context.model_dir, context.num_steps)
         self.watch = TaskWatch(
             cluster,
             [*cluster.readers, *cluster.servers] if watched is None else watched,
             context.options.task_timeout_secs,
             context.stop,
             # The chief itself decides that.
-            (lambda: False) if cluster.is_chief else self._end.is_reached,
+            (lambda: False) if cluster.is_chief else self.end.is_reached,
         )
 
     @functools.cached_property
@@ -187,10 +187,10 @@ class Tasks:
     def are_over(self) -> bool:
         """True if training has ended or this task is to end; raises the error that ends it."""
         self._context.stop.raise_if_requested()
-        return self._context.stop.is_requested or self._end.is_reached()
+        return self._context.stop.is_requested or self.end.is_reached()
 
     def wait_for_end(self) -> None:
-        while self._context.stop.cause is None and not self._end.is_reached():
+        while self._context.stop.cause is None and not self.end.is_reached():
             time.sleep(WAIT_SECS)
         self._context.stop.raise_if_requested()
 

@@ -11,6 +11,7 @@ from model_fn.evaluation.report import LINE, NOTHING, Metrics
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.context import RunContext
 from model_fn.runs.evaluator import Evaluations, evaluation_readers
+from model_fn.runs.training_end import last_step
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class TrainingEvaluations:
 
     def __init__(self, context: RunContext, evaluator: Evaluator) -> None:
         config, options = context.config, context.options.evaluation
-        self._ended_step = history.last_step(context.model_dir)  # by an earlier run
+        self._ended_step = last_step(context.model_dir)  # of an earlier run
         readers = evaluation_readers(config, sample_1_of_n=options.sample_1_of_n)
         if options.on_training_data:
             readers += evaluation_readers(
@@ -89,7 +90,10 @@ class TrainingEvaluations:
         if options.best_metric is None or options.patience is None:
             return False
         without = history.evaluations_without_progress(
-            self._history, options.best_metric, options.min_delta
+            self._history,
+            options.best_metric,
+            options.min_delta,
+            lower_is_better=self._evaluations.lower_is_better,
         )
         if without < options.patience:
             return False

@@ -13,8 +13,7 @@ from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import SessionLostError
 from model_fn.checkpoints.find import newest_step
-from model_fn.evaluation import history
-from model_fn.runs import lock, progress
+from model_fn.runs import lock, progress, training_end
 from model_fn.runs.backends import Backend
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import DataCursorHook, WorkerPositionHook, read_cursor_state
@@ -41,7 +40,7 @@ class _Start(Hook):
         self._signals.defer()
         if context.cluster.is_chief:
             configuration.save_pipeline(context.config, context.model_dir)
-            history.clear_over(context.model_dir)
+            training_end.clear_over(context.model_dir)
 
 
 class TrainingRun:
@@ -135,7 +134,7 @@ class TrainingRun:
             return
         step, last = int(self._saver.saved_step), self._context.num_steps
         reason = "num_train_steps" if last is not None and step >= last else "stopped early"
-        history.mark_over(self._context.model_dir, step, reason)
+        training_end.mark_over(self._context.model_dir, step, reason)
 
     def _hooks(self, evaluations: Optional[TrainingEvaluations]) -> List[Hook]:
         """Returns all hooks of the run in order: a step that one of them rejects is not saved."""

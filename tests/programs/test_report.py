@@ -168,7 +168,13 @@ def test_the_best_evaluation_is_shown(runs, tmp_path):
     (run / "best").mkdir()
     (run / "best" / "best.json").write_text(json.dumps({"metric": "x", "kept": [{"step": 0}]}))
     best = report.read_run(str(run))
-    assert best.is_best and best.chosen and best.chosen.step == 0
+    assert best.is_best and best.chosen and best.chosen.step == 0 and not best.damaged
+    for content in ('{"kept": [{"st', "[]", '{"kept": []}', '{"kept": [{"value": 1}]}'):
+        (run / "best" / "best.json").write_text(content)
+        last = report.read_run(str(run))
+        assert not last.is_best and last.chosen and last.chosen.step != 0
+        assert f"{run / 'best' / 'best.json'} is damaged" in last.damaged
+    assert f'<p class="warn">{run / "best" / "best.json"} is damaged' in report.render([str(run)])
 
 
 def test_other_records_give_no_pictures(runs):

@@ -235,7 +235,7 @@ def _evaluate(
 def _calibrate(scores: Any, kind: str, matches: Dict[str, Any], model_dir: str, step: int) -> None:
     """Fits a calibration to the first reader's evaluation, writes it, and prints how to use it."""
     from model_fn.evaluation import calibration
-    from model_fn.evaluation.report import evaluation_folder
+    from model_fn.evaluation.readers import evaluation_folder
 
     # Exports use the thresholds and calibration of the first reader, too.
     reader, class_matches = next(iter(matches.items()))

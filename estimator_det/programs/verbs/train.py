@@ -145,7 +145,7 @@ def _add_evaluation_arguments(group: Any) -> None:
     add_options(group.add_mutually_exclusive_group(), int, intervals)
     text = (
         "keep and export the checkpoint with the best value of this metric, e.g. "
-        "DetectionBoxes_Precision/mAP; of a loss, the lowest is best"
+        "DetectionBoxes_Precision/mAP; the lowest value of a loss is the best"
     )
     add_options(group, str, {"--best_metric": text})
     text = "how many best checkpoints to keep (default: %(default)s)"

@@ -26,11 +26,10 @@ from model_fn.evaluation.detections import file as detection_file
 from model_fn.evaluation.detections.file import DetectionFile, Wanted
 from model_fn.evaluation.history import Evaluation, Metrics
 from model_fn.evaluation.matching import Matches
+from model_fn.evaluation.readers import evaluation_folder, named_readers
 from model_fn.evaluation.report import (
     EvaluationReport,
-    evaluation_folder,
     event_writer,
-    named_readers,
     report,
     write_figures,
 )

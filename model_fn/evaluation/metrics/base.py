@@ -100,7 +100,10 @@ def has_class(k_hot: Optional[np.ndarray], classes: np.ndarray) -> np.ndarray:
 
 
 class Metrics(Protocol):
-    """A set of metrics, accumulated over one evaluation."""
+    """A set of metrics, accumulated over one evaluation.
+
+    An attribute `lower_is_better` lists the names whose lowest value is the best, if there are any.
+    """
 
     needs: FrozenSet[str]  # fields of `EvaluatedBatch` without which it cannot be computed
     num_keypoints: int  # that a box must have; 0 for sets that use none

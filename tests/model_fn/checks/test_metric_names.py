@@ -11,16 +11,19 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError
 from model_fn.checks import config_check
+from model_fn.checks import metric_names as names_module
 from model_fn.checks.graphs import check_metrics, placeholders
 from model_fn.checks.metric_names import check_best_metric, metric_names
 from model_fn.checks.subject import read_subject
 from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS
+from model_fn.evaluation.metrics import make_metrics
 from model_fn.model_fn import ModeKeys, create_model_fn
 from model_fn.runs import runner
 from model_fn.runs.options import EvaluationOptions
 from tests.model_fn.checks.small import small_config
 
 MAP = "DetectionBoxes_Precision/mAP"
+PER_CLASS = "DetectionBoxes_PerformanceByCategory/mAP"
 LVIS = "eval_config.metrics_set=lvis_box_metrics"
 EVERY = "eval_config.include_metrics_per_category=true"
 
@@ -44,8 +47,8 @@ def test_misspelled_best_metrics_name_the_nearest(label_map):
         ("DetectionBoxes_Precision/mAp", MAP),
         ("Loss/total_los", "Loss/total_loss"),
         (
-            "DetectionBoxes_PerformanceByCategory/mAP/dogs",
-            "DetectionBoxes_PerformanceByCategory/mAP/dog",
+            f"{PER_CLASS}/dogs",
+            f"{PER_CLASS}/dog",
         ),
     ):
         with pytest.raises(ConfigError) as error:
@@ -55,6 +58,25 @@ def test_misspelled_best_metrics_name_the_nearest(label_map):
             f"best_metric: {wrong!r} is not evaluated; did you mean {nearest!r}?"
         )
         assert f"Known: {MAP}, " in text and "and 2 more" in text
+
+
+class _Errors:
+    """A metrics set of which one is better the lower it is."""
+
+    names = ("Errors/mean", "Errors/gloss")
+    lower_is_better = ("Errors/mean",)
+
+
+def test_the_lowest_value_is_best_of_losses_and_where_a_set_says_so(tmp_path, monkeypatch):
+    of_config = make_metrics
+    monkeypatch.setattr(names_module, "make_metrics", lambda *x: [*of_config(*x), _Errors()])
+    path = tmp_path / "map.pbtxt"
+    path.write_text("item { id: 1 name: 'blossom' }")
+    config = small_config(f"eval_input_reader[0].label_map_path={path}", EVERY)
+    assert f"{PER_CLASS}/blossom" in metric_names(config)
+    lower = [name for name in metric_names(config) if names_module.lower_is_better(config, name)]
+    assert lower[0] == "Errors/mean" and {"loss", "Loss/localization_loss"} < set(lower)
+    assert all(name.lower().startswith("loss") for name in lower[1:])
 
 
 @pytest.mark.usefixtures("small_network")

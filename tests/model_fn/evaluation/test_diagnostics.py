@@ -115,6 +115,8 @@ def test_why_zero(found, scores, classes, reason):
         ("PanopticQuality@0.50IOU_ByCategory/dog", math.nan, "no groundtruth box of this class"),
         ("OpenImagesV2_Precision/mAP@0.5IOU", math.nan, "all are difficult, in groups"),
         ("Loss/total_loss", math.nan, "the loss is not finite"),
+        ("loss", math.nan, "the loss is not finite"),
+        ("PascalBoxes_PerformanceByCategory/AP@0.5IOU/albatross", math.nan, "all are difficult"),
         # Of LVIS, whose names have no slash.
         ("DetectionMasks_APl", -1.0, "no groundtruth box has an area over 9216 pixels"),
         ("DetectionBoxes_ARm@300", -1.0, "no groundtruth box has an area from 1024 to 9216"),
@@ -131,9 +133,9 @@ def test_why_zero(found, scores, classes, reason):
     ],
 )
 def test_every_set_has_reasons(name, value, reason):
-    categories = [*CATEGORIES, {"id": 6, "name": "/m/cat"}]
+    categories = [*CATEGORIES, {"id": 6, "name": "/m/cat"}, {"id": 7, "name": "albatross"}]
     made = diagnostics.EvalDiagnostics(categories, min_score=0.3)
-    made.add(_batch([BOX], [1], [FAR], [0.9], [1]))
+    made.add(_batch([BOX, BOX], [1, 7], [FAR], [0.9], [1]))
     assert reason in diagnostics.explain_metrics({name: value}, made.counts())[name]
 
 

@@ -15,19 +15,20 @@ def _evaluations(*values, metric=METRIC):
 
 
 @pytest.mark.parametrize(
-    ("metric", "value", "than", "min_delta", "better"),
+    ("lower", "value", "than", "min_delta", "better"),
     [
-        (METRIC, 0.5, 0.4, 0.0, True),
-        (METRIC, 0.4, 0.4, 0.0, False),
-        (METRIC, 0.5, 0.45, 0.05 + 1e-9, False),
-        (METRIC, math.nan, 0.1, 0.0, False),
-        (METRIC, 0.1, math.nan, 0.0, True),
-        ("Loss/total_loss", 2.0, 1.0, 0.0, False),
-        ("loss", 0.4, 0.5, 0.05, True),
+        (False, 0.5, 0.4, 0.0, True),
+        (False, 0.4, 0.4, 0.0, False),
+        (False, 0.75, 0.5, 0.25, False),
+        (False, math.nan, 0.1, 0.0, False),
+        (False, 0.1, math.nan, 0.0, True),
+        (True, 2.0, 1.0, 0.0, False),
+        (True, 0.4, 0.5, 0.05, True),
+        (True, 0.25, 0.5, 0.25, False),
     ],
 )
-def test_what_is_better(metric, value, than, min_delta, better):
-    assert history.is_better(metric, value, than, min_delta) is better
+def test_what_is_better(lower, value, than, min_delta, better):
+    assert history.is_better(value, than, min_delta, lower_is_better=lower) is better
 
 
 def test_evaluations_without_progress():
@@ -36,6 +37,7 @@ def test_evaluations_without_progress():
     assert count(_evaluations(0.1, 0.2, 0.2, 0.15), METRIC) == 2
     assert count(_evaluations(0.1, 0.11, 0.12, 0.3), METRIC, min_delta=0.05) == 0
     assert count(_evaluations(0.1, 0.11, 0.12), METRIC, min_delta=0.05) == 2
+    assert count(_evaluations(0.3, 0.1, 0.2), METRIC, lower_is_better=True) == 1
     assert count(_evaluations(math.nan, math.nan), METRIC) == 0  # nothing to compare with yet
     with pytest.raises(ValueError, match=r"best_metric: 'mAP' is not evaluated\. Known: "):
         count(_evaluations(0.1), "mAP")
@@ -59,23 +61,6 @@ def test_record_and_read(tmp_path):
     assert [evaluation.step for evaluation in history.read(folder, "0", up_to_step=15)] == [10]
 
 
-def test_other_tasks_know_the_end_of_their_training_from_an_earlier_one(tmp_path):
-    folder = str(tmp_path)
-    first = history.TrainingEnd(folder, 10)
-    assert not first.is_reached() and history.last_step(folder) is None
-    history.mark_over(folder, 7, "stopped early")
-    assert first.is_reached() and history.last_step(folder) == 7
-    resumed = history.TrainingEnd(folder, 10)
-    assert not resumed.is_reached()  # The chief has not started yet.
-    history.clear_over(folder)
-    assert not resumed.is_reached() and history.last_step(folder) is None
-    history.mark_over(folder, 7, "stopped early")
-    assert resumed.is_reached()
-    history.mark_over(folder, 12, "num_train_steps")
-    for num_steps, is_reached in ((10, True), (20, False), (None, False)):
-        assert history.TrainingEnd(folder, num_steps).is_reached() is is_reached
-
-
 def test_best_checkpoints(tmp_path):
     keeper = best_checkpoints.BestCheckpoints(str(tmp_path), METRIC, 2)
     suffixes, exported = ("data-00000-of-00001", "index"), []
@@ -92,17 +77,6 @@ def test_best_checkpoints(tmp_path):
         *(f"model.ckpt-{step}.{suffix}" for step in (2, 6) for suffix in suffixes),
     ]
     assert best_checkpoints.BestCheckpoints(str(tmp_path), "loss", 2).kept() == []
-
-
-@pytest.mark.parametrize("content", ['{"step": 7, "rea', '{"reason": "x"}', "[7]", "null"])
-def test_a_mark_that_a_crash_has_cut_is_none(tmp_path, caplog, content):
-    (tmp_path / history.OVER_FILE).write_text(content)
-    assert history.last_step(str(tmp_path)) is None
-    end = history.TrainingEnd(str(tmp_path), 7)
-    assert not end.is_reached() and not end.is_reached()
-    assert caplog.text.count(f"{tmp_path / history.OVER_FILE}, line 1: incomplete") == 1
-    history.mark_over(str(tmp_path), 7, "num_train_steps")
-    assert end.is_reached()
 
 
 @pytest.mark.parametrize("content", ["", '{"metric": "loss", "ke', "[]", '{"metric": "loss"}', "3"])

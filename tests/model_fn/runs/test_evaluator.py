@@ -132,7 +132,7 @@ def test_damaged_checkpoints_are_not_evaluated(readers, tmp_path, caplog):
     assert evaluator.continuous_eval(config, str(tmp_path), options, timeout_secs=0.1) == {}
     assert "model.ckpt-4 is not evaluated" in caplog.text
     # Training resumes from the one before, and saves the step anew, which is found to be new.
-    appearing = evaluator._appearing(str(tmp_path), 0, 0.1)
+    appearing = evaluator._appearing(str(tmp_path), 0, 0.1, lambda: False)
     assert next(appearing).endswith("-4")
     runner.train(config, str(tmp_path), num_train_steps=4, progress=False)
     assert next(appearing).endswith("-4")
@@ -202,7 +202,7 @@ def test_continuous_eval_ends_where_the_latest_checkpoint_is_missing(tmp_path, m
     monkeypatch.setattr(evaluator.time, "sleep", wait)
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"')
     (tmp_path / "model.ckpt-4.index").write_text("")
-    appearing = evaluator._appearing(str(tmp_path), 0, 0.0)
+    appearing = evaluator._appearing(str(tmp_path), 0, 0.0, lambda: False)
     assert next(appearing).endswith("model.ckpt-4")
     (tmp_path / "model.ckpt-4.index").unlink()
     assert list(appearing) == []
@@ -226,20 +226,39 @@ def test_the_last_checkpoint_is_evaluated_however_soon_training_ends_after_it(mo
     assert list(evaluator._appearing("folder", 10**6, None, is_over)) == ["first", "last"]
 
 
-def test_continuous_eval_retries(readers, monkeypatch):
+@pytest.mark.parametrize("error", [tf.errors.InvalidArgumentError, tf.errors.DataLossError])
+def test_continuous_eval_retries(readers, monkeypatch, error):
     calls: List[str] = []
 
     def broken(config: Any, engine: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
         calls.append(checkpoint)
-        raise tf.errors.InvalidArgumentError(None, None, "bad record")
+        raise error(None, None, "bad record")
 
     monkeypatch.setattr(evaluator, "evaluate_reader", broken)
     monkeypatch.setattr(evaluator, "_appearing", lambda *_: iter("abc"))
     config = fake.pipeline_config()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="bad record"):
+    with pytest.raises(error, match="bad record"):
         evaluator.continuous_eval(config, "folder", max_retries=1)
     assert calls == ["a", "b"]
     assert evaluator.continuous_eval(config, "folder", max_retries=-1) == {}
+
+
+def test_the_direction_of_a_metric_is_not_guessed_by_its_name(readers, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluator, "export_best", lambda *_: None)
+    monkeypatch.setattr(evaluator, "check_class_names", lambda *_: None)  # There are no records.
+    (tmp_path / "map.pbtxt").write_text("item { id: 1 name: 'blossom' }")
+    config = fake.pipeline_config("eval_config { include_metrics_per_category: true }")
+    config.eval_input_reader[0].label_map_path = str(tmp_path / "map.pbtxt")
+    for metric, best in (("DetectionBoxes_PerformanceByCategory/mAP/blossom", 2), ("loss", 1)):
+        options = EvaluationOptions(best_metric=metric)
+        engine = evaluator.Evaluator(str(tmp_path), lambda: None)
+        evaluations = evaluator.Evaluations(
+            config, engine, evaluator.evaluation_readers(config), options
+        )
+        for step, value in ((1, 0.1), (2, 0.9), (3, 0.5)):
+            checkpoint = save(tmp_path, {"x": value}, step)
+            evaluations.keep([history.Evaluation("0", step, {metric: value})], checkpoint)
+        assert json.loads((tmp_path / "best" / "best.json").read_text())["kept"][0]["step"] == best
 
 
 def test_a_refused_evaluation_leaves_no_folder(readers, tmp_path):

@@ -15,7 +15,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints import repair
 from model_fn.evaluation import history
-from model_fn.runs import data_cursor, progress, runner
+from model_fn.runs import data_cursor, progress, runner, training_end
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
 from model_fn.runs.signals import Stopped
 from tests import checkpoints
@@ -64,10 +64,10 @@ def test_train_evaluate_resume_stop(readers, tmp_path, capsys):
     # A third has nothing to do, unless the second was stopped before its last evaluation.
     assert runner.train_and_evaluate(config, str(model_dir), num_train_steps=6) == {}
     (model_dir / history.EVALUATIONS_FILE).unlink()
-    (model_dir / history.OVER_FILE).unlink()
+    (model_dir / training_end.OVER_FILE).unlink()
     caught_up = runner.train_and_evaluate(config, str(model_dir), num_train_steps=6)
     assert caught_up["global_step"] == 6
-    assert history.last_step(str(model_dir)) == 6
+    assert training_end.last_step(str(model_dir)) == 6
     assert checkpoints.trained_steps(str(model_dir)) == 6
 
 
@@ -128,11 +128,11 @@ def test_a_refused_run_leaves_no_trace(readers, tmp_path, program):
     # What an earlier run left stays as it was.
     new.mkdir(parents=True)
     (new / "pipeline.config").write_text("of the run before")
-    history.mark_over(str(new), 4, "num_train_steps")
+    training_end.mark_over(str(new), 4, "num_train_steps")
     with pytest.raises(ConfigError, match="freeze_variables"):
         run(refused, str(new))
     assert (new / "pipeline.config").read_text() == "of the run before"
-    assert history.last_step(str(new)) == 4 and len(list(new.iterdir())) == 2
+    assert training_end.last_step(str(new)) == 4 and len(list(new.iterdir())) == 2
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.files import json_lines
 from model_fn import model_fn
 from model_fn.evaluation import history
-from model_fn.runs import best_checkpoints, evaluator
+from model_fn.runs import best_checkpoints, evaluator, training_end
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TrainOptions
 from model_fn.runs.signals import Stopped
 from model_fn.serving import saved_model
@@ -53,7 +53,7 @@ def test_evaluates_by_steps_and_stops_early(readers, tmp_path):
     steps = [evaluation.step for evaluation in evaluations]
     assert steps == [2, 4, 6]
     assert history.evaluations_without_progress(evaluations, PREFIX) == 2
-    assert history.last_step(model_dir) == steps[-1]
+    assert training_end.last_step(model_dir) == steps[-1]
     kept = best_checkpoints.BestCheckpoints(model_dir, PREFIX, 2).kept()
     assert len(kept) == 2 and kept[0]["value"] >= kept[1]["value"]
     assert tf1.train.latest_checkpoint(str(tmp_path / "best")).endswith(kept[0]["checkpoint"])
