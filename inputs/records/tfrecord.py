@@ -95,7 +95,7 @@ def sample_records(path: str, num_places: int, num_records: int) -> Iterator[Rec
     with contextlib.closing(_Source(path)) as source:
         if source.size is None:
             num_places, num_records = 1, num_places * num_records
-        end = 0  # of the records so far
+        end = 0  # offset behind the last record
         for place in range(num_places):
             start = place * (source.size or 0) // num_places
             begin = _search(source, max(start, end)) if place else 0

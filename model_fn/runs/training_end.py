@@ -1,4 +1,4 @@
-"""The end of a training: training_over.json tells other processes that no checkpoint follows."""
+"""The end of a training, which training_over.json marks for other processes."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def _read_mark(model_dir: str) -> Optional[Dict[str, Any]]:
 
 
 class TrainingEnd:
-    """Tells another process whether training has ended.
+    """Knows from another process if training has ended.
 
     A mark from before this object may be the mark of an earlier run, which training resumes. It
     counts if that run got to `num_steps`, or, if that number is not certain, while no process
     trains in the folder.
 
     Args:
-        num_steps: Last step of the training; None for a training without end.
+        num_steps: Last step of the training; None if it only ends with its data.
         is_certain: False if the training may have another number, from its own command line.
     """
 

@@ -26,7 +26,7 @@ class TrainingEvaluations:
 
     def __init__(self, context: RunContext, evaluator: Evaluator) -> None:
         config, options = context.config, context.options.evaluation
-        self._ended_step = last_step(context.model_dir)  # of an earlier run
+        self._ended_step = last_step(context.model_dir)
         readers = evaluation_readers(config, sample_1_of_n=options.sample_1_of_n)
         if options.on_training_data:
             readers += evaluation_readers(
