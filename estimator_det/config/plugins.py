@@ -20,7 +20,19 @@ import pathlib
 import sys
 import traceback
 import typing
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Sequence, Set, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 from google.protobuf.struct_pb2 import Struct
 
@@ -158,6 +170,21 @@ def save_record(folder: files.AnyPath) -> None:
     if _folders:
         text = json.dumps({"modules": _folders}, indent=1)
         files.write_text(os.path.join(folder, RECORD_FILE), text + "\n")
+
+
+def changes(folder: files.AnyPath) -> List[str]:
+    """Lines about imported modules that are not those of the record in a folder."""
+    path = os.path.join(folder, RECORD_FILE)
+    recorded = _read_record(folder)
+    if not recorded:
+        return [f"{plain(name)} is imported; so far no module was" for name in _folders]
+    lines = []
+    for name, file in module_files().items():
+        if name not in recorded:
+            lines.append(f"{plain(name)} is imported; so far it was not")
+        elif not files.is_remote(path) and os.path.getmtime(file) > os.path.getmtime(path):
+            lines.append(f"{plain(file)} was written after the run began")
+    return lines
 
 
 def load_record(folder: files.AnyPath) -> None:

@@ -7,7 +7,10 @@ import logging
 import os
 from typing import Callable, Iterator, List, Optional
 
+from estimator_det.config import files, plugins
 from estimator_det.config import pipeline as configuration
+from estimator_det.config.differences import training_differences
+from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
@@ -34,13 +37,29 @@ class _Start(Hook):
         self._signals = signals
 
     def begin(self, context: RunContext, step: int) -> None:
-        del step
         # An exception that a signal raised in a `__del__` was lost.
         context.stop.raise_if_requested()
         self._signals.defer()
         if context.cluster.is_chief:
+            if step:
+                _log_changes(context)
             configuration.save_pipeline(context.config, context.model_dir)
             training_end.clear_over(context.model_dir)
+
+
+def _log_changes(context: RunContext) -> None:
+    """Logs how a resumed training differs from the run in its folder, a line for each field."""
+    path = os.path.join(context.model_dir, configuration.PIPELINE_FILE)
+    if not files.exists(path):
+        return
+    try:
+        before = configuration.parse_pipeline(files.read_text(path), path)
+        modules = plugins.changes(context.model_dir)
+    except ConfigError as error:
+        _LOG.warning("What the run was trained with is not known: %s", error)
+        return
+    for line in [*training_differences(before, context.config), *modules]:
+        _LOG.warning("Resuming with a change: %s", line)
 
 
 class TrainingRun:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pathlib
 import sys
 from typing import Any, Callable, Iterator, List, Optional, Sequence
@@ -38,6 +39,23 @@ def test_module_of_the_working_folder_is_imported_once(project):
     plugins.load(["part"])
     assert (project / "log").read_text() == "x"
     assert plugins.module_files() == {"part": str(project / "part.py")}
+
+
+def test_changes_since_a_record(project, monkeypatch):
+    for name in ("first", "second"):
+        (project / f"{name}.py").write_text("")
+        os.utime(project / f"{name}.py", (1, 1))
+    assert plugins.changes(project) == []
+    plugins.load(["first"])
+    assert plugins.changes(project) == ["first is imported; so far no module was"]
+    plugins.save_record(project)
+    assert plugins.changes(project) == []
+    plugins.load(["second"])
+    os.utime(project / "first.py", (2**32, 2**32))
+    assert plugins.changes(project) == [
+        f"{project / 'first.py'} was written after the run began",
+        "second is imported; so far it was not",
+    ]
 
 
 def test_record_leads_to_the_modules_from_any_folder(project, monkeypatch):

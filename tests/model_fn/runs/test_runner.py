@@ -71,6 +71,17 @@ def test_train_evaluate_resume_stop(readers, tmp_path, capsys):
     assert checkpoints.trained_steps(str(model_dir)) == 6
 
 
+def test_a_change_of_a_resumed_run_is_a_line(readers, tmp_path, caplog):
+    config = fake.pipeline_config()
+    fake.train(tmp_path, 1, config)
+    fake.train(tmp_path, 2, config)
+    assert "Resuming with a change" not in caplog.text
+    config.train_config.gradient_clipping_by_norm = 0.5
+    fake.train(tmp_path, 3, config)
+    assert caplog.text.count("Resuming with a change") == 1
+    assert "train_config.gradient_clipping_by_norm is 0.5; so far it was not set" in caplog.text
+
+
 def test_the_position_in_the_data_is_kept(readers, tmp_path, caplog):
     def count(step: int) -> int:
         position = data_cursor.read_cursor_state(str(tmp_path), step)
