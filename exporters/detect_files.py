@@ -22,7 +22,7 @@ DEFAULT_MIN_SCORE = 0.5
 
 
 class Filter(NamedTuple):
-    """The detections that are picture_path and written."""
+    """The detections that are drawn and written."""
 
     min_score: Union[float, ClassThresholds] = DEFAULT_MIN_SCORE
     classes: Optional[Collection[int]] = None  # ids; None for all

@@ -48,11 +48,11 @@ MAX_BATCH = 1024  # the largest that `ExportOptions.max_batch` may be
 
 @dataclass(frozen=True)
 class TfliteOptions:
-    """Options of the TFLite format, those of the reference's `export_tflite_ssd_graph`."""
+    """Options of the TFLite format, by the names of the reference's `export_tflite_ssd_graph`."""
 
-    max_detections: int = 10
+    max_detections: Optional[int] = None  # None: max_total_detections of the configuration
     max_classes_per_detection: int = 1
-    detections_per_class: int = 100
+    detections_per_class: Optional[int] = None  # None: its max_detections_per_class
     use_regular_nms: bool = False
     add_postprocessing_op: bool = True
 

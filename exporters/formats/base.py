@@ -79,6 +79,10 @@ class ExportFormat:
         """The largest differences from the checkpoint."""
         return EXACT
 
+    def limits(self, config: Any, options: ExportOptions) -> str:
+        """Limits of a written model that its user must know; empty without any."""
+        return ""
+
     def detects(self, options: ExportOptions) -> bool:
         """True if the model is a detector that can be run and compared."""
         return True

@@ -37,6 +37,7 @@ class WrittenModel(NamedTuple):
     path: str
     num_bytes: int
     difference: Optional[check.Difference]  # from the checkpoint; None if it was not compared
+    limits: str = ""  # text of `ExportFormat.limits`
 
 
 class ExportedModel(NamedTuple):
@@ -195,6 +196,7 @@ def _describe(
             os.path.join(output_dir, each.format.file),
             num_bytes(each.path),
             differences.get(each.format.name),
+            each.format.limits(network.config, network.options),
         )
         for each in models
     ]

@@ -136,6 +136,19 @@ class Tflite(ExportFormat):
     def tolerance(self, config: Any, options: ExportOptions) -> Tolerance:
         return _TOLERANCES["int8" if is_quantized(config) else options.quantize]
 
+    def limits(self, config: Any, options: ExportOptions) -> str:
+        if not options.tflite.add_postprocessing_op:
+            return ""
+        numbers = postprocessing_options(config.model.ssd, options.tflite)
+        detections = counted(numbers["max_detections"], "detection")
+        if options.tflite.use_regular_nms:
+            per_class = numbers["detections_per_class"]
+            return f"keeps {detections} of an image at most, {per_class} of a class"
+        return (
+            f"keeps {detections} of an image at most; boxes of different classes suppress each "
+            "other, unless --use_regular_nms is given"
+        )
+
     def detects(self, options: ExportOptions) -> bool:
         return options.tflite.add_postprocessing_op
 
@@ -268,6 +281,7 @@ def check_tflite(config: Any, options: TfliteOptions) -> None:
             f"{nms.soft_nms_sigma}, and {POSTPROCESS} suppresses without it",
             "set use_hard_nms: true",
         )
+    options = completed(options, ssd)
     for name in ("max_detections", "max_classes_per_detection", "detections_per_class"):
         if getattr(options, name) < 1:
             raise ConfigError(None, f"--{name}: is {getattr(options, name)}; it must be 1 or more")
@@ -334,14 +348,25 @@ def input_range(normalization: Normalization) -> Tuple[float, float]:
     return -least * deviation, deviation
 
 
+def completed(options: TfliteOptions, ssd: Any) -> TfliteOptions:
+    """The options with the numbers of an `Ssd` message where they have none."""
+    nms = ssd.post_processing.batch_non_max_suppression
+    numbers = {
+        "max_detections": nms.max_total_detections,
+        "detections_per_class": nms.max_detections_per_class,
+    }
+    missing = {name: n for name, n in numbers.items() if getattr(options, name) is None}
+    return dataclasses.replace(options, **missing)
+
+
 def postprocessing_options(ssd: Any, options: TfliteOptions) -> Dict[str, Any]:
-    """The options of POSTPROCESS for an `Ssd` message, the same as the reference's.
+    """The options of POSTPROCESS for an `Ssd` message, by the names of the reference's.
 
     Those with an underscore are read by converters, not by the operation.
     """
     nms = ssd.post_processing.batch_non_max_suppression
     coder = ssd.box_coder.faster_rcnn_box_coder
-    fields = dataclasses.asdict(options)
+    fields = dataclasses.asdict(completed(options, ssd))
     del fields["add_postprocessing_op"]
     return {
         **fields,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import sys
 from typing import Any, Sequence, Union
@@ -117,11 +116,9 @@ def _detect_images(
             printing.report(result.error, sys.stderr)
             continue
         pairs = zip(result.detections.names, result.detections.scores)
-        labels = [f"{name} {score:.2f}" for name, score in itertools.islice(pairs, MOST_PRINTED)]
-        if len(result.detections) > MOST_PRINTED:
-            labels.append(f"and {len(result.detections) - MOST_PRINTED} more")
+        labels = [f"{name} {score:.2f}" for name, score in pairs]
         size = f" (at 1/{result.reduced_by} of its size)" if result.reduced_by > 1 else ""
-        detections = ", ".join(labels) or "no detection"
+        detections = printing.listed(labels, MOST_PRINTED) or "no detection"
         arrow = f" -> {result.drawing}" if result.drawing else ""
         console.print_line(f"{result.path}{size}: {detections}{arrow}")
     console.print_line(f"all detections: {os.path.join(output_dir, DETECTIONS_FILE)}")

@@ -123,10 +123,12 @@ def _add_format_arguments(parser: argparse.ArgumentParser) -> None:
     text = "weights and activations as int8, weights as float16, or weights as int8"
     add_options(group, str, {"--quantize": text}, choices=("int8", "float16", "dynamic"))
     numbers = {
-        "--max_detections N": "detections of an image; default: 10",
+        "--max_detections N": "detections of an image; default: max_total_detections of the "
+        "configuration",
         "--max_classes_per_detection N": "classes of a detection, without --use_regular_nms; "
         "default: 1",
-        "--detections_per_class N": "detections of a class, with --use_regular_nms; default: 100",
+        "--detections_per_class N": "detections of a class, with --use_regular_nms; default: "
+        "max_detections_per_class of the configuration",
     }
     add_options(group, int, numbers)
     choices = {
@@ -203,6 +205,8 @@ def _report(export: Any, formats: Sequence[str]) -> None:
             compared = describe(each.difference)
         size = f"{each.num_bytes / 1e6:.1f} MB"
         console.print_line(f"{each.name + ':':<14} {each.path} ({size}); {compared}")
+        if each.limits:
+            console.print_line(f"{'':<14} {each.limits}")
     console.print_line(f"inputs:        {', '.join(export.input_types)}")
     if "saved_model" in [each.name for each in export.models]:
         kind = "variables" if export.has_variables else "constants"

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import collections
+import re
 from typing import Any, Dict, List
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_schema
@@ -22,8 +24,9 @@ from exporters.formats.tflite_reader import (
     read_tflite,
     unpack,
 )
-from exporters.network import TfliteOptions
+from exporters.network import ExportOptions, TfliteOptions
 from model_fn.checkpoints.errors import RunError
+from tests.conftest import ROOT
 from tests.exporters.conftest import NAMES, Trained
 from tests.exporters.formats.models import operation_names, tflite_graph
 
@@ -73,7 +76,7 @@ def test_a_float_model(float_model, trained, expected, photos, tmp_path):
     assert max(found.scores, found.boxes) < 1e-5 and found.rows > 100
 
 
-def test_names_types_and_order_of_inputs_and_outputs(float_model):
+def test_names_types_and_order_of_inputs_and_outputs(float_model, trained):
     interpreter = tf.lite.Interpreter(model_content=float_model)
     interpreter.allocate_tensors()
     (image,) = interpreter.get_input_details()
@@ -85,7 +88,8 @@ def test_names_types_and_order_of_inputs_and_outputs(float_model):
     shapes = [
         interpreter.get_tensor(each["index"]).shape for each in interpreter.get_output_details()
     ]
-    assert shapes == [(1, 10, 4), (1, 10), (1, 10), (1,)]
+    count = trained.config.model.ssd.post_processing.batch_non_max_suppression.max_total_detections
+    assert shapes == [(1, count, 4), (1, count), (1, count), (1,)] and count == 20
 
 
 def test_options_of_the_operation(trained, graph):
@@ -96,6 +100,22 @@ def test_options_of_the_operation(trained, graph):
     found = postprocess_options(find_postprocess(unpack(tflite.convert(changed))))
     assert found == pytest.approx(changed.options)
     assert found["max_detections"] == 7 and found["use_regular_nms"]
+
+
+def test_numbers_of_detections_are_those_of_the_configuration(trained):
+    path = "model.ssd.post_processing.batch_non_max_suppression"
+    numbers = [f"{path}.max_total_detections=30", f"{path}.max_detections_per_class=8"]
+    config = pipeline.apply_overrides(trained.config, numbers)
+    for options, total, per_class, text in (
+        (TfliteOptions(), 30, 8, "keeps 30 detections of an image at most; boxes of different"),
+        (TfliteOptions(use_regular_nms=True), 30, 8, "30 detections of an image at most, 8 of a"),
+        (TfliteOptions(max_detections=1, detections_per_class=3), 1, 3, "keeps 1 detection of"),
+    ):
+        written = tflite.postprocessing_options(config.model.ssd, options)
+        assert (written["max_detections"], written["detections_per_class"]) == (total, per_class)
+        assert text in tflite.Tflite().limits(config, ExportOptions(tflite=options))
+    raw = ExportOptions(tflite=TfliteOptions(add_postprocessing_op=False))
+    assert not tflite.Tflite().limits(config, raw)
 
 
 def test_a_model_without_the_operation(trained, tmp_path):
@@ -181,8 +201,34 @@ def test_class_names_and_normalization_of_a_loaded_model(float_model, tmp_path):
     assert model.class_names == read_tflite(str(path)).label_map == NAMES
     assert model.batch_size == 1 and read_normalization(unpack(float_model)) == NORMALIZATION
     found = Detector(model)(np.full([30, 50, 3], 200, np.uint8))
-    assert 0 < len(found.scores) <= 10 and set(found.classes) <= set(NAMES)
+    assert 0 < len(found.scores) <= 20 and set(found.classes) <= set(NAMES)
     assert (np.diff(found.scores) <= 0).all()
+
+
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_the_code_of_the_page_has_the_scores_of_detect(
+    quantize, graph, tmp_path, monkeypatch, pictures
+):
+    def representative():  # not all levels, so that the input's scale is not that of pixels
+        for pixels in np.linspace(-0.5, 0.8, 64 * 96 * 3, dtype=np.float32).reshape(1, 64, 96, 3):
+            yield [pixels[np.newaxis]]
+
+    content = tflite.convert(graph, quantize, representative)
+    (tmp_path / "exported").mkdir()
+    path = tmp_path / "exported" / "model.tflite"
+    path.write_bytes(add_metadata(content, graph.normalization, 4, NAMES, "test"))
+    Image.fromarray(pictures[0]).save(tmp_path / "photo.png")
+    page = (ROOT / "docs" / "exporting.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (code,) = (block for block in blocks if "tf.lite.Interpreter" in block)
+    monkeypatch.chdir(tmp_path)
+    names: Dict[str, Any] = {}
+    exec(code.replace("photo.jpg", "photo.png"), names)
+    found = Detector(path)(pictures[0])
+    assert len(found) == names["number"] > 0
+    atol = 1e-3 if quantize else 1e-5  # a few pixels are rounded to the other side
+    np.testing.assert_allclose(names["scores"][: len(found)], found.scores, atol=atol)
+    np.testing.assert_allclose(names["boxes"][: len(found)], found.normalized_boxes, atol=atol)
 
 
 def test_normalizations():

@@ -51,7 +51,7 @@ def test_the_reference(shared, golden_folder, detinit, tmp_path):
     checkpoint = _save(config, detinit.det_value, str(tmp_path / "model.ckpt"))
     pixels = np.load(shared / "golden" / "numeric" / "_inputs.npz")["images_300"][:1]
     for key, options in (
-        ("float", TfliteOptions()),
+        ("float", TfliteOptions(max_detections=10)),
         ("regular_nms_20", TfliteOptions(max_detections=20, use_regular_nms=True)),
     ):
         content = tflite.convert(tflite_graph(config, checkpoint, options))
