@@ -10,6 +10,7 @@ from estimator_det.compat import tf
 from estimator_det.detectors import Groundtruth, Predictions
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.losses.localization import LOCALIZATION_LOSSES
+from estimator_det.losses.mining import MinedLosses
 from tests.detectors.configs import groundtruth, small_config, small_detector
 from tests.graphs import evaluate
 
@@ -65,6 +66,10 @@ def test_normalizer_is_the_sum_of_weights_but_at_least_one():
     none = groundtruth()._replace(valid=tf.zeros([2, 2], tf.bool))
     found = terms(truth=none, encodings=2.0)
     assert found == {"classification": pytest.approx(24 * LOG_2), "localization": 0.0}
+    # Parts of a batch add up their sums before they are compared with 1.
+    for truth, total in ((light, 1.5), (none, 0.0)):
+        divisors = make_loss()(predictions(), truth).divisors
+        assert [float(divisor) for divisor in divisors.values()] == [total, total]
 
 
 def test_padding_rows_change_nothing():
@@ -93,6 +98,10 @@ def test_confidences_as_targets_in_training_alone():
     targets = make_loss(overrides).assign(tf.constant(ANCHORS), truth)
     np.testing.assert_allclose(targets.class_targets[0, 0], [0, 0.5, 0])
     np.testing.assert_allclose(targets.class_weights[0, 3], [0.25] * 3)
+    without = make_loss(overrides + " add_background_class: false")
+    targets = without.assign(tf.constant(ANCHORS), truth)
+    np.testing.assert_allclose(targets.class_targets[0, 0], [0.5, 0])
+    np.testing.assert_allclose(targets.class_weights[0, 0], [1, 0.25])
     plain = make_loss(overrides, is_training=False).assign(tf.constant(ANCHORS), truth)
     np.testing.assert_allclose(plain.class_targets[0, 0], [0, 1, 0])
     with pytest.raises(ValueError, match="image/object/class/confidence"):
@@ -149,12 +158,15 @@ def test_the_registered_loss_decides_if_it_gets_boxes(monkeypatch, attributes, g
     np.testing.assert_allclose(recorder.predictions, wanted, atol=1e-6)
 
 
-def test_random_sampler_takes_all_positives_and_their_share_of_negatives():
+@pytest.mark.parametrize(
+    ("fraction", "sampled"), [(0.5, 2 + 2 + 1 + 1), (0.25, 2 + 2 + 1 + 3), (0.75, 2 + 1)]
+)
+def test_random_sampler_takes_all_positives_and_their_share_of_negatives(fraction, sampled):
     found = terms(
-        """normalize_loss_by_num_matches: false
-        loss { random_example_sampler { positive_sample_fraction: 0.5 } }"""
+        f"""normalize_loss_by_num_matches: false
+        loss {{ random_example_sampler {{ positive_sample_fraction: {fraction} }} }}"""
     )
-    assert found["classification"] == pytest.approx(3 * (2 + 2 + 1 + 1) * LOG_2)
+    assert found["classification"] == pytest.approx(3 * sampled * LOG_2)
 
 
 def test_anchors_that_are_not_sampled_give_no_loss():
@@ -170,6 +182,24 @@ def test_hard_example_miner():
         } }"""
     )
     assert found["classification"] == pytest.approx(2 * 3 * LOG_2)
+    miner = make_loss(
+        "loss { localization_weight: 5 classification_weight: 2 hard_example_miner {} }"
+    ).miner
+    assert (miner.loc_weight, miner.cls_weight) == (5, 2)
+
+
+def test_the_miner_compares_decoded_boxes():
+    seen = []
+
+    def miner(box_losses: tf.Tensor, _: tf.Tensor, boxes: tf.Tensor, matches: tf.Tensor) -> Any:
+        seen.append(boxes)
+        return MinedLosses(box_losses[0, 0], box_losses[0, 0], matches[:, 0], matches[:, 0])
+
+    loss = dataclasses.replace(make_loss(), miner=miner)
+    loss(predictions(encodings=[10.0, 0.0, 0.0, 0.0]), groundtruth())  # one height down
+    ymin, xmin, ymax, xmax = np.transpose(ANCHORS)
+    moved = np.stack([ymax, xmin, 2 * ymax - ymin, xmax], axis=1)
+    np.testing.assert_allclose(seen[0], [moved] * 2, rtol=1e-5)
 
 
 def test_expected_sampling_of_softmax_and_of_sigmoid():
@@ -180,6 +210,9 @@ def test_expected_sampling_of_softmax_and_of_sigmoid():
     total = (2 + 3 * 2) + (1 + 1 * 3)
     assert found["classification"] == pytest.approx(total * np.log(3.0))
     assert found["localization"] == pytest.approx(18.0)
+    truth = groundtruth()._replace(is_annotated=tf.constant([True, False]))
+    found = terms(overrides % "weighted_softmax", truth)
+    assert found["classification"] == pytest.approx((2 + 3 * 2) * np.log(3.0))
     # Of 12 pairs, image 0 has 2 foreground and 2 background columns at 1, image 1 has 1 and 3.
     found = terms(overrides % "weighted_sigmoid", encodings=[[5.0], [2.0], [4.0], [1.0]])
     assert found["classification"] == pytest.approx(2 * (4 + 3 * 4 / 8 * 8) * LOG_2)

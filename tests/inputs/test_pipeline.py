@@ -293,6 +293,7 @@ def test_additional_channels_of_an_evaluation(channels, tmp_path):
     reader.num_additional_channels = channels
     input_fn = inputs.create_eval_input_fn(config, preprocess_of(config), reader)
     ((features, _),) = input_fn().as_numpy_iterator()
+    np.testing.assert_array_equal(features[schema.ORIGINAL_IMAGE][0], picture())
     if channels:
         found = features[schema.ADDITIONAL_CHANNELS][0]
         np.testing.assert_array_equal(found, np.stack(planes, axis=2))

@@ -6,10 +6,9 @@ from google.protobuf import text_format
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import hyperparams
+from estimator_det.nets.normalization import batch_norm
 from estimator_det.protos import hyperparams_pb2
 from tests.graphs import evaluate, shapes
-
-BATCH_NORM = "batch_norm { scale: true decay: 0.9 epsilon: 0.01 }"
 
 
 def parse(text: str) -> hyperparams_pb2.Hyperparams:
@@ -107,6 +106,29 @@ def test_normalizers(kind):
         values = evaluate(outputs)
     assert values.mean() == pytest.approx(0.0, abs=1e-4)
     assert values.std() == pytest.approx(1.0, abs=0.05)
+
+
+def test_settings_of_batch_norm():
+    text = "batch_norm { scale: true center: false decay: 0.9 epsilon: 0.5625 }"
+    with tf.Graph().as_default(), hyperparams.make_arg_scope(parse(text), True)():
+        outputs = batch_norm(tf.constant([[1.0], [3.0]]))
+        assert sorted(shapes()) == [
+            f"BatchNorm/{name}" for name in ("gamma", "moving_mean", "moving_variance")
+        ]
+        mean = next(v for v in tf1.global_variables() if v.op.name.endswith("mean"))
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            values, _ = session.run([outputs, tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)])
+            assert session.run(mean) == pytest.approx([0.1 * 2.0])
+    np.testing.assert_allclose(values, [[-0.8], [0.8]], rtol=1e-5)  # 1 / sqrt(1 + epsilon)
+
+
+def test_a_forced_bias_comes_before_the_normalizer():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        outputs = hyperparams.with_bias(lambda inputs: 10.0 * inputs)(tf.constant([[2.0]]))
+        (bias,) = tf1.global_variables()
+        bias.load([1.0], session)
+        assert session.run(outputs).tolist() == [[30.0]]
 
 
 def test_group_norm_ignores_batch_norm_settings_around_it():

@@ -164,6 +164,29 @@ def test_a_training_step_computes_what_the_formulas_of_the_reference_give(name):
             np.testing.assert_allclose(mine, expected, atol=2e-5 * np.max(np.abs(expected)))
 
 
+@pytest.mark.parametrize("options", [None, Quantization()])
+def test_halves_of_a_separable_layer_have_initial_values_of_their_own(options):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        with quantized_by(options and Quantizer(options, is_training=True)):
+            layers.separable_conv2d(
+                tf.constant(PIXELS),
+                5,
+                3,
+                weights_initializer=tf1.constant_initializer(2.0),
+                pointwise_initializer=tf1.constant_initializer(3.0),
+            )
+        session.run(tf1.global_variables_initializer())
+        kernels = session.run([v for v in tf1.trainable_variables() if v.shape.rank == 4])
+    assert [set(kernel.ravel()) for kernel in kernels] == [{2.0}, {3.0}]
+
+
+def test_padding_of_even_kernels_ends_at_the_bottom_and_the_right():
+    padded = layers.pad_for_kernel(tf.ones([1, 1, 1, 1]), 4)
+    expected = np.zeros([4, 4])
+    expected[1, 1] = 1
+    np.testing.assert_array_equal(padded[0, :, :, 0], expected)
+
+
 def _scopes(build: Layer, *, is_training: bool = True) -> Any:
     with tf.Graph().as_default():
         quantizer = Quantizer(Quantization(), is_training)

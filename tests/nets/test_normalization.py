@@ -110,6 +110,14 @@ def test_cores_of_a_tpu_share_their_moments(monkeypatch, dtype, tolerance):
     )
 
 
+def test_rounding_gives_no_negative_variance(monkeypatch):
+    monkeypatch.setattr(normalization, "num_tpu_shards", lambda: 2)
+    monkeypatch.setattr(tf1.tpu, "cross_replica_sum", lambda local: local + local)
+    equal = np.broadcast_to(np.linspace(1000, 1001, 64, dtype=np.float32), (1, 5, 5, 64))
+    found = one_step(sync_batch_norm, equal, is_training=True, **SETTINGS)
+    assert found["norm/moving_variance"].min() >= np.float32(0.8)
+
+
 @pytest.mark.parametrize(("num_shards", "sums"), [(1, 0), (4, 4)])
 def test_sums_over_cores(num_shards, sums):
     """Two in the layer and two for their gradients; on a single core plain batch norm does."""

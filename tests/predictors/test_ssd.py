@@ -8,6 +8,7 @@ from google.protobuf import text_format
 
 import estimator_det.predictors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
+from estimator_det.predictors import base
 from estimator_det.predictors.base import make_box_head
 from estimator_det.protos import box_predictor_pb2, pipeline_pb2
 from tests.graphs import evaluate, shapes
@@ -53,6 +54,18 @@ def test_convolutional_head():
         assert evaluate(found).class_logits.mean() == pytest.approx(-4.6, abs=0.5)
 
 
+def test_depthwise_head():
+    text = "use_depthwise: true kernel_size: 3 conv_hyperparams { batch_norm {} }"
+    with tf.Graph().as_default():
+        predict(f"convolutional_box_predictor {{ {text} }}", depths=[8], anchors=[3])
+        assert shapes("weights") == {
+            "BoxEncodingPredictor_depthwise/depthwise_weights": [3, 3, 8, 1],
+            "BoxEncodingPredictor/weights": [1, 1, 8, 12],
+            "ClassPredictor_depthwise/depthwise_weights": [3, 3, 8, 1],
+            "ClassPredictor/weights": [1, 1, 8, 18],
+        }
+
+
 def test_anchors_come_cell_by_cell():
     """Row order: map, row, column, anchor; channel order: anchor, then number."""
     text = "convolutional_box_predictor { conv_hyperparams { initializer { %s } } }"
@@ -70,6 +83,12 @@ def test_anchors_come_cell_by_cell():
             boxes = session.run(found.box_encodings)
     expected = np.tile(np.arange(12.0).reshape(3, 4), [16, 1])
     np.testing.assert_array_equal(boxes, [expected, expected])
+
+
+def test_anchors_of_a_map_that_is_not_square():
+    output = tf.reshape(tf.range(48), [2, 2, 3, 4])  # two anchors, two numbers each
+    rows = base.per_anchor(output, 2)
+    np.testing.assert_array_equal(rows, np.reshape(output, [2, 12, 2]))
 
 
 def test_layers_before_the_head():
@@ -149,6 +168,16 @@ def test_dropout_drops_in_training_where_asked_for(head, wanted, training):
     assert np.array_equal(first.class_logits, second.class_logits) != drops
 
 
+@pytest.mark.parametrize("head", ["convolutional", "weight_shared_convolutional"])
+def test_share_that_dropout_keeps(head):
+    text = f"{head}_box_predictor {{ use_dropout: true dropout_keep_probability: 0.75 }}"
+    config = text_format.Parse(text, box_predictor_pb2.BoxPredictor())
+    made = make_box_head(
+        config, 2, add_background_class=True, is_training=True, norm_is_training=True
+    )
+    assert made.head.dropout_keep_probability == 0.75
+
+
 SHARED = "WeightSharedConvolutionalBoxPredictor"
 SHARED_CONFIGS = {
     "ssd_mobilenet_v1_fpn_shared_box_predictor_640x640_coco14_sync": [256] * 5,
@@ -176,17 +205,33 @@ def test_shared_heads_have_the_variables_of_the_reference(name, shared):
         assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == len(kernels)
 
 
-def test_maps_of_unequal_depth_are_projected():
-    with tf.Graph().as_default():
+def test_maps_of_unequal_depth_are_projected_to_the_most_frequent_one():
+    depths = (8, 4, 4, 6)
+    with tf.Graph().as_default() as graph:
         predict(
             "weight_shared_convolutional_box_predictor { conv_hyperparams { batch_norm {} } }",
-            depths=(8, 4, 8),
-            anchors=(2, 2, 2),
+            depths=depths,
+            anchors=[2] * 4,
         )
-        for number, depth in enumerate((8, 4, 8)):
+        for number, depth in enumerate(depths):
             scope = f"{SHARED}/ProjectionLayer/conv2d_{number}"
-            assert shapes()[f"{scope}/weights"] == [1, 1, depth, 8]
-            assert shapes()[f"{scope}/BatchNorm/beta"] == [8]
+            assert shapes()[f"{scope}/weights"] == [1, 1, depth, 4]
+            assert shapes()[f"{scope}/BatchNorm/beta"] == [4]
+        assert not [op.name for op in graph.get_operations() if "Relu" in op.type]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_classes_have_a_tower_of_their_own_unless_they_share_it(shared):
+    text = f"""weight_shared_convolutional_box_predictor {{ depth: 8
+        num_layers_before_predictor: 1 share_prediction_tower: {str(shared).lower()} }}"""
+    with tf.Graph().as_default():
+        found = predict(text, depths=[8], anchors=[1])
+        (tower,) = (
+            v
+            for v in tf1.trainable_variables()
+            if v.op.name.endswith("nTower/conv2d_0/weights") and "Class" not in v.op.name
+        )
+        assert (tf1.gradients(found.class_logits, tower)[0] is not None) == shared
 
 
 @pytest.mark.parametrize("depthwise", ["true", "false"])
@@ -200,6 +245,23 @@ def test_biases_before_batch_norm_only_where_forced(forced, depthwise):
         biases = [name for name in shapes() if name.endswith("conv2d_0/biases")]
         scope = "WeightSharedConvolutionalBoxPredictor/PredictionTower"
         assert biases == ([f"{scope}/conv2d_0/biases"] if forced == "true" else [])
+
+
+@pytest.mark.parametrize(
+    "text", ["convolutional_%s max_depth: 8", "weight_shared_convolutional_%s depth: 8"]
+)
+@pytest.mark.parametrize("learns", [True, False])
+def test_batch_norm_of_a_head_may_be_frozen_while_it_trains(text, learns):
+    text = (
+        text % "box_predictor { num_layers_before_predictor: 1 conv_hyperparams { batch_norm {} }"
+    )
+    config = text_format.Parse(f"{text} }}", box_predictor_pb2.BoxPredictor())
+    head = make_box_head(
+        config, 2, add_background_class=True, is_training=True, norm_is_training=learns
+    )
+    with tf.Graph().as_default():
+        head.predict([tf.zeros([2, 4, 4, 8])], [1])
+        assert bool(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)) == learns
 
 
 def test_errors():

@@ -140,6 +140,9 @@ def test_the_hardest_regions():
         "hard_example_miner { num_hard_examples: 1 loss_type: BOTH iou_threshold: 0.9 }"
     )
     np.testing.assert_allclose(mined, [1.625 / 4, LOG3 / 4 + LOG3 / 2], rtol=1e-6)
+    weights = "second_stage_localization_loss_weight: 5 second_stage_classification_loss_weight: 2"
+    miner = regions.make_region_loss(config(f"{weights} hard_example_miner {{}}")).miner
+    assert (miner.loc_weight, miner.cls_weight) == (5, 2)
 
 
 def test_code_of_the_target_class():
