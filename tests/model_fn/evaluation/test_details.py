@@ -57,11 +57,13 @@ def test_missed_objects_the_largest_first():
         image([BOX], [1], [], [], []),
         image([LARGE], [1], [LARGE], [0.5], [1]),  # found
         image([LARGE], [1], [], [], [], is_crowd=[True]),
+        image([LARGE, BOX], [1, 2], [LARGE], [0.5], [1]),  # The smaller one is missed.
     )
     missed = values["missed"]
-    assert [(each["image"], each["class"]) for each in missed] == [(0, "<script>"), (1, "cat")]
+    expected = [(0, "<script>", LARGE), (1, "cat", BOX), (4, "<script>", BOX)]
+    assert [(each["image"], each["class"], each["box"]) for each in missed] == expected
     assert missed[0]["best_score"] == pytest.approx(0.2)
-    assert missed[0]["box"] == LARGE and missed[0]["classes"] == ["cat", "<script>"]
+    assert missed[0]["classes"] == ["cat", "<script>"]
 
 
 def test_few_examples_are_kept():

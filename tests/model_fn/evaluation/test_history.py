@@ -64,17 +64,18 @@ def test_record_and_read(tmp_path):
 def test_best_checkpoints(tmp_path):
     keeper = best_checkpoints.BestCheckpoints(str(tmp_path), METRIC, 2)
     suffixes, exported = ("data-00000-of-00001", "index"), []
-    for step, value in enumerate((0.2, 0.5, 0.4, 0.1, math.nan, 0.5), start=1):
+    values = {1: 0.2, 10: 0.5, 11: 0.4, 12: 0.1, 13: math.nan, 100: 0.5}
+    for step, value in values.items():
         checkpoint = tmp_path / f"model.ckpt-{step}"
         for suffix in suffixes:
             (tmp_path / f"{checkpoint.name}.{suffix}").write_text(suffix)
         evaluation = Evaluation("0", step, {METRIC: value})
         keeper.offer(evaluation, str(checkpoint), functools.partial(exported.append, step))
-    assert exported == [1, 2]
-    assert [entry["step"] for entry in keeper.kept()] == [2, 6]
+    assert exported == [1, 10]
+    assert [entry["step"] for entry in keeper.kept()] == [10, 100]
     assert sorted(path.name for path in (tmp_path / "best").iterdir()) == [
         *("best.json", "checkpoint"),
-        *(f"model.ckpt-{step}.{suffix}" for step in (2, 6) for suffix in suffixes),
+        *(f"model.ckpt-{step}.{suffix}" for step in (10, 100) for suffix in suffixes),
     ]
     assert best_checkpoints.BestCheckpoints(str(tmp_path), "loss", 2).kept() == []
 

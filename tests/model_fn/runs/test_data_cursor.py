@@ -65,6 +65,15 @@ def test_the_position_of_a_checkpoint(tmp_path, monkeypatch, caplog):
     worker.saved(16)
     worker.take(18)
     assert (_read(tmp_path, 6), _read(tmp_path, 16)) == (4, 10)
+    worker.saved(18)
+    worker.take(21)
+    worker.saved(24)
+    worker.take(24)  # The chief saves in the very step of this worker.
+    assert (_read(tmp_path, 18), _read(tmp_path, 24)) == (12, 16)
+    for step in (18, 24):
+        (tmp_path / f"model.ckpt-{step}.index").unlink()
+    worker.saved(30)
+    worker.take(31)
     assert not caplog.text
     assert _read(tmp_path, 20) == 10
     assert (

@@ -51,16 +51,21 @@ def test_lines_tell_step_losses_rate_and_time(capsys):
     )
 
 
-def test_steps_of_other_workers_count():
-    """Three workers take turns: each of this worker's runs finds the step three further."""
+def test_time_left_of_a_resumed_run_whose_steps_other_workers_share(monkeypatch):
+    """Three workers: of six steps this one takes two. Its calls take 50, 6, 8 and 12 s."""
+    clock = iter([0.0, 0.0, 50.0, 50.0, 56.0, 56.0, 64.0, 64.0, 76.0])
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     moments: List[progress.ProgressReport] = []
-    report = progress.TrainingReport(8, every_steps=5, silent=True, listener=moments.append)
-    report.begin(fake.run_context("", num_train_steps=11), 0)
-    for step in (3, 6, 9, 12):
-        report.before_step(step - 3)
-        report.after_step(_result(step, 1.0))
-    assert [moment.step for moment in moments] == [3, 6, 12]
-    assert moments[-1].seconds_left == 0 and (moments[1].seconds_left or 0) > 0
+    report = progress.TrainingReport(8, every_steps=1, silent=True, listener=moments.append)
+    report.begin(fake.run_context("", num_train_steps=130), 100)
+    for step in (106, 112, 118, 124):
+        report.before_step(step - 6)
+        report.after_step(_result(step, 1.0)._replace(num_taken=2))
+    # A step of its own: none is measured, 3 s, the median of 3 and 4 s, that of 4 and 6 s.
+    found = [(each.step, each.images_per_second, each.seconds_left) for each in moments]
+    expected = ((112, 3.0, 18 / 3 * 3.0), (118, 3.5, 12 / 3 * 3.5), (124, 5.0, 6 / 3 * 5.0))
+    assert found[0] == (106, None, None)
+    assert found[1:] == [(step, 8 / secs, pytest.approx(left)) for step, secs, left in expected]
 
 
 def test_bar_on_a_terminal(monkeypatch):
