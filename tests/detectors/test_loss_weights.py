@@ -53,10 +53,16 @@ def test_equalization():
     kernel[0, 0] = [[1, -np.e, 0.5], [0.1, 1, -(np.e**2)]]  # ranges 1, e, e^2
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.get_variable("weights", initializer=kernel)
-        tf1.get_variable("depthwise_weights", initializer=kernel[:, :, :, :2])
+        two_rows = np.concatenate([kernel, 0.5 * kernel])[:, :, :, :2]
+        tf1.get_variable("depthwise_weights", initializer=two_rows)
         tf1.get_variable("biases", initializer=np.ones(3, np.float32))
         total, partial = penalty("weight: 0.5"), penalty("weight: 0.5 exclude_prefixes: 'depth'")
+        one_channel = tf1.get_variable(
+            "weights_of_one_channel", initializer=np.float32([[[[1.0, 0.0]]]])
+        )
+        spread = equalization.range_spread(one_channel)
         session.run(tf1.global_variables_initializer())
+        assert session.run(spread) == pytest.approx((np.log(1e-6) / 2) ** 2)
         logs = np.log(np.abs(kernel[0, 0, :, :2]).reshape(-1))
         assert session.run(partial) == pytest.approx(0.5 * 2 / 3)
         assert session.run(total) == pytest.approx(0.5 * (2 / 3 + logs.var()), rel=1e-5)

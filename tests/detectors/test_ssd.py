@@ -7,6 +7,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import DETECTORS, Detections, Groundtruth, make_detector
+from estimator_det.detectors.ssd import _map_indices
 from estimator_det.protos import model_pb2
 from tests import small_extractor
 from tests.detectors.configs import groundtruth, small_config, small_detector
@@ -71,6 +72,13 @@ def test_without_an_added_background(field):
     assert detections["raw_detection_scores"].shape == (2, 56, 2)
     allowed = {0.0} if field else {0.0, 1.0}
     assert set(detections["detection_classes"].reshape(-1)) <= allowed
+    best = detections["raw_detection_scores"][:, :, len(allowed) % 2 :].max((1, 2))
+    np.testing.assert_allclose(detections["detection_scores"][:, 0], best)
+
+
+def test_feature_map_of_each_anchor():
+    found = _map_indices([(2, 3), (1, 2)], [2, 1], tf.constant(2))
+    assert found.numpy().tolist() == [[0] * 12 + [1] * 2] * 2
 
 
 @pytest.fixture

@@ -11,8 +11,10 @@ import inputs
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
-from estimator_det.protos import input_reader_pb2
+from estimator_det.protos import image_resizer_pb2, input_reader_pb2
 from inputs import schema
+from inputs.batch import CollateOptions, original_images
+from tests.inputs.augment.helpers import sample_of
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
 from tests.inputs.reading import run_in_graph
 
@@ -139,13 +141,13 @@ def test_boxes_masks_and_keypoints_in_the_padded_frame(tmp_path):
 
 
 def test_labels_of_one_place_are_merged(tmp_path):
-    boxes = {key: [value[0], value[1], value[0]] for key, value in BOXES.items()}
+    boxes = {key: [value[0], value[1], value[0], value[0]] for key, value in BOXES.items()}
     record = example(
         {
             **boxes,
-            "image/object/class/label": [2, 1, 4],
-            "image/object/class/confidence": [0.5, 0.25, 1.0],
-            "image/object/area": [5.0, 6.0, 7.0],
+            "image/object/class/label": [2, 1, 4, 2],
+            "image/object/class/confidence": [0.5, 0.25, 1.0, 0.125],
+            "image/object/area": [5.0, 6.0, 7.0, 8.0],
         }
     )
     config = reading(tmp_path, [record], "train_config { merge_multiple_label_boxes: true }")
@@ -155,6 +157,20 @@ def test_labels_of_one_place_are_merged(tmp_path):
     assert labels["groundtruth_confidences"][0, :2].tolist() == [[0, 0.5, 0, 1], [0.25, 0, 0, 0]]
     assert labels["groundtruth_area"][0].tolist() == [5, 6, 0]
     np.testing.assert_allclose(labels["groundtruth_boxes"][0, 1], [0.1, 0.2, 0.6, 0.8])
+
+
+def test_scores_of_all_classes_replace_one_hot_classes(tmp_path):
+    """With a score of the background, without it, and without scores."""
+    scores = [0.1, 0.2, 0.3, 0.4, 0.5]
+    records = [
+        example({**BOXES, **LABELS, "image/object/class/multiclass_scores": given})
+        for given in (scores * 2, scores[1:] * 2, [])
+    ]
+    text = "train_config { batch_size: 3 use_multiclass_scores: true }"
+    text += "train_input_reader { load_multiclass_scores: true }"
+    _, labels = train_batch(reading(tmp_path, records, text))
+    np.testing.assert_allclose(labels["groundtruth_classes"][:2, :2], [[scores[1:]] * 2] * 2)
+    assert labels["groundtruth_classes"][2, :2].argmax(1).tolist() == [1, 0]
 
 
 def test_steps_for_other_classes(tmp_path):
@@ -278,6 +294,21 @@ def test_an_evaluation_needs_a_reader():
     del config.eval_input_reader[:]
     with pytest.raises(ValueError, match="eval_input_reader is missing"):
         inputs.create_eval_input_fn(config, preprocess_of(config))
+
+
+def test_additional_channels_are_not_padded_or_converted_like_colors():
+    resizer = make_resizer(
+        text_format.Parse(
+            "keep_aspect_ratio_resizer { min_dimension: 2 max_dimension: 4 convert_to_grayscale: "
+            "true pad_to_max_dimension: true per_channel_pad_value: [1, 2, 3] }",
+            image_resizer_pb2.ImageResizer(),
+        )
+    )
+    image = np.arange(2 * 4 * 5, dtype=np.uint8).reshape(2, 4, 5)
+    sample = sample_of("bare")._replace(image=tf.constant(image))
+    options = CollateOptions(resizer.resize, resizer, 1, 1, retain_additional_channels=True)
+    found = original_images(sample, options)[schema.ADDITIONAL_CHANNELS]
+    np.testing.assert_array_equal(found, np.pad(image[..., 3:], [(0, 2), (0, 0), (0, 0)]))
 
 
 @pytest.mark.parametrize("channels", [pytest.param(0, marks=pytest.mark.exhaustive), 2])

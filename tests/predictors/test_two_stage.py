@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import no_scope
 from estimator_det.predictors import two_stage as heads
 from estimator_det.protos import box_predictor_pb2
-from tests.graphs import shapes
+from tests.graphs import evaluate, shapes
 
 
 def test_proposal_head():
@@ -56,6 +58,22 @@ def test_region_box_head_drops_if_asked_to(text, keep):
     config = text_format.Parse(text, box_predictor_pb2.MaskRCNNBoxPredictor())
     head = heads.make_region_box_head(config, 2, is_training=True)
     assert head.dropout_keep_probability == keep and head.is_training
+
+
+def test_region_box_head_as_configured():
+    layer = (
+        "fc_hyperparams { op: FC initializer { random_normal_initializer { mean: -2 stddev: 0 } } }"
+    )
+    config = text_format.Parse(
+        f"share_box_across_classes: true {layer}", box_predictor_pb2.MaskRCNNBoxPredictor()
+    )
+    with tf.Graph().as_default():
+        raw = heads.make_region_box_head(config, 3, is_training=False).predict(
+            tf.ones([2, 1, 1, 4])
+        )
+        codes, logits = evaluate([raw.box_encodings, raw.class_logits])
+    np.testing.assert_array_equal(codes, np.full([2, 1, 4], -8.0))  # one box for all classes
+    np.testing.assert_array_equal(logits, np.full([2, 4], -8.0))
 
 
 def test_region_box_head_averages_cells():
@@ -107,6 +125,15 @@ def test_mask_head(convolve_first):
         )
 
 
+def test_mask_head_as_configured():
+    text = """mask_height: 7 mask_width: 5 mask_prediction_conv_depth: 9
+        mask_prediction_num_conv_layers: 4 masks_are_class_agnostic: true
+        convolve_then_upsample_masks: true"""
+    config = text_format.Parse(text, box_predictor_pb2.MaskRCNNBoxPredictor())
+    head = heads.make_mask_head(config, 3, is_training=False)
+    assert head == heads.MaskHead(3, head.conv_scope, 7, 5, 9, 4, True, True)
+
+
 def test_chosen_depth():
     # The depth recorded for Mask R-CNN on ResNet, 90 classes.
     assert heads.default_depth(2048, 90) == 256
@@ -124,6 +151,18 @@ def test_rfcn_head():
             "SecondStageBoxPredictor/refined_locations/weights": [1, 1, 5, 48],
             "SecondStageBoxPredictor/class_predictions/weights": [1, 1, 5, 18],
         }
+
+
+def test_predictions_of_rfcn_may_be_negative():
+    def negative_kernels() -> Any:
+        return slim.arg_scope([slim.conv2d], weights_initializer=tf1.constant_initializer(-1.0))
+
+    head = heads.RfcnHead(2, negative_kernels, num_bins=(3, 2), depth=5, crop_size=(6, 4))
+    with tf.Graph().as_default():
+        whole = tf.constant([[[0.0, 0.0, 1.0, 1.0]]])
+        codes, logits = evaluate(list(head.predict(-tf.ones([1, 6, 6, 8]), whole)))
+    np.testing.assert_allclose(codes, np.full([1, 2, 4], -5 * 8.0))
+    np.testing.assert_allclose(logits, np.full([1, 3], -5 * 8.0))
 
 
 def test_dropout_drops_in_training_only():

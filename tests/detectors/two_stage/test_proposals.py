@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from estimator_det.boxes.matching import IGNORED, UNMATCHED
+from estimator_det.boxes.nms.kernels import NmsOptions
 from estimator_det.compat import tf
 from estimator_det.detectors.two_stage import proposals, regions
 from estimator_det.detectors.two_stage.proposals import RpnOutput, Sampling
@@ -30,8 +31,12 @@ def test_proposals_by_hand():
     logits = np.log(np.float32([[[1, 4], [1, 3], [1, 1], [1, 9]]]))
     codes = np.zeros([1, 4, 4], np.float32)
     codes[0, 2, 0] = 10.0  # one height down
-    output = RpnOutput(tf.zeros([]), tf.constant(anchors), tf.constant(codes), tf.constant(logits))
-    found = network().propose(output, tf.constant([[0.0, 0.0, 64.0, 50.0]]))
+    with tf.GradientTape() as tape:
+        codes = tf.constant(codes)
+        tape.watch(codes)
+        output = RpnOutput(tf.zeros([]), tf.constant(anchors), codes, tf.constant(logits))
+        found = network().propose(output, tf.constant([[0.0, 0.0, 64.0, 50.0]]))
+    assert tape.gradient(found.regions.boxes, codes) is None
     # The second overlaps the first too much; the third is cut to the window.
     expected = [[30, 0, 50, 20], [0, 0, 20, 20], [60, 40, 64, 50]]
     assert found.regions.num.numpy().tolist() == [3]
@@ -42,6 +47,16 @@ def test_proposals_by_hand():
     few = network("first_stage_max_proposals: 1 first_stage_nms_score_threshold: 0.85")
     few_found = few.propose(output, tf.constant([[0.0, 0.0, 64.0, 64.0]])).regions
     assert few_found.boxes.shape == (1, 1, 4) and few_found.num.numpy().tolist() == [1]
+
+
+def test_first_stage_as_configured():
+    found = network(
+        "first_stage_max_proposals: 300 first_stage_nms_iou_threshold: 0.5 "
+        "first_stage_nms_score_threshold: 0.25 first_stage_box_predictor_depth: 16 "
+        "first_stage_box_predictor_kernel_size: 5 first_stage_atrous_rate: 2"
+    )
+    assert found.nms == NmsOptions(0.25, 0.5, max_per_class=300, max_total=300)
+    assert (found.head.depth, found.head.kernel_size, found.head.atrous_rate) == (16, 5, 2)
 
 
 def test_static_kernel_where_asked_for():
@@ -103,5 +118,7 @@ def test_rpn_loss_by_hand():
     np.testing.assert_allclose(rpn_terms(), [1.625 / 2 / 2, LOG2], rtol=1e-6)
     weights = "first_stage_localization_loss_weight: 2 first_stage_objectness_loss_weight: 3"
     np.testing.assert_allclose(rpn_terms(weights), [1.625 / 2, 3 * LOG2], rtol=1e-6)
+    light = rpn_terms(weights=tf.constant([[0.5], [0.0]]))  # a box's weight is that of its place
+    np.testing.assert_allclose(light, [0.5 * 1.625 / 4, LOG2], rtol=1e-6)
     annotated = rpn_terms(is_annotated=tf.constant([True, False]))
     np.testing.assert_allclose(annotated, [1.625 / 4, LOG2 / 2], rtol=1e-6)

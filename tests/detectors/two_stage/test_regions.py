@@ -23,6 +23,17 @@ def config(overrides: str = "") -> Any:
     return small_config(overrides).faster_rcnn
 
 
+def test_stages_as_configured():
+    text = """use_matmul_crop_and_resize: true
+        initial_crop_size: 14 maxpool_kernel_size: 3 maxpool_stride: 2"""
+    stage = regions.make_region_stage(config(text), None, is_training=False)
+    assert (stage.crop_size, stage.pool_size, stage.pool_stride, stage.matmul) == (14, 3, 2, True)
+    text += """ second_stage_box_predictor { rfcn_box_predictor { depth: 4 crop_height: 4
+        crop_width: 10 num_spatial_bins_height: 2 num_spatial_bins_width: 5 } }"""
+    head = regions.make_region_stage(config(text), None, is_training=False).head
+    assert (head.depth, head.crop_size, head.num_bins, head.matmul) == (4, (4, 10), (2, 5), True)
+
+
 def detect(options: Any, *arguments: Any) -> Any:
     return regions.detect_in_regions(regions.make_postprocessing(options), *arguments)
 
@@ -156,12 +167,14 @@ def test_code_of_the_target_class():
 
 
 def test_frames():
-    frame = ImageFrame(tf.zeros([1, 40, 80, 3]), tf.constant([[20, 40, 3]]))
-    boxes = tf.constant([[[5.0, 10.0, 20.0, 40.0]]])
-    np.testing.assert_allclose(frame.normalize_to_real_image(boxes), [[[0.25, 0.25, 1, 1]]])
+    frame = ImageFrame(tf.zeros([2, 40, 80, 3]), tf.constant([[20, 40, 3], [40, 50, 3]]))
+    boxes = tf.constant([[[5.0, 10.0, 20.0, 40.0]]] * 2)
+    fractions = [[[0.25, 0.25, 1, 1]], [[0.125, 0.2, 0.5, 0.8]]]
+    np.testing.assert_allclose(frame.normalize_to_real_image(boxes), fractions)
     np.testing.assert_allclose(frame.to_pixels(frame.normalize_to_real_image(boxes)), boxes)
     whole = ImageFrame(frame.inputs)
-    np.testing.assert_allclose(whole.normalize_to_real_image(boxes), [[[0.125, 0.125, 0.5, 0.5]]])
+    fractions = [[[0.125, 0.125, 0.5, 0.5]]] * 2
+    np.testing.assert_allclose(whole.normalize_to_real_image(boxes), fractions)
     np.testing.assert_allclose(whole.to_pixels(whole.normalize_to_real_image(boxes)), boxes)
 
 
