@@ -13,7 +13,8 @@ from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import image_resizer_pb2, input_reader_pb2
 from inputs import schema
-from inputs.batch import CollateOptions, original_images
+from inputs.augment.base import keep_boxes
+from inputs.batch import CollateOptions, num_excess_boxes, original_images
 from tests.inputs.augment.helpers import sample_of
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
 from tests.inputs.reading import run_in_graph
@@ -68,6 +69,8 @@ def test_batch_against_hand_numbers(tmp_path):
     assert labels["groundtruth_confidences"][0].tolist() == one_hot
     assert labels["groundtruth_weights"].tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
     assert labels["groundtruth_labeled_classes"].tolist() == [[1] * 4] * 3
+    assert not labels["groundtruth_verified_neg_classes"].any()
+    assert not labels["groundtruth_not_exhaustive_classes"].any()
     assert labels["groundtruth_classes"][2].argmax(1).tolist() == [0, 1, 2]
     assert labels["groundtruth_boxes"].shape == (3, 3, 4)
     assert schema.MASKS not in labels and schema.KEYPOINTS not in labels
@@ -142,21 +145,32 @@ def test_boxes_masks_and_keypoints_in_the_padded_frame(tmp_path):
 
 def test_labels_of_one_place_are_merged(tmp_path):
     boxes = {key: [value[0], value[1], value[0], value[0]] for key, value in BOXES.items()}
+    for key, side in zip(boxes, (0.1, 0.3, 0.5, 0.8)):  # near the second, with the same sum
+        boxes[key].append(side)
     record = example(
         {
             **boxes,
-            "image/object/class/label": [2, 1, 4, 2],
-            "image/object/class/confidence": [0.5, 0.25, 1.0, 0.125],
-            "image/object/area": [5.0, 6.0, 7.0, 8.0],
+            "image/object/class/label": [2, 1, 4, 2, 3],
+            "image/object/class/confidence": [0.5, 0.25, 1.0, 0.125, 0.75],
+            "image/object/area": [5.0, 6.0, 7.0, 8.0, 9.0],
         }
     )
     config = reading(tmp_path, [record], "train_config { merge_multiple_label_boxes: true }")
     _, labels = train_batch(config)
-    assert labels["num_groundtruth_boxes"].tolist() == [2, 2]
-    assert labels["groundtruth_classes"][0, :2].tolist() == [[0, 1, 0, 1], [1, 0, 0, 0]]
-    assert labels["groundtruth_confidences"][0, :2].tolist() == [[0, 0.5, 0, 1], [0.25, 0, 0, 0]]
-    assert labels["groundtruth_area"][0].tolist() == [5, 6, 0]
+    assert labels["num_groundtruth_boxes"].tolist() == [3, 3]
+    classes = [[0, 1, 0, 1], [1, 0, 0, 0], [0, 0, 1, 0]]
+    assert labels["groundtruth_classes"][0].tolist() == classes
+    confidences = [[0, 0.5, 0, 1], [0.25, 0, 0, 0], [0, 0, 0.75, 0]]
+    assert labels["groundtruth_confidences"][0].tolist() == confidences
+    assert labels["groundtruth_area"][0].tolist() == [5, 6, 9]
     np.testing.assert_allclose(labels["groundtruth_boxes"][0, 1], [0.1, 0.2, 0.6, 0.8])
+
+
+@pytest.mark.parametrize(("merges", "excess"), [(True, 0), (False, 1)])
+def test_merged_boxes_are_counted_once(merges, excess):
+    sample = keep_boxes(sample_of("bare"), tf.constant([0, 0, 1]))
+    options = CollateOptions(None, None, num_classes=3, max_boxes=2, merge_boxes=merges)
+    assert int(num_excess_boxes(sample, options)) == excess
 
 
 def test_scores_of_all_classes_replace_one_hot_classes(tmp_path):

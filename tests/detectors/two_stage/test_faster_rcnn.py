@@ -68,6 +68,22 @@ def test_proposals_alone():
     assert sorted(terms) == ["Loss/RPNLoss/localization_loss", "Loss/RPNLoss/objectness_loss"]
 
 
+def test_proposals_alone_are_fractions_of_the_real_image():
+    detector = small_detector("number_of_stages: 1", is_training=False)
+    anchors = tf.constant([[8.0, 4.0, 40.0, 32.0]])
+    output = RpnOutput(tf.zeros([]), anchors, tf.zeros([1, 1, 4]), tf.constant([[[0.0, 9.0]]]))
+    predictions = TwoStagePredictions(tf.zeros([1, 64, 64, 3]), (), output)
+    found = detector.postprocess(predictions, tf.constant([[32, 64, 3]]))
+    np.testing.assert_allclose(found.boxes[0, 0], [8 / 32, 4 / 64, 1, 0.5], rtol=1e-5)
+    np.testing.assert_allclose(found.raw_boxes[0, 0], [8 / 32, 4 / 64, 40 / 32, 0.5], rtol=1e-5)
+
+
+def test_regions_are_sampled_in_training_unless_the_hardest_are_mined():
+    assert small_detector().second.sampler is not None
+    assert small_detector("hard_example_miner {}").second.sampler is None
+    assert small_detector(is_training=False).second.sampler is None
+
+
 @pytest.mark.parametrize("overrides", ["", RFCN], ids=["crops", "rfcn"])
 def test_boxes_and_classes(overrides):
     predictions, detections, terms = run(overrides)
@@ -136,7 +152,8 @@ def test_masks_of_an_evaluation_need_detections_for_their_loss():
 def test_detections_are_those_of_the_given_predictions_and_shapes():
     detector = small_detector(MASKS, is_training=False)
     with tf.Graph().as_default():
-        predictions = detector.predict(tf.constant(IMAGES[:, :48, :64]))
+        true_shapes = tf.constant([[24, 32, 3]] * 2)
+        predictions = detector.predict(tf.constant(IMAGES[:, :48, :64]), true_shapes)
         second = predictions.second_stage._replace(
             box_encodings=tf.zeros([2, 12, 2, 4]),
             class_logits=tf.constant(np.tile(np.float32([0.0, 0.0, 9.0]), [2, 12, 1])),
@@ -145,8 +162,9 @@ def test_detections_are_those_of_the_given_predictions_and_shapes():
         changed = predictions._replace(
             regions=Regions(boxes, tf.constant([1, 1])), second_stage=second
         )
-        detections = detector.postprocess(changed, tf.constant([[24, 32, 3]] * 2)).to_dict()
-        values = evaluate(detections)
+        detections = detector.postprocess(changed, true_shapes).to_dict()
+        values, proposed = evaluate([detections, predictions.regions.boxes])
+    assert (proposed.max(axis=(0, 1)) <= [24, 32, 24, 32]).all()
     assert values["detection_classes"][:, 0].tolist() == [1.0, 1.0]
     np.testing.assert_allclose(values["detection_boxes"][:, 0], [[0, 0, 0.5, 0.25]] * 2, rtol=1e-5)
     assert (values["detection_masks"][:, 0].max(axis=(1, 2)) > 0).all()

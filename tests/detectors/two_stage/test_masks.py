@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from estimator_det.compat import tf
 from estimator_det.detectors.base import Groundtruth
@@ -56,6 +57,20 @@ def test_groundtruth_masks_cropped_by_products():
     uneven = labels(40)
     uneven = uneven._replace(masks=tf.concat([uneven.masks[:, :, 5:], uneven.masks[:, :, :5]], 2))
     np.testing.assert_allclose(loss(uneven, matmul), loss(uneven), rtol=1e-5)
+
+
+@pytest.mark.parametrize("matmul", ["true", "false"])
+def test_a_region_learns_the_mask_of_its_match(matmul):
+    one = labels(40)
+    other_first = one._replace(
+        boxes=tf.concat([tf.constant([[[30.0, 30.0, 40.0, 40.0]]]), one.boxes], 1),
+        classes=tf.tile(one.classes, [1, 2, 1]),
+        weights=tf.ones([1, 2]),
+        valid=tf.constant([[True, True]]),
+        masks=tf.concat([1.0 - one.masks, one.masks], 1),
+    )
+    overrides = f"use_matmul_crop_and_resize: {matmul}"
+    np.testing.assert_allclose(loss(other_first, overrides), np.log(2) / 2, rtol=1e-5)
 
 
 def test_golden_crops():

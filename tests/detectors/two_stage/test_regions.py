@@ -118,7 +118,7 @@ def test_a_sample_needs_groundtruth():
 LOG2, LOG3 = np.log(2), np.log(3)
 
 
-def region_terms(overrides: str = "", num: tuple = (2, 1)) -> list:
+def region_terms(overrides: str = "", num: tuple = (2, 1), **labels: tf.Tensor) -> list:
     boxes = tf.constant([[[0.0, 0, 40, 40], [50, 50, 60, 60], [0, 0, 40, 40]]] * 2)
     codes = np.full([2, 3, 2, 4], 1e6, np.float32)
     codes[0, 0, 1] = [2.0, 0.5, 0.0, 0.0]
@@ -126,7 +126,7 @@ def region_terms(overrides: str = "", num: tuple = (2, 1)) -> list:
     logits[:, 2] = [0, 50, 0]
     output = RegionOutput(tf.zeros([]), tf.constant(codes), tf.constant(logits))
     loss = regions.make_region_loss(config(overrides))
-    found = loss(Regions(boxes, tf.constant(num)), output, SCENE)
+    found = loss(Regions(boxes, tf.constant(num)), output, SCENE._replace(**labels))
     names = (regions.REGION_LOCALIZATION, regions.REGION_CLASSIFICATION)
     return [float(found.terms[name]) for name in names]
 
@@ -135,6 +135,12 @@ def test_region_loss_by_hand():
     # Padding rows do not count; each image divides by its regions, and counts half.
     np.testing.assert_allclose(region_terms(), [1.625 / 2 / 2, LOG3], rtol=1e-6)
     np.testing.assert_allclose(region_terms(num=(2, 0)), [1.625 / 2 / 2, LOG3 / 2], rtol=1e-6)
+    for first, second, expected in (
+        (True, False, [1.625 / 4, LOG3 / 2]),
+        (False, True, [0, LOG3 / 2]),
+    ):
+        found = region_terms(is_annotated=tf.constant([first, second]))
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_region_loss_as_configured():
@@ -151,6 +157,12 @@ def test_the_hardest_regions():
         "hard_example_miner { num_hard_examples: 1 loss_type: BOTH iou_threshold: 0.9 }"
     )
     np.testing.assert_allclose(mined, [1.625 / 4, LOG3 / 4 + LOG3 / 2], rtol=1e-6)
+    # The hardest region of the first image suppresses the other one with the same box.
+    _, mined_classes = region_terms(
+        "hard_example_miner { num_hard_examples: 3 loss_type: CLASSIFICATION iou_threshold: 0.9 }",
+        num=(3, 1),
+    )
+    np.testing.assert_allclose(mined_classes, (50 + LOG3) / 6 + LOG3 / 2, rtol=1e-6)
     weights = "second_stage_localization_loss_weight: 5 second_stage_classification_loss_weight: 2"
     miner = regions.make_region_loss(config(f"{weights} hard_example_miner {{}}")).miner
     assert (miner.loc_weight, miner.cls_weight) == (5, 2)
