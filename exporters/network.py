@@ -29,6 +29,7 @@ from estimator_det.detectors.base import Context, Detector, make_detector
 from exporters import signatures
 from exporters.loaded_model import image_feed
 from inputs import schema, serving
+from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.repair import restoring
@@ -42,6 +43,7 @@ _LOG = logging.getLogger(__name__)
 
 CHECKPOINT_NAME = "model.ckpt"
 INFERENCE_GRAPH_FILE = "inference_graph.pbtxt"
+ALL, DETECTIONS = "all", "detections"
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 MAX_BATCH = 1024  # the largest that `ExportOptions.max_batch` may be
 
@@ -70,6 +72,8 @@ class ExportOptions:
     # exists.
     label_map_path: Optional[str] = None
     thresholds: Optional[str] = None  # path; default: of the checkpoint's evaluation, if any
+    # ALL outputs, or DETECTIONS with their class names only, in SavedModel and frozen graph.
+    outputs: str = ALL
     # Tensors of the first input type's graph by name, which are further outputs of it.
     output_tensors: Sequence[str] = ()
     inference_graph: bool = False  # also writes the graph as text, without weights
@@ -200,7 +204,7 @@ def restored_network(
         score_thresholds.check(thresholds, pipeline_config.model)
     detector = make_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
     with tf.Graph().as_default() as graph:
-        built, definitions = _build_signatures(detector, pipeline_config, options)
+        built, definitions = _build_signatures(detector, pipeline_config, options, label_map)
         graph_def = graph.as_graph_def()
         variables = inference_variables(pipeline_config.eval_config.use_moving_averages)
         check_variables(checkpoint, variables, pipeline_config.model)
@@ -244,12 +248,22 @@ def _remove_unused_functions(graph_def: Any) -> None:
 
 
 def _build_signatures(
-    detector: Detector, config: Any, options: ExportOptions
+    detector: Detector, config: Any, options: ExportOptions, label_map: Optional[str]
 ) -> Tuple[List[BuiltInput], Dict[str, Any]]:
     """The networks, which share the variables, and SignatureDefs by input type.
 
     The first one has the additional `output_tensors`.
     """
+    names = None
+    if options.outputs == DETECTIONS:
+        if label_map is None:
+            raise ConfigError(
+                None,
+                "--outputs detections: class names are one of these outputs, and there is no label "
+                "map",
+                "give --label_map_path",
+            )
+        names = read_label_map(label_map).names
     channels = serving.additional_channels(config)
     built, definitions = [], {}
     further = {
@@ -267,16 +281,20 @@ def _build_signatures(
         receiver = serving.make_receiver(
             input_type, detector.preprocess, shape, channels, options.max_batch
         )
+        scope = f"{input_type}_outputs" if index else ""
         predictions, outputs = serve(
             detector,
             receiver.inputs,
             receiver.true_shapes,
             context=context,
-            scope=f"{input_type}_outputs" if index else "",
+            scope=scope,
             reuse=index > 0,
         )
         built.append(BuiltInput(receiver, predictions, outputs))
         placeholders = {**receiver.placeholders, **further}
+        if names is not None:
+            num_classes = getattr(config.model, config.model.WhichOneof("model")).num_classes
+            outputs = signatures.compact_outputs(outputs, names, num_classes, scope)
         definitions[input_type] = tf1.saved_model.predict_signature_def(placeholders, outputs)
         if not index:  # while the graph has no other input
             for name, tensor in signatures.additional_outputs(options.output_tensors).items():

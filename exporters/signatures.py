@@ -7,15 +7,19 @@ flags have the form of the reference's: `1,2000,2057/1`, `float,int` and
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.check_model import context_shape
 from estimator_det.config.text import ConfigError, nearest
+from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES
 from inputs import schema
 from inputs.serving import FILES, INPUT_TYPES
 
 ALL_INPUT_TYPES = "all"
+CLASS_NAMES = "detection_class_names"
+# Outputs that describe detections themselves; others are raw predictions, or repeat them.
+_COMPACT = (NUM, BOXES, SCORES, CLASSES, MASKS, "detection_keypoint")
 _TYPES = {"float": tf.float32, "float32": tf.float32, "int": tf.int32, "int32": tf.int32}
 _MEANING = {
     schema.CONTEXT_FEATURES: "the first number counts images and the second context features, and "
@@ -98,6 +102,27 @@ def additional_outputs(names: Sequence[str]) -> Dict[str, tf.Tensor]:
             )
         tensors[operation] = tensor
     return tensors
+
+
+def compact_outputs(
+    outputs: Mapping[str, tf.Tensor], names: Mapping[int, str], num_classes: int, scope: str = ""
+) -> Dict[str, tf.Tensor]:
+    """The detections among named outputs, and their class names, string [B, N].
+
+    Rows past `num_detections` have the name "". A class without a name has its id.
+
+    Args:
+        names: Id -> name of the label map.
+        scope: Prefix of the tensors of another signature than the first.
+    """
+    kept = {key: tensor for key, tensor in outputs.items() if key.startswith(_COMPACT)}
+    table = tf.constant([names.get(i, str(i)) for i in range(num_classes + 1)])
+    with tf1.name_scope(None):
+        texts = tf.gather(table, tf.cast(outputs[CLASSES], tf.int32))
+        is_filled = tf.sequence_mask(tf.cast(outputs[NUM], tf.int32), tf.shape(texts)[1])
+        name = f"{scope}/{CLASS_NAMES}" if scope else CLASS_NAMES
+        kept[CLASS_NAMES] = tf.where(is_filled, texts, "", name=name)
+    return kept
 
 
 class SideInput(NamedTuple):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import itertools
+import json
 import re
 import shlex
+import subprocess
 
+import numpy as np
 import pytest
 
 from estimator_det.programs import cli
@@ -54,6 +58,22 @@ def _linked_text(section: str) -> str:
     """A part of a page, and the pages that it links to."""
     pages = {ROOT / "docs" / name for name in re.findall(r"\]\(([\w.]+\.md)", section)}
     return "\n".join([section, *(page.read_text() for page in sorted(pages))])
+
+
+@pytest.mark.parametrize("name", ["cloud.md", "tutorial.md"])
+def test_request_files_hold_a_photo_larger_than_an_argument_may_be(name, tmp_path):
+    page = (ROOT / "docs" / name).read_text()
+    (command,) = re.findall(r"^printf .*$", page, re.MULTILINE)
+    photo = np.random.default_rng(0).bytes(3_000_000)
+    path = tmp_path / re.search(r"[\w/]+\.jpg", command)[0]
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(photo)
+    subprocess.run(["bash", "-euc", command], cwd=tmp_path, check=True)
+    request = json.loads((tmp_path / "request.json").read_text())
+    (instance,) = request.pop("instances")
+    assert base64.b64decode(instance["b64"]) == photo
+    assert request in ({}, {"signature_name": "encoded_image_string_tensor"})
+    assert "curl --data @request.json http://localhost:8501" in page
 
 
 @pytest.mark.parametrize("verb", cli.VERBS, ids=cli.name_of)

@@ -56,19 +56,22 @@ def compare(
 ) -> Difference:
     """The largest difference of a model's raw predictions from expected outputs.
 
-    Detections are compared with the raw predictions of the same model, since suppression may choose
-    another of two boxes with nearly the same score.
+    Of a model without raw predictions the detections are compared. Other detections are compared
+    with the raw predictions of the same model, since suppression may choose another of two boxes
+    with nearly the same score.
 
     Args:
         expected: Outputs for each image, see `LoadedModel.run`.
-        model: A model whose outputs contain raw predictions.
+        model: The written model.
         images: uint8 [h, w, 3] each.
     """
     parts = []
     for outputs, pixels in zip(expected, images):
         actual = {key: value[0] for key, value in model.run(pixels[None]).items()}
         wanted = {key: value[0] for key, value in outputs.items()}
-        if any(wanted[key].shape != actual[key].shape for key in (RAW_SCORES, RAW_BOXES)):
+        if RAW_SCORES not in actual:
+            parts.append(_of_detections(wanted, actual))
+        elif any(wanted[key].shape != actual[key].shape for key in (RAW_SCORES, RAW_BOXES)):
             parts.append(Difference(np.inf, np.inf, 0, np.inf, np.inf))
         elif model_config.WhichOneof("model") != "ssd":
             parts.append(_of_proposals(wanted, actual))
@@ -126,10 +129,33 @@ def _box_differences(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
 
 
 def _of_proposals(expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]) -> Difference:
-    """Difference of each expected row and its most similar one, for COMPARED_PROPOSALS of them."""
     scores = np.abs(expected[RAW_SCORES][:, None] - actual[RAW_SCORES][None])
     boxes = _box_differences(expected[RAW_BOXES][:, None], actual[RAW_BOXES][None])
-    distances = np.maximum(scores.max(-1), boxes.max(-1))  # [n, n]
+    return _of_most_similar(scores, boxes)
+
+
+def _of_detections(expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]) -> Difference:
+    """Difference of each expected detection and the most similar one of its class."""
+    counts = int(expected[NUM]), int(actual[NUM])
+    if not all(counts):
+        none = float(max(expected[SCORES].max(initial=0.0), actual[SCORES].max(initial=0.0)))
+        return Difference(none, none, 0, none, none)
+    (expected_scores, scores), (expected_classes, classes), (expected_boxes, boxes) = (
+        (expected[key][: counts[0], None], actual[key][None, : counts[1]])
+        for key in (SCORES, CLASSES, BOXES)
+    )
+    differences = np.where(expected_classes == classes, np.abs(expected_scores - scores), np.inf)
+    return _of_most_similar(differences[..., None], _box_differences(expected_boxes, boxes))
+
+
+def _of_most_similar(scores: np.ndarray, boxes: np.ndarray) -> Difference:
+    """Difference of each expected row and its most similar one, for COMPARED_PROPOSALS of them.
+
+    Args:
+        scores: Differences of n expected rows and m others, [n, m, …].
+        boxes: Differences, [n, m, 4].
+    """
+    distances = np.maximum(scores.max(-1), boxes.max(-1))
     rows, nearest = np.arange(len(distances)), distances.argmin(1)
     kept = np.argsort(distances[rows, nearest])[: int(np.ceil(len(rows) * COMPARED_PROPOSALS))]
     return _difference(scores[kept, nearest[kept]], boxes[kept, nearest[kept]])

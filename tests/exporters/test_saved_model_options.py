@@ -10,14 +10,14 @@ from google.protobuf import text_format
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
-from exporters import export_saved_model
+from exporters import export_saved_model, signatures
 from exporters.formats.saved_model import SavedModelDetector
 from exporters.network import ExportOptions
 from inputs import machine
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
-from tests.exporters.conftest import save_checkpoint, small_config
-from tests.inputs.examples import example
+from tests.exporters.conftest import NAMES, save_checkpoint, small_config
+from tests.inputs.examples import encoded, example
 
 
 def _export(trained, folder, **fields):
@@ -51,6 +51,43 @@ def test_additional_outputs_and_the_graph_as_text(trained, pictures, expected, t
     names = {node.name for node in text.node}
     assert {*RAW, "image_tensor", *expected} <= names
     assert not any("save/" in name for name in names)
+
+
+def test_detections_and_class_names_alone(trained, pictures, expected, tmp_path):
+    """In each signature, and in the frozen graph."""
+    types = ["image_tensor", "tf_example"]
+    export = _export(trained, tmp_path / "out", input_types=types, outputs="detections")
+    kept = {"num_detections", *(f"detection_{key}" for key in ("boxes", "scores", "classes"))}
+    loaded = tf.saved_model.load(export.saved_model).signatures
+    examples = [example({"image/encoded": encoded(each)}) for each in pictures]
+    for name, fed in (("serving_default", pictures), ("tf_example", examples)):
+        outputs = {key: value.numpy() for key, value in loaded[name](tf.constant(fed)).items()}
+        names = outputs.pop("detection_class_names")
+        assert set(outputs) == kept
+        for key, value in outputs.items():
+            np.testing.assert_allclose(value, expected[key], rtol=1e-4, atol=1e-5)
+        wanted = [[NAMES[int(i)] for i in row] for row in outputs["detection_classes"]]
+        assert names.astype(str).tolist() == wanted and np.unique(names).size > 1
+    frozen = tf1.GraphDef.FromString((tmp_path / "out/frozen_inference_graph.pb").read_bytes())
+    nodes = {node.name for node in frozen.node}
+    assert {*kept, "detection_class_names"} <= nodes
+    assert not nodes & {"raw_detection_boxes", "detection_multiclass_scores"}
+    config = small_config("")
+    with pytest.raises(ConfigError, match=r"--outputs detections: .*give --label_map_path"):
+        export_saved_model(config, trained.checkpoint, str(tmp_path / "b"), outputs="detections")
+    assert not (tmp_path / "b").exists()
+
+
+def test_rows_past_the_last_detection_have_no_class_name():
+    outputs = {
+        "num_detections": tf.constant([1.0, 0.0]),
+        "detection_classes": tf.constant([[2.0, 1.0], [1.0, 1.0]]),
+        "detection_keypoints": tf.zeros([2, 2, 1, 2]),
+        "detection_features": tf.zeros([2, 2]),
+    }
+    found = signatures.compact_outputs(outputs, {1: "cat"}, 2)
+    assert found.pop("detection_class_names").numpy().tolist() == [[b"2", b""], [b"", b""]]
+    assert set(found) == {"num_detections", "detection_classes", "detection_keypoints"}
 
 
 @pytest.mark.parametrize(

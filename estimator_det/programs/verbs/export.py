@@ -94,6 +94,13 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
         "default: no limit, and requests of one image"
     )
     add_options(parser, int, {"--max_batch N": text})
+    parser.add_argument(
+        "--outputs",
+        choices=("all", "detections"),
+        default="all",
+        help="of SavedModel and frozen graph (default: %(default)s); detections: without raw "
+        "predictions and scores of other classes, and with class names",
+    )
     text = "also write the graph as text, inference_graph.pbtxt"
     _add_choices(parser, {"write_inference_graph": text})
     text = "tensors with commas between; further outputs of serving_default and frozen graph"

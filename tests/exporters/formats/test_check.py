@@ -53,6 +53,24 @@ def test_equal_models():
     assert _compare(_outputs()) == (0.0, 0.0, 4, 0.0, 0.0)  # two anchors, two detections
 
 
+@pytest.mark.parametrize(
+    ("changes", "scores", "boxes"),
+    [
+        ({}, 0, 0),
+        ({"detection_scores": [[0.9, 0.7]]}, 0.1, 0),
+        ({"detection_boxes": [[[0.1, 0.2, 0.5, 0.6], [0.0, 0.5, 0.7, 1.0]]]}, 0, 0.2),
+        ({"detection_classes": [[1, 1]]}, np.inf, None),
+        ({"num_detections": [1]}, np.inf, None),
+        ({"num_detections": [0]}, 0.9, 0.9),
+    ],
+)
+def test_models_without_raw_predictions_are_compared_by_detections(changes, scores, boxes):
+    outputs = {k: v for k, v in _outputs(**changes).items() if not k.startswith("raw_")}
+    found = _compare(outputs)
+    assert found.scores == pytest.approx(scores)
+    assert boxes is None or found.boxes == pytest.approx(boxes)
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_nan_for_one_of_two_images_is_refused(place):
     class Model(LoadedModel):
