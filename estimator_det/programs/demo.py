@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.config import pipeline
+from estimator_det.files import ownership
 from estimator_det.programs import console
 from exporters import Detector, export_saved_model
 from exporters.detect_files import DETECTIONS_FILE, Filter, detect_files
@@ -29,7 +30,6 @@ MODELS = {  # name -> configuration, description
 CONFIG_FILE = MODELS["ssd"][0]
 SUMMARY_FILE = "summary.json"
 PICTURE_FILE = "detections.png"
-MARKER_FILE = ".estimator-det-demo"  # marks the folder of a demo, which a later demo may replace
 NUM_STEPS = 4
 FOLDERS = ("data", "model", "exported", "fresh_images", "detections")
 NUM_TEST_IMAGES = 8
@@ -147,17 +147,11 @@ def _detect(exported: str, paths: Sequence[str], output_dir: str, picture: str) 
 
 def _prepare_folder(output_dir: str) -> None:
     """Makes the folder; removes only the folders of an earlier demo."""
-    marker = os.path.join(output_dir, MARKER_FILE)
-    if os.path.isdir(output_dir) and os.listdir(output_dir):
-        if not os.path.exists(marker):
-            raise FileExistsError(
-                f"{output_dir} is not empty and contains no earlier demo; give a new --output_dir"
-            )
+    if not ownership.check_folder(output_dir, "demo", overwrite=True):
         console.print_line(f"{output_dir} contains an earlier demo and is replaced")
         for name in FOLDERS:
             shutil.rmtree(os.path.join(output_dir, name), ignore_errors=True)
-    os.makedirs(output_dir, exist_ok=True)
-    pathlib.Path(marker).touch()
+    ownership.mark(output_dir, "demo")
 
 
 def _make_test_images(folder: str, seed: int) -> List[str]:

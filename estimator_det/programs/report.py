@@ -22,7 +22,7 @@ from estimator_det.compat import tf
 from estimator_det.config import files, pipeline
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError, entries
-from estimator_det.files import json_lines
+from estimator_det.files import json_lines, ownership
 from estimator_det.programs import console, report_pictures
 from inputs.records.stream import find_files, input_patterns
 from model_fn.checkpoints import writing
@@ -84,6 +84,7 @@ def render(folders: Sequence[str], benchmark: Optional[str] = None) -> str:
     environment.filters["metric"] = _number
     page = {
         "title": " and ".join(run.name for run in runs),
+        "signature": ownership.signature("report"),
         "version": estimator_det.__version__,
         "tensorflow": tf.__version__,
         "time": time.strftime("%Y-%m-%d %H:%M"),

@@ -11,6 +11,7 @@ from estimator_det.config import files, printing
 from estimator_det.files import json_lines
 from model_fn.drawing import charts
 
+FILES = ("benchmark.txt", "benchmark.json", "benchmark.png")
 MAP = "DetectionBoxes_Precision/mAP"
 MAP_50 = "DetectionBoxes_Precision/mAP@.50IOU"
 
@@ -121,7 +122,7 @@ def _by_batch(models: Sequence[Dict[str, Any]], field: str) -> Dict[str, List[fl
 
 def write(document: Dict[str, Any], folder: str) -> List[str]:
     """Writes text, JSON and charts to a folder; returns their paths."""
-    paths = [os.path.join(folder, f"benchmark.{suffix}") for suffix in ("txt", "json", "png")]
+    paths = [os.path.join(folder, name) for name in FILES]
     tf.io.gfile.makedirs(folder)
     files.write_text(paths[0], printing.printable("\n".join(text_lines(document))) + "\n")
     files.write_text(paths[1], json_lines.dumps(_finite(document), indent=2) + "\n")

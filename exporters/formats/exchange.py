@@ -12,6 +12,7 @@ Object stores have no renames: there each file is replaced by itself.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -19,10 +20,41 @@ from typing import Iterator, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config import files
+from model_fn.checkpoints.errors import FolderInUseError
 from model_fn.serving.saved_model import copy_folder
 
 UNFINISHED = "unfinished_export"
 FINISHED = "finished_export"
+
+
+@contextlib.contextmanager
+def locked(output_dir: str) -> Iterator[None]:
+    """Context manager: no other process exports to a folder, which is created if it is missing.
+
+    Two exports would delete each other's unfinished files. The lock is the kernel's on the folder
+    itself, so nothing is left of it; object stores and some network file systems have none.
+    """
+    if files.is_remote(output_dir):
+        yield
+        return
+    with files.removed_if_empty(output_dir):
+        os.makedirs(output_dir, exist_ok=True)
+        handle = os.open(output_dir, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):
+                _lock(handle, output_dir)
+            yield
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int, output_dir: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FolderInUseError(
+            f"another process exports to {output_dir}: wait until it ends, or give another folder"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -8,14 +8,15 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from estimator_det.compat import tf
 from estimator_det.config import files, pipeline, plugins
+from estimator_det.files import ownership
 from exporters import signatures
 from exporters.formats import FoundModel, check, resolve_formats
 from exporters.formats.base import FORMATS, ExportFormat, num_bytes
 from exporters.formats.converters import check_installed
-from exporters.formats.exchange import UNFINISHED, complete, exchange, move, unfinished
+from exporters.formats.exchange import UNFINISHED, complete, exchange, locked, move, unfinished
 from exporters.formats.samples import images_to_compare
 from exporters.image_files import list_images
-from exporters.loaded_model import LABEL_MAP_FILE, THRESHOLDS_FILE, resized
+from exporters.loaded_model import LABEL_MAP_FILE, THRESHOLDS_FILE, parent_folder, resized
 from exporters.network import (
     CHECKPOINT_NAME,
     INFERENCE_GRAPH_FILE,
@@ -25,7 +26,9 @@ from exporters.network import (
 )
 from inputs.serving import additional_channels
 from model_fn.checkpoints.errors import RunError
+from model_fn.checkpoints.find import find_checkpoint
 
+VERB = "export"
 DEFAULT_FORMATS = ("saved_model", "frozen_graph")
 REFUSED_SUFFIX = ".differs"  # suffix of a model whose outputs differ from the checkpoint's
 
@@ -112,21 +115,45 @@ def export_formats(
 
     Args:
         checkpoint_prefix: The trained checkpoint, or a model_dir for its latest.
-        output_dir: A new or empty folder, unless `overwrite` replaces the export in it.
+        output_dir: A new or empty folder, or with `overwrite` an earlier export.
 
     Raises:
         ConfigError: if a format cannot be written, its converter is not installed, or an option or
             a number of the model is not valid; before anything is written.
         FileNotFoundError: if the checkpoint, label map or a sample image does not exist.
-        FileExistsError: if `output_dir` is not empty.
+        FileExistsError: if `output_dir` contains something else, or is the checkpoint's folder.
+        FolderInUseError: if another process exports to it.
         DamagedCheckpointsError: if the checkpoint cannot be read.
         RunError: if the checkpoint does not fit the model, a module that runs a format is not
             installed, a converter fails, or a model differs from the checkpoint by more than the
             tolerance of its format, and is renamed.
     """
     options = _checked(pipeline_config, formats, options)
+    ownership.refuse_inputs(output_dir, [parent_folder(find_checkpoint(checkpoint_prefix))])
+    with locked(output_dir):
+        return _export(
+            pipeline_config, checkpoint_prefix, output_dir, formats, options, overwrite, compare
+        )
+
+
+def _export(
+    pipeline_config: Any,
+    checkpoint_prefix: str,
+    output_dir: str,
+    formats: Sequence[ExportFormat],
+    options: ExportOptions,
+    overwrite: bool,
+    compare: bool,
+) -> ExportedModel:
+    """`export_formats` in a folder that no other export uses."""
     complete(output_dir, _all_names())
-    is_new = _check_folder(output_dir, overwrite)
+    is_new = ownership.check_folder(
+        output_dir,
+        VERB,
+        overwrite=overwrite,
+        is_earlier=_is_earlier(output_dir),
+        ignored=[UNFINISHED],
+    )
     has_other_inputs = additional_channels(pipeline_config) or options.side_inputs
     is_compared = compare and not has_other_inputs
     variants = list(dict.fromkeys(each.variant for each in formats if each.variant is not None))
@@ -134,6 +161,7 @@ def export_formats(
         with restored_network(
             pipeline_config, checkpoint_prefix, folder, options, variants
         ) as network:
+            ownership.mark(folder, VERB)
             models = [FoundModel(each, os.path.join(folder, each.file)) for each in formats]
             models = [each for each in models if each.format.write(network, each.path)]
             differences = _compare(network, models) if is_compared else {}
@@ -164,16 +192,12 @@ def _checked(config: Any, formats: Sequence[ExportFormat], options: ExportOption
     return options
 
 
-def _check_folder(output_dir: str, overwrite: bool) -> bool:
-    """True if a folder is new or empty; FileExistsError if it is not, unless `overwrite` is set."""
-    names = tf.io.gfile.listdir(output_dir) if tf.io.gfile.exists(output_dir) else []
-    is_new = not {name.rstrip("/") for name in names} - {UNFINISHED}
-    if not is_new and not overwrite:
-        raise FileExistsError(
-            f"{output_dir} is not empty; give a new folder, or set overwrite "
-            "(--overwrite) to replace the export in it"
-        )
-    return is_new
+def _is_earlier(output_dir: str) -> bool:
+    """True for an export without marker: a model under its usual name beside its configuration."""
+    names = [FORMATS.get(name).file for name in FORMATS]
+    paths = [os.path.join(output_dir, name) for name in names]
+    config = os.path.join(output_dir, pipeline.PIPELINE_FILE)
+    return tf.io.gfile.exists(config) and any(map(tf.io.gfile.exists, paths))
 
 
 def _all_names() -> List[str]:

@@ -12,6 +12,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import files, pipeline, plugins
 from estimator_det.config.printing import counted, escaped
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.files import ownership
 from exporters.formats import FORMATS
 from exporters.formats.base import ExportFormat
 from exporters.image_files import list_images
@@ -24,8 +25,10 @@ from exporters.importing.published import Published, Structure, float_variables,
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
+from model_fn.checkpoints.repair import write_state
 from model_fn.checkpoints.variables import NEUTRAL_STATISTICS, num_neutral_layers
 
+VERB = "import"
 CHECKPOINT = "checkpoint"  # in --from, beside the formats of exports
 CHECKPOINT_NAME = "model.ckpt"
 LABEL_MAP_FILE = "label_map.pbtxt"
@@ -64,21 +67,21 @@ def import_model(
     Args:
         published: Result of `read_published`.
         pipeline_config: A `TrainEvalPipelineConfig` that describes it.
-        output_dir: A new or empty folder, unless `overwrite` replaces an earlier import.
+        output_dir: A new or empty folder, or with `overwrite` an earlier import.
         anchor_order: `anchors.LAST` or `anchors.ORDER_2017`; None for that of the anchors in the
             file, or the last.
         calibration_images: Image files or folders; recompute the statistics of folded batch norm.
 
     Raises:
         ConfigError: if an option or the model of the configuration is not valid.
+        FileExistsError: if `output_dir` contains something else.
         RunError: if the file has numbers that are not finite, or no weights of the model.
     """
     images = list_images(calibration_images)
-    if tf.io.gfile.exists(output_dir) and tf.io.gfile.listdir(output_dir) and not overwrite:
-        raise FileExistsError(
-            f"{output_dir} is not empty; give a new folder, or --overwrite to replace the import "
-            "in it"
-        )
+    ownership.refuse_inputs(output_dir, [published.path, os.path.dirname(published.path)])
+    # An import without marker has its report.
+    is_earlier = tf.io.gfile.exists(os.path.join(output_dir, REPORT_FILE))
+    ownership.check_folder(output_dir, VERB, overwrite=overwrite, is_earlier=is_earlier)
     refuse_not_finite(published)
     model = build_own_model(pipeline_config)
     published, naming = align_names(published, model.structure)
@@ -101,7 +104,7 @@ def import_model(
         num_neutral = 0
     else:
         warnings += _of_statistics(num_neutral, bool(mapped.folded), bool(images))
-    tf.io.gfile.makedirs(output_dir)
+    ownership.mark(output_dir, VERB)
     write_checkpoint(os.path.join(output_dir, CHECKPOINT_NAME), mapped.values, num_neutral)
     return _write_beside(output_dir, published, mapped, notes, warnings, pipeline_config)
 
@@ -300,4 +303,4 @@ def write_checkpoint(prefix: str, values: Dict[str, np.ndarray], num_neutral: in
         tensors=[tf.constant(tensors[name]) for name in names],
     )
     folder, name = os.path.split(prefix)
-    tf1.train.update_checkpoint_state(folder, name)
+    write_state(folder, [name])

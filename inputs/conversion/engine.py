@@ -25,6 +25,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 from estimator_det.config import files
 from estimator_det.config.printing import counted, quoted
 from estimator_det.config.text import ConfigError
+from estimator_det.files import ownership
 from inputs import machine
 from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.checks.statistics import Tally, add_tallies
@@ -205,12 +206,23 @@ def _check_free(options: ConvertOptions, work_dir: str) -> None:
         for name in records:
             os.replace(os.path.join(options.output_dir, name), os.path.join(work_dir, name))
         os.remove(marker)
+    elif records and not _is_own(options.output_dir):
+        raise FileExistsError(
+            f"{options.output_dir} contains {records[0]}, which convert did not write: name "
+            "another --output_dir or --split"
+        )
     elif records and not options.overwrite:
         others = f" and {counted(len(records) - 1, 'more file')}" if len(records) > 1 else ""
         raise FileExistsError(
             f"{options.output_dir} contains {records[0]}{others} of the same splits: name another "
             "--output_dir or --split, or add --overwrite"
         )
+
+
+def _is_own(output_dir: str) -> bool:
+    """True if a conversion wrote the folder's contents; one without marker left its report."""
+    names = (ownership.marker("convert"), "convert_report.json")
+    return any(os.path.exists(os.path.join(output_dir, name)) for name in names)
 
 
 def _check_faults(options: ConvertOptions, work_dir: str, faults: Tally) -> None:
@@ -277,7 +289,8 @@ def _classes(
         )
     if os.path.exists(path):
         earlier = read_label_map(path)
-        if earlier.names != names_by_id and not options.overwrite:
+        is_replaced = options.overwrite and _is_own(options.output_dir)
+        if earlier.names != names_by_id and not is_replaced:
             raise ConfigError(
                 None,
                 f"{path} has other classes than the source: add --label_map {path} to use "
@@ -307,13 +320,16 @@ def _publish(
     options: ConvertOptions, job: Job, source: Source, names: Dict[int, str], label_map: str
 ) -> None:
     """Gives all files their names, and deletes the temporary ones."""
+    is_own = _is_own(options.output_dir)
+    ownership.mark(options.output_dir, "convert")
     for name in _record_files(options):  # --overwrite is set
         os.remove(os.path.join(options.output_dir, name))
     marker = os.path.join(job.work_dir, PUBLISHING)
     files.write_text(marker, "")
     for split, shard in itertools.product(options.splits, range(job.num_shards)):
         os.replace(*job.record_files(split.name, shard))
-    if not options.label_map:
+    # One of the same classes that somebody else wrote may have more fields.
+    if not options.label_map and (is_own or not os.path.exists(label_map)):
         writer.write_label_map(names, label_map)
     for split in options.splits if source.dataset is not None else ():
         path = os.path.join(options.output_dir, f"{split.name}.dataset.json")

@@ -23,7 +23,7 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
-from estimator_det.files import atomic, image_header, run_lengths
+from estimator_det.files import atomic, image_header, ownership, run_lengths
 from inputs.checks.images import decode_mask
 from inputs.conversion.examples import (
     IMAGE_FIELDS,
@@ -99,6 +99,7 @@ def export_coco(
     paths = [path for pattern in options.records for path in find_files(pattern)]
     dataset = _dataset(options, paths)
     names = read_label_map(options.label_map).names
+    dataset.pop("written_by", None)
     categories = dataset.pop("categories", None) or [
         {"id": number, "name": name} for number, name in names.items()
     ]
@@ -111,7 +112,8 @@ def export_coco(
         open(unfinished, "w", encoding="utf-8") as file,
         tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder) as annotations,
     ):
-        file.write("{")
+        # The first key, by which a later export finds that it may replace the file.
+        file.write(f'{{"written_by": {json.dumps(ownership.signature("convert"))},\n')
         for key in dict.fromkeys((*FIRST_KEYS, *dataset)):
             if key in dataset:
                 file.write(f"{json.dumps(key)}: {json.dumps(dataset[key])},\n")

@@ -8,7 +8,7 @@ class RunError(RuntimeError):
 
 
 class FolderInUseError(RunError):
-    """Another process trains in the folder."""
+    """Another process trains in the folder, or exports to it."""
 
 
 class FolderNotWritableError(RunError):

@@ -8,12 +8,14 @@ from unittest import mock
 
 import pytest
 
+from estimator_det.files import ownership
 from estimator_det.programs.cloud import storage
 from estimator_det.programs.cloud.connection import connect
 from estimator_det.programs.cloud.paths import parse
 from tests.cloud.emulator import Emulator
 
 RUN = "gs://data/run"
+MARKER = ownership.marker("sync")
 EVENTS = "events.out.tfevents.1"
 
 
@@ -45,7 +47,8 @@ def _follow(training: _Training, folder: pathlib.Path) -> None:
 
 
 def _found(folder: pathlib.Path) -> Dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert (folder / MARKER).exists()
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MARKER}
 
 
 def test_new_files_come_and_old_ones_stay(emulator, tmp_path, caplog):
@@ -80,7 +83,8 @@ def test_files_that_change_come_whole(emulator, tmp_path, content):
     assert _found(tmp_path / "l") == {EVENTS: content}
 
 
-def test_a_file_that_vanishes_is_listed_again(emulator, tmp_path):
+def test_a_file_that_vanishes_is_listed_again(emulator, tmp_path, caplog):
+    caplog.set_level("INFO")
     _write("model.ckpt-1.data", b"1")
     _write("checkpoint", b"1")
 
@@ -92,4 +96,5 @@ def test_a_file_that_vanishes_is_listed_again(emulator, tmp_path):
     training = _Training(emulator, [lambda: None, lambda: _write("checkpoint", b"2")])
     _follow(training, tmp_path / "l")
     assert _found(tmp_path / "l") == {"checkpoint": b"2"}
+    assert "0 files copied, 0.0 MB" in caplog.text
     assert training.downloads[0] == 1  # no checkpoint file without its checkpoint

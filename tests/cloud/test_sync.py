@@ -4,11 +4,13 @@ import pathlib
 
 import pytest
 
+from estimator_det.files import ownership
 from estimator_det.programs import cli
 from estimator_det.programs.cloud import storage
+from tests.cloud.test_storage import names_in
 
 
-def test_up_and_down(emulator, tmp_path, capsys):
+def test_up_and_down(emulator, tmp_path, monkeypatch, capsys):
     for name in ("a.record", "b.record"):
         (tmp_path / name).write_bytes(name.encode())
     assert cli.main(["sync", str(tmp_path), "gs://data/x", "--exclude", "b.*"]) == 0
@@ -16,9 +18,22 @@ def test_up_and_down(emulator, tmp_path, capsys):
     first, second = capsys.readouterr().out.splitlines()
     assert first == "copied to gs://data/x: 1 (0.0 MB); already there: 0"
     assert second == "copied to gs://data/x: 1 (0.0 MB); already there: 1"
-    target = str(tmp_path / "down")
-    assert cli.main(["sync", "gs://data/x/a*", "gs://data/x/b.record", target]) == 0
-    assert sorted(path.name for path in pathlib.Path(target).iterdir()) == ["a.record", "b.record"]
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["sync", "gs://data/x/a*", "gs://data/x/b.record", "down"]) == 0
+    assert names_in(pathlib.Path("down")) == ["a.record", "b.record"]
+
+
+def test_files_that_no_download_wrote_stay(emulator, tmp_path, capsys):
+    (tmp_path / "a.record").write_bytes(b"a")
+    assert cli.main(["sync", str(tmp_path), "gs://data/x"]) == 0
+    target = tmp_path / "down"
+    target.mkdir()
+    (target / "a.record").write_bytes(b"mine")
+    assert cli.main(["sync", "gs://data/x", str(target)]) == 2
+    assert f"{target}/a.record exists, and sync is not known" in capsys.readouterr().err
+    (target / ownership.marker("sync")).touch()
+    assert cli.main(["sync", "gs://data/x", str(target)]) == 0
+    assert (target / "a.record").read_bytes() == b"a"
 
 
 def test_follow(emulator, tmp_path, monkeypatch):

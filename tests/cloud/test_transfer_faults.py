@@ -23,7 +23,7 @@ from estimator_det.programs.cloud.connection import (
 )
 from estimator_det.programs.cloud.paths import CloudPath
 from tests.cloud.emulator import corrupt, cut, half, hang, status
-from tests.cloud.test_storage import QUARTER, fetch, list_files, send
+from tests.cloud.test_storage import QUARTER, fetch, list_files, names_in, send
 from tests.conftest import TESTS
 
 
@@ -60,11 +60,11 @@ def test_failed_download_leaves_nothing_and_starts_again(emulator, tmp_path, mon
     emulator.fail("GET", "alt=media", status(503), times=99)
     with pytest.raises(StorageError, match=r"read failed 2 times in a row.* HTTP 503"):
         fetch(local)
-    assert not list(local.iterdir())
+    assert not names_in(local)
     emulator.faults.clear()
     fetch(local)
     assert (local / large.name).read_bytes() == large.read_bytes()
-    assert [path.name for path in local.iterdir()] == [large.name]
+    assert names_in(local) == [large.name]
 
 
 def test_interrupted_download_continues(emulator, tmp_path, waits, monkeypatch, large):
@@ -132,7 +132,7 @@ def test_corrupted_download_is_repeated_once(emulator, tmp_path, caplog, faults,
         emulator.fail("GET", "alt=media", fault)
     with pytest.raises(StorageError, match=r"gs://data/small: the bytes received have .* twice"):
         fetch(tmp_path / "m")
-    assert not list((tmp_path / "m").iterdir())
+    assert not names_in(tmp_path / "m")
 
 
 def _flip(handler: Any) -> bool:

@@ -213,7 +213,7 @@ def test_drawings_lines_and_other_files(exported, pictures, tmp_path, capsys):
             f"such as {folder}/README\n"
         )
         names = {"detections.jsonl"} | ({f"a_detections{suffix}"} if suffix else set())
-        assert {path.name for path in out.iterdir()} == names
+        assert {path.name for path in out.glob("[!.]*")} == names
         line = output.out.splitlines()[0]
         count = len(json.loads((out / "detections.jsonl").read_text())["detections"])
         assert line.startswith(f"{folder}/a.webp: ") and line.count(", ") == 9

@@ -88,7 +88,8 @@ def test_fix_writes_and_shows_the_edits(tmp_path, capsys):
     assert "error: model.ssd.loss.hard_example_miner: " in told
     assert "1 error, 0 warnings" in told
     text = fixed.read_text()
-    assert text.startswith(FIT.read_text()[:200]), "the heading stays"
+    heading = "# estimator-det check-config --fix\n" + FIT.read_text()[:200]
+    assert text.startswith(heading), "the heading stays"
     config = pipeline.parse_pipeline(text)
     assert config.model.ssd.inplace_batchnorm_update
     assert config.model.ssd.loss.HasField("hard_example_miner")

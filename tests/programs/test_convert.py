@@ -185,4 +185,4 @@ def test_killed_and_resumed_with_the_same_bytes(forker, tmp_path, kills):
         {name: value for name, value in content(folder).items() if name not in report}
         for folder in (output, tmp_path / "whole")
     )
-    assert len(expected) == 42 and found == expected
+    assert len(expected) == 43 and found == expected

@@ -52,6 +52,7 @@ def test_check_data_writes_report_findings_and_charts(config, tmp_path, capfd):
     assert out.splitlines()[-1].startswith("0 errors, ") and len(out.splitlines()) <= 15
     assert "%|" not in err  # a progress bar, which only a terminal gets
     assert sorted(path.name for path in folder.iterdir()) == [
+        ".estimator-det-check-data",
         "findings.jsonl",
         "histograms.png",
         "report.json",

@@ -97,9 +97,10 @@ def test_the_verb_writes_its_command_and_what_to_expect(records, quick, tmp_path
     assert cli.main([*arguments, "--overwrite"]) == console.EXIT_OK
 
 
-def test_a_data_set_is_converted_first(quick, tmp_path):
+def test_a_data_set_is_converted_first(quick, tmp_path, monkeypatch):
     from PIL import Image
 
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "images").mkdir()
     (tmp_path / "annotations").mkdir()
     for number in range(12):
@@ -111,10 +112,9 @@ def test_a_data_set_is_converted_first(quick, tmp_path):
             "</annotation>"
         )
     (tmp_path / "val.txt").write_text("3.jpg\n7.jpg\n")
-    arguments = ["init", "--from", "voc", "--images", str(tmp_path / "images"), "--annotations",
-                 str(tmp_path / "annotations"), "--num_train_steps", "5", "--split",
-                 f"train,val={tmp_path}/val.txt", "--output_dir",
-                 str(tmp_path / "out")]  # fmt: skip
+    arguments = ["init", "--from", "voc", "--images", "images", "--annotations", "annotations",
+                 "--num_train_steps", "5", "--split", "train,val=val.txt",
+                 "--output_dir", "out"]  # fmt: skip
     assert cli.main(arguments) == console.EXIT_OK
     text = (tmp_path / "out" / "pipeline.config").read_text()
     assert "label_map.pbtxt: cat." in text

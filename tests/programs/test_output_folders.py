@@ -1,15 +1,19 @@
-"""Every verb says in the same words that its output cannot be written, before it starts."""
+"""Outputs of every verb: what cannot be written, what is not replaced, and relative paths."""
 
 import os
 import pathlib
+import re
 from typing import Dict, List
 
 import pytest
 from PIL import Image
 
 from estimator_det.compat import tf
+from estimator_det.config import pipeline
 from estimator_det.programs import cli, console, demo
+from inputs.datasets import shapes
 from tests.inputs import examples
+from tests.programs import test_runs
 
 CONFIG = str(demo.CONFIG_FILE)
 
@@ -67,3 +71,91 @@ def test_output_below_a_file(name, inputs, capsys):
     assert f"not a folder ({below}" in lines[-1] or f"not a folder ({below.parent}" in lines[-1]
     assert "Nothing was started" in lines[-1] and "Errno" not in lines[-1]
     assert sorted(os.listdir(inputs)) == before
+
+
+# With RUN for the folder of a run, in which FOREIGN names are files that no verb wrote.
+FOREIGN = (
+    "checkpoint", "model.ckpt-1.index", "label_map.pbtxt", "pipeline.config", "report.txt",
+    "benchmark.json", "data.png", "detections.jsonl", "train.record-00000-of-00002", "a.json",
+)  # fmt: skip
+REFUSED = {
+    "export CONFIG --trained_checkpoint_prefix IN/model --output_dir RUN --overwrite":
+    "export never",
+    "export CONFIG --trained_checkpoint_prefix RUN/model.ckpt-1 --output_dir RUN": "RUN is an",
+    "import --from frozen_graph IN/exported/frozen_inference_graph.pb --pipeline_config_path "
+    "CONFIG --output_dir RUN --overwrite": "import never",
+    "demo --output_dir RUN": "demo never",
+    "report RUN --output RUN/checkpoint": "checkpoint exists, and report is not",
+    "detect IN --model IN --output_dir IN": "IN is an input",
+    "detect IN/a.png --model IN --output_dir RUN": "detections.jsonl exists, and detect is not",
+    "benchmark IN/exported --data IN/a.record --output_dir RUN": "benchmark.json exists",
+    "convert --from coco --to tfrecord --images IN --annotations IN/a.json --output_dir RUN "
+    "--overwrite": "RUN contains train.record-00000-of-00002, which convert did not write",
+    "convert --from coco --to tfrecord --images IN --annotations IN/a.json --output_dir RUN "
+    "--overwrite --split val": "label_map.pbtxt has other classes than the source",
+    "convert --from tfrecord --to coco --records IN/a.record --label_map IN/map.pbtxt --output "
+    "RUN/a.json": "a.json exists, and convert is not",
+    "init --records IN --output_dir RUN --overwrite": "pipeline.config exists, and init is not",
+    "check-data CONFIG --output_dir RUN": "report.txt exists, and check-data is not",
+    "check-config CONFIG --tpu --fix RUN/pipeline.config": "pipeline.config exists, and check",
+    "show-data CONFIG --output RUN/data.png": "data.png exists, and show-data is not",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_what_a_verb_did_not_write_stays(command, inputs, tmp_path, capsys):
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in FOREIGN:
+        (run / name).write_text('item { id: 1 name: "other" }')
+    (inputs / "model.index").touch()
+    image = '{"id": 1, "file_name": "a.png", "width": 8, "height": 8}'
+    (inputs / "a.json").write_text(
+        f'{{"images": [{image}], "categories": [{{"id": 1, "name": "one"}}], "annotations": []}}'
+    )
+    places = {"RUN": str(run), "IN": str(inputs), "CONFIG": CONFIG}
+
+    def filled(text: str) -> str:
+        return re.sub("RUN|IN|CONFIG", lambda match: places[match[0]], text)
+
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
+    assert cli.main(filled(command).split()) == console.EXIT_USAGE
+    error = capsys.readouterr().err
+    assert filled(REFUSED[command]) in error and "--overwrite" not in error
+    assert before == {path: path.read_bytes() for path in before}
+
+
+# Each command reads what earlier ones have written; then the outputs exist.
+RELATIVE = {
+    "train small.config --model_dir run --num_train_steps 1": ["run/checkpoint"],
+    "report run --output page.html": ["page.html"],
+    "export run --output_dir exported": ["exported/saved_model", "exported/pipeline.config"],
+    "detect photos --model exported --output_dir detections": ["detections/a_detections.png"],
+    "import --from checkpoint exported/model.ckpt --output_dir imported "
+    "--pipeline_config_path exported/pipeline.config": ["imported/import_report.txt"],
+    "export imported --output_dir again --format frozen_graph": ["again/model.ckpt.index"],
+    "check-data small.config --output_dir checked": ["checked/report.txt"],
+    "show-data small.config --output data.png": ["data.png"],
+    "convert --from tfrecord --to coco --records data/eval.record-* --label_map "
+    "data/label_map.pbtxt --output coco.json --write_images images": ["coco.json", "images"],
+    "convert --from coco --to tfrecord --images images --annotations coco.json --split "
+    "train=0.5,val=0.5 --output_dir records": ["records/label_map.pbtxt"],
+    "pretrained imported": [],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_network", "no_charts")
+def test_paths_may_be_relative(tmp_path, monkeypatch, capsys):
+    """tests/exporters/benchmark, test_{init,runs,submit,sync}.py have the other verbs."""
+    monkeypatch.chdir(tmp_path)
+    files = shapes.make_dataset("data", seed=0, size="tiny")
+    config = demo.demo_config(files, 1, [*test_runs.SMALL, test_runs.PLAIN])
+    pathlib.Path("small.config").write_text(pipeline.format_pipeline(config))
+    os.mkdir("photos")
+    Image.new("RGB", (60, 40)).save("photos/a.png")
+    for command, outputs in RELATIVE.items():
+        assert cli.main(command.split()) == 0, capsys.readouterr().err
+        assert [path for path in outputs if not os.path.exists(path)] == [], command
+    for folder in ("run", "exported", "imported"):
+        assert tf.train.latest_checkpoint(str(tmp_path / folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
 
@@ -64,7 +65,7 @@ def test_a_run_resumes_without_a_configuration(model_dir, tmp_path, capsys):
 
 def test_evaluate_export_detect(model_dir, config_path, tmp_path, capsys):
     capsys.readouterr()
-    assert cli.main(["evaluate", str(model_dir)]) == 0
+    assert cli.main(["evaluate", os.path.relpath(model_dir)]) == 0
     assert "DetectionBoxes_Precision/mAP@.50IOU" in capsys.readouterr().out
     assert cli.main(["export", str(model_dir), "--output_dir", str(tmp_path / "exported")]) == 0
     image = tmp_path / "shape.png"
@@ -92,7 +93,7 @@ def test_a_step_that_is_not_finite(config_path, tmp_path, capsys):
     for record in report["batch"]:
         assert record["source_id"].endswith(".jpg") and record["record"] >= 0
         assert pathlib.Path(record["file"]).exists()
-    assert cli.main(["replay", str(bad_step)]) == console.EXIT_FAILED
+    assert cli.main(["replay", os.path.relpath(bad_step)]) == console.EXIT_FAILED
     assert f"not finite at step {report['step']}" in capsys.readouterr().out
 
 
@@ -130,10 +131,11 @@ def test_evaluation_without_a_checkpoint(config_path, tmp_path, capsys):
     assert "no checkpoint" in capsys.readouterr().err
 
 
-def test_demo(tmp_path, capsys):
-    folder = tmp_path / "demo"
+def test_demo(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = pathlib.Path("demo")
     (folder / "model").mkdir(parents=True)
-    for left in (demo.MARKER_FILE, "model/of_an_earlier_demo"):
+    for left in (".estimator-det-demo", "model/of_an_earlier_demo"):
         (folder / left).touch()
     arguments = ["demo", "--output_dir", str(folder), "--size=tiny", "--num_train_steps=2"]
     for text in [*SMALL, PLAIN]:

@@ -33,13 +33,14 @@ def config_path(tmp_path_factory):
 def submit(tmp_path, source_distribution, monkeypatch, no_tpu):
     """Runs the verb on a remote configuration, without gcloud, in a folder of its own."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
 
     def run(*arguments, config=None):
         given = [config] if config else [str(CONFIG), *(f"--set={text}" for text in REMOTE)]
         if not any(text.startswith("--package") for text in arguments):
             given.append(f"--package={source_distribution}")
         given += ["--job_dir=gs://bucket/run/", "--region=us-central1", "--name=first"]
-        return cli.main(["submit", *given, f"--output_dir={tmp_path}/job", *arguments])
+        return cli.main(["submit", *given, "--output_dir=job", *arguments])
 
     return run
 

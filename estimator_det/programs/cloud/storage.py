@@ -22,6 +22,7 @@ from estimator_det.config.bars import progress_bar
 from estimator_det.config.files import special_kind
 from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
+from estimator_det.files import ownership
 from estimator_det.programs.cloud.connection import (
     THREADS,
     Cancelled,
@@ -40,10 +41,12 @@ from estimator_det.programs.cloud.transfers import (
     upload_file,
 )
 
-# Never copied: the lock of a running training, and what an interrupted write or download leaves, of
-# this package, of TensorFlow's savers and of its `atomic_write_string_to_file`.
+# Never copied: the lock of a running training, the mark of a download, and what an interrupted
+# write or download leaves, of this package, of TensorFlow's savers and of its
+# `atomic_write_string_to_file`.
 NEVER = (
     "training.lock",
+    ownership.marker("sync"),
     "*.tmp-[0-9]*",
     "estimator-det-write-check.*",
     "*_temp/part-*",
@@ -199,6 +202,7 @@ def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[C
     If there are any, files that name others are left as they are.
     """
     deleted: List[str] = []
+    copied: List[int] = []  # sizes
 
     def transfer(below: str, advance: Advance) -> None:
         # A `checkpoint` file must not name a checkpoint whose files have gone.
@@ -206,6 +210,7 @@ def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[C
             return
         try:
             download_file(connection, blobs[below], os.path.join(folder, below), advance)
+            copied.append(sizes[below])
         except MissingError:
             deleted.append(str(path_of(blobs[below])))
 
@@ -214,9 +219,12 @@ def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[C
         for below, blob in blobs.items()
         if not is_same(os.path.join(folder, below), blob)
     }
+    if sizes:
+        ownership.check_files(folder, "sync", sizes)
+        ownership.mark(folder, "sync")
     run_all(connection, sizes, transfer, "downloading")
     same = len(blobs) - len(sizes)
-    return Copied(len(sizes) - len(deleted), sum(sizes.values()), same), deleted
+    return Copied(len(copied), sum(copied), same), deleted
 
 
 def run_all(

@@ -13,6 +13,7 @@ from estimator_det.files import atomic, json_lines
 from estimator_det.programs import console
 
 CONFIG_FILE = "pipeline.config"
+REPORT_FILES = ("report.txt", "report.json", "histograms.png")
 CONFIG_EXAMPLE = "--pipeline_config_path ssd.config"
 
 
@@ -90,10 +91,10 @@ def write_report(
     from estimator_det.compat import tf
     from model_fn.drawing import charts
 
+    text_file, json_file, picture = (os.path.join(folder, prefix + name) for name in REPORT_FILES)
     text, json_text = printing.printable("\n".join(lines)), json_lines.dumps(document, indent=2)
-    for name, content in (("report.txt", text), ("report.json", json_text)):
-        atomic.write(os.path.join(folder, prefix + name), content + "\n")
-    picture = os.path.join(folder, f"{prefix}histograms.png")
+    atomic.write(text_file, f"{text}\n")
+    atomic.write(json_file, f"{json_text}\n")
     if panels:
         atomic.write(picture, charts.figure(panels, title=title))
     elif tf.io.gfile.exists(picture):

@@ -41,6 +41,7 @@ def _numbers(text: str) -> Tuple[int, ...]:
 
 
 def run(options: argparse.Namespace) -> int:
+    from estimator_det.files import ownership
     from exporters import formats
     from exporters.benchmark import compare, report
     from model_fn.checkpoints import writing
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
     export = formats.exported_models(options.model)[0].folder
     folder = options.output_dir or os.path.join(export, FOLDER)
     with writing.writable_folder(folder, "output_dir"):
+        ownership.check_files(folder, "benchmark", report.FILES)
         document = compare.benchmark(
             options.model,
             compare.BenchmarkOptions(
@@ -58,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
                 options.num_images,
             ),
         )
+        ownership.mark(folder, "benchmark")
         # Before what may fail: measuring takes minutes.
         for line in report.text_lines(document):
             console.print_line(line)

@@ -12,6 +12,7 @@ from estimator_det.config import printing
 from estimator_det.files import json_lines
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
+    REPORT_FILES,
     add_config_arguments,
     add_options,
     add_report_arguments,
@@ -47,11 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     config = load(options, is_trusted=False)
+    from estimator_det.files import ownership
     from model_fn.checkpoints import writing
     from model_fn.checks import data_check, data_report
 
     started = time.monotonic()
     with writing.writable_folder(options.output_dir, "output_dir"):
+        names = (FINDINGS_FILE, *REPORT_FILES)
+        ownership.check_files(options.output_dir, "check-data", names)
         report = data_check.check_data(
             config,
             config_path(options),
@@ -60,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
             max_records=options.max_records,
         )
         seconds = time.monotonic() - started
+        ownership.mark(options.output_dir, "check-data")
         _write_findings(report, options.output_dir)
         lines = data_report.text_lines(report)
         document, panels = data_report.to_dictionary(report), data_report.panels(report)

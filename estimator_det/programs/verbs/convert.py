@@ -152,11 +152,13 @@ def check_format(name: str) -> None:
 
 
 def _to_coco(arguments: Dict[str, Any]) -> None:
+    from estimator_det.files import ownership
     from inputs.conversion import to_coco
     from model_fn.checkpoints import writing
 
     export = to_coco.ExportOptions(**fields_of(to_coco.ExportOptions, arguments))
     with writing.writable_file(export.output, "output"), contextlib.ExitStack() as bars:
+        ownership.check_file(export.output, "convert")
         counts = to_coco.export_coco(export, advance=_progress(bars)("writing", None))
     images, annotations = map(printing.counted, counts, ("image", "annotation"))
     console.print_line(f"{images} and {annotations}: {arguments['output']}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 import sys
 from typing import Any, Sequence, Union
@@ -53,8 +54,9 @@ def _threshold(text: str) -> Union[float, str]:
 
 
 def run(options: argparse.Namespace) -> int:
+    from estimator_det.files import ownership
     from exporters import Detector, video
-    from exporters.detect_files import Filter
+    from exporters.detect_files import DETECTIONS_FILE, Filter
     from exporters.image_files import list_images
     from model_fn.checkpoints import writing
 
@@ -64,14 +66,18 @@ def run(options: argparse.Namespace) -> int:
         video.check_installed()
     _report_skipped(paths, options.output_dir, options.recursive)
     list_images(videos)  # raises for what does not exist
+    ownership.refuse_inputs(options.output_dir, filter(os.path.isdir, paths))
     files = list_images(paths, recursive=options.recursive, skipped=options.output_dir)
     with writing.writable_folder(options.output_dir, "output_dir"):
+        earlier = glob.glob("*_detections.*", root_dir=options.output_dir)
+        ownership.check_files(options.output_dir, "detect", [DETECTIONS_FILE, *earlier])
         detector = Detector(options.model)
         is_auto = options.min_score == AUTO
         passes = Filter(
             detector.best_thresholds() if is_auto else options.min_score,
             None if options.classes is None else detector.class_ids(options.classes),
         )
+        ownership.mark(options.output_dir, "detect")
         failed = 0
         if files:
             failed = _detect_images(detector, files, options.output_dir, passes, options.draw)

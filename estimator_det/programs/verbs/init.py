@@ -52,6 +52,9 @@ def run(options: argparse.Namespace) -> None:
         return
     _check_usage(options)
     path = os.path.join(options.output_dir, CONFIG_FILE)
+    from estimator_det.files import ownership
+
+    ownership.check_file(path, "init")
     if os.path.exists(path) and not options.overwrite:
         raise FileExistsError(f"{path} exists. Add --overwrite to replace it")
     from estimator_det.config import files

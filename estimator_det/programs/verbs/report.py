@@ -29,11 +29,13 @@ def run(options: argparse.Namespace) -> None:
     if options.benchmark and len(options.runs) > 1:
         raise console.UsageError("--benchmark is of one run: give one, or remove it")
     from estimator_det.config import files
+    from estimator_det.files import ownership
     from estimator_det.programs import report
     from model_fn.checkpoints import writing
 
     path = options.output or os.path.join(options.runs[0], PAGE)
     with writing.writable_folder(os.path.dirname(path) or ".", "output"):
+        ownership.check_file(path, "report")
         # A path may contain bytes that are not UTF-8.
         page = report.render(options.runs, options.benchmark).encode("utf-8", "replace")
         files.write_text(path, page)

@@ -51,6 +51,7 @@ def run(options: argparse.Namespace) -> None:
             "--augmentation and --eval: evaluation does not augment; give one of them"
         )
     config = load(options, is_trusted=False)
+    from estimator_det.files import ownership
     from model_fn.checkpoints import writing
 
     draw = _draw_steps if options.augmentation else _draw_batches
@@ -60,6 +61,7 @@ def run(options: argparse.Namespace) -> None:
                 f"--output is {options.output}, and show-data writes PNG files: name a file that "
                 "ends in .png"
             )
+        ownership.check_file(options.output, "show-data")
         draw(config, options)
 
 
@@ -87,12 +89,24 @@ def _draw_steps(config: Any, options: argparse.Namespace) -> None:
         if len(steps) > 1:
             stem, extension = os.path.splitext(file)
             file = f"{stem}-{number + 1}-{step.WhichOneof('preprocessing_step')}{extension}"
-        page.save(file)
+        _save(page, file)
         console.print_line(f"{step.WhichOneof('preprocessing_step')}: {file}")
     if read.num_unusable:
         unusable = printing.counted(read.num_unusable, "record")
         console.print_line(f"skipped {unusable} that cannot be used; run check-data")
     _say_rotated(read.rotated)
+
+
+def _save(page: Any, file: str) -> None:
+    """Writes a picture that a later one of the same name may replace."""
+    from PIL.PngImagePlugin import PngInfo
+
+    from estimator_det.files import ownership
+
+    ownership.check_file(file, "show-data")
+    information = PngInfo()
+    information.add_text("Software", ownership.signature("show-data"))
+    page.save(file, pnginfo=information)
 
 
 def _say_rotated(names: Sequence[str]) -> None:
@@ -155,7 +169,7 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> None:
         )
     title = f"{'evaluation' if options.eval else 'training'} batches of {config_path(options)}"
     page = batch_grid.draw_grid(cells, title=title, columns=options.columns)
-    page.save(options.output)
+    _save(page, options.output)
     report.print_faults(faults)
     _say_rotated(rotated)
     without = sum(not cell.labels for cell in cells)

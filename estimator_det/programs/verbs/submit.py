@@ -31,6 +31,7 @@ from model_fn.checkpoints.errors import RunError
 SUMMARY = "Checks, rehearses and submits a training job of Google Cloud"
 EXAMPLE = f"{CONFIG_EXAMPLE} --job_dir gs://bucket/run --region us-central1 --rehearse --dry_run"
 PLATFORMS: Dict[str, Any] = {"vertex": vertex, "ai-platform": ai_platform}
+REHEARSAL = "rehearsal"  # folder
 SPEC_FILE = "job.json"  # gcloud reads YAML, which JSON is
 _MACHINE_TYPE = "n1-standard-8"
 _STEPS, _RECORDS = 2, 64  # defaults of a rehearsal
@@ -113,6 +114,7 @@ def _add_rehearsal(group: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from estimator_det.config import pipeline, plugins
+    from estimator_det.files import ownership
     from estimator_det.programs.cloud import preparation, rehearsal, source_package
     from model_fn.checkpoints import writing
 
@@ -131,6 +133,9 @@ def run(options: argparse.Namespace) -> None:
         preparation.check_paths(config, job, staged)
     folder = pathlib.Path(options.output_dir or f"jobs/{job.name}").resolve()
     writing.check_folder(str(folder), "output_dir")
+    names = (jobs.CONFIG_FILE, SPEC_FILE, job.package, REHEARSAL)
+    ownership.check_files(str(folder), "submit", names)
+    ownership.mark(str(folder), "submit")
     package = source_package.get(options.package, folder / job.package, modules)
     platform = PLATFORMS[options.platform]
     if options.rehearse:
@@ -138,7 +143,7 @@ def run(options: argparse.Namespace) -> None:
             job,
             config,
             package,
-            folder / "rehearsal",
+            folder / REHEARSAL,
             steps=options.rehearse_steps or _STEPS,
             num_records=options.rehearse_records or _RECORDS,
             reuses_packages=options.reuse_packages,

@@ -67,12 +67,16 @@ def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build:
 def _fix(config: Any, options: argparse.Namespace, target: Any) -> Any:
     """The configuration with safe edits made; writes it, and prints the edits."""
     from estimator_det.config import files, pipeline, tpu_lint
+    from estimator_det.files import ownership
     from model_fn.checkpoints import writing
 
     fixed, applied = tpu_lint.fix(config, target)
     path = config_path(options)
-    heading = tpu_lint.heading(files.read_text(path))
+    verb = "check-config --fix"
+    signed = f"# {ownership.signature(verb)}\n"
+    heading = signed + tpu_lint.heading(files.read_text(path)).removeprefix(signed)
     with writing.writable_file(options.fix, "fix"):
+        ownership.check_file(options.fix, verb)
         files.write_text(options.fix, heading + pipeline.format_pipeline(fixed))
     difference = tpu_lint.diff(config, fixed, path, options.fix)
     console.print_line(difference or "no edit is safe")

@@ -83,11 +83,12 @@ def test_models_that_are_damaged(folder, records, capsys, monkeypatch):
         }, ()  # fmt: skip
 
     monkeypatch.setattr(compare, "measure", measured)
-    arguments = ["benchmark", str(folder), "--data", records, "--batch_sizes", "1,2"]
+    monkeypatch.chdir(folder.parent)
+    arguments = ["benchmark", folder.name, "--data", records, "--batch_sizes", "1,2"]
     assert cli.main(arguments) == 1
     said = capsys.readouterr()
     assert "no difference from the checkpoint is measured" in said.err
-    assert f"saved_model: {folder}/saved_model is damaged" in said.out
+    assert f"saved_model: {folder.name}/saved_model is damaged" in said.out
     document = json.loads((folder / "benchmark" / "benchmark.json").read_text())
     damaged, sound = document["models"]
     assert damaged["error"] and sound["timings"][0]["images_per_second"] == 500

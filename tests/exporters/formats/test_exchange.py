@@ -12,6 +12,7 @@ import pytest
 
 from estimator_det.compat import tf
 from exporters.formats import exchange
+from model_fn.checkpoints.errors import FolderInUseError
 
 NAMES = ("saved_model", "model.onnx", "model.tflite", "label_map.pbtxt")
 EARLIER = {"saved_model/a": "1", "saved_model/b": "1", "model.onnx": "1", "model.ckpt": "1"}
@@ -87,6 +88,18 @@ def test_a_reader_finds_one_export_whole_whenever_the_process_is_killed(
         shutil.rmtree(output)
         call += 1
     assert call > 10 and EARLIER in seen and seen[-1] == LATER
+
+
+def test_two_exports_into_one_folder(tmp_path):
+    output = str(tmp_path / "new" / "exported")
+    with exchange.locked(output):
+        with pytest.raises(FolderInUseError, match=f"another process exports to {output}: wait"):
+            exchange.locked(output).__enter__()
+        with exchange.locked(f"{output}-2"):
+            pass
+    with exchange.locked(output):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def _no_links(source: str, target: str) -> None:

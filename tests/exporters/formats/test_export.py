@@ -109,7 +109,9 @@ def test_an_absent_sample_image_is_reported_before_anything_is_written(trained, 
 
 
 def test_a_label_map_in_the_folder_of_the_export_stays(trained, photos, tmp_path, monkeypatch):
-    """As of an import, whose folder the export replaces; and paths may be relative."""
+    """The folder is that of an export without marker; and paths may be relative."""
+    for name in (FROZEN_GRAPH_FILE, "pipeline.config"):
+        (tmp_path / name).touch()
     names = tmp_path / "label_map.pbtxt"
     shutil.copyfile(trained.config.train_input_reader.label_map_path, names)
     monkeypatch.chdir(tmp_path)

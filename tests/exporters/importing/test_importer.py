@@ -152,6 +152,7 @@ def test_an_import_replaces_an_earlier_one(original, photos, tmp_path):
     file.write_bytes(graph_def.SerializeToString())
     output.mkdir()
     (output / "label_map.pbtxt").write_text('item { id: 1 name: "of an earlier import" }')
+    (output / "import_report.txt").touch()
     imported = _import(original, file, output, calibration_images=[photos], overwrite=True)
     assert imported.label_map is None and not (output / "label_map.pbtxt").exists()
     assert any("--calibrate has no effect: no batch norm" in line for line in imported.warnings)

@@ -118,7 +118,7 @@ def test_the_round_trip_loses_nothing(tmp_path):
     given = document()
     conversion = samples.convert(write(tmp_path, given), tmp_path / "out", masks=True)
     back = export(tmp_path, conversion, write_images=str(tmp_path / "written"))
-    assert list(back) == ["info", "licenses", "images", "annotations", "categories"]
+    assert list(back) == ["written_by", "info", "licenses", "images", "annotations", "categories"]
     for key in ("info", "licenses", "categories"):
         assert back[key] == given[key]
     for key in ("images", "annotations"):
