@@ -10,11 +10,12 @@ from google.protobuf import text_format
 import inputs
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.images.resize import make_resizer
+from estimator_det.images.resize import Resizer, make_resizer
 from estimator_det.protos import image_resizer_pb2, input_reader_pb2
 from inputs import schema
 from inputs.augment.base import keep_boxes
-from inputs.batch import CollateOptions, num_excess_boxes, original_images
+from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS
+from inputs.batch import CollateOptions, collate, num_excess_boxes, original_images
 from tests.inputs.augment.helpers import sample_of
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
 from tests.inputs.reading import run_in_graph
@@ -166,11 +167,24 @@ def test_labels_of_one_place_are_merged(tmp_path):
     np.testing.assert_allclose(labels["groundtruth_boxes"][0, 1], [0.1, 0.2, 0.6, 0.8])
 
 
+@pytest.mark.parametrize(("max_boxes", "excess"), [(5, 0), (2, 1)])
+def test_boxes_beyond_the_most_are_the_last_count_of_faults(max_boxes, excess):
+    counts = tf.zeros([len(COUNTED) - 1], tf.int32)
+    sample = sample_of("bare")._replace(image_level={FAULT_COUNTS: counts})
+    resizer = Resizer(lambda *sides: sides)
+    features, labels = collate(sample, CollateOptions(resizer.resize, resizer, 3, max_boxes))
+    assert features[FAULT_COUNTS].numpy().tolist() == [0] * (len(COUNTED) - 1) + [excess]
+    assert int(labels[schema.NUM_BOXES]) == 3 - excess
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)num_classes is 2.*\[1 2 3\]"):
+        collate(sample, CollateOptions(resizer.resize, resizer, 2, max_boxes))
+
+
 @pytest.mark.parametrize(("merges", "excess"), [(True, 0), (False, 1)])
 def test_merged_boxes_are_counted_once(merges, excess):
     sample = keep_boxes(sample_of("bare"), tf.constant([0, 0, 1]))
     options = CollateOptions(None, None, num_classes=3, max_boxes=2, merge_boxes=merges)
     assert int(num_excess_boxes(sample, options)) == excess
+    assert int(num_excess_boxes(keep_boxes(sample, tf.constant([0])), options)) == 0
 
 
 def test_scores_of_all_classes_replace_one_hot_classes(tmp_path):
@@ -282,13 +296,14 @@ def test_image_level_labels(tmp_path):
         "image/neg_category_ids": [2],
         "image/not_exhaustive_category_ids": [3, 9],
     }
-    text = "eval_config { image_classes_field_map_empty_to_ones: false batch_size: 2 }"
-    config = reading(tmp_path, [example(given), example({})], text)
+    text = "eval_config { image_classes_field_map_empty_to_ones: false batch_size: 3 }"
+    repeated = {"image/class/label": [1, 4, 1, 4, 1, 4]}  # more than the model has classes
+    config = reading(tmp_path, [example(given), example({}), example(repeated)], text)
     ((_, labels),) = run_in_graph(inputs.create_eval_input_fn(config, preprocess_of(config)), 1)
-    assert labels["groundtruth_labeled_classes"].tolist() == [[1, 0, 0, 1], [0] * 4]
-    assert labels["groundtruth_verified_neg_classes"].tolist() == [[0, 1, 0, 0], [0] * 4]
-    assert labels["groundtruth_not_exhaustive_classes"].tolist() == [[0, 0, 1, 0], [0] * 4]
-    assert labels["groundtruth_image_classes"].tolist() == [[1, 4, 0, 0], [0] * 4]
+    assert labels["groundtruth_labeled_classes"].tolist() == [[1, 0, 0, 1], [0] * 4, [1, 0, 0, 1]]
+    assert labels["groundtruth_verified_neg_classes"].tolist() == [[0, 1, 0, 0], [0] * 4, [0] * 4]
+    assert labels["groundtruth_not_exhaustive_classes"].tolist() == [[0, 0, 1, 0], [0] * 4, [0] * 4]
+    assert labels["groundtruth_image_classes"].tolist() == [[1, 4, 0, 0], [0] * 4, [1, 4, 1, 4]]
 
 
 def test_evaluation_features(tmp_path):

@@ -180,6 +180,16 @@ def test_halves_of_a_separable_layer_have_initial_values_of_their_own(options):
     assert [set(kernel.ravel()) for kernel in kernels] == [{2.0}, {3.0}]
 
 
+@pytest.mark.parametrize("options", [None, Quantization()])
+def test_penalties_of_kernel_and_bias(options):
+    penalty = slim.l2_regularizer(0.1)
+    with tf.Graph().as_default():
+        with quantized_by(options and Quantizer(options, is_training=True)):
+            settings = {"weights_regularizer": penalty, "biases_regularizer": penalty}
+            layers.conv2d(tf.constant(PIXELS), 5, 3, **settings)
+        assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == 2
+
+
 def test_padding_of_even_kernels_ends_at_the_bottom_and_the_right():
     padded = layers.pad_for_kernel(tf.ones([1, 1, 1, 1]), 4)
     expected = np.zeros([4, 4])

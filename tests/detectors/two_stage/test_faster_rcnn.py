@@ -9,7 +9,8 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector, make_preprocessor
-from estimator_det.detectors.two_stage.faster_rcnn import TwoStagePredictions
+from estimator_det.detectors.base import ImageFrame
+from estimator_det.detectors.two_stage.faster_rcnn import TwoStagePredictions, _with_raw_boxes
 from estimator_det.detectors.two_stage.proposals import Regions, RpnOutput
 from estimator_det.detectors.two_stage.regions import RegionOutput
 from tests.detectors.two_stage import configs
@@ -82,6 +83,20 @@ def test_regions_are_sampled_in_training_unless_the_hardest_are_mined():
     assert small_detector().second.sampler is not None
     assert small_detector("hard_example_miner {}").second.sampler is None
     assert small_detector(is_training=False).second.sampler is None
+
+
+def test_a_loss_returns_the_counts_of_both_stages():
+    boxes = tf.constant([[0.0, 0.0, 32.0, 32.0]])
+    predictions = TwoStagePredictions(
+        tf.zeros([2, 64, 64, 3]),
+        (),
+        RpnOutput(tf.zeros([]), boxes, tf.zeros([2, 1, 4]), tf.zeros([2, 1, 2])),
+        regions=Regions(tf.stack([boxes, boxes]), tf.constant([1, 1])),
+        second_stage=RegionOutput(tf.zeros([]), tf.zeros([2, 1, 2, 4]), tf.zeros([2, 1, 3])),
+    )
+    counts = small_detector("hard_example_miner {}").loss(predictions, groundtruth()).counts
+    kinds = {name.partition("/")[0] for name in counts}
+    assert kinds == {"TargetAssignment", "HardExampleMiner"}
 
 
 @pytest.mark.parametrize("overrides", ["", RFCN], ids=["crops", "rfcn"])
@@ -197,13 +212,15 @@ def test_detections_of_padded_images_are_cropped_where_they_are():
             regions=Regions(boxes, tf.constant([1])),
             second_stage=RegionOutput(tf.zeros([]), tf.zeros([1, 12, 2, 4]), tf.zeros([1, 12, 3])),
         )
-        found = detector.postprocess(predictions, tf.constant([[64, 32, 3]]))
+        true_shapes = tf.constant([[64, 32, 3]])
+        found = detector.postprocess(predictions, true_shapes)
+        raw = _with_raw_boxes(predictions, ImageFrame(predictions.inputs, true_shapes)).raw_boxes
         crops = detector.second.stage.crop(features, boxes[:, :1] / 64.0, None)
         cells = detector.second.stage.box_features(crops, None)
-        found_boxes, ours, expected, average, cells = evaluate(
-            [found.boxes[0, 0], found.cropped_features[0, 0], crops[0], found.features[0, 0], cells]
-        )
+        ours = [found.boxes[0, 0], found.cropped_features[0, 0], found.features[0, 0]]
+        found_boxes, ours, average, raw, expected, cells = evaluate([*ours, raw, crops[0], cells])
     np.testing.assert_allclose(found_boxes, [0.125, 0.125, 0.625, 0.875], rtol=1e-5)
+    np.testing.assert_allclose(raw[0, 0], [[0.125, 0.125, 0.625, 0.875]] * 2, rtol=1e-5)
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(average, cells[0].mean(axis=(0, 1)), rtol=1e-4, atol=1e-5)

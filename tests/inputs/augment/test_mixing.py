@@ -9,6 +9,7 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.augment import check_steps, make_steps
+from inputs.augment.base import apply_steps
 from inputs.augment.mixing import (
     NO_CLASS,
     apply_mixture,
@@ -75,6 +76,15 @@ def test_what_does_not_go_with_a_mixture(texts, settings, message):
     single = [link for link in links(*texts) if link.num_records == 1]
     check_steps(single, reader(settings))
     check_steps(links("copy_paste {}"), reader("load_instance_masks: true"))
+
+
+def test_what_goes_with_a_mixture_in_the_right_order():
+    texts = (
+        "convert_class_logits_to_softmax {}",
+        "mosaic {}",
+        "scale_boxes_to_pixel_coordinates {}",
+    )
+    check_steps(links(*texts), reader(""))
 
 
 def test_images_until_a_mixture_stops():
@@ -147,6 +157,15 @@ def test_merge_joins_all_fields_of_boxes():
         if name in PER_BOX_FIELDS:
             expected = np.concatenate([expected, expected[1:]])
         np.testing.assert_array_equal(value, expected)
+
+
+def test_steps_after_a_mixture_have_seeds_of_their_own():
+    chain = links("mixup { probability: 0 }", "random_jitter_boxes {}")
+    seeds = [tf.constant([1, 2]), tf.constant([3, 4])]
+    samples = [sample_of("bare")] * 2
+    found, _ = apply_mixture(chain, samples, seeds, tf.constant(True))
+    expected = apply_steps(chain[1:], samples[0], seeds[1:])
+    np.testing.assert_array_equal(found.boxes, expected.boxes)
 
 
 def test_probability_and_permission():

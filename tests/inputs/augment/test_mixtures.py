@@ -117,7 +117,8 @@ def four() -> List[Sample]:
 
 
 def arranged(overlap_thresh: float, color: Any = None) -> Sample:
-    scales, where = tf.constant([0.5, 1.0, 0.5, 0.5]), tf.fill([4, 2], 0.5)
+    scales = tf.constant([0.5, 1.0, 0.5, 0.5])
+    where = tf.constant([[0.9, 0.9], [0.5, 0.5], [0.1, 0.1], [0.7, 0.7]])
     return arrange(
         four(), tf.constant(CANVAS), tf.constant(CENTER), scales, where, overlap_thresh, color
     )
@@ -169,6 +170,9 @@ def test_the_smallest_images_make_a_mosaic():
     result = mixture("mosaic { min_scale: 1 }", [plain(value, 1, 1) for value in (1, 2, 3, 4)])
     np.testing.assert_allclose(result.image[..., 0], [[1, 2], [3, 4]])
     np.testing.assert_allclose(result.boxes[3], [0.5, 0.5, 1, 1])
+    corner = "mosaic { min_center: %d max_center: %d }"
+    for center in (0, 1):  # each part has at least one row and column
+        assert mixture(corner % (center, center), four()).image.shape == (8, 12, 3)
 
 
 # Mixup.
@@ -187,6 +191,12 @@ def test_a_quarter_of_the_first_image(scale_weights, weights):
     masks = np.ones((2, 4, 3))
     masks[0, 2:], masks[0, :, 2:] = 0, 0
     np.testing.assert_array_equal(result.masks, masks)
+
+
+def test_a_mixture_of_white_is_not_brighter_than_white():
+    white = [plain(255, 1, 1)] * 2
+    for share in (0.02, 0.21, 0.27):  # where rounding is upward
+        assert np.max(blend(white, tf.constant(share), False).image) <= 255
 
 
 def shares(alpha: float, count: int) -> np.ndarray:
@@ -311,3 +321,16 @@ def test_the_step_pastes_objects_where_they_were():
     ):
         unused = second._replace(**{field: value})
         assert mixture(every % 1, [NOTHING, unused]).boxes.shape == (0, 4), field
+
+
+@pytest.mark.parametrize(
+    ("scale", "overlap_thresh", "values"),
+    [(1, 0.4, [50, 90]), (1, 0.6, [90]), (2, 0.1, [90]), (2, 0.3, [50])],
+)
+def test_sizes_and_thresholds_of_copy_paste(scale, overlap_thresh, values):
+    """At scale 1 the upper half of 8 x 8 pixels covers that of 4 x 4; at scale 2 a quarter fits."""
+    second = plain(90, 8, 8, [[0, 0, 4, 8]] if scale == 1 else [[0, 0, 8, 8]])
+    text = f"copy_paste {{ min_scale: {scale} max_scale: {scale} object_probability: 1 "
+    first = plain(50, 4, 4, [[0, 0, 4, 4]] if scale == 1 else [[0, 0, 1, 1]])
+    result = mixture(f"{text} overlap_thresh: {overlap_thresh} }}", [first, second])
+    np.testing.assert_array_equal(result.weights, values)

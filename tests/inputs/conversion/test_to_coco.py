@@ -11,6 +11,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.files import run_lengths
 from inputs.conversion import to_coco
+from inputs.conversion.examples import OBJECT_FIELDS
 from inputs.conversion.images import ImageOptions
 from inputs.datasets import masks, writer
 from inputs.datasets.source import ConversionError, SourceOptions
@@ -188,6 +189,39 @@ def test_records_of_other_programs(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("source_ids", "object_ids", "image_ids", "annotation_ids"),
+    [(("7", "8"), (5, 6), [7, 8], [5, 6]), (("7", "7"), (5, 5), [1, 2], [1, 2])],
+)
+def test_ids_that_repeat_are_not_kept(source_ids, object_ids, image_ids, annotation_ids, tmp_path):
+    """Also: categories of a data set, names by ids, and keypoints without visibilities."""
+    labels = writer.Annotations(
+        np.array([[0.2, 0.2, 0.5, 0.5]]), [1], keypoints=np.array([[[0.3, 0.4], [0.5, 0.5]]])
+    )
+    records = [
+        writer.make_example(
+            samples.png(0, 10, 20), labels, filename="", source_id=source_id,
+            other={OBJECT_FIELDS: [b'{"id": %d}' % number], "image/neg_category_ids": [1]},
+        )
+        for source_id, number in zip(source_ids, object_ids)
+    ]  # fmt: skip
+    writer.write_sharded(records, str(tmp_path / "x.record"), 1)
+    writer.write_label_map({1: "dog"}, str(tmp_path / "map.pbtxt"))
+    (tmp_path / "facts.json").write_text('{"categories": [{"id": 17, "name": "dog"}]}')
+    output = tmp_path / "x.json"
+    places = (str(tmp_path / name) for name in ("x.json", "map.pbtxt", "facts.json"))
+    to_coco.export_coco(to_coco.ExportOptions([str(tmp_path / "x.record-*")], *places))
+    found = json.loads(output.read_text())
+    assert [image["id"] for image in found["images"]] == image_ids
+    assert [image["file_name"] for image in found["images"]] == list(source_ids)
+    assert [image["neg_category_ids"] for image in found["images"]] == [[17]] * 2
+    annotations = found["annotations"]
+    assert [annotation["id"] for annotation in annotations] == annotation_ids
+    assert [annotation["image_id"] for annotation in annotations] == image_ids
+    assert [annotation["category_id"] for annotation in annotations] == [17] * 2
+    assert annotations[0]["keypoints"] == [8, 3, 2, 10, 5, 2]
+
+
+@pytest.mark.parametrize(
     ("features", "message"),
     [
         ({}, "the file name '../../x.png' leads out of"),
@@ -228,11 +262,12 @@ def test_fields_that_no_longer_agree_with_the_record_are_not_used(tmp_path):
         for side, value in (("ymin", 0.0), ("xmin", 0.0), ("ymax", 0.5), ("xmax", 0.5)):
             values[f"image/object/bbox/{side}"] = [value] * count
         values["image/object/mask"] = [masks.to_png(disc(3, 3, 3))] * count
+        values["image/object/area"] = [7.5] * count
         features = {key: examples.feature(found) for key, found in values.items()}
         changed.append(tf.train.Example(features=tf.train.Features(feature=features)))
     writer.write_sharded(changed, str(tmp_path / "out" / "train.record"), 1)
     back = export(tmp_path, conversion)
     for annotation in back["annotations"]:
-        assert annotation["bbox"] == [0, 0, W / 2, H / 2]
+        assert annotation["bbox"] == [0, 0, W / 2, H / 2] and annotation["area"] == 7.5
         found = masks.from_run_lengths(annotation["segmentation"], (H, W))
         np.testing.assert_array_equal(found, disc(3, 3, 3))
