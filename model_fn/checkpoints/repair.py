@@ -205,8 +205,8 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5, *, verify: bool = True
     warning that counts the lost steps.
 
     Args:
-        keep_checkpoint_max: Number of checkpoints in a `checkpoint` file that is rewritten. Older
-            ones stay; training no longer deletes them.
+        keep_checkpoint_max: Number of checkpoints in a `checkpoint` file that is rewritten, 0 for
+            all. Older ones stay; training no longer deletes them.
         verify: Read every tensor. Without it only the files are looked at: whoever restores then
             calls this again after a `DamagedCheckpointsError`.
 
@@ -244,7 +244,7 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5, *, verify: bool = True
     _log_fallback(model_dir, name, step, damage, state_problem)
     _move_aside(model_dir, files, damage)
     if damage or state_problem or is_elsewhere:
-        first = max(names.index(name) + 1 - keep_checkpoint_max, 0)
+        first = max(names.index(name) + 1 - (keep_checkpoint_max or len(names)), 0)
         older = names[first : names.index(name)]
         write_state(model_dir, [*older, name])
     return step

@@ -129,9 +129,10 @@ def test_state_file_is_rebuilt(tmp_path, caplog, content):
     problem = "is missing" if content is None else "is empty or cut short"
     assert f"checkpoint {problem}: rewritten to name model.ckpt-100" in caplog.text
     assert _state(tmp_path) == ["model.ckpt-5", "model.ckpt-10", "model.ckpt-100"]
-    path.unlink()
-    assert prepare(str(tmp_path), keep_checkpoint_max=1) == 100
-    assert _state(tmp_path) == ["model.ckpt-100"]
+    for keep, steps in ((1, [100]), (0, [0, 5, 10, 100])):
+        path.unlink()
+        assert prepare(str(tmp_path), keep_checkpoint_max=keep) == 100
+        assert _state(tmp_path) == [f"model.ckpt-{step}" for step in steps]
 
 
 def test_state_file_names_deleted_files(tmp_path):
